@@ -1,0 +1,58 @@
+"""The one error tree, and `require`, the one way to refuse bad input.
+
+Every message is a sentence: what must hold, what was given, what to do.
+"""
+
+from __future__ import annotations
+
+
+class AuditError(Exception):
+    """Anything dpaudit refuses or could not do; catch this to catch them all."""
+
+
+class InputError(AuditError, ValueError):
+    """An argument of a function or a field of a value is out of its range."""
+
+
+class SpecError(AuditError):
+    """An audit specification does not describe an audit; names the field."""
+
+
+class DataError(AuditError):
+    """A data file is missing or not of its format; names the file, line and column."""
+
+
+class UnknownNameError(AuditError, LookupError):
+    """A name is not registered; lists the names that are."""
+
+
+class RunError(AuditError):
+    """A run could not be carried out or read back; what was finished is kept."""
+
+
+def require(condition: bool, must: str, /, *, do: str = "", **given: object) -> None:
+    """Raises `InputError` unless `condition` holds.
+
+    Args:
+        condition: What must hold.
+        must: The rule as a sentence without full stop: "delta must be in [0, 1)".
+        do: What the caller can do about it, optional: "threshold the scores first".
+        given: What was given, by name; shown in the message.
+    """
+    if not condition:
+        raise InputError(sentence(must, do=do, **given))
+
+
+def sentence(must: str, /, *, do: str = "", **given: object) -> str:
+    """One sentence: the rule, what was given, what to do."""
+    shown = [_short(value) for value in given.values()]
+    if len(shown) == 1:
+        must = f"{must}, got {shown[0]}"
+    elif shown:
+        must = f"{must}, got " + ", ".join(f"{name} = {value}" for name, value in zip(given, shown, strict=True))
+    return f"{must}; {do}" if do else must
+
+
+def _short(value: object) -> str:
+    text = repr(value) if isinstance(value, str) else str(value)
+    return text if len(text) <= 120 else text[:117] + "..."

@@ -1,0 +1,134 @@
+"""Names for the parts an audit is put together from.
+
+A mechanism, game, attack, proxy, estimator or data set is one file that registers itself:
+
+    @register("mechanism", "randomized-response", source="Warner (1965)")
+    @dataclass(frozen=True)
+    class RandomizedResponse:
+        \"\"\"Keeps a label with probability e^eps / (e^eps + K - 1), else draws another one.\"\"\"
+
+The catalogue is read from the source text, so listing every name imports nothing, and `load` imports the one file
+that is asked for. Other packages add theirs through entry points of the group `dpaudit.<kind>s`.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.metadata
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+from dpaudit.errors import UnknownNameError
+
+T = TypeVar("T")
+
+PACKAGES = {
+    "mechanism": "dpaudit.mechanisms",
+    "game": "dpaudit.engine.games",
+    "attack": "dpaudit.engine.attacks",
+    "proxy": "dpaudit.engine.proxies",
+    "estimator": "dpaudit.estimators",
+    "data": "dpaudit.engine.data",
+    "reproduction": "dpaudit.engine.reproduce",
+}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One registered name.
+
+    Attributes:
+        kind: A key of `PACKAGES`.
+        name: The name users write.
+        summary: First line of the docstring.
+        source: Paper or package it comes from.
+        module: Where it is defined.
+        attribute: Its name in that module.
+    """
+
+    kind: str
+    name: str
+    summary: str
+    source: str
+    module: str
+    attribute: str
+
+
+def register(kind: str, name: str, *, source: str) -> Callable[[T], T]:
+    """Marks a class or function as the `kind` called `name`; arguments must be literals (they are read as text)."""
+    if kind not in PACKAGES:
+        raise UnknownNameError(f"kind must be one of {', '.join(PACKAGES)}, got {kind!r}")
+
+    def mark(thing: T) -> T:
+        thing.registered_name = name  # type: ignore[attr-defined]
+        return thing
+
+    return mark
+
+
+@cache
+def catalogue(kind: str) -> dict[str, Entry]:
+    """All registered names of a kind, sorted; built in ones first, then those of other packages."""
+    package = PACKAGES[kind]
+    found = {entry.name: entry for path in _sources(package) for entry in _read(kind, package, path)}
+    for point in importlib.metadata.entry_points(group=f"dpaudit.{kind}s"):
+        module, _, attribute = point.value.partition(":")
+        distribution = point.dist.name if point.dist else "another package"
+        found.setdefault(point.name, Entry(kind, point.name, f"from {distribution}", distribution, module, attribute))
+    return dict(sorted(found.items()))
+
+
+def load(kind: str, name: str) -> Any:
+    """The class or function registered as `name`; imports the file it lives in.
+
+    Raises: UnknownNameError, listing the names there are.
+    """
+    entries = catalogue(kind)
+    if name not in entries:
+        raise UnknownNameError(f"{kind} must be one of {', '.join(entries) or '(none)'}, got {name!r}")
+    entry = entries[name]
+    return getattr(importlib.import_module(entry.module), entry.attribute)
+
+
+def _root(package: str) -> Path | None:
+    """The folder of a package, found without importing it (a package's `__init__` may be heavy)."""
+    folder = Path(__file__).parent.joinpath(*package.split(".")[1:])
+    return folder if folder.is_dir() else None
+
+
+def _sources(package: str) -> list[Path]:
+    root = _root(package)
+    return sorted(root.rglob("*.py")) if root else []
+
+
+def _read(kind: str, package: str, path: Path) -> list[Entry]:
+    text = path.read_text(encoding="utf-8")
+    if "@register(" not in text:  # most files register nothing: do not parse them
+        return []
+    root = _root(package)
+    assert root is not None
+    inner = path.relative_to(root).with_suffix("").parts
+    module = ".".join([package, *(part for part in inner if part != "__init__")])
+    return [
+        entry
+        for node in ast.parse(text).body
+        if isinstance(node, ast.ClassDef | ast.FunctionDef)
+        for entry in _entries(kind, module, node)
+    ]
+
+
+def _entries(kind: str, module: str, node: ast.ClassDef | ast.FunctionDef) -> list[Entry]:
+    summary = (ast.get_docstring(node) or "").partition("\n")[0]
+    entries = []
+    for call in node.decorator_list:
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "register":
+            of_kind, name = (ast.literal_eval(argument) for argument in call.args)
+            source = next(ast.literal_eval(word.value) for word in call.keywords if word.arg == "source")
+            if of_kind == kind:
+                entries.append(Entry(kind, name, summary, source, module, node.name))
+    return entries

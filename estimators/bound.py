@@ -1,0 +1,82 @@
+"""What every audit ends in: a bound on epsilon that carries its evidence and says in what sense it is valid."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from dpaudit.errors import require
+
+
+class Validity(StrEnum):
+    """In what sense `Pr[bound > true epsilon] <= 1 - confidence` holds."""
+
+    FINITE_SAMPLE = "finite-sample"
+    """For every sample size, under the assumptions of the game alone."""
+    ASYMPTOTIC = "asymptotic"
+    """In the limit of many trials; may err more often for few."""
+    CREDIBLE = "credible"
+    """Posterior probability under the stated prior; may err more often than 1 - confidence for some true epsilon."""
+    CONDITIONAL_ON_FAMILY = "conditional-on-family"
+    """Only if the mechanism's trade-off function belongs to the stated family."""
+    AS_PUBLISHED = "as-published"
+    """The best of several looks at the same samples, uncorrected, as in the paper; errs more often than it says."""
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A bound on epsilon beside the evidence it rests on.
+
+    Attributes:
+        lower: Lower bound on epsilon in nats, >= 0; `inf` only where the evidence excludes every finite epsilon.
+        upper: Upper end of a two-sided interval in nats, or None where the method has none. It bounds what *this
+            attack* can show, never the mechanism's privacy loss.
+        delta: The delta the bound is stated at, in [0, 1].
+        confidence: Stated confidence, in (0, 1).
+        method: The estimator's registered name, with its variant.
+        selection: How the threshold, fraction or candidate was chosen, in words.
+        validity: In what sense the confidence holds.
+        counts: The integers the bound was computed from, by name.
+        notes: Sentences a reader must see beside the number.
+    """
+
+    lower: float
+    delta: float
+    confidence: float
+    method: str
+    validity: Validity
+    upper: float | None = None
+    selection: str = "fixed beforehand"
+    counts: tuple[tuple[str, int], ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        require(self.lower >= 0, "a lower bound on epsilon must be >= 0", lower=self.lower)
+        require(self.upper is None or self.upper >= self.lower, "upper must be >= lower", lower=self.lower, upper=self.upper)
+        require(0 <= self.delta <= 1, "delta must be in [0, 1]", delta=self.delta)
+        require(0 < self.confidence < 1, "confidence must be in (0, 1)", confidence=self.confidence)
+
+    def __str__(self) -> str:
+        shown = f"epsilon >= {rounded_down(self.lower)} at delta={self.delta:g}"
+        if self.upper is not None and math.isfinite(self.upper):
+            shown += f", <= {rounded_up(self.upper)} for this attack"
+        return f"{shown} ({self.confidence:.6g} confidence, {self.validity}; {self.method}, {self.selection})"
+
+
+def rounded_down(value: float, digits: int = 3) -> str:
+    """`value` with `digits` decimals, never above it: a printed lower bound must hold as printed."""
+    return _at(math.floor, value, digits)
+
+
+def rounded_up(value: float, digits: int = 3) -> str:
+    """`value` with `digits` decimals, never below it."""
+    return _at(math.ceil, value, digits)
+
+
+def _at(direction: Callable[[float], int], value: float, digits: int) -> str:
+    if not math.isfinite(value):
+        return "inf" if value > 0 else "nan"
+    scale = 10**digits
+    return f"{direction(value * scale) / scale:.{digits}f}"
