@@ -29,6 +29,7 @@ T = TypeVar("T")
 
 PACKAGES = {
     "mechanism": "dpaudit.mechanisms",
+    "model": "dpaudit.mechanisms.models",
     "game": "dpaudit.engine.games",
     "attack": "dpaudit.engine.attacks",
     "proxy": "dpaudit.engine.proxies",

@@ -1,0 +1,85 @@
+"""Labelled examples: the data a mechanism is run on."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TypeAlias
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import ArrayLike, NDArray
+
+from dpaudit.errors import require
+
+Features: TypeAlias = "NDArray[np.float32] | pa.Table"
+"""Float32 array of shape (n, d) or (n, channels, height, width), images scaled to [0, 1]; or, for columns of mixed
+types, an Arrow table whose categorical columns are strings (`Examples.categorical` names them). Both travel through
+the object store without a copy; they are read-only there."""
+
+
+@dataclass(frozen=True, eq=False)
+class Examples:
+    """Features with one label each.
+
+    Attributes:
+        features: n rows, see `Features`.
+        labels: int64, shape (n,), values 0 .. classes - 1.
+        classes: Number of classes K, >= 2.
+        name: What the data is, for reports.
+        categorical: Names of the categorical columns, when the features are a table.
+        class_names: Names of the classes, optional.
+    """
+
+    features: Features
+    labels: NDArray[np.int64]
+    classes: int
+    name: str = "examples"
+    categorical: tuple[str, ...] = ()
+    class_names: tuple[str, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        require(self.classes >= 2, "classes must be >= 2", classes=self.classes)
+        require(
+            len(self.features) == len(self.labels),
+            "features and labels must have the same number of rows",
+            features=len(self.features),
+            labels=len(self.labels),
+        )
+        if len(self.labels):
+            low, high = int(self.labels.min()), int(self.labels.max())
+            require(low >= 0 and high < self.classes, f"labels must be in 0..{self.classes - 1}", lowest=low, highest=high)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def take(self, rows: ArrayLike) -> Examples:
+        """The examples at `rows` (int positions or boolean mask), in that order."""
+        where = np.asarray(rows)
+        if where.dtype == np.bool_:
+            where = np.flatnonzero(where)
+        features = self.features.take(pa.array(where)) if isinstance(self.features, pa.Table) else self.features[where]
+        return self.with_(features=features, labels=self.labels[where])
+
+    def with_(self, *, features: Features | None = None, labels: NDArray[np.int64] | None = None) -> Examples:
+        """The same examples with other features or labels."""
+        return Examples(
+            self.features if features is None else features,
+            self.labels if labels is None else labels,
+            self.classes,
+            self.name,
+            self.categorical,
+            self.class_names,
+        )
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the content: part of every unit's key."""
+        hasher = hashlib.sha256(np.ascontiguousarray(self.labels))
+        if isinstance(self.features, pa.Table):
+            for batch in self.features.combine_chunks().to_batches():
+                hasher.update(batch.serialize())
+        else:
+            hasher.update(np.ascontiguousarray(self.features))
+        return hasher.hexdigest()
