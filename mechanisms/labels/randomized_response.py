@@ -1,0 +1,50 @@
+"""Randomised response: each label is kept with a fixed probability, else replaced by another one."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpaudit.errors import require
+from dpaudit.mechanisms.claim import Claim
+from dpaudit.registry import register
+
+
+@register("mechanism", "randomized-response", source="Warner (1965), J. Am. Stat. Assoc. 60(309)")
+@dataclass(frozen=True)
+class RandomizedResponse:
+    """Keeps a label with probability e^eps / (e^eps + K - 1), else draws one of the others.
+
+    Exactly epsilon-label-DP, and no less: the odds of a released label under two true labels are e^eps where they
+    differ.
+
+    Attributes:
+        epsilon: Privacy loss in nats, > 0; `inf` releases the labels as they are.
+    """
+
+    epsilon: float
+
+    def __post_init__(self) -> None:
+        require(self.epsilon > 0, "epsilon must be > 0", epsilon=self.epsilon)
+
+    def claim(self) -> Claim:
+        """(epsilon, 0)-label-DP, tight."""
+        return Claim(self.epsilon)
+
+    def keep(self, classes: int) -> float:
+        """Probability that a label is released as it is."""
+        return 1 / (1 + (classes - 1) * math.exp(-self.epsilon))
+
+    def transition(self, classes: int) -> NDArray[np.float64]:
+        """Probability of each released label (columns) given each true one (rows), shape (K, K)."""
+        keep = self.keep(classes)
+        return np.where(np.eye(classes, dtype=bool), keep, math.exp(-self.epsilon) * keep)
+
+    def release(self, labels: NDArray[np.int64], *, classes: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        """One private label for each label in 0 .. classes - 1; shape (n,) to (n,)."""
+        changed = rng.random(labels.shape) >= self.keep(classes)
+        steps = rng.integers(1, classes, size=labels.shape)  # to any other label, equally likely
+        return np.where(changed, (labels + steps) % classes, labels)

@@ -1,0 +1,96 @@
+"""LP-1ST: randomised response on every label, then ordinary training."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpaudit.errors import require
+from dpaudit.mechanisms.claim import Claim
+from dpaudit.mechanisms.examples import Examples, Features
+from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
+from dpaudit.mechanisms.learners.released_labels import ReleasedLabels
+from dpaudit.mechanisms.models.catboost import CatBoost
+from dpaudit.mechanisms.protocols import Compute, Model, Trainer
+from dpaudit.registry import register
+
+
+@register("mechanism", "lp-1st", source="Ghazi et al. (2021), arXiv:2102.06062, LP-1ST with a uniform prior")
+@dataclass(frozen=True)
+class LP1ST:
+    """Trains on labels released once by randomised response.
+
+    Attributes:
+        epsilon: Privacy loss in nats, > 0.
+        model: How the model is trained on the released labels.
+    """
+
+    epsilon: float
+    model: Trainer = field(default=CatBoost(), metadata={"kind": "model"})
+
+    def __post_init__(self) -> None:
+        require(self.epsilon > 0, "epsilon must be > 0", epsilon=self.epsilon)
+
+    def claim(self) -> Claim:
+        """(epsilon, 0)-label-DP, by post-processing of randomised response."""
+        return Claim(self.epsilon)
+
+    def fit(
+        self, train: Examples, *, seed: np.random.SeedSequence, compute: Compute, validation: Examples | None = None
+    ) -> Model:
+        """Releases the labels of `train`, then trains on them."""
+        learner = ReleasedLabels(RandomizedResponse(self.epsilon), self.model)
+        return learner.fit(train, seed=seed, compute=compute, validation=validation)
+
+
+@register("mechanism", "lp-1st-noise-correction", source="arXiv:2511.14084, section 6.4; Wu et al. (2023)")
+@dataclass(frozen=True)
+class LP1STNoiseCorrection(LP1ST):
+    """LP-1ST whose predictions are corrected for the noise in the labels they were learned from."""
+
+    def fit(
+        self, train: Examples, *, seed: np.random.SeedSequence, compute: Compute, validation: Examples | None = None
+    ) -> Model:
+        """The model of LP-1ST, its predictions corrected: post-processing, at no cost."""
+        noisy = super().fit(train, seed=seed, compute=compute, validation=validation)
+        return NoiseCorrectedModel(noisy, self.epsilon)
+
+
+@dataclass(frozen=True, eq=False)
+class NoiseCorrectedModel:
+    """Predicts true labels from a model of labels released by randomised response.
+
+    Attributes:
+        noisy: The model of the released labels.
+        epsilon: Privacy loss of the randomised response, > 0.
+    """
+
+    noisy: Model
+    epsilon: float
+
+    def probabilities(self, features: Features) -> NDArray[np.float64]:
+        """Class probabilities, shape (n, classes)."""
+        return corrected(self.noisy.probabilities(features), self.epsilon)
+
+
+def corrected(noisy: NDArray[np.float64], epsilon: float) -> NDArray[np.float64]:
+    """Probabilities of true labels from those of labels released by randomised response.
+
+    p T^-1 with T the (K, K) matrix of randomised response, each entry cut to [0, 1]. For two classes that is the
+    published correction, ((1 + e^eps) p - 1) / (e^eps - 1), cut; for more, the cut rows no longer sum to 1 and are
+    scaled to do so (an entry is always left, since they sum to 1 before the cut).
+
+    Args:
+        noisy: Rows of probabilities of the released labels, shape (n, K).
+        epsilon: Privacy loss of the randomised response, > 0.
+    Returns: Rows of probabilities, shape (n, K).
+    """
+    flat = math.exp(-epsilon)
+    classes = noisy.shape[1]
+    inverted = (noisy * (1 + (classes - 1) * flat) - flat) / -math.expm1(-epsilon)
+    cut: NDArray[np.float64] = np.clip(inverted, 0.0, 1.0)
+    cut /= cut.sum(axis=1, keepdims=True)
+    return cut
