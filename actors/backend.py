@@ -1,0 +1,122 @@
+"""Where units run: one interface, two backends (this process, or a pool of Ray actors)."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections import deque
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+import pyarrow as pa
+
+from dpaudit.actors.unit import Inputs, Unit
+from dpaudit.mechanisms.protocols import TrainingError
+
+Handle: TypeAlias = Any
+"""A table that may live elsewhere: an Arrow table here, an object reference on a cluster."""
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """How one attempt at a unit ended.
+
+    Attributes:
+        seconds: How long it ran.
+        error: The error's text with its traceback; "" when it succeeded.
+        again: Whether another attempt may succeed (a failed training) or not (a wrong argument).
+    """
+
+    seconds: float
+    error: str = ""
+    again: bool = False
+
+
+@dataclass(frozen=True)
+class Completion:
+    """A unit that came back.
+
+    Attributes:
+        unit: Which.
+        attempt: How it ended.
+        table: Its result, when it succeeded.
+        lost: The worker or its node died under it; says nothing about the unit.
+    """
+
+    unit: Unit
+    attempt: Attempt
+    table: Handle = None
+    lost: bool = False
+
+
+class Backend(Protocol):
+    """Runs units somewhere and hands back what ended, in completion order."""
+
+    def capacity(self) -> int:
+        """How many more units it takes now."""
+        ...
+
+    def submit(self, unit: Unit, tables: tuple[Handle, ...]) -> None:
+        """Takes a unit and the results it needs."""
+        ...
+
+    def wait(self) -> list[Completion]:
+        """Blocks until at least one unit has come back."""
+        ...
+
+    def hold(self, table: pa.Table) -> Handle:
+        """Makes a table available to later units."""
+        ...
+
+    def fetch(self, handle: Handle) -> pa.Table:
+        """The table behind a handle."""
+        ...
+
+    def close(self) -> None:
+        """Ends all workers; what they were doing is abandoned."""
+        ...
+
+
+def attempt_unit(unit: Unit, inputs: Inputs) -> tuple[Attempt, pa.Table | None]:
+    """Runs one unit and turns any failure into a value: failure is data."""
+    began = time.perf_counter()
+    try:
+        table = unit.task.run(inputs, unit.resources.compute())
+    except Exception as err:
+        again = isinstance(err, TrainingError | MemoryError | OSError)
+        return Attempt(time.perf_counter() - began, "".join(traceback.format_exception(err)), again), None
+    return Attempt(time.perf_counter() - began), table
+
+
+class InProcess:
+    """Runs units one after another in this process: no Ray, the same results."""
+
+    def __init__(self, shared: dict[str, Any]) -> None:
+        self._shared = shared
+        self._queue: deque[tuple[Unit, tuple[Handle, ...]]] = deque()
+
+    def capacity(self) -> int:
+        """One unit at a time."""
+        return 1 - len(self._queue)
+
+    def submit(self, unit: Unit, tables: tuple[Handle, ...]) -> None:
+        """Remembers the unit; `wait` runs it."""
+        self._queue.append((unit, tables))
+
+    def wait(self) -> list[Completion]:
+        """Runs the unit that was submitted."""
+        unit, tables = self._queue.popleft()
+        attempt, table = attempt_unit(unit, Inputs({name: self._shared[name] for name in unit.shared}, tables))
+        return [Completion(unit, attempt, table)]
+
+    def hold(self, table: pa.Table) -> Handle:
+        """The table itself."""
+        return table
+
+    def fetch(self, handle: Handle) -> pa.Table:
+        """The table itself."""
+        return handle
+
+    def close(self) -> None:
+        """Nothing to end."""
+        self._queue.clear()

@@ -1,0 +1,94 @@
+"""What happens during a run, as a stream that the terminal, the log and the report all read."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+
+class EventKind(StrEnum):
+    """What happened."""
+
+    STAGE = "stage"  # the run entered a stage; `detail` names it
+    UNITS_PLANNED = "units-planned"  # `count` units are in this run
+    UNIT_CACHED = "unit-cached"  # its result was already in the run folder
+    UNIT_STARTED = "unit-started"
+    UNIT_DONE = "unit-done"
+    UNIT_RETRIED = "unit-retried"  # an attempt failed and another one follows
+    UNIT_FAILED = "unit-failed"  # no attempt is left
+    UNIT_SKIPPED = "unit-skipped"  # a unit it needs failed
+    WORKER_STARTED = "worker-started"
+    WORKER_LOST = "worker-lost"
+    INTERRUPTED = "interrupted"
+    FINISHED = "finished"
+
+
+@dataclass(frozen=True)
+class Event:
+    """One thing that happened.
+
+    Attributes:
+        kind: What.
+        unit: Key of the unit it happened to, or "".
+        label: That unit's label.
+        attempt: Which attempt, from 1; 0 where it has no meaning.
+        seconds: How long the attempt ran.
+        count: A number of units or workers.
+        detail: The error's text, or a stage's name.
+        time: Seconds since the epoch.
+    """
+
+    kind: EventKind
+    unit: str = ""
+    label: str = ""
+    attempt: int = 0
+    seconds: float = 0.0
+    count: int = 0
+    detail: str = ""
+    time: float = field(default_factory=time.time)
+
+
+Listener = Callable[[Event], None]
+
+
+class EventStream:
+    """Hands each event to every listener, in the order they happen."""
+
+    def __init__(self, *listeners: Listener) -> None:
+        self._listeners = listeners
+
+    def emit(self, event: Event) -> None:
+        """Tells every listener."""
+        for listener in self._listeners:
+            listener(event)
+
+
+class EventLog:
+    """Appends events to a JSON-lines file, one write each, so that a killed driver leaves whole lines."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("a", encoding="utf-8")
+
+    def __call__(self, event: Event) -> None:
+        self._file.write(json.dumps(asdict(event)) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+
+
+def read_events(path: Path) -> Iterator[Event]:
+    """The events of a log; a last line cut short by a kill is left out."""
+    if not path.exists():
+        return
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            values = json.loads(line)
+        except json.JSONDecodeError:
+            continue
+        yield Event(**{**values, "kind": EventKind(values["kind"])})

@@ -1,0 +1,155 @@
+"""Runs a plan's units to the end: order, retries, losses and storage, whatever the backend."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from dpaudit.actors.backend import Backend, Completion, Handle
+from dpaudit.actors.events import Event, EventKind, EventStream
+from dpaudit.actors.store import UnitStore
+from dpaudit.actors.unit import Unit
+
+
+@dataclass(frozen=True)
+class Retries:
+    """How often a unit is tried.
+
+    Attributes:
+        attempts: Attempts at a unit whose own work failed in a way that may pass (`Attempt.again`).
+        losses: Workers a unit may lose before it is held to be what kills them.
+    """
+
+    attempts: int = 2
+    losses: int = 4
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a plan's units ended.
+
+    Attributes:
+        finished: Keys whose tables are in the store.
+        failed: Error text by key; units that need a failed one are among them.
+        ran: How many units were run now rather than found finished.
+    """
+
+    finished: frozenset[str]
+    failed: dict[str, str]
+    ran: int
+
+
+def run_units(
+    units: Sequence[Unit], backend: Backend, store: UnitStore, events: EventStream, retries: Retries | None = None
+) -> Outcome:
+    """Runs every unit whose table is not yet in the store, each after those it needs."""
+    return _Schedule(units, backend, store, events, retries or Retries()).run()
+
+
+@dataclass
+class _Schedule:
+    units: Sequence[Unit]
+    backend: Backend
+    store: UnitStore
+    events: EventStream
+    retries: Retries
+    finished: set[str] = field(default_factory=set)
+    failed: dict[str, str] = field(default_factory=dict)
+    handles: dict[str, Handle] = field(default_factory=dict)  # results that a waiting unit still needs
+    tries: Counter[str] = field(default_factory=Counter)
+    losses: Counter[str] = field(default_factory=Counter)
+    in_flight: int = 0
+    ran: int = 0
+
+    def run(self) -> Outcome:
+        unique = {unit.key: unit for unit in self.units}
+        self.finished = self.store.finished() & unique.keys()
+        self.events.emit(Event(EventKind.UNITS_PLANNED, count=len(unique)))
+        for key in unique:
+            if key in self.finished:
+                self.events.emit(Event(EventKind.UNIT_CACHED, key, unique[key].label))
+        waiting = [unit for unit in unique.values() if unit.key not in self.finished]
+        self.users = Counter(need for unit in waiting for need in set(unit.needs))
+        self.dependents: dict[str, list[Unit]] = {}
+        self.missing: dict[str, set[str]] = {}
+        ready: deque[Unit] = deque()
+        for unit in waiting:
+            self.missing[unit.key] = {need for need in unit.needs if need not in self.finished}
+            for need in self.missing[unit.key]:
+                self.dependents.setdefault(need, []).append(unit)
+            if not self.missing[unit.key]:
+                ready.append(unit)
+        while ready or self.in_flight:
+            while ready and self.backend.capacity() > 0:
+                self._start(ready.popleft())
+            for completion in self.backend.wait():
+                self.in_flight -= 1
+                ready.extend(self._settle(completion))
+        return Outcome(frozenset(self.finished), self.failed, self.ran)
+
+    def _start(self, unit: Unit) -> None:
+        self.tries[unit.key] += 1
+        self.in_flight += 1
+        self.events.emit(Event(EventKind.UNIT_STARTED, unit.key, unit.label, self.tries[unit.key]))
+        self.backend.submit(unit, tuple(self._handle(need) for need in unit.needs))
+
+    def _handle(self, key: str) -> Handle:
+        if key not in self.handles:
+            self.handles[key] = self.backend.hold(self.store.read(key))
+        return self.handles[key]
+
+    def _settle(self, done: Completion) -> list[Unit]:
+        """Books one unit that came back; the units that are ready because of it."""
+        unit, attempt = done.unit, done.attempt
+        if done.lost:
+            return self._lost(unit, attempt.error)
+        event = {"unit": unit.key, "label": unit.label, "attempt": self.tries[unit.key], "seconds": attempt.seconds}
+        if not attempt.error:
+            self.store.write(unit.key, self.backend.fetch(done.table))
+            self.ran += 1
+            self.finished.add(unit.key)
+            if self.users[unit.key]:
+                self.handles[unit.key] = done.table
+            self._release(unit)
+            self.events.emit(Event(EventKind.UNIT_DONE, **event))  # type: ignore[arg-type]
+            return self._freed(unit.key)
+        if attempt.again and self.tries[unit.key] - self.losses[unit.key] < self.retries.attempts:
+            self.events.emit(Event(EventKind.UNIT_RETRIED, detail=attempt.error, **event))  # type: ignore[arg-type]
+            return [unit]
+        self._fail(unit, attempt.error, EventKind.UNIT_FAILED)
+        return []
+
+    def _lost(self, unit: Unit, why: str) -> list[Unit]:
+        self.losses[unit.key] += 1
+        for need in unit.needs:  # the node may have taken the inputs along: put them again from the store
+            self.handles.pop(need, None)
+        if self.losses[unit.key] < self.retries.losses:
+            self.events.emit(Event(EventKind.WORKER_LOST, unit.key, unit.label, self.tries[unit.key], detail=why))
+            return [unit]
+        self._fail(unit, f"{self.losses[unit.key]} workers died while they ran this unit; the last: {why}", EventKind.UNIT_FAILED)
+        return []
+
+    def _fail(self, unit: Unit, why: str, kind: EventKind) -> None:
+        self.failed[unit.key] = why
+        self.store.fail(unit.key, why)
+        self.events.emit(Event(kind, unit.key, unit.label, self.tries[unit.key], detail=why))
+        self._release(unit)
+        for dependent in self.dependents.get(unit.key, []):
+            if dependent.key not in self.failed:
+                self._fail(dependent, f"not run: it needs '{unit.label}', which failed", EventKind.UNIT_SKIPPED)
+
+    def _release(self, unit: Unit) -> None:
+        """Lets go of results that no waiting unit needs any more."""
+        for need in set(unit.needs):
+            self.users[need] -= 1
+            if not self.users[need]:
+                self.handles.pop(need, None)
+
+    def _freed(self, key: str) -> list[Unit]:
+        free = []
+        for unit in self.dependents.get(key, []):
+            self.missing[unit.key].discard(key)
+            if not self.missing[unit.key] and unit.key not in self.failed:
+                free.append(unit)
+        return free
