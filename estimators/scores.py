@@ -1,0 +1,79 @@
+"""What scores an attack hands over, and what an estimator of scores offers in return.
+
+An estimator works in two steps, so that its work can be split: `tally` reads the scores of one replay and keeps the
+few counts its bound needs (pure, any order, any machine); `bound` and `curve` read all the tallies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpaudit.errors import require
+from dpaudit.estimators.bound import Bound
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """The scores of one replay of a game, with the truth beside them.
+
+    Attributes:
+        score: What the attack says, shape (n,), n >= 1; larger means more likely True. No NaN.
+        truth: The challenger's bits, shape (n,): True = member, or the shown canary is the training one.
+        replay: Which repetition of the game this is.
+        canary: Identity of each row, shape (n,), int64; 0, 1, ..., n-1 when left out. Breaks ties between equal
+            scores, so it must not depend on `truth`.
+    """
+
+    score: NDArray[np.float64]
+    truth: NDArray[np.bool_]
+    replay: int = 0
+    canary: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+
+    def __post_init__(self) -> None:
+        score = np.asarray(self.score, dtype=np.float64)
+        require(score.ndim == 1 and score.size > 0, "scores must be a column of at least one row", shape=score.shape)
+        missing = int(np.count_nonzero(np.isnan(score)))
+        require(missing == 0, "scores must not be NaN", do="drop or repair these rows first", rows=missing)
+        truth = np.asarray(self.truth)
+        require(truth.shape == score.shape, "truth must have one bit a score", truth=truth.shape, score=score.shape)
+        require(
+            truth.dtype == np.bool_ or bool(np.isin(truth, (0, 1)).all()), "truth must be 0 or 1", truth=truth.dtype
+        )
+        canary = np.asarray(self.canary, dtype=np.int64)
+        if canary.size == 0:
+            canary = np.arange(score.size, dtype=np.int64)
+        require(canary.shape == score.shape, "canary must have one id a score", canary=canary.shape, score=score.shape)
+        object.__setattr__(self, "score", score)
+        object.__setattr__(self, "truth", truth.astype(np.bool_, copy=False))
+        object.__setattr__(self, "canary", canary)
+
+    def in_canary_order(self) -> Scores:
+        """The same rows sorted by canary, so that nothing depends on the order they arrived in."""
+        if bool((np.diff(self.canary) > 0).all()):
+            return self
+        order = np.argsort(self.canary, kind="stable")
+        return Scores(self.score[order], self.truth[order], self.replay, self.canary[order])
+
+
+T = TypeVar("T")
+
+
+class ScoreEstimator(Protocol[T]):
+    """From scores to a bound (registered as "estimator"). `T` is its tally: picklable, a few small arrays."""
+
+    def tally(self, scores: Scores) -> T:
+        """The counts of one replay. Pure: decided by its argument alone."""
+        ...
+
+    def bound(self, tallies: Sequence[T]) -> Bound:
+        """One bound from the tallies of all replays, in any order."""
+        ...
+
+    def curve(self, tallies: Sequence[T]) -> Mapping[str, NDArray[Any]]:
+        """Columns for the figures; the estimator's docstring names them."""
+        ...

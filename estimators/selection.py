@@ -1,0 +1,182 @@
+"""How the best threshold, guess fraction or candidate was chosen, and what that choice costs.
+
+A bound on the best of many looks at the same samples is too large more often than it says, unless the choice is made on
+other samples or is paid for. Each type here is one honest way to choose (and `AsPublished` the one that is not paid
+for). They say what was chosen in words; every estimator reads them the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from dpaudit.errors import InputError, require
+
+PERCENTS = tuple(percent / 100 for percent in range(1, 101))
+"""The sweep 1 %, 2 %, ..., 100 % of the papers."""
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """One threshold or guess fraction, stated before anything was seen; costs nothing.
+
+    Attributes:
+        value: The guess fraction in (0, 1] for one-run scores; the score threshold (member when score >= value) for
+            two-sample scores.
+    """
+
+    value: float
+
+    def __post_init__(self) -> None:
+        require(self.value == self.value, "a fixed threshold or fraction must be a number", value=self.value)
+
+    def __str__(self) -> str:
+        return f"{self.value:g}, fixed beforehand"
+
+
+@dataclass(frozen=True)
+class Split:
+    """The best look on one part of the samples, measured on the rest; costs the samples of the first part.
+
+    Attributes:
+        fraction: Share of the samples that chooses, in (0, 1).
+        seed: Decides which samples choose; never their scores or their truth.
+    """
+
+    fraction: float = 0.5
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        require(0 < self.fraction < 1, "the choosing fraction must be in (0, 1)", fraction=self.fraction)
+        require(self.seed >= 0, "a seed must be >= 0", seed=self.seed)
+
+    def __str__(self) -> str:
+        return f"chosen on a separate {self.fraction:.4g} of the samples (seed {self.seed})"
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The best of a few looks listed beforehand, which share the error equally (Bonferroni).
+
+    Attributes:
+        points: Rates in (0, 1], increasing: guess fractions for one-run scores; for two-sample scores the false-alarm
+            rates and the miss rates at which a threshold is put (two looks for each rate below 1).
+    """
+
+    points: tuple[float, ...] = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "points", _rates(self.points))
+
+    def __str__(self) -> str:
+        return f"best of {len(self.points)} points fixed beforehand, error shared"
+
+
+@dataclass(frozen=True)
+class Bonferroni:
+    """The best of everything that is looked at, the error shared equally over all of it."""
+
+    def __str__(self) -> str:
+        return "best of all, error shared over everything looked at"
+
+
+@dataclass(frozen=True)
+class SimultaneousBand:
+    """Every threshold at once, inside exact confidence bands for both worlds' score distributions.
+
+    Attributes:
+        weight: How the band's error is spread over the ranks: a key of `dpaudit.estimators.bands.WEIGHTS`.
+    """
+
+    weight: str = "flat"
+
+    def __str__(self) -> str:
+        return f"best of all thresholds inside simultaneous Berk-Jones bands ({self.weight})"
+
+
+@dataclass(frozen=True)
+class AsPublished:
+    """The best of a sweep on the reporting samples, uncorrected, as papers print it: not valid as a bound.
+
+    Attributes:
+        points: The guess fractions swept; two-sample scores sweep every threshold.
+    """
+
+    points: tuple[float, ...] = PERCENTS
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "points", _rates(self.points))
+
+    def __str__(self) -> str:
+        return "best of a sweep on the same samples, uncorrected"
+
+
+Selection: TypeAlias = Fixed | Split | Grid | Bonferroni | SimultaneousBand | AsPublished
+
+NAMES: dict[str, Callable[..., Selection]] = {
+    "fixed": Fixed,
+    "split": Split,
+    "grid": Grid,
+    "bonferroni": Bonferroni,
+    "band": SimultaneousBand,
+    "as-published": AsPublished,
+}
+"""What a spec calls each of them."""
+
+_FIRST_FIELD = {"fixed": "value", "split": "fraction", "grid": "points", "band": "weight", "as-published": "points"}
+
+
+def selection(spec: Selection | Mapping[str, object] | str) -> Selection:
+    """A selection from what a spec says.
+
+    Args:
+        spec: A selection; a mapping such as `{"name": "split", "fraction": 0.5}`; or a string, a name with its first
+            field after a colon: "grid", "split:0.3", "fixed:0.01", "grid:0.01,0.1,1", "band:tails".
+    Raises: InputError for an unknown name or field, or a value out of range.
+    """
+    if isinstance(spec, str):
+        return _from_text(spec)
+    if isinstance(spec, Mapping):
+        fields = dict(spec)
+        name = fields.pop("name", None)
+        require(isinstance(name, str), "a selection needs a name", do=f"one of {', '.join(NAMES)}", name=name)
+        return _build(str(name), fields)
+    return spec
+
+
+def _from_text(text: str) -> Selection:
+    name, colon, argument = text.partition(":")
+    if not colon:
+        return _build(name, {})
+    field = _FIRST_FIELD.get(name)
+    require(field is not None, "this selection takes no argument" if name in NAMES else _UNKNOWN, spec=text)
+    if field == "weight":
+        return _build(name, {field: argument})
+    try:
+        numbers = tuple(float(word) for word in argument.split(","))
+    except ValueError as err:
+        raise InputError(f"a selection's argument must be numbers split by commas, got {text!r}") from err
+    return _build(name, {str(field): numbers if field == "points" else numbers[0]})
+
+
+_UNKNOWN = f"a selection must be one of {', '.join(NAMES)}"
+
+
+def _build(name: str, fields: Mapping[str, object]) -> Selection:
+    require(name in NAMES, _UNKNOWN, name=name)
+    try:
+        return NAMES[name](**fields)
+    except TypeError as err:
+        raise InputError(f"selection {name!r} does not fit the fields {dict(fields)}: {err}") from err
+
+
+def _rates(points: Sequence[float]) -> tuple[float, ...]:
+    rates = tuple(float(point) for point in points)
+    ordered = all(low < high for low, high in zip(rates, rates[1:], strict=False))
+    require(
+        len(rates) > 0 and ordered and 0 < rates[0] and rates[-1] <= 1,
+        "points must be increasing rates in (0, 1]",
+        points=rates,
+    )
+    return rates
