@@ -7,6 +7,7 @@ for). They say what was chosen in words; every estimator reads them the same way
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -173,9 +174,9 @@ def _build(name: str, fields: Mapping[str, object]) -> Selection:
 
 def _rates(points: Sequence[float]) -> tuple[float, ...]:
     rates = tuple(float(point) for point in points)
-    ordered = all(low < high for low, high in zip(rates, rates[1:], strict=False))
+    ordered = all(low < high for low, high in itertools.pairwise(rates))
     require(
-        len(rates) > 0 and ordered and 0 < rates[0] and rates[-1] <= 1,
+        len(rates) > 0 and ordered and rates[0] > 0 and rates[-1] <= 1,
         "points must be increasing rates in (0, 1]",
         points=rates,
     )

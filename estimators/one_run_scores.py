@@ -1,0 +1,368 @@
+"""One training run: signed scores of many canaries in, a bound on epsilon out.
+
+The challenger flips a fair bit for each canary; the attack scores every canary, guesses the bits of those it is surest
+of and abstains on the rest. How many it guesses is the look that has to be chosen honestly:
+
+* delta = 0: given everything released, each bit is still hidden in turn, so the number of guesses may depend on the
+  scores and on the bits of canaries that come earlier in the order: a split is valid.
+* delta > 0: that holds only on average over what is released, so the number of guesses is fixed beforehand: one
+  fraction, or a few that share the error.
+
+Several replays of the game on one trained model are dependent; their bounds are combined by the median rule.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpaudit.errors import require
+from dpaudit.estimators.bound import Bound, Validity
+from dpaudit.estimators.f_dp import f_dp_epsilon
+from dpaudit.estimators.one_run import one_run_epsilon
+from dpaudit.estimators.scores import Scores
+from dpaudit.estimators.selection import (
+    PERCENTS,
+    AsPublished,
+    Fixed,
+    Grid,
+    Selection,
+    SimultaneousBand,
+    Split,
+    selection,
+)
+from dpaudit.registry import register
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+GuessRule = Literal["signed", "both-tails", "member-only"]
+"""Which canaries are guessed first, and what is guessed; no rule looks at the truth.
+
+* signed: the largest |score| first; member for a positive score, else non-member.
+* both-tails: in turn the highest score (member) and the lowest (non-member); for scores not centred on 0.
+* member-only: the highest score first, always member.
+"""
+
+
+@dataclass(frozen=True, eq=False)
+class OneRunTally:
+    """What one replay showed.
+
+    Attributes:
+        replay: Which repetition of the game.
+        canaries: Canaries the reported guesses were made on (those that chose are not counted).
+        guesses: Numbers of guesses looked at, shape (looks,).
+        correct: How many of them were right, shape (looks,).
+        sweep_guesses: For the figure, guesses at 1 %, 2 %, ..., 100 % of all canaries, shape (100,).
+        sweep_correct: How many of them were right, shape (100,).
+        all_canaries: Canaries of the replay.
+    """
+
+    replay: int
+    canaries: int
+    guesses: Ints
+    correct: Ints
+    sweep_guesses: Ints
+    sweep_correct: Ints
+    all_canaries: int
+
+
+def guess_order(score: Floats, guess: GuessRule) -> tuple[Ints, NDArray[np.bool_]]:
+    """Which row is guessed first, second, ..., and whether it is guessed a member; both shape (n,).
+
+    Equal scores are guessed in the order of the rows.
+    """
+    n = score.size
+    if guess == "signed":
+        order = np.argsort(-np.abs(score), kind="stable")
+        return order, score[order] > 0
+    descending = np.argsort(-score, kind="stable")
+    if guess == "member-only":
+        return descending, np.ones(n, dtype=np.bool_)
+    order = np.empty_like(descending)
+    order[0::2] = descending[: (n + 1) // 2]
+    order[1::2] = descending[::-1][: n // 2]
+    return order, np.arange(n) % 2 == 0
+
+
+def guess_counts(fractions: Sequence[float] | Floats, canaries: int) -> Ints:
+    """Numbers of guesses for fractions in (0, 1] of the canaries: rounded, at least 1, shape (fractions,)."""
+    counts = np.rint(np.asarray(fractions, dtype=np.float64) * canaries)
+    return np.clip(counts, 1, canaries).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class OneRunEstimator(ABC):
+    """What the one-run estimators share: guessing, choosing the fraction, combining replays.
+
+    `curve` returns the columns `fraction`, `epsilon`, `low`, `high` (shape (100,): for each guess fraction on its own,
+    the median of the replays' bounds and their 10 % and 90 % quantiles, not corrected for having looked at all), and
+    `replay`, `replay_epsilon`, `combined_epsilon` (shape (replays,): each replay's bound as it enters the combination,
+    and the combined bound of the replays so far).
+
+    Attributes:
+        delta: The delta the bound is stated at, in [0, 1).
+        confidence: Stated confidence of the final bound, in (0, 1).
+        selection: How the guess fraction is chosen (or what a spec writes for it). Left out: `Split` at delta = 0,
+            `Grid` above.
+        guess: Which canaries are guessed first, and what is guessed.
+    """
+
+    delta: float = 0.0
+    confidence: float = 0.95
+    selection: Selection | None = None
+    guess: GuessRule = "signed"
+
+    def __post_init__(self) -> None:
+        require(0 <= self.delta < 1, "delta must be in [0, 1)", delta=self.delta)
+        require(0 < self.confidence < 1, "confidence must be in (0, 1)", confidence=self.confidence)
+        require(
+            self.guess in get_args(GuessRule),
+            f"guess must be one of {', '.join(get_args(GuessRule))}",
+            guess=self.guess,
+        )
+        chosen = selection(self.selection) if self.selection is not None else self._default_selection()
+        require(
+            not isinstance(chosen, SimultaneousBand),
+            "a simultaneous band needs scores of independent trials, and the scores of one run are not",
+            do="use Split at delta = 0, or Grid",
+        )
+        require(
+            not isinstance(chosen, Split) or self.delta == 0,
+            "choosing the guess fraction on a split is valid for delta = 0 only, since with delta > 0 the number of "
+            "guesses must not depend on the output",
+            do="use Grid or Fixed",
+            delta=self.delta,
+        )
+        require(
+            not isinstance(chosen, Fixed) or 0 < chosen.value <= 1,
+            "a fixed guess fraction must be in (0, 1]",
+            value=getattr(chosen, "value", None),
+        )
+        object.__setattr__(self, "selection", chosen)
+
+    def _default_selection(self) -> Selection:
+        return Split() if self.delta == 0 else Grid()
+
+    @abstractmethod
+    def epsilon(self, guesses: Ints, correct: Ints, canaries: int, confidence: float) -> Floats:
+        """The bound for each pair of counts, shape as `guesses`; both broadcastable."""
+
+    def _method(self) -> str:
+        return str(getattr(self, "registered_name", type(self).__name__))
+
+    def _validity(self) -> Validity:
+        return Validity.FINITE_SAMPLE
+
+    def tally(self, scores: Scores) -> OneRunTally:
+        """Counts of right guesses of one replay; one sort of the scores."""
+        rows = scores.in_canary_order()
+        n = rows.score.size
+        order, member = guess_order(rows.score, self.guess)
+        right = member == rows.truth[order]
+        total = np.cumsum(right, dtype=np.int64)
+        sweep = guess_counts(PERCENTS, n)
+        if isinstance(self.selection, Split):
+            canaries, guesses, correct = _split(right, order, self.selection, self.confidence)
+        else:
+            canaries, guesses = n, guess_counts(self._fractions(), n)
+            correct = total[guesses - 1]
+        return OneRunTally(rows.replay, canaries, guesses, correct, sweep, total[sweep - 1], n)
+
+    def _fractions(self) -> tuple[float, ...]:
+        match self.selection:
+            case Fixed(value):
+                return (value,)
+            case Grid(points) | AsPublished(points):
+                return points
+            case _:
+                return PERCENTS
+
+    def bound(self, tallies: Sequence[OneRunTally]) -> Bound:
+        """The best look of each replay, combined over the replays; `counts` are those of the replay in the middle."""
+        looks = self._replay_bounds(tallies)
+        best = looks.max(axis=1)
+        middle = int(np.argsort(best, kind="stable")[_middle(best.size)])
+        look = int(looks[middle].argmax())
+        tally = _ordered(tallies)[middle]
+        published = isinstance(self.selection, AsPublished)
+        counts = {
+            "guesses": int(tally.guesses[look]),
+            "correct": int(tally.correct[look]),
+            "canaries": tally.canaries,
+            "replays": len(tallies),
+        }
+        return Bound(
+            lower=float(best.mean() if published else best[middle]),
+            delta=self.delta,
+            confidence=self.confidence,
+            method=self._method(),
+            validity=Validity.AS_PUBLISHED if published else self._validity(),
+            selection=str(self.selection),
+            counts=tuple(counts.items()),
+            notes=_replay_note(best, published),
+        )
+
+    def _replay_bounds(self, tallies: Sequence[OneRunTally]) -> Floats:
+        """Each replay's bound at each look, shape (replays, looks), at the confidence the combination needs."""
+        require(len(tallies) > 0, "a bound needs the tally of at least one replay", tallies=len(tallies))
+        ordered = _ordered(tallies)
+        looks = ordered[0].guesses.size
+        error = 1 - self.confidence
+        if not isinstance(self.selection, AsPublished):
+            error = error / looks / (2 if len(tallies) > 1 else 1)
+        bounds = np.empty((len(ordered), looks))
+        for canaries in sorted({tally.canaries for tally in ordered}):
+            rows = [index for index, tally in enumerate(ordered) if tally.canaries == canaries]
+            guesses = np.stack([ordered[row].guesses for row in rows])
+            correct = np.stack([ordered[row].correct for row in rows])
+            bounds[rows] = self._unique_epsilon(guesses, correct, canaries, 1 - error)
+        return bounds
+
+    def _unique_epsilon(self, guesses: Ints, correct: Ints, canaries: int, confidence: float) -> Floats:
+        """Replays repeat many pairs of counts: each is bounded once."""
+        pairs, where = np.unique(np.stack([guesses.ravel(), correct.ravel()]), axis=1, return_inverse=True)
+        bounds = np.asarray(self.epsilon(pairs[0], pairs[1], canaries, confidence), dtype=np.float64)
+        return bounds[where.ravel()].reshape(guesses.shape)
+
+    def curve(self, tallies: Sequence[OneRunTally]) -> dict[str, NDArray[Any]]:
+        """Columns for the figures, named in the class's docstring."""
+        ordered = _ordered(tallies)
+        best = self._replay_bounds(tallies).max(axis=1)
+        canaries = ordered[0].all_canaries
+        same = [tally for tally in ordered if tally.all_canaries == canaries]
+        correct = np.stack([tally.sweep_correct for tally in same])
+        guesses = same[0].sweep_guesses
+        # For a number of guesses the bound rises with the right ones, so its quantiles are bounds at their quantiles.
+        quantiles = np.sort(correct, axis=0)[[(len(same) - 1) * tenths // 10 for tenths in (1, 5, 9)]]
+        shown = self._unique_epsilon(np.broadcast_to(guesses, quantiles.shape), quantiles, canaries, self.confidence)
+        return {
+            "fraction": guesses / canaries,
+            "epsilon": shown[1],
+            "low": shown[0],
+            "high": shown[2],
+            "replay": np.array([tally.replay for tally in ordered], dtype=np.int64),
+            "replay_epsilon": best,
+            "combined_epsilon": self._combined_so_far(best),
+        }
+
+    def _combined_so_far(self, best: Floats) -> Floats:
+        if isinstance(self.selection, AsPublished):
+            running: Floats = np.cumsum(best) / np.arange(1, best.size + 1)
+            return running
+        return np.array([np.sort(best[:count])[_middle(count)] for count in range(1, best.size + 1)])
+
+
+@register("estimator", "one-run", source="Kalemaj et al., observational label auditing, Theorem 17 and Algorithm 3")
+@dataclass(frozen=True)
+class OneRun(OneRunEstimator):
+    """One training run: exact binomial at delta = 0, Algorithm 3 with the (epsilon, delta) family above."""
+
+    def epsilon(self, guesses: Ints, correct: Ints, canaries: int, confidence: float) -> Floats:
+        bounds = one_run_epsilon(guesses, correct, canaries=canaries, delta=self.delta, confidence=confidence)
+        return np.asarray(bounds, dtype=np.float64)
+
+
+@register("estimator", "one-run-theorem-16", source="Steinke et al. (2023); Kalemaj et al., Theorem 16")
+@dataclass(frozen=True)
+class OneRunTheorem16(OneRunEstimator):
+    """One training run by Theorem 16: the binomial tail plus delta's share for all canaries."""
+
+    def epsilon(self, guesses: Ints, correct: Ints, canaries: int, confidence: float) -> Floats:
+        bounds = one_run_epsilon(
+            guesses, correct, canaries=canaries, delta=self.delta, confidence=confidence, method="theorem-16"
+        )
+        return np.asarray(bounds, dtype=np.float64)
+
+
+@register("estimator", "one-run-f-dp", source="Kalemaj et al., Algorithm 3, Definition 9 and Theorem 10")
+@dataclass(frozen=True)
+class OneRunFDP(OneRunEstimator):
+    """One training run by Algorithm 3 for a family of trade-off functions: gaussian, laplace or approx-dp.
+
+    Off the family the Gaussian and the Laplace bound do not hold, not even for pure differential privacy: the bound
+    says so.
+
+    Attributes:
+        family: "gaussian", "laplace" or "approx-dp" (which holds for every mechanism).
+        tau: Total-variation distance between the shown labels' and the proxy's distribution, in [0, 1) (Theorem 10).
+    """
+
+    family: str = "gaussian"
+    tau: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.family in _FAMILIES, f"family must be one of {', '.join(_FAMILIES)}", family=self.family)
+        require(0 <= self.tau < 1, "tau must be in [0, 1)", tau=self.tau)
+
+    def _default_selection(self) -> Selection:
+        return Grid()
+
+    def _method(self) -> str:
+        return f"one-run-f-dp ({self.family}" + (f", tau {self.tau:g})" if self.tau else ")")
+
+    def _validity(self) -> Validity:
+        return Validity.FINITE_SAMPLE if self.family == "approx-dp" else Validity.CONDITIONAL_ON_FAMILY
+
+    def epsilon(self, guesses: Ints, correct: Ints, canaries: int, confidence: float) -> Floats:
+        bounds = f_dp_epsilon(
+            guesses,
+            correct,
+            canaries=canaries,
+            delta=self.delta,
+            confidence=confidence,
+            family=self.family,
+            tau=self.tau,
+        )
+        return np.asarray(bounds, dtype=np.float64)
+
+
+_FAMILIES = ("gaussian", "laplace", "approx-dp")
+
+
+def _split(right: NDArray[np.bool_], order: Ints, split: Split, confidence: float) -> tuple[int, Ints, Ints]:
+    """Canaries, guesses and right guesses of the reporting part, at the fraction that is best on the choosing part.
+
+    The choosing canaries come first in the order of the proof, and all bits that come earlier may be used (delta = 0).
+    """
+    n = right.size
+    choosing = round(split.fraction * n)
+    require(0 < choosing < n, "a split needs canaries on both sides", choosing=choosing, canaries=n)
+    chooses = np.zeros(n, dtype=np.bool_)
+    chooses[np.random.default_rng(split.seed).permutation(n)[:choosing]] = True
+    in_order = chooses[order]
+    tried = np.unique(np.rint(np.geomspace(1, choosing, _TRIED)).astype(np.int64))
+    hits = np.cumsum(right[in_order], dtype=np.int64)[tried - 1]
+    seen = np.asarray(one_run_epsilon(tried, hits, canaries=choosing, delta=0.0, confidence=confidence))
+    guesses = guess_counts((float(tried[seen.argmax()] / choosing),), n - choosing)
+    return n - choosing, guesses, np.cumsum(right[~in_order], dtype=np.int64)[guesses - 1]
+
+
+_TRIED = 100  # numbers of guesses the choosing part compares
+
+
+def _ordered(tallies: Sequence[OneRunTally]) -> list[OneRunTally]:
+    return sorted(tallies, key=lambda tally: tally.replay)
+
+
+def _middle(count: int) -> int:
+    """Index of the median among sorted bounds; the smaller one of two."""
+    return (count - 1) // 2
+
+
+def _replay_note(best: Floats, published: bool) -> tuple[str, ...]:
+    if best.size == 1:
+        return ()
+    spread = float(best.std(ddof=1)) if math.isfinite(best.max()) else math.nan
+    shown = f"mean over {best.size} replays {best.mean():.3f} ± {spread:.3f} (standard deviation)"
+    if published:
+        return (f"{shown}; a mean of dependent bounds is not a bound at that confidence",)
+    return (f"{shown}, each at the confidence that the median needs; the bound is their median",)
