@@ -1,0 +1,144 @@
+"""Specs in words become values, and values become words again.
+
+`{name: lp-1st, epsilon: 1, model: {name: mlp}}` is built into the registered class with those fields, nested parts
+first; `describe` is the way back, so that every run folder holds a spec that can be run again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import math
+import types
+import typing
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from dpaudit.errors import AuditError, InputError, SpecError, UnknownNameError
+from dpaudit.registry import PACKAGES, catalogue, load
+
+
+def build(kind: str, spec: object, *, at: str = "", defaults: Mapping[str, object] | None = None) -> Any:
+    """The value a spec describes.
+
+    Args:
+        kind: Which catalogue the name is looked up in; "module:Class" names one's own class.
+        spec: A name, a mapping with `name` and fields, or a value that is built already.
+        at: Where in the spec file, for messages: "audits[2].mechanism".
+        defaults: Fields to fill in where the class has them and the spec does not say.
+    Raises: SpecError naming the place, what was given and what is possible.
+    """
+    at = at or kind
+    if not isinstance(spec, str | Mapping):
+        return spec
+    fields = {"name": spec} if isinstance(spec, str) else dict(spec)
+    name = fields.pop("name", None)
+    if not isinstance(name, str):
+        raise SpecError(f"{at} must have a `name`, one of {', '.join(catalogue(kind))}; got {dict(spec)}")  # type: ignore[arg-type]
+    try:
+        made = _own(name) if ":" in name else load(kind, name)
+    except UnknownNameError as err:
+        raise SpecError(f"{at}: {err}") from err
+    return build_dataclass(made, fields, at=at, defaults=defaults)
+
+
+def build_dataclass(made: Any, fields: Mapping[str, object], *, at: str, defaults: Mapping[str, object] | None = None) -> Any:
+    """An instance of a dataclass from plain values, each checked against its field's type."""
+    known = {field.name: field for field in dataclasses.fields(made) if field.init}
+    hints = typing.get_type_hints(made)
+    filled = {name: value for name, value in (defaults or {}).items() if name in known} | dict(fields)
+    values: dict[str, Any] = {}
+    for name, value in filled.items():
+        if name not in known:
+            raise SpecError(f"{at} has no field {name!r}; it has {', '.join(known) or 'none'}")
+        values[name] = _value(known[name], hints[name], value, f"{at}.{name}")
+    missing = [
+        name
+        for name, field in known.items()
+        if name not in values and field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+    ]
+    if missing:
+        raise SpecError(f"{at} needs {', '.join(missing)}")
+    try:
+        return made(**values)
+    except InputError as err:
+        raise SpecError(f"{at}: {err}") from err
+
+
+def describe(value: object) -> Any:
+    """The spec of a value: what `build` would make it from, defaults left out."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {
+            field.name: describe(getattr(value, field.name))
+            for field in dataclasses.fields(value)
+            if field.init and not _is_default(field, getattr(value, field.name))
+        }
+        name = _name(value)
+        return {"name": name, **fields} if name else fields
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, list | tuple):
+        return [describe(item) for item in value]
+    if isinstance(value, Mapping):
+        return {str(key): describe(item) for key, item in value.items()}
+    return value
+
+
+def _name(value: object) -> str:
+    registered = type(value).__dict__.get("registered_name")
+    if isinstance(registered, str):
+        return registered
+    inside = type(value).__module__.startswith("dpaudit.")
+    return "" if inside else f"{type(value).__module__}:{type(value).__qualname__}"
+
+
+def _is_default(field: dataclasses.Field[Any], value: object) -> bool:
+    if field.default is not dataclasses.MISSING:
+        default = field.default
+    elif field.default_factory is not dataclasses.MISSING:
+        default = field.default_factory()
+    else:
+        return False
+    if isinstance(value, float) and isinstance(default, float) and math.isnan(value):
+        return math.isnan(default)
+    return type(value) is type(default) and bool(value == default)
+
+
+def _own(name: str) -> Any:
+    module, _, attribute = name.partition(":")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as err:
+        raise SpecError(f"{name!r} must name a class that can be imported here: {err}") from err
+
+
+def _value(field: dataclasses.Field[Any], hint: Any, value: object, at: str) -> Any:
+    if value is None and type(None) in typing.get_args(hint):
+        return None
+    kind = field.metadata.get("kind")
+    if kind in PACKAGES:
+        return build(kind, value, at=at)
+    parse = field.metadata.get("parse")
+    try:
+        if parse is not None:
+            return parse(value)
+        inner = _dataclass_of(hint)
+        if inner is not None:
+            return build_dataclass(inner, value, at=at) if isinstance(value, Mapping) else value
+        return TypeAdapter(hint).validate_python(value)
+    except ValidationError as err:
+        first = err.errors()[0]
+        raise SpecError(f"{at}: {first['msg'].lower()}, got {value!r}") from err
+    except SpecError:
+        raise
+    except AuditError as err:
+        raise SpecError(f"{at}: {err}") from err
+
+
+def _dataclass_of(hint: Any) -> Any:
+    """The dataclass a field holds, when its type is one or is an optional one."""
+    options = typing.get_args(hint) if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union else (hint,)
+    return next((option for option in options if dataclasses.is_dataclass(option)), None)

@@ -1,0 +1,76 @@
+"""Comma-separated files and their kin."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pyarrow as pa
+
+from dpaudit.engine.data import delimited
+from dpaudit.engine.data.columns import Column, check_names, detect, examples_of
+from dpaudit.engine.data.delimited import Layout, first_record, line_of
+from dpaudit.engine.data.files import existing_file, fault
+from dpaudit.errors import DataError, require
+from dpaudit.mechanisms.examples import Examples
+from dpaudit.registry import register
+
+
+@register("data", "csv", source="RFC 4180, any delimiter")
+@dataclass(frozen=True)
+class Csv:
+    """A CSV file with a column of class labels, plain, .gz or .xz.
+
+    A column is numeric when all its cells are numbers, else categorical; columns are found in the file, never guessed
+    from its first rows. A missing number becomes its column's mean, a missing category 'unknown'. Only features are
+    looked at for that, over all rows read. Numeric features alone give a float32 array, unscaled; otherwise an Arrow
+    table. Labels become 0 .. K - 1 in numeric or alphabetic order.
+
+    Attributes:
+        path: The file.
+        label: Name of the label column.
+        rows: At most this many rows, from the start; all when None.
+        categorical: Columns of numbers that are codes.
+        drop: Columns to leave out, such as row numbers.
+        delimiter: One character.
+        header: Whether the first line names the columns; otherwise they are column-1, column-2, ...
+        missing: Cells that mean there is no value.
+    """
+
+    path: str
+    label: str
+    rows: int | None = None
+    categorical: tuple[str, ...] = ()
+    drop: tuple[str, ...] = ()
+    delimiter: str = ","
+    header: bool = True
+    missing: tuple[str, ...] = ("", "?", "NA", "N/A", "NaN", "nan", "NULL", "null")
+
+    def __post_init__(self) -> None:
+        require(self.rows is None or self.rows >= 1, "rows must be >= 1", rows=self.rows)
+        require(len(self.delimiter) == 1, "delimiter must be one character", delimiter=self.delimiter)
+
+    def load(self, *, seed: int = 0) -> Examples:
+        """The rows in the order of the file; `seed` is not used.
+
+        Raises: DataError naming the file, and the line and column where there is one.
+        """
+        path = existing_file(self.path)
+        layout = self._layout(path)
+        named = {"categorical": self.categorical, "drop": self.drop}
+        check_names(layout.columns, label=self.label, named=named, path=path)
+        table = delimited.read(path, layout, rows=self.rows)
+
+        def refuse(row: int, column: str, problem: str, do: str) -> DataError:
+            return fault(path, problem, line=line_of(path, layout, row), column=column, do=do)
+
+        def typed(column: pa.ChunkedArray, name: str) -> Column:
+            return column.combine_chunks() if name in self.categorical else detect(column, name, refuse)
+
+        return examples_of(table, typed, refuse, label=self.label, drop=self.drop, name=path.name)
+
+    def _layout(self, path: Path) -> Layout:
+        cells, end = first_record(path, delimiter=self.delimiter, quoted=True)
+        numbered = tuple(f"column-{position}" for position in range(1, len(cells) + 1))
+        layout = Layout(numbered, self.delimiter, missing=self.missing)
+        return replace(layout, columns=tuple(cells), skip=end) if self.header else layout

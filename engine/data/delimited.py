@@ -1,0 +1,132 @@
+"""Text tables (CSV, TSV) as Arrow strings: parsed fast, and gone through slowly only to say where one is wrong."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+
+from dpaudit.engine.data.files import fault, reading
+from dpaudit.errors import DataError
+
+BLOCK_BYTES = 8 << 20
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a text file is cut into cells.
+
+    Attributes:
+        columns: Names of the columns, in order.
+        delimiter: One character.
+        quoted: Whether "..." keeps delimiters and line ends inside a cell.
+        skip: Lines before the first row.
+        missing: Cells that mean there is no value.
+    """
+
+    columns: tuple[str, ...]
+    delimiter: str = ","
+    quoted: bool = True
+    skip: int = 0
+    missing: tuple[str, ...] = ("",)
+
+
+def first_record(path: Path, *, delimiter: str, quoted: bool) -> tuple[list[str], int]:
+    """The cells of the first line that is not blank, and the number of lines up to its end.
+
+    Raises: DataError when the file is empty.
+    """
+    with reading(path) as file:
+        for line, cells in _records(file, delimiter=delimiter, quoted=quoted):
+            return [cell.strip() for cell in cells], line
+    raise fault(path, "is empty")
+
+
+def tables(path: Path, layout: Layout) -> Iterator[pa.Table]:
+    """The rows in order, some thousand at a time, every column text without surrounding blanks, null where missing.
+
+    Raises: DataError with the line when a row has not one cell for each column or is not UTF-8.
+    """
+    try:
+        with reading(path) as file:
+            for batch in _batches(file, layout):
+                table = pa.Table.from_batches([batch])
+                yield pa.table({name: _text(table[name], layout.missing) for name in layout.columns})
+    except (pa.ArrowInvalid, pa.ArrowKeyError) as err:
+        raise _located(path, layout, err) from err
+
+
+def read(path: Path, layout: Layout, *, rows: int | None) -> pa.Table:
+    """The first `rows` rows, or all; see `tables`.
+
+    Raises: DataError as `tables`, and when there is no row.
+    """
+    parts, held = [], 0
+    for table in tables(path, layout):
+        parts.append(table)
+        held += len(table)
+        if rows is not None and held >= rows:
+            break
+    if not held:
+        raise fault(path, "has no rows")
+    return pa.concat_tables(parts).slice(0, rows).combine_chunks()
+
+
+def line_of(path: Path, layout: Layout, row: int) -> int:
+    """The physical line, from 1, at which the row with this position, from 0, ends."""
+    with reading(path) as file:
+        return next(islice(_rows(file, layout), row, None))[0]
+
+
+def _batches(file: io.BufferedIOBase | object, layout: Layout) -> Iterator[pa.RecordBatch]:
+    options = pa.csv.ReadOptions(column_names=layout.columns, skip_rows=layout.skip, block_size=BLOCK_BYTES)
+    cut = pa.csv.ParseOptions(
+        delimiter=layout.delimiter,
+        quote_char='"' if layout.quoted else False,
+        newlines_in_values=layout.quoted,
+    )
+    # Text everywhere: what a column is must not depend on which rows happen to come first.
+    types = pa.csv.ConvertOptions(column_types=dict.fromkeys(layout.columns, pa.string()))
+    yield from pa.csv.open_csv(file, read_options=options, parse_options=cut, convert_options=types)
+
+
+def _text(column: pa.ChunkedArray, missing: tuple[str, ...]) -> pa.ChunkedArray:
+    trimmed = pc.utf8_trim_whitespace(column)
+    return pc.if_else(pc.is_in(trimmed, value_set=pa.array(missing)), pa.scalar(None, pa.string()), trimmed)
+
+
+def _records(file: object, *, delimiter: str, quoted: bool) -> Iterator[tuple[int, list[str]]]:
+    """The slow pass: (line, cells) of every record that is not blank."""
+    # Bytes that are not UTF-8 stay recognisable as lone surrogates.
+    text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="")  # type: ignore[type-var]
+    quoting = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
+    reader = csv.reader(text, delimiter=delimiter, quoting=quoting)
+    yield from ((reader.line_num, cells) for cells in reader if cells)
+
+
+def _rows(file: object, layout: Layout) -> Iterator[tuple[int, list[str]]]:
+    records = _records(file, delimiter=layout.delimiter, quoted=layout.quoted)
+    return ((line, cells) for line, cells in records if line > layout.skip)
+
+
+def _located(path: Path, layout: Layout, err: Exception) -> DataError:
+    width = len(layout.columns)
+    shown = {"\t": "tabs", ",": "commas", " ": "blanks", ";": "semicolons"}.get(layout.delimiter, layout.delimiter)
+    found = False
+    with reading(path) as file:
+        for line, cells in _rows(file, layout):
+            found = True
+            if len(cells) != width:
+                problem = f"must have {width} columns separated by {shown}, got {len(cells)}"
+                return fault(path, problem, line=line, do="correct the row or the delimiter")
+            for name, cell in zip(layout.columns, cells, strict=True):
+                if any("\udc80" <= letter <= "\udcff" for letter in cell):
+                    return fault(path, "must be UTF-8 text", line=line, column=name, do="convert the file to UTF-8")
+    return fault(path, str(err).splitlines()[0]) if found else fault(path, "has no rows")

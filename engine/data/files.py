@@ -1,0 +1,110 @@
+"""Opening data files, plain or compressed, and saying where one is wrong."""
+
+from __future__ import annotations
+
+import gzip
+import lzma
+import re
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from dpaudit.errors import DataError
+
+COMPRESSIONS = ("", ".gz", ".xz")
+
+
+def fault(
+    path: Path, problem: str, *, line: int | None = None, row: int | None = None, column: str = "", do: str = ""
+) -> DataError:
+    """The error for one place in a file: "file, line 3, column 'I5': must be a number, got 'x'; correct the cell".
+
+    Args:
+        path: The file.
+        problem: What must hold and what was found.
+        line: Physical line of a text file, counted from 1.
+        row: Row or record of any other file, counted from 1.
+        column: Name of the column.
+        do: What the user can do.
+    """
+    place = str(path)
+    place += f", line {line:,}" if line is not None else ""
+    place += f", row {row:,}" if row is not None else ""
+    place += f", column {column!r}" if column else ""
+    return DataError(f"{place}: {problem}" + (f"; {do}" if do else ""))
+
+
+def existing(path: str) -> Path:
+    """The path of a file or folder that is there; `~` is the home folder.
+
+    Raises: DataError when there is none.
+    """
+    found = Path(path).expanduser()
+    if not path or not found.exists():
+        raise DataError(f"{path or '(empty path)'}: no such file or folder; set the option `path` of the data")
+    return found
+
+
+def existing_file(path: str) -> Path:
+    """The path of a file that is there.
+
+    Raises: DataError when there is none, or a folder.
+    """
+    found = existing(path)
+    if found.is_dir():
+        raise fault(found, "must be a file, got a folder", do="set the option `path` to one file")
+    return found
+
+
+def find(folder: Path, *names: str) -> Path:
+    """The first file in the folder with one of the names, plain, .gz or .xz.
+
+    Raises: DataError when there is none.
+    """
+    for name in names:
+        for compression in COMPRESSIONS:
+            if (candidate := folder / (name + compression)).is_file():
+                return candidate
+    held = sorted(entry.name for entry in folder.iterdir())
+    shown = ", ".join(held[:8]) + (", ..." if len(held) > 8 else "") or "nothing"
+    wanted = " or ".join(names)
+    raise fault(folder, f"must hold {wanted} (plain, .gz or .xz), holds {shown}", do="set `path` to its folder")
+
+
+def in_order(path: Path) -> list[Path]:
+    """The file itself, or a folder's files by name with numbers counted (day_2 before day_10); no hidden files.
+
+    Raises: DataError when the folder holds no file.
+    """
+    if path.is_file():
+        return [path]
+    found = [entry for entry in path.iterdir() if entry.is_file() and not entry.name.startswith(".")]
+    if not found:
+        raise fault(path, "must hold data files, holds none", do="set `path` to the file or its folder")
+    return sorted(found, key=lambda entry: [(part.isdigit(), part.zfill(20)) for part in re.split(r"(\d+)", entry.name)])
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[BinaryIO]:
+    """The bytes of a file, unpacked when its name ends in .gz or .xz.
+
+    Raises: DataError when it cannot be read or its compressed stream is broken or cut.
+    """
+    try:
+        with _opened(path) as file:
+            yield file
+    except (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError) as err:
+        reason = str(err).rstrip(".")
+        raise fault(path, f"is not a whole {path.suffix} file ({reason})", do="fetch it again") from err
+    except OSError as err:
+        raise fault(path, f"cannot be read ({err.strerror or err})") from err
+
+
+def _opened(path: Path) -> BinaryIO:
+    if path.suffix == ".gz":
+        return cast(BinaryIO, gzip.open(path, "rb"))
+    if path.suffix == ".xz":
+        return cast(BinaryIO, lzma.open(path, "rb"))
+    return path.open("rb")

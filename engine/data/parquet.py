@@ -1,0 +1,96 @@
+"""Parquet files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet
+
+from dpaudit.engine.data.columns import Column, check_names, examples_of, numbers
+from dpaudit.engine.data.files import existing_file, fault
+from dpaudit.errors import DataError, require
+from dpaudit.mechanisms.examples import Examples
+from dpaudit.registry import register
+
+
+@register("data", "parquet", source="Apache Parquet")
+@dataclass(frozen=True)
+class Parquet:
+    """A Parquet file with a column of class labels.
+
+    Number columns are numeric; text, dictionary and boolean columns are categorical. Missing values, the kind of
+    features and the order of classes are as for `csv`.
+
+    Attributes:
+        path: The file.
+        label: Name of the label column.
+        rows: At most this many rows, from the start; all when None.
+        categorical: Columns of numbers that are codes.
+        drop: Columns to leave out, such as row numbers.
+    """
+
+    path: str
+    label: str
+    rows: int | None = None
+    categorical: tuple[str, ...] = ()
+    drop: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        require(self.rows is None or self.rows >= 1, "rows must be >= 1", rows=self.rows)
+
+    def load(self, *, seed: int = 0) -> Examples:
+        """The rows in the order of the file; `seed` is not used.
+
+        Raises: DataError naming the file, and the row and column where there is one.
+        """
+        path = existing_file(self.path)
+        table = self._read(path)
+
+        def refuse(row: int, column: str, problem: str, do: str) -> DataError:
+            return fault(path, problem, row=row + 1, column=column, do=do)
+
+        def typed(column: pa.ChunkedArray, name: str) -> Column:
+            if _is_text(column.type) or name in self.categorical:
+                return column.cast(pa.string()).combine_chunks()
+            return numbers(column, name, refuse)
+
+        return examples_of(table, typed, refuse, label=self.label, drop=self.drop, name=path.name)
+
+    def _read(self, path: Path) -> pa.Table:
+        try:
+            with pa.parquet.ParquetFile(path) as file:
+                self._check(path, file.schema_arrow)
+                parts, held = [], 0
+                for batch in file.iter_batches():
+                    parts.append(batch)
+                    held += len(batch)
+                    if self.rows is not None and held >= self.rows:
+                        break
+        except (pa.ArrowInvalid, OSError) as err:
+            raise fault(path, f"is not a whole Parquet file ({str(err).splitlines()[0]})") from err
+        if not held:
+            raise fault(path, "has no rows")
+        table = pa.Table.from_batches(parts).slice(0, self.rows)
+        plain = [
+            column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
+            for column in table.columns
+        ]
+        return pa.table(plain, names=table.column_names)
+
+    def _check(self, path: Path, schema: pa.Schema) -> None:
+        named = {"categorical": self.categorical, "drop": self.drop}
+        check_names(schema.names, label=self.label, named=named, path=path)
+        for field in schema:
+            kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+            if field.name not in self.drop and not (_is_text(kind) or _is_number(kind)):
+                raise fault(path, f"must be numbers or text, got {kind}", column=field.name, do="name it in `drop`")
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_boolean(kind))
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))

@@ -1,0 +1,91 @@
+"""The game between challenger and adversary (Algorithm 1), and what a game hands the planner.
+
+Source: arXiv:2511.14084, Algorithm 1 (after Swanberg et al., 2025).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpaudit.actors.seed import Seed
+from dpaudit.actors.unit import Resources, Unit
+from dpaudit.engine.partition import Parts
+from dpaudit.mechanisms.claim import Relation
+
+
+@dataclass(frozen=True, eq=False)
+class AdversaryView:
+    """What the adversary sees of m canaries: outputs on the points it is shown, and nothing of the truth.
+
+    Attributes:
+        target: Class probabilities of the audited mechanism, shape (m, classes).
+        reference: Class probabilities of the adversary's own model M', shape (m, classes).
+        labels: The labels it is shown, shape (m,).
+    """
+
+    target: NDArray[np.float32]
+    reference: NDArray[np.float32]
+    labels: NDArray[np.int64]
+
+
+class Attack(Protocol):
+    """The adversary (registered as "attack"): one score for each canary."""
+
+    def score(self, view: AdversaryView) -> NDArray[np.float64]:
+        """Scores, shape (m,); larger = more likely that the training label, or a member, is shown."""
+        ...
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a game is planned from.
+
+    Attributes:
+        mechanism: What is audited.
+        proxy: Where the adversary's reference comes from.
+        attack: The adversary.
+        data: The data set's description (not its rows).
+        parts: Which rows are the training set, the reference set and so on, with the shared names of each.
+        seed: The audit's seed.
+        resources: What one unit occupies.
+    """
+
+    mechanism: Any
+    proxy: Any
+    attack: Any
+    data: Any
+    parts: Parts
+    seed: Seed
+    resources: Resources
+
+
+@dataclass(frozen=True)
+class GamePlan:
+    """The units of one game.
+
+    Attributes:
+        units: All of them, each after those it needs.
+        scores: Keys of the units whose tables are score tables, in the order of their rows.
+        trainings: Keys of the units that ran the mechanism.
+    """
+
+    units: tuple[Unit, ...]
+    scores: tuple[str, ...]
+    trainings: tuple[str, ...]
+
+
+class Game(Protocol):
+    """An experiment (registered as "game")."""
+
+    @property
+    def relation(self) -> Relation:
+        """Which neighbouring data sets its two worlds are."""
+        ...
+
+    def plan(self, setting: Setting) -> GamePlan:
+        """Every unit, each with its seed; nothing runs."""
+        ...

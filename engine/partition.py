@@ -1,0 +1,72 @@
+"""Which rows play which part: trained on, the adversary's own, held out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from dpaudit.errors import SpecError, require
+from dpaudit.mechanisms.examples import Examples
+
+
+@dataclass(frozen=True)
+class Partition:
+    """How a data set is divided; shares are of its rows and sum to at most 1.
+
+    Attributes:
+        target: Share the mechanism is run on; its first rows are the canaries.
+        reference: Share the adversary trains M' on.
+        test: Share that measures the model's utility; it also holds the fresh points of membership games.
+        validation: Share for early stopping, with true labels.
+        order: "random" draws the rows with the audit's seed; "given" keeps their order (a time split: reference first,
+            as day 0 comes before day 1).
+    """
+
+    target: float = 0.4
+    reference: float = 0.4
+    test: float = 0.2
+    validation: float = 0.0
+    order: Literal["random", "given"] = "random"
+
+    def __post_init__(self) -> None:
+        shares = (self.target, self.reference, self.test, self.validation)
+        require(all(0 <= share <= 1 for share in shares), "shares of the data must be in [0, 1]", shares=shares)
+        require(sum(shares) <= 1 + 1e-9, "shares of the data must sum to at most 1", sum=sum(shares))
+        require(self.target > 0, "the target share must be > 0", target=self.target)
+
+    def divide(self, data: Examples, rng: np.random.Generator) -> Parts:
+        """The parts of a data set."""
+        count = len(data)
+        rows = rng.permutation(count) if self.order == "random" else np.arange(count)
+        ends = np.cumsum([0.0, self.reference, self.validation, self.target, self.test])
+        cuts = np.minimum(np.round(ends * count).astype(int), count)
+        reference, validation, target, test = (
+            data.take(rows[first:last]) for first, last in zip(cuts[:-1], cuts[1:], strict=True)
+        )
+        if not len(target):
+            raise SpecError(f"the target share {self.target:g} of {count} rows is empty; use more data or a larger share")
+        return Parts(target, reference, test, validation)
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """The parts of one data set; `shared` names each by its content."""
+
+    target: Examples
+    reference: Examples
+    test: Examples
+    validation: Examples
+
+    def shared(self) -> dict[str, Examples]:
+        """Every part that has rows, under the name units ask for it by."""
+        return {self.name(part): getattr(self, part) for part in PART_NAMES if len(getattr(self, part))}
+
+    def name(self, part: str) -> str:
+        """The shared name of a part; "" when it has no rows."""
+        examples: Examples = getattr(self, part)
+        return f"{part}:{examples.digest[:24]}" if len(examples) else ""
+
+
+PART_NAMES = ("target", "reference", "test", "validation")

@@ -1,0 +1,57 @@
+"""The score table: what every attack leaves behind, as Arrow."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+SCHEMA = pa.schema(
+    [
+        pa.field("unit", pa.dictionary(pa.int32(), pa.string()), metadata={"is": "key of the unit that ran the mechanism"}),
+        pa.field("replay", pa.int32(), metadata={"is": "number of the replay, from 0"}),
+        pa.field("canary", pa.int32(), metadata={"is": "row of the canary among the canaries, from 0"}),
+        pa.field("truth", pa.bool_(), metadata={"is": "world 1: the training label, or a member, was shown"}),
+        pa.field("score", pa.float32(), metadata={"is": "the attack's score, larger = more likely world 1"}),
+    ]
+)
+
+
+def score_rows(unit: str, replay: int, truth: NDArray[np.bool_], score: NDArray[np.float64]) -> pa.RecordBatch:
+    """The rows of one replay; `truth` and `score` have shape (canaries,)."""
+    count = len(truth)
+    return pa.record_batch(
+        [
+            pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, np.int32)), pa.array([unit])),
+            pa.array(np.full(count, replay, np.int32)),
+            pa.array(np.arange(count, dtype=np.int32)),
+            pa.array(truth),
+            pa.array(score.astype(np.float32)),
+        ],
+        schema=SCHEMA,
+    )
+
+
+def probability_table(probabilities: NDArray[np.floating], metrics: dict[str, float]) -> pa.Table:
+    """Class probabilities, shape (rows, classes), as one fixed-size list column; `metrics` go beside them."""
+    flat = pa.array(np.ascontiguousarray(probabilities, dtype=np.float32).ravel())
+    column = pa.FixedSizeListArray.from_arrays(flat, probabilities.shape[1])
+    table = pa.table({"probabilities": column})
+    return table.replace_schema_metadata({f"metric:{name}": repr(float(value)) for name, value in metrics.items()})
+
+
+def probabilities_of(table: pa.Table) -> NDArray[np.float32]:
+    """The array behind `probability_table`, shape (rows, classes); a view where the table is one chunk."""
+    column = table.column("probabilities")
+    chunks = [chunk.flatten().to_numpy(zero_copy_only=True).reshape(len(chunk), -1) for chunk in column.chunks]
+    return chunks[0] if len(chunks) == 1 else np.concatenate(chunks)
+
+
+def metrics_of(table: pa.Table) -> dict[str, float]:
+    """The metrics stored beside a unit's table."""
+    stored = table.schema.metadata or {}
+    return {
+        name.decode().removeprefix("metric:"): float(value)
+        for name, value in stored.items()
+        if name.startswith(b"metric:")
+    }
