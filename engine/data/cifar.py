@@ -15,6 +15,7 @@ from dpaudit.registry import register
 
 RECORD = 1 + 3 * 32 * 32  # the label, then a red, a green and a blue plane
 BATCHES = {"train": tuple(f"data_batch_{batch}.bin" for batch in range(1, 6)), "test": ("test_batch.bin",)}
+ARCHIVE = "the binary version, cifar-10-binary.tar.gz"
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 
@@ -59,7 +60,7 @@ class Cifar10:
         inner = path / "cifar-10-batches-bin"
         folder = inner if inner.is_dir() else path
         if (folder / "data_batch_1").is_file():
-            raise fault(folder, "holds the Python version of CIFAR-10", do="fetch the binary version, cifar-10-binary.tar.gz")
+            raise fault(folder, "holds the Python version of CIFAR-10", do=f"fetch {ARCHIVE}")
         first, *others = BATCHES[self.part]
         more = [folder / (name + compression) for name in others for compression in COMPRESSIONS]
         return [find(folder, first), *(batch for batch in more if batch.is_file())]
@@ -72,7 +73,7 @@ def _records(path: Path, rows: int | None) -> NDArray[np.uint8]:
     count, rest = divmod(len(data), RECORD)
     if rest or not count:
         problem = f"must hold whole records of {RECORD:,} bytes, got {count:,} records and {rest:,} bytes"
-        raise fault(path, problem, do="fetch the binary version, cifar-10-binary.tar.gz, again")
+        raise fault(path, problem, do=f"fetch {ARCHIVE}, again")
     records = np.frombuffer(data, np.uint8).reshape(count, RECORD)
     odd = records[:, 0] > 9
     if odd.any():

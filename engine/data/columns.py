@@ -35,8 +35,7 @@ def numbers(column: pa.ChunkedArray | pa.Array, name: str, refuse: Refuse) -> ND
     except pa.ArrowInvalid:
         row = _first_not_number(column)
         raise refuse(row, name, f"must be a number, got {column[row].as_py()!r}", "correct the cell") from None
-    found = cast("NDArray[np.float64]", np.asarray(values.to_numpy(zero_copy_only=False)
-        if isinstance(values, pa.Array) else values.to_numpy()))
+    found = cast("NDArray[np.float64]", np.asarray(values, dtype=np.float64))
     too_large = np.abs(found) > np.finfo(np.float32).max
     if too_large.any():
         row = int(too_large.argmax())
@@ -58,7 +57,8 @@ def detect(column: pa.ChunkedArray, name: str, refuse: Refuse) -> Column:
             return column.combine_chunks()
         row = _first_not_number(column)
         problem = f"must be a number as {numeric:.4%} of the column is, got {column[row].as_py()!r}"
-        raise refuse(row, name, problem, "correct it, name it in `missing`, or name the column in `categorical`") from None
+        remedy = "correct it, name it in `missing`, or name the column in `categorical`"
+        raise refuse(row, name, problem, remedy) from None
     return numbers(column, name, refuse)
 
 
@@ -77,7 +77,7 @@ def labels_of(column: pa.ChunkedArray, name: str, refuse: Refuse) -> tuple[NDArr
         classes, labels = np.unique(texts, return_inverse=True)
         names = tuple(str(one) for one in classes)
     else:
-        whole = values == np.floor(values)
+        whole = np.isfinite(values) & (values == np.floor(values))
         if not whole.all():
             row = int((~whole).argmax())
             raise refuse(row, name, f"must hold classes, got {values[row]}", "name a column of classes in `label`")
@@ -119,9 +119,9 @@ def examples_of(
     for column in table.column_names:
         if column in left_out:
             continue
-        if table[column].null_count == len(table):
-            raise refuse(0, column, "must hold a value in some row, has none", "name the column in `drop`")
         columns[column] = typed(table[column], column)
+        if _is_empty(columns[column]):
+            raise refuse(0, column, "must hold a value in some row, has none", "name the column in `drop`")
     features, categorical = features_of(columns)
     return Examples(features, labels, len(class_names), name, categorical, class_names)
 
@@ -155,6 +155,11 @@ def _first_not_number(column: pa.ChunkedArray | pa.Array) -> int:
         except pa.ArrowInvalid:
             high = middle
     return low
+
+
+def _is_empty(column: Column) -> bool:
+    missing = np.isnan(column) if isinstance(column, np.ndarray) else np.asarray(column.is_null())
+    return bool(missing.all())
 
 
 def _filled(column: Column) -> NDArray[np.float32] | pa.Array:

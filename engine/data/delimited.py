@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import BinaryIO
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -85,7 +86,7 @@ def line_of(path: Path, layout: Layout, row: int) -> int:
         return next(islice(_rows(file, layout), row, None))[0]
 
 
-def _batches(file: io.BufferedIOBase | object, layout: Layout) -> Iterator[pa.RecordBatch]:
+def _batches(file: BinaryIO, layout: Layout) -> Iterator[pa.RecordBatch]:
     options = pa.csv.ReadOptions(column_names=layout.columns, skip_rows=layout.skip, block_size=BLOCK_BYTES)
     cut = pa.csv.ParseOptions(
         delimiter=layout.delimiter,
@@ -102,16 +103,15 @@ def _text(column: pa.ChunkedArray, missing: tuple[str, ...]) -> pa.ChunkedArray:
     return pc.if_else(pc.is_in(trimmed, value_set=pa.array(missing)), pa.scalar(None, pa.string()), trimmed)
 
 
-def _records(file: object, *, delimiter: str, quoted: bool) -> Iterator[tuple[int, list[str]]]:
+def _records(file: BinaryIO, *, delimiter: str, quoted: bool) -> Iterator[tuple[int, list[str]]]:
     """The slow pass: (line, cells) of every record that is not blank."""
     # Bytes that are not UTF-8 stay recognisable as lone surrogates.
-    text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="")  # type: ignore[type-var]
-    quoting = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
-    reader = csv.reader(text, delimiter=delimiter, quoting=quoting)
+    text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="")
+    reader = csv.reader(text, delimiter=delimiter, quoting=csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE)
     yield from ((reader.line_num, cells) for cells in reader if cells)
 
 
-def _rows(file: object, layout: Layout) -> Iterator[tuple[int, list[str]]]:
+def _rows(file: BinaryIO, layout: Layout) -> Iterator[tuple[int, list[str]]]:
     records = _records(file, delimiter=layout.delimiter, quoted=layout.quoted)
     return ((line, cells) for line, cells in records if line > layout.skip)
 

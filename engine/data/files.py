@@ -83,7 +83,7 @@ def in_order(path: Path) -> list[Path]:
     found = [entry for entry in path.iterdir() if entry.is_file() and not entry.name.startswith(".")]
     if not found:
         raise fault(path, "must hold data files, holds none", do="set `path` to the file or its folder")
-    return sorted(found, key=lambda entry: [(part.isdigit(), part.zfill(20)) for part in re.split(r"(\d+)", entry.name)])
+    return sorted(found, key=lambda entry: re.sub(r"\d+", lambda digits: digits[0].zfill(20), entry.name))
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +33,7 @@ def fractions(n: int, shares: Mapping[str, float], seed: int | np.random.SeedSeq
         n: Number of examples, >= 1.
         shares: The share of each part, > 0, adding up to at most 1; what is left over is in no part.
         seed: Decides the split.
-    Returns: The parts in the order of `shares`; sizes are off n times the share by less than 1.
+    Returns: The parts in the order of `shares`; a size differs from n times the share by at most 1.
     Raises: InputError when shares are out of range or n is too small for one of them.
     """
     ends = _ends(n, shares)
@@ -41,7 +42,7 @@ def fractions(n: int, shares: Mapping[str, float], seed: int | np.random.SeedSeq
 
 
 def in_time(n: int, shares: Mapping[str, float]) -> dict[str, Positions]:
-    """Consecutive parts of examples that are in the order of time, as {"before": 0.5, "after": 0.5}; see `fractions`."""
+    """Consecutive parts of examples in the order of time, as {"before": 0.5, "after": 0.5}; see `fractions`."""
     return {name: np.arange(begin, end) for name, (begin, end) in _ends(n, shares).items()}
 
 
@@ -56,7 +57,7 @@ def _ends(n: int, shares: Mapping[str, float]) -> dict[str, tuple[int, int]]:
     total = sum(shares.values())
     require(total <= 1 + SLACK, "shares must add up to at most 1", shares=dict(shares))
     cuts = [0, *(min(n, int(np.floor(n * share + 0.5))) for share in np.cumsum(list(shares.values())))]
-    ends = dict(zip(shares, zip(cuts, cuts[1:], strict=False), strict=True))
+    ends = dict(zip(shares, pairwise(cuts), strict=True))
     for name, (begin, end) in ends.items():
         require(end > begin, f"part {name!r} must get at least one example", n=n, share=shares[name])
     return ends
