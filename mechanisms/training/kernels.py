@@ -1,0 +1,252 @@
+"""Ways to get the gradients of a stack of networks of one shape.
+
+A stack is a matrix of parameters, shape (models, P). Which kernel is fastest depends on the network and the device:
+`looped` for convolutions on a CPU, `batched` for multilayer perceptrons, `vmapped` for the rest on a GPU. All of them
+give the same numbers up to rounding.
+"""
+
+from __future__ import annotations
+
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, grad_and_value, vmap
+
+from dpaudit.errors import require
+from dpaudit.mechanisms.training.losses import Loss, slope
+from dpaudit.mechanisms.training.parameters import Layout, layout_of
+
+PER_SAMPLE_BYTES = 256 * 2**20
+NORM_FLOOR = 1e-6
+
+
+class Kernel(ABC):
+    """Gradients of a stack of networks.
+
+    Shapes: parameters (A, P); inputs (A, b, *shape); targets (A, b, classes); coefficients (A, b).
+    """
+
+    def __init__(self, module: nn.Module, *, loss: Loss, bfloat16: bool = False) -> None:
+        self.layout: Layout = layout_of(module)
+        self.loss = loss
+        self._bfloat16 = bfloat16
+
+    @abstractmethod
+    def logits(self, parameters: Tensor, inputs: Tensor) -> Tensor:
+        """Logits of each model on its own inputs, shape (A, b, classes)."""
+
+    @abstractmethod
+    def gradient(
+        self, parameters: Tensor, inputs: Tensor, targets: Tensor, coefficients: Tensor, out: Tensor
+    ) -> Tensor:
+        """Writes the gradient of sum_i coefficient_i loss_i of each model to `out` (A, P); returns those sums, (A,)."""
+
+    @abstractmethod
+    def clipped_gradient(
+        self, parameters: Tensor, inputs: Tensor, targets: Tensor, present: Tensor, clip: float, out: Tensor
+    ) -> None:
+        """Writes sum_i present_i min(1, clip / (|g_i| + 1e-6)) g_i over each model's examples to `out` (A, P)."""
+
+    def _autocast(self, device: torch.device) -> AbstractContextManager[object]:
+        return torch.autocast(device.type, torch.bfloat16, enabled=self._bfloat16 and device.type == "cuda")
+
+
+class Looped(Kernel):
+    """One network at a time by ordinary autograd; the only one that takes batch norm. A must be 1."""
+
+    def __init__(self, module: nn.Module, *, loss: Loss, device: torch.device, bfloat16: bool = False) -> None:
+        super().__init__(module, loss=loss, bfloat16=bfloat16)
+        self.module = module.to_empty(device=device)
+        for buffer, value in self.module.named_buffers():  # only batch norm has any
+            value.fill_(1.0 if buffer.endswith("var") else 0.0)
+        if device.type == "cuda":
+            self.module = self.module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self._parameters = list(self.module.parameters())
+        self._bound = -1
+
+    def _bind(self, parameters: Tensor) -> None:
+        if self._bound != parameters.data_ptr():
+            views = self.layout.views(parameters[0])
+            for parameter, view in zip(self._parameters, views.values(), strict=True):
+                parameter.data = view
+            self._bound = parameters.data_ptr()
+
+    def logits(self, parameters: Tensor, inputs: Tensor) -> Tensor:
+        self._bind(parameters)
+        self.module.eval()
+        with torch.no_grad(), self._autocast(inputs.device):
+            return self.module(_images(inputs[0])).float()[None]  # type: ignore[no-any-return]
+
+    def gradient(
+        self, parameters: Tensor, inputs: Tensor, targets: Tensor, coefficients: Tensor, out: Tensor
+    ) -> Tensor:
+        self._bind(parameters)
+        self.module.train()
+        with torch.enable_grad(), self._autocast(inputs.device):
+            logits = self.module(_images(inputs[0])).float()
+            total = (self.loss(logits, targets[0]) * coefficients[0]).sum()
+            gradients = torch.autograd.grad(total, self._parameters)
+        torch.cat([part.flatten() for part in gradients], out=out[0])
+        return total.detach()[None]
+
+    def clipped_gradient(
+        self, parameters: Tensor, inputs: Tensor, targets: Tensor, present: Tensor, clip: float, out: Tensor
+    ) -> None:
+        Vmapped(self.module, loss=self.loss).clipped_gradient(parameters, inputs, targets, present, clip, out)
+
+
+class Vmapped(Kernel):
+    """All networks at once by torch.func; refuses batch norm, which couples examples."""
+
+    def __init__(self, module: nn.Module, *, loss: Loss, bfloat16: bool = False, compiled: bool = False) -> None:
+        super().__init__(module, loss=loss, bfloat16=bfloat16)
+        coupled = any(isinstance(part, nn.BatchNorm2d) for part in module.modules())
+        require(not coupled, "a network with batch norm cannot be stacked or trained by DP-SGD", do='use norm="group"')
+        self._module = module
+        self._logits = vmap(self._forward)
+        self._gradient: Callable[..., tuple[Tensor, Tensor]] = vmap(grad_and_value(self._weighted))
+        self._one_by_one = vmap(vmap(grad(self._single), in_dims=(None, 0, 0)))
+        if compiled:
+            self._gradient = compiled_or_plain(self._gradient)
+
+    def _forward(self, flat: Tensor, inputs: Tensor) -> Tensor:
+        with self._autocast(inputs.device):
+            return functional_call(self._module, self.layout.views(flat), (inputs,)).float()  # type: ignore[no-any-return]
+
+    def _weighted(self, flat: Tensor, inputs: Tensor, targets: Tensor, coefficients: Tensor) -> Tensor:
+        return (self.loss(self._forward(flat, inputs), targets) * coefficients).sum()
+
+    def _single(self, flat: Tensor, one: Tensor, target: Tensor) -> Tensor:
+        return self.loss(self._forward(flat, one[None]), target[None]).sum()
+
+    def logits(self, parameters: Tensor, inputs: Tensor) -> Tensor:
+        with torch.no_grad():
+            return self._logits(parameters, inputs)
+
+    def gradient(
+        self, parameters: Tensor, inputs: Tensor, targets: Tensor, coefficients: Tensor, out: Tensor
+    ) -> Tensor:
+        gradients, totals = self._gradient(parameters, inputs, targets, coefficients)
+        out.copy_(gradients)
+        return totals
+
+    def clipped_gradient(
+        self, parameters: Tensor, inputs: Tensor, targets: Tensor, present: Tensor, clip: float, out: Tensor
+    ) -> None:
+        out.zero_()
+        together = max(1, PER_SAMPLE_BYTES // (4 * parameters.shape[0] * self.layout.total))
+        for some in torch.arange(inputs.shape[1], device=inputs.device).split(together):
+            each = self._one_by_one(parameters, inputs[:, some], targets[:, some])
+            factors = clip_factors(torch.linalg.vector_norm(each, dim=-1), clip) * present[:, some]
+            out += torch.einsum("ab,abp->ap", factors, each)
+
+
+class BatchedMlp(Kernel):
+    """Multilayer perceptrons by batched matrix products, forward and backward written out."""
+
+    def __init__(self, module: nn.Sequential, *, loss: Loss) -> None:
+        super().__init__(module, loss=loss)
+        self._activation = next(
+            (part for part in module if not isinstance(part, nn.Flatten | nn.Linear)), nn.Identity()
+        )
+
+    @staticmethod
+    def takes(module: nn.Module) -> bool:
+        """Whether a module is a perceptron this kernel can do: linear layers with ReLU or tanh between them."""
+        return isinstance(module, nn.Sequential) and all(
+            isinstance(part, nn.Flatten | nn.Linear | nn.ReLU | nn.Tanh) for part in module
+        )
+
+    def _layers(self, flat: Tensor) -> list[tuple[Tensor, Tensor]]:
+        parts = list(self.layout.views(flat).values())
+        return list(zip(parts[0::2], parts[1::2], strict=True))
+
+    def _forward(self, layers: list[tuple[Tensor, Tensor]], inputs: Tensor) -> list[Tensor]:
+        """What each layer takes, and the logits last."""
+        seen = [inputs.flatten(2)]
+        for depth, (weight, bias) in enumerate(layers):
+            outputs = torch.baddbmm(bias[:, None], seen[-1], weight.transpose(1, 2))
+            seen.append(outputs if depth == len(layers) - 1 else self._activate(outputs))
+        return seen
+
+    def _activate(self, outputs: Tensor) -> Tensor:
+        return outputs.tanh_() if isinstance(self._activation, nn.Tanh) else outputs.relu_()
+
+    def _through_activation(self, errors: Tensor, activated: Tensor) -> Tensor:
+        if isinstance(self._activation, nn.Tanh):
+            return errors.mul_(1 - activated * activated)
+        return errors.mul_(activated > 0)
+
+    def _errors(self, layers: list[tuple[Tensor, Tensor]], seen: list[Tensor], last: Tensor) -> list[Tensor]:
+        """Derivatives by each layer's outputs, first layer first."""
+        errors = [last]
+        for (weight, _), activated in zip(reversed(layers[1:]), reversed(seen[1:-1]), strict=True):
+            errors.append(self._through_activation(torch.bmm(errors[-1], weight), activated))
+        return errors[::-1]
+
+    def _collect(self, seen: list[Tensor], errors: list[Tensor], out: Tensor) -> None:
+        for (weight, bias), activated, error in zip(self._layers(out), seen[:-1], errors, strict=True):
+            torch.bmm(error.transpose(1, 2), activated, out=weight)
+            torch.sum(error, 1, out=bias)
+
+    def logits(self, parameters: Tensor, inputs: Tensor) -> Tensor:
+        return self._forward(self._layers(parameters), inputs)[-1]
+
+    def gradient(
+        self, parameters: Tensor, inputs: Tensor, targets: Tensor, coefficients: Tensor, out: Tensor
+    ) -> Tensor:
+        layers = self._layers(parameters)
+        seen = self._forward(layers, inputs)
+        losses, last = slope(self.loss, seen[-1], targets)
+        last *= coefficients[..., None]
+        self._collect(seen, self._errors(layers, seen, last), out)
+        return (losses * coefficients).sum(1)
+
+    def clipped_gradient(
+        self, parameters: Tensor, inputs: Tensor, targets: Tensor, present: Tensor, clip: float, out: Tensor
+    ) -> None:
+        layers = self._layers(parameters)
+        seen = self._forward(layers, inputs)
+        errors = self._errors(layers, seen, slope(self.loss, seen[-1], targets)[1])
+        # One example's gradient of a layer is error x input; its squared norm is |error|^2 (|input|^2 + 1), 1 for the bias.
+        squares = sum(
+            (error * error).sum(-1) * ((activated * activated).sum(-1) + 1)
+            for activated, error in zip(seen[:-1], errors, strict=True)
+        )
+        assert isinstance(squares, Tensor)
+        factors = (clip_factors(squares.sqrt(), clip) * present)[..., None]
+        self._collect(seen, [error * factors for error in errors], out)
+
+
+def clip_factors(norms: Tensor, clip: float) -> Tensor:
+    """min(1, clip / (norm + 1e-6)) for each norm."""
+    return (clip / (norms + NORM_FLOOR)).clamp(max=1.0)
+
+
+def compiled_or_plain(function: Callable[..., tuple[Tensor, Tensor]]) -> Callable[..., tuple[Tensor, Tensor]]:
+    """`function` compiled by torch, or as it is from the first call on which the compiler fails."""
+    chosen = torch.compile(function)
+
+    def call(*arguments: Tensor) -> tuple[Tensor, Tensor]:
+        nonlocal chosen
+        try:
+            return chosen(*arguments)
+        except Exception as error:  # the compiler's own errors have no common base
+            if chosen is function:
+                raise
+            warnings.warn(f"torch.compile failed, training goes on without it: {error}", stacklevel=2)
+            chosen = function
+            return function(*arguments)
+
+    return call
+
+
+def _images(inputs: Tensor) -> Tensor:
+    """Channels last on a GPU, where convolutions are faster so."""
+    if inputs.dim() == 4 and inputs.device.type == "cuda":
+        return inputs.contiguous(memory_format=torch.channels_last)
+    return inputs

@@ -1,0 +1,68 @@
+"""Optimisers and learning-rate schedules on a stack of flat parameters, as torch.optim defines them."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from dpaudit.mechanisms.models.networks import Network
+
+WARM_UP = 0.15
+DROPS = (0.3, 0.6, 0.9)
+
+
+def scheduled(schedule: str, progress: float) -> float:
+    """The factor of the learning rate at `progress` in [0, 1]; the schedules are described at `Network`."""
+    if schedule == "cosine":
+        return 0.5 * (1 + math.cos(math.pi * progress))
+    if schedule == "cosine-7-16":
+        return math.cos(7 / 16 * math.pi * progress)
+    if schedule in ("warmup-tenths", "warmup-fifths"):
+        drop = 0.1 if schedule == "warmup-tenths" else 0.2
+        # The first step must move too: a ramp that starts at 0 would waste it.
+        return min(1.0, max(progress, 1e-3) / WARM_UP) * drop ** sum(progress >= at for at in DROPS)
+    return 1.0
+
+
+class Optimizer:
+    """SGD with momentum or Adam on parameters of shape (models, P).
+
+    Models that have run out of batches in this epoch stand last and are left alone, state and all.
+    """
+
+    def __init__(self, trainer: Network, parameters: Tensor) -> None:
+        self._trainer = trainer
+        self._adam = trainer.optimizer == "adam"
+        moments = 2 if self._adam else int(trainer.momentum > 0)
+        self.moments = [torch.zeros_like(parameters) for _ in range(moments)]
+        self.steps = torch.zeros(len(parameters), 1, device=parameters.device)
+
+    def step(self, parameters: Tensor, gradient: Tensor, rate: Tensor | float) -> None:
+        """Moves the first A models; parameters and gradient of shape (A, P), rate a number or (A, 1)."""
+        if self._trainer.weight_decay:
+            gradient.add_(parameters, alpha=self._trainer.weight_decay)
+        update = self._adam_update(gradient) if self._adam else self._sgd_update(gradient)
+        if isinstance(rate, float):
+            parameters.sub_(update, alpha=rate)
+        else:
+            parameters.sub_(update * rate)
+
+    def _sgd_update(self, gradient: Tensor) -> Tensor:
+        if not self.moments:
+            return gradient
+        momentum = self._trainer.momentum
+        velocity = self.moments[0][: len(gradient)]
+        velocity.mul_(momentum).add_(gradient)
+        return gradient.add_(velocity, alpha=momentum) if self._trainer.nesterov else velocity
+
+    def _adam_update(self, gradient: Tensor) -> Tensor:
+        first, second = (moment[: len(gradient)] for moment in self.moments)
+        steps = self.steps[: len(gradient)].add_(1)
+        first.lerp_(gradient, 0.1)
+        second.mul_(0.999).addcmul_(gradient, gradient, value=0.001)
+        spread = (second / (1 - 0.999**steps)).sqrt_().add_(1e-8)
+        return first / (1 - 0.9**steps) / spread

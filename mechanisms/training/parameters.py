@@ -1,0 +1,72 @@
+"""The weights of a network as one flat vector, so that a stack of networks is one matrix."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where each parameter of a network lies in its flat vector.
+
+    Attributes:
+        names: Of the parameters, in order.
+        shapes: Of the parameters.
+        sizes: Their numbers of elements.
+    """
+
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    sizes: tuple[int, ...]
+
+    @property
+    def total(self) -> int:
+        """Length P of the flat vector."""
+        return sum(self.sizes)
+
+    def views(self, flat: Tensor) -> dict[str, Tensor]:
+        """Each parameter by name: (*lead, P) to (*lead, *shape), without a copy."""
+        # One split, not many slices: its gradient is one concatenation.
+        parts = flat.split(self.sizes, dim=-1)
+        lead = flat.shape[:-1]
+        return {
+            name: part.reshape(*lead, *shape) for name, shape, part in zip(self.names, self.shapes, parts, strict=True)
+        }
+
+    def matrices(self) -> Tensor:
+        """Shape (P,): True where the element belongs to a weight, False for biases and normalisation."""
+        flags = [torch.full((size,), len(shape) > 1) for shape, size in zip(self.shapes, self.sizes, strict=True)]
+        return torch.cat(flags)
+
+
+def layout_of(module: nn.Module) -> Layout:
+    """The layout of a module's parameters."""
+    named = dict(module.named_parameters())
+    shapes = tuple(tuple(parameter.shape) for parameter in named.values())
+    return Layout(tuple(named), shapes, tuple(math.prod(shape) for shape in shapes))
+
+
+def initial(module: nn.Module, generator: torch.Generator) -> Tensor:
+    """Draws a network's first weights, shape (P,), from `generator` alone (the module may live on "meta").
+
+    Linear layers and convolutions with a bias: uniform on +-1/sqrt(fan in), as torch does. Convolutions without one
+    (a normalisation follows them): normal with variance 2 / fan in (He et al., 2015). Normalisation: 1 and 0.
+    """
+    drawn = dict.fromkeys(layout_of(module).names, torch.zeros(0))
+    for prefix, part in module.named_modules():
+        for name, parameter in part.named_parameters(prefix, recurse=False):
+            drawn[name] = _first(part, name, tuple(parameter.shape), generator)
+    return torch.cat([values.flatten() for values in drawn.values()])
+
+
+def _first(part: nn.Module, name: str, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    if not isinstance(part, nn.Linear | nn.Conv2d):
+        return torch.ones(shape) if name.endswith("weight") else torch.zeros(shape)
+    fan_in = math.prod(part.weight.shape[1:])
+    if part.bias is None:
+        return torch.randn(shape, generator=generator) * math.sqrt(2 / fan_in)
+    return (torch.rand(shape, generator=generator) * 2 - 1) / math.sqrt(fan_in)
