@@ -30,6 +30,7 @@ T = TypeVar("T")
 PACKAGES = {
     "mechanism": "dpaudit.mechanisms",
     "model": "dpaudit.mechanisms.models",
+    "embedder": "dpaudit.mechanisms.learners",
     "game": "dpaudit.engine.games",
     "attack": "dpaudit.engine.attacks",
     "proxy": "dpaudit.engine.proxies",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from dpaudit.errors import require
@@ -99,11 +100,13 @@ class CatBoostModel:
 
 
 def columns(features: Features, categorical: tuple[str, ...]) -> pd.DataFrame | NDArray[np.float32]:
-    """Features as CatBoost reads them: a data frame whose categorical columns are categories, or rows of numbers."""
+    """Features as CatBoost and scikit-learn read them: rows of numbers, or a data frame with categories as strings."""
     if not isinstance(features, pa.Table):
         return features.reshape(len(features), -1)
-    frame: pd.DataFrame = features.to_pandas()
-    return frame.assign(**{name: frame[name].astype(str).where(frame[name].notna(), MISSING) for name in categorical})
+    for name in categorical:
+        filled = pc.fill_null(features[name].cast(pa.string()), MISSING)
+        features = features.set_column(features.column_names.index(name), name, filled)
+    return cast("pd.DataFrame", features.to_pandas())
 
 
 def _pool(examples: Examples) -> Any:

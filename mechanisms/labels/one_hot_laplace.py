@@ -1,0 +1,84 @@
+"""Laplace noise on one-hot labels, the release of ALIBI, and what a learner may infer from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import softmax
+
+from dpaudit.errors import require
+from dpaudit.mechanisms.claim import Claim
+from dpaudit.registry import register
+
+
+@register("mechanism", "one-hot-laplace", source="Malek et al. (2021), arXiv:2106.03408, ALIBI")
+@dataclass(frozen=True)
+class OneHotLaplace:
+    """Adds Laplace noise of scale 2 / eps to each coordinate of the one-hot label; releases the most likely label.
+
+    Another label changes two coordinates by one each, an L1 distance of 2, so noise of scale b costs 2 / b. The noisy
+    vectors themselves (`observe`) are as private as the label read from them.
+
+    Attributes:
+        epsilon: Privacy loss in nats, > 0.
+    """
+
+    epsilon: float
+
+    def __post_init__(self) -> None:
+        require(self.epsilon > 0, "epsilon must be > 0", epsilon=self.epsilon)
+
+    def claim(self) -> Claim:
+        """(epsilon, 0)-label-DP; tight for the noisy vectors, not for the most likely label."""
+        return Claim(self.epsilon)
+
+    def scale(self) -> float:
+        """Laplace scale b of the noise (its standard deviation is sqrt(2) b)."""
+        return 2 / self.epsilon
+
+    def observe(self, labels: NDArray[np.int64], *, classes: int, rng: np.random.Generator) -> NDArray[np.float64]:
+        """One noisy one-hot row for each label, to be drawn once; shape (n,) to (n, classes)."""
+        return one_hot_laplace(labels, classes, self.scale(), rng)
+
+    def release(self, labels: NDArray[np.int64], *, classes: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        """The most likely label of each noisy row under a flat prior, its largest coordinate; shape (n,) to (n,)."""
+        return np.asarray(self.observe(labels, classes=classes, rng=rng).argmax(axis=1), dtype=np.int64)
+
+
+def one_hot_laplace(
+    labels: NDArray[np.int64], classes: int, scale: float, rng: np.random.Generator
+) -> NDArray[np.float64]:
+    """One-hot rows plus independent Laplace noise of scale b = `scale` >= 0; shape (n,) to (n, classes)."""
+    return np.asarray(np.eye(classes)[labels] + rng.laplace(scale=scale, size=(len(labels), classes)))
+
+
+def laplace_evidence(observed: NDArray[np.float64], scale: float) -> NDArray[np.float64]:
+    """Log-likelihood of each label, up to a constant in each row: (|o_i| - |o_i - 1|) / b.
+
+    It does not change while a model learns: a training loop computes it once, and the posterior at any step is
+    softmax(log prior + evidence).
+
+    Args:
+        observed: Noisy one-hot rows o, shape (n, K).
+        scale: Laplace scale b, > 0.
+    Returns: Shape (n, K), each entry in [-1/b, 1/b].
+    """
+    require(scale > 0, "scale must be > 0", scale=scale)
+    return np.asarray((np.abs(observed) - np.abs(observed - 1)) / scale)
+
+
+def laplace_posterior(
+    observed: NDArray[np.float64], log_prior: NDArray[np.float64], scale: float
+) -> NDArray[np.float64]:
+    """Probability of each label given its noisy one-hot row: prior_i exp((|o_i| - |o_i - 1|) / b), normalised.
+
+    Args:
+        observed: Noisy one-hot rows o, shape (n, K).
+        log_prior: Logs of prior weights, shape (n, K) or (K,); a row's constant is ignored.
+        scale: Laplace scale b, > 0.
+    Returns: Rows of probabilities, shape (n, K).
+    Source: Malek et al. (2021), arXiv:2106.03408, section on ALIBI.
+    """
+    return np.asarray(softmax(log_prior + laplace_evidence(observed, scale), axis=1))

@@ -1,0 +1,108 @@
+"""LP-2ST and LP-MST: each stage's labels are answered among those the model of the earlier stages finds likely."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.random import SeedSequence
+from numpy.typing import NDArray
+
+from dpaudit.errors import require
+from dpaudit.mechanisms.claim import Claim
+from dpaudit.mechanisms.examples import Examples
+from dpaudit.mechanisms.labels.rr_with_prior import best_k, rr_with_prior
+from dpaudit.mechanisms.models.catboost import CatBoost
+from dpaudit.mechanisms.protocols import Compute, Model, Trainer
+from dpaudit.mechanisms.seeds import spawned
+from dpaudit.registry import register
+
+NOT_YET = -1
+"""Label of an example whose stage has not come, or that was dropped."""
+
+
+@register("mechanism", "lp-2st", source="Ghazi et al. (2021), arXiv:2102.06062, LP-MST; Wu et al. (2023) for Criteo")
+@dataclass(frozen=True)
+class LP2ST:
+    """Multi-stage training; as it stands the Criteo version: two halves, the stage-1 model as prior, no filter.
+
+    The examples are split at random. The first part is answered by randomised response; each later one by RRWithPrior,
+    its prior being the probabilities of a model trained on all labels released so far. The last model learns from all
+    of them. Each label is used once, so the stages together cost what one does.
+
+    The image version of Ghazi et al. uses, for epsilon 1, 2, 4 and 8, shares (.8, .2), (.7, .3), (.6, .4), (.6, .4),
+    temperature .6, .5, .5, .5, and the filter.
+
+    Attributes:
+        epsilon: Privacy loss in nats, > 0.
+        shares: Part of the examples in each stage, each > 0, summing to 1.
+        temperature: T > 0; the prior is softmax(logits / T) of the earlier model, sharper for T < 1.
+        drop_unlikely: Drop examples of earlier stages whose released label is not among the model's int(mean k*)
+            most likely ones, k* that of the stage just answered.
+        model: How each stage's model and the last one are trained.
+    """
+
+    epsilon: float
+    shares: tuple[float, ...] = (0.5, 0.5)
+    temperature: float = 1.0
+    drop_unlikely: bool = False
+    model: Trainer = field(default=CatBoost(), metadata={"kind": "model"})
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shares", tuple(self.shares))
+        require(self.epsilon > 0, "epsilon must be > 0", epsilon=self.epsilon)
+        require(
+            min(self.shares, default=0) > 0 and abs(sum(self.shares) - 1) < 1e-9,
+            "shares must be > 0 and sum to 1",
+            shares=self.shares,
+        )
+        require(self.temperature > 0, "temperature must be > 0", temperature=self.temperature)
+
+    def claim(self) -> Claim:
+        """(epsilon, 0)-label-DP: each label is answered once, given what was released before."""
+        return Claim(self.epsilon)
+
+    def fit(
+        self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None
+    ) -> Model:
+        """Answers and trains stage by stage.
+
+        Raises: TrainingError when the training of any stage failed.
+        """
+        splitting, *stages = spawned(seed, 1 + len(self.shares))
+        released = np.full(len(train), NOT_YET)
+        model: Model | None = None
+        for rows, stage in zip(self._split(len(train), splitting), stages, strict=True):
+            answering, training = spawned(stage, 2)
+            prior = self._prior(train.take(rows), model)
+            known = released != NOT_YET
+            if self.drop_unlikely and model is not None and len(rows):
+                likely = int(best_k(prior, self.epsilon).mean())
+                released[known] = _without_unlikely(released[known], train.take(known), model, likely)
+            rng = np.random.default_rng(answering)
+            released[rows] = rr_with_prior(train.labels[rows], prior, self.epsilon, rng)
+            known = released != NOT_YET
+            labelled = train.take(known).with_(labels=released[known])
+            model = self.model.fit(labelled, seed=training, compute=compute, validation=validation)
+        assert model is not None
+        return model
+
+    def _split(self, examples: int, seed: SeedSequence) -> list[NDArray[np.int64]]:
+        """Rows of each stage, ascending; a random partition in the given shares."""
+        ends = np.rint(np.cumsum(self.shares[:-1]) * examples).astype(np.int64)
+        order = np.random.default_rng(seed).permutation(examples)
+        return [np.sort(part) for part in np.split(order, ends)]
+
+    def _prior(self, stage: Examples, model: Model | None) -> NDArray[np.float64]:
+        """Rows of weights for the labels of a stage: uniform for the first, else those of the model so far."""
+        if model is None:
+            return np.ones((len(stage), stage.classes))
+        probabilities = model.probabilities(stage.features)
+        # Scaled to the largest first: small temperatures would round whole rows to 0.
+        return np.asarray((probabilities / probabilities.max(axis=1, keepdims=True)) ** (1 / self.temperature))
+
+
+def _without_unlikely(released: NDArray[np.int64], examples: Examples, model: Model, likely: int) -> NDArray[np.int64]:
+    """The labels, `NOT_YET` where one is not among the model's `likely` most likely ones."""
+    order = np.argsort(-model.probabilities(examples.features), axis=1, kind="stable")
+    return np.where((order[:, :likely] == released[:, None]).any(axis=1), released, NOT_YET)
