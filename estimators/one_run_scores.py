@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -77,7 +77,7 @@ class OneRunTally:
 def guess_order(score: Floats, guess: GuessRule) -> tuple[Ints, NDArray[np.bool_]]:
     """Which row is guessed first, second, ..., and whether it is guessed a member; both shape (n,).
 
-    Equal scores are guessed in the order of the rows.
+    Equal scores are guessed in the order of the rows, which must tell nothing about the truth.
     """
     n = score.size
     if guess == "signed":
@@ -110,14 +110,15 @@ class OneRunEstimator(ABC):
     Attributes:
         delta: The delta the bound is stated at, in [0, 1).
         confidence: Stated confidence of the final bound, in (0, 1).
-        selection: How the guess fraction is chosen (or what a spec writes for it). Left out: `Split` at delta = 0,
-            `Grid` above.
+        selection: How the guess fraction is chosen, or what a spec writes for it. The default grid is valid at every
+            delta, and at delta = 0 it is nearly always tighter than a split (`benchmarks/compare_selection.py`): ten
+            looks cost little, while half the canaries, and a fraction chosen by luck on the other half, cost much.
         guess: Which canaries are guessed first, and what is guessed.
     """
 
     delta: float = 0.0
     confidence: float = 0.95
-    selection: Selection | None = None
+    selection: Selection = field(default_factory=Grid)
     guess: GuessRule = "signed"
 
     def __post_init__(self) -> None:
@@ -128,7 +129,7 @@ class OneRunEstimator(ABC):
             f"guess must be one of {', '.join(get_args(GuessRule))}",
             guess=self.guess,
         )
-        chosen = selection(self.selection) if self.selection is not None else self._default_selection()
+        chosen = selection(self.selection)
         require(
             not isinstance(chosen, SimultaneousBand),
             "a simultaneous band needs scores of independent trials, and the scores of one run are not",
@@ -148,9 +149,6 @@ class OneRunEstimator(ABC):
         )
         object.__setattr__(self, "selection", chosen)
 
-    def _default_selection(self) -> Selection:
-        return Split() if self.delta == 0 else Grid()
-
     @abstractmethod
     def epsilon(self, guesses: Ints, correct: Ints, canaries: int, confidence: float) -> Floats:
         """The bound for each pair of counts, shape as `guesses`; both broadcastable."""
@@ -163,7 +161,7 @@ class OneRunEstimator(ABC):
 
     def tally(self, scores: Scores) -> OneRunTally:
         """Counts of right guesses of one replay; one sort of the scores."""
-        rows = scores.in_canary_order()
+        rows = scores.shuffled()
         n = rows.score.size
         order, member = guess_order(rows.score, self.guess)
         right = member == rows.truth[order]
@@ -172,30 +170,32 @@ class OneRunEstimator(ABC):
         if isinstance(self.selection, Split):
             canaries, guesses, correct = _split(right, order, self.selection, self.confidence)
         else:
-            canaries, guesses = n, guess_counts(self._fractions(), n)
+            canaries, guesses = n, self._looks(n)
             correct = total[guesses - 1]
         return OneRunTally(rows.replay, canaries, guesses, correct, sweep, total[sweep - 1], n)
 
-    def _fractions(self) -> tuple[float, ...]:
+    def _looks(self, canaries: int) -> Ints:
+        """The numbers of guesses looked at; decided before any score is seen."""
         match self.selection:
             case Fixed(value):
-                return (value,)
-            case Grid(points) | AsPublished(points):
-                return points
+                return guess_counts((value,), canaries)
+            case Grid(points):
+                counts: Ints = np.unique(guess_counts(points, canaries))
+                return counts[counts >= min(_FEWEST, counts[-1])]
+            case AsPublished(points):
+                return guess_counts(points, canaries)
             case _:
-                return PERCENTS
+                return np.unique(guess_counts(PERCENTS, canaries))
 
     def bound(self, tallies: Sequence[OneRunTally]) -> Bound:
         """The best look of each replay, combined over the replays; `counts` are those of the replay in the middle."""
-        looks = self._replay_bounds(tallies)
-        best = looks.max(axis=1)
+        best, look = self._replay_bounds(tallies)
         middle = int(np.argsort(best, kind="stable")[_middle(best.size)])
-        look = int(looks[middle].argmax())
         tally = _ordered(tallies)[middle]
         published = isinstance(self.selection, AsPublished)
         counts = {
-            "guesses": int(tally.guesses[look]),
-            "correct": int(tally.correct[look]),
+            "guesses": int(tally.guesses[look[middle]]),
+            "correct": int(tally.correct[look[middle]]),
             "canaries": tally.canaries,
             "replays": len(tallies),
         }
@@ -210,21 +210,26 @@ class OneRunEstimator(ABC):
             notes=_replay_note(best, published),
         )
 
-    def _replay_bounds(self, tallies: Sequence[OneRunTally]) -> Floats:
-        """Each replay's bound at each look, shape (replays, looks), at the confidence the combination needs."""
+    def _replay_bounds(self, tallies: Sequence[OneRunTally]) -> tuple[Floats, Ints]:
+        """Each replay's best bound, at the confidence the combination needs, and its look; both shape (replays,)."""
         require(len(tallies) > 0, "a bound needs the tally of at least one replay", tallies=len(tallies))
         ordered = _ordered(tallies)
-        looks = ordered[0].guesses.size
-        error = 1 - self.confidence
-        if not isinstance(self.selection, AsPublished):
-            error = error / looks / (2 if len(tallies) > 1 else 1)
-        bounds = np.empty((len(ordered), looks))
+        best, look = np.empty(len(ordered)), np.empty(len(ordered), dtype=np.int64)
         for canaries in sorted({tally.canaries for tally in ordered}):
             rows = [index for index, tally in enumerate(ordered) if tally.canaries == canaries]
             guesses = np.stack([ordered[row].guesses for row in rows])
             correct = np.stack([ordered[row].correct for row in rows])
-            bounds[rows] = self._unique_epsilon(guesses, correct, canaries, 1 - error)
-        return bounds
+            error = self._error(guesses.shape[1], len(ordered))
+            bounds = self._unique_epsilon(guesses, correct, canaries, 1 - error)
+            best[rows], look[rows] = bounds.max(axis=1), bounds.argmax(axis=1)
+        return best, look
+
+    def _error(self, looks: int, replays: int) -> float:
+        """What one look of one replay may err: all looks share, and a median of bounds needs half."""
+        error = 1 - self.confidence
+        if isinstance(self.selection, AsPublished):
+            return error
+        return error / looks / (2 if replays > 1 else 1)
 
     def _unique_epsilon(self, guesses: Ints, correct: Ints, canaries: int, confidence: float) -> Floats:
         """Replays repeat many pairs of counts: each is bounded once."""
@@ -235,7 +240,7 @@ class OneRunEstimator(ABC):
     def curve(self, tallies: Sequence[OneRunTally]) -> dict[str, NDArray[Any]]:
         """Columns for the figures, named in the class's docstring."""
         ordered = _ordered(tallies)
-        best = self._replay_bounds(tallies).max(axis=1)
+        best, _ = self._replay_bounds(tallies)
         canaries = ordered[0].all_canaries
         same = [tally for tally in ordered if tally.all_canaries == canaries]
         correct = np.stack([tally.sweep_correct for tally in same])
@@ -303,9 +308,6 @@ class OneRunFDP(OneRunEstimator):
         require(self.family in _FAMILIES, f"family must be one of {', '.join(_FAMILIES)}", family=self.family)
         require(0 <= self.tau < 1, "tau must be in [0, 1)", tau=self.tau)
 
-    def _default_selection(self) -> Selection:
-        return Grid()
-
     def _method(self) -> str:
         return f"one-run-f-dp ({self.family}" + (f", tau {self.tau:g})" if self.tau else ")")
 
@@ -346,6 +348,7 @@ def _split(right: NDArray[np.bool_], order: Ints, split: Split, confidence: floa
     return n - choosing, guesses, np.cumsum(right[~in_order], dtype=np.int64)[guesses - 1]
 
 
+_FEWEST = 10  # guesses that a look of a grid needs: fewer, all right, show little at the error it has
 _TRIED = 100  # numbers of guesses the choosing part compares
 
 

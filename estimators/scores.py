@@ -25,8 +25,8 @@ class Scores:
         score: What the attack says, shape (n,), n >= 1; larger means more likely True. No NaN.
         truth: The challenger's bits, shape (n,): True = member, or the shown canary is the training one.
         replay: Which repetition of the game this is.
-        canary: Identity of each row, shape (n,), int64; 0, 1, ..., n-1 when left out. Breaks ties between equal
-            scores, so it must not depend on `truth`.
+        canary: Identity of each row, shape (n,), int64; 0, 1, ..., n-1 when left out.
+            Distinct. A shuffle of them breaks ties between equal scores.
     """
 
     score: NDArray[np.float64]
@@ -52,12 +52,19 @@ class Scores:
         object.__setattr__(self, "truth", truth.astype(np.bool_, copy=False))
         object.__setattr__(self, "canary", canary)
 
-    def in_canary_order(self) -> Scores:
-        """The same rows sorted by canary, so that nothing depends on the order they arrived in."""
-        if bool((np.diff(self.canary) > 0).all()):
-            return self
-        order = np.argsort(self.canary, kind="stable")
+    def shuffled(self) -> Scores:
+        """The same rows in an order that depends on the canaries alone, and on nothing they could have in common.
+
+        Ties between equal scores go by this order. The order of arrival, or of the ids, would do only if it told
+        nothing about the truth; in a table with the members first it tells everything.
+        """
+        order = np.random.default_rng(_TIES).permutation(self.canary.size)
+        if not bool((np.diff(self.canary) > 0).all()):
+            order = np.argsort(self.canary, kind="stable")[order]
         return Scores(self.score[order], self.truth[order], self.replay, self.canary[order])
+
+
+_TIES = 20_231_107  # any number that nobody chose after seeing scores
 
 
 T = TypeVar("T")

@@ -62,16 +62,17 @@ class Grid:
 
     Attributes:
         points: Rates in (0, 1], increasing: guess fractions for one-run scores; for two-sample scores the false-alarm
-            rates and the miss rates at which a threshold is put (two looks for each rate below 1).
+            rates and the miss rates at which a threshold is put (two looks for each rate below 1). Points that come to
+            the same count, or to too few to show anything, are left out before the error is shared.
     """
 
-    points: tuple[float, ...] = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+    points: tuple[float, ...] = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "points", _rates(self.points))
 
     def __str__(self) -> str:
-        return f"best of {len(self.points)} points fixed beforehand, error shared"
+        return f"best of at most {len(self.points)} points fixed beforehand, error shared"
 
 
 @dataclass(frozen=True)
