@@ -23,7 +23,7 @@ Rejects: TypeAlias = Callable[[float, float, float, int, int, int, float], bool]
 
 
 def walk(rate: Rate) -> Rejects:
-    """The verdict of Algorithm 3 for the trade-off functions with this `rate`; plain Python, or compiled by the caller."""
+    """The verdict of Algorithm 3 on trade-off functions with this `rate`; plain Python, for the caller to compile."""
 
     def rejects(
         parameter: float, delta: float, tau: float, guesses: int, correct: int, canaries: int, significance: float
@@ -42,11 +42,10 @@ def walk(rate: Rate) -> Rejects:
             h = raised
             if r + h >= target:
                 return True
-            # Will the rest of the walk stay below the target? `rate` is convex and the weights fall, so steps shrink at
-            # least by the factor `shrink` while r is below `roof`; then r never passes r + step * shrink / (1 - shrink).
-            if (correct - i) % 16 == 0 and step > 0:
-                roof = r + 0.25 * (target - r - h)
-                beyond = r + 0.5 * (target - r - h)
+            # Will the rest of the walk stay below the target? `rate` is convex and the weights fall, so below `roof` a
+            # step is at most `shrink` times the one before it, and r gains at most step * shrink / (1 - shrink).
+            roof, beyond = r + 0.25 * (target - r - h), r + 0.5 * (target - r - h)
+            if (correct - i) % 16 == 0 and beyond > roof > r:
                 at_roof = max(0.0, rate(roof, parameter, delta) - tau)
                 slope = (max(0.0, rate(beyond, parameter, delta) - tau) - at_roof) / (beyond - roof)
                 shrink = weight * slope
@@ -82,7 +81,7 @@ def approximate_dp_rate(power: float, epsilon: float, delta: float) -> float:
 
 @register_jitable
 def normal_quantile(p: float) -> float:
-    """Phi^-1(p) for p in (0, 1), relative error about 1e-16 (Wichura 1988, Applied Statistics 37, algorithm AS 241)."""
+    """Phi^-1(p) for p in (0, 1), relative error 1e-15 (Wichura 1988, Applied Statistics 37, algorithm AS 241)."""
     q = p - 0.5
     if abs(q) <= 0.425:
         t = 0.180625 - q * q
@@ -119,6 +118,6 @@ def normal_quantile(p: float) -> float:
     return math.copysign(top / low, q)
 
 
-gaussian_rejects: Rejects = njit(walk(gaussian_rate), cache=True, nogil=True)
-laplace_rejects: Rejects = njit(walk(laplace_rate), cache=True, nogil=True)
-approximate_dp_rejects: Rejects = njit(walk(approximate_dp_rate), cache=True, nogil=True)
+gaussian_rejects: Rejects = njit(cache=True, nogil=True)(walk(gaussian_rate))
+laplace_rejects: Rejects = njit(cache=True, nogil=True)(walk(laplace_rate))
+approximate_dp_rejects: Rejects = njit(cache=True, nogil=True)(walk(approximate_dp_rate))

@@ -15,7 +15,7 @@ Steinke, Nasr and Jagielski (2023), arXiv:2305.08846; Mahloujifar et al. (2025).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, TypeAlias, cast, overload
+from typing import Any, Literal, TypeAlias, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -139,7 +139,7 @@ def one_run_p_value(
     method: Method = "auto",
     likelihood_ratio: Reals = 1.0,
 ) -> float | Floats:
-    """Largest probability of `correct` or more right guesses under (epsilon, delta)-DP; every argument but `method` broadcasts.
+    """Limit of the probability of so many right guesses under (epsilon, delta)-DP; all but `method` broadcast.
 
     Args:
         epsilon: The hypothesis, in nats, >= 0 and finite.
@@ -156,9 +156,8 @@ def one_run_p_value(
 
 
 def guess_counts(guesses: Integers, correct: Integers, canaries: Integers) -> tuple[Ints, Ints, Ints]:
-    """The three counts as int64 arrays of one shape; refuses anything but 0 <= correct <= guesses <= canaries, canaries >= 1."""
-    n, k, m = (_whole(name, value) for name, value in (("guesses", guesses), ("correct", correct), ("canaries", canaries)))
-    n, k, m = together(n, k, m)
+    """The counts as int64 arrays of one shape; refuses all but 0 <= correct <= guesses <= canaries, canaries >= 1."""
+    n, k, m = together(_whole("guesses", guesses), _whole("correct", correct), _whole("canaries", canaries))
     require(bool(np.all(m >= 1)), "canaries must be >= 1", canaries=canaries)
     require(bool(np.all(k >= 0)), "correct must be >= 0", correct=correct)
     require(bool(np.all(k <= n)), "correct must be <= guesses", correct=correct, guesses=guesses)
@@ -182,7 +181,8 @@ def _require_rates(delta: Floats, confidence: Floats | None, ratio: Floats) -> N
     if confidence is not None:
         inside = (confidence > 0) & (confidence < 1)
         require(bool(np.all(inside)), "confidence must be in (0, 1)", confidence=confidence)
-    require(bool(np.all(np.isfinite(ratio) & (ratio >= 1))), "likelihood_ratio must be finite and >= 1", given=ratio)
+    finite = np.isfinite(ratio) & (ratio >= 1)
+    require(bool(np.all(finite)), "likelihood_ratio must be finite and >= 1", likelihood_ratio=ratio)
 
 
 def _method(method: str, delta: Floats, ratio: Floats) -> str:
@@ -190,7 +190,12 @@ def _method(method: str, delta: Floats, ratio: Floats) -> str:
     if method == "auto":
         method = "f-dp" if np.any(delta > 0) else "binomial"
     if method == "binomial":
-        require(not np.any(delta > 0), 'method "binomial" holds at delta = 0 only', do='use method "f-dp"', delta=delta.max())
+        require(
+            not np.any(delta > 0),
+            'method "binomial" holds at delta = 0 only',
+            do='use method "f-dp"',
+            delta=delta.max(),
+        )
     else:
         require(
             bool(np.all(ratio == 1)),
@@ -222,7 +227,7 @@ def _binomial_epsilon(n: Ints, k: Ints, m: Ints, delta: Floats, alpha: Floats, r
     hit = special.betaincinv(some, n - some + 1.0, alpha)
     miss = special.betainccinv(n - some + 1.0, some, alpha)  # 1 - hit, without losing its digits
     root = np.where(k > 0, np.log(hit) - np.log(miss) - np.log(ratio), 0.0)
-    return cast(Floats, np.maximum(0.0, root - SAFETY * (1 + np.abs(root))))
+    return np.maximum(0.0, root - SAFETY * (1 + np.abs(root)))
 
 
 def _binomial_p_value(n: Ints, k: Ints, m: Ints, delta: Floats, epsilon: Floats, ratio: Floats) -> Floats:
@@ -230,11 +235,10 @@ def _binomial_p_value(n: Ints, k: Ints, m: Ints, delta: Floats, epsilon: Floats,
 
 
 def _upper_tail(n: Ints, k: Ints, log_odds: Floats) -> Floats:
-    """Pr[Bin(n, 1 / (1 + e^-log_odds)) >= k] for log_odds >= 0."""
+    """Pr[Bin(n, 1 / (1 + e^-log_odds)) >= k]."""
     some = np.clip(k, 1, np.maximum(n, 1))
-    miss = special.expit(-log_odds)
-    tail = special.betaincc(np.maximum(n, 1) - some + 1.0, some, miss)
-    return cast(Floats, np.where(k <= 0, 1.0, np.where(k > n, 0.0, tail)))
+    tail: Floats = special.betaincc(np.maximum(n - some, 0) + 1.0, some, special.expit(-log_odds))
+    return np.where(k <= 0, 1.0, np.where(k > n, 0.0, tail))
 
 
 def _theorem_16_epsilon(n: Ints, k: Ints, m: Ints, delta: Floats, alpha: Floats, ratio: Floats) -> Floats:
@@ -255,42 +259,44 @@ def _theorem_16_p_value(n: Ints, k: Ints, m: Ints, delta: Floats, epsilon: Float
 
 def _theorem_16_formula(n: Ints, k: Ints, m: Ints, delta: Floats, epsilon: Floats) -> Floats:
     """Pr[Bin(n, beta) >= k] + m delta max_j Pr[k - j <= Bin(n, beta) <= k - 1] / j, rounded up."""
-    from dpaudit.estimators.one_run_window import steepest_window
+    from dpaudit.estimators.one_run_window import steepest_window  # compiled code is loaded when first used
 
     beta = special.expit(epsilon)
-    # A window may as well start 12 deviations above the mean: what lies higher weighs less than 1e-30 and is counted in.
+    # Windows may as well start 12 deviations above the mean: what lies higher weighs next to nothing and is counted in.
     above = np.ceil(n * beta + 12 * np.sqrt(n * beta * (1 - beta)) + 40).astype(np.int64)
-    start = np.clip(np.minimum(k, above) - 1, 0, None)
-    heap = np.where(k - 1 > start, _upper_tail(n, start + 1, epsilon), 0.0)
-    mass = np.where(n > 0, _mass(n, start, epsilon), 1.0)
-    steepest = np.array(
-        [steepest_window(*row) for row in zip(n, start, k - 1 - start, mass, heap, beta / (1 - beta), strict=True)]
-    )
-    formula = _upper_tail(n, k, epsilon) + m * delta * np.where(k > 0, steepest, 0.0)
-    return cast(Floats, formula * (1 + 1e-9))
+    start = np.maximum(np.minimum(k, above) - 1, 0)
+    skipped = np.maximum(k - 1 - start, 0)
+    heap = np.where(skipped > 0, _upper_tail(n, start + 1, epsilon), 0.0)
+    columns = (n, start, skipped, _mass(n, start, epsilon), heap, np.exp(epsilon))
+    steepest = np.array([steepest_window(*row) for row in zip(*columns, strict=True)])
+    formula: Floats = _upper_tail(n, k, epsilon) + m * delta * np.where(k > 0, steepest, 0.0)
+    return formula * (1 + 1e-9)
 
 
 def _mass(n: Ints, k: Ints, log_odds: Floats) -> Floats:
-    """Pr[Bin = k]: a difference of tails, from the side on which they are small."""
-    from_above = _upper_tail(n, k, log_odds) - _upper_tail(n, k + 1, log_odds)
-    lower = special.betaincc  # Pr[Bin <= j] = 1 - I_beta(j + 1, n - j)
-    beta = special.expit(log_odds)
-    safe = np.maximum(n, 1)
-    at = np.where(k < safe, lower(k + 1.0, np.maximum(safe - k, 1), beta), 1.0)
-    before = np.where(k > 0, lower(np.maximum(k, 1), safe - k + 1.0, beta), 0.0)
-    return cast(Floats, np.where(k > n * beta, from_above, at - before))
+    """Pr[Bin = k] for k < n: a difference of tails, from the side on which they are small."""
+    above = _upper_tail(n, k, log_odds) - _upper_tail(n, k + 1, log_odds)
+    below = _lower_tail(n, k, log_odds) - _lower_tail(n, k - 1, log_odds)
+    return np.where(k > n * special.expit(log_odds), above, below)
+
+
+def _lower_tail(n: Ints, k: Ints, log_odds: Floats) -> Floats:
+    """Pr[Bin(n, 1 / (1 + e^-log_odds)) <= k]."""
+    some = np.clip(k, 0, np.maximum(n - 1, 0))
+    tail: Floats = special.betainc(np.maximum(n - some, 1), some + 1.0, special.expit(-log_odds))
+    return np.where(k < 0, 0.0, np.where(k >= n, 1.0, tail))
 
 
 def _f_dp_epsilon(n: Ints, k: Ints, m: Ints, delta: Floats, alpha: Floats, ratio: Floats) -> Floats:
     from dpaudit.estimators.f_dp import f_dp_parameter
 
-    return f_dp_parameter(n, k, canaries=m, confidence=1 - alpha, family="approx-dp", delta=delta)
+    return np.asarray(f_dp_parameter(n, k, canaries=m, confidence=1 - alpha, family="approx-dp", delta=delta))
 
 
 def _f_dp_p_value(n: Ints, k: Ints, m: Ints, delta: Floats, epsilon: Floats, ratio: Floats) -> Floats:
     from dpaudit.estimators.f_dp import f_dp_p_value
 
-    return f_dp_p_value(n, k, canaries=m, parameter=epsilon, family="approx-dp", delta=delta)
+    return np.asarray(f_dp_p_value(n, k, canaries=m, parameter=epsilon, family="approx-dp", delta=delta))
 
 
 _EPSILON = {"binomial": _binomial_epsilon, "theorem-16": _theorem_16_epsilon, "f-dp": _f_dp_epsilon}

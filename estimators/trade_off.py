@@ -1,0 +1,259 @@
+"""Trade-off functions and families of them.
+
+A trade-off function f gives the smallest miss rate f(x) of a test between neighbouring data sets whose false positive
+rate is x (Dong, Roth and Su, 2022). A family orders them by one parameter >= 0; larger = less private.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Protocol, TypeAlias, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import optimize, special
+
+from dpaudit.errors import InputError, require
+
+Profile: TypeAlias = Callable[[float], float]
+"""epsilon >= 0 -> the smallest delta of (epsilon, delta)-DP in both directions, or more."""
+
+ROUNDING = 1e-12
+"""Relative (and absolute) amount by which roots are moved to the safe side."""
+
+
+@runtime_checkable
+class TradeOff(Protocol):
+    """A trade-off function f: convex, falling, f(x) <= 1 - x on [0, 1], symmetric in the two data sets."""
+
+    def __call__(self, x: float, /) -> float:
+        """The smallest miss rate at false positive rate x."""
+
+    def false_positive_rate(self, power: float, /) -> float:
+        """f^-1(1 - power), the smallest false positive rate of a test with this power; increasing and convex."""
+
+    def epsilon(self, delta: float, /) -> float:
+        """The smallest epsilon >= 0 for which f implies (epsilon, delta)-DP; inf where there is none."""
+
+
+Family: TypeAlias = "str | Callable[[float], TradeOff | Callable[[float], float]]"
+"""The name of a built-in family, or a function from a parameter >= 0 to a trade-off function: an object as `TradeOff`
+asks for, or the bare function f, which is then inverted numerically."""
+
+BUILT_IN = ("gaussian", "laplace", "approx-dp")
+
+
+def member(family: Family, parameter: float, delta: float = 0.0) -> TradeOff:
+    """The trade-off function of a family at `parameter`; `delta` is the second parameter of "approx-dp"."""
+    if isinstance(family, str):
+        if family == "approx-dp":
+            return ApproximateDP(parameter, delta)
+        return Gaussian(parameter) if family == "gaussian" else Laplace(parameter)
+    found = family(parameter)
+    return found if isinstance(found, TradeOff) else Inverted(found)
+
+
+@dataclass(frozen=True)
+class Gaussian:
+    """Of two unit normal laws `mu` apart."""
+
+    mu: float  # >= 0
+
+    def __call__(self, x: float, /) -> float:
+        return float(special.ndtr(-special.ndtri(x) - self.mu))
+
+    def false_positive_rate(self, power: float, /) -> float:
+        return float(special.ndtr(special.ndtri(power) - self.mu))
+
+    def epsilon(self, delta: float, /) -> float:
+        """Root e of delta = Phi(mu/2 - e/mu) - exp(e) Phi(-mu/2 - e/mu) (Balle and Wang, 2018), rounded down."""
+        mu = self.mu
+        if delta >= special.erf(mu / math.sqrt(8)):  # total variation of the two laws
+            return 0.0
+        if delta == 0:
+            return math.inf
+
+        def excess(epsilon: float) -> float:
+            first = float(special.log_ndtr(mu / 2 - epsilon / mu))
+            second = epsilon + float(special.log_ndtr(-mu / 2 - epsilon / mu))
+            return first + math.log1p(-math.exp(min(second - first, -1e-300))) - math.log(delta)
+
+        high = 1.0
+        while excess(high) > 0:
+            high *= 2
+        return rounded_down(float(optimize.brentq(excess, 0.0, high, xtol=1e-14, rtol=1e-14)))
+
+
+@dataclass(frozen=True)
+class Laplace:
+    """Of two unit Laplace laws `mu` apart: the Laplace mechanism with epsilon = mu."""
+
+    mu: float  # >= 0
+
+    def __call__(self, x: float, /) -> float:
+        scale = math.exp(-self.mu)
+        if x < scale / 2:
+            return 1 - x / scale
+        return scale / (4 * x) if x <= 0.5 else scale * (1 - x)
+
+    def false_positive_rate(self, power: float, /) -> float:
+        return self(1 - power)  # f is its own inverse
+
+    def epsilon(self, delta: float, /) -> float:
+        return max(0.0, self.mu + 2 * math.log1p(-delta))
+
+
+@dataclass(frozen=True)
+class ApproximateDP:
+    """Of every (`level`, `delta`)-DP mechanism, at worst: max(0, 1 - delta - e^level x, e^-level (1 - delta - x))."""
+
+    level: float  # epsilon, >= 0
+    delta: float  # in [0, 1)
+
+    def __call__(self, x: float, /) -> float:
+        rest = 1 - self.delta
+        return max(0.0, rest - math.exp(self.level) * x, math.exp(-self.level) * (rest - x))
+
+    def false_positive_rate(self, power: float, /) -> float:
+        return self(1 - power)
+
+    def epsilon(self, delta: float, /) -> float:
+        if delta < self.delta:
+            return math.inf
+        if delta == self.delta:
+            return self.level
+        odds = (1 - delta) / (1 - self.delta) * (1 + math.exp(self.level)) - 1
+        return rounded_down(math.log(odds)) if odds > 1 else 0.0
+
+
+@dataclass(frozen=True)
+class Inverted:
+    """A trade-off function given as a plain function f; convex, falling and symmetric, which is not checked."""
+
+    f: Callable[[float], float]
+
+    def __call__(self, x: float, /) -> float:
+        return float(self.f(x))
+
+    def false_positive_rate(self, power: float, /) -> float:
+        """By bisection; the lower end, which proves less."""
+        if self.f(0.0) <= 1 - power:
+            return 0.0
+        return crossing(lambda x: 1 - self.f(x) < power, 0.0, 1.0)
+
+    def epsilon(self, delta: float, /) -> float:
+        """max over x of log((1 - f(x) - delta) / x) (Definition 9), or 0; attained, so not above the maximum."""
+        if 1 - self.f(0.0) > delta:
+            return math.inf
+
+        def loss(log_x: float) -> float:
+            gain = 1 - self.f(math.exp(log_x)) - delta
+            return math.log(gain) - log_x if gain > 0 else -1e300
+
+        grid = np.linspace(-40.0, 0.0, 2001)
+        top = int(np.argmax([loss(float(x)) for x in grid]))
+        around = (float(grid[max(top - 1, 0)]), float(grid[min(top + 1, 2000)]))
+        best = optimize.minimize_scalar(
+            lambda x: -loss(float(x)), bounds=around, method="bounded", options={"xatol": 1e-9}
+        )
+        return max(0.0, loss(float(grid[top])), -float(best.fun))
+
+
+@dataclass(frozen=True, eq=False)
+class FromProfile:
+    """The trade-off function of a privacy profile: all its (epsilon, delta) guarantees on a grid, taken together.
+
+    A finite grid and a delta rounded up both lower f, which proves less.
+    """
+
+    profile: Profile
+    grid: NDArray[np.float64]  # epsilons, ascending, >= 0
+    deltas: NDArray[np.float64]  # at the grid
+
+    def __call__(self, x: float, /) -> float:
+        rest = 1 - self.deltas
+        steep, flat = rest - np.exp(self.grid) * x, np.exp(-self.grid) * (rest - x)
+        return max(0.0, float(steep.max()), float(flat.max()))
+
+    def false_positive_rate(self, power: float, /) -> float:
+        steep = 1 - self.deltas - np.exp(self.grid) * (1 - power)
+        flat = np.exp(-self.grid) * (power - self.deltas)
+        return max(0.0, float(steep.max()), float(flat.max()))
+
+    def epsilon(self, delta: float, /) -> float:
+        """Where the profile itself falls to delta; a profile rounded up makes this as much too large."""
+        if self.profile(0.0) <= delta:
+            return 0.0
+        high = 1.0
+        while self.profile(high) > delta:
+            if high > 1e4:
+                return math.inf
+            high *= 2
+        return crossing(lambda epsilon: self.profile(epsilon) > delta, 0.0, high)
+
+
+def from_profile(profiles: Callable[[float], Profile], *, grid: NDArray[np.float64] | None = None) -> Family:
+    """A family from privacy profiles, for one those of a privacy accountant.
+
+    Args:
+        profiles: Parameter >= 0 -> its profile. Called once for each parameter looked at, about 40 times a bound.
+        grid: Epsilons, >= 0, at which each profile is read; by default 0 to 20 in steps of 0.01.
+    Returns: The family; its bounds are valid for every grid, and tighter for a finer one.
+    Raises: InputError for a negative or empty grid.
+    """
+    points = np.arange(2001) / 100 if grid is None else np.sort(np.asarray(grid, dtype=np.float64))
+    require(points.size > 0 and bool(points[0] >= 0), "grid must hold epsilons >= 0", grid=points)
+
+    @cache
+    def at(parameter: float) -> TradeOff:
+        profile = profiles(parameter)
+        return FromProfile(profile, points, np.array([profile(float(epsilon)) for epsilon in points]))
+
+    return at
+
+
+def dp_sgd(sampling_rate: float, steps: int, *, interval: float = 1e-4) -> Family:
+    """The DP-SGD family: Poisson-subsampled Gaussian, composed; the parameter is 1 / noise multiplier.
+
+    Args:
+        sampling_rate: Probability with which an example is in a batch, in (0, 1].
+        steps: Number of batches, >= 1.
+        interval: Discretisation of the privacy loss, > 0; the profile is rounded up by it.
+    Raises: InputError when out of range, or when the package dp_accounting is not installed.
+    Source: privacy loss distributions of dp_accounting, add-remove neighbours.
+    """
+    require(0 < sampling_rate <= 1, "sampling_rate must be in (0, 1]", sampling_rate=sampling_rate)
+    require(steps >= 1, "steps must be >= 1", steps=steps)
+    require(interval > 0, "interval must be > 0", interval=interval)
+    try:
+        from dp_accounting.pld import privacy_loss_distribution as pld
+    except ImportError:
+        raise InputError(
+            "the DP-SGD family needs dp_accounting; install it, or use `from_profile` with yours"
+        ) from None
+
+    def profiles(parameter: float) -> Profile:
+        if parameter == 0:
+            return lambda epsilon: 0.0
+        one = pld.from_gaussian_mechanism(
+            1 / parameter, value_discretization_interval=interval, sampling_prob=sampling_rate
+        )
+        whole = one.self_compose(steps)
+        return lambda epsilon: float(whole.get_delta_for_epsilon(epsilon))
+
+    return from_profile(profiles)
+
+
+def crossing(below: Callable[[float], bool], low: float, high: float) -> float:
+    """Where `below` turns from true to false in [low, high], to the last digit; the lower end."""
+    while low < (middle := 0.5 * (low + high)) < high:
+        low, high = (middle, high) if below(middle) else (low, middle)
+    return low
+
+
+def rounded_down(root: float) -> float:
+    """`root` >= 0, lowered by more than its numerical error."""
+    return max(0.0, root - ROUNDING * (1 + root))
