@@ -1,18 +1,26 @@
 """Image augmentation with torch operations alone.
 
 Each image is changed as its own uniform draws say, so a batch of many models is changed at once and every model still
-has its own randomness.
+has its own randomness. Images are float32 of shape (n, channels, height, width) with values in [0, 1].
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+
+import torch
 from torch import Tensor
+from torch.nn import functional
 
 from dpaudit.errors import require
 
+GREY = 0.5
+LEVELS = 255
+
 
 class Augment:
-    """Flips, crops with padding and cuts out, by name (see `Network.augment`).
+    """Flips, crops with padding and cutout, by name (see `Network.augment`).
 
     Attributes:
         draws: Uniforms it takes for each image.
@@ -28,4 +36,209 @@ class Augment:
         )
 
     def __call__(self, images: Tensor, draws: Tensor) -> Tensor:
-        raise NotImplementedError
+        """Images changed as `draws` of shape (n, draws), uniform on [0, 1), say."""
+        used = iter(draws.unbind(1))
+        if self._flip:
+            images = flip(images, next(used))
+        if self._crop:
+            images = crop(images, next(used), next(used), padding=max(1, images.shape[2] // 8))
+        if self._cutout:
+            images = cutout(images, next(used), next(used), side=max(1, images.shape[2] // 4))
+        return images
+
+
+def flip(images: Tensor, chance: Tensor) -> Tensor:
+    """Left and right swapped where `chance` < 0.5."""
+    return torch.where(_wide(chance < 0.5), images.flip(3), images)
+
+
+def crop(images: Tensor, down: Tensor, right: Tensor, *, padding: int) -> Tensor:
+    """Moved by up to `padding` pixels in each direction, zeros coming in at the border."""
+    height, width = images.shape[2:]
+    padded = functional.pad(images, [padding] * 4)
+    rows = (down * (2 * padding + 1)).long()[:, None] + torch.arange(height, device=images.device)
+    columns = (right * (2 * padding + 1)).long()[:, None] + torch.arange(width, device=images.device)
+    each = torch.arange(len(images), device=images.device)[:, None, None]
+    # Indexing (image, :, row, column) puts the channels last.
+    return padded[each, :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
+
+
+def cutout(images: Tensor, down: Tensor, right: Tensor, *, side: int) -> Tensor:
+    """Grey in a square of `side` pixels around a random pixel, cut at the border (DeVries and Taylor, 2017)."""
+    inside = (
+        _near(down, images.shape[2], side)[:, None, :, None] & _near(right, images.shape[3], side)[:, None, None, :]
+    )
+    return torch.where(inside, GREY, images)
+
+
+def _near(draw: Tensor, length: int, side: int) -> Tensor:
+    start = (draw * length).long()[:, None] - side // 2
+    places = torch.arange(length, device=draw.device)
+    return (places >= start) & (places < start + side)
+
+
+class RandAugment:
+    """Some random operations in turn, then cutout: FixMatch's strong augmentation (Cubuk et al., 2020).
+
+    Attributes:
+        operations: Applied one after another.
+        magnitude: Of the strongest change, in [0, 10]; each image draws its own below that.
+        draws: Uniforms it takes for each image.
+    """
+
+    def __init__(self, *, operations: int = 2, magnitude: float = 10.0) -> None:
+        require(0 <= magnitude <= 10, "magnitude must be in [0, 10]", magnitude=magnitude)
+        self.operations, self.magnitude = operations, magnitude
+        self.draws = 3 * operations + 2
+
+    def __call__(self, images: Tensor, draws: Tensor) -> Tensor:
+        """Images changed as `draws` of shape (n, draws), uniform on [0, 1), say."""
+        for turn in range(self.operations):
+            which, strength, sign = draws[:, 3 * turn : 3 * turn + 3].unbind(1)
+            images = self._one_each(images, which, strength * self.magnitude / 10, torch.where(sign < 0.5, -1.0, 1.0))
+        return cutout(images, draws[:, -2], draws[:, -1], side=max(1, images.shape[2] // 2))
+
+    def _one_each(self, images: Tensor, which: Tensor, strength: Tensor, sign: Tensor) -> Tensor:
+        changed = images.clone()
+        chosen = (which * len(OPERATIONS)).long()
+        for number, operation in enumerate(OPERATIONS.values()):
+            mine = (chosen == number).nonzero()[:, 0]
+            if len(mine):
+                changed[mine] = operation(images[mine], strength[mine], sign[mine])
+        return changed
+
+
+def identity(images: Tensor, strength: Tensor, sign: Tensor) -> Tensor:
+    """The image as it is."""
+    return images
+
+
+def autocontrast(images: Tensor, strength: Tensor, sign: Tensor) -> Tensor:
+    """Each channel stretched to fill [0, 1]; a flat channel is left as it is."""
+    low, high = images.amin((2, 3), keepdim=True), images.amax((2, 3), keepdim=True)
+    spread = high - low
+    return torch.where(spread > 1 / LEVELS, (images - low) / spread.clamp(min=1 / LEVELS), images)
+
+
+def brightness(images: Tensor, strength: Tensor, sign: Tensor) -> Tensor:
+    """Blended with black, or away from it."""
+    return _blend(torch.zeros_like(images), images, strength, sign)
+
+
+def color(images: Tensor, strength: Tensor, sign: Tensor) -> Tensor:
+    """Blended with its grey version, or away from it."""
+    return _blend(_grey(images).expand_as(images), images, strength, sign)
+
+
+def contrast(images: Tensor, strength: Tensor, sign: Tensor) -> Tensor:
+    """Blended with its mean grey, or away from it."""
+    return _blend(_grey(images).mean((2, 3), keepdim=True).expand_as(images), images, strength, sign)
+
+
+def sharpness(images: Tensor, strength: Tensor, sign: Tensor) -> Tensor:
+    """Blended with its smoothed version, or away from it; the border is left as it is."""
+    channels = images.shape[1]
+    weights = torch.ones(3, 3, device=images.device)
+    weights[1, 1] = 5
+    smooth = images.clone()
+    kernel = (weights / 13).expand(channels, 1, 3, 3)
+    smooth[:, :, 1:-1, 1:-1] = functional.conv2d(images, kernel, groups=channels)
+    return _blend(smooth, images, strength, sign)
+
+
+def equalize(images: Tensor, strength: Tensor, sign: Tensor) -> Tensor:
+    """Each channel's grey levels spread evenly: its empirical distribution function applied to it."""
+    flat = (images * LEVELS).round().clamp(0, LEVELS).long().flatten(2)
+    counts = torch.zeros(*flat.shape[:2], LEVELS + 1, device=images.device)
+    counts.scatter_add_(2, flat, torch.ones_like(flat, dtype=counts.dtype))
+    below = counts.cumsum(2)
+    first = below.gather(2, flat.amin(2, keepdim=True))  # pixels at the darkest level stay black
+    spread = (below - first).clamp(min=0) / (flat.shape[2] - first).clamp(min=1)
+    return torch.where(first[..., None] < flat.shape[2], spread.gather(2, flat).view_as(images), images)
+
+
+def posterize(images: Tensor, strength: Tensor, sign: Tensor) -> Tensor:
+    """Reduced to between 8 and 4 bits a channel."""
+    step = 2.0 ** _wide((strength * 4).round())
+    return ((images * LEVELS).round() / step).floor() * step / LEVELS
+
+
+def solarize(images: Tensor, strength: Tensor, sign: Tensor) -> Tensor:
+    """Values at or above a threshold inverted."""
+    return torch.where(images >= _wide(1 - strength), 1 - images, images)
+
+
+def rotate(images: Tensor, strength: Tensor, sign: Tensor) -> Tensor:
+    """Turned by up to 30 degrees."""
+    angle = strength * sign * math.pi / 6
+    return _warp(images, [angle.cos(), -angle.sin(), 0], [angle.sin(), angle.cos(), 0])
+
+
+def shear_x(images: Tensor, strength: Tensor, sign: Tensor) -> Tensor:
+    """Sheared along the rows by up to 0.3."""
+    return _warp(images, [1, 0.3 * strength * sign, 0], [0, 1, 0])
+
+
+def shear_y(images: Tensor, strength: Tensor, sign: Tensor) -> Tensor:
+    """Sheared along the columns by up to 0.3."""
+    return _warp(images, [1, 0, 0], [0.3 * strength * sign, 1, 0])
+
+
+def translate_x(images: Tensor, strength: Tensor, sign: Tensor) -> Tensor:
+    """Moved along the rows by up to 0.3 of the width."""
+    return _warp(images, [1, 0, 0.6 * strength * sign], [0, 1, 0])  # the grid spans [-1, 1]: 0.6 is 0.3 of it
+
+
+def translate_y(images: Tensor, strength: Tensor, sign: Tensor) -> Tensor:
+    """Moved along the columns by up to 0.3 of the height."""
+    return _warp(images, [1, 0, 0], [0, 1, 0.6 * strength * sign])
+
+
+OPERATIONS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    "identity": identity,
+    "autocontrast": autocontrast,
+    "brightness": brightness,
+    "color": color,
+    "contrast": contrast,
+    "equalize": equalize,
+    "posterize": posterize,
+    "rotate": rotate,
+    "sharpness": sharpness,
+    "shear-x": shear_x,
+    "shear-y": shear_y,
+    "solarize": solarize,
+    "translate-x": translate_x,
+    "translate-y": translate_y,
+}
+"""Name to operation on (images, strength in [0, 1], sign -1 or 1); images of shape (n, c, h, w), the others (n,)."""
+
+
+def _wide(values: Tensor) -> Tensor:
+    """(n,) to (n, 1, 1, 1)."""
+    return values[:, None, None, None]
+
+
+def _grey(images: Tensor) -> Tensor:
+    """Luma for three channels, else the mean of the channels; shape (n, 1, h, w)."""
+    if images.shape[1] != 3:
+        return images.mean(1, keepdim=True)
+    luma = torch.tensor([0.299, 0.587, 0.114], device=images.device)
+    return (images * luma[:, None, None]).sum(1, keepdim=True)
+
+
+def _blend(other: Tensor, images: Tensor, strength: Tensor, sign: Tensor) -> Tensor:
+    """other + factor (image - other), factor from 0.1 to 1.9 at full strength."""
+    factor = _wide(1 + 0.9 * strength * sign)
+    return (other + factor * (images - other)).clamp(0, 1)
+
+
+def _warp(images: Tensor, across: list[Tensor | float], down: list[Tensor | float]) -> Tensor:
+    """The affine map given by its two rows, grey coming in at the border."""
+    rows = [torch.stack([_column(value, images) for value in row], -1) for row in (across, down)]
+    grid = functional.affine_grid(torch.stack(rows, 1), list(images.shape), align_corners=False)
+    moved = functional.grid_sample(images - GREY, grid, mode="nearest", align_corners=False)
+    return moved + GREY
+
+
+def _column(value: Tensor | float, images: Tensor) -> Tensor:
+    return value if isinstance(value, Tensor) else torch.full((len(images),), float(value), device=images.device)

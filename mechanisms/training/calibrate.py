@@ -1,55 +1,121 @@
-"""How to group models for training: one after another or in stacks, and how many in each, found by timing."""
+"""Finds the fastest way to train many models of one network on one device, by timing a few steps of each."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass
+import time
+from collections.abc import Sequence
 
+import numpy as np
 import torch
+from numpy.random import SeedSequence
+from torch import Tensor, nn
 
-from dpaudit.errors import require
 from dpaudit.mechanisms.models.networks import Network
 from dpaudit.mechanisms.protocols import Compute
 from dpaudit.mechanisms.training.kernels import BatchedMlp
+from dpaudit.mechanisms.training.losses import CrossEntropy
+from dpaudit.mechanisms.training.plan import StackPlan, single_plan
+from dpaudit.mechanisms.training.stack import Stack, TrainingTask
 
-METHODS = ("looped", "batched", "vmapped")
+SIZES = (8, 32, 128, 512)
+CPU_BYTES = 2 * 2**30
+GPU_SHARE = 0.7
+STEPS = 2
 
 
-@dataclass(frozen=True)
-class StackPlan:
-    """How models are grouped.
+def calibrate(
+    trainer: Network,
+    shape: tuple[int, ...],
+    *,
+    classes: int,
+    models: int,
+    compute: Compute,
+    memory_bytes: int | None = None,
+) -> StackPlan:
+    """The plan with the least time for one step of one model.
 
-    Attributes:
-        method: "looped", "batched" (perceptrons) or "vmapped".
-        size: Models in a stack, >= 1; 1 when looped.
+    Sizes grow until a larger stack is no faster or would not fit. Timings differ from run to run: keep the plan with
+    the run, so that it is repeated exactly.
+
+    Args:
+        trainer: What is to be trained.
+        shape: Of one example.
+        classes: Number of classes K.
+        models: How many there are to train; no stack is larger.
+        compute: Threads and device.
+        memory_bytes: What a stack may use; 2 GiB, or 70 % of what is free on the GPU, by default.
     """
-
-    method: str
-    size: int = 1
-
-    def __post_init__(self) -> None:
-        require(self.method in METHODS, f"method must be one of {', '.join(METHODS)}", method=self.method)
-        require(self.size >= 1, "size must be >= 1", size=self.size)
-        require(self.method != "looped" or self.size == 1, "looped models are trained one at a time", size=self.size)
-
-    def to_json(self) -> str:
-        """For the run folder."""
-        return json.dumps(asdict(self))
-
-    @staticmethod
-    def from_json(text: str) -> StackPlan:
-        """What `to_json` wrote."""
-        return StackPlan(**json.loads(text))
-
-
-def single_plan(trainer: Network, shape: tuple[int, ...], classes: int) -> StackPlan:
-    """The plan of a model on its own; a rule, so that it is the same everywhere."""
+    torch.set_num_threads(compute.threads)
+    device = torch.device(compute.device)
     with torch.device("meta"):
         module = trainer.module(shape, classes)
-    return StackPlan("batched" if BatchedMlp.takes(module) else "looped")
+    best = single_plan(trainer, shape, classes)
+    if any(isinstance(part, nn.BatchNorm2d) for part in module.modules()):
+        return best
+    method = "batched" if BatchedMlp.takes(module) else "vmapped"
+    allowed = memory_bytes or free_bytes(device)
+    least = seconds_per_step(trainer, shape, best, classes=classes, device=device)
+    for size in stack_sizes(models, largest=allowed // bytes_per_model(trainer, module, shape)):
+        plan = StackPlan(method, size)
+        taken = seconds_per_step(trainer, shape, plan, classes=classes, device=device)
+        if taken >= least:
+            break
+        best, least = plan, taken
+    return best
 
 
-def calibrate(trainer: Network, shape: tuple[int, ...], *, classes: int, models: int, compute: Compute) -> StackPlan:
-    """The fastest plan."""
-    plan = single_plan(trainer, shape, classes)
-    return StackPlan(plan.method, min(models, 64)) if plan.method == "batched" else plan
+def stack_sizes(models: int, *, largest: int) -> list[int]:
+    """The sizes to try, each of them needing fewer stacks than the one before."""
+    return sorted({min(size, models, largest) for size in SIZES if min(size, models, largest) > 1})
+
+
+def seconds_per_step(
+    trainer: Network, shape: tuple[int, ...], plan: StackPlan, *, classes: int, device: torch.device
+) -> float:
+    """Time of one step of one model, in seconds: the better of two short epochs after one to warm up."""
+    rng = np.random.default_rng(0)
+    rows = STEPS * trainer.batch_size
+    features = torch.from_numpy(rng.random((rows, *shape), dtype=np.float32)).to(device)
+    labels = rng.integers(0, classes, rows)
+    tasks: Sequence[TrainingTask] = [
+        TrainingTask(np.arange(rows), labels, seed) for seed in SeedSequence(0).spawn(plan.size)
+    ]
+    stack = Stack(trainer, features, tasks, classes=classes, loss=CrossEntropy(), plan=plan)
+    stack.run_epoch(0)
+    times = []
+    for epoch in (1, 2):
+        _wait(device)
+        start = time.perf_counter()
+        stack.run_epoch(epoch)
+        _wait(device)
+        times.append(time.perf_counter() - start)
+    return min(times) / (STEPS * plan.size)
+
+
+def bytes_per_model(trainer: Network, module: nn.Module, shape: tuple[int, ...]) -> int:
+    """About what one model of a stack needs: weights, gradients and moments, and the activations of a batch."""
+    parameters = sum(parameter.numel() for parameter in module.parameters())
+    outputs = 0
+
+    def count(_module: nn.Module, _inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        nonlocal outputs
+        outputs += output.numel()
+
+    hooks = [part.register_forward_hook(count) for part in module.modules() if not list(part.children())]
+    module(torch.empty(1, *shape, device="meta"))
+    for hook in hooks:
+        hook.remove()
+    # Weights, gradient, its copy, two moments; each activation with its gradient and one temporary.
+    return 4 * (5 * parameters + 3 * outputs * trainer.batch_size)
+
+
+def free_bytes(device: torch.device) -> int:
+    """What a stack may use on `device`."""
+    if device.type == "cuda":
+        return int(GPU_SHARE * torch.cuda.mem_get_info(device)[0])
+    return CPU_BYTES
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

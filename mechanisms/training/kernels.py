@@ -212,7 +212,7 @@ class BatchedMlp(Kernel):
         layers = self._layers(parameters)
         seen = self._forward(layers, inputs)
         errors = self._errors(layers, seen, slope(self.loss, seen[-1], targets)[1])
-        # One example's gradient of a layer is error x input; its squared norm is |error|^2 (|input|^2 + 1), 1 for the bias.
+        # One example's gradient of a layer is error x input; squared norm |error|^2 (|input|^2 + 1), 1 for the bias.
         squares = sum(
             (error * error).sum(-1) * ((activated * activated).sum(-1) + 1)
             for activated, error in zip(seen[:-1], errors, strict=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -16,6 +17,7 @@ class Loss(Protocol):
         ...
 
 
+@dataclass(frozen=True)
 class CrossEntropy:
     """Cross-entropy with one probability for each class as target (one-hot for a hard label)."""
 

@@ -28,11 +28,11 @@ from dpaudit.mechanisms.models.networks import Network
 from dpaudit.mechanisms.protocols import Compute, TrainingError
 from dpaudit.mechanisms.seeds import spawned
 from dpaudit.mechanisms.training.augment import Augment
-from dpaudit.mechanisms.training.calibrate import StackPlan, calibrate, single_plan
 from dpaudit.mechanisms.training.kernels import BatchedMlp, Kernel, Looped, Vmapped
 from dpaudit.mechanisms.training.losses import CrossEntropy, Loss
 from dpaudit.mechanisms.training.optimizers import Optimizer, scheduled
 from dpaudit.mechanisms.training.parameters import initial
+from dpaudit.mechanisms.training.plan import StackPlan, single_plan
 
 CHECKPOINT_EVERY_S = 60.0
 
@@ -91,23 +91,25 @@ def train_stack(
     torch.set_num_threads(compute.threads)
     array = as_array(features)
     shape = tuple(array.shape[1:])
-    if plan is None:
-        plan = (
-            single_plan(trainer, shape, classes)
-            if len(tasks) == 1
-            else calibrate(trainer, shape, classes=classes, models=len(tasks), compute=compute)
-        )
+    plan = plan or _planned(trainer, shape, classes, models=len(tasks), compute=compute)
     device = torch.device(compute.device)
     resident = torch.from_numpy(np.ascontiguousarray(array) if array.flags.writeable else np.array(array)).to(device)
-    saved = Checkpoint(checkpoint, _digest(trainer, resident, tasks, plan))
+    loss = loss or CrossEntropy()
+    saved = Checkpoint(checkpoint, _digest((trainer, plan, loss), array, tasks) if checkpoint else "")
     outcomes: list[NetworkModel | TrainingError] = list(saved.finished)
     for first in range(len(outcomes), len(tasks), plan.size):
-        stack = Stack(
-            trainer, resident, tasks[first : first + plan.size], classes=classes, loss=loss or CrossEntropy(), plan=plan
-        )
+        stack = Stack(trainer, resident, tasks[first : first + plan.size], classes=classes, loss=loss, plan=plan)
         outcomes += stack.train(saved, compute)
         saved.finish(outcomes)
     return outcomes
+
+
+def _planned(trainer: Network, shape: tuple[int, ...], classes: int, *, models: int, compute: Compute) -> StackPlan:
+    if models == 1:
+        return single_plan(trainer, shape, classes)
+    from dpaudit.mechanisms.training.calibrate import calibrate  # it times stacks, so it imports this module
+
+    return calibrate(trainer, shape, classes=classes, models=models, compute=compute)
 
 
 class Stack:
@@ -162,7 +164,7 @@ class Stack:
     def run_epoch(self, epoch: int) -> None:
         """One pass of each model over its examples."""
         size = self.trainer.batch_size
-        orders = [np.random.default_rng(_child(order, epoch)) for _, order, _ in self.seeds]
+        orders = [epoch_generator(order, epoch) for _, order, _ in self.seeds]
         positions = self._padded(
             [torch.from_numpy(rng.permutation(n)) for rng, n in zip(orders, self.counts, strict=True)]
         )
@@ -310,8 +312,8 @@ class Stack:
 class Checkpoint:
     """A file with the finished models and the state of the stack in training; does nothing without a path."""
 
-    def __init__(self, path: Path | None, digest: str, *, every_s: float = CHECKPOINT_EVERY_S) -> None:
-        self._path, self._digest, self._every_s = path, digest, every_s
+    def __init__(self, path: Path | None, digest: str) -> None:
+        self._path, self._digest = path, digest
         self.finished: list[NetworkModel | TrainingError] = []
         self._running: dict[str, Any] | None = None
         self._saved_at = time.monotonic()
@@ -330,7 +332,7 @@ class Checkpoint:
 
     def keep(self, stack: Stack, epoch: int) -> None:
         """Saves the stack before `epoch`, unless the last save was a moment ago."""
-        if self._path is not None and time.monotonic() - self._saved_at >= self._every_s:
+        if self._path is not None and time.monotonic() - self._saved_at >= CHECKPOINT_EVERY_S:
             self._running = {"epoch": epoch, "state": stack.state()}
             self._write()
 
@@ -373,16 +375,22 @@ def torch_generator(seed: SeedSequence) -> torch.Generator:
     return torch.Generator().manual_seed(int(seed.generate_state(1, np.uint64)[0]))
 
 
+def epoch_generator(seed: SeedSequence, epoch: int) -> np.random.Generator:
+    """Draws the order of one epoch first, then what else it needs."""
+    return np.random.default_rng(_child(seed, epoch))
+
+
 def _child(seed: SeedSequence, index: int) -> SeedSequence:
     """The seed of one epoch: an epoch can be run again without those before it."""
     return SeedSequence(seed.entropy, spawn_key=(*seed.spawn_key, index), pool_size=seed.pool_size)
 
 
-def _digest(trainer: Network, features: Tensor, tasks: Sequence[TrainingTask], plan: StackPlan) -> str:
+def _digest(settings: tuple[object, ...], features: NDArray[np.float32], tasks: Sequence[TrainingTask]) -> str:
     """Tells a checkpoint of this training from that of another."""
-    hasher = hashlib.sha256(repr((trainer, plan, tuple(features.shape))).encode())
+    hasher = hashlib.sha256(repr(settings).encode())
+    hasher.update(np.ascontiguousarray(features))
     for task in tasks:
         hasher.update(repr((task.seed.entropy, task.seed.spawn_key)).encode())
-        hasher.update(np.ascontiguousarray(task.rows))
-        hasher.update(np.ascontiguousarray(task.labels))
+        for values in (task.rows, task.labels, task.weights):
+            hasher.update(b"" if values is None else np.ascontiguousarray(values))
     return hasher.hexdigest()

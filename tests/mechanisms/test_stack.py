@@ -1,0 +1,299 @@
+"""The training engine: a model's numbers do not depend on who shares its stack."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.random import SeedSequence
+from numpy.typing import NDArray
+from sklearn.datasets import load_digits
+from torch import nn
+
+from dpaudit.errors import InputError
+from dpaudit.mechanisms.models.network_model import NetworkModel, stack_probabilities
+from dpaudit.mechanisms.models.networks import Mlp, Network, ResNet18, SmallCnn
+from dpaudit.mechanisms.protocols import Compute, TrainingError
+from dpaudit.mechanisms.training import stack as engine
+from dpaudit.mechanisms.training.augment import OPERATIONS, Augment, RandAugment, crop, flip
+from dpaudit.mechanisms.training.calibrate import bytes_per_model, calibrate, stack_sizes
+from dpaudit.mechanisms.training.kernels import BatchedMlp, Kernel, Looped, Vmapped
+from dpaudit.mechanisms.training.losses import CrossEntropy
+from dpaudit.mechanisms.training.optimizers import Optimizer, scheduled
+from dpaudit.mechanisms.training.parameters import initial
+from dpaudit.mechanisms.training.plan import StackPlan
+from dpaudit.mechanisms.training.stack import TrainingTask, train_stack
+
+CPU = Compute()
+DATA = load_digits()
+DIGITS = (DATA.data / 16).astype(np.float32)
+IMAGES = DIGITS.reshape(-1, 1, 8, 8)
+LABELS = DATA.target.astype(np.int64)
+
+
+def tasks_of(models: int, *, rows: int = 200, uneven: bool = False) -> list[TrainingTask]:
+    rng = np.random.default_rng(3)
+    sizes = [rows - 7 * k if uneven else rows for k in range(models)]
+    subsets = [np.sort(rng.choice(len(LABELS), size, replace=False)) for size in sizes]
+    seeds = SeedSequence(11).spawn(models)
+    return [TrainingTask(subset, LABELS[subset], seed) for subset, seed in zip(subsets, seeds, strict=True)]
+
+
+def scores(outcomes: list[NetworkModel | TrainingError], features: NDArray[np.float32]) -> NDArray[np.float64]:
+    models = [outcome for outcome in outcomes if isinstance(outcome, NetworkModel)]
+    assert len(models) == len(outcomes)
+    return np.stack([model.probabilities(features) for model in models])
+
+
+MLPS = [
+    Mlp(epochs=4, batch_size=32),
+    Mlp(epochs=4, batch_size=32, activation="tanh", standardise=True, weight_decay=1e-3, nesterov=True),
+    Mlp(epochs=4, batch_size=32, optimizer="adam", learning_rate=1e-3, schedule="cosine", mixup=1.0),
+]
+
+
+@pytest.mark.parametrize("trainer", MLPS)
+@pytest.mark.parametrize("method", ["batched", "vmapped"])
+def test_a_stack_of_64_gives_each_model_the_numbers_of_a_stack_of_1(trainer: Mlp, method: str) -> None:
+    """Different subsets and sizes; 1e-4 is the promise, float32 rounding over 28 steps stays well below it."""
+    tasks = tasks_of(64, rows=500, uneven=True)
+    together = train_stack(trainer, DIGITS, tasks, classes=10, compute=CPU, plan=StackPlan(method, 64))
+    some = [0, 17, 63]
+    alone = [train_stack(trainer, DIGITS, [tasks[k]], classes=10, compute=CPU)[0] for k in some]
+    np.testing.assert_allclose(scores([together[k] for k in some], DIGITS), scores(alone, DIGITS), atol=1e-4)
+
+
+@pytest.mark.parametrize("trainer", [SmallCnn(epochs=2, augment="crop-flip-cutout"), ResNet18(epochs=1, width=8)])
+def test_stacked_convolutions_agree_with_the_loop(trainer: Network) -> None:
+    tasks = tasks_of(3, rows=80, uneven=True)
+    images = IMAGES
+    if isinstance(trainer, ResNet18):
+        # 24x24: at 8x8 the last stage is one pixel, group norm sees two numbers a group and turns them into signs.
+        images = np.ascontiguousarray(IMAGES.repeat(3, 2).repeat(3, 3))
+    plans = [StackPlan("looped"), StackPlan("vmapped", 3)]
+    looped, stacked = (
+        scores(train_stack(trainer, images, tasks, classes=10, compute=CPU, plan=plan), images[:50]) for plan in plans
+    )
+    np.testing.assert_allclose(stacked, looped, atol=1e-4)
+
+
+def test_the_engine_does_what_torch_optim_does() -> None:
+    """A slow twin from the same first weights and orders: torch.nn, torch.optim, plain loop."""
+    trainer = Mlp(epochs=3, batch_size=50, learning_rate=0.1, momentum=0.9, weight_decay=1e-2, nesterov=True)
+    (task,) = tasks_of(1, rows=190)
+    (model,) = train_stack(trainer, DIGITS, [task], classes=10, compute=CPU)
+    weights, order, _ = engine.spawned(task.seed, 3)
+    module = trainer.module((64,), 10)
+    nn.utils.vector_to_parameters(initial(module, engine.torch_generator(weights)), module.parameters())
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-2, nesterov=True)
+    x, y = torch.from_numpy(DIGITS[task.rows]), torch.from_numpy(LABELS[task.rows])
+    for epoch in range(3):
+        for batch in torch.from_numpy(engine.epoch_generator(order, epoch).permutation(190)).split(50):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(module(x[batch]), y[batch]).backward()
+            optimizer.step()
+    expected = torch.softmax(module(torch.from_numpy(DIGITS)), 1).detach().numpy()
+    np.testing.assert_allclose(scores([model], DIGITS)[0], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_optimizers_agree_with_torch(optimizer: str) -> None:
+    trainer = Mlp(optimizer=optimizer, learning_rate=0.01, weight_decay=0.1)
+    ours = torch.randn(2, 5, generator=torch.Generator().manual_seed(0))
+    theirs = ours.clone().requires_grad_()
+    kinds = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}
+    extra = {"momentum": 0.9} if optimizer == "sgd" else {}
+    reference = kinds[optimizer]([theirs], lr=0.01, weight_decay=0.1, **extra)
+    stepper = Optimizer(trainer, ours)
+    for step in range(5):
+        gradient = torch.sin(torch.arange(10.0) + step).view(2, 5)
+        theirs.grad = gradient.clone()
+        reference.step()
+        stepper.step(ours, gradient, trainer.learning_rate)
+    torch.testing.assert_close(ours, theirs.detach())
+
+
+def kernels(module: nn.Module) -> list[Kernel]:
+    loss = CrossEntropy()
+    made: list[Kernel] = [Vmapped(module, loss=loss)]
+    if BatchedMlp.takes(module):
+        assert isinstance(module, nn.Sequential)
+        made.append(BatchedMlp(module, loss=loss))
+    with torch.device("meta"):
+        fresh = SmallCnn().module((1, 8, 8), 10) if not BatchedMlp.takes(module) else Mlp().module((64,), 10)
+    return [*made, Looped(fresh, loss=loss, device=torch.device("cpu"))]
+
+
+@pytest.mark.parametrize(("trainer", "shape"), [(Mlp(), (64,)), (SmallCnn(), (1, 8, 8))])
+def test_kernels_agree_on_gradients_and_clipped_gradients(trainer: Network, shape: tuple[int, ...]) -> None:
+    with torch.device("meta"):
+        module = trainer.module(shape, 10)
+    generator = torch.Generator().manual_seed(0)
+    flat = initial(module, generator)[None]
+    x, y = torch.rand(1, 9, *shape, generator=generator), torch.eye(10)[LABELS[:9]][None]
+    coefficients = torch.rand(1, 9, generator=generator)
+    plain, clipped = [], []
+    for kernel in kernels(module):
+        out = torch.empty_like(flat)
+        kernel.gradient(flat, x, y, coefficients, out)
+        plain.append(out.clone())
+        kernel.clipped_gradient(flat, x, y, (coefficients > 0.3).float(), 0.5, out)
+        clipped.append(out.clone())
+    for other in range(1, len(plain)):
+        torch.testing.assert_close(plain[other], plain[0], atol=1e-6, rtol=1e-4)
+        torch.testing.assert_close(clipped[other], clipped[0], atol=1e-6, rtol=1e-4)
+    assert clipped[0].norm() <= 0.5 * 9
+
+
+def test_weights_of_zero_leave_an_example_out() -> None:
+    """Full batches: the model with two halves of its examples at weight 2 and 0 sees the first half only."""
+    rows = np.arange(40)
+    trainer = Mlp(epochs=5, batch_size=40)
+    weights = np.repeat(np.float32([2, 0]), 20)
+    seed = SeedSequence(0)
+    (weighted,) = train_stack(
+        trainer, DIGITS, [TrainingTask(rows, LABELS[rows], seed, weights)], classes=10, compute=CPU
+    )
+    half = TrainingTask(rows[:20], LABELS[:20], seed)
+    (subset,) = train_stack(replace(trainer, batch_size=20), DIGITS, [half], classes=10, compute=CPU)
+    np.testing.assert_allclose(scores([weighted], DIGITS), scores([subset], DIGITS), atol=1e-5)
+
+
+def test_soft_labels_that_are_one_hot_are_hard_labels() -> None:
+    (task,) = tasks_of(1)
+    soft = TrainingTask(task.rows, np.eye(10, dtype=np.float32)[task.labels], task.seed)
+    both = [train_stack(Mlp(epochs=2), DIGITS, [one], classes=10, compute=CPU)[0] for one in (task, soft)]
+    np.testing.assert_array_equal(*scores(both, DIGITS))
+
+
+def test_one_lost_model_does_not_harm_the_others() -> None:
+    tasks = tasks_of(3)
+    poisoned = np.concatenate([DIGITS, np.full((1, 64), np.nan, np.float32)])
+    rows = np.append(tasks[1].rows, len(DIGITS))
+    bad = TrainingTask(rows, LABELS[np.minimum(rows, 0)], tasks[1].seed)
+    plan = StackPlan("batched", 3)
+    first, second, third = train_stack(
+        Mlp(epochs=2), poisoned, [tasks[0], bad, tasks[2]], classes=10, compute=CPU, plan=plan
+    )
+    assert isinstance(second, TrainingError)
+    expected = train_stack(Mlp(epochs=2), DIGITS, [tasks[0], tasks[2]], classes=10, compute=CPU, plan=plan)
+    np.testing.assert_allclose(scores([first, third], DIGITS), scores(expected, DIGITS), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "trainer", [Mlp(epochs=3, optimizer="adam", learning_rate=1e-3), SmallCnn(epochs=2, augment="flip")]
+)
+def test_a_training_cut_off_goes_on_from_its_checkpoint(
+    trainer: Network, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed in the last epoch of the second stack; only what is missing runs again, with the same numbers."""
+    monkeypatch.setattr(engine, "CHECKPOINT_EVERY_S", 0.0)
+    features = DIGITS if isinstance(trainer, Mlp) else IMAGES
+    tasks = tasks_of(2, rows=80)
+    plan = StackPlan("batched") if isinstance(trainer, Mlp) else StackPlan("looped")
+    expected = scores(train_stack(trainer, features, tasks, classes=10, compute=CPU, plan=plan), features)
+    path = tmp_path / "stack.pt"
+    ran: list[int] = []
+    honest = engine.Stack.run_epoch
+
+    def cut_off(self: engine.Stack, epoch: int) -> None:
+        if len(ran) == 2 * trainer.epochs - 1:
+            raise KeyboardInterrupt
+        ran.append(epoch)
+        honest(self, epoch)
+
+    monkeypatch.setattr(engine.Stack, "run_epoch", cut_off)
+    with pytest.raises(KeyboardInterrupt):
+        train_stack(trainer, features, tasks, classes=10, compute=CPU, plan=plan, checkpoint=path)
+    again: list[int] = []
+    monkeypatch.setattr(engine.Stack, "run_epoch", lambda self, epoch: (again.append(epoch), honest(self, epoch)))
+    outcomes = train_stack(trainer, features, tasks, classes=10, compute=CPU, plan=plan, checkpoint=path)
+    np.testing.assert_array_equal(scores(outcomes, features), expected)
+    assert again == [trainer.epochs - 1]
+
+
+def test_a_checkpoint_of_another_training_is_not_used(tmp_path: Path) -> None:
+    path = tmp_path / "stack.pt"
+    one, two = tasks_of(2)
+    train_stack(Mlp(epochs=1), DIGITS, [one], classes=10, compute=CPU, checkpoint=path)
+    outcome = train_stack(Mlp(epochs=1), DIGITS, [two], classes=10, compute=CPU, checkpoint=path)
+    fresh = train_stack(Mlp(epochs=1), DIGITS, [two], classes=10, compute=CPU)
+    np.testing.assert_array_equal(scores(outcome, DIGITS), scores(fresh, DIGITS))
+
+
+def test_stack_probabilities_are_those_of_each_model() -> None:
+    outcomes = train_stack(MLPS[1], DIGITS, tasks_of(5), classes=10, compute=CPU)
+    models = [outcome for outcome in outcomes if isinstance(outcome, NetworkModel)]
+    np.testing.assert_allclose(stack_probabilities(models, DIGITS, compute=CPU), scores(outcomes, DIGITS), atol=1e-6)
+
+
+def test_calibration_stacks_perceptrons_and_keeps_to_the_memory() -> None:
+    trainer = Mlp(hidden=(64, 64), batch_size=32)
+    plan = calibrate(trainer, (64,), classes=2, models=40, compute=CPU)
+    assert plan.method == "batched"
+    assert 8 <= plan.size <= 40  # stacks of 8 are 4 times faster a model: no neighbour's load hides that
+    with torch.device("meta"):
+        each = bytes_per_model(trainer, trainer.module((64,), 2), (64,))
+    small = calibrate(trainer, (64,), classes=2, models=40, compute=CPU, memory_bytes=3 * each)
+    assert small.size <= 3
+    assert StackPlan.from_json(plan.to_json()) == plan
+    assert stack_sizes(40, largest=1000) == [8, 32, 40]
+    assert stack_sizes(40, largest=0) == []
+
+
+def test_batch_norm_is_never_stacked() -> None:
+    trainer = ResNet18(epochs=1, width=4, norm="batch")
+    assert calibrate(trainer, (1, 8, 8), classes=10, models=9, compute=CPU) == StackPlan("looped")
+    with pytest.raises(InputError, match="batch norm cannot be stacked"):
+        train_stack(trainer, IMAGES, tasks_of(2), classes=10, compute=CPU, plan=StackPlan("vmapped", 2))
+
+
+def test_schedules() -> None:
+    assert scheduled("constant", 0.7) == 1
+    assert scheduled("cosine", 0.0) == 1
+    assert scheduled("cosine", 1.0) == pytest.approx(0)
+    assert scheduled("cosine-7-16", 1.0) == pytest.approx(np.cos(7 * np.pi / 16))
+    assert scheduled("warmup-fifths", 0.075) == pytest.approx(0.5)
+    assert scheduled("warmup-fifths", 0.65) == pytest.approx(0.04)
+    assert scheduled("warmup-tenths", 0.95) == pytest.approx(1e-3)
+
+
+def test_flip_and_crop_move_pixels_as_drawn() -> None:
+    image = torch.arange(16.0).view(1, 1, 4, 4)
+    assert torch.equal(flip(image, torch.tensor([0.4])), image.flip(3))
+    assert torch.equal(flip(image, torch.tensor([0.6])), image)
+    zero, most = torch.tensor([0.0]), torch.tensor([0.999])
+    moved = crop(image, zero, most, padding=1)  # the window starts one row above, one column to the right
+    assert torch.equal(moved[0, 0, 1:, :3], image[0, 0, :3, 1:])
+    assert not moved[0, 0, 0].any()
+    assert not moved[0, 0, :, 3].any()
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("name", list(OPERATIONS))
+def test_operations_keep_shape_and_range_and_each_image_apart(name: str, channels: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    images = torch.rand(6, channels, 12, 12, generator=generator)
+    strength = torch.linspace(0, 1, 6)
+    sign = torch.tensor([-1.0, 1, -1, 1, -1, 1])
+    changed = OPERATIONS[name](images, strength, sign)
+    assert changed.shape == images.shape
+    assert changed.min() >= 0
+    assert changed.max() <= 1
+    torch.testing.assert_close(OPERATIONS[name](images[2:3], strength[2:3], sign[2:3])[0], changed[2])
+    if name not in ("identity", "autocontrast", "equalize") and not (name == "color" and channels == 1):
+        assert (changed[5] - images[5]).abs().max() > 0.01
+
+
+def test_augmentations_by_name_draw_what_they_say() -> None:
+    images = torch.rand(4, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    for augment in (Augment("crop-flip-cutout", (3, 16, 16)), RandAugment()):
+        draws = torch.rand(4, augment.draws, generator=torch.Generator().manual_seed(1))
+        whole = augment(images, draws)
+        torch.testing.assert_close(augment(images[1:2], draws[1:2])[0], whole[1])
+    assert Augment("none", (64,)).draws == 0
+    with pytest.raises(InputError, match="takes images of shape"):
+        Augment("flip", (64,))
