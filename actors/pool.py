@@ -179,7 +179,9 @@ def room_for(resources: Resources) -> int:
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     fits = [_fits(node, resources) for node in nodes]
     if not any(fits):
-        largest = max((f"{node.get('CPU', 0):g} CPUs and {node.get('GPU', 0):g} GPUs" for node in nodes), default="none")
+        largest = max(
+            (f"{node.get('CPU', 0):g} CPUs and {node.get('GPU', 0):g} GPUs" for node in nodes), default="none"
+        )
         raise RunError(
             f"a worker needs {resources.cpus} CPUs and {resources.gpus:g} GPUs on one node, "
             f"the cluster's nodes have at most {largest}; ask for less in `run:`"

@@ -127,7 +127,11 @@ class _Schedule:
         if self.losses[unit.key] < self.retries.losses:
             self.events.emit(Event(EventKind.WORKER_LOST, unit.key, unit.label, self.tries[unit.key], detail=why))
             return [unit]
-        self._fail(unit, f"{self.losses[unit.key]} workers died while they ran this unit; the last: {why}", EventKind.UNIT_FAILED)
+        self._fail(
+            unit,
+            f"{self.losses[unit.key]} workers died while they ran this unit; the last: {why}",
+            EventKind.UNIT_FAILED,
+        )
         return []
 
     def _fail(self, unit: Unit, why: str, kind: EventKind) -> None:

@@ -19,8 +19,8 @@ def ray_session(address: str | None = None, *, cpus: int | None = None, gpus: in
         cpus: CPUs of a local session; None takes all.
         gpus: GPUs of a local session; None takes all.
     """
-    # Said explicitly, this silences a warning; a choice the user made stays.
-    os.environ.setdefault("RAY_AUTH_MODE", "token" if address else "disabled")
+    # Said explicitly, this silences a warning; a choice the user made stays. An open Ray port is remote code execution.
+    os.environ.setdefault("RAY_AUTH_MODE", "token")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     import ray

@@ -8,7 +8,7 @@ A mechanism, game, attack, proxy, estimator or data set is one file that registe
         \"\"\"Keeps a label with probability e^eps / (e^eps + K - 1), else draws another one.\"\"\"
 
 The catalogue is read from the source text, so listing every name imports nothing, and `load` imports the one file
-that is asked for. Other packages add theirs through entry points of the group `dpaudit.<kind>s`.
+    """Keeps a label with probability e^eps / (e^eps + K - 1), else draws another one."""
 """
 
 from __future__ import annotations
@@ -73,12 +73,17 @@ def register(kind: str, name: str, *, source: str) -> Callable[[T], T]:
     return mark
 
 
+def plural(kind: str) -> str:
+    """The word for several of a kind: `dpaudit list mechanisms`, entry point group `dpaudit.mechanisms`."""
+    return {"data": "data", "proxy": "proxies"}.get(kind, f"{kind}s")
+
+
 @cache
 def catalogue(kind: str) -> dict[str, Entry]:
     """All registered names of a kind, sorted; built in ones first, then those of other packages."""
     package = PACKAGES[kind]
     found = {entry.name: entry for path in _sources(package) for entry in _read(kind, package, path)}
-    for point in importlib.metadata.entry_points(group=f"dpaudit.{kind}s"):
+    for point in importlib.metadata.entry_points(group=f"dpaudit.{plural(kind)}"):
         module, _, attribute = point.value.partition(":")
         distribution = point.dist.name if point.dist else "another package"
         found.setdefault(point.name, Entry(kind, point.name, f"from {distribution}", distribution, module, attribute))

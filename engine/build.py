@@ -17,8 +17,11 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from dpaudit.errors import AuditError, InputError, SpecError, UnknownNameError
+from dpaudit.errors import InputError, SpecError, UnknownNameError
+from dpaudit.estimators.selection import NAMES
 from dpaudit.registry import PACKAGES, catalogue, load
+
+_SELECTIONS = {made: name for name, made in NAMES.items()}
 
 
 def build(kind: str, spec: object, *, at: str = "", defaults: Mapping[str, object] | None = None) -> Any:
@@ -45,7 +48,9 @@ def build(kind: str, spec: object, *, at: str = "", defaults: Mapping[str, objec
     return build_dataclass(made, fields, at=at, defaults=defaults)
 
 
-def build_dataclass(made: Any, fields: Mapping[str, object], *, at: str, defaults: Mapping[str, object] | None = None) -> Any:
+def build_dataclass(
+    made: Any, fields: Mapping[str, object], *, at: str, defaults: Mapping[str, object] | None = None
+) -> Any:
     """An instance of a dataclass from plain values, each checked against its field's type."""
     known = {field.name: field for field in dataclasses.fields(made) if field.init}
     hints = typing.get_type_hints(made)
@@ -88,7 +93,7 @@ def describe(value: object) -> Any:
 
 
 def _name(value: object) -> str:
-    registered = type(value).__dict__.get("registered_name")
+    registered = type(value).__dict__.get("registered_name") or _SELECTIONS.get(type(value))
     if isinstance(registered, str):
         return registered
     inside = type(value).__module__.startswith("dpaudit.")
@@ -121,10 +126,9 @@ def _value(field: dataclasses.Field[Any], hint: Any, value: object, at: str) -> 
     kind = field.metadata.get("kind")
     if kind in PACKAGES:
         return build(kind, value, at=at)
-    parse = field.metadata.get("parse")
+    if _parses_itself(hint):
+        return value
     try:
-        if parse is not None:
-            return parse(value)
         inner = _dataclass_of(hint)
         if inner is not None:
             return build_dataclass(inner, value, at=at) if isinstance(value, Mapping) else value
@@ -132,13 +136,19 @@ def _value(field: dataclasses.Field[Any], hint: Any, value: object, at: str) -> 
     except ValidationError as err:
         first = err.errors()[0]
         raise SpecError(f"{at}: {first['msg'].lower()}, got {value!r}") from err
-    except SpecError:
-        raise
-    except AuditError as err:
-        raise SpecError(f"{at}: {err}") from err
 
 
 def _dataclass_of(hint: Any) -> Any:
     """The dataclass a field holds, when its type is one or is an optional one."""
-    options = typing.get_args(hint) if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union else (hint,)
-    return next((option for option in options if dataclasses.is_dataclass(option)), None)
+    found = [option for option in _options(hint) if dataclasses.is_dataclass(option)]
+    return found[0] if len(found) == 1 else None
+
+
+def _parses_itself(hint: Any) -> bool:
+    """Whether the class reads what a spec writes for this field: it may hold one of several dataclasses."""
+    return sum(dataclasses.is_dataclass(option) for option in _options(hint)) > 1
+
+
+def _options(hint: Any) -> tuple[Any, ...]:
+    union = isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union
+    return typing.get_args(hint) if union else (hint,)

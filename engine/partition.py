@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import Literal
 
@@ -42,11 +43,11 @@ class Partition:
         rows = rng.permutation(count) if self.order == "random" else np.arange(count)
         ends = np.cumsum([0.0, self.reference, self.validation, self.target, self.test])
         cuts = np.minimum(np.round(ends * count).astype(int), count)
-        reference, validation, target, test = (
-            data.take(rows[first:last]) for first, last in zip(cuts[:-1], cuts[1:], strict=True)
-        )
+        reference, validation, target, test = (data.take(rows[first:last]) for first, last in itertools.pairwise(cuts))
         if not len(target):
-            raise SpecError(f"the target share {self.target:g} of {count} rows is empty; use more data or a larger share")
+            raise SpecError(
+                f"the target share {self.target:g} of {count} rows is empty; use more data or a larger share"
+            )
         return Parts(target, reference, test, validation)
 
 

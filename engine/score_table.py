@@ -8,7 +8,9 @@ from numpy.typing import NDArray
 
 SCHEMA = pa.schema(
     [
-        pa.field("unit", pa.dictionary(pa.int32(), pa.string()), metadata={"is": "key of the unit that ran the mechanism"}),
+        pa.field(
+            "unit", pa.dictionary(pa.int32(), pa.string()), metadata={"is": "key of the unit that ran the mechanism"}
+        ),
         pa.field("replay", pa.int32(), metadata={"is": "number of the replay, from 0"}),
         pa.field("canary", pa.int32(), metadata={"is": "row of the canary among the canaries, from 0"}),
         pa.field("truth", pa.bool_(), metadata={"is": "world 1: the training label, or a member, was shown"}),

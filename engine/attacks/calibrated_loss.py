@@ -16,7 +16,7 @@ SMALLEST_PROBABILITY = 1e-30
 @register("attack", "calibrated-loss", source="Watson et al. (2022), arXiv:2111.08440; arXiv:2511.14084, section 6.5")
 @dataclass(frozen=True)
 class CalibratedLoss:
-    """Reference loss minus target loss on the shown label: larger = the target knows this point better than it should."""
+    """Reference loss minus target loss on the shown label: larger = the target knows the point too well."""
 
     def score(self, view: AdversaryView) -> NDArray[np.float64]:
         """log M(x)[y] - log M'(x)[y], probabilities cut at 1e-30; shape (m,), in nats."""

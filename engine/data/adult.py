@@ -69,8 +69,9 @@ class Adult:
         # The labels of the official test part end in a full stop.
         income = pc.utf8_rtrim(table["income"], characters=".")
 
-        def refuse(row: int, column: str, problem: str, do: str) -> DataError:
-            return fault(path, problem, line=line_of(path, layout, row), column=column, do=do)
+        def refuse(row: int | None, column: str, problem: str, do: str) -> DataError:
+            line = None if row is None else line_of(path, layout, row)
+            return fault(path, problem, line=line, column=column, do=do)
 
         def typed(column: pa.ChunkedArray, name: str) -> Column:
             return numbers(column, name, refuse) if name in NUMERIC else column.combine_chunks()

@@ -18,8 +18,8 @@ UNKNOWN = "unknown"  # a missing category
 Column: TypeAlias = "NDArray[np.float64] | pa.Array"
 """Numbers (NaN where missing) or an Arrow array of strings (null where missing)."""
 
-Refuse: TypeAlias = Callable[[int, str, str, str], DataError]
-"""(row from 0, column, problem, what to do) to the error that names the place in the file."""
+Refuse: TypeAlias = Callable[[int | None, str, str, str], DataError]
+"""(row from 0 or None for the whole column, column, problem, what to do) to the error that names the place in the file."""
 
 NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
 MOSTLY = 0.9
@@ -84,7 +84,7 @@ def labels_of(column: pa.ChunkedArray, name: str, refuse: Refuse) -> tuple[NDArr
         numeric, labels = np.unique(values, return_inverse=True)
         names = tuple(str(int(one)) for one in numeric)
     if len(names) < 2:
-        raise refuse(0, name, f"must hold at least 2 classes, got only {names[0]!r}", "check `label` and `rows`")
+        raise refuse(None, name, f"must hold at least 2 classes, got only {names[0]!r}", "check `label` and `rows`")
     return labels.astype(np.int64), names
 
 
@@ -121,7 +121,7 @@ def examples_of(
             continue
         columns[column] = typed(table[column], column)
         if _is_empty(columns[column]):
-            raise refuse(0, column, "must hold a value in some row, has none", "name the column in `drop`")
+            raise refuse(None, column, "must hold a value in some row, has none", "name the column in `drop`")
     features, categorical = features_of(columns)
     return Examples(features, labels, len(class_names), name, categorical, class_names)
 

@@ -101,8 +101,9 @@ def _filled(values: NDArray[np.float64], groups: NDArray[np.int32]) -> NDArray[n
 def _typed(cells: pa.Table, path: Path, rows: NDArray[np.int64]) -> pa.Table:
     """Labels and numbers as numbers; `rows` are the positions of the cells in the file."""
 
-    def refuse(row: int, column: str, problem: str, do: str) -> DataError:
-        return fault(path, problem, line=line_of(path, LAYOUT, int(rows[row])), column=column, do=do)
+    def refuse(row: int | None, column: str, problem: str, do: str) -> DataError:
+        line = None if row is None else line_of(path, LAYOUT, int(rows[row]))
+        return fault(path, problem, line=line, column=column, do=do)
 
     odd = pc.index(pc.is_in(cells["label"], value_set=pa.array(["0", "1"])), False).as_py()
     if odd >= 0:

@@ -61,8 +61,9 @@ class Csv:
         check_names(layout.columns, label=self.label, named=named, path=path)
         table = delimited.read(path, layout, rows=self.rows)
 
-        def refuse(row: int, column: str, problem: str, do: str) -> DataError:
-            return fault(path, problem, line=line_of(path, layout, row), column=column, do=do)
+        def refuse(row: int | None, column: str, problem: str, do: str) -> DataError:
+            line = None if row is None else line_of(path, layout, row)
+            return fault(path, problem, line=line, column=column, do=do)
 
         def typed(column: pa.ChunkedArray, name: str) -> Column:
             return column.combine_chunks() if name in self.categorical else detect(column, name, refuse)

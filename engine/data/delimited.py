@@ -44,9 +44,8 @@ def first_record(path: Path, *, delimiter: str, quoted: bool) -> tuple[list[str]
 
     Raises: DataError when the file is empty.
     """
-    with reading(path) as file:
-        for line, cells in _records(file, delimiter=delimiter, quoted=quoted):
-            return [cell.strip() for cell in cells], line
+    for line, cells in _records(path, delimiter=delimiter, quoted=quoted):
+        return [cell.strip() for cell in cells], line
     raise fault(path, "is empty")
 
 
@@ -82,8 +81,7 @@ def read(path: Path, layout: Layout, *, rows: int | None) -> pa.Table:
 
 def line_of(path: Path, layout: Layout, row: int) -> int:
     """The physical line, from 1, at which the row with this position, from 0, ends."""
-    with reading(path) as file:
-        return next(islice(_rows(file, layout), row, None))[0]
+    return next(islice(_rows(path, layout), row, None))[0]
 
 
 def _batches(file: BinaryIO, layout: Layout) -> Iterator[pa.RecordBatch]:
@@ -103,16 +101,20 @@ def _text(column: pa.ChunkedArray, missing: tuple[str, ...]) -> pa.ChunkedArray:
     return pc.if_else(pc.is_in(trimmed, value_set=pa.array(missing)), pa.scalar(None, pa.string()), trimmed)
 
 
-def _records(file: BinaryIO, *, delimiter: str, quoted: bool) -> Iterator[tuple[int, list[str]]]:
+def _records(path: Path, *, delimiter: str, quoted: bool) -> Iterator[tuple[int, list[str]]]:
     """The slow pass: (line, cells) of every record that is not blank."""
-    # Bytes that are not UTF-8 stay recognisable as lone surrogates.
-    text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="")
-    reader = csv.reader(text, delimiter=delimiter, quoting=csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE)
-    yield from ((reader.line_num, cells) for cells in reader if cells)
+    with reading(path) as file:
+        # Bytes that are not UTF-8 stay recognisable as lone surrogates.
+        text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="")
+        reader = csv.reader(text, delimiter=delimiter, quoting=csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE)
+        try:
+            yield from ((reader.line_num, cells) for cells in reader if cells)
+        except csv.Error as err:
+            raise fault(path, f"is not a text table ({err})", line=reader.line_num) from err
 
 
-def _rows(file: BinaryIO, layout: Layout) -> Iterator[tuple[int, list[str]]]:
-    records = _records(file, delimiter=layout.delimiter, quoted=layout.quoted)
+def _rows(path: Path, layout: Layout) -> Iterator[tuple[int, list[str]]]:
+    records = _records(path, delimiter=layout.delimiter, quoted=layout.quoted)
     return ((line, cells) for line, cells in records if line > layout.skip)
 
 
@@ -120,13 +122,12 @@ def _located(path: Path, layout: Layout, err: Exception) -> DataError:
     width = len(layout.columns)
     shown = {"\t": "tabs", ",": "commas", " ": "blanks", ";": "semicolons"}.get(layout.delimiter, layout.delimiter)
     found = False
-    with reading(path) as file:
-        for line, cells in _rows(file, layout):
-            found = True
-            if len(cells) != width:
-                problem = f"must have {width} columns separated by {shown}, got {len(cells)}"
-                return fault(path, problem, line=line, do="correct the row or the delimiter")
-            for name, cell in zip(layout.columns, cells, strict=True):
-                if any("\udc80" <= letter <= "\udcff" for letter in cell):
-                    return fault(path, "must be UTF-8 text", line=line, column=name, do="convert the file to UTF-8")
+    for line, cells in _rows(path, layout):
+        found = True
+        if len(cells) != width:
+            problem = f"must have {width} columns separated by {shown}, got {len(cells)}"
+            return fault(path, problem, line=line, do="correct the row or the delimiter")
+        for name, cell in zip(layout.columns, cells, strict=True):
+            if any("\udc80" <= letter <= "\udcff" for letter in cell):
+                return fault(path, "must be UTF-8 text", line=line, column=name, do="convert the file to UTF-8")
     return fault(path, str(err).splitlines()[0]) if found else fault(path, "has no rows")

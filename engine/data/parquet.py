@@ -48,8 +48,8 @@ class Parquet:
         path = existing_file(self.path)
         table = self._read(path)
 
-        def refuse(row: int, column: str, problem: str, do: str) -> DataError:
-            return fault(path, problem, row=row + 1, column=column, do=do)
+        def refuse(row: int | None, column: str, problem: str, do: str) -> DataError:
+            return fault(path, problem, row=None if row is None else row + 1, column=column, do=do)
 
         def typed(column: pa.ChunkedArray, name: str) -> Column:
             if _is_text(column.type) or name in self.categorical:

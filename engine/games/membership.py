@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dpaudit.engine.games.one_run import Artifacts, Hint, OneRunGame, Stage
+from dpaudit.engine.games.one_run import Design, Draw, Hint, OneRunGame, Stage
+from dpaudit.errors import require
 from dpaudit.mechanisms.claim import Relation
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.registry import register
@@ -15,31 +16,40 @@ from dpaudit.registry import register
 @register("game", "membership", source="Steinke et al. (2023), arXiv:2305.08846; arXiv:2511.14084, section 4")
 @dataclass(frozen=True)
 class Membership(OneRunGame):
-    """Interventional: each canary is trained on with probability 1/2; one training a replay.
+    """Interventional: each canary is trained on with probability 1/2; one training has one replay.
 
     Attributes:
-        replays: How often the game is played; each replay trains anew, so 1 is the default.
+        replays: 1: the bits decide the training, so new bits need a new training.
         canaries: How many of the target rows are canaries; None takes all.
+        trainings: How many independent trainings, each with bits of its own, >= 1.
     """
 
     replays: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(
+            self.replays == 1,
+            "a training of the membership game has one replay, since its bits decide what is trained on",
+            do="ask for more `trainings` instead",
+            replays=self.replays,
+        )
 
     @property
     def relation(self) -> Relation:
         """One record is present or absent."""
         return Relation.ADD_REMOVE
 
-    def artifacts(self, stage: Stage, rng: np.random.Generator) -> Artifacts:
+    def design(self, canaries: Examples, rng: np.random.Generator) -> Design:
         """A fair bit for each canary; True = trained on."""
-        return Artifacts(rng.random(len(stage.canaries)) < 0.5)
+        return Design(included=rng.random(len(canaries)) < 0.5)
 
-    def intervene(self, train: Examples, artifacts: Artifacts) -> Examples:
-        """The training data without the canaries whose bit is False."""
-        kept = np.ones(len(train), np.bool_)
-        kept[: len(artifacts.bits)] = artifacts.bits
-        return train.take(kept)
+    def draw(self, stage: Stage, design: Design, rng: np.random.Generator) -> Draw:
+        """The bits the training was designed with."""
+        assert design.included is not None
+        return Draw(design.included)
 
-    def hint(self, stage: Stage, artifacts: Artifacts) -> Hint:
+    def hint(self, stage: Stage, design: Design, draw: Draw) -> Hint:
         """All canaries with their labels."""
         return Hint(np.arange(len(stage.canaries)), stage.canaries.labels)
 
@@ -52,6 +62,7 @@ class ObservationalMembership(OneRunGame):
     Attributes:
         replays: How often bits are drawn for one trained model, >= 1.
         canaries: How many of the target rows are canaries; None takes all.
+        trainings: How many independent trainings, >= 1; their bounds are combined like replays.
     """
 
     @property
@@ -63,16 +74,12 @@ class ObservationalMembership(OneRunGame):
         """One for each canary."""
         return True
 
-    def artifacts(self, stage: Stage, rng: np.random.Generator) -> Artifacts:
+    def draw(self, stage: Stage, design: Design, rng: np.random.Generator) -> Draw:
         """A fair bit for each canary; True shows the training point."""
-        return Artifacts(rng.random(len(stage.canaries)) < 0.5)
+        return Draw(rng.random(len(stage.canaries)) < 0.5)
 
-    def intervene(self, train: Examples, artifacts: Artifacts) -> Examples:
-        """The training data as they are."""
-        return train
-
-    def hint(self, stage: Stage, artifacts: Artifacts) -> Hint:
+    def hint(self, stage: Stage, design: Design, draw: Draw) -> Hint:
         """The canary where the bit is True, else the fresh point, each with its own label."""
         count = len(stage.canaries)
-        points = np.where(artifacts.bits, np.arange(count), count + np.arange(count))
-        return Hint(points, np.where(artifacts.bits, stage.canaries.labels, stage.fresh.labels))
+        points = np.where(draw.bits, np.arange(count), count + np.arange(count))
+        return Hint(points, np.where(draw.bits, stage.canaries.labels, stage.fresh.labels))

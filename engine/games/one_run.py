@@ -1,8 +1,9 @@
 """Games that need one training: many canaries at once, each with its own fair bit.
 
-A one-run game is three pure functions, Algorithm 1's: `artifacts` (the challenger's draws), `intervene` (the training
-data they lead to) and `hint` (what the adversary is shown). Whether a game is observational is not declared: the unit
-that trains compares the data before and after the intervention, and a game that changed it gets one replay a training.
+A one-run game is Algorithm 1 in four pure functions: `design` (those of the challenger's draws that decide the training
+data), `intervene` (the training data they lead to), `draw` (the bits, and what else is drawn after training) and `hint`
+(what the adversary is shown). One training serves as many replays as fresh draws make sense for. Whether a game is
+observational is not declared: the data before and after the intervention are compared (Definition 4).
 
 Source: arXiv:2511.14084, Algorithms 1 and 2, Definition 4.
 """
@@ -10,7 +11,8 @@ Source: arXiv:2511.14084, Algorithms 1 and 2, Definition 4.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,8 +22,9 @@ from numpy.typing import NDArray
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Inputs, Unit
 from dpaudit.engine.games.protocol import AdversaryView, GamePlan, Setting
+from dpaudit.engine.partition import Parts
 from dpaudit.engine.score_table import SCHEMA, probabilities_of, probability_table, score_rows
-from dpaudit.errors import AuditError, SpecError, require
+from dpaudit.errors import SpecError, require
 from dpaudit.mechanisms.claim import Relation
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.protocols import Compute, LabelMechanism, Model
@@ -46,12 +49,25 @@ class Stage:
 
 
 @dataclass(frozen=True, eq=False)
-class Artifacts:
-    """The challenger's draws.
+class Design:
+    """The draws that decide the training data.
 
     Attributes:
-        bits: One fair bit for each canary, shape (m,); True = world 1.
-        labels: Labels drawn from the proxy, shape (m,), for games that draw some.
+        included: Which canaries are trained on, shape (m,); None = all.
+        labels: The labels canaries are trained with, shape (m,); None = their own.
+    """
+
+    included: NDArray[np.bool_] | None = None
+    labels: NDArray[np.int64] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Draw:
+    """The draws of one replay.
+
+    Attributes:
+        bits: One fair bit for each canary, shape (m,); True = world 1, the training label or a member is shown.
+        labels: Labels drawn to be shown in world 0, shape (m,), for games that draw some.
     """
 
     bits: NDArray[np.bool_]
@@ -76,15 +92,18 @@ class OneRunGame(ABC):
     """The fields and the plan all one-run games share.
 
     Attributes:
-        replays: How often the game is played, >= 1.
+        replays: How often bits are drawn for one trained model, >= 1.
         canaries: How many of the target rows are canaries; None takes all.
+        trainings: How many independent trainings, >= 1; their bounds are combined like replays.
     """
 
     replays: int = 100
     canaries: int | None = None
+    trainings: int = 1
 
     def __post_init__(self) -> None:
         require(self.replays >= 1, "replays must be >= 1", replays=self.replays)
+        require(self.trainings >= 1, "trainings must be >= 1", trainings=self.trainings)
         require(self.canaries is None or self.canaries >= 1, "canaries must be >= 1", canaries=self.canaries)
 
     @property
@@ -92,80 +111,100 @@ class OneRunGame(ABC):
     def relation(self) -> Relation:
         """Which neighbouring data sets its two worlds are."""
 
-    @abstractmethod
-    def artifacts(self, stage: Stage, rng: np.random.Generator) -> Artifacts:
-        """The challenger's draws for one replay (line 2)."""
+    def design(self, canaries: Examples, rng: np.random.Generator) -> Design:
+        """The draws that decide the training data; none unless a game makes some."""
+        return Design()
 
     @abstractmethod
-    def intervene(self, train: Examples, artifacts: Artifacts) -> Examples:
-        """The data the mechanism is run on (line 3); the canaries are the first rows of `train`."""
+    def draw(self, stage: Stage, design: Design, rng: np.random.Generator) -> Draw:
+        """The draws of one replay."""
 
     @abstractmethod
-    def hint(self, stage: Stage, artifacts: Artifacts) -> Hint:
-        """What the adversary is shown (line 5)."""
+    def hint(self, stage: Stage, design: Design, draw: Draw) -> Hint:
+        """What the adversary is shown."""
 
     def needs_fresh_points(self) -> bool:
         """Whether held-out points are shown in world 0."""
         return False
 
-    def is_observational(self, stage: Stage, train: Examples) -> bool:
-        """Whether the intervention leaves the data as it is, by trying it on one draw."""
-        return self.intervene(train, self.artifacts(stage, np.random.default_rng(0))).digest == train.digest
+    def intervene(self, train: Examples, design: Design) -> Examples:
+        """The data the mechanism is run on; the canaries are the first rows of `train`."""
+        if design.labels is not None:
+            labels = train.labels.copy()
+            labels[: len(design.labels)] = design.labels
+            train = train.with_(labels=labels)
+        if design.included is not None:
+            kept = np.ones(len(train), np.bool_)
+            kept[: len(design.included)] = design.included
+            train = train.take(kept)
+        return train
+
+    def is_observational(self, target: Examples, seed: Seed) -> bool:
+        """Whether the intervention of this seed leaves the training data as they are (Definition 4)."""
+        return self.intervene(target, self.design(self.canaries_of(target), seed.rng())).digest == target.digest
 
     def plan(self, setting: Setting) -> GamePlan:
         """Reference, trainings, replays.
 
-        Raises: SpecError when the parts the game needs are empty.
+        Raises: SpecError when a part of the data the game needs is empty.
         """
         if setting.proxy is None:
             raise SpecError("this game needs a `proxy`: where the adversary's reference model comes from")
-        if not self.replays_share_a_training(setting):
-            trainings = self.replays
-        else:
-            trainings = 1
-        target, reference, test, validation = (setting.parts.name(part) for part in ("target", "reference", "test", "validation"))
-        names = tuple(name for name in (target, reference, test, validation) if name)
-        observe = Unit(
-            ObserveReference(self, setting.proxy, setting.data, setting.seed.child("reference")),
+        self.fresh_of(setting.parts.test, self.canary_count(setting.parts.target))
+        reference = Unit(
+            ObserveReference(self._once(), setting.proxy, setting.data, setting.seed.child("reference")),
             "reference model",
-            tuple(name for name in (target, reference, test) if name),
+            _names(setting.parts, "target", "reference", "test"),
             resources=setting.resources,
         )
-        units, scores, keys = [observe], [], []
-        count = self.canary_count(setting.parts.target)
-        for training in range(trainings):
-            seed = setting.seed.child("training", training)
-            play_seed = setting.seed.child("replays")
+        units, scores, trainings = [reference], [], []
+        for number in range(self.trainings):
             train = Unit(
-                RunMechanism(self, setting.mechanism, seed, play_seed.child(training), trainings > 1),
-                f"training {training + 1}/{trainings}",
-                names,
-                (observe.key,),
+                RunMechanism(
+                    self._once(),
+                    setting.mechanism,
+                    setting.seed.child("training", number),
+                    self._design_seed(setting, number),
+                ),
+                f"training {number + 1} of {self.trainings}",
+                _names(setting.parts, "target", "test", "validation"),
+                resources=setting.resources,
+            )
+            trainings.append(train.key)
+            plays = self._play_units(setting, number, reference.key, train.key)
+            units += [train, *plays]
+            scores += [play.key for play in plays]
+        observational = self.is_observational(setting.parts.target, self._design_seed(setting, 0))
+        return GamePlan(tuple(units), tuple(scores), tuple(trainings), observational)
+
+    def _play_units(self, setting: Setting, training: int, reference: str, trained: str) -> list[Unit]:
+        step = max(1, min(ROWS_PER_UNIT // self.canary_count(setting.parts.target), -(-self.replays // 2)))
+        offset = training * self.replays
+        return [
+            Unit(
+                PlayReplays(
+                    self._once(),
+                    setting.attack,
+                    self._design_seed(setting, training),
+                    setting.seed.child("replays"),
+                    offset + first,
+                    offset + min(first + step, self.replays),
+                    trained,
+                ),
+                f"replays {offset + first + 1}-{offset + min(first + step, self.replays)}",
+                _names(setting.parts, "target", "test"),
+                (reference, trained),
                 setting.resources,
             )
-            units.append(train)
-            keys.append(train.key)
-            replays = [training] if trainings > 1 else list(range(self.replays))
-            step = max(1, min(ROWS_PER_UNIT // count, -(-len(replays) // 2)))
-            for first in range(0, len(replays), step):
-                chosen = replays[first : first + step]
-                play = Unit(
-                    PlayReplays(self, setting.attack, play_seed, chosen[0], chosen[-1] + 1, train.key),
-                    f"replays {chosen[0] + 1}-{chosen[-1] + 1} of {self.replays}",
-                    tuple(name for name in (target, test) if name),
-                    (observe.key, train.key),
-                    setting.resources,
-                )
-                units.append(play)
-                scores.append(play.key)
-        return GamePlan(tuple(units), tuple(scores), tuple(keys))
+            for first in range(0, self.replays, step)
+        ]
 
-    def replays_share_a_training(self, setting: Setting) -> bool:
-        """One training serves all replays exactly when the game is observational (checked, Definition 4)."""
-        canaries = self.canaries_of(setting.parts.target)
-        uniform = np.tile(np.linspace(0, 1, canaries.classes + 1)[1:], (len(canaries), 1))
-        stage = Stage(canaries, self.fresh_of(setting.parts.test, len(canaries)), uniform)
-        return self.is_observational(stage, setting.parts.target)
+    def _design_seed(self, setting: Setting, training: int) -> Seed:
+        return setting.seed.child("design", training)
+
+    def _once(self) -> OneRunGame:
+        """The game without its numbers of replays and trainings: asking for more reuses what is finished."""
+        return replace(self, replays=1, trainings=1)
 
     def canary_count(self, target: Examples) -> int:
         """How many canaries there are in a target set.
@@ -192,17 +231,14 @@ class OneRunGame(ABC):
         if test is None or len(test) < count:
             have = 0 if test is None else len(test)
             raise SpecError(
-                f"this game shows one fresh point for each canary: the test part must have at least {count} rows, got {have}; "
+                f"this game shows one fresh point a canary: the test part must have at least {count} rows, got {have}; "
                 "give `split.test` a larger share or ask for fewer `canaries`"
             )
         return test.take(np.arange(count))
 
 
-def _stage(game: OneRunGame, target: Examples, test: Examples | None, reference: NDArray[np.float32]) -> Stage:
-    canaries = game.canaries_of(target)
-    fresh = game.fresh_of(test if test is not None else target, len(canaries))
-    proxy = np.cumsum(reference[: len(canaries)], axis=1, dtype=np.float64)
-    return Stage(canaries, fresh, proxy / proxy[:, -1:])
+def _names(parts: Parts, *which: str) -> tuple[str, ...]:
+    return tuple(name for name in (parts.name(part) for part in which) if name)
 
 
 def _part(inputs: Inputs, part: str) -> Examples | None:
@@ -224,7 +260,7 @@ def _queries(game: OneRunGame, inputs: Inputs) -> tuple[Examples, Examples]:
     return canaries, game.fresh_of(test if test is not None else canaries, len(canaries))
 
 
-def _asked(model: Any, canaries: Examples, fresh: Examples) -> NDArray[np.float64]:
+def _ask(model: Any, canaries: Examples, fresh: Examples) -> NDArray[np.float64]:
     at_canaries = model(canaries)
     return np.concatenate([at_canaries, model(fresh)]) if len(fresh) else at_canaries
 
@@ -244,7 +280,7 @@ class ObserveReference:
         predict = self.proxy.predictor(
             reference=_part(inputs, "reference"), data=self.data, seed=self.seed.sequence(), compute=compute
         )
-        return probability_table(_asked(predict, canaries, fresh), {})
+        return probability_table(_ask(predict, canaries, fresh), {})
 
 
 @dataclass(frozen=True)
@@ -255,35 +291,31 @@ class RunMechanism:
         game: Decides the intervention.
         mechanism: What is audited.
         seed: Seed of the training.
-        play_seed: Seed of the replay this training belongs to.
-        intervenes: Whether the plan expects the data to be changed; a surprise is an error.
+        design_seed: Seed of the draws that decide the training data.
     """
 
     game: OneRunGame
     mechanism: Any
     seed: Seed
-    play_seed: Seed
-    intervenes: bool
+    design_seed: Seed
 
     def run(self, inputs: Inputs, compute: Compute) -> pa.Table:
         """Probabilities at every point the adversary may be shown; the model's utility beside them."""
         target, test = _required(inputs, "target"), _part(inputs, "test")
-        stage = _stage(self.game, target, test, probabilities_of(inputs.tables[0]))
-        train = self.game.intervene(target, self.game.artifacts(stage, self.play_seed.rng()))
-        if not self.intervenes and train.digest != target.digest:
-            raise AuditError("the game changed the training data on some draws only; it cannot share one training")
+        canaries, fresh = _queries(self.game, inputs)
+        train = self.game.intervene(target, self.game.design(canaries, self.design_seed.rng()))
         if isinstance(self.mechanism, LabelMechanism):
             released = self._release(target, train)
-            return probability_table(np.eye(target.classes)[released[: len(stage.canaries)]], {})
+            return probability_table(np.eye(target.classes)[released[: len(canaries)]], {})
         model = self.mechanism.fit(
             train, seed=self.seed.sequence(), compute=compute, validation=_part(inputs, "validation")
         )
-        asked = _asked(lambda examples: model.probabilities(examples.features), stage.canaries, stage.fresh)
+        asked = _ask(lambda examples: model.probabilities(examples.features), canaries, fresh)
         return probability_table(asked, utility(model, test) if test is not None else {})
 
     def _release(self, target: Examples, train: Examples) -> NDArray[np.int64]:
         if len(train) != len(target) or self.game.needs_fresh_points():
-            raise SpecError("a label mechanism releases labels, not membership; audit it with the label-inference game")
+            raise SpecError("a label mechanism releases labels, not membership; audit it with a label game")
         released: NDArray[np.int64] = self.mechanism.release(
             train.labels, classes=train.classes, rng=np.random.default_rng(self.seed.sequence())
         )
@@ -302,11 +334,12 @@ def utility(model: Model, test: Examples) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class PlayReplays:
-    """Replays `first` to `last` - 1: fresh bits and draws, the hint, the attack's scores.
+    """Replays `first` to `last` - 1 of one training: fresh bits and draws, the hint, the attack's scores.
 
     Attributes:
         game: What is played.
         attack: The adversary.
+        design_seed: Seed of the draws that decided the training data.
         seed: Each replay's seed is a child of this one.
         first: First replay.
         last: One past the last replay.
@@ -315,6 +348,7 @@ class PlayReplays:
 
     game: OneRunGame
     attack: Any
+    design_seed: Seed
     seed: Seed
     first: int
     last: int
@@ -324,17 +358,24 @@ class PlayReplays:
         """A score table."""
         return pa.Table.from_batches(list(self.batches(inputs)), SCHEMA)
 
-    def batches(self, inputs: Inputs) -> Any:
+    def batches(self, inputs: Inputs) -> Iterator[pa.RecordBatch]:
         """One record batch a replay, one at a time."""
         reference, target = (probabilities_of(table) for table in inputs.tables)
-        stage = _stage(self.game, _required(inputs, "target"), _part(inputs, "test"), reference)
+        canaries, fresh = _queries(self.game, inputs)
+        stage = Stage(canaries, fresh, _cumulative(reference[: len(canaries)]))
+        design = self.game.design(canaries, self.design_seed.rng())
         for replay in range(self.first, self.last):
-            artifacts = self.game.artifacts(stage, self.seed.child(replay).rng())
-            shown = self.game.hint(stage, artifacts)
-            everyone = bool((shown.points == np.arange(len(shown.points))).all())
+            draw = self.game.draw(stage, design, self.seed.child(replay).rng())
+            shown = self.game.hint(stage, design, draw)
+            everyone = len(target) == len(shown.points) and bool((np.diff(shown.points) == 1).all())
             view = AdversaryView(
-                target=target if everyone and len(target) == len(shown.points) else target[shown.points],
-                reference=reference if everyone and len(reference) == len(shown.points) else reference[shown.points],
+                target=target if everyone else target[shown.points],
+                reference=reference if everyone else reference[shown.points],
                 labels=shown.labels,
             )
-            yield score_rows(self.training, replay, artifacts.bits, self.attack.score(view))
+            yield score_rows(self.training, replay, draw.bits, self.attack.score(view))
+
+
+def _cumulative(probabilities: NDArray[np.float32]) -> NDArray[np.float64]:
+    sums = np.cumsum(probabilities, axis=1, dtype=np.float64)
+    return sums / sums[:, -1:]

@@ -71,11 +71,13 @@ class GamePlan:
         units: All of them, each after those it needs.
         scores: Keys of the units whose tables are score tables, in the order of their rows.
         trainings: Keys of the units that ran the mechanism.
+        observational: Whether the training data are left as they are (Definition 4), found by comparing them.
     """
 
     units: tuple[Unit, ...]
     scores: tuple[str, ...]
     trainings: tuple[str, ...]
+    observational: bool
 
 
 class Game(Protocol):

@@ -58,5 +58,7 @@ class TruePosterior:
         Raises: SpecError when the data set does not know its distribution.
         """
         if not hasattr(data, "posterior"):
-            raise SpecError("the true posterior is known for generated data only (gaussian-mixture); use `proxy: model`")
+            raise SpecError(
+                "the true posterior is known for generated data only (gaussian-mixture); use `proxy: model`"
+            )
         return lambda examples: data.posterior(examples.features)

@@ -1,0 +1,188 @@
+"""The command line. Heavy libraries are imported by the verb that needs them: `--help` and `list` answer at once."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+
+import dpaudit
+from dpaudit.errors import AuditError, DataError, InputError, RunError, SpecError, UnknownNameError
+
+FINISHED, VIOLATION, BAD_INPUT, RUN_FAILED = 0, 1, 2, 3
+
+
+class _Verbs(click.Group):
+    """Turns every refusal into one sentence and an exit code."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (InputError, SpecError, DataError, UnknownNameError) as err:
+            _stop(str(err), BAD_INPUT)
+        except (RunError, AuditError) as err:
+            _stop(str(err), RUN_FAILED)
+        except KeyboardInterrupt:
+            _stop("interrupted; what was finished is kept, `dpaudit resume RUN` goes on", RUN_FAILED)
+
+
+def _stop(message: str, code: int) -> NoReturn:
+    click.echo(f"dpaudit: {message}", err=True)
+    sys.exit(code)
+
+
+@click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(dpaudit.__version__, prog_name="dpaudit")
+def main() -> None:
+    """Measures, by experiment, how much a machine-learning system really leaks.
+
+    Exit codes: 0 the run finished, 1 a violation was found (with --fail-on-violation), 2 bad input, 3 the run failed.
+    """
+
+
+def _run_options(command: Callable[..., None]) -> Callable[..., None]:
+    for option in (
+        click.option("--fail-on-violation", is_flag=True, help="Exit with 1 when a bound exceeds its claim."),
+        click.option("--quiet", is_flag=True, help="No progress, only the report."),
+    ):
+        command = option(command)
+    return command
+
+
+@main.command()
+@click.argument("spec", type=click.Path(path_type=Path))
+@click.option("--output", "-o", type=click.Path(path_type=Path), help="Run folder; left out: runs/<name>.")
+@click.option("--seed", type=int, help="Instead of the spec's seed.")
+@_run_options
+def run(spec: Path, output: Path | None, seed: int | None, fail_on_violation: bool, quiet: bool) -> None:
+    """Runs the audits of SPEC (YAML) and reports what they show.
+
+    A run folder that holds finished units of the same work is continued.
+    """
+    _audit(spec, output, seed, fail_on_violation, quiet)
+
+
+@main.command()
+@click.argument("folder", metavar="RUN", type=click.Path(path_type=Path))
+@_run_options
+def resume(folder: Path, fail_on_violation: bool, quiet: bool) -> None:
+    """Goes on with the run in folder RUN: only what is missing is run."""
+    from dpaudit.engine.driver import read_spec
+
+    _audit(read_spec(folder), folder, None, fail_on_violation, quiet)
+
+
+def _audit(spec: Any, output: Path | None, seed: int | None, fail_on_violation: bool, quiet: bool) -> None:
+    from rich.console import Console
+
+    from dpaudit.engine.driver import audit
+    from dpaudit.engine.progress import TerminalProgress
+
+    if quiet:
+        report = audit(spec, output=output, seed=seed)
+    else:
+        with TerminalProgress(Console(stderr=True)) as progress:
+            report = audit(spec, output=output, seed=seed, listeners=[progress])
+    click.echo(str(report))
+    if report.failed:
+        sys.exit(RUN_FAILED)
+    if fail_on_violation and report.violations:
+        sys.exit(VIOLATION)
+
+
+@main.command()
+@click.argument("spec", type=click.Path(path_type=Path))
+@click.option("--seed", type=int, help="Instead of the spec's seed.")
+def plan(spec: Path, seed: int | None) -> None:
+    """Prints every unit SPEC leads to, with its seed and resources; nothing runs."""
+    from dataclasses import replace
+
+    from dpaudit.engine.plan import make_plan
+    from dpaudit.engine.spec import load_spec
+
+    made = load_spec(spec)
+    planned = make_plan(replace(made, seed=seed) if seed is not None else made)
+    click.echo(f"{planned.spec.name}: {len(planned.units)} units, seed {planned.spec.seed}, {planned.spec.run.runner}")
+    for row in planned.table().to_pylist():
+        needs = f"  needs {' '.join(need[:8] for need in row['needs'])}" if row["needs"] else ""
+        seed_of = f"  seed {row['seed']}" if row["seed"] else ""
+        click.echo(f"{row['key'][:8]}  {row['label']:<34} {row['cpus']} CPU {row['gpus']:g} GPU{seed_of}{needs}")
+
+
+@main.command(name="list")
+@click.argument("kind", required=False)
+def list_(kind: str | None) -> None:
+    """Lists mechanisms, models, games, attacks, proxies, estimators, data sets and reproductions.
+
+    KIND narrows it: `dpaudit list estimators`.
+    """
+    from dpaudit.registry import PACKAGES, catalogue, plural
+
+    kinds = {plural(name): name for name in PACKAGES}
+    if kind is not None and kind not in kinds:
+        raise InputError(f"KIND must be one of {', '.join(kinds)}, got {kind!r}")
+    for title, name in kinds.items():
+        if kind in (None, title):
+            click.secho(title, bold=True)
+            for entry in catalogue(name).values():
+                click.echo(f"  {entry.name:<28} {entry.summary}")
+                if kind is not None:
+                    click.echo(f"  {'':<28} [{entry.source}]")
+
+
+@main.command()
+@click.argument("scores", type=click.Path(path_type=Path))
+@click.option("--method", help="An estimator (see `dpaudit list estimators`); left out: by the columns.")
+@click.option("--delta", default=0.0, show_default=True, help="The delta the bound is stated at, in [0, 1).")
+@click.option("--confidence", default=0.95, show_default=True, help="Stated confidence, in (0, 1).")
+@click.option("--selection", help="How the threshold or fraction is chosen: band, grid, split:0.5, fixed:0.01, ...")
+@click.option("--score-column", default="score", show_default=True)
+@click.option("--member-column", default="member", show_default=True)
+def estimate(
+    scores: Path,
+    method: str | None,
+    delta: float,
+    confidence: float,
+    selection: str | None,
+    score_column: str,
+    member_column: str,
+) -> None:
+    """The bound on epsilon that a file of SCORES (CSV or Parquet) made by any software shows.
+
+    Columns `score,member` (member 1 or 0) hold one attack score a row, larger = more likely a member. Columns of
+    counts work too, one bound a row: `tp,fp,tn,fn`, or `guesses,correct,canaries`, or `n1,n0,trials1,trials0`.
+    """
+    from dpaudit.engine.estimate import estimate_file
+
+    for bound in estimate_file(
+        scores,
+        method=method,
+        delta=delta,
+        confidence=confidence,
+        selection=selection,
+        score_column=score_column,
+        member_column=member_column,
+    ):
+        click.echo(str(bound))
+        for note in bound.notes:
+            click.echo(f"  {note}")
+
+
+@main.command()
+@click.argument("folder", metavar="RUN", type=click.Path(path_type=Path))
+@click.option("--fail-on-violation", is_flag=True, help="Exit with 1 when a bound exceeds its claim.")
+def report(folder: Path, fail_on_violation: bool) -> None:
+    """Writes and prints the report of the run in folder RUN anew, from what is finished there; nothing runs."""
+    from dpaudit.engine.driver import report_again
+
+    again = report_again(folder)
+    click.echo(str(again))
+    if fail_on_violation and again.violations:
+        sys.exit(VIOLATION)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,245 @@
+"""From a spec to a report: plan, run, gather, estimate, write."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from dpaudit.actors.backend import Backend, InProcess
+from dpaudit.actors.events import Event, EventKind, EventLog, EventStream, Listener, read_events
+from dpaudit.actors.schedule import Outcome, run_units
+from dpaudit.actors.store import UnitStore
+from dpaudit.actors.unit import Resources
+from dpaudit.engine.build import describe
+from dpaudit.engine.page import write_page
+from dpaudit.engine.plan import Plan, PlannedAudit, make_plan
+from dpaudit.engine.report import AuditResult, Failure, Report, versions
+from dpaudit.engine.score_table import metrics_of
+from dpaudit.engine.spec import Audit, AuditSpec, load_spec, slug
+from dpaudit.engine.tally_table import tallies_of
+from dpaudit.engine.verdict import comparable
+from dpaudit.errors import RunError
+
+
+def audit(
+    spec: AuditSpec | Audit | str | Path | Mapping[str, Any],
+    *,
+    output: str | Path | None = None,
+    listeners: Sequence[Listener] = (),
+    seed: int | None = None,
+) -> Report:
+    """Runs the audits of a spec and reports what they show.
+
+    Args:
+        spec: A spec, one `Audit`, the path of a YAML file, or a mapping like its content.
+        output: The run folder. One that holds finished units of the same work is continued. Left out:
+            `runs/<name>`.
+        listeners: Told of every event while it happens.
+        seed: Overrides the spec's seed.
+    Returns: The report; the same content is in the run folder.
+    Raises: SpecError and DataError for bad input; RunError when the run cannot go on; what is finished is kept.
+    """
+    made = _spec(spec)
+    if seed is not None:
+        made = AuditSpec(made.audits, made.name, seed, made.confidence, made.run)
+    folder = Path(output) if output is not None else Path("runs") / slug(made.name)
+    return run_plan(make_plan(made), folder, listeners)
+
+
+def run_plan(plan: Plan, folder: Path, listeners: Sequence[Listener] = ()) -> Report:
+    """Runs what is not finished yet of a plan, and writes the run folder's files."""
+    began = time.monotonic()
+    _prepare(folder, plan)
+    store = UnitStore(folder / "units")
+    log = EventLog(folder / "events.jsonl")
+    events = EventStream(log, *listeners)
+    try:
+        events.emit(Event(EventKind.STAGE, detail=f"running {len(plan.units)} units"))
+        outcome = _run(plan, store, events)
+        events.emit(Event(EventKind.STAGE, detail="estimating"))
+        report = _report(plan, outcome, store, folder, began)
+        events.emit(Event(EventKind.FINISHED, seconds=time.monotonic() - began))
+    except KeyboardInterrupt:
+        events.emit(Event(EventKind.INTERRUPTED))
+        raise
+    finally:
+        log.close()
+    return report
+
+
+def report_again(folder: Path) -> Report:
+    """Estimates and writes the report of a run folder anew from its finished units; nothing runs.
+
+    Raises: RunError when it is no run folder.
+    """
+    plan = make_plan(read_spec(folder))
+    store = UnitStore(folder / "units")
+    finished = store.finished() & {unit.key for unit in plan.units}
+    failed = store.failures()
+    outcome = Outcome(
+        frozenset(finished),
+        {unit.key: failed.get(unit.key, "not run yet") for unit in plan.units if unit.key not in finished},
+        0,
+    )
+    return _report(plan, outcome, store, folder, time.monotonic())
+
+
+def _report(plan: Plan, outcome: Outcome, store: UnitStore, folder: Path, began: float) -> Report:
+    _gather_scores(plan, outcome, store, folder)
+    counted = Counter(event.kind.value for event in read_events(folder / "events.jsonl"))
+    report = Report(
+        name=plan.spec.name,
+        results=tuple(_estimate(entry, plan, outcome, store) for entry in plan.audits),
+        seed=plan.spec.seed,
+        confidence=plan.spec.confidence,
+        seconds=time.monotonic() - began,
+        ran=outcome.ran,
+        folder=str(folder),
+        spec=plan.spec.to_yaml(),
+        versions=versions(),
+        events=dict(counted),
+    )
+    write_report(report, folder)
+    return report
+
+
+def write_report(report: Report, folder: Path) -> None:
+    """`bounds.json`, `bounds.parquet`, the figures and `report.html`, each written whole and then renamed."""
+    _write(folder / "bounds.json", report.to_json())
+    write_page(report, folder)
+
+
+def read_spec(folder: Path) -> AuditSpec:
+    """The spec a run folder was made from.
+
+    Raises: RunError when it is no run folder.
+    """
+    if not (folder / "spec.yaml").exists():
+        raise RunError(
+            f"{folder} must be a run folder (with spec.yaml in it); `dpaudit run SPEC --output DIR` makes one"
+        )
+    return load_spec(folder / "spec.yaml")
+
+
+def _spec(spec: AuditSpec | Audit | str | Path | Mapping[str, Any]) -> AuditSpec:
+    if isinstance(spec, AuditSpec):
+        return spec
+    return AuditSpec((spec,), name=spec.name) if isinstance(spec, Audit) else load_spec(spec)
+
+
+def _prepare(folder: Path, plan: Plan) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    _write(folder / "spec.yaml", plan.spec.to_yaml())
+    pq.write_table(plan.table(), folder / ".plan.parquet")
+    os.replace(folder / ".plan.parquet", folder / "plan.parquet")
+
+
+def _write(path: Path, text: str) -> None:
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_text(text, encoding="utf-8")
+    os.replace(partial, path)
+
+
+def _run(plan: Plan, store: UnitStore, events: EventStream) -> Outcome:
+    missing = [unit for unit in plan.units if unit.key not in store.finished()]
+    with _backend(plan, len(missing), events) as backend:
+        return run_units(plan.units, backend, store, events)
+
+
+@contextlib.contextmanager
+def _backend(plan: Plan, missing: int, events: EventStream) -> Iterator[Backend]:
+    run = plan.spec.run
+    if run.runner == "in-process" or not missing:
+        yield InProcess(dict(plan.shared))
+        return
+    from dpaudit.cluster.session import ray_session
+
+    with ray_session(run.address):
+        from dpaudit.actors.pool import RayPool
+
+        resources = Resources(run.cpus_per_worker, run.gpus_per_worker)
+        pool = RayPool(dict(plan.shared), resources=resources, workers=run.workers, events=events, most=missing)
+        try:
+            yield pool
+        finally:
+            pool.close()
+
+
+def _gather_scores(plan: Plan, outcome: Outcome, store: UnitStore, folder: Path) -> None:
+    """`scores/<audit>/<part>.parquet` in the order of the plan: the same files whoever ran the units."""
+    for entry in plan.audits:
+        target = folder / "scores" / slug(entry.audit.name)
+        shutil.rmtree(target, ignore_errors=True)
+        for number, key in enumerate(entry.game.scores):
+            if key in outcome.finished:
+                target.mkdir(parents=True, exist_ok=True)
+                _link(Path(store.path(key)), target / f"{number:05d}.parquet")
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)  # the same bytes under a second name: no copy
+    except OSError:
+        shutil.copyfile(source, target)
+
+
+def _estimate(entry: PlannedAudit, plan: Plan, outcome: Outcome, store: UnitStore) -> AuditResult:
+    audit_of = entry.audit
+    keys = {unit.key for unit in entry.game.units} | set(entry.tallies)
+    labels = {unit.key: unit.label for unit in plan.units}
+    failures = tuple(
+        Failure(labels[key], key, error.strip().splitlines()[-1])
+        for key, error in outcome.failed.items()
+        if key in keys
+    )
+    tallies = tallies_of(store.read(key) for key in entry.tallies if key in outcome.finished)
+    metrics = [metrics_of(store.read(key)) for key in entry.game.trainings if key in outcome.finished]
+    return AuditResult(
+        name=audit_of.name,
+        mechanism=in_words(audit_of.mechanism),
+        game="; ".join(
+            f"{kind} {in_words(part)}"
+            for kind, part in (
+                ("game", audit_of.game),
+                ("attack", audit_of.attack),
+                ("proxy", audit_of.proxy),
+                ("estimator", audit_of.estimator),
+            )
+            if part is not None
+        ),
+        claimed=audit_of.promised(),
+        compared=comparable(audit_of.promised(), audit_of.game.relation),
+        bound=audit_of.estimator.bound(tallies) if tallies else None,
+        metrics={name: float(np.mean([one[name] for one in metrics])) for name in (metrics[0] if metrics else {})},
+        rows=dict(entry.rows),
+        data=entry.data_name,
+        units=(len(keys & outcome.finished), len(keys)),
+        observational=entry.game.observational,
+        failures=failures,
+        curve=audit_of.estimator.curve(tallies) if tallies else {},
+    )
+
+
+def in_words(value: Any) -> str:
+    """A part of an audit as `name(field=value, ...)`, defaults left out."""
+    words = describe(value)
+    return _call(words) if isinstance(words, Mapping) else str(words)
+
+
+def _call(words: Mapping[str, Any]) -> str:
+    fields = ", ".join(
+        f"{key}={_call(value) if isinstance(value, Mapping) else value}"
+        for key, value in words.items()
+        if key != "name"
+    )
+    name = words.get("name", "")
+    return f"{name}({fields})" if fields else str(name)

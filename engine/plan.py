@@ -1,0 +1,174 @@
+"""From a spec to a plan: every unit with its key, seed and resources. Nothing runs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from dpaudit.actors.seed import Seed
+from dpaudit.actors.unit import Inputs, Resources, Unit
+from dpaudit.engine.games.protocol import GamePlan, Setting
+from dpaudit.engine.partition import Parts
+from dpaudit.engine.score_table import SCHEMA
+from dpaudit.engine.spec import Audit, AuditSpec
+from dpaudit.engine.tally_table import tally_table
+from dpaudit.estimators.scores import Scores
+from dpaudit.mechanisms.examples import Examples
+from dpaudit.mechanisms.protocols import Compute
+
+
+@dataclass(frozen=True)
+class PlannedAudit:
+    """One audit and the keys of its units.
+
+    Attributes:
+        audit: What was asked for.
+        game: The game's units.
+        tallies: Keys of the units that count, in the order of the score table.
+        rows: How many rows each part of the data has.
+        data_name: What the data are, in words.
+    """
+
+    audit: Audit
+    game: GamePlan
+    tallies: tuple[str, ...]
+    rows: tuple[tuple[str, int], ...]
+    data_name: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All units of a run.
+
+    Attributes:
+        spec: What it was made from.
+        units: Each after those it needs; a unit two audits share is listed once.
+        audits: What belongs to which audit.
+        shared: The large inputs by name.
+    """
+
+    spec: AuditSpec
+    units: tuple[Unit, ...]
+    audits: tuple[PlannedAudit, ...]
+    shared: dict[str, Examples] = field(repr=False)
+
+    def table(self) -> pa.Table:
+        """One row a unit: key, label, task, seed, needs, CPUs, GPUs."""
+        seeds = [str(getattr(unit.task, "seed", "")) for unit in self.units]
+        return pa.table(
+            {
+                "key": [unit.key for unit in self.units],
+                "label": [unit.label for unit in self.units],
+                "task": [type(unit.task).__name__ for unit in self.units],
+                "seed": seeds,
+                "needs": pa.array([list(unit.needs) for unit in self.units], pa.list_(pa.string())),
+                "cpus": [unit.resources.cpus for unit in self.units],
+                "gpus": [unit.resources.gpus for unit in self.units],
+            }
+        )
+
+
+def make_plan(spec: AuditSpec) -> Plan:
+    """Loads the data (its content is part of every key) and plans every audit.
+
+    Raises: DataError, SpecError.
+    """
+    loaded: dict[str, Examples] = {}
+    divided: dict[str, Parts] = {}
+    shared: dict[str, Examples] = {}
+    units: dict[str, Unit] = {}
+    planned = []
+    for audit in spec.audits:
+        source = repr(audit.data)
+        if source not in loaded:
+            loaded[source] = audit.data.load(seed=spec.seed)
+        division = f"{source} {audit.split}"
+        if division not in divided:  # audits of one division share its rows, its reference model and its digests
+            divided[division] = audit.split.divide(loaded[source], Seed(spec.seed).child("split").rng())
+        parts = divided[division]
+        shared |= parts.shared()
+        entry, own = _plan_audit(spec, audit, parts)
+        units |= {unit.key: unit for unit in own}
+        planned.append(entry)
+    return Plan(spec, tuple(units.values()), tuple(planned), shared)
+
+
+def _plan_audit(spec: AuditSpec, audit: Audit, parts: Parts) -> tuple[PlannedAudit, list[Unit]]:
+    resources = Resources(spec.run.cpus_per_worker, spec.run.gpus_per_worker)
+    setting = Setting(audit.mechanism, audit.proxy, audit.attack, audit.data, parts, Seed(spec.seed), resources)
+    game: GamePlan = audit.game.plan(setting)
+    if spec.run.keep_scores:
+        units = list(game.units)
+        tallies = [_tally_unit(audit, unit, resources) for unit in units if unit.key in game.scores]
+        units += tallies
+    else:
+        units = [unit for unit in game.units if unit.key not in game.scores]
+        tallies = [_fused(audit, unit) for unit in game.units if unit.key in game.scores]
+        units += tallies
+        game = dataclasses.replace(game, units=tuple(units), scores=())
+    rows = tuple((part, len(getattr(parts, part))) for part in ("target", "reference", "test", "validation"))
+    return PlannedAudit(audit, game, tuple(unit.key for unit in tallies), rows, parts.target.name), units
+
+
+def _tally_unit(audit: Audit, scores: Unit, resources: Resources) -> Unit:
+    return Unit(Tally(audit.estimator), f"counting {scores.label}", needs=(scores.key,), resources=resources)
+
+
+def _fused(audit: Audit, scores: Unit) -> Unit:
+    return dataclasses.replace(
+        scores, task=PlayAndTally(scores.task, audit.estimator), key="", label=f"{scores.label}, counted"
+    )
+
+
+@dataclass(frozen=True)
+class Tally:
+    """Counts the scores of one unit, replay by replay."""
+
+    estimator: Any
+
+    def run(self, inputs: Inputs, compute: Compute) -> pa.Table:
+        """One row a replay."""
+        return tally_table(self.estimator.tally(scores) for scores in by_replay(inputs.tables[0]))
+
+
+@dataclass(frozen=True)
+class PlayAndTally:
+    """Plays replays and counts each at once; the scores are not kept."""
+
+    play: Any
+    estimator: Any
+
+    def run(self, inputs: Inputs, compute: Compute) -> pa.Table:
+        """One row a replay."""
+        return tally_table(
+            self.estimator.tally(scores)
+            for batch in self.play.batches(inputs)
+            for scores in by_replay(pa.Table.from_batches([batch], SCHEMA))
+        )
+
+
+def by_replay(table: pa.Table) -> Iterable[Scores]:
+    """The score table one replay at a time, in order; rows of a replay are together."""
+    replays = table.column("replay").to_numpy()
+    cuts = np.flatnonzero(np.diff(replays)) + 1
+    for first, last in zip([0, *cuts], [*cuts, len(replays)], strict=True):
+        part = table.slice(first, last - first)
+        yield Scores(
+            score=part.column("score").to_numpy().astype(np.float64),
+            truth=part.column("truth").to_numpy(),
+            replay=int(replays[first]),
+            canary=part.column("canary").to_numpy().astype(np.int64),
+        )
+
+
+def unit_counts(units: Sequence[Unit]) -> dict[str, int]:
+    """How many units there are of each task."""
+    counts: dict[str, int] = {}
+    for unit in units:
+        counts[type(unit.task).__name__] = counts.get(type(unit.task).__name__, 0) + 1
+    return counts

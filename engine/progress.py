@@ -1,0 +1,82 @@
+"""Progress on the terminal, from the event stream."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from dpaudit.actors.events import Event, EventKind
+
+
+class TerminalProgress:
+    """A bar of units done, running and failed, with rate and time left; on a pipe, a line now and then."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._bar = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=28),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[state]}"),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+        )
+        self._task = self._bar.add_task("planning", total=None, state="")
+        self._total = self._done = self._failed = self._running = self._cached = 0
+        self._began = self._last_line = time.monotonic()
+
+    def __enter__(self) -> TerminalProgress:
+        if self._console.is_terminal:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+
+    def __call__(self, event: Event) -> None:
+        """Takes one event."""
+        match event.kind:
+            case EventKind.STAGE:
+                self._bar.update(self._task, description=event.detail)
+            case EventKind.UNITS_PLANNED:
+                self._total = event.count
+            case EventKind.UNIT_CACHED:
+                self._cached += 1
+            case EventKind.UNIT_STARTED:
+                self._running += 1
+            case EventKind.UNIT_DONE:
+                self._running -= 1
+                self._done += 1
+            case EventKind.UNIT_FAILED | EventKind.UNIT_SKIPPED:
+                self._running -= event.kind is EventKind.UNIT_FAILED
+                self._failed += 1
+                self._console.print(
+                    f"failed: {event.label}: {event.detail.strip().splitlines()[-1]}", style="red", markup=False
+                )
+            case EventKind.UNIT_RETRIED | EventKind.WORKER_LOST:
+                self._running -= 1
+                what = "worker lost during" if event.kind is EventKind.WORKER_LOST else "retrying"
+                self._console.print(f"{what} {event.label} (attempt {event.attempt})", style="yellow", markup=False)
+            case _:
+                pass
+        finished = self._done + self._cached + self._failed
+        self._bar.update(self._task, total=self._total or None, completed=finished, state=self._state())
+        if not self._console.is_terminal and time.monotonic() - self._last_line > 15:
+            self._last_line = time.monotonic()
+            self._console.print(f"{finished} of {self._total} units, {self._state()}", markup=False)
+
+    def _state(self) -> str:
+        seconds = max(time.monotonic() - self._began, 1e-9)
+        rate = self._done / seconds
+        left = self._total - self._done - self._cached - self._failed
+        parts = [f"{self._running} running", f"{self._failed} failed"]
+        if self._done:
+            parts.append(f"{rate:.2g}/s, {left / rate:.0f} s left")
+        return ", ".join(parts)
