@@ -19,7 +19,7 @@ Column: TypeAlias = "NDArray[np.float64] | pa.Array"
 """Numbers (NaN where missing) or an Arrow array of strings (null where missing)."""
 
 Refuse: TypeAlias = Callable[[int | None, str, str, str], DataError]
-"""(row from 0 or None for the whole column, column, problem, what to do) to the error that names the place in the file."""
+"""(row from 0 or None for all, column, problem, what to do) to the error that names the place in the file."""
 
 NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
 MOSTLY = 0.9
