@@ -8,7 +8,7 @@ A mechanism, game, attack, proxy, estimator or data set is one file that registe
         \"\"\"Keeps a label with probability e^eps / (e^eps + K - 1), else draws another one.\"\"\"
 
 The catalogue is read from the source text, so listing every name imports nothing, and `load` imports the one file
-    """Keeps a label with probability e^eps / (e^eps + K - 1), else draws another one."""
+that is asked for. Other packages add theirs through entry points of the group `dpaudit.<kind>s`.
 """
 
 from __future__ import annotations
