@@ -1,0 +1,379 @@
+"""Label-private learners: what they release, to whom it can be traced, and what they do with it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from numpy.random import SeedSequence
+from numpy.typing import NDArray
+from scipy.stats import binom, chi2
+
+from dpaudit.errors import InputError
+from dpaudit.mechanisms.claim import Claim
+from dpaudit.mechanisms.examples import Examples, Features
+from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
+from dpaudit.mechanisms.labels.rr_leaky import LeakyRandomizedResponse
+from dpaudit.mechanisms.learners.domain_prior import (
+    LP1STDomainPrior,
+    LP1STOutOfDomainPrior,
+    discrete_laplace,
+    nearest_centres,
+    noisy_class_shares,
+)
+from dpaudit.mechanisms.learners.embedders import Embedder, Numbers, PrincipalComponents, RandomConvolutions
+from dpaudit.mechanisms.learners.lp_1st import LP1ST, LP1STNoiseCorrection, corrected
+from dpaudit.mechanisms.learners.lp_2st import LP2ST
+from dpaudit.mechanisms.learners.non_private import NonPrivate
+from dpaudit.mechanisms.learners.pate import PATE
+from dpaudit.mechanisms.learners.planted import LP1STDomainPriorUncharged, LP1STDrawnAgain
+from dpaudit.mechanisms.learners.released_labels import ReleasedLabels
+from dpaudit.mechanisms.models.catboost import CatBoost
+from dpaudit.mechanisms.protocols import Compute, Learner, Model
+
+FALSE_FAILURE = 1e-9  # of each chi-square or binomial check below
+SEED, ONE = SeedSequence(21), Compute(threads=1)
+
+Answer = Callable[[Features], NDArray[np.float64]]
+
+
+@dataclass(frozen=True)
+class Answering:
+    """A model that answers as it was told."""
+
+    answer: Answer
+
+    def probabilities(self, features: Features) -> NDArray[np.float64]:
+        return self.answer(features)
+
+
+@dataclass(frozen=True)
+class Noting:
+    """A trainer that notes what it was given; its models answer as they were told."""
+
+    answer: Answer = lambda features: np.full((len(features), 2), 0.5)
+    seen: list[Examples] = field(default_factory=list)
+    validations: list[Examples | None] = field(default_factory=list)
+
+    def fit(
+        self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None
+    ) -> Model:
+        self.seen.append(train)
+        self.validations.append(validation)
+        return Answering(self.answer)
+
+
+def numbered(labels: NDArray[np.int64], classes: int = 2) -> Examples:
+    """Examples whose only feature is their row number."""
+    return Examples(np.arange(len(labels), dtype=np.float32)[:, None], labels, classes)
+
+
+def rows(examples: Examples) -> NDArray[np.int64]:
+    assert not isinstance(examples.features, pa.Table)
+    return examples.features[:, 0].astype(np.int64)
+
+
+def plausible(count: int, trials: int, probability: float) -> bool:
+    low, high = binom.ppf([FALSE_FAILURE / 2, 1 - FALSE_FAILURE / 2], trials, probability)
+    return bool(low <= count <= high)
+
+
+def trained_on(learner: Any, examples: Examples, seed: SeedSequence = SEED) -> list[Examples]:
+    """What the learner's trainer got to see, training by training."""
+    learner.fit(examples, seed=seed, compute=ONE)
+    return list(learner.model.seen)
+
+
+LEARNERS: list[Callable[[Any], Learner]] = [
+    lambda model: NonPrivate(model),
+    lambda model: ReleasedLabels(LeakyRandomizedResponse(1.0), model),
+    lambda model: LP1ST(1.0, model),
+    lambda model: LP1STNoiseCorrection(1.0, model),
+    lambda model: LP1STDomainPrior(1.0, clusters=5, model=model),
+    lambda model: LP2ST(1.0, model=model),
+    lambda model: LP2ST(1.0, (0.5, 0.3, 0.2), 0.5, True, model),
+    lambda model: PATE(1.0, teachers=4, queries=50, model=model),
+    lambda model: LP1STDrawnAgain(1.0, model),
+]
+
+
+@pytest.mark.parametrize("make", LEARNERS)
+def test_every_learner_trains_a_model_again_from_the_same_seed(make: Callable[[Any], Learner]) -> None:
+    """Also from the very same seed object: nothing remembers how often it was asked."""
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(300, 3)).astype(np.float32)
+    examples = Examples(features, (features[:, 0] > 0).astype(np.int64), 2)
+    learner, validation = make(CatBoost(iterations=3, depth=2)), examples.take(np.arange(40))
+    assert isinstance(learner, Learner)
+    seed = SeedSequence(5)
+    one, again = (
+        learner.fit(examples, seed=seed, compute=ONE, validation=validation).probabilities(features) for _ in range(2)
+    )
+    np.testing.assert_array_equal(one, again)
+    assert one.shape == (300, 2)
+    trainer = Noting()
+    make(trainer).fit(examples, seed=seed, compute=ONE, validation=validation)
+    assert all(given is validation for given in trainer.validations)
+
+
+def test_the_non_private_learner_sees_all_and_claims_nothing() -> None:
+    labels = np.arange(50) % 2
+    learner = NonPrivate(Noting())
+    assert (trained_on(learner, numbered(labels))[0].labels == labels).all()
+    assert learner.claim() == Claim(math.inf)
+
+
+def test_lp_1st_learns_from_one_randomised_response() -> None:
+    labels, epsilon = np.arange(40_000) % 4, 1.3
+    learner = LP1ST(epsilon, Noting())
+    (seen,) = trained_on(learner, numbered(labels, 4))
+    assert learner.claim() == Claim(epsilon)
+    assert (rows(seen) == np.arange(40_000)).all()
+    assert plausible(int((seen.labels == labels).sum()), len(labels), RandomizedResponse(epsilon).keep(4))
+    other = trained_on(LP1ST(epsilon, Noting()), numbered(labels, 4), SeedSequence(22))[0]
+    assert (other.labels != seen.labels).any()
+
+
+def test_released_labels_claim_what_their_mechanism_claims() -> None:
+    learner = ReleasedLabels(LeakyRandomizedResponse(1.0), Noting())
+    labels = np.zeros(40_000, np.int64)
+    (seen,) = trained_on(learner, numbered(labels))
+    assert learner.claim() == Claim(1.0)
+    assert plausible(int((seen.labels == 0).sum()), 40_000, RandomizedResponse(3.0).keep(2))
+
+
+# Noise correction
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 8.0])
+def test_correction_is_the_published_formula_for_two_classes(epsilon: float) -> None:
+    p = np.linspace(0, 1, 101)
+    expected = np.clip(((1 + math.exp(epsilon)) * p - 1) / (math.exp(epsilon) - 1), 0, 1)
+    found = corrected(np.stack([1 - p, p], axis=1), epsilon)
+    np.testing.assert_allclose(found[:, 1], expected, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(found.sum(axis=1), 1, rtol=1e-12)
+
+
+@pytest.mark.parametrize("classes", [2, 3, 10])
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 8.0])
+def test_correction_inverts_randomised_response(classes: int, epsilon: float) -> None:
+    true = np.random.default_rng(0).dirichlet(np.ones(classes), size=100)
+    noisy = true @ RandomizedResponse(epsilon).transition(classes)
+    np.testing.assert_allclose(corrected(noisy, epsilon), true, rtol=0, atol=1e-12)
+
+
+def test_corrected_rows_are_distributions_even_where_they_are_cut() -> None:
+    """(.9, .1, 0) at epsilon 1: T^-1 gives (q (1 + 2f) - f) / (1 - f), f = 1/e; the last entry is cut to 0."""
+    f = math.exp(-1)
+    first, second = (0.9 * (1 + 2 * f) - f) / (1 - f), (0.1 * (1 + 2 * f) - f) / (1 - f)
+    assert first > 1
+    assert second < 0
+    np.testing.assert_array_equal(corrected(np.array([[0.9, 0.1, 0.0]]), 1.0), [[1.0, 0.0, 0.0]])
+    raw = np.random.default_rng(1).dirichlet(np.ones(5), size=1000)
+    found = corrected(raw, 0.3)
+    assert (found >= 0).all()
+    np.testing.assert_allclose(found.sum(axis=1), 1, rtol=1e-12)
+
+
+def test_the_learner_corrects_its_model() -> None:
+    trainer = Noting(lambda features: np.tile([0.6, 0.4], (len(features), 1)))
+    plain, repaired = LP1ST(1.0, trainer), LP1STNoiseCorrection(1.0, trainer)
+    examples = numbered(np.arange(100) % 2)
+    model = repaired.fit(examples, seed=SEED, compute=ONE)
+    plain.fit(examples, seed=SEED, compute=ONE)
+    assert (trainer.seen[0].labels == trainer.seen[1].labels).all()
+    np.testing.assert_array_equal(model.probabilities(examples.features), corrected(np.tile([0.6, 0.4], (100, 1)), 1.0))
+    assert repaired.claim() == plain.claim() == Claim(1.0)
+
+
+# Domain prior
+
+
+@pytest.mark.parametrize("rate", [0.0125, 0.5, 3.0])
+def test_discrete_laplace_follows_its_law(rate: float) -> None:
+    """Chi-square on values from -m to m with both tails joined, each expected at least 25 times."""
+    drawn = discrete_laplace(rate, (100_000,), np.random.default_rng(0))
+    share = math.tanh(rate / 2)  # (1 - e^-rate) / (1 + e^-rate), the mass of 0
+    largest = int(math.log(100_000 * share / 25) / rate)
+    values = np.arange(-largest, largest + 1)
+    expected = 100_000 * share * np.exp(-rate * np.abs(values))
+    inside = np.abs(drawn) <= largest
+    counts = np.append(np.bincount(drawn[inside] + largest, minlength=len(values)), (~inside).sum())
+    expected = np.append(expected, 100_000 - expected.sum())
+    assert ((counts - expected) ** 2 / expected).sum() < chi2.isf(FALSE_FAILURE, len(expected) - 1)
+
+
+def test_noisy_counts_of_one_changed_label_stay_within_epsilon() -> None:
+    """By enumeration: counts (3, 1) against (2, 2), noise e^(-|t| eps / 2) on each; the worst odds are e^eps."""
+    epsilon, outputs = 0.8, np.arange(-40, 45)
+    one, other = (
+        np.add.outer(-np.abs(outputs - first), -np.abs(outputs - second)) * epsilon / 2
+        for first, second in ((3, 1), (2, 2))
+    )
+    assert np.abs(one - other).max() == pytest.approx(epsilon, rel=1e-12)
+
+
+def test_class_shares_are_the_true_ones_without_noise_and_equal_where_nothing_is_left() -> None:
+    cluster, labels = np.array([0, 0, 0, 0, 1, 2]), np.array([0, 0, 0, 1, 2, 1])
+    shares = noisy_class_shares(cluster, labels, 3, 200.0, np.random.default_rng(0))
+    np.testing.assert_array_equal(shares, [[0.75, 0.25, 0], [0, 0, 1], [0, 1, 0]])
+    empty = noisy_class_shares(np.array([1]), np.array([2]), 3, 200.0, np.random.default_rng(0))
+    np.testing.assert_allclose(empty[0], 1 / 3, rtol=1e-15)
+    drowned = noisy_class_shares(np.arange(500), np.zeros(500, np.int64), 3, 0.01, np.random.default_rng(0))
+    assert np.isfinite(drowned).all()
+    np.testing.assert_allclose(drowned.sum(axis=1), 1, rtol=1e-12)
+
+
+def test_the_prior_s_cost_is_taken_from_the_labels() -> None:
+    """Balanced classes in one cluster: k* = 2, so labels are kept with e^(eps - eps_p) / (1 + e^(eps - eps_p)).
+
+    The same count is no draw of the uncharged learner's rate: the planted defect is visible.
+    """
+    labels = np.arange(40_000) % 2
+    kept = {}
+    for make in (LP1STDomainPrior, LP1STDomainPriorUncharged):
+        (seen,) = trained_on(make(2.0, 1.0, clusters=1, model=Noting()), numbered(labels))
+        kept[make] = int((seen.labels == labels).sum())
+        assert make(2.0, 1.0).claim() == Claim(2.0)
+    assert plausible(kept[LP1STDomainPrior], 40_000, RandomizedResponse(1.0).keep(2))
+    assert plausible(kept[LP1STDomainPriorUncharged], 40_000, RandomizedResponse(2.0).keep(2))
+    assert not plausible(kept[LP1STDomainPrior], 40_000, RandomizedResponse(2.0).keep(2))
+    with pytest.raises(InputError, match="epsilon must be greater than prior_epsilon"):
+        LP1STDomainPrior(0.05)
+
+
+@pytest.mark.parametrize(("epsilon", "distinct"), [(1.0, 1), (2.0, 1), (8.0, 2)])
+def test_three_percent_clicks_leave_no_label_at_small_epsilon(epsilon: float, distinct: int) -> None:
+    """Why the paper's table 2 has no result there. The noise moves the shares of 20,000 rows far less than needed."""
+    labels = (np.arange(20_000) % 100 < 3).astype(np.int64)
+    (seen,) = trained_on(LP1STDomainPrior(epsilon, clusters=1, model=Noting()), numbered(labels))
+    assert len(set(seen.labels)) == distinct
+
+
+def test_clusters_may_be_the_values_of_a_column() -> None:
+    """At epsilon 30 the shares and the labels are all but exact, and each group has labels of its own."""
+    names = np.array(["a", "b", None], dtype=object)[np.arange(600) % 3]
+    labels = np.where(names == "a", 0, np.where(names == "b", 1, 2)).astype(np.int64)
+    data = Examples(pa.table({"x": np.zeros(600), "group": pa.array(names)}), labels, 3, categorical=("group",))
+    learner = LP1STDomainPrior(30.0, 15.0, group_by="group", model=Noting())
+    assert (trained_on(learner, data)[0].labels == labels).all()
+    # Each group has one label, of which its prior is sure: k* = 1, and the labels are answered from the prior alone.
+    small = LP1STDomainPrior(15.001, 15.0, group_by="group", model=Noting())
+    assert (trained_on(small, data)[0].labels == labels).all()
+    with pytest.raises(InputError, match="group_by must be one of the categorical columns"):
+        LP1STDomainPrior(1.0, group_by="x", model=Noting()).fit(data, seed=SEED, compute=ONE)
+
+
+def test_k_means_finds_clusters_that_are_there_and_numbers_them_without_gaps() -> None:
+    rng = np.random.default_rng(0)
+    centre = rng.integers(3, size=300)
+    vectors = 100 * np.eye(3)[centre] + rng.normal(size=(300, 3))
+    found = nearest_centres(vectors, 3, SEED)
+    assert len({(c, f) for c, f in zip(centre, found, strict=True)}) == 3
+    assert set(nearest_centres(np.repeat([[0.0], [1.0]], 5, axis=0), 50, SEED)) == {0, 1}
+    np.testing.assert_array_equal(found, nearest_centres(vectors, 3, SEED))
+
+
+@pytest.mark.parametrize("embedder", [Numbers(), PrincipalComponents(4), RandomConvolutions(6, 3)])
+def test_embeddings_are_finite_and_repeatable(embedder: Embedder) -> None:
+    pictures = np.random.default_rng(0).random((40, 2, 8, 8)).astype(np.float32)
+    found = embedder.embed(pictures, ())
+    assert isinstance(embedder, Embedder)
+    assert found.shape == (40, {Numbers: 128, PrincipalComponents: 4, RandomConvolutions: 24}[type(embedder)])
+    assert np.isfinite(found).all()
+    np.testing.assert_array_equal(found, embedder.embed(pictures, ()))
+
+
+def test_numbers_are_standardised_and_missing_ones_are_the_mean() -> None:
+    data = pa.table({"x": [1.0, None, 3.0], "c": ["a", "b", "c"], "same": [2.0, 2.0, 2.0]})
+    np.testing.assert_allclose(Numbers().embed(data, ("c",)), [[-1, 0], [0, 0], [1, 0]])
+    with pytest.raises(InputError, match="needs a numeric column"):
+        Numbers().embed(data.select(["c"]), ("c",))
+    with pytest.raises(InputError, match="needs images"):
+        RandomConvolutions().embed(data, ("c",))
+
+
+def test_the_out_of_domain_prior_embeds_pictures() -> None:
+    pictures = np.random.default_rng(0).random((60, 1, 6, 6)).astype(np.float32)
+    learner = LP1STOutOfDomainPrior(1.0, clusters=4, model=Noting())
+    assert learner.prior_epsilon == 0.025
+    (seen,) = trained_on(learner, Examples(pictures, np.arange(60) % 2, 2))
+    assert len(seen) == 60
+
+
+# Stages
+
+
+def test_lp_2st_answers_each_label_once() -> None:
+    """The second half's by a model sure of class 1, k* = 1; the first half's, unchanged, by randomised response."""
+    labels = np.zeros(20_000, np.int64)
+    sure = Noting(lambda features: np.tile([0.0, 1.0], (len(features), 1)))
+    first, last = trained_on(LP2ST(1.0, model=sure), numbered(labels))
+    assert (len(first), len(last)) == (10_000, 20_000)
+    assert (rows(last) == np.arange(20_000)).all()
+    assert (last.labels[rows(first)] == first.labels).all()
+    assert plausible(int((first.labels == 0).sum()), 10_000, RandomizedResponse(1.0).keep(2))
+    assert (np.delete(last.labels, rows(first)) == 1).all()
+
+
+def test_an_undecided_prior_makes_every_stage_randomised_response() -> None:
+    labels = np.arange(40_000) % 2
+    _, last = trained_on(LP2ST(1.0, model=Noting()), numbered(labels))
+    assert plausible(int((last.labels == labels).sum()), 40_000, RandomizedResponse(1.0).keep(2))
+
+
+def test_stages_grow_by_their_shares_in_random_order() -> None:
+    seen = trained_on(LP2ST(1.0, (0.5, 0.3, 0.2), model=Noting()), numbered(np.zeros(1000, np.int64)))
+    assert [len(stage) for stage in seen] == [500, 800, 1000]
+    assert set(rows(seen[0])) < set(rows(seen[1])) < set(rows(seen[2]))
+    assert (rows(seen[0]) != np.arange(500)).any()
+    for bad in ((), (0.5, 0.4), (1.2, -0.2)):
+        with pytest.raises(InputError, match="shares must be > 0 and sum to 1"):
+            LP2ST(1.0, bad)
+
+
+def test_temperature_sharpens_the_prior() -> None:
+    """Probabilities (.6, .4) at epsilon 1: k* = 2 as they are, since .6 < e/(1+e) = .731.
+
+    At T = .4 they are .6^2.5 : .4^2.5 = .734 : .266, so k* = 1.
+    """
+    unsure = lambda features: np.tile([0.6, 0.4], (len(features), 1))  # noqa: E731
+    labels = np.ones(1000, np.int64)
+    second = {}
+    for temperature in (1.0, 0.4):
+        first, last = trained_on(LP2ST(1.0, temperature=temperature, model=Noting(unsure)), numbered(labels))
+        second[temperature] = np.delete(last.labels, rows(first))
+    assert set(second[1.0]) == {0, 1}
+    assert set(second[0.4]) == {0}
+
+
+def test_tiny_temperatures_do_not_lose_the_prior() -> None:
+    unsure = lambda features: np.tile([0.2, 0.5, 0.3], (len(features), 1))  # noqa: E731
+    learner = LP2ST(1.0, temperature=1e-4, model=Noting(unsure))
+    first, last = trained_on(learner, numbered(np.zeros(100, np.int64), 3))
+    assert (np.delete(last.labels, rows(first)) == 1).all()
+
+
+def test_unlikely_labels_of_earlier_stages_are_dropped() -> None:
+    """k* = 1 in stage 2, so of stage 1 only the examples released as class 1 are left."""
+    sure = Noting(lambda features: np.tile([0.1, 0.9], (len(features), 1)))
+    first, last = trained_on(LP2ST(0.5, drop_unlikely=True, model=sure), numbered(np.zeros(1000, np.int64)))
+    assert set(first.labels) == {0, 1}
+    assert len(last) == 500 + int((first.labels == 1).sum())
+    assert (last.labels == 1).all()
+
+
+def test_labels_drawn_again_are_independent_draws_on_the_same_examples() -> None:
+    """Both draws keep a label with probability keep^2; the pair of them costs twice the claim."""
+    labels = np.zeros(40_000, np.int64)
+    learner = LP1STDrawnAgain(1.0, Noting())
+    (seen,) = trained_on(learner, numbered(labels))
+    first, second = seen.labels.reshape(2, -1)
+    assert (rows(seen).reshape(2, -1) == np.arange(40_000)).all()
+    assert plausible(int(((first == 0) & (second == 0)).sum()), 40_000, RandomizedResponse(1.0).keep(2) ** 2)
+    assert learner.claim() == Claim(1.0)
