@@ -15,7 +15,7 @@ Steinke, Nasr and Jagielski (2023), arXiv:2305.08846; Mahloujifar et al. (2025).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, TypeAlias, overload
+from typing import Any, Literal, TypeAlias, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -237,7 +237,7 @@ def _binomial_p_value(n: Ints, k: Ints, m: Ints, delta: Floats, epsilon: Floats,
 def _upper_tail(n: Ints, k: Ints, log_odds: Floats) -> Floats:
     """Pr[Bin(n, 1 / (1 + e^-log_odds)) >= k]."""
     some = np.clip(k, 1, np.maximum(n, 1))
-    tail: Floats = special.betaincc(np.maximum(n - some, 0) + 1.0, some, special.expit(-log_odds))
+    tail = cast(Floats, special.betaincc(np.maximum(n - some, 0) + 1.0, some, special.expit(-log_odds)))
     return np.where(k <= 0, 1.0, np.where(k > n, 0.0, tail))
 
 
@@ -283,7 +283,7 @@ def _mass(n: Ints, k: Ints, log_odds: Floats) -> Floats:
 def _lower_tail(n: Ints, k: Ints, log_odds: Floats) -> Floats:
     """Pr[Bin(n, 1 / (1 + e^-log_odds)) <= k]."""
     some = np.clip(k, 0, np.maximum(n - 1, 0))
-    tail: Floats = special.betainc(np.maximum(n - some, 1), some + 1.0, special.expit(-log_odds))
+    tail = cast(Floats, special.betainc(np.maximum(n - some, 1), some + 1.0, special.expit(-log_odds)))
     return np.where(k < 0, 0.0, np.where(k >= n, 1.0, tail))
 
 
