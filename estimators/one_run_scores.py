@@ -13,7 +13,6 @@ Several replays of the game on one trained model are dependent; their bounds are
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -24,8 +23,9 @@ from numpy.typing import NDArray
 
 from dpaudit.errors import require
 from dpaudit.estimators.bound import Bound, Validity
-from dpaudit.estimators.f_dp import f_dp_epsilon
+from dpaudit.estimators.f_dp import best_f_dp, f_dp_epsilon
 from dpaudit.estimators.one_run import one_run_epsilon
+from dpaudit.estimators.replays import mean_and_deviation, median_rule, per_replay_confidence
 from dpaudit.estimators.scores import Scores
 from dpaudit.estimators.selection import (
     PERCENTS,
@@ -153,6 +153,11 @@ class OneRunEstimator(ABC):
     def epsilon(self, guesses: Ints, correct: Ints, canaries: int, confidence: float) -> Floats:
         """The bound for each pair of counts, shape as `guesses`; both broadcastable."""
 
+    def best(self, guesses: Ints, correct: Ints, canaries: int, confidence: float) -> Ints:
+        """The look with the largest bound of each replay; counts of shape (replays, looks), result (replays,)."""
+        look: Ints = self._unique_epsilon(guesses, correct, canaries, confidence).argmax(axis=1)
+        return look
+
     def _method(self) -> str:
         return str(getattr(self, "registered_name", type(self).__name__))
 
@@ -181,7 +186,8 @@ class OneRunEstimator(ABC):
                 return guess_counts((value,), canaries)
             case Grid(points):
                 counts: Ints = np.unique(guess_counts(points, canaries))
-                return counts[counts >= min(_FEWEST, counts[-1])]
+                shown: Ints = counts[counts >= min(_FEWEST, counts[-1])]
+                return shown
             case AsPublished(points):
                 return guess_counts(points, canaries)
             case _:
@@ -190,7 +196,7 @@ class OneRunEstimator(ABC):
     def bound(self, tallies: Sequence[OneRunTally]) -> Bound:
         """The best look of each replay, combined over the replays; `counts` are those of the replay in the middle."""
         best, look = self._replay_bounds(tallies)
-        middle = int(np.argsort(best, kind="stable")[_middle(best.size)])
+        middle = int(np.argsort(best, kind="stable")[(best.size - 1) // 2])
         tally = _ordered(tallies)[middle]
         published = isinstance(self.selection, AsPublished)
         counts = {
@@ -200,7 +206,7 @@ class OneRunEstimator(ABC):
             "replays": len(tallies),
         }
         return Bound(
-            lower=float(best.mean() if published else best[middle]),
+            lower=float(best.mean() if published else median_rule(best)),
             delta=self.delta,
             confidence=self.confidence,
             method=self._method(),
@@ -220,8 +226,9 @@ class OneRunEstimator(ABC):
             guesses = np.stack([ordered[row].guesses for row in rows])
             correct = np.stack([ordered[row].correct for row in rows])
             error = self._error(guesses.shape[1], len(ordered))
-            bounds = self._unique_epsilon(guesses, correct, canaries, 1 - error)
-            best[rows], look[rows] = bounds.max(axis=1), bounds.argmax(axis=1)
+            look[rows] = self.best(guesses, correct, canaries, 1 - error)
+            at = np.arange(len(rows)), look[rows]
+            best[rows] = self._unique_epsilon(guesses[at], correct[at], canaries, 1 - error)
         return best, look
 
     def _error(self, looks: int, replays: int) -> float:
@@ -229,7 +236,7 @@ class OneRunEstimator(ABC):
         error = 1 - self.confidence
         if isinstance(self.selection, AsPublished):
             return error
-        return error / looks / (2 if replays > 1 else 1)
+        return (error if replays == 1 else 1 - per_replay_confidence(self.confidence)) / looks
 
     def _unique_epsilon(self, guesses: Ints, correct: Ints, canaries: int, confidence: float) -> Floats:
         """Replays repeat many pairs of counts: each is bounded once."""
@@ -262,7 +269,7 @@ class OneRunEstimator(ABC):
         if isinstance(self.selection, AsPublished):
             running: Floats = np.cumsum(best) / np.arange(1, best.size + 1)
             return running
-        return np.array([np.sort(best[:count])[_middle(count)] for count in range(1, best.size + 1)])
+        return np.array([median_rule(best[:count]) for count in range(1, best.size + 1)])
 
 
 @register("estimator", "one-run", source="Kalemaj et al., observational label auditing, Theorem 17 and Algorithm 3")
@@ -273,6 +280,13 @@ class OneRun(OneRunEstimator):
     def epsilon(self, guesses: Ints, correct: Ints, canaries: int, confidence: float) -> Floats:
         bounds = one_run_epsilon(guesses, correct, canaries=canaries, delta=self.delta, confidence=confidence)
         return np.asarray(bounds, dtype=np.float64)
+
+    def best(self, guesses: Ints, correct: Ints, canaries: int, confidence: float) -> Ints:
+        if self.delta == 0:
+            return super().best(guesses, correct, canaries, confidence)
+        return best_f_dp(
+            guesses, correct, canaries=canaries, confidence=confidence, family="approx-dp", delta=self.delta
+        ).candidate
 
 
 @register("estimator", "one-run-theorem-16", source="Steinke et al. (2023); Kalemaj et al., Theorem 16")
@@ -300,13 +314,19 @@ class OneRunFDP(OneRunEstimator):
         tau: Total-variation distance between the shown labels' and the proxy's distribution, in [0, 1) (Theorem 10).
     """
 
-    family: str = "gaussian"
+    family: Literal["gaussian", "laplace", "approx-dp"] = "gaussian"
     tau: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self.family in _FAMILIES, f"family must be one of {', '.join(_FAMILIES)}", family=self.family)
         require(0 <= self.tau < 1, "tau must be in [0, 1)", tau=self.tau)
+        require(
+            self.family != "gaussian" or self.delta > 0,
+            "the Gaussian family has no finite epsilon at delta = 0",
+            do="state a delta > 0, or use family laplace",
+            delta=self.delta,
+        )
 
     def _method(self) -> str:
         return f"one-run-f-dp ({self.family}" + (f", tau {self.tau:g})" if self.tau else ")")
@@ -325,6 +345,17 @@ class OneRunFDP(OneRunEstimator):
             tau=self.tau,
         )
         return np.asarray(bounds, dtype=np.float64)
+
+    def best(self, guesses: Ints, correct: Ints, canaries: int, confidence: float) -> Ints:
+        return best_f_dp(
+            guesses,
+            correct,
+            canaries=canaries,
+            confidence=confidence,
+            family=self.family,
+            tau=self.tau,
+            delta=self.delta if self.family == "approx-dp" else None,
+        ).candidate
 
 
 _FAMILIES = ("gaussian", "laplace", "approx-dp")
@@ -356,16 +387,11 @@ def _ordered(tallies: Sequence[OneRunTally]) -> list[OneRunTally]:
     return sorted(tallies, key=lambda tally: tally.replay)
 
 
-def _middle(count: int) -> int:
-    """Index of the median among sorted bounds; the smaller one of two."""
-    return (count - 1) // 2
-
-
 def _replay_note(best: Floats, published: bool) -> tuple[str, ...]:
     if best.size == 1:
         return ()
-    spread = float(best.std(ddof=1)) if math.isfinite(best.max()) else math.nan
-    shown = f"mean over {best.size} replays {best.mean():.3f} ± {spread:.3f} (standard deviation)"
+    mean, deviation = mean_and_deviation(best)
+    shown = f"mean over {best.size} replays {mean:.3f} ± {deviation:.3f} (standard deviation)"
     if published:
         return (f"{shown}; a mean of dependent bounds is not a bound at that confidence",)
     return (f"{shown}, each at the confidence that the median needs; the bound is their median",)

@@ -91,7 +91,7 @@ class SimultaneousBand:
         weight: How the band's error is spread over the ranks: a key of `dpaudit.estimators.bands.WEIGHTS`.
     """
 
-    weight: str = "flat"
+    weight: str = "low"
 
     def __str__(self) -> str:
         return f"best of all thresholds inside simultaneous Berk-Jones bands ({self.weight})"

@@ -1,0 +1,109 @@
+"""How much each honest way to choose a threshold costs: mean 95 % lower bounds, two-sample and one-run scores.
+
+    python benchmarks/compare_selection.py
+
+Every column but the uncorrected one is valid. `grid 20` are ten rates, each used as a false-alarm rate and as a miss
+rate. Sizes are trials a side (two samples) and canaries (one run).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpaudit.estimators.one_run_scores import OneRun
+from dpaudit.estimators.scores import ScoreEstimator, Scores
+from dpaudit.estimators.selection import AsPublished, Bonferroni, Fixed, Grid, SimultaneousBand, Split
+from dpaudit.estimators.two_sample import Band, ClopperPearson
+
+Attack = Callable[[NDArray[np.bool_], np.random.Generator], NDArray[np.float64]]
+
+ATTACKS: Mapping[str, Attack] = {
+    "normals 1 apart": lambda truth, rng: truth + rng.normal(size=truth.size) - 0.5,
+    "normals 3 apart": lambda truth, rng: 3 * truth + rng.normal(size=truth.size) - 1.5,
+    "Laplace 1 apart": lambda truth, rng: truth + rng.laplace(size=truth.size) - 0.5,
+    "1 in 20 leaks": lambda truth, rng: (
+        np.where(rng.random(truth.size) < 0.05, 5.0 * (2 * truth - 1), 0.0) + rng.normal(size=truth.size)
+    ),
+    "1 in 100 members leaks": lambda truth, rng: (
+        6.0 * (truth & (rng.random(truth.size) < 0.01)) + rng.normal(size=truth.size)
+    ),
+    "randomised response, 2": lambda truth, rng: (
+        np.where(rng.random(truth.size) < 1 / (1 + np.exp(2)), -1.0, 1.0) * (2 * truth - 1)
+    ),
+}
+
+RATES = (0.001, 0.003, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7)
+
+TWO_SAMPLES: Mapping[str, ScoreEstimator] = {
+    "band": Band(selection=SimultaneousBand("flat")),
+    "band, tails": Band(selection=SimultaneousBand("tails")),
+    "band, far tails": Band(selection=SimultaneousBand("far-tails")),
+    "band, low": Band(selection=SimultaneousBand("low")),
+    "grid 20": ClopperPearson(selection=Grid(RATES)),
+    "split": ClopperPearson(selection=Split()),
+    "Bonferroni": ClopperPearson(selection=Bonferroni()),
+    "uncorrected (invalid)": ClopperPearson(selection=AsPublished()),
+}
+
+ONE_RUN: Mapping[str, ScoreEstimator] = {
+    "grid": OneRun(selection=Grid()),
+    "grid 7": OneRun(selection=Grid((0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0))),
+    "split": OneRun(selection=Split()),
+    "split, a fifth chooses": OneRun(selection=Split(0.2)),
+    "Bonferroni, 100 fractions": OneRun(selection=Bonferroni()),
+    "fixed 10 %": OneRun(selection=Fixed(0.1)),
+    "uncorrected (invalid)": OneRun(selection=AsPublished()),
+}
+
+GAMES = {100: 200, 1_000: 100, 10_000: 20, 100_000: 4}
+"""Games averaged for each size."""
+
+
+def run() -> str:
+    """Both comparisons as Markdown tables."""
+    return "\n\n".join(
+        [
+            "Two samples, trials a side, delta = 0:",
+            _table(TWO_SAMPLES, two_sample_game),
+            "One run, canaries, delta = 0:",
+            _table(ONE_RUN, one_run_game),
+        ]
+    )
+
+
+def two_sample_game(attack: Attack, size: int, rng: np.random.Generator) -> Scores:
+    """Scores of `size` trials in each world."""
+    truth = np.arange(2 * size) < size
+    return Scores(attack(truth, rng), truth)
+
+
+def one_run_game(attack: Attack, size: int, rng: np.random.Generator) -> Scores:
+    """Scores of `size` canaries, each a member by a fair coin."""
+    truth = rng.random(size) < 0.5
+    return Scores(attack(truth, rng), truth)
+
+
+def _table(estimators: Mapping[str, ScoreEstimator], game: Callable[[Attack, int, np.random.Generator], Scores]) -> str:
+    rows = [["attack", "n", *estimators], ["---"] * (2 + len(estimators))]
+    for name, attack in ATTACKS.items():
+        for size, games in GAMES.items():
+            means = _mean_bounds(estimators, lambda rng, a=attack, n=size: game(a, n, rng), games)
+            rows.append([name, f"{size:,}", *(f"{mean:.2f}" for mean in means)])
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
+def _mean_bounds(
+    estimators: Mapping[str, ScoreEstimator], game: Callable[[np.random.Generator], Scores], games: int
+) -> Sequence[float]:
+    bounds = []
+    for seed in range(games):
+        scores = game(np.random.default_rng(seed))
+        bounds.append([chosen.bound([chosen.tally(scores)]).lower for chosen in estimators.values()])
+    return [float(mean) for mean in np.mean(bounds, axis=0)]
+
+
+if __name__ == "__main__":
+    print(run())
