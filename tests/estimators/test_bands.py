@@ -1,0 +1,138 @@
+"""Simultaneous bands: crossing probability against exact arithmetic, coverage by simulation, and a planted defect."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from scipy import special, stats
+
+from dpaudit.errors import InputError
+from dpaudit.estimators import bands
+from dpaudit.estimators.bands import (
+    WEIGHTS,
+    crossing_probability,
+    local_level,
+    two_sided_rates,
+    upper_rates,
+    upper_rates_at,
+)
+
+
+def staying_probability_twin(limits: list[Fraction]) -> Fraction:
+    """Pr[U_(k) <= limits[k - 1] for all k], by integrating the polynomials of the order statistics' density.
+
+    After integrating x_n, ..., x_k (each from its predecessor to its limit) a polynomial in x_{k-1} is left.
+    """
+    polynomial = [Fraction(1)]
+    for limit in reversed(limits):
+        integral = [Fraction(0)] + [c / (power + 1) for power, c in enumerate(polynomial)]
+        at_limit = sum((c * limit**power for power, c in enumerate(integral)), Fraction(0))
+        polynomial = [at_limit, *(-c for c in integral[1:])]
+    return polynomial[0] * math.factorial(len(limits))
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 8, 25])
+@pytest.mark.parametrize("weight", list(WEIGHTS))
+@pytest.mark.parametrize("level", [1e-4, 0.01, 0.2])
+def test_crossing_probability_is_exact(n: int, weight: str, level: float) -> None:
+    """To the 1e-9 of the staying probability that is given away on purpose and the 1e-7 beyond six deviations."""
+    limits = bands._limits(n, np.arange(1, n + 1), level, weight)
+    exact = float(1 - staying_probability_twin([Fraction(limit) for limit in limits]))
+    computed = crossing_probability(n, level, weight)
+    assert exact <= computed <= exact + 2e-7
+
+
+def test_one_score_has_its_own_limit() -> None:
+    """n = 1: the band is Pr[U > u] = error, to the 2e-3 the search stops at."""
+    upper = upper_rates(1, error=0.05)
+    assert upper[1] == 1.0
+    assert 0.95 <= upper[0] <= 0.95 + 0.05 * 3e-3
+
+
+@pytest.mark.parametrize("weight", list(WEIGHTS))
+@pytest.mark.parametrize(("n", "error"), [(2, 0.05), (30, 0.4), (100, 0.0125), (1_000, 0.025), (4_000, 0.005)])
+def test_the_level_uses_up_the_error_and_no_more(weight: str, n: int, error: float) -> None:
+    level = local_level(n, error=error, weight=weight)
+    assert 0.998 * error <= crossing_probability(n, level, weight) <= error
+
+
+def test_blocks_of_ranks_err_on_the_safe_side_and_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    exact = crossing_probability(2_500, 0.0004, "low")
+    monkeypatch.setattr(bands, "_EXACT_UP_TO", 10)
+    blocks = crossing_probability(2_500, 0.0004, "low")
+    assert exact < blocks < 1.15 * exact
+
+
+def test_limits_contain_the_counts_and_increase() -> None:
+    for weight in WEIGHTS:
+        upper = upper_rates(200, error=0.05, weight=weight)
+        assert upper.shape == (201,)
+        assert (np.diff(upper) >= 0).all()
+        assert (upper[1:] >= np.arange(1, 201) / 200).all()
+        counts = np.array([0, 7, 200])
+        assert np.array_equal(upper_rates_at(counts, 200, error=0.05, weight=weight), upper[counts])
+
+
+def test_two_sided_band_is_symmetric_and_about_as_wide_as_two_halves() -> None:
+    """Both sides failing together is rare: each side at half the error is hardly wider, never narrower."""
+    lower, upper = two_sided_rates(300, error=0.05)
+    assert np.allclose(lower, 1 - upper[::-1])
+    half = upper_rates(300, error=0.025)
+    assert (upper <= half + 1e-4).all()
+    assert np.abs(upper - half).max() < 2e-3
+
+
+@pytest.mark.parametrize("ties", [False, True])
+def test_bands_hold_at_all_thresholds_together(ties: bool) -> None:
+    """20,000 samples of 60 scores, continuous or with seven values: false failure < 1e-6 (binomial quantile)."""
+    n, error, samples = 60, 0.05, 20_000
+    rng = np.random.default_rng(5)
+    uniform = rng.random((samples, n))
+    level_of = np.ceil(uniform * 7) / 7 if ties else uniform
+    above = _worst_excess(level_of, upper_rates(n, error=error, weight="low"), ties)
+    assert (above > 0).sum() <= stats.binom.ppf(1 - 1e-6, samples, error)
+    pointwise = special.betainccinv(np.arange(1, n + 1), n - np.arange(n), error)
+    wrong = _worst_excess(level_of, np.append(pointwise, 1.0), ties)
+    assert (wrong > 0).sum() > stats.binom.ppf(1 - 1e-6, samples, error), "limits of single ranks must be caught"
+
+
+def _worst_excess(level: np.ndarray, upper: np.ndarray, ties: bool) -> np.ndarray:
+    """Largest Pr[score < t] - limit over thresholds t, with the score's own distribution function as its value."""
+    n = level.shape[1]
+    thresholds = np.arange(1, 8) / 7 if ties else None
+    if thresholds is not None:
+        below = (level[:, :, None] < thresholds - 1e-9).sum(axis=1)
+        return (thresholds - 1 / 7 - upper[below]).max(axis=1)
+    # Just below the k-th smallest score k - 1 scores are below, and the rate there is the score's own level.
+    return (np.sort(level, axis=1) - upper[np.arange(n)]).max(axis=1)
+
+
+def test_two_sided_bands_hold() -> None:
+    """20,000 samples of 40 scores: the share outside is within five deviations of 5 % (false failure < 1e-6)."""
+    n, samples = 40, 20_000
+    lower, upper = two_sided_rates(n, error=0.05)
+    ranked = np.sort(np.random.default_rng(9).random((samples, n)), axis=1)
+    outside = ((ranked > upper[:n]) | (ranked < lower[1:])).any(axis=1)
+    assert abs(outside.mean() - 0.05) < 5 * math.sqrt(0.05 * 0.95 / samples)
+
+
+def test_a_band_for_a_hundred_thousand_scores_is_near_the_known_rate() -> None:
+    """The local level falls like 1 / (log n log log n), far slower than the union bound's 1 / n."""
+    assert 0.005 < local_level(100_000, error=0.025) / 0.025 < 0.012
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"n": 0, "error": 0.05}, "at least one score"),
+        ({"n": 5, "error": 0.0}, "error of a band must be in (0, 1)"),
+        ({"n": 5, "error": 0.05, "weight": "heavy"}, "weight must be one of flat"),
+    ],
+)
+def test_bad_input_is_refused(arguments: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError) as refused:
+        upper_rates(**arguments)  # type: ignore[arg-type]
+    assert message in str(refused.value)
