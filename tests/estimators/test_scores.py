@@ -1,0 +1,390 @@
+"""Scores in, bounds out: what is counted, in which order, and how looks and replays share the error."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from dpaudit.errors import InputError
+from dpaudit.estimators.bound import Validity
+from dpaudit.estimators.confusion import epsilon_interval
+from dpaudit.estimators.counts import FACES, from_counts
+from dpaudit.estimators.one_run import one_run_epsilon
+from dpaudit.estimators.one_run_scores import OneRun, OneRunFDP, OneRunTheorem16, guess_counts, guess_order
+from dpaudit.estimators.replays import median_rule, per_replay_confidence
+from dpaudit.estimators.scores import Scores
+from dpaudit.estimators.selection import AsPublished, Fixed, Grid, SimultaneousBand, Split
+from dpaudit.estimators.two_sample import (
+    Band,
+    Bayesian,
+    ClopperPearson,
+    Jeffreys,
+    KatzLog,
+    TwoSampleEstimator,
+    epsilon_of_rates,
+    roc_corners,
+)
+from dpaudit.registry import catalogue, load
+
+
+def noisy(n: int, *, seed: int = 0, replay: int = 0, distance: float = 2.0) -> Scores:
+    rng = np.random.default_rng([seed, replay])
+    truth = rng.random(n) < 0.5
+    return Scores(distance * (truth - 0.5) + rng.normal(size=n), truth, replay)
+
+
+# Scores
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        (([], []), "at least one row"),
+        (([1.0, float("nan")], [1, 0]), "scores must not be NaN, got 1; drop or repair"),
+        (([1.0, 2.0], [1]), "truth must have one bit a score"),
+        (([1.0, 2.0], [1, 2]), "truth must be 0 or 1"),
+        (([1.0, 2.0], [1, 0], 0, [7]), "canary must have one id a score"),
+    ],
+)
+def test_scores_that_cannot_be_are_refused(columns: tuple[object, ...], message: str) -> None:
+    with pytest.raises(InputError) as refused:
+        Scores(*(np.asarray(column) if isinstance(column, list) else column for column in columns))  # type: ignore[arg-type]
+    assert message in str(refused.value)
+
+
+@pytest.mark.parametrize("estimator", [OneRun(), OneRun(selection=Split()), ClopperPearson(), Band()])
+def test_the_order_of_rows_decides_nothing(estimator: OneRun) -> None:
+    """Scores with many ties, handed over in two orders."""
+    scores = noisy(500)
+    tied = Scores(np.rint(scores.score), scores.truth)
+    order = np.random.default_rng(3).permutation(500)
+    moved = Scores(tied.score[order], tied.truth[order], 0, tied.canary[order])
+    assert estimator.bound([estimator.tally(tied)]) == estimator.bound([estimator.tally(moved)])
+
+
+@pytest.mark.parametrize("estimator", [OneRun(selection=Fixed(0.2)), ClopperPearson()])
+def test_a_table_sorted_by_truth_tells_nothing_through_ties(estimator: OneRun) -> None:
+    """All scores equal, members first: ties in row order would be guessed right every time.
+
+    False failure < 1e-6: the shuffle is fixed, so this outcome is too.
+    """
+    truth = np.arange(2_000) < 1_000
+    bound = estimator.bound([estimator.tally(Scores(np.ones(2_000), truth))])
+    assert bound.lower < 0.2
+
+
+# One run
+
+
+def test_guess_order_of_each_rule() -> None:
+    score = np.array([0.5, -3.0, 2.0, -1.0, 0.1])
+    signed, called = guess_order(score, "signed")
+    assert signed.tolist() == [1, 2, 3, 0, 4]
+    assert called.tolist() == [False, True, False, True, True]
+    tails, called = guess_order(score, "both-tails")
+    assert tails.tolist() == [2, 1, 0, 3, 4]
+    assert called.tolist() == [True, False, True, False, True]
+    top, called = guess_order(score, "member-only")
+    assert top.tolist() == [2, 0, 4, 3, 1]
+    assert called.all()
+
+
+@pytest.mark.parametrize("guess", ["signed", "both-tails", "member-only"])
+def test_counts_are_those_of_the_definition(guess: str) -> None:
+    """Against a loop over canaries, at every percent."""
+    scores = noisy(300)
+    tally = OneRun(guess=guess, selection=Fixed(0.1)).tally(scores)  # type: ignore[arg-type]
+    ranked = sorted(range(300), key=lambda row: -scores.score[row])
+    for percent in (1, 10, 33, 100):
+        guesses = 3 * percent
+        if guess == "signed":
+            sure = sorted(range(300), key=lambda row: -abs(scores.score[row]))[:guesses]
+            right = sum((scores.score[row] > 0) == scores.truth[row] for row in sure)
+        elif guess == "member-only":
+            right = sum(bool(scores.truth[row]) for row in ranked[:guesses])
+        else:
+            top, bottom = ranked[: (guesses + 1) // 2], ranked[300 - guesses // 2 :]
+            right = sum(bool(scores.truth[row]) for row in top) + sum(not scores.truth[row] for row in bottom)
+        assert tally.sweep_guesses[percent - 1] == guesses
+        assert tally.sweep_correct[percent - 1] == right
+    assert (tally.guesses[0], tally.correct[0]) == (30, tally.sweep_correct[9])
+
+
+def test_a_fixed_fraction_gives_the_bound_of_its_counts() -> None:
+    estimator = OneRun(selection=Fixed(0.1))
+    tally = estimator.tally(noisy(1_000))
+    bound = estimator.bound([tally])
+    correct = int(tally.correct[0])
+    assert bound.lower == one_run_epsilon(100, correct, canaries=1_000, delta=0.0, confidence=0.95)
+    assert bound.counts == (("guesses", 100), ("correct", correct), ("canaries", 1_000), ("replays", 1))
+    assert bound.validity is Validity.FINITE_SAMPLE
+    assert bound.method == "one-run"
+
+
+@pytest.mark.parametrize("delta", [0.0, 1e-4])
+def test_a_grid_shares_the_error_over_its_looks(delta: float) -> None:
+    estimator = OneRun(delta=delta, selection=Grid((0.001, 0.002, 0.05, 0.5)))
+    tally = estimator.tally(noisy(400))
+    assert tally.guesses.tolist() == [20, 200], (
+        "looks of fewer than ten guesses are left out before the error is shared"
+    )
+    expected = one_run_epsilon(tally.guesses, tally.correct, canaries=400, delta=delta, confidence=1 - 0.05 / 2)
+    assert estimator.bound([tally]).lower == pytest.approx(float(np.max(expected)), abs=1e-8)
+
+
+def test_a_split_reports_on_the_canaries_that_did_not_choose() -> None:
+    """Planted: the choosing canaries' bits are all guessed wrong, the others' all right."""
+    n = 2_000
+    split = Split(0.5, seed=4)
+    chooses = np.zeros(n, dtype=np.bool_)
+    shuffled = Scores(np.zeros(n), np.zeros(n, dtype=np.bool_)).shuffled().canary
+    chooses[shuffled[np.random.default_rng(4).permutation(n)[: n // 2]]] = True
+    truth = np.random.default_rng(0).random(n) < 0.5
+    score = np.where(truth ^ chooses, 1.0, -1.0) * (1 + np.random.default_rng(1).random(n))
+    tally = OneRun(selection=split).tally(Scores(score, truth))
+    assert tally.canaries == 1_000
+    assert tally.correct.tolist() == tally.guesses.tolist()
+
+
+def test_replays_are_combined_by_the_median_at_half_the_error() -> None:
+    estimator = OneRun(selection=Fixed(0.2))
+    tallies = [estimator.tally(noisy(500, replay=replay)) for replay in range(7)]
+    bound = estimator.bound(tallies)
+    correct = np.array([int(tally.correct[0]) for tally in tallies])
+    each = one_run_epsilon(100, correct, canaries=500, delta=0.0, confidence=per_replay_confidence(0.95))
+    assert bound.lower == median_rule(each)
+    assert bound == estimator.bound(tallies[::-1])
+    assert dict(bound.counts)["correct"] == np.median(correct)
+    assert dict(bound.counts)["replays"] == 7
+    assert "±" in bound.notes[0]
+
+
+def test_as_published_is_the_mean_of_the_best_of_each_replay_and_says_so() -> None:
+    estimator = OneRun(selection=AsPublished())
+    tallies = [estimator.tally(noisy(500, replay=replay)) for replay in range(5)]
+    bound = estimator.bound(tallies)
+    best = [
+        np.max(one_run_epsilon(t.sweep_guesses, t.sweep_correct, canaries=500, delta=0.0, confidence=0.95))
+        for t in tallies
+    ]
+    assert bound.lower == pytest.approx(np.mean(best), abs=1e-12)
+    assert bound.validity is Validity.AS_PUBLISHED
+    assert "not a bound" in bound.notes[0]
+
+
+@pytest.mark.parametrize("estimator", [OneRun(), OneRun(delta=1e-5), OneRun(selection=AsPublished())])
+def test_curve_has_its_columns(estimator: OneRun) -> None:
+    tallies = [estimator.tally(noisy(400, replay=replay)) for replay in range(4)]
+    curve = estimator.curve(tallies)
+    assert {name: column.shape for name, column in curve.items()} == {
+        **dict.fromkeys(("fraction", "epsilon", "low", "high"), (100,)),
+        **dict.fromkeys(("replay", "replay_epsilon", "combined_epsilon"), (4,)),
+    }
+    assert (curve["low"] <= curve["epsilon"]).all()
+    assert (curve["epsilon"] <= curve["high"]).all()
+    assert curve["combined_epsilon"][-1] == pytest.approx(estimator.bound(tallies).lower)
+
+
+def test_families_are_conditional_and_theorem_16_is_weaker() -> None:
+    scores = noisy(2_000)
+    kinds = {
+        "auto": OneRun(delta=1e-3, selection=Fixed(0.2)),
+        "sixteen": OneRunTheorem16(delta=1e-3, selection=Fixed(0.2)),
+        "gaussian": OneRunFDP(delta=1e-3, selection=Fixed(0.2)),
+        "approx": OneRunFDP(delta=1e-3, selection=Fixed(0.2), family="approx-dp"),
+    }
+    bounds = {name: estimator.bound([estimator.tally(scores)]) for name, estimator in kinds.items()}
+    assert bounds["gaussian"].validity is Validity.CONDITIONAL_ON_FAMILY
+    assert bounds["approx"].validity is bounds["auto"].validity is Validity.FINITE_SAMPLE
+    assert bounds["approx"].lower == pytest.approx(bounds["auto"].lower, abs=1e-8)
+    assert bounds["sixteen"].lower < bounds["auto"].lower < bounds["gaussian"].lower
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"delta": 1.0}, "delta must be in [0, 1), got 1.0"),
+        ({"confidence": 0.0}, "confidence must be in (0, 1), got 0.0"),
+        ({"delta": 1e-5, "selection": Split()}, "valid for delta = 0 only"),
+        ({"selection": SimultaneousBand()}, "the scores of one run are not"),
+        ({"selection": Fixed(1.5)}, "a fixed guess fraction must be in (0, 1], got 1.5"),
+        ({"guess": "best"}, "guess must be one of signed, both-tails, member-only"),
+    ],
+)
+def test_what_one_run_cannot_do_is_refused(fields: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError) as refused:
+        OneRun(**fields)  # type: ignore[arg-type]
+    assert message in str(refused.value)
+
+
+def test_the_gaussian_family_needs_a_delta() -> None:
+    with pytest.raises(InputError, match="no finite epsilon at delta = 0"):
+        OneRunFDP(delta=0.0)
+
+
+def test_guess_counts_round_and_never_vanish() -> None:
+    assert guess_counts((0.001, 0.5, 1.0), 30).tolist() == [1, 15, 30]
+
+
+# Two samples
+
+
+def corners_twin(score: NDArray[np.float64], member: NDArray[np.bool_]) -> set[tuple[int, int]]:
+    """Every threshold's (hits, alarms), without those that another one beats or equals."""
+    points = {(int((score[member] >= t).sum()), int((score[~member] >= t).sum())) for t in score}
+    better = {
+        (hits, alarms)
+        for hits, alarms in points
+        for more, fewer in points
+        if (more, fewer) != (hits, alarms) and more >= hits and fewer <= alarms
+    }
+    return {point for point in points - better if point[0] > 0}
+
+
+@pytest.mark.parametrize("decimals", [0, 1, 8])
+def test_roc_corners_are_the_thresholds_that_none_beats(decimals: int) -> None:
+    for seed in range(20):
+        scores = noisy(40, seed=seed)
+        score = np.round(scores.score, decimals)
+        roc = roc_corners(score, scores.truth)
+        found = set(zip(roc.true_positives.tolist(), roc.false_positives.tolist(), strict=True))
+        assert found == corners_twin(score, scores.truth)
+        for threshold, hits in zip(roc.threshold, roc.true_positives, strict=True):
+            assert (score[scores.truth] >= threshold).sum() == hits
+
+
+def test_fixed_thresholds_give_the_bound_of_their_counts() -> None:
+    scores = noisy(600)
+    for estimator in (
+        ClopperPearson(selection=Fixed(0.3)),
+        Jeffreys(selection=Fixed(0.3)),
+        Bayesian(selection=Fixed(0.3)),
+    ):
+        bound = estimator.bound([estimator.tally(scores)])
+        counts = dict(bound.counts)
+        assert counts["tp"] == int((scores.score[scores.truth] >= 0.3).sum())
+        assert counts["fp"] == int((scores.score[~scores.truth] >= 0.3).sum())
+        cells = (counts[name] for name in ("tp", "fp", "tn", "fn"))
+        expected = epsilon_interval(*cells, delta=0.0, confidence=0.95, method=bound.method, side="lower").lower
+        assert bound.lower == pytest.approx(expected, abs=1e-9)
+
+
+def test_grid_looks_are_at_ranks_of_each_world() -> None:
+    """Rate 0.1 of 50 non-members: above the fifth largest, four alarms; of 40 members: below the fourth smallest."""
+    rng = np.random.default_rng(2)
+    truth = np.arange(90) < 40
+    scores = Scores(truth + rng.normal(size=90), truth)
+    tally = ClopperPearson(selection=Grid((0.1,))).tally(scores)
+    others, members = np.sort(scores.score[~truth])[::-1], np.sort(scores.score[truth])
+    assert tally.looks == 2
+    assert tally.false_positives[0] == 4
+    assert tally.true_positives[0] == (members > others[4]).sum()
+    assert tally.true_positives[1] == 40 - 3
+    assert tally.false_positives[1] == (others > members[3]).sum()
+
+
+def test_band_is_the_best_threshold_inside_both_bands() -> None:
+    from dpaudit.estimators.bands import upper_rates
+
+    scores = noisy(300)
+    band = Band(delta=0.01, selection=SimultaneousBand("flat"))
+    members = int(scores.truth.sum())
+    share = 1 - np.sqrt(0.95)
+    alarm, miss = upper_rates(300 - members, error=share), upper_rates(members, error=share)
+    best = 0.0
+    for threshold in scores.score:
+        a = alarm[(scores.score[~scores.truth] >= threshold).sum()]
+        m = miss[(scores.score[scores.truth] < threshold).sum()]
+        best = max(best, float(epsilon_of_rates(np.array([a]), np.array([m]), 0.01)[0]))
+    assert band.bound([band.tally(scores)]).lower == pytest.approx(best, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        Band(),
+        *(
+            kind(selection=chosen)
+            for kind in (ClopperPearson, Jeffreys, Bayesian, KatzLog)
+            for chosen in ("fixed:0", "split", "grid", "bonferroni", "as-published")
+        ),
+    ],
+    ids=lambda estimator: f"{type(estimator).__name__} {type(estimator.selection).__name__}",
+)
+def test_every_two_sample_estimator_bounds_and_draws(estimator: TwoSampleEstimator) -> None:
+    tallies = [pickle.loads(pickle.dumps(estimator.tally(noisy(500, replay=replay)))) for replay in range(3)]
+    bound = estimator.bound(tallies)
+    assert 0.3 < bound.lower < 6.0
+    curve = estimator.curve(tallies)
+    assert curve["replay_epsilon"].shape == (3,)
+    assert curve["epsilon"].shape == curve["threshold"].shape == curve["true_positive_rate"].shape
+    published = isinstance(estimator.selection, AsPublished)
+    assert (bound.validity is Validity.AS_PUBLISHED) == published
+
+
+def test_what_two_samples_cannot_do_is_refused() -> None:
+    with pytest.raises(InputError, match="with and without the member"):
+        ClopperPearson().tally(Scores(np.ones(5), np.ones(5, dtype=np.bool_)))
+    with pytest.raises(InputError, match="use the estimator band"):
+        ClopperPearson(selection=SimultaneousBand())
+    with pytest.raises(InputError, match="use clopper-pearson"):
+        Band(selection=Split())
+    with pytest.raises(InputError, match="weight must be one of"):
+        Band(selection=SimultaneousBand("heavy"))
+    with pytest.raises(InputError, match="a rate below 1"):
+        ClopperPearson(selection=Grid((1.0,)))
+
+
+# Names and counts
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["one-run", "one-run-theorem-16", "one-run-f-dp", "band", "clopper-pearson", "jeffreys", "bayesian", "katz-log"],
+)
+def test_every_estimator_of_scores_is_found_by_name(name: str) -> None:
+    assert catalogue("estimator")[name].summary.endswith((".", "auto"))
+    fields = {"delta": 1e-3} if name == "one-run-f-dp" else {}
+    estimator = load("estimator", name)(**fields)
+    scores = noisy(2_000)
+    bound = estimator.bound([estimator.tally(scores)])
+    assert bound.lower > 0.5
+    assert bound.method.startswith(name)
+
+
+def test_counts_of_other_software_become_bounds() -> None:
+    table = {"tp": [65, 90], "fp": [25, 0], "tn": [75, 100], "fn": [35, 10], "extra": [1, 2]}
+    bounds = from_counts("bayesian", table, delta=0.05, confidence=0.95)
+    assert bounds[0].lower == pytest.approx(0.52179, abs=1e-5)
+    assert bounds[0].upper == pytest.approx(1.26665, abs=1e-5)
+    assert len(bounds) == 2
+    one_run = from_counts(
+        "one-run", {"guesses": [200], "correct": [190], "canaries": [200]}, delta=1e-2, confidence=0.95
+    )
+    assert one_run[0].lower == pytest.approx(2.316, abs=1e-3)
+    ratio = from_counts(
+        "katz-log", {"n1": [50], "n0": [5], "trials1": [100], "trials0": [100]}, delta=0.0, confidence=0.95
+    )
+    assert ratio[0].validity is Validity.ASYMPTOTIC
+    assert set(FACES) >= {"clopper-pearson", "jeffreys", "bayesian", "one-run", "katz-log", "ratio"}
+
+
+@pytest.mark.parametrize(
+    ("method", "table", "message"),
+    [
+        ("median", {}, "a method for counts must be one of clopper-pearson"),
+        ("bayesian", {"tp": [1]}, "method bayesian needs the columns tp, fp, tn, fn, got 'tp'"),
+        ("bayesian", {"tp": [1.5], "fp": [1], "tn": [1], "fn": [1]}, "column tp must hold whole numbers >= 0, got 1.5"),
+        ("bayesian", {"tp": [-1], "fp": [1], "tn": [1], "fn": [1]}, "column tp must hold whole numbers >= 0, got -1.0"),
+        ("bayesian", {"tp": ["x"], "fp": [1], "tn": [1], "fn": [1]}, "column tp must hold whole numbers"),
+        ("bayesian", {"tp": [], "fp": [], "tn": [], "fn": []}, "at least one row"),
+        ("one-run", {"guesses": [5], "correct": [9], "canaries": [10]}, "correct"),
+    ],
+)
+def test_counts_that_cannot_be_are_refused(method: str, table: dict[str, list[object]], message: str) -> None:
+    with pytest.raises(InputError) as refused:
+        from_counts(method, table, delta=0.0, confidence=0.95)  # type: ignore[arg-type]
+    assert message in str(refused.value)
