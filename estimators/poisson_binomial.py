@@ -1,0 +1,270 @@
+"""Sums of independent labels with different probabilities: compiled kernels over bags, called by `advantage`.
+
+Everything adds and multiplies numbers >= 0, so no digits cancel: the law of "all but one" is built up from the others
+by halving (O(k^2 log k) for all k of them), never by dividing one factor out.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+
+@numba.njit(cache=True)
+def posteriors(prior: Floats, channel: Floats) -> tuple[Floats, Floats]:
+    """P[label = 1 | release] for every example of every bag.
+
+    Args:
+        prior: P[label = 1], shape (bags, k).
+        channel: Likelihood of what was released given the true sum s, up to a factor, shape (bags, k + 1), largest 1.
+    Returns: Posteriors, shape (bags, k), and each bag's likelihood on the scale of `channel`, shape (bags,). Where
+        that is above 1e-250, no underflow on the way can matter.
+    """
+    bags, k = prior.shape
+    posterior = np.empty((bags, k))
+    total = np.empty(bags)
+    suffix = np.empty((k + 1, k + 1))  # suffix[i, s]: likelihood when labels before i sum to s
+    prefix = np.empty(k + 1)  # law of the sum of the labels before i
+    for bag in range(bags):
+        eta = prior[bag]
+        suffix[k] = channel[bag]
+        for i in range(k - 1, -1, -1):
+            for s in range(i + 1):
+                suffix[i, s] = (1 - eta[i]) * suffix[i + 1, s] + eta[i] * suffix[i + 1, s + 1]
+        total[bag] = suffix[0, 0]
+        prefix[:] = 0.0
+        prefix[0] = 1.0
+        for i in range(k):
+            one = zero = 0.0
+            for s in range(i + 1):
+                one += prefix[s] * suffix[i + 1, s + 1]
+                zero += prefix[s] * suffix[i + 1, s]
+            one *= eta[i]
+            zero *= 1 - eta[i]
+            posterior[bag, i] = one / (one + zero) if one + zero > 0 else np.nan
+            for s in range(i + 1, 0, -1):
+                prefix[s] = (1 - eta[i]) * prefix[s] + eta[i] * prefix[s - 1]
+            prefix[0] *= 1 - eta[i]
+    return posterior, total
+
+
+@numba.njit(cache=True)
+def log_posteriors(prior: Floats, log_channel: Floats) -> tuple[Floats, Floats]:
+    """`posteriors` in logarithms: ten times slower, right for bags however improbable under the prior.
+
+    Returns: Posteriors, shape (bags, k), NaN in impossible bags, and each bag's log likelihood, shape (bags,).
+    """
+    bags, k = prior.shape
+    posterior = np.empty((bags, k))
+    total = np.empty(bags)
+    suffix = np.empty((k + 1, k + 1))
+    prefix = np.empty(k + 1)
+    for bag in range(bags):
+        suffix[k] = log_channel[bag]
+        for i in range(k - 1, -1, -1):
+            yes, no = _log(prior[bag, i]), _log1m(prior[bag, i])
+            for s in range(i + 1):
+                suffix[i, s] = _log_add(no + suffix[i + 1, s], yes + suffix[i + 1, s + 1])
+        total[bag] = suffix[0, 0]
+        prefix[:] = -np.inf
+        prefix[0] = 0.0
+        for i in range(k):
+            yes, no = _log(prior[bag, i]), _log1m(prior[bag, i])
+            odds = yes + _log_dot(prefix, suffix[i + 1, 1:], i + 1) - (no + _log_dot(prefix, suffix[i + 1], i + 1))
+            posterior[bag, i] = 1 / (1 + math.exp(-odds)) if odds > -700 else math.exp(odds)
+            for s in range(i + 1, 0, -1):
+                prefix[s] = _log_add(no + prefix[s], yes + prefix[s - 1])
+            prefix[0] += no
+    return posterior, total
+
+
+@numba.njit(cache=True)
+def plain_advantages(prior: Floats) -> Floats:
+    """Additive advantage of the exact sum, for every example; shape (bags, k) to (bags, k)."""
+    return _advantages(prior, 0.0, 0)
+
+
+@numba.njit(cache=True)
+def laplace_advantages(prior: Floats, epsilon: float) -> Floats:
+    """Additive advantage of the sum plus Laplace(1/epsilon)."""
+    return _advantages(prior, epsilon, 1)
+
+
+@numba.njit(cache=True)
+def geometric_advantages(prior: Floats, epsilon: float) -> Floats:
+    """Additive advantage of the sum plus two-sided geometric noise, clipped to [0, k]."""
+    return _advantages(prior, epsilon, 2)
+
+
+@numba.njit(cache=True)
+def _advantages(prior: Floats, epsilon: float, noise: int) -> Floats:
+    bags, k = prior.shape
+    advantage = np.empty((bags, k))
+    depth = 2 + math.ceil(math.log2(k))
+    laws = np.empty((depth, k))  # laws[d]: law of the sum of everything outside the range at depth d
+    ends = np.empty((depth, 2), dtype=np.int64)
+    stage = np.empty(depth, dtype=np.int64)
+    for bag in range(bags):
+        eta = prior[bag]
+        laws[0] = 0.0
+        laws[0, 0] = 1.0
+        ends[0] = (0, k)
+        stage[0] = 0
+        d = 0
+        while d >= 0:
+            start, end = ends[d]
+            if end - start == 1:
+                advantage[bag, start] = _gain(eta[start], laws[d], epsilon, noise)
+                d -= 1
+            elif stage[d] == 2:
+                d -= 1
+            else:
+                middle = (start + end) // 2
+                laws[d + 1] = laws[d]
+                size = k - (end - start)  # labels in the law so far
+                if stage[d] == 0:
+                    _include(laws[d + 1], size, eta[middle:end])
+                    ends[d + 1] = (start, middle)
+                else:
+                    _include(laws[d + 1], size, eta[start:middle])
+                    ends[d + 1] = (middle, end)
+                stage[d] += 1
+                stage[d + 1] = 0
+                d += 1
+    return advantage
+
+
+@numba.njit(cache=True)
+def _include(law: Floats, size: int, eta: Floats) -> None:
+    """Adds the labels `eta` to the law of the sum of `size` others, in place."""
+    for j in range(len(eta)):
+        for s in range(size + j + 1, 0, -1):
+            law[s] = (1 - eta[j]) * law[s] + eta[j] * law[s - 1]
+        law[0] *= 1 - eta[j]
+
+
+@numba.njit(cache=True)
+def _gain(eta: float, law: Floats, epsilon: float, noise: int) -> float:
+    """min of the integrals of g+ and g-, g(z) = eta L1(z) - (1 - eta) L0(z): what guessing by z wins.
+
+    `law` is that of the sum of the k - 1 others, so L0 is its convolution with the noise and L1 that shifted by one.
+    """
+    if noise == 0:
+        gain = _plain_gain(eta, law)
+    elif noise == 1:
+        gain = _laplace_gain(eta, law, epsilon)
+    else:
+        gain = _geometric_gain(eta, law, epsilon)
+    return gain
+
+
+@numba.njit(cache=True)
+def _plain_gain(eta: float, law: Floats) -> float:
+    k = len(law)
+    up = down = 0.0
+    before = 0.0
+    for z in range(k + 1):
+        here = law[z] if z < k else 0.0
+        g = eta * before - (1 - eta) * here
+        up += max(g, 0.0)
+        down += max(-g, 0.0)
+        before = here
+    return float(min(up, down))
+
+
+@numba.njit(cache=True)
+def _from_right(law: Floats, a: float) -> Floats:
+    """right[m] = sum over s >= m of law[s] a^(s - m), m = 0 .. k (the last is 0)."""
+    k = len(law)
+    right = np.empty(k + 1)
+    right[k] = 0.0
+    for m in range(k - 1, -1, -1):
+        right[m] = law[m] + a * right[m + 1]
+    return right
+
+
+@numba.njit(cache=True)
+def _laplace_gain(eta: float, law: Floats, epsilon: float) -> float:
+    """Between the whole numbers m and m + 1, with x = z - m, 2 g / epsilon = P e^(-epsilon x) + R e^(-epsilon (1 - x)):
+    it changes sign at most once, where x = (1 - log(-R/P) / epsilon) / 2, and integrates in closed form."""
+    k = len(law)
+    a = math.exp(-epsilon)
+    drop = -math.expm1(-epsilon)
+    right = _from_right(law, a)
+    tail = 0.5 * right[0] * (eta * a - (1 - eta))  # z < 0
+    up, down = max(tail, 0.0), max(-tail, 0.0)
+    left = 0.0  # sum over s < m of law[s] a^(m - 1 - s)
+    for m in range(k):
+        here = law[m] + a * left
+        P = eta * left - (1 - eta) * here
+        R = eta * right[m] - (1 - eta) * right[m + 1]
+        whole = 0.5 * (P + R) * drop
+        part = 0.0
+        if P * R < 0:
+            x = 0.5 * (1 - (math.log(abs(R)) - math.log(abs(P))) / epsilon)
+            if 0 < x < 1:
+                part = 0.5 * (-P * math.expm1(-epsilon * x) + R * (math.exp(-epsilon * (1 - x)) - a))
+        rest = whole - part
+        up += max(part, 0.0) + max(rest, 0.0)
+        down += max(-part, 0.0) + max(-rest, 0.0)
+        left = here
+    tail = 0.5 * left * (eta - (1 - eta) * a)  # z > k
+    up += max(tail, 0.0)
+    down += max(-tail, 0.0)
+    return float(min(up, down))
+
+
+@numba.njit(cache=True)
+def _geometric_gain(eta: float, law: Floats, epsilon: float) -> float:
+    k = len(law)
+    a = math.exp(-epsilon)
+    right = _from_right(law, a)
+    g = right[0] * (eta * a - (1 - eta)) / (1 + a)  # everything released as 0
+    up, down = max(g, 0.0), max(-g, 0.0)
+    left = law[0]  # sum over s < z of law[s] a^(z - 1 - s)
+    for z in range(1, k):
+        both = -math.expm1(-epsilon) / (1 + a)
+        one = left + a * right[z]
+        zero = a * left + right[z]
+        g = both * (eta * one - (1 - eta) * zero)
+        up += max(g, 0.0)
+        down += max(-g, 0.0)
+        left = law[z] + a * left
+    g = left * (eta - (1 - eta) * a) / (1 + a)  # everything released as k
+    up += max(g, 0.0)
+    down += max(-g, 0.0)
+    return float(min(up, down))
+
+
+@numba.njit(cache=True)
+def _log(value: float) -> float:
+    return math.log(value) if value > 0 else -np.inf
+
+
+@numba.njit(cache=True)
+def _log1m(value: float) -> float:
+    return math.log1p(-value) if value < 1 else -np.inf
+
+
+@numba.njit(cache=True)
+def _log_add(x: float, y: float) -> float:
+    high, low = max(x, y), min(x, y)
+    return high if low == -np.inf else high + math.log1p(math.exp(low - high))
+
+
+@numba.njit(cache=True)
+def _log_dot(x: Floats, y: Floats, size: int) -> float:
+    top = -np.inf
+    for s in range(size):
+        top = max(top, x[s] + y[s])
+    if top == -np.inf:
+        return top
+    total = 0.0
+    for s in range(size):
+        total += math.exp(x[s] + y[s] - top)
+    return top + math.log(total)
