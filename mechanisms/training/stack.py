@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -88,23 +88,53 @@ def train_stack(
             where it was cut off; removed by nobody but the caller.
     Returns: For each task its model, or the error when its loss stopped being a number.
     """
+    loss = loss or CrossEntropy()
+    plan = plan or planned(trainer, features, classes=classes, models=len(tasks), compute=compute)
+
+    def make(resident: Tensor, some: Sequence[TrainingTask], first: int) -> Stack:
+        return Stack(trainer, resident, some, classes=classes, loss=loss, plan=plan)
+
+    settings = (trainer, plan, loss)
+    return run_stacks(make, features, tasks, size=plan.size, settings=settings, compute=compute, checkpoint=checkpoint)
+
+
+def run_stacks(
+    make: Callable[[Tensor, Sequence[TrainingTask], int], Stack],
+    features: Features,
+    tasks: Sequence[TrainingTask],
+    *,
+    size: int,
+    settings: tuple[object, ...],
+    compute: Compute,
+    checkpoint: Path | None,
+) -> list[NetworkModel | TrainingError]:
+    """Trains the tasks in stacks of `size`.
+
+    Args:
+        make: Gives the stack of some tasks, from the features on the device, the tasks, and the place of the first.
+        features: Shared by all tasks.
+        tasks: What each model is trained on.
+        size: Models in a stack.
+        settings: Whatever else decides the numbers, with a repr that says it all; guards the checkpoint.
+        compute: Threads and device.
+        checkpoint: See `train_stack`.
+    """
     torch.set_num_threads(compute.threads)
     array = as_array(features)
-    shape = tuple(array.shape[1:])
-    plan = plan or _planned(trainer, shape, classes, models=len(tasks), compute=compute)
-    device = torch.device(compute.device)
-    resident = torch.from_numpy(np.ascontiguousarray(array) if array.flags.writeable else np.array(array)).to(device)
-    loss = loss or CrossEntropy()
-    saved = Checkpoint(checkpoint, _digest((trainer, plan, loss), array, tasks) if checkpoint else "")
+    # Arrays from an object store are read-only, which torch cannot wrap: those are copied.
+    own = np.ascontiguousarray(array) if array.flags.writeable else np.array(array)
+    resident = torch.from_numpy(own).to(torch.device(compute.device))
+    saved = Checkpoint(checkpoint, _digest(settings, array, tasks) if checkpoint else "")
     outcomes: list[NetworkModel | TrainingError] = list(saved.finished)
-    for first in range(len(outcomes), len(tasks), plan.size):
-        stack = Stack(trainer, resident, tasks[first : first + plan.size], classes=classes, loss=loss, plan=plan)
-        outcomes += stack.train(saved, compute)
+    for first in range(len(outcomes), len(tasks), size):
+        outcomes += make(resident, tasks[first : first + size], first).train(saved, compute)
         saved.finish(outcomes)
     return outcomes
 
 
-def _planned(trainer: Network, shape: tuple[int, ...], classes: int, *, models: int, compute: Compute) -> StackPlan:
+def planned(trainer: Network, features: Features, *, classes: int, models: int, compute: Compute) -> StackPlan:
+    """The plan when none is given: a rule for one model, a calibration for several."""
+    shape = tuple(as_array(features[:1] if isinstance(features, np.ndarray) else features.slice(0, 1)).shape[1:])
     if models == 1:
         return single_plan(trainer, shape, classes)
     from dpaudit.mechanisms.training.calibrate import calibrate  # it times stacks, so it imports this module
@@ -176,7 +206,7 @@ class Stack:
             end = min(begin + size, int(self.counts[0]))
             left = np.minimum(self.counts[:active] - begin, end - begin)
             picked = positions[:active, begin:end]
-            inputs = self._inputs(torch.take_along_dim(self._rows[:active], picked, 1))
+            inputs = self._inputs(picked)
             if draws is not None:
                 flat = self.augment(inputs.flatten(0, 1), draws[:active, begin:end].flatten(0, 1))
                 inputs = flat.unflatten(0, inputs.shape[:2])
@@ -185,16 +215,15 @@ class Stack:
             coefficients = self._coefficients(picked, left)
             if mixing is not None:
                 share = torch.from_numpy(mixing[:active, step]).to(self.device)[:, None]
-                inputs, targets = mixed(
-                    inputs, targets, share, coefficients > 0, self._partners(orders, left, end - begin)
-                )
+                inputs, targets = mixed(inputs, targets, share, self._partners(orders, left, end - begin))
             gradient = self.gradient[:active]
             self.losses[:active] += self.kernel.gradient(
                 self.parameters[:active], inputs, targets, coefficients, gradient
             )
             self.optimizer.step(self.parameters[:active], gradient, self._rate(epoch, step, active))
 
-    def _inputs(self, rows: Tensor) -> Tensor:
+    def _inputs(self, picked: Tensor) -> Tensor:
+        rows = torch.take_along_dim(self._rows[: len(picked)], picked, 1)
         return self.features.index_select(0, rows.flatten()).unflatten(0, rows.shape)
 
     def _targets(self, picked: Tensor) -> Tensor:
@@ -213,22 +242,23 @@ class Stack:
         return coefficients * torch.take_along_dim(self._weights[: len(picked)], picked, 1)
 
     def _rate(self, epoch: int, step: int, active: int) -> Tensor | float:
-        trainer = self.trainer
-        if trainer.schedule == "constant":
-            return trainer.learning_rate
-        steps = -(-self.counts[:active] // trainer.batch_size)
-        progress = (epoch * steps + step) / (trainer.epochs * steps)
-        rates = [trainer.learning_rate * scheduled(trainer.schedule, float(u)) for u in progress]
-        if len(set(rates)) == 1:
-            return rates[0]
-        return torch.tensor(rates, device=self.device)[:, None]
+        """Learning rate of each model, which are as far as their own number of steps says."""
+        steps = -(-self.counts[:active] // self.trainer.batch_size)
+        progress = (epoch * steps + step) / (self.trainer.epochs * steps)
+        rates = {float(u): self._rate_at(float(u)) for u in set(progress.tolist())}
+        if len(rates) == 1 or self.trainer.schedule == "constant":
+            return self._rate_at(float(progress[0]))
+        return torch.tensor([rates[u] for u in progress.tolist()], device=self.device)[:, None]
+
+    def _rate_at(self, progress: float) -> float:
+        return self.trainer.learning_rate * scheduled(self.trainer.schedule, progress)
 
     def _draws(self, epoch: int) -> Tensor | None:
         """Uniforms that decide the augmentation of each position of the epoch, shape (models, n, draws)."""
         if not self.augment.draws:
             return None
         drawn = [
-            torch.rand(n, self.augment.draws, generator=torch_generator(_child(seed, epoch)))
+            torch.rand(n, self.augment.draws, generator=torch_generator(child(seed, epoch)))
             for (_, _, seed), n in zip(self.seeds, self.counts.tolist(), strict=True)
         ]
         return self._padded(drawn)
@@ -362,7 +392,7 @@ def make_kernel(trainer: Network, module: nn.Module, *, loss: Loss, plan: StackP
     return Looped(module, loss=loss, device=device, bfloat16=bfloat16)
 
 
-def mixed(inputs: Tensor, targets: Tensor, share: Tensor, present: Tensor, partners: Tensor) -> tuple[Tensor, Tensor]:
+def mixed(inputs: Tensor, targets: Tensor, share: Tensor, partners: Tensor) -> tuple[Tensor, Tensor]:
     """Mixup: each example with its partner, inputs and targets alike (Zhang et al., 2018)."""
     models = torch.arange(len(inputs), device=inputs.device)[:, None]
     wide = share.view(-1, *[1] * (inputs.dim() - 1))
@@ -370,17 +400,17 @@ def mixed(inputs: Tensor, targets: Tensor, share: Tensor, present: Tensor, partn
     return inputs, share[..., None] * targets + (1 - share[..., None]) * targets[models, partners]
 
 
-def torch_generator(seed: SeedSequence) -> torch.Generator:
-    """A generator on the CPU, so that what is drawn does not depend on the device."""
-    return torch.Generator().manual_seed(int(seed.generate_state(1, np.uint64)[0]))
+def torch_generator(seed: SeedSequence, device: torch.device | str = "cpu") -> torch.Generator:
+    """A generator of torch, on the CPU unless told otherwise: there, what is drawn does not depend on the device."""
+    return torch.Generator(device).manual_seed(int(seed.generate_state(1, np.uint64)[0]))
 
 
 def epoch_generator(seed: SeedSequence, epoch: int) -> np.random.Generator:
     """Draws the order of one epoch first, then what else it needs."""
-    return np.random.default_rng(_child(seed, epoch))
+    return np.random.default_rng(child(seed, epoch))
 
 
-def _child(seed: SeedSequence, index: int) -> SeedSequence:
+def child(seed: SeedSequence, index: int) -> SeedSequence:
     """The seed of one epoch: an epoch can be run again without those before it."""
     return SeedSequence(seed.entropy, spawn_key=(*seed.spawn_key, index), pool_size=seed.pool_size)
 
