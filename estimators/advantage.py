@@ -2,8 +2,8 @@
 
 The attacker knows each example's prior eta = P[label = 1 | features], labels are independent given the features, and
 the release is what randomized response (RR) or a bag's sum of labels (LLP; plus Laplace or clipped geometric noise)
-shows. All results are exact given the priors: nothing is sampled, so there is no confidence to state. They say what *this*
-attacker gains on average (additive) or at one release (multiplicative), never what a mechanism promises.
+shows. All results are exact given the priors: nothing is sampled, so there is no confidence to state. They say what
+*this* attacker gains on average (additive) or at one release (multiplicative), never what a mechanism promises.
 
 Counts are of a bag's positive labels, not proportions: changing one label moves them by 1, so noise of scale 1/epsilon
 makes them epsilon-label-private.

@@ -13,7 +13,7 @@ by `rdp_to_epsilon` is *not* a lower bound on epsilon: compare Renyi with Renyi 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal
@@ -290,16 +290,12 @@ def compose_bounds(bounds: Sequence[RdpBound]) -> RdpBound:
     Raises: InputError for no bounds, unequal orders, or errors that add up to 1 or more.
     Source: Mironov (2017), Proposition 1; Chadha et al. (2024), section 4.2, without their uncorrected confidence.
     """
-    forward = tuple(float(np.sum(column)) for column in zip(*(bound.forward for bound in bounds), strict=True))
-    backward = tuple(float(np.sum(column)) for column in zip(*(bound.backward for bound in bounds), strict=True))
-    return _joined(bounds, forward, backward)
+    return _joined(bounds, math.fsum)
 
 
 def worst_query(bounds: Sequence[RdpBound]) -> RdpBound:
     """The largest bound over the queries at each order; choosing it is a selection, so the errors add up as well."""
-    forward = tuple(max(column) for column in zip(*(bound.forward for bound in bounds), strict=True))
-    backward = tuple(max(column) for column in zip(*(bound.backward for bound in bounds), strict=True))
-    return _joined(bounds, forward, backward)
+    return _joined(bounds, max)
 
 
 def rdp_to_epsilon(
@@ -505,7 +501,7 @@ def _closest_laws(a: Floats, b: Floats, c: Floats, d: Floats) -> Floats:
         if s is not None and u is not None:
             pairs.append((np.clip(s * q_end, a, b), np.clip(u * p_end, c, d)))
     start = max(high_s or 0.0, 1 / low_u if low_u else 0.0)
-    end = min(math.inf if low_s is None else low_s, 1 / high_u if high_u else math.inf)
+    end = min(low_s or math.inf, 1 / high_u if high_u else math.inf)
     if start < end < math.inf:
         s = _common_level(a, b, c, d, start, end)
         low, high = np.clip(s * c, a, b), np.clip(s * d, a, b)
@@ -559,7 +555,8 @@ def _row(values: ArrayLike) -> tuple[float, ...]:
     return tuple(float(value) for value in np.atleast_1d(np.asarray(values, np.float64)))
 
 
-def _joined(bounds: Sequence[RdpBound], forward: tuple[float, ...], backward: tuple[float, ...]) -> RdpBound:
+def _joined(bounds: Sequence[RdpBound], reduce: Callable[[tuple[float, ...]], float]) -> RdpBound:
+    """One bound from many, order by order; the errors add up and the weakest validity stays."""
     require(len(bounds) >= 1, "at least one query's bound is needed", bounds=len(bounds))
     require(len({bound.orders for bound in bounds}) == 1, "all queries must have the same orders")
     error = math.fsum(1 - bound.confidence for bound in bounds)
@@ -567,6 +564,8 @@ def _joined(bounds: Sequence[RdpBound], forward: tuple[float, ...], backward: tu
         error < 1, "the errors of all queries must add up to less than 1", error=error,
         do="bound each query at query_confidence(confidence, queries)",
     )  # fmt: skip
+    forward = tuple(reduce(column) for column in zip(*(bound.forward for bound in bounds), strict=True))
+    backward = tuple(reduce(column) for column in zip(*(bound.backward for bound in bounds), strict=True))
     weakest = max((bound.validity for bound in bounds), key=_WEAKNESS.index)
     methods = "+".join(sorted({bound.method for bound in bounds}))
     return RdpBound(

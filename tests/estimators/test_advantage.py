@@ -219,7 +219,7 @@ def _possible(eta: Floats, s: int) -> bool:
     return bool(np.sum(eta == 1) <= s <= np.sum(eta > 0))
 
 
-@pytest.mark.parametrize("epsilon", [0.01, 0.7, 3.0, 40.0])
+@pytest.mark.parametrize("epsilon", [1e-6, 0.01, 0.7, 3.0, 40.0])
 def test_laplace_advantage_is_the_integral_of_what_the_best_guess_gains(epsilon: float) -> None:
     eta = bags(7, 5)[0]
     got = llp_laplace_additive_advantage(eta, epsilon=epsilon)
@@ -344,7 +344,7 @@ def test_distribution_of_randomized_response_is_one_step_at_epsilon() -> None:
         (lambda: llp_posterior([[0.5, 0.5]], [3]), r"positives must be whole numbers in \[0, 2\]"),
         (lambda: llp_posterior([[0.5, 0.5]], [0.5]), "positives must be whole numbers"),
         (lambda: llp_posterior([[0.5, 0.5]], [1, 1]), "positives must have one value for each bag"),
-        (lambda: llp_posterior([[0.5, 0.5], [0.0, 0.0]], [1, 1]), r"possible under its priors, got \[1\]; keep priors away"),
+        (lambda: llp_posterior([[0.5, 0.5], [0.0, 0.0]], [1, 1]), r"its priors, got \[1\]; keep priors away"),
         (lambda: llp_posterior(np.zeros((2, 2, 2)), [1, 1]), "priors must have the shape"),
         (lambda: llp_laplace_posterior([0.5], math.nan, epsilon=1.0), "count must be finite"),
         (lambda: llp_laplace_posterior([0.5], 0.2, epsilon=0.0), r"epsilon must be in \(0, inf\), got 0.0"),

@@ -514,6 +514,7 @@ def test_data_dependent_bound_gains_nothing_on_the_example_and_much_on_consensus
         (lambda: rdp_to_epsilon([2.0, 3.0], [0.1], delta=0.1), "one value for each order"),
         (lambda: rdp_to_epsilon([2.0], [-0.1], delta=0.1), "rdp must be >= 0"),
         (lambda: compose_bounds([]), "at least one query"),
+        (lambda: compose_bounds([_bound(0.9), _bound(0.9, (2.0, 3.0))]), "all queries must have the same orders"),
         (lambda: compose_bounds([_bound(0.5), _bound(0.5)]), "add up to less than 1"),
         (lambda: gnmax_rdp([3], 1.0, 2.0), "at least two classes"),
     ],
@@ -523,5 +524,5 @@ def test_bad_input_gets_one_sentence(call: object, says: str) -> None:
         call()
 
 
-def _bound(confidence: float) -> RdpBound:
-    return RdpBound((2.0,), (0.1,), (0.1,), confidence, "corner", Validity.FINITE_SAMPLE)
+def _bound(confidence: float, orders: tuple[float, ...] = (2.0,)) -> RdpBound:
+    return RdpBound(orders, orders, orders, confidence, "corner", Validity.FINITE_SAMPLE)
