@@ -34,7 +34,7 @@ class Worker:
         """Whether the process has come up."""
         return True
 
-    @ray.method(num_returns=2)
+    @ray.method(num_returns=2)  # type: ignore[untyped-decorator]
     def run(self, unit: Unit, shared_count: int, *objects: Any) -> tuple[Attempt, pa.Table | None]:
         """One attempt; the table stays in the object store, the attempt travels to the driver."""
         shared = dict(zip(unit.shared, objects[:shared_count], strict=True))
@@ -121,7 +121,7 @@ class RayPool:
 
     def _start(self) -> None:
         options = {"num_cpus": self._resources.cpus, "num_gpus": self._resources.gpus, "max_restarts": 0}
-        slot = _Slot(Worker.options(**options).remote(self._resources.cpus))
+        slot = _Slot(Worker.options(**options).remote(self._resources.cpus))  # type: ignore[attr-defined]
         self._slots.append(slot)
         self._starting[slot.actor.ready.remote()] = slot
 

@@ -21,7 +21,7 @@ from dpaudit.errors import InputError, SpecError, UnknownNameError
 from dpaudit.estimators.selection import NAMES
 from dpaudit.registry import PACKAGES, catalogue, load
 
-_SELECTIONS = {made: name for name, made in NAMES.items()}
+_SELECTIONS: dict[object, str] = {made: name for name, made in NAMES.items()}
 
 
 def build(kind: str, spec: object, *, at: str = "", defaults: Mapping[str, object] | None = None) -> Any:

@@ -27,7 +27,7 @@ COLOURS = {
     Verdict.NO_CLAIM: "#475569",
     Verdict.FAILED: "#a16207",
 }
-STYLE = {
+STYLE: dict[Any, Any] = {
     "font.size": 9.5,
     "axes.edgecolor": "#9aa5b1",
     "axes.labelcolor": INK,
@@ -91,7 +91,7 @@ def score_distributions(truth: NDArray[np.bool_], score: NDArray[np.floating[Any
     figure, axes = canvas()
     finite = score[np.isfinite(score)]
     low, high = np.quantile(finite, [0.001, 0.999]) if finite.size else (0.0, 1.0)
-    bins = np.linspace(low, high if high > low else low + 1, 61)
+    bins = [float(edge) for edge in np.linspace(low, high if high > low else low + 1, 61)]
     for world, colour, name in (
         (True, MEMBER, "world 1: training label or member shown"),
         (False, OTHER, "world 0: not"),

@@ -109,7 +109,7 @@ class AuditResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; the curve's columns are lists, `inf` is a string."""
-        return _plain(
+        plain: dict[str, Any] = _plain(
             {
                 "name": self.name,
                 "verdict": self.verdict.value,
@@ -131,6 +131,7 @@ class AuditResult:
                 "curve": {name: np.asarray(column).tolist() for name, column in self.curve.items()},
             }
         )
+        return plain
 
 
 @dataclass(frozen=True, eq=False)

@@ -57,8 +57,8 @@ def comparable(claim: Claim, relation: Relation) -> Comparison:
         converted = Claim(2 * claim.epsilon, delta, relation)
         return Comparison(
             converted,
-            f"the claim (epsilon {claim.epsilon:g}, delta {claim.delta:g}) is about adding or removing a record, the game "
-            f"replaces one, which costs two steps: compared with epsilon {converted.epsilon:g}, "
+            f"the claim (epsilon {claim.epsilon:g}, delta {claim.delta:g}) is about adding or removing a record, "
+            f"the game replaces one, which costs two steps: compared with epsilon {converted.epsilon:g}, "
             f"delta {converted.delta:.3g}",
         )
     raise SpecError(

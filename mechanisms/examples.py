@@ -49,7 +49,9 @@ class Examples:
         )
         if len(self.labels):
             low, high = int(self.labels.min()), int(self.labels.max())
-            require(low >= 0 and high < self.classes, f"labels must be in 0..{self.classes - 1}", lowest=low, highest=high)
+            require(
+                low >= 0 and high < self.classes, f"labels must be in 0..{self.classes - 1}", lowest=low, highest=high
+            )
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -76,10 +78,10 @@ class Examples:
     @cached_property
     def digest(self) -> str:
         """SHA-256 of the content: part of every unit's key."""
-        hasher = hashlib.sha256(np.ascontiguousarray(self.labels))
+        hasher = hashlib.sha256(memoryview(np.ascontiguousarray(self.labels)).cast("B"))
         if isinstance(self.features, pa.Table):
             for batch in self.features.combine_chunks().to_batches():
                 hasher.update(batch.serialize())
         else:
-            hasher.update(np.ascontiguousarray(self.features))
+            hasher.update(memoryview(np.ascontiguousarray(self.features)).cast("B"))
         return hasher.hexdigest()

@@ -1,0 +1,240 @@
+"""A whole audit: the same scores whoever runs it, resumed where it stopped, failures shown."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as pads
+import pyarrow.parquet as pq
+import pytest
+
+from dpaudit import AuditSpec, Examples, RunOptions, Verdict, audit, load_spec
+from dpaudit.actors.events import Event, EventKind, read_events
+from dpaudit.engine.driver import report_again
+from dpaudit.engine.plan import make_plan
+from dpaudit.engine.score_table import SCHEMA
+from dpaudit.mechanisms.claim import Claim
+from dpaudit.mechanisms.protocols import Compute, Model, TrainingError
+
+SPEC = {
+    "name": "small",
+    "seed": 5,
+    "data": {"name": "gaussian-mixture", "rows": 3000, "classes": 3},
+    "game": {"name": "label-inference", "replays": 8},
+    "split": {"target": 0.5, "reference": 0.4, "test": 0.1},
+    "audits": [
+        {"name": "released", "mechanism": {"name": "randomized-response", "epsilon": 2.0}, "proxy": "true-posterior"},
+        {
+            "name": "trained",
+            "mechanism": {"name": "lp-1st", "epsilon": 2.0, "model": {"name": "catboost", "iterations": 5}},
+        },
+        {"name": "net", "mechanism": {"name": "non-private", "model": {"name": "mlp", "hidden": [16], "epochs": 2}}},
+    ],
+}
+
+
+def spec_on(runner: str, workers: int | None = None) -> AuditSpec:
+    return replace(load_spec(SPEC), run=RunOptions(runner=runner, workers=workers))  # type: ignore[arg-type]
+
+
+def digests(folder: Path) -> dict[str, str]:
+    files = sorted((folder / "scores").rglob("*.parquet"))
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+@pytest.fixture(scope="module")
+def in_process(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("in-process")
+    audit(spec_on("in-process"), output=folder)
+    return folder
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("workers", [1, 2])
+def test_scores_are_the_same_on_any_number_of_workers(
+    ray_cluster: None, in_process: Path, tmp_path: Path, workers: int
+) -> None:
+    audit(spec_on("ray", workers), output=tmp_path)
+    assert digests(tmp_path) == digests(in_process)
+    assert len(digests(tmp_path)) == 6
+
+
+@pytest.mark.ray
+def test_scores_are_the_same_after_a_worker_was_killed(ray_cluster: None, in_process: Path, tmp_path: Path) -> None:
+    killed = threading.Event()
+
+    def kill_a_worker(event: Event) -> None:
+        if event.kind is EventKind.UNIT_STARTED and "training" in event.label and not killed.is_set():
+            killed.set()
+            workers = subprocess.run(["pgrep", "-f", "ray::Worker"], capture_output=True, text=True).stdout.split()
+            for pid in workers:
+                os.kill(int(pid), signal.SIGKILL)
+
+    audit(spec_on("ray", 2), output=tmp_path, listeners=[kill_a_worker])
+    assert killed.is_set()
+    kinds = [event.kind for event in read_events(tmp_path / "events.jsonl")]
+    assert EventKind.WORKER_LOST in kinds
+    assert digests(tmp_path) == digests(in_process)
+
+
+def test_the_run_folder_holds_what_the_design_says(in_process: Path) -> None:
+    for name in ("spec.yaml", "plan.parquet", "events.jsonl", "bounds.json", "bounds.parquet", "report.html"):
+        assert (in_process / name).exists()
+    found = json.loads((in_process / "bounds.json").read_text())
+    assert [result["verdict"] for result in found["results"]] == [
+        "NO VIOLATION FOUND",
+        "NO VIOLATION FOUND",
+        "NO CLAIM",
+    ]
+    first = found["results"][0]
+    assert first["bound"]["validity"] == "finite-sample"
+    assert first["observational"] is True
+    assert first["rows"] == {"target": 1500, "reference": 1200, "test": 300, "validation": 0}
+    page = (in_process / "report.html").read_text()
+    assert page.count("<svg") == 1 + 3 * 3
+    assert "http-equiv" not in page
+    assert "src=" not in page, "the page stands alone"
+    table = pads.dataset(next((in_process / "scores").glob("released-*")), format="parquet").to_table()
+    assert table.num_rows == 8 * 1500
+    assert table.schema.equals(SCHEMA)
+    assert set(pq.read_table(in_process / "plan.parquet").column_names) >= {"key", "label", "seed", "cpus", "gpus"}
+
+
+def test_nothing_is_run_twice(in_process: Path) -> None:
+    before = digests(in_process)
+    report = audit(spec_on("in-process"), output=in_process)
+    assert report.ran == 0
+    assert digests(in_process) == before
+
+
+def test_more_replays_reuse_the_training(in_process: Path) -> None:
+    content = {**SPEC, "game": {"name": "label-inference", "replays": 10}, "run": {"runner": "in-process"}}
+    report = audit(load_spec(content), output=in_process)
+    labels = [
+        event.label
+        for event in list(read_events(in_process / "events.jsonl"))[-60:]
+        if event.kind is EventKind.UNIT_DONE
+    ]
+    assert report.ran
+    assert not any("training" in label or "reference" in label for label in labels[-report.ran :])
+    audit(spec_on("in-process"), output=in_process)
+
+
+def test_report_writes_the_report_anew_and_runs_nothing(in_process: Path) -> None:
+    (in_process / "report.html").unlink()
+    report = report_again(in_process)
+    assert (in_process / "report.html").exists()
+    assert report.ran == 0
+    assert [result.verdict for result in report.results] == [
+        Verdict.NO_VIOLATION,
+        Verdict.NO_VIOLATION,
+        Verdict.NO_CLAIM,
+    ]
+
+
+def test_scores_need_not_be_kept(in_process: Path, tmp_path: Path) -> None:
+    lean = replace(load_spec(SPEC), run=RunOptions(runner="in-process", keep_scores=False))
+    report = audit(lean, output=tmp_path)
+    assert not (tmp_path / "scores").exists()
+    kept = audit(spec_on("in-process"), output=in_process)
+    assert [result.bound for result in report.results] == [result.bound for result in kept.results]
+
+
+def test_another_seed_gives_other_scores(in_process: Path, tmp_path: Path) -> None:
+    audit(spec_on("in-process"), output=tmp_path, seed=6)
+    assert not set(digests(tmp_path).values()) & set(digests(in_process).values())
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_an_interrupted_run_goes_on_where_it_stopped(in_process: Path, tmp_path: Path, how: signal.Signals) -> None:
+    """The driver is stopped when the first training is done; the second run does only the rest."""
+    spec = spec_on("in-process")
+    (tmp_path / "spec.yaml").write_text(spec.to_yaml())
+    folder = tmp_path / "run"
+    code = (
+        "import os, signal, sys, time\n"
+        "from dpaudit import audit\n"
+        "from dpaudit.actors.events import EventKind\n"
+        "done = []\n"
+        "def stop(event):\n"
+        "    if event.kind is EventKind.UNIT_DONE:\n"
+        "        done.append(event)\n"
+        f"        if len(done) == 3: os.kill(os.getpid(), {int(how)})\n"
+        f"audit({str(tmp_path / 'spec.yaml')!r}, output={str(folder)!r}, listeners=[stop])\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert ended.returncode != 0
+    finished = len(list((folder / "units").glob("*.parquet")))
+    assert finished == 3
+    report = audit(spec, output=folder)
+    assert report.ran == len(make_plan(spec).units) - finished
+    assert digests(folder) == digests(in_process)
+
+
+@dataclass(frozen=True)
+class SometimesNaN:
+    """A learner whose training fails for some seeds."""
+
+    failing: bool = True
+
+    def claim(self) -> Claim:
+        return Claim(1.0)
+
+    def fit(
+        self, train: Examples, *, seed: np.random.SeedSequence, compute: Compute, validation: Examples | None = None
+    ) -> Model:
+        if self.failing:
+            raise TrainingError("the loss became NaN in epoch 3; lower the learning rate")
+        raise AssertionError
+
+
+def test_a_failed_training_is_shown_and_gives_no_bound(tmp_path: Path) -> None:
+    base = load_spec(SPEC).audits[0]
+    failing = replace(base, mechanism=SometimesNaN(), name="fails")
+    spec = AuditSpec((base, failing), name="half", seed=5, run=RunOptions(runner="in-process"))
+    report = audit(spec, output=tmp_path)
+    good, bad = report.results
+    assert good.bound is not None
+    assert bad.verdict is Verdict.FAILED
+    assert "lower the learning rate" in str(report)
+    assert "lower the learning rate" in (tmp_path / "report.html").read_text()
+    assert any("TrainingError" in path.read_text() for path in (tmp_path / "units").glob("*.failed"))
+    kinds = [event.kind for event in read_events(tmp_path / "events.jsonl")]
+    assert EventKind.UNIT_RETRIED in kinds
+
+
+def test_memory_stays_small_for_many_canaries(tmp_path: Path) -> None:
+    """200,000 canaries and 100 replays: below 1.5 GB, measured in a process of its own."""
+    code = f"""
+import resource
+from dpaudit import audit
+audit({{'name': 'big', 'data': {{'name': 'gaussian-mixture', 'rows': 202000}}, 'proxy': 'true-posterior',
+       'split': {{'target': 200/202, 'reference': 0.0, 'test': 0.0}},
+       'mechanism': {{'name': 'randomized-response', 'epsilon': 1.0}}, 'run': {{'runner': 'in-process'}}}}, output={str(tmp_path)!r})
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
+    assert float(done.stdout.split()[-1]) < 1.5
+    assert pads.dataset(next((tmp_path / "scores").iterdir()), format="parquet").count_rows() == 200_000 * 100
+
+
+def test_score_rows_are_arrow_of_the_stated_schema() -> None:
+    from dpaudit.engine.score_table import probabilities_of, probability_table, score_rows
+
+    batch = score_rows("key", 3, np.array([True, False]), np.array([0.5, -0.25]))
+    assert pa.Table.from_batches([batch]).to_pylist() == [
+        {"unit": "key", "replay": 3, "canary": 0, "truth": True, "score": 0.5},
+        {"unit": "key", "replay": 3, "canary": 1, "truth": False, "score": -0.25},
+    ]
+    table = probability_table(np.array([[0.25, 0.75], [1.0, 0.0]]), {"accuracy": 0.5})
+    assert probabilities_of(table).tolist() == [[0.25, 0.75], [1.0, 0.0]]

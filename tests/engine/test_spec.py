@@ -1,0 +1,113 @@
+"""Specs: from YAML and Python, checked once, with messages that name the place; and back to YAML."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dpaudit import Audit, AuditSpec, Claim, Relation, load_spec
+from dpaudit.engine.data.gaussian_mixture import GaussianMixture
+from dpaudit.engine.games.label_inference import LabelInference
+from dpaudit.engine.games.membership import Membership
+from dpaudit.engine.verdict import Verdict, comparable, verdict
+from dpaudit.errors import InputError, SpecError
+from dpaudit.estimators.bound import Bound, Validity
+from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
+
+EXAMPLES = sorted((Path(__file__).parent.parent.parent / "examples").rglob("*.yaml"))
+RR = {"name": "randomized-response", "epsilon": 1.0}
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_examples_are_specs_and_survive_the_way_to_yaml_and_back(path: Path, tmp_path: Path) -> None:
+    spec = load_spec(path)
+    (tmp_path / "spec.yaml").write_text(spec.to_yaml())
+    assert load_spec(tmp_path / "spec.yaml") == spec
+
+
+def test_top_level_parts_are_defaults_of_every_audit() -> None:
+    spec = load_spec(
+        {
+            "data": "iris",
+            "game": {"name": "label-inference", "replays": 7},
+            "audits": [{"mechanism": RR}, {"mechanism": RR, "game": {"name": "label-canaries"}}],
+        }
+    )
+    assert [audit.game.replays for audit in spec.audits] == [7, 100]
+    assert [audit.name for audit in spec.audits] == ["1 randomized-response", "2 randomized-response"]
+
+
+def test_python_and_yaml_say_the_same() -> None:
+    words = load_spec({"name": "x", "data": "gaussian-mixture", "audits": [{"name": "one", "mechanism": RR}]})
+    values = AuditSpec((Audit(RandomizedResponse(1.0), GaussianMixture(), name="one"),), name="x")
+    assert values == words
+
+
+def test_delta_and_confidence_reach_the_estimator() -> None:
+    spec = load_spec({"data": "iris", "confidence": 0.9, "mechanism": RR, "claim": {"epsilon": 1, "delta": "1e-5"}})
+    assert spec.audits[0].estimator.delta == 1e-5
+    assert spec.audits[0].estimator.confidence == 0.9
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({}, "at least one audit"),
+        ({"mechanism": RR}, "needs `data`"),
+        ({"data": "iris", "mechanism": RR, "sed": 1}, "no field 'sed'"),
+        ({"data": "iris", "mechanism": RR, "seed": -1}, "seed must be >= 0, got -1"),
+        ({"data": "iris", "mechanism": RR, "seed": "x"}, "spec.seed: .*integer.*got 'x'"),
+        ({"data": "iris", "mechanism": RR, "confidence": 1}, r"confidence must be in \(0, 1\), got 1"),
+        ({"data": "irises", "mechanism": RR}, "data must be one of .*iris.*, got 'irises'"),
+        ({"data": "iris", "mechanism": RR, "split": {"target": 0.9, "reference": 0.9}}, "sum to at most 1"),
+        ({"data": "iris", "mechanism": RR, "split": {"traget": 0.9}}, "no field 'traget'"),
+        ({"data": "iris", "mechanism": RR, "claim": {"epsilon": 0}}, "a claimed epsilon must be > 0"),
+        ({"data": "iris", "mechanism": RR, "game": "membership"}, "says nothing about a game with add-remove"),
+        ({"data": "iris", "mechanism": RR, "run": {"workers": 0}}, "workers must be >= 1"),
+        ({"data": "iris", "audits": [{"name": "a", "mechanism": RR}] * 2}, "a is used twice"),
+        (
+            {
+                "data": "iris",
+                "mechanism": RR,
+                "claim": {"epsilon": 1, "delta": 0.1},
+                "estimator": {"name": "one-run", "delta": 0},
+            },
+            "must be at least the claim's delta 0.1, got 0",
+        ),
+    ],
+)
+def test_a_wrong_spec_is_one_sentence(content: dict[str, object], message: str) -> None:
+    with pytest.raises((SpecError, InputError), match=message) as caught:
+        load_spec(content)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_is_no_spec_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="must be a readable spec file"):
+        load_spec(tmp_path / "none.yaml")
+    (tmp_path / "list.yaml").write_text("- 1\n")
+    with pytest.raises(SpecError, match="must hold a mapping"):
+        load_spec(tmp_path / "list.yaml")
+    (tmp_path / "broken.yaml").write_text("a: [1")
+    with pytest.raises(SpecError, match="must be YAML"):
+        load_spec(tmp_path / "broken.yaml")
+
+
+def test_claims_are_compared_under_the_games_relation() -> None:
+    same = comparable(Claim(1.0, 1e-5, Relation.LABEL), Relation.LABEL)
+    assert (same.claim, same.note) == (Claim(1.0, 1e-5, Relation.LABEL), "")
+    doubled = comparable(Claim(1.0, 1e-5, Relation.ADD_REMOVE), LabelInference().relation)
+    assert doubled.claim.epsilon == 2.0
+    assert doubled.claim.delta == pytest.approx((1 + 2.718281828459045) * 1e-5)
+    assert "two steps" in doubled.note
+    with pytest.raises(SpecError, match="says nothing about"):
+        comparable(Claim(1.0), Membership().relation)
+
+
+def test_verdicts() -> None:
+    bound = Bound(1.5, 0.0, 0.95, "one-run", Validity.FINITE_SAMPLE)
+    assert verdict(bound, Claim(1.0)) is Verdict.VIOLATION
+    assert verdict(bound, Claim(1.5)) is Verdict.NO_VIOLATION
+    assert verdict(bound, Claim(float("inf"))) is Verdict.NO_CLAIM
+    assert verdict(None, Claim(1.0)) is Verdict.FAILED

@@ -1,0 +1,66 @@
+"""Every registered part: named once, described, importable, built from its name."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from dpaudit.engine.build import build, describe
+from dpaudit.errors import SpecError, UnknownNameError
+from dpaudit.registry import PACKAGES, catalogue, load, register
+
+ENTRIES = [entry for kind in PACKAGES for entry in catalogue(kind).values()]
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: f"{entry.kind}:{entry.name}")
+def test_a_registered_part_is_what_the_catalogue_says(entry) -> None:  # type: ignore[no-untyped-def]
+    thing = load(entry.kind, entry.name)
+    assert thing.registered_name == entry.name
+    assert entry.summary.endswith((".", "?", "!"))
+    assert len(entry.summary) <= 120
+    assert entry.source
+    if entry.kind != "reproduction":
+        assert dataclasses.is_dataclass(thing)
+        assert thing.__dataclass_params__.frozen
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: f"{entry.kind}:{entry.name}")
+def test_a_part_and_its_description_are_one(entry) -> None:  # type: ignore[no-untyped-def]
+    if entry.kind == "reproduction":
+        pytest.skip("reproductions are not parts of a spec")
+    needed = {"epsilon": 1.0, "path": "somewhere", "label": "y", "prior": [0.7, 0.3]}
+    fields = {
+        field.name: needed[field.name]
+        for field in dataclasses.fields(load(entry.kind, entry.name))
+        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+    }
+    value = build(entry.kind, {"name": entry.name, **fields}, defaults={"delta": 1e-5})
+    assert build(entry.kind, describe(value)) == value
+
+
+def test_an_unknown_name_lists_the_known_ones() -> None:
+    with pytest.raises(UnknownNameError, match=r"mechanism must be one of .*lp-1st.*, got 'lp-9st'"):
+        load("mechanism", "lp-9st")
+
+
+def test_a_wrong_field_is_named_with_its_place() -> None:
+    with pytest.raises(SpecError, match=r"audits\[0\].mechanism has no field 'epsilom'; it has epsilon, model"):
+        build("mechanism", {"name": "lp-1st", "epsilom": 1}, at="audits[0].mechanism")
+    with pytest.raises(SpecError, match=r"mechanism.model.iterations: .*integer.*got 'many'"):
+        build("mechanism", {"name": "lp-1st", "epsilon": 1, "model": {"name": "catboost", "iterations": "many"}})
+    with pytest.raises(SpecError, match="mechanism: epsilon must be > 0, got -1"):
+        build("mechanism", {"name": "lp-1st", "epsilon": -1})
+    with pytest.raises(SpecError, match="mechanism needs epsilon"):
+        build("mechanism", "lp-1st")
+
+
+def test_ones_own_class_is_built_from_where_it_is() -> None:
+    value = build("mechanism", {"name": "tests.own_mechanism:KeepsEverything", "epsilon": 2})
+    assert value.epsilon == 2
+    assert describe(value) == {"name": "tests.own_mechanism:KeepsEverything", "epsilon": 2.0}
+
+
+def test_a_kind_must_be_known() -> None:
+    with pytest.raises(UnknownNameError, match="kind must be one of"):
+        register("mechanisms", "x", source="y")
