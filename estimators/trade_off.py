@@ -18,9 +18,13 @@ from scipy import optimize, special
 
 from dpaudit.errors import InputError, require
 
-Profile: TypeAlias = Callable[[float], float]
-"""epsilon >= 0 -> the smallest delta of (epsilon, delta)-DP in both directions, or more."""
+Floats: TypeAlias = NDArray[np.float64]
 
+Profile: TypeAlias = Callable[[Floats], Floats]
+"""Epsilons >= 0, shape (n,) -> the smallest delta of (epsilon, delta)-DP in both directions at each, or more."""
+
+LARGEST_EPSILON = 1e4
+"""A profile still above delta here has no epsilon there."""
 ROUNDING = 1e-12
 """Relative (and absolute) amount by which roots are moved to the safe side."""
 
@@ -170,8 +174,8 @@ class FromProfile:
     """
 
     profile: Profile
-    grid: NDArray[np.float64]  # epsilons, ascending, >= 0
-    deltas: NDArray[np.float64]  # at the grid
+    grid: Floats  # epsilons, ascending, >= 0
+    deltas: Floats  # at the grid
 
     def __call__(self, x: float, /) -> float:
         rest = 1 - self.deltas
@@ -185,17 +189,21 @@ class FromProfile:
 
     def epsilon(self, delta: float, /) -> float:
         """Where the profile itself falls to delta; a profile rounded up makes this as much too large."""
-        if self.profile(0.0) <= delta:
+
+        def short(epsilon: float) -> bool:
+            return float(self.profile(np.array([epsilon]))[0]) > delta
+
+        if not short(0.0):
             return 0.0
         high = 1.0
-        while self.profile(high) > delta:
-            if high > 1e4:
+        while short(high):
+            if high > LARGEST_EPSILON:
                 return math.inf
             high *= 2
-        return crossing(lambda epsilon: self.profile(epsilon) > delta, 0.0, high)
+        return crossing(short, 0.0, high)
 
 
-def from_profile(profiles: Callable[[float], Profile], *, grid: NDArray[np.float64] | None = None) -> Family:
+def from_profile(profiles: Callable[[float], Profile], *, grid: Floats | None = None) -> Family:
     """A family from privacy profiles, for one those of a privacy accountant.
 
     Args:
@@ -204,24 +212,24 @@ def from_profile(profiles: Callable[[float], Profile], *, grid: NDArray[np.float
     Returns: The family; its bounds are valid for every grid, and tighter for a finer one.
     Raises: InputError for a negative or empty grid.
     """
-    points = np.arange(2001) / 100 if grid is None else np.sort(np.asarray(grid, dtype=np.float64))
+    points = np.arange(2001) / 100 if grid is None else np.sort(np.asarray(grid, dtype=np.float64).ravel())
     require(points.size > 0 and bool(points[0] >= 0), "grid must hold epsilons >= 0", grid=points)
 
     @cache
     def at(parameter: float) -> TradeOff:
         profile = profiles(parameter)
-        return FromProfile(profile, points, np.array([profile(float(epsilon)) for epsilon in points]))
+        return FromProfile(profile, points, np.asarray(profile(points), dtype=np.float64))
 
     return at
 
 
-def dp_sgd(sampling_rate: float, steps: int, *, interval: float = 1e-4) -> Family:
+def dp_sgd(sampling_rate: float, steps: int, *, interval: float = 1e-3) -> Family:
     """The DP-SGD family: Poisson-subsampled Gaussian, composed; the parameter is 1 / noise multiplier.
 
     Args:
         sampling_rate: Probability with which an example is in a batch, in (0, 1].
         steps: Number of batches, >= 1.
-        interval: Discretisation of the privacy loss, > 0; the profile is rounded up by it.
+        interval: Discretisation of the privacy loss, > 0; a coarser one rounds the profile up further, and is faster.
     Raises: InputError when out of range, or when the package dp_accounting is not installed.
     Source: privacy loss distributions of dp_accounting, add-remove neighbours.
     """
@@ -237,12 +245,12 @@ def dp_sgd(sampling_rate: float, steps: int, *, interval: float = 1e-4) -> Famil
 
     def profiles(parameter: float) -> Profile:
         if parameter == 0:
-            return lambda epsilon: 0.0
+            return np.zeros_like
         one = pld.from_gaussian_mechanism(
             1 / parameter, value_discretization_interval=interval, sampling_prob=sampling_rate
         )
         whole = one.self_compose(steps)
-        return lambda epsilon: float(whole.get_delta_for_epsilon(epsilon))
+        return lambda epsilons: np.asarray(whole.get_delta_for_epsilon(epsilons.tolist()), dtype=np.float64)
 
     return from_profile(profiles)
 

@@ -119,7 +119,7 @@ def test_the_ceiling_of_one_run() -> None:
 )
 @pytest.mark.parametrize("confidence", [0.05, 0.6, 0.95, 1 - 1e-9])
 def test_the_binomial_bound_solves_the_tail(guesses: int, correct: int, confidence: float) -> None:
-    """The tail, summed with 40 digits from `correct` upwards, is alpha within 1e-9 of the bound and below alpha at it."""
+    """The tail, summed with 40 digits upwards, is alpha within 1e-9 of the bound and below alpha at it."""
     bound = one_run_epsilon(guesses, correct, canaries=guesses, delta=0.0, confidence=confidence)
     assert tail(guesses, correct, bound) < 1 - confidence or bound == 0
     assert tail(guesses, correct, bound + 1e-9) >= 1 - confidence
@@ -244,7 +244,7 @@ def test_exact_coverage_at_randomised_response(guesses: int, epsilon: float) -> 
 
 
 def worst_case_counts(rng: np.random.Generator, games: int, guesses: int, epsilon: float, delta: float) -> np.ndarray:
-    """Right guesses against an (epsilon, delta)-DP mechanism: a bit is named with probability delta, else RR answers."""
+    """Right guesses against an (epsilon, delta)-DP mechanism: names a bit with probability delta, else RR."""
     named = rng.binomial(guesses, delta, games)
     return named + rng.binomial(guesses - named, 1 / (1 + np.exp(-epsilon)))
 
