@@ -20,7 +20,6 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import brentq
 from scipy.special import log_ndtr, logsumexp
 
 from dpaudit.errors import require
@@ -534,6 +533,7 @@ def _level(weights: Floats, lower: Floats, upper: Floats) -> float | None:
 
 def _common_level(a: Floats, b: Floats, c: Floats, d: Floats, start: float, end: float) -> float:
     """The level s = t at which both laws sum to 1; it lies between `start` and `end`."""
+    from scipy.optimize import brentq  # here, for loading it takes as long as loading all the rest
 
     def excess(s: float) -> float:
         return float(np.sum(np.maximum(a - s * d, 0)) - np.sum(np.maximum(s * c - b, 0))) - (1 - s)

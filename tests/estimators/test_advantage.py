@@ -138,6 +138,19 @@ def test_posteriors_average_to_the_prior() -> None:
         assert release @ noisy == pytest.approx(eta, abs=1e-13)
 
 
+def test_laplace_posteriors_average_to_the_prior() -> None:
+    """Gauss-Legendre between whole numbers, where the densities are smooth: exact to rounding; e^(-40) is cut off."""
+    eta, k, epsilon = bags(2, 6)[0], 6, 1.0
+    nodes, weights = np.polynomial.legendre.leggauss(20)
+    z = (np.arange(-40, k + 40)[:, None] + (nodes + 1) / 2).ravel()
+    law = law_of_sum(eta)
+    noise = epsilon / 2 * np.exp(-epsilon * np.abs(z[:, None] - np.arange(k + 1)))
+    density = (noise @ law) * np.tile(weights / 2, k + 80)
+    assert density.sum() == pytest.approx(1, abs=1e-13)
+    posterior = llp_laplace_posterior(np.tile(eta, (len(z), 1)), z, epsilon=epsilon)
+    assert density @ posterior == pytest.approx(eta, abs=1e-13)
+
+
 def test_posteriors_sum_to_the_number_of_positives() -> None:
     """Given s positive labels in a bag, the expected number of positive labels is s."""
     for k in (5, 60, 400):
