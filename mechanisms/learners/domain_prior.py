@@ -153,10 +153,12 @@ def nearest_centres(vectors: NDArray[np.float64], clusters: int, seed: SeedSeque
     from sklearn.cluster import KMeans
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
+    different, place = np.unique(vectors, axis=0, return_inverse=True)
+    if clusters >= len(different):  # nothing to put together
+        return np.asarray(place, dtype=np.int64)
     rng = np.random.default_rng(seed)
     chosen = rng.permutation(len(vectors))[:CLUSTERED_AT_MOST]
-    distinct = len(np.unique(vectors[chosen], axis=0))
-    means = KMeans(min(clusters, distinct), n_init=1, random_state=int(rng.integers(2**31)))
+    means = KMeans(min(clusters, len(chosen)), n_init=1, random_state=int(rng.integers(2**31)))
     with threadpool_limits(1):  # sums in one order, whatever machine this runs on
         found = means.fit(vectors[chosen]).predict(vectors)
     return np.asarray(np.unique(found, return_inverse=True)[1], dtype=np.int64)

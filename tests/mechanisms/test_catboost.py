@@ -181,7 +181,7 @@ def test_standardising_makes_units_irrelevant() -> None:
     """Scaled columns give the same model; without it the penalty sees other coefficients."""
     plain = gaussians(300)
     assert not isinstance(plain.features, pa.Table)
-    scaled = plain.with_(features=(plain.features * np.float32([1000, 1, 0.01, 1, 1])).astype(np.float32))
+    scaled = plain.with_(features=(plain.features * np.array([1000, 1, 0.01, 1, 1])).astype(np.float32))
     for standardise in (True, False):
         trainer = LogisticRegression(standardise, inverse_penalty=0.1, iterations=1000)
         one, other = (

@@ -68,7 +68,7 @@ def agrees(released: NDArray[np.int64], law: NDArray[np.float64]) -> bool:
         return False
     expected = len(released) * law[possible]
     statistic = float(((counts[possible] - expected) ** 2 / expected).sum())
-    return possible.sum() == 1 or statistic < chi2.isf(FALSE_FAILURE, possible.sum() - 1)
+    return bool(possible.sum() == 1 or statistic < chi2.isf(FALSE_FAILURE, possible.sum() - 1))
 
 
 @pytest.mark.parametrize("classes", [2, 3, 10])
@@ -268,7 +268,7 @@ def test_the_most_likely_label_is_right_as_often_as_it_should_be() -> None:
     b = mechanism.scale()
     wrong = math.exp(-1 / b) * (1 + 1 / (2 * b)) / 2
     released = mechanism.release(np.ones(count, np.int64), classes=2, rng=np.random.default_rng(5))
-    low, high = binom.ppf([FALSE_FAILURE, 1 - FALSE_FAILURE], count, wrong)
+    low, high = binom.ppf(np.array([FALSE_FAILURE, 1 - FALSE_FAILURE]), count, wrong)
     assert low <= (released == 0).sum() <= high
 
 
@@ -278,5 +278,5 @@ def test_redrawn_labels_are_fixed_for_an_epoch_and_fresh_in_the_next() -> None:
     draw = redrawn_labels(mechanism, labels, classes=2, seed=SeedSequence(4))
     assert (draw(0) == draw(0)).all()
     both = ((draw(0) == 0) & (draw(1) == 0)).sum()
-    low, high = binom.ppf([FALSE_FAILURE, 1 - FALSE_FAILURE], len(labels), mechanism.keep(2) ** 2)
+    low, high = binom.ppf(np.array([FALSE_FAILURE, 1 - FALSE_FAILURE]), len(labels), mechanism.keep(2) ** 2)
     assert low <= both <= high

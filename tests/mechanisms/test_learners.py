@@ -17,6 +17,8 @@ from scipy.stats import binom, chi2
 from dpaudit.errors import InputError
 from dpaudit.mechanisms.claim import Claim
 from dpaudit.mechanisms.examples import Examples, Features
+from dpaudit.mechanisms.labels.one_hot_laplace import OneHotLaplace
+from dpaudit.mechanisms.labels.planted import OneHotLaplaceSigmaForB
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.mechanisms.labels.rr_leaky import LeakyRandomizedResponse
 from dpaudit.mechanisms.learners.domain_prior import (
@@ -29,11 +31,13 @@ from dpaudit.mechanisms.learners.domain_prior import (
 from dpaudit.mechanisms.learners.embedders import Embedder, Numbers, PrincipalComponents, RandomConvolutions
 from dpaudit.mechanisms.learners.lp_1st import LP1ST, LP1STNoiseCorrection, corrected
 from dpaudit.mechanisms.learners.lp_2st import LP2ST
+from dpaudit.mechanisms.learners.noisy_labels import NoisyOneHotLabels
 from dpaudit.mechanisms.learners.non_private import NonPrivate
 from dpaudit.mechanisms.learners.pate import PATE
 from dpaudit.mechanisms.learners.planted import LP1STDomainPriorUncharged, LP1STDrawnAgain
 from dpaudit.mechanisms.learners.released_labels import ReleasedLabels
 from dpaudit.mechanisms.models.catboost import CatBoost
+from dpaudit.mechanisms.models.recall import Recall, recalling
 from dpaudit.mechanisms.protocols import Compute, Learner, Model
 
 FALSE_FAILURE = 1e-9  # of each chi-square or binomial check below
@@ -79,7 +83,7 @@ def rows(examples: Examples) -> NDArray[np.int64]:
 
 
 def plausible(count: int, trials: int, probability: float) -> bool:
-    low, high = binom.ppf([FALSE_FAILURE / 2, 1 - FALSE_FAILURE / 2], trials, probability)
+    low, high = binom.ppf(np.array([FALSE_FAILURE / 2, 1 - FALSE_FAILURE / 2]), trials, probability)
     return bool(low <= count <= high)
 
 
@@ -276,6 +280,7 @@ def test_k_means_finds_clusters_that_are_there_and_numbers_them_without_gaps() -
     found = nearest_centres(vectors, 3, SEED)
     assert len({(c, f) for c, f in zip(centre, found, strict=True)}) == 3
     assert set(nearest_centres(np.repeat([[0.0], [1.0]], 5, axis=0), 50, SEED)) == {0, 1}
+    assert sorted(nearest_centres(vectors, 300, SEED)) == list(range(300))
     np.testing.assert_array_equal(found, nearest_centres(vectors, 3, SEED))
 
 
@@ -376,4 +381,34 @@ def test_labels_drawn_again_are_independent_draws_on_the_same_examples() -> None
     first, second = seen.labels.reshape(2, -1)
     assert (rows(seen).reshape(2, -1) == np.arange(40_000)).all()
     assert plausible(int(((first == 0) & (second == 0)).sum()), 40_000, RandomizedResponse(1.0).keep(2) ** 2)
+    assert learner.claim() == Claim(1.0)
+
+
+# What was released, seen as it is
+
+
+def test_recall_answers_with_the_shares_of_the_labels_it_was_given() -> None:
+    """Rows 0 and 1 stand twice with labels (0, 2) and (1, 1); row 2 was never seen."""
+    features = np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 0.0], [1.0, 0.0]], dtype=np.float32)
+    train = Examples(features, np.array([0, 1, 2, 1]), 3)
+    asked = np.array([[1.0, 0.0], [0.0, 0.0], [0.0, 1.0]], dtype=np.float32)
+    expected = [[0, 1, 0], [0.5, 0, 0.5], [1 / 3, 1 / 3, 1 / 3]]
+    np.testing.assert_array_equal(Recall().fit(train, seed=SEED, compute=ONE).probabilities(asked), expected)
+    tables = [pa.table({"a": part[:, 0], "b": part[:, 1].astype(str)}) for part in (features, asked)]
+    model = Recall().fit(train.with_(features=tables[0]), seed=SEED, compute=ONE)
+    np.testing.assert_array_equal(model.probabilities(tables[1]), expected)
+    assert recalling(features[:0], np.zeros((0, 2))).probabilities(asked).tolist() == [[0.5, 0.5]] * 3
+
+
+@pytest.mark.parametrize("labels", [OneHotLaplace(1.0), OneHotLaplaceSigmaForB(1.0)])
+def test_noisy_one_hot_labels_reach_their_extreme_odds_for_a_quarter_of_two_classes(labels: OneHotLaplace) -> None:
+    """o_y >= 1 and the other <= 0, each with probability 1/2: odds e^(2/b), which for the defect is e^(sqrt(2) eps)."""
+    count, truth = 40_000, np.arange(40_000) % 2
+    learner = NoisyOneHotLabels(labels)
+    model = learner.fit(numbered(truth), seed=SEED, compute=ONE)
+    right = model.probabilities(numbered(truth).features)[np.arange(count), truth]
+    extreme = 2 / labels.scale()
+    losses = np.log(right / (1 - right))
+    assert losses.max() == pytest.approx(extreme, rel=1e-9)
+    assert plausible(int((losses > extreme * (1 - 1e-9)).sum()), count, 0.25)
     assert learner.claim() == Claim(1.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pytest
@@ -40,7 +41,7 @@ FALSE_FAILURE = 1e-9  # of each binomial check below
 
 
 def plausible(count: int, trials: int, probability: float) -> bool:
-    low, high = binom.ppf([FALSE_FAILURE / 2, 1 - FALSE_FAILURE / 2], trials, probability)
+    low, high = binom.ppf(np.array([FALSE_FAILURE / 2, 1 - FALSE_FAILURE / 2]), trials, probability)
     return bool(low <= count <= high)
 
 
@@ -194,10 +195,15 @@ def test_confident_gnmax_puts_one_gaussian_on_the_largest_count() -> None:
 
 def test_confident_gnmax_stops_after_enough_answers() -> None:
     votes = np.array([[9, 1], [5, 5], [0, 10], [2, 8]])
-    args = {"threshold": 6.0, "threshold_noise": 0.0, "vote_noise": 0.0, "rng": np.random.default_rng(0)}
-    found = confident_gnmax(votes, **args)  # type: ignore[arg-type]
+    args: dict[str, Any] = {
+        "threshold": 6.0,
+        "threshold_noise": 0.0,
+        "vote_noise": 0.0,
+        "rng": np.random.default_rng(0),
+    }
+    found = confident_gnmax(votes, **args)
     assert (found.queries.tolist(), found.labels.tolist()) == ([0, 2, 3], [0, 1, 1])
-    assert confident_gnmax(votes, answers=2, **args).queries.tolist() == [0, 2]  # type: ignore[arg-type]
+    assert confident_gnmax(votes, answers=2, **args).queries.tolist() == [0, 2]
 
 
 def test_laplace_argmax_wins_as_often_as_it_should() -> None:
@@ -256,11 +262,11 @@ def test_teachers_see_disjoint_parts_and_the_student_only_answers() -> None:
     learner = PATE(8.0, teachers=7, queries=20, model=trainer)
     learner.fit(numbered(labels), seed=SeedSequence(1), compute=Compute())
     *teachers, student = trainer.seen
-    rows = np.concatenate([part.features[:, 0] for part in teachers])  # type: ignore[index]
+    rows = np.concatenate([part.features[:, 0] for part in teachers])
     assert len(teachers) == 7
     assert sorted(rows) == list(range(100))
     assert len(student) == 20
-    assert len(set(student.features[:, 0])) == 20  # type: ignore[index]
+    assert len(set(student.features[:, 0])) == 20
 
 
 @pytest.mark.parametrize("vote", ["argmax", "sampled"])
