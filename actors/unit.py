@@ -119,7 +119,7 @@ def _feed(hasher: hashlib._Hash, value: object) -> None:
         _feed(hasher, value.value)
     elif isinstance(value, np.ndarray):
         hasher.update(f"<array {value.dtype.str} {value.shape}>".encode())
-        hasher.update(memoryview(np.ascontiguousarray(value)).cast("B"))
+        hasher.update(np.ascontiguousarray(value).data)
     elif isinstance(value, Mapping):
         hasher.update(b"{")
         for name in sorted(value, key=str):

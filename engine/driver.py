@@ -224,6 +224,7 @@ def _estimate(entry: PlannedAudit, plan: Plan, outcome: Outcome, store: UnitStor
         data=entry.data_name,
         units=(len(keys & outcome.finished), len(keys)),
         observational=entry.game.observational,
+        assumes=audit_of.game.assumes,
         failures=failures,
         curve=audit_of.estimator.curve(tallies) if tallies else {},
     )

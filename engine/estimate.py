@@ -14,10 +14,12 @@ from numpy.typing import NDArray
 from dpaudit.engine.build import build
 from dpaudit.errors import DataError
 from dpaudit.estimators.bound import Bound
-from dpaudit.estimators.counts import COUNT_COLUMNS, from_counts
+from dpaudit.estimators.counts import CONFUSION, GUESSES, RATIO, from_counts
 from dpaudit.estimators.scores import Scores
 
 DEFAULT_METHOD = "band"
+COUNTS = {CONFUSION: "clopper-pearson", GUESSES: "one-run", RATIO: "ratio"}
+"""Columns of counts, and the method that reads them when none is named."""
 
 
 def estimate_file(
@@ -46,13 +48,13 @@ def estimate_file(
     table = _read(path)
     if not table.num_rows:
         raise DataError(f"{path} must hold at least one row below its header, got none")
-    for needed in COUNT_COLUMNS.values():
+    for needed, natural in COUNTS.items():
         if set(needed) <= set(table.column_names):
             columns = {name: _integers(path, table, name) for name in needed}
-            return from_counts(method, columns, delta=delta, confidence=confidence)
+            return from_counts(method or natural, columns, delta=delta, confidence=confidence)
     missing = [name for name in (score_column, member_column) if name not in table.column_names]
     if missing:
-        counts = ", or ".join(",".join(columns) for columns in COUNT_COLUMNS.values())
+        counts = ", or ".join(",".join(columns) for columns in COUNTS)
         raise DataError(
             f"{path} must have the columns {score_column},{member_column} (or counts: {counts}), "
             f"got {','.join(table.column_names)}; name yours with --score-column and --member-column"

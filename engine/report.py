@@ -54,6 +54,7 @@ class AuditResult:
         rows: Rows of each part of the data.
         data: What the data are.
         units: Units finished and planned.
+        assumes: What must hold beside the arithmetic for the bound to hold.
         observational: Whether the training data were left as they are, found by comparing them.
         failures: What failed.
         curve: Columns for the figures, by name.
@@ -70,6 +71,7 @@ class AuditResult:
     data: str
     units: tuple[int, int]
     observational: bool
+    assumes: str
     failures: tuple[Failure, ...] = ()
     curve: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
@@ -118,6 +120,7 @@ class AuditResult:
                 "game": self.game,
                 "data": self.data,
                 "observational": self.observational,
+                "assumes": self.assumes,
                 "rows": dict(self.rows),
                 "claim": dataclasses.asdict(self.claimed),
                 "compared_with": dataclasses.asdict(self.compared.claim),

@@ -78,10 +78,10 @@ class Examples:
     @cached_property
     def digest(self) -> str:
         """SHA-256 of the content: part of every unit's key."""
-        hasher = hashlib.sha256(memoryview(np.ascontiguousarray(self.labels)).cast("B"))
+        hasher = hashlib.sha256(np.ascontiguousarray(self.labels).data)
         if isinstance(self.features, pa.Table):
             for batch in self.features.combine_chunks().to_batches():
                 hasher.update(batch.serialize())
         else:
-            hasher.update(memoryview(np.ascontiguousarray(self.features)).cast("B"))
+            hasher.update(np.ascontiguousarray(self.features).data)
         return hasher.hexdigest()

@@ -28,6 +28,14 @@ class LabelInference(OneRunGame):
         """One label is substituted."""
         return Relation.LABEL
 
+    @property
+    def assumes(self) -> str:
+        """The proxy is taken for the truth."""
+        return (
+            "Given the features, the proxy's labels must have the law of the true ones, as far as the adversary can tell "
+            "before it sees the model; a proxy that differs adds to the bound what it gives away itself (the shift tau)."
+        )
+
     def draw(self, stage: Stage, design: Design, rng: np.random.Generator) -> Draw:
         """A fair bit and a proxy label y1 ~ Multinoulli(M'(x)) for each canary; bit True shows the training label."""
         bits = rng.random(len(stage.canaries)) < 0.5
@@ -60,6 +68,11 @@ class LabelCanaries(OneRunGame):
     def relation(self) -> Relation:
         """One label is substituted."""
         return Relation.LABEL
+
+    @property
+    def assumes(self) -> str:
+        """Nothing: both labels are drawn by the challenger."""
+        return "Nothing beyond fair bits: planted and other labels are drawn by the challenger from one law."
 
     def design(self, canaries: Examples, rng: np.random.Generator) -> Design:
         """A uniformly random label for each canary."""

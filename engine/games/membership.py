@@ -40,6 +40,11 @@ class Membership(OneRunGame):
         """One record is present or absent."""
         return Relation.ADD_REMOVE
 
+    @property
+    def assumes(self) -> str:
+        """Nothing: the challenger flips the coins."""
+        return "Nothing beyond fair bits: the challenger decides by coin which canaries are trained on."
+
     def design(self, canaries: Examples, rng: np.random.Generator) -> Design:
         """A fair bit for each canary; True = trained on."""
         return Design(included=rng.random(len(canaries)) < 0.5)
@@ -69,6 +74,11 @@ class ObservationalMembership(OneRunGame):
     def relation(self) -> Relation:
         """One record is replaced by a fresh one."""
         return Relation.REPLACE
+
+    @property
+    def assumes(self) -> str:
+        """Fresh points come from the training distribution."""
+        return "The fresh points must have the law of the training points, independently of each other."
 
     def needs_fresh_points(self) -> bool:
         """One for each canary."""

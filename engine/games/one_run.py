@@ -111,6 +111,11 @@ class OneRunGame(ABC):
     def relation(self) -> Relation:
         """Which neighbouring data sets its two worlds are."""
 
+    @property
+    @abstractmethod
+    def assumes(self) -> str:
+        """What must hold beside the arithmetic for the bound to hold."""
+
     def design(self, canaries: Examples, rng: np.random.Generator) -> Design:
         """The draws that decide the training data; none unless a game makes some."""
         return Design()

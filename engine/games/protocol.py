@@ -88,6 +88,11 @@ class Game(Protocol):
         """Which neighbouring data sets its two worlds are."""
         ...
 
+    @property
+    def assumes(self) -> str:
+        """What must hold beside the arithmetic for the bound to hold, as a sentence."""
+        ...
+
     def plan(self, setting: Setting) -> GamePlan:
         """Every unit, each with its seed; nothing runs."""
         ...
