@@ -79,7 +79,8 @@ def f_dp_parameter(
         family: "gaussian" (parameter mu), "laplace" (epsilon of the Laplace mechanism), "approx-dp" (epsilon, at
             `delta`), or a function from the parameter to a trade-off function (`dpaudit.estimators.trade_off`).
         tau: Largest total variation distance between the law of a canary's true label and of its counterfactual, in
-            [0, 1] (Theorem 10). Nothing is rejected once guesses / canaries <= 1 - f(tau).
+            [0, 1] (Theorem 10). Nothing is rejected once guesses / canaries <= 1 - f(tau), and nothing at all unless
+            (1 - confidence) (2 correct - guesses) / canaries > tau.
         delta: Second parameter of "approx-dp", in [0, 1); None for every other family.
     Returns: The parameter, >= 0, within 2e-9 (1 + parameter) and never above; 0 where the count shows nothing.
     Raises: InputError for arguments out of range.

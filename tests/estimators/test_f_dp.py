@@ -1,0 +1,366 @@
+"""Algorithm 3 against its listing with 40 digits, published values, closed forms and simulated games."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import mpmath as mp
+import numpy as np
+import pytest
+from scipy import special
+from scipy.optimize import brentq
+from scipy.stats import binom, norm
+
+from dpaudit.errors import InputError
+from dpaudit.estimators import f_dp
+from dpaudit.estimators.f_dp import best_f_dp, f_dp_epsilon, f_dp_p_value, f_dp_parameter
+from dpaudit.estimators.one_run import one_run_epsilon, one_run_p_value
+from dpaudit.estimators.trade_off import (
+    ApproximateDP,
+    Gaussian,
+    Inverted,
+    Laplace,
+    TradeOff,
+    dp_sgd,
+    from_profile,
+    member,
+)
+
+
+def slow_rate(family: str, parameter: float, delta: float, r: mp.mpf) -> mp.mpf:
+    """f^-1(1 - r) from the definition of f, in the working precision."""
+    p, x = mp.mpf(parameter), 1 - r
+    if family == "gaussian":
+        return mp.ncdf(mp.sqrt(2) * mp.erfinv(2 * r - 1) - p)
+    if family == "laplace":
+        scale = mp.exp(-p)
+        return 1 - x / scale if x < scale / 2 else (scale / (4 * x) if x <= 0.5 else scale * r)
+    return max(mp.mpf(0), mp.exp(-p) * (r - mp.mpf(delta)), 1 - mp.mpf(delta) - mp.exp(p) * x)
+
+
+def slow_rejects(
+    family: str, parameter: float, delta: float, tau: float, guesses: int, correct: int, canaries: int, alpha: float
+) -> bool:
+    """The listing of Algorithm 3 to its last step; only a sum of 1 or more, where f^-1 ends, stops it early."""
+    with mp.workdps(40):
+        target = mp.mpf(guesses) / canaries
+        r, h = mp.mpf(alpha) * correct / canaries, mp.mpf(alpha) * (guesses - correct) / canaries
+        for i in range(correct - 1, -1, -1):
+            raised = max(mp.mpf(0), slow_rate(family, parameter, delta, r) - mp.mpf(tau))
+            r, h = r + mp.mpf(i) / (guesses - i) * (raised - h), raised
+            if r + h >= target:
+                return True
+        return False
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_the_parameter_is_where_the_listing_turns(seed: int) -> None:
+    """Rejected at the bound, accepted 2.2e-9 (1 + bound) above it: the search's width and its safety, and no more."""
+    rng = np.random.default_rng(seed)
+    family = ("gaussian", "laplace", "approx-dp")[seed % 3]
+    canaries = int(rng.choice([3, 20, 60, 120]))
+    guesses = int(rng.integers(1, canaries + 1))
+    correct = int(rng.integers(guesses // 2, guesses + 1))
+    confidence = float(rng.choice([0.2, 0.5, 0.95, 0.999, 1 - 1e-8]))
+    tau = float(rng.choice([0, 0, 0.01, 0.1]))
+    delta = float(rng.choice([0, 1e-5, 1e-2])) if family == "approx-dp" else None
+    bound = f_dp_parameter(
+        guesses, correct, canaries=canaries, confidence=confidence, family=family, tau=tau, delta=delta
+    )
+    counts = (delta or 0.0, tau, guesses, correct, canaries, 1 - confidence)
+    assert bound == 0 or slow_rejects(family, bound, *counts)
+    assert not slow_rejects(family, bound + 2.2e-9 * (1 + bound), *counts)
+
+
+@pytest.mark.parametrize("family", ["gaussian", "laplace", "approx-dp"])
+def test_a_verdict_reached_early_is_the_verdict(family: str) -> None:
+    """Stopping at the target, at the first fall, and by the geometric bound: the plain listing agrees, in floats.
+
+    Parameters within 1e-3 of the turning point, where walks are longest; ties at 1e-9 are left to the test above.
+    """
+    from dpaudit.estimators import f_dp_walk
+
+    rejects = {"gaussian": f_dp_walk.gaussian_rejects, "laplace": f_dp_walk.laplace_rejects}.get(
+        family, f_dp_walk.approximate_dp_rejects
+    )
+    rate = {"gaussian": f_dp_walk.gaussian_rate, "laplace": f_dp_walk.laplace_rate}.get(
+        family, f_dp_walk.approximate_dp_rate
+    )
+    rng = np.random.default_rng(5)
+    for _ in range(60):
+        canaries = int(rng.choice([2000, 5000]))
+        guesses = int(rng.integers(canaries // 50, canaries))
+        correct = int(rng.integers(int(0.55 * guesses), guesses + 1))
+        delta = 1e-5 if family == "approx-dp" else None
+        turn = f_dp_parameter(guesses, correct, canaries=canaries, confidence=0.95, family=family, delta=delta)
+        for step in (-1e-3, -1e-5, -1e-7, 1e-7, 1e-5, 1e-3):
+            tried = max(0.0, turn + step)
+            target, r, h = guesses / canaries, 0.05 * correct / canaries, 0.05 * (guesses - correct) / canaries
+            for i in range(correct - 1, -1, -1):
+                raised = rate(r, tried, 1e-5)
+                r, h = r + i / (guesses - i) * (raised - h), raised
+                if r + h >= target:
+                    break
+            assert rejects(tried, 1e-5, 0.0, guesses, correct, canaries, 0.05) == (r + h >= target)
+
+
+# FINDINGS 7, Gaussian with mu = 1: canaries, guesses, epsilon(1e-5), Theorem 16 at delta 1e-5.
+GAUSSIAN_GAMES = [
+    (10**6, 10**6, 1.307, 0.803),
+    (10**6, 10**5, 2.860, 2.214),
+    (10**6, 10**4, 3.367, 2.807),
+    (10**6, 10**3, 3.433, 1.426),
+    (10**4, 10**3, 2.865, None),
+]
+
+
+@pytest.mark.parametrize(("canaries", "guesses", "epsilon", "published"), GAUSSIAN_GAMES)
+def test_bounds_on_a_gaussian_mechanism(canaries: int, guesses: int, epsilon: float, published: float | None) -> None:
+    """The values were found at drawn counts: each lies in the range of a count within a deviation of its mean."""
+    accuracy = gaussian_accuracy(guesses / canaries)
+    spread = math.sqrt(guesses * accuracy * (1 - accuracy))
+    ends = np.array([math.floor(guesses * accuracy - spread), math.ceil(guesses * accuracy + spread)])
+    low, high = f_dp_epsilon(guesses, ends, canaries=canaries, delta=1e-5, confidence=0.95)
+    assert low - 5e-4 <= epsilon <= high + 5e-4
+    if published is not None:
+        low, high = one_run_epsilon(guesses, ends, canaries=canaries, delta=1e-5, confidence=0.95, method="theorem-16")
+        assert low - 5e-4 <= published <= high + 5e-4
+
+
+def gaussian_accuracy(share: float) -> float:
+    """Of guesses by sign on the share of canaries with the largest |likelihood ratio|, two unit normals one apart."""
+    if share == 1:
+        return float(norm.cdf(0.5))
+    cut = brentq(lambda t: norm.cdf(0.5 - t) + norm.cdf(-0.5 - t) - share, 0, 10)
+    return float(norm.cdf(0.5 - cut) / share)
+
+
+def test_with_every_canary_guessed_no_number_of_them_is_tight() -> None:
+    """The limit Phi^-1(alpha a) - Phi^-1(alpha (1 - a)) = 0.3415 at accuracy a = Phi(1/2), not mu = 1."""
+    a = norm.cdf(0.5)
+    limit = norm.ppf(0.05 * a) - norm.ppf(0.05 * (1 - a))
+    bounds = f_dp_parameter(
+        [10**4, 10**6, 10**8], [6915, 691462, 69146246], canaries=[10**4, 10**6, 10**8], confidence=0.95
+    )
+    assert bounds[1] == pytest.approx(0.342, abs=1e-3)
+    assert bounds == pytest.approx(limit, abs=2e-4)
+    assert bounds[2] == pytest.approx(limit, abs=2e-8)
+
+
+@pytest.mark.parametrize(("epsilon", "claimed"), [(1, 1.65), (2, 3.43), (4, 6.87)])
+def test_the_gaussian_family_is_no_bound_on_randomised_response(epsilon: int, claimed: float) -> None:
+    """FINDINGS 3.10: pure epsilon-DP, a million canaries; the unconditional family stays below the truth."""
+    correct = round(10**6 / (1 + math.exp(-epsilon)))
+    counts = {"canaries": 10**6, "delta": 1e-5, "confidence": 0.95}
+    assert f_dp_epsilon(10**6, correct, **counts) == pytest.approx(claimed, abs=5.1e-3)
+    assert f_dp_epsilon(10**6, correct, family="approx-dp", **counts) < epsilon
+
+
+@pytest.mark.parametrize("mu", [0.01, 0.3, 1.0, 5.0, 20.0])
+@pytest.mark.parametrize("delta", [1e-12, 1e-5, 0.3])
+def test_gaussian_epsilon_is_the_root_of_its_profile(mu: float, delta: float) -> None:
+    epsilon = Gaussian(mu).epsilon(delta)
+    with mp.workdps(40):
+
+        def profile(e: float) -> mp.mpf:
+            x = mp.mpf(e)
+            return mp.ncdf(mu / mp.mpf(2) - x / mu) - mp.exp(x) * mp.ncdf(-mu / mp.mpf(2) - x / mu)
+
+        assert epsilon == 0 or profile(epsilon) > delta
+        assert profile(epsilon + 1e-10 * (1 + epsilon)) <= delta
+    if mu == 1.0 and delta == 1e-5:
+        assert epsilon == pytest.approx(4.377, abs=5e-4)
+
+
+@pytest.mark.parametrize("f", [Gaussian(1.3), Laplace(0.8), ApproximateDP(1.1, 1e-3)])
+def test_trade_off_functions_agree_with_themselves(f: Gaussian | Laplace | ApproximateDP) -> None:
+    """Inverse, epsilon and the compiled rate against the bare function f: maxima and roots are searched for instead."""
+    from dpaudit.estimators import f_dp_walk
+
+    bare = Inverted(f)
+    parameter = getattr(f, "mu", None) or getattr(f, "level", 0.0)
+    rate = {Gaussian: f_dp_walk.gaussian_rate, Laplace: f_dp_walk.laplace_rate}.get(
+        type(f), f_dp_walk.approximate_dp_rate
+    )
+    for power in (1e-9, 1e-4, 0.2, 0.5, 0.7, 0.99):
+        assert f.false_positive_rate(power) == pytest.approx(bare.false_positive_rate(power), rel=1e-6, abs=1e-15)
+        assert rate(power, parameter, 1e-3) == pytest.approx(f.false_positive_rate(power), rel=1e-9, abs=1e-16)
+    for delta in (2e-3, 0.01, 0.2):
+        assert bare.epsilon(delta) == pytest.approx(f.epsilon(delta), abs=1e-6)
+    assert isinstance(f, TradeOff)
+    assert f.epsilon(0.999) == 0.0  # log(1 - delta) < 0 is raised to 0
+
+
+def test_no_pure_dp_where_there_is_none() -> None:
+    assert Gaussian(1.0).epsilon(0.0) == math.inf
+    assert Gaussian(0.0).epsilon(0.0) == 0.0
+    assert Laplace(1.5).epsilon(0.0) == 1.5
+    assert ApproximateDP(1.5, 1e-3).epsilon(1e-4) == math.inf
+    assert ApproximateDP(1.5, 1e-3).epsilon(1e-3) == 1.5
+    assert Inverted(Gaussian(1.0)).epsilon(1e-3) < Inverted(Gaussian(1.0)).epsilon(1e-4)
+
+
+def test_a_family_of_the_users() -> None:
+    """An object, a bare function, and a privacy profile of the Gaussian all come to the built-in Gaussian's bound."""
+    counts = {"canaries": 1000, "confidence": 0.95}
+    built_in = f_dp_parameter(300, 280, **counts)
+    assert f_dp_parameter(300, 280, family=Gaussian, **counts) == pytest.approx(built_in, abs=4e-9)
+    bare = f_dp_parameter(300, 280, family=lambda mu: Gaussian(mu).__call__, **counts)
+    assert bare == pytest.approx(built_in, abs=1e-8)
+    read = f_dp_parameter(300, 280, family=from_profile(gaussian_profile), **counts)
+    assert built_in - 1e-4 < read <= built_in  # a grid of guarantees proves less
+    finer = f_dp_parameter(300, 280, family=from_profile(gaussian_profile, grid=np.linspace(0, 20, 20001)), **counts)
+    assert read < finer <= built_in
+    epsilon = f_dp_epsilon(300, 280, delta=1e-5, family=from_profile(gaussian_profile), **counts)
+    assert epsilon == pytest.approx(Gaussian(read).epsilon(1e-5), abs=1e-9)
+
+
+def gaussian_profile(mu: float) -> Callable[[np.ndarray], np.ndarray]:
+    if mu == 0:
+        return np.zeros_like
+    return lambda e: special.ndtr(mu / 2 - e / mu) - np.exp(e) * special.ndtr(-mu / 2 - e / mu)
+
+
+def test_dp_sgd_in_one_full_batch_is_the_gaussian_mechanism() -> None:
+    pytest.importorskip("dp_accounting")
+    found = member(dp_sgd(1.0, 1), 1.0).epsilon(1e-5)
+    assert found == pytest.approx(Gaussian(1.0).epsilon(1e-5), abs=1e-3)
+
+
+def test_dp_sgd_says_what_it_needs() -> None:
+    with pytest.raises(InputError, match="sampling_rate must be in"):
+        dp_sgd(0.0, 10)
+    with pytest.raises(InputError, match="steps must be >= 1, got 0"):
+        dp_sgd(0.1, 0)
+
+
+def test_a_shift_takes_away_all_that_few_guesses_prove() -> None:
+    """Theorem 10 rejects nothing once guesses / canaries <= 1 - f(tau), nor for tau >= alpha (2 c - c') / m = 0.049."""
+    shifts = [0.0, 0.01, 0.02, 0.045, 0.048, 0.049]
+    bounds = f_dp_parameter(1000, 990, canaries=1000, confidence=0.95, tau=shifts)
+    assert np.all(np.diff(bounds) < 0)
+    assert bounds[-2] > 0
+    assert bounds[-1] == 0
+    for guesses in (30, 100, 300):
+        mu = f_dp_parameter(guesses, guesses, canaries=1000, confidence=0.5, tau=0.01)
+        assert mu > 0
+        assert guesses / 1000 > 1 - Gaussian(mu)(0.01)
+
+
+def test_the_shift_holds_where_the_multiplicative_one_does_not() -> None:
+    """FINDINGS 3.5's counterexample, epsilon = 0 and tau = 0.1: always right on the label the proxy never draws."""
+    guesses = np.random.default_rng(3).binomial(10_000, 0.05, 200)
+    for family, delta in (("gaussian", None), ("approx-dp", 0.0)):
+        bounds = f_dp_parameter(guesses, guesses, canaries=10_000, confidence=0.95, family=family, tau=0.1, delta=delta)
+        assert np.all(bounds == 0)
+
+
+def test_a_sweep_finds_what_looking_at_every_candidate_finds() -> None:
+    rng = np.random.default_rng(4)
+    guesses = np.broadcast_to(np.array([20, 50, 100, 200, 500, 1000]), (8, 6))
+    correct = rng.binomial(guesses, np.linspace(0.97, 0.7, 6))
+    for family, delta in (("gaussian", None), ("laplace", None), ("approx-dp", 1e-4)):
+        best = best_f_dp(guesses, correct, canaries=1000, confidence=0.95, family=family, delta=delta)
+        every = f_dp_parameter(guesses, correct, canaries=1000, confidence=0.95, family=family, delta=delta)
+        assert best.parameter == pytest.approx(every.max(axis=1), abs=5e-9)
+        assert np.array_equal(best.candidate, every.argmax(axis=1))
+    single = best_f_dp([10, 20], [0, 0], canaries=100, confidence=0.95)
+    assert (single.candidate.shape, float(single.parameter)) == ((), 0.0)
+
+
+def test_a_sweep_asks_about_once_for_each_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """100 fractions of a Gaussian game: one search of about 35 verdicts, and one verdict for each other candidate."""
+    asked = 0
+    original = f_dp._verdict
+
+    def counting(family: object) -> Callable[..., bool]:
+        verdict = original(family)  # type: ignore[arg-type]
+
+        def count(*arguments: float) -> bool:
+            nonlocal asked
+            asked += 1
+            return verdict(*arguments)  # type: ignore[arg-type]
+
+        return count
+
+    monkeypatch.setattr(f_dp, "_verdict", counting)
+    guesses = np.arange(1, 101) * 2000
+    correct = np.array([int(g * gaussian_accuracy(g / 200_000)) for g in guesses])
+    best_f_dp(guesses, correct, canaries=200_000, confidence=0.95)
+    assert asked < 100 + 4 * 40
+
+
+def test_p_values_are_where_the_significance_turns() -> None:
+    for family, parameter, delta in (("gaussian", 1.0, None), ("laplace", 3.0, None), ("approx-dp", 1.0, 1e-3)):
+        arguments = {"canaries": 400, "family": family, "delta": delta}
+        p_value = f_dp_p_value(200, 197, parameter=parameter, **arguments)
+        assert 0 < p_value < 0.05
+        counts = (parameter, delta or 0.0, 0.0, 200, 197, 400)
+        assert slow_rejects(family, *counts, alpha=p_value)
+        assert not slow_rejects(family, *counts, alpha=p_value * (1 - 3e-9))
+        bound = f_dp_parameter(200, 197, confidence=1 - p_value, **arguments)
+        assert bound == pytest.approx(parameter, abs=1e-6)
+    assert f_dp_p_value(200, 100, canaries=400, parameter=1.0) == 1.0
+    assert one_run_p_value(200, 180, epsilon=1.0, canaries=400, delta=1e-3) == f_dp_p_value(
+        200, 180, canaries=400, parameter=1.0, family="approx-dp", delta=1e-3
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"confidence": 0.0}, "confidence must be in (0, 1), got 0.0"),
+        ({"tau": -0.1}, "tau must be in [0, 1], got -0.1"),
+        ({"tau": float("nan")}, "tau must be in [0, 1]"),
+        ({"family": "cauchy"}, "family must be one of gaussian, laplace, approx-dp, or a function"),
+        ({"family": "approx-dp"}, 'family "approx-dp" needs its delta'),
+        ({"family": "approx-dp", "delta": 1.0}, "delta must be in [0, 1), got 1.0"),
+        ({"delta": 1e-5}, 'delta must be None but for family "approx-dp"'),
+        ({"correct": 11}, "correct must be <= guesses"),
+    ],
+)
+def test_bad_input_is_one_sentence(change: dict[str, object], message: str) -> None:
+    arguments = {"guesses": 10, "correct": 9, "canaries": 100, "confidence": 0.95} | change
+    with pytest.raises(InputError) as raised:
+        f_dp_parameter(arguments.pop("guesses"), arguments.pop("correct"), **arguments)
+    assert message in str(raised.value)
+
+
+def gaussian_counts(rng: np.random.Generator, games: int, guesses: int, canaries: int) -> np.ndarray:
+    """Right guesses in games on the Gaussian mechanism with mu = 1, surest canaries first."""
+    shifted = rng.normal(0.5, 1.0, (games, canaries))  # the score in the direction of the truth
+    surest = np.argsort(-np.abs(shifted), axis=1)[:, :guesses]
+    return np.sum(np.take_along_axis(shifted, surest, axis=1) > 0, axis=1)
+
+
+def test_bound_holds_with_its_stated_probability() -> None:
+    """False failure < 1e-6: the limit is the 1 - 1e-6 quantile of Binomial(3000, 0.05), at exactly mu = 1."""
+    counts = gaussian_counts(np.random.default_rng(6), 3000, 60, 600)
+    bounds = f_dp_parameter(60, counts, canaries=600, confidence=0.95)
+    assert np.sum(bounds > 1.0) <= binom.ppf(1 - 1e-6, 3000, 0.05)
+
+
+def test_planted_defects_are_seen() -> None:
+    """The point estimate in place of the bound, and bits no fair coin decided, err more often than stated.
+
+    False failure < 1e-6 each: both err in more than 0.3 of 3000 games.
+    """
+    rng, limit = np.random.default_rng(7), binom.ppf(1 - 1e-6, 3000, 0.05)
+    counts = gaussian_counts(rng, 3000, 60, 600)
+    share = np.clip(counts / 60, 0, 59.5 / 60)
+    # Every guess taken for a fair coin's: the Gaussian with this accuracy at its surest guesses, without a confidence.
+    assert np.sum(2 * norm.ppf(share) > 1.0) > limit
+    known = counts + rng.binomial(60 - counts, 0.9)  # nine in ten of the rest were known beforehand
+    assert np.sum(f_dp_parameter(60, known, canaries=600, confidence=0.95) > 1.0) > limit
+
+
+def test_every_approximate_dp_mechanism_satisfies_its_family() -> None:
+    """False failure < 1e-6: a mechanism that names a bit with probability delta, else RR, is the worst one."""
+    rng = np.random.default_rng(8)
+    named = rng.binomial(300, 0.01, 3000)
+    counts = named + rng.binomial(300 - named, 1 / (1 + math.exp(-1.0)))
+    bounds = f_dp_epsilon(300, counts, canaries=300, delta=0.01, confidence=0.95, family="approx-dp")
+    assert np.sum(bounds > 1.0) <= binom.ppf(1 - 1e-6, 3000, 0.05)
+    wrong_family = f_dp_epsilon(300, counts, canaries=300, delta=0.01, confidence=0.95, family="gaussian")
+    assert np.median(wrong_family) > np.median(bounds)
