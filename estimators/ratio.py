@@ -176,10 +176,9 @@ def _epsilon_between(p1: Floats, p0: Floats, delta: Floats, group: Counts) -> Fl
         pure = single / records
     if not np.any((records > 1) & (delta > 0)):
         return cast(Floats, pure)
-    # At delta / k a record the equation's right side is too large, at delta = 0 too small: both ends bracket the root.
-    low, high = np.zeros(p1.shape), np.where(delta > 0, np.maximum(np.log(p1 / delta), 0.0), 0.0)
-    with np.errstate(divide="ignore", over="ignore"):
-        high = np.minimum(high, np.where(p1 > p0, np.log(p1 / p0) / records, 0.0))
+    # The root without delta is too large: delta adds to the right side.
+    with np.errstate(divide="ignore", invalid="ignore"):
+        low, high = np.zeros(p1.shape), np.where(p1 > p0, np.log(p1 / p0) / records, 0.0)
     for _ in range(80):
         middle = (low + high) / 2
         reached = np.exp(records * middle) * p0 + delta * _leak(middle, records)[0] <= p1
