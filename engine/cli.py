@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import click
 
@@ -182,6 +182,49 @@ def report(folder: Path, fail_on_violation: bool) -> None:
     click.echo(str(again))
     if fail_on_violation and again.violations:
         sys.exit(VIOLATION)
+
+
+@main.command()
+@click.argument("paper", required=False)
+@click.argument("what", required=False)
+@click.option("--data", type=click.Path(path_type=Path), help="Path of the real data, where some are needed.")
+@click.option("--scale", type=click.Choice(["small", "paper"]), default="small", show_default=True)
+@click.option("--output", "-o", type=click.Path(path_type=Path), default=Path("reproduced"), show_default=True)
+@click.option("--workers", type=click.IntRange(min=1), help="How many Ray workers; left out: what there is room for.")
+@click.option("--seed", default=0, show_default=True)
+def reproduce(
+    paper: str | None,
+    what: str | None,
+    data: Path | None,
+    scale: Literal["small", "paper"],
+    output: Path,
+    workers: int | None,
+    seed: int,
+) -> None:
+    """Makes a table or figure of PAPER anew: `dpaudit reproduce observational-label figure-2`.
+
+    Without arguments, lists what there is. Stopped half-way, the same command goes on where it was.
+    """
+    from dpaudit.registry import catalogue, load
+
+    if paper is None or what is None:
+        for entry in catalogue("reproduction").values():
+            if paper is None or entry.name.startswith(f"{paper} "):
+                click.echo(f"  {entry.name:<36} {entry.summary}")
+        return
+    make = load("reproduction", f"{paper} {what}")
+    from rich.console import Console
+
+    from dpaudit.engine.progress import TerminalProgress
+    from dpaudit.engine.reproduce.making import Options
+    from dpaudit.engine.spec import RunOptions
+
+    with TerminalProgress(Console(stderr=True)) as progress:
+        run_options = RunOptions(workers=workers)
+        made = make(Options(output / paper, data, scale, run_options, listeners=[progress], seed=seed))
+    click.echo(made.text)
+    for path in made.files:
+        click.echo(f"{path}")
 
 
 if __name__ == "__main__":

@@ -32,8 +32,8 @@ class LabelInference(OneRunGame):
     def assumes(self) -> str:
         """The proxy is taken for the truth."""
         return (
-            "Given the features, the proxy's labels must have the law of the true ones, as far as the adversary can tell "
-            "before it sees the model; a proxy that differs adds to the bound what it gives away itself (the shift tau)."
+            "Given the features, the proxy's labels must have the law of the true ones, as far as the adversary can "
+            "tell before it sees the model; a proxy that differs adds what it gives away itself (the shift tau)."
         )
 
     def draw(self, stage: Stage, design: Design, rng: np.random.Generator) -> Draw:

@@ -1,0 +1,57 @@
+"""What every reproduction shares: its options, and the folder of tables and figures it leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from dpaudit.actors.events import Listener
+from dpaudit.engine.spec import RunOptions
+from dpaudit.errors import SpecError
+
+Scale = Literal["small", "paper"]
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a paper's table or figure is made anew.
+
+    Attributes:
+        output: Folder for tables, figures and run folders; finished units in it are not run again.
+        data: Path of the real data, where some are needed.
+        scale: "small" runs on two cores; "paper" is the paper's own size.
+        run: Where the work runs.
+        listeners: Told of every event.
+        seed: Everything random follows from it.
+    """
+
+    output: Path
+    data: Path | None = None
+    scale: Scale = "small"
+    run: RunOptions = RunOptions()
+    listeners: Sequence[Listener] = ()
+    seed: int = 0
+
+    def data_path(self, what: str) -> str:
+        """The path of the real data.
+
+        Raises: SpecError when none was given.
+        """
+        if self.data is None:
+            raise SpecError(f"this needs {what}: give --data PATH")
+        return str(self.data)
+
+
+@dataclass(frozen=True)
+class Made:
+    """What a reproduction leaves.
+
+    Attributes:
+        text: What was found, for the terminal.
+        files: The files a reader opens.
+    """
+
+    text: str
+    files: tuple[Path, ...]
