@@ -1,0 +1,87 @@
+"""How long one-run bounds take: one bound at a million guesses, and the best of many fractions over many replays."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpaudit.estimators.f_dp import best_f_dp, f_dp_parameter
+from dpaudit.estimators.one_run import one_run_epsilon
+
+MILLION = 10**6
+CANARIES = 200_000
+
+
+def run() -> list[tuple[str, float, str]]:
+    """What was timed, seconds (best of 3, after compilation), and a note."""
+    correct = np.arange(600_000, 610_000)
+    guesses, right = gaussian_sweep(replays=100, fractions=100)
+    return [
+        (
+            "one-run bound, delta = 1e-5, 1e6 guesses (Algorithm 3)",
+            best_of_three(lambda: one_run_epsilon(MILLION, 731_058, canaries=MILLION, delta=1e-5, confidence=0.95)),
+            "goal < 0.010 s",
+        ),
+        (
+            "one-run bound, delta = 1e-5, 1e6 guesses (Theorem 16)",
+            best_of_three(
+                lambda: one_run_epsilon(
+                    MILLION, 731_058, canaries=MILLION, delta=1e-5, confidence=0.95, method="theorem-16"
+                )
+            ),
+            "goal < 0.010 s",
+        ),
+        (
+            "one-run bounds, delta = 0, 10,000 counts at 1e6 guesses (binomial)",
+            best_of_three(lambda: one_run_epsilon(MILLION, correct, canaries=MILLION, delta=0.0, confidence=0.95)),
+            "one call on an array",
+        ),
+        (
+            "f-DP parameter, Gaussian, 1e6 guesses",
+            best_of_three(lambda: f_dp_parameter(MILLION, 691_462, canaries=MILLION, confidence=0.95)),
+            "one bound",
+        ),
+        (
+            "best of 100 fractions x 100 replays, Gaussian, 200,000 canaries",
+            best_of_three(lambda: best_f_dp(guesses, right, canaries=CANARIES, confidence=0.975)),
+            "goal < 20 s",
+        ),
+        (
+            "best of 100 fractions x 100 replays, (epsilon, 1e-5), 200,000 canaries",
+            best_of_three(
+                lambda: best_f_dp(guesses, right, canaries=CANARIES, confidence=0.975, family="approx-dp", delta=1e-5)
+            ),
+            "goal < 20 s",
+        ),
+    ]
+
+
+def best_of_three(work: Callable[[], object]) -> float:
+    """Seconds of the fastest of three calls, after one that compiles."""
+    work()
+    taken = []
+    for _ in range(3):
+        start = time.perf_counter()
+        work()
+        taken.append(time.perf_counter() - start)
+    return min(taken)
+
+
+def gaussian_sweep(*, replays: int, fractions: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Guesses and right guesses, shape (replays, fractions), on a Gaussian mechanism with mu = 1, surest first."""
+    rng = np.random.default_rng(0)
+    guesses = CANARIES * np.arange(1, fractions + 1) // fractions
+    right = np.empty((replays, fractions), dtype=np.int64)
+    for replay in range(replays):
+        towards_truth = rng.normal(0.5, 1.0, CANARIES)
+        order = np.argsort(-np.abs(towards_truth))
+        right[replay] = np.cumsum(towards_truth[order] > 0)[guesses - 1]
+    return np.broadcast_to(guesses, right.shape), right
+
+
+if __name__ == "__main__":
+    for what, seconds, note in run():
+        print(f"{seconds:10.6f} s  {what}  ({note})")
