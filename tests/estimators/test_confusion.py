@@ -285,7 +285,7 @@ def test_interval_ends_are_the_posteriors_quantiles() -> None:
 
 
 def test_upper_ends_reach_far_beyond_20_nats() -> None:
-    """No errors in 10^7 a class: the smaller rate's posterior puts the upper end near 2 ln of its quantile's inverse."""
+    """No errors in 10^7 a class: the smaller rate's posterior puts the upper end near -ln of its quantile."""
     interval = epsilon_interval(10**7, 0, 10**7, 0, delta=1e-9, confidence=1 - 1e-4)
     assert 30 < interval.upper < 40
     assert epsilon_posterior_cdf(interval.upper, 10**7, 0, 10**7, 0, delta=1e-9) == pytest.approx(1 - 5e-5, abs=1e-10)

@@ -74,7 +74,7 @@ def test_katz_one_direction_is_the_published_interval() -> None:
 
 
 def test_katz_with_delta_moves_by_the_linearised_error() -> None:
-    """At group 1 the delta method has a closed form: ln((p1 - delta) / p0) -+ z sqrt(v1 / (p1 - delta)^2 + v0 / p0^2)."""
+    """At group 1 it has a closed form: ln((p1 - delta) / p0) - z sqrt(v1 / (p1 - delta)^2 + v0 / p0^2)."""
     p1, p0, n, delta = 0.8, 0.2, 500, 0.03
     spread = math.sqrt(p1 * (1 - p1) / n / (p1 - delta) ** 2 + (1 - p0) / p0 / n)
     expected = math.log((p1 - delta) / p0) - stats.norm.isf(0.025) * spread
