@@ -8,8 +8,8 @@ family's at the true parameter. Only "approx-dp" makes that no assumption: *ever
 satisfies it. An epsilon from the Gaussian family is no lower bound off the family: randomised response with epsilon 1,
 a pure DP mechanism, would get 1.65 at delta = 1e-5.
 
-Source: Annamalai et al., observational label auditing, section 9, Definition 9, Algorithm 3 and Theorem 10; Mahloujifar
-et al. (2025).
+Source: Kalemaj et al. (2025), arXiv:2511.14084, section 9, Definition 9, Algorithm 3 and Theorem 10; Mahloujifar et al.
+(2025).
 """
 
 from __future__ import annotations

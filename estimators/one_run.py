@@ -8,8 +8,7 @@ Assumed: the bits are independent and fair, and the number of guesses was fixed 
 delta = 0 the last is not needed: given any output, each guess is right with probability at most
 beta = e^epsilon / (1 + e^epsilon), whatever the others are.
 
-Source: Annamalai et al., observational label auditing, section 10, Theorems 16 and 17, and section 9, Algorithm 3;
-Steinke, Nasr and Jagielski (2023), arXiv:2305.08846; Mahloujifar et al. (2025).
+Source: Kalemaj et al. (2025), arXiv:2511.14084, section 10, Theorems 16 and 17, and section 9, Algorithm 3; Steinke, Nasr and Jagielski (2023), arXiv:2305.08846; Mahloujifar et al. (2025).
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ Ints: TypeAlias = NDArray[np.int64]
 METHODS = ("auto", "binomial", "theorem-16", "f-dp")
 
 SAFETY = 1e-12
-"""Relative (and absolute) amount by which closed forms are moved to the safe side: a hundred times the error of the
-incomplete Beta function and its inverse as measured against 50 digits (`tests/estimators/test_one_run.py`)."""
+"""Relative (and absolute) amount by which closed forms are moved to the safe side: over ten times the error of the
+incomplete Beta function and its inverse against 40 digits (`tests/estimators/test_one_run.py`)."""
 
 SEARCH_TOLERANCE = 1e-9
 """Width, relative to 1 + epsilon, at which the search for a root stops; the lower end is reported."""
@@ -89,7 +88,7 @@ def one_run_epsilon(
             `dpaudit.estimators.f_dp`).
     Returns: Epsilon in nats, >= 0 and finite, rounded down; 0 where the count shows nothing.
     Raises: InputError for counts, delta or confidence out of range, and for a method that does not hold for them.
-    Source: S0 (see the module), Theorems 16 and 17 and Algorithm 3, with `guesses` trials and the infimum of the
+    Source: Kalemaj et al. (see the module), Theorems 16 and 17 and Algorithm 3, with `guesses` trials and the infimum of the
         epsilons whose limit is at least 1 - confidence.
     """
     n, k, m = guess_counts(guesses, correct, canaries)

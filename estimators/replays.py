@@ -4,7 +4,7 @@ A label game is replayed on one trained model with fresh bits and fresh proxy la
 the true labels, so they are dependent, and the mean of their 95 % bounds is not a 95 % bound. Valid under any
 dependence are: the median of bounds that each take half the error; twice the mean p-value; the mean of e-values.
 
-Source: Ruger (1978); Vovk and Wang (2020), Biometrika 107, 791 (p-values); Vovk and Wang (2021), Annals of Statistics
+Source: Rüger (1978); Vovk and Wang (2020), Biometrika 107, 791 (p-values); Vovk and Wang (2021), Annals of Statistics
 49, 1736 (e-values).
 """
 
@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import optimize, special
+from scipy import special
 
 from dpaudit.errors import require
 from dpaudit.estimators.one_run import Integers, guess_counts
@@ -185,6 +185,8 @@ def _first_crossing(mixture: _Mixture, log_limit: float) -> float:
 
     if not rejected(0.0):
         return 0.0
+    from scipy import optimize  # slow to import
+
     low = 0.0
     for high in special.logit(mixture.q).tolist():
         lowest = optimize.minimize_scalar(

@@ -14,7 +14,7 @@ from typing import Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import optimize, special
+from scipy import special
 
 from dpaudit.errors import InputError, require
 
@@ -84,6 +84,8 @@ class Gaussian:
             first = float(special.log_ndtr(mu / 2 - epsilon / mu))
             second = epsilon + float(special.log_ndtr(-mu / 2 - epsilon / mu))
             return first + math.log1p(-math.exp(min(second - first, -1e-300))) - math.log(delta)
+
+        from scipy import optimize  # slow to import
 
         high = 1.0
         while excess(high) > 0:
@@ -156,6 +158,8 @@ class Inverted:
         def loss(log_x: float) -> float:
             gain = 1 - self.f(math.exp(log_x)) - delta
             return math.log(gain) - log_x if gain > 0 else -1e300
+
+        from scipy import optimize  # slow to import
 
         grid = np.linspace(-40.0, 0.0, 2001)
         top = int(np.argmax([loss(float(x)) for x in grid]))
