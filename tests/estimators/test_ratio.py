@@ -119,7 +119,7 @@ def test_katz_errs_with_half_of_alpha_on_randomized_response() -> None:
 
 
 def test_planted_defect_claims_falsely_too_often() -> None:
-    """The better direction of the plug-in ratio, without limits, claims epsilon > 0 in most games between equal worlds."""
+    """The better direction of the plug-in ratio, without limits, claims epsilon > 0 mostly, between equal worlds."""
     n, k = 60, np.arange(61)
     with np.errstate(divide="ignore"):
         plug_in = np.maximum(np.log(k[:, None] / np.maximum(k, 1)), np.log(np.maximum(k, 1) / k[:, None]))
