@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpaudit.errors import require
 from dpaudit.mechanisms.claim import Claim, Relation
 from dpaudit.mechanisms.examples import Examples, Features
-from dpaudit.mechanisms.models.networks import Mlp, Network, one_of
+from dpaudit.mechanisms.models.networks import Mlp, Network, one_of, trained
 from dpaudit.mechanisms.protocols import Compute, Model, TrainingError
 from dpaudit.mechanisms.training.subsampled_gaussian import ACCOUNTANTS, dp_sgd_epsilon, dp_sgd_noise_multiplier
 from dpaudit.registry import register
@@ -107,9 +108,7 @@ class DpSgd:
 
         task = TrainingTask(np.arange(len(train)), train.labels, seed)
         (outcome,) = self.fit_stack(train.features, [task], classes=train.classes, compute=compute)
-        if isinstance(outcome, TrainingError):
-            raise outcome
-        return outcome
+        return trained(outcome)
 
     def fit_stack(
         self,
@@ -120,7 +119,7 @@ class DpSgd:
         compute: Compute,
         plan: StackPlan | None = None,
         checkpoint: Path | None = None,
-        canaries: Sequence[np.typing.NDArray[np.float32] | None] | None = None,
+        canaries: Sequence[NDArray[np.float32] | None] | None = None,
         observer: Observer | None = None,
     ) -> list[NetworkModel | TrainingError]:
         """Trains one model for each task; arguments as in `train_private_stack`."""

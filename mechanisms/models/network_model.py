@@ -58,7 +58,7 @@ class NetworkModel:
 
     def logits(self, features: Features) -> NDArray[np.float64]:
         """Logits before the softmax, shape (n, classes)."""
-        return stack_logits([self], features, compute=self.compute)[0]
+        return np.asarray(stack_logits([self], features, compute=self.compute)[0])
 
     def probabilities(self, features: Features) -> NDArray[np.float64]:
         """Class probabilities, shape (n, classes)."""

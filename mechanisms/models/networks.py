@@ -6,23 +6,29 @@ The classes hold hyper-parameters only; torch is imported when one is built or t
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dpaudit.errors import require
-from dpaudit.mechanisms.examples import Examples
+from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.protocols import Compute, Model, TrainingError
 from dpaudit.registry import register
 
 if TYPE_CHECKING:
     from torch import nn
 
+    from dpaudit.mechanisms.models.network_model import NetworkModel
+    from dpaudit.mechanisms.training.plan import StackPlan
+    from dpaudit.mechanisms.training.stack import TrainingTask
+
 ACTIVATIONS = ("relu", "tanh", "gelu", "silu")
 OPTIMIZERS = ("sgd", "adam")
 SCHEDULES = ("constant", "cosine", "cosine-7-16", "warmup-tenths", "warmup-fifths")
-AUGMENTS = ("none", "flip", "crop-flip", "crop-flip-cutout")
+AUGMENTS = ("none", "flip", "crop", "crop-flip", "crop-flip-cutout")
 NORMS = ("group", "batch", "none")
 PRECISIONS = ("float32", "bfloat16")
 
@@ -42,8 +48,8 @@ class Network(ABC):
         schedule: Of the learning rate over progress u in [0, 1]: "constant"; "cosine", half a period down to 0;
             "cosine-7-16", cos(7 pi u / 16), FixMatch's; "warmup-tenths", linear up to u = 0.15, then a tenth at 0.3,
             0.6 and 0.9, LP-MST's; "warmup-fifths", linear up to u = 0.15, then a fifth at 0.3, 0.6 and 0.9, ALIBI's.
-        augment: Of images: "none", "flip", "crop-flip" (padding of an eighth of the side), "crop-flip-cutout" (a
-            square of a quarter of the side).
+        augment: Of images: "none", "flip", "crop" (padding of an eighth of the side), "crop-flip", "crop-flip-cutout"
+            (a square of a quarter of the side).
         mixup: Beta parameter of mixup, >= 0; 0 turns it off.
         standardise: Scale each feature to mean 0 and variance 1 over the training examples. That is free under label
             privacy, where features are public, and a leak under any other relation.
@@ -88,13 +94,33 @@ class Network(ABC):
 
         Raises: TrainingError when the loss stops being a number; InputError for features it cannot take.
         """
-        from dpaudit.mechanisms.training.stack import TrainingTask, train_stack
+        from dpaudit.mechanisms.training.stack import TrainingTask
 
         task = TrainingTask(np.arange(len(train)), train.labels, seed)
-        (outcome,) = train_stack(self, train.features, [task], classes=train.classes, compute=compute)
-        if isinstance(outcome, TrainingError):
-            raise outcome
-        return outcome
+        (outcome,) = self.fit_stack(train.features, [task], classes=train.classes, compute=compute)
+        return trained(outcome)
+
+    def fit_stack(
+        self,
+        features: Features,
+        tasks: Sequence[TrainingTask],
+        *,
+        classes: int,
+        compute: Compute,
+        plan: StackPlan | None = None,
+        checkpoint: Path | None = None,
+    ) -> list[NetworkModel | TrainingError]:
+        """Trains one model for each task; arguments as in `train_stack`."""
+        from dpaudit.mechanisms.training.stack import train_stack
+
+        return train_stack(self, features, tasks, classes=classes, compute=compute, plan=plan, checkpoint=checkpoint)
+
+
+def trained(outcome: NetworkModel | TrainingError) -> NetworkModel:
+    """The model; raises the error when it is one."""
+    if isinstance(outcome, TrainingError):
+        raise outcome
+    return outcome
 
 
 @register("model", "mlp", source="multilayer perceptron")

@@ -26,6 +26,24 @@ class CrossEntropy:
         return -(targets * torch.log_softmax(logits, -1)).sum(-1)
 
 
+@dataclass(frozen=True)
+class Alibi:
+    """Cross-entropy with the posterior of the label under the model's own current prediction as prior.
+
+    Targets are the evidence of the noisy label, its log-likelihood for each class (`laplace_evidence`). The posterior
+    is a constant of the step: no gradient goes through it.
+
+    Source: Malek et al. (2021), arXiv:2106.03408, ALIBI.
+    """
+
+    floor: float = 1e-10
+
+    def __call__(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """-sum_k posterior_k log(softmax(logits)_k + 1e-10)."""
+        posterior = torch.softmax(torch.log_softmax(logits.detach(), -1) + targets, -1)
+        return -(posterior * (torch.softmax(logits, -1) + self.floor).log()).sum(-1)
+
+
 def slope(loss: Loss, logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     """Losses (...) and their derivatives by the logits (..., classes)."""
     if isinstance(loss, CrossEntropy):  # by far the commonest: spare it the autograd

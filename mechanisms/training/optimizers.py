@@ -34,8 +34,10 @@ class Optimizer:
     Models that have run out of batches in this epoch stand last and are left alone, state and all.
     """
 
-    def __init__(self, trainer: Network, parameters: Tensor) -> None:
+    def __init__(self, trainer: Network, parameters: Tensor, *, decayed: Tensor | None = None) -> None:
+        """`decayed`, shape (P,), says which parameters weight decay acts on; all of them when None."""
         self._trainer = trainer
+        self._decayed = None if decayed is None else decayed.to(parameters)
         self._adam = trainer.optimizer == "adam"
         moments = 2 if self._adam else int(trainer.momentum > 0)
         self.moments = [torch.zeros_like(parameters) for _ in range(moments)]
@@ -44,7 +46,8 @@ class Optimizer:
     def step(self, parameters: Tensor, gradient: Tensor, rate: Tensor | float) -> None:
         """Moves the first A models; parameters and gradient of shape (A, P), rate a number or (A, 1)."""
         if self._trainer.weight_decay:
-            gradient.add_(parameters, alpha=self._trainer.weight_decay)
+            shrunk = parameters if self._decayed is None else parameters * self._decayed
+            gradient.add_(shrunk, alpha=self._trainer.weight_decay)
         update = self._adam_update(gradient) if self._adam else self._sgd_update(gradient)
         if isinstance(rate, float):
             parameters.sub_(update, alpha=rate)

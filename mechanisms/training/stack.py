@@ -174,12 +174,16 @@ class Stack:
         self.scalings = [self._scaling(task) for task in self.tasks]
         self._scales = stack_scaling(self.scalings, self.device)
         self._rows = self._padded([torch.from_numpy(task.rows.astype(np.int32)) for task in self.tasks])
-        self._labels = self._padded([torch.from_numpy(np.asarray(task.labels)) for task in self.tasks])
+        self.relabel([torch.from_numpy(np.array(task.labels)) for task in self.tasks])
         self._weights: Tensor | None = None
         if any(task.weights is not None for task in self.tasks):
             weights = [np.ones(len(t.rows), np.float32) if t.weights is None else t.weights for t in self.tasks]
             self._weights = self._padded([torch.from_numpy(np.asarray(one, np.float32)) for one in weights])
         self._one_hot = torch.eye(classes, device=self.device)
+
+    def relabel(self, labels: list[Tensor]) -> None:
+        """Sets each model's labels, one for each of its rows."""
+        self._labels = self._padded(labels)
 
     def train(self, saved: Checkpoint, compute: Compute) -> list[NetworkModel | TrainingError]:
         """Runs all epochs, from the last one saved, and gives each task's outcome in the order of the tasks."""
@@ -223,13 +227,14 @@ class Stack:
             self.optimizer.step(self.parameters[:active], gradient, self._rate(epoch, step, active))
 
     def _inputs(self, picked: Tensor) -> Tensor:
-        rows = torch.take_along_dim(self._rows[: len(picked)], picked, 1)
-        return self.features.index_select(0, rows.flatten()).unflatten(0, rows.shape)
+        rows = self._rows[: len(picked)].take_along_dim(picked, 1)
+        flat: Tensor = self.features.index_select(0, rows.flatten())  # faster than indexing by a matrix
+        return flat.unflatten(0, rows.shape)
 
     def _targets(self, picked: Tensor) -> Tensor:
         labels = self._labels[: len(picked)]
         if labels.dim() == 3:
-            return torch.take_along_dim(labels, picked[..., None], 1)
+            return labels.take_along_dim(picked[..., None], 1)
         return self._one_hot[torch.take_along_dim(labels, picked, 1)]
 
     def _coefficients(self, picked: Tensor, left: NDArray[np.int64]) -> Tensor:
@@ -418,9 +423,10 @@ def child(seed: SeedSequence, index: int) -> SeedSequence:
 def _digest(settings: tuple[object, ...], features: NDArray[np.float32], tasks: Sequence[TrainingTask]) -> str:
     """Tells a checkpoint of this training from that of another."""
     hasher = hashlib.sha256(repr(settings).encode())
-    hasher.update(np.ascontiguousarray(features))
+    hasher.update(np.ascontiguousarray(features).data)
     for task in tasks:
         hasher.update(repr((task.seed.entropy, task.seed.spawn_key)).encode())
         for values in (task.rows, task.labels, task.weights):
-            hasher.update(b"" if values is None else np.ascontiguousarray(values))
+            if values is not None:
+                hasher.update(np.ascontiguousarray(values).data)
     return hasher.hexdigest()

@@ -54,8 +54,8 @@ def _whole(a: float, q: float, m: float) -> float:
 def _fractional(a: float, q: float, m: float) -> float:
     """log E[((1-q) + q exp((2z - 1) / (2 m^2)))^a] for z ~ N(0, m^2), by the trapezoid rule.
 
-    The integrand is analytic up to |Im z| = pi m^2 and falls like a Gaussian, so the error is about exp(-2 pi^2 m^2 / h)
-    for steps of h: below 1e-30 here. Its mass lies between the humps at 0 and a.
+    The integrand is analytic up to |Im z| = pi m^2 and falls like a Gaussian, so steps of h err by about
+    exp(-2 pi^2 m^2 / h): below 1e-30 here. Its mass lies between the humps at 0 and a.
     """
     h = min(m / 8, m * m / 4)
     z = np.arange(-12 * m, a + 12 * m, h)

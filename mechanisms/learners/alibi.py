@@ -1,0 +1,118 @@
+"""ALIBI: Laplace noise on one-hot labels, and training on what the noisy labels say given the model so far."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dpaudit.errors import require
+from dpaudit.mechanisms.claim import Claim
+from dpaudit.mechanisms.examples import Examples, Features
+from dpaudit.mechanisms.labels.one_hot_laplace import OneHotLaplace, laplace_evidence
+from dpaudit.mechanisms.labels.planted import OneHotLaplaceSigmaForB
+from dpaudit.mechanisms.models.networks import Network, SmallCnn, trained
+from dpaudit.mechanisms.protocols import Compute, Model, TrainingError
+from dpaudit.mechanisms.seeds import spawned
+from dpaudit.registry import register
+
+if TYPE_CHECKING:
+    from dpaudit.mechanisms.models.network_model import NetworkModel
+    from dpaudit.mechanisms.training.plan import StackPlan
+    from dpaudit.mechanisms.training.stack import TrainingTask
+
+
+@register("mechanism", "alibi", source="Malek et al. (2021), arXiv:2106.03408, ALIBI")
+@dataclass(frozen=True)
+class Alibi:
+    """Adds Laplace noise to one-hot labels once, then trains on their posterior under the model's own prediction.
+
+    Noise of scale b = 2 / eps, standard deviation 2 sqrt(2) / eps. In each step the prior of an example's label is what
+    the model predicts for it at that moment; everything after the noise is post-processing.
+
+    Attributes:
+        epsilon: Privacy loss in nats, > 0 and finite.
+        model: The network and how it is trained.
+    """
+
+    epsilon: float
+    model: Network = field(
+        default=SmallCnn(nesterov=True, weight_decay=1e-4, batch_size=128, schedule="warmup-fifths"),
+        metadata={"kind": "model"},
+    )
+
+    def __post_init__(self) -> None:
+        require(0 < self.epsilon < math.inf, "epsilon must be > 0 and finite", epsilon=self.epsilon)
+        require(
+            isinstance(self.model, Network), "the model of alibi must be a network", model=type(self.model).__name__
+        )
+
+    def claim(self) -> Claim:
+        """(epsilon, 0)-label-DP."""
+        return self.labels().claim()
+
+    def labels(self) -> OneHotLaplace:
+        """What releases the labels."""
+        return OneHotLaplace(self.epsilon)
+
+    def fit(
+        self, train: Examples, *, seed: np.random.SeedSequence, compute: Compute, validation: Examples | None = None
+    ) -> Model:
+        """Releases the noisy labels of `train`, then trains on them; `validation` is not used.
+
+        Raises: TrainingError when the loss stops being a number.
+        """
+        from dpaudit.mechanisms.training.stack import TrainingTask
+
+        task = TrainingTask(np.arange(len(train)), train.labels, seed)
+        (outcome,) = self.fit_stack(train.features, [task], classes=train.classes, compute=compute)
+        return trained(outcome)
+
+    def fit_stack(
+        self,
+        features: Features,
+        tasks: Sequence[TrainingTask],
+        *,
+        classes: int,
+        compute: Compute,
+        plan: StackPlan | None = None,
+        checkpoint: Path | None = None,
+    ) -> list[NetworkModel | TrainingError]:
+        """Trains one model for each task, each on noisy labels of its own; arguments as in `train_stack`."""
+        from dpaudit.mechanisms.training.losses import Alibi as AlibiLoss
+        from dpaudit.mechanisms.training.stack import train_stack
+
+        released = [self._released(task, classes) for task in tasks]
+        return train_stack(
+            self.model,
+            features,
+            released,
+            classes=classes,
+            compute=compute,
+            loss=AlibiLoss(),
+            plan=plan,
+            checkpoint=checkpoint,
+        )
+
+    def _released(self, task: TrainingTask, classes: int) -> TrainingTask:
+        """The task with the evidence of its noisy labels in place of the labels."""
+        noise, training = spawned(task.seed, 2)
+        mechanism = self.labels()
+        true = np.asarray(task.labels, np.int64)
+        observed = mechanism.observe(true, classes=classes, rng=np.random.default_rng(noise))
+        evidence = laplace_evidence(observed, mechanism.scale()).astype(np.float32)
+        return replace(task, labels=evidence, seed=training)
+
+
+@register("mechanism", "alibi-sigma-for-b", source="planted defect")
+@dataclass(frozen=True)
+class AlibiSigmaForB(Alibi):
+    """DEFECT ON PURPOSE: ALIBI with 2 / eps taken for the noise's standard deviation; the truth is sqrt(2) eps."""
+
+    def labels(self) -> OneHotLaplace:
+        """Releases labels with too little noise."""
+        return OneHotLaplaceSigmaForB(self.epsilon)

@@ -1,0 +1,173 @@
+"""PATE-FM: FixMatch teachers on disjoint labels vote, a FixMatch student learns from the noisy answers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.random import SeedSequence
+from numpy.typing import NDArray
+
+from dpaudit.errors import require
+from dpaudit.mechanisms.claim import Claim
+from dpaudit.mechanisms.examples import Examples
+from dpaudit.mechanisms.models.inputs import as_array
+from dpaudit.mechanisms.models.networks import Network, WideResNet28x4
+from dpaudit.mechanisms.pate_accounting import (
+    confident_gnmax,
+    confident_gnmax_epsilon,
+    confident_gnmax_noise_factor,
+)
+from dpaudit.mechanisms.protocols import Compute, Model, TrainingError
+from dpaudit.mechanisms.seeds import spawned
+from dpaudit.registry import register
+
+if TYPE_CHECKING:
+    from dpaudit.mechanisms.training.fixmatch import FixMatch
+
+WIDE_RESNET = WideResNet28x4(
+    learning_rate=0.03, nesterov=True, weight_decay=5e-4, batch_size=64, schedule="cosine-7-16", augment="crop-flip"
+)
+
+
+@register("mechanism", "pate-fm", source="Malek et al. (2021), arXiv:2106.03408, PATE-FM; Wu et al. (2023) settings")
+@dataclass(frozen=True)
+class PateFm:
+    """FixMatch teachers, each with its share of the labels and all images, answer by Confident-GNMax; FixMatch student.
+
+    The release is what the accounting charges for: one Gaussian on the largest count decides whether a query is
+    answered, Gaussians on all counts decide the answer. Both deviations are multiplied by one factor, the least that
+    costs no more than epsilon for `queries` asked and `answers` given, so the cost does not depend on the data.
+
+    Attributes:
+        epsilon: Privacy loss in nats, > 0; `inf` adds no noise.
+        delta: In (0, 1).
+        teachers: Number of teachers, >= 1.
+        queries: Training images asked about at most, >= 1.
+        answers: Queries answered at most, >= 1.
+        threshold: Noisy votes the most voted class must exceed.
+        threshold_noise: Deviation of the noise on the largest count, before the factor, > 0.
+        vote_noise: Deviation of the noise on each count, before the factor, > 0.
+        teacher_steps: Training steps of a teacher, >= 1.
+        student_steps: Training steps of the student, >= 1.
+        ratio: Unlabelled images for each labelled one in a batch, >= 1.
+        confidence: FixMatch's threshold for pseudo-labels, in [0, 1].
+        model: The network and its step sizes.
+    """
+
+    epsilon: float
+    delta: float = 1e-5
+    teachers: int = 200
+    queries: int = 10_000
+    answers: int = 500
+    threshold: float = 100.0
+    threshold_noise: float = 160.0
+    vote_noise: float = 20.0
+    teacher_steps: int = 40 * 781
+    student_steps: int = 200 * 781
+    ratio: int = 7
+    confidence: float = 0.95
+    model: Network = field(default=WIDE_RESNET, metadata={"kind": "model"})
+
+    def __post_init__(self) -> None:
+        require(self.epsilon > 0, "epsilon must be > 0", epsilon=self.epsilon)
+        require(0 < self.delta < 1, "delta must be in (0, 1)", delta=self.delta)
+        require(self.teachers >= 1, "teachers must be >= 1", teachers=self.teachers)
+        require(self.answers >= 1, "answers must be >= 1", answers=self.answers)
+        require(self.queries >= self.answers, f"queries must be >= answers, {self.answers}", queries=self.queries)
+        require(self.threshold_noise > 0, "threshold_noise must be > 0", threshold_noise=self.threshold_noise)
+        require(self.vote_noise > 0, "vote_noise must be > 0", vote_noise=self.vote_noise)
+        require(self.teacher_steps >= 1, "teacher_steps must be >= 1", teacher_steps=self.teacher_steps)
+        require(self.student_steps >= 1, "student_steps must be >= 1", student_steps=self.student_steps)
+        require(
+            isinstance(self.model, Network), "the model of pate-fm must be a network", model=type(self.model).__name__
+        )
+
+    def claim(self) -> Claim:
+        """(epsilon, delta)-label-DP: a label is one teacher's, and moves one vote on each query."""
+        return Claim(self.epsilon, 0.0 if math.isinf(self.epsilon) else self.delta)
+
+    def noise_factor(self) -> float:
+        """What both noises are multiplied by; 0 for infinite epsilon."""
+        return confident_gnmax_noise_factor(
+            self.epsilon,
+            asked=self.queries,
+            answered=self.answers,
+            threshold_noise=self.threshold_noise,
+            vote_noise=self.vote_noise,
+            delta=self.delta,
+        )
+
+    def spent(self) -> float:
+        """Epsilon of the release as it is made; at most epsilon."""
+        factor = self.noise_factor()
+        if not factor:
+            return math.inf
+        return confident_gnmax_epsilon(
+            asked=self.queries,
+            answered=self.answers,
+            threshold_noise=factor * self.threshold_noise,
+            vote_noise=factor * self.vote_noise,
+            delta=self.delta,
+        )
+
+    def fit(
+        self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None
+    ) -> Model:
+        """Trains the teachers, asks them about some training images, trains the student; `validation` is not used.
+
+        Raises: TrainingError when a training failed or no query was answered; InputError for what is not images.
+        """
+        images = as_array(train.features)
+        require(images.ndim == 4, "pate-fm takes images of shape (n, channels, height, width)", shape=images.shape)
+        require(self.teachers <= len(train), f"teachers must be at most {len(train)}", teachers=self.teachers)
+        choosing, teaching, answering, studying = spawned(seed, 4)
+        asked = np.sort(np.random.default_rng(choosing).permutation(len(train))[: self.queries])
+        votes = self._votes(images, train, asked, teaching, compute)
+        factor = self.noise_factor()
+        answered = confident_gnmax(
+            votes,
+            threshold=self.threshold,
+            threshold_noise=factor * self.threshold_noise,
+            vote_noise=factor * self.vote_noise,
+            rng=np.random.default_rng(answering),
+            answers=self.answers,
+        )
+        if not len(answered.labels):
+            raise TrainingError("the teachers answered no query; lower threshold or train them longer")
+        student = self._fixmatch(self.student_steps)
+        return student.fit(
+            images,
+            asked[answered.queries],
+            answered.labels,
+            classes=train.classes,
+            seed=studying,
+            compute=compute,
+        )
+
+    def _votes(
+        self,
+        images: NDArray[np.float32],
+        train: Examples,
+        asked: NDArray[np.int64],
+        seed: SeedSequence,
+        compute: Compute,
+    ) -> NDArray[np.int64]:
+        """Votes for each class on each query, shape (queries, K), one a teacher; leftover labels go unused."""
+        splitting, *seeds = spawned(seed, 1 + self.teachers)
+        share = len(train) // self.teachers
+        parts = np.random.default_rng(splitting).permutation(len(train))[: share * self.teachers]
+        votes = np.zeros((len(asked), train.classes), np.int64)
+        for rows, own in zip(parts.reshape(self.teachers, share), seeds, strict=True):
+            teacher = self._fixmatch(self.teacher_steps).fit(
+                images, rows, train.labels[rows], classes=train.classes, seed=own, compute=compute
+            )
+            votes[np.arange(len(asked)), teacher.logits(images[asked]).argmax(1)] += 1
+        return votes
+
+    def _fixmatch(self, steps: int) -> FixMatch:
+        from dpaudit.mechanisms.training.fixmatch import FixMatch
+
+        return FixMatch(self.model, steps, ratio=self.ratio, threshold=self.confidence)

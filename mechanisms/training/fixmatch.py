@@ -1,0 +1,175 @@
+"""FixMatch: learning from few labelled and many unlabelled images by confident pseudo-labels.
+
+Source: Sohn et al. (2020), arXiv:2001.07685.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.random import SeedSequence
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dpaudit.errors import require
+from dpaudit.mechanisms.models.network_model import NetworkModel
+from dpaudit.mechanisms.models.networks import Network
+from dpaudit.mechanisms.protocols import Compute, TrainingError
+from dpaudit.mechanisms.seeds import spawned
+from dpaudit.mechanisms.training.augment import Augment, RandAugment
+from dpaudit.mechanisms.training.kernels import Kernel, Looped
+from dpaudit.mechanisms.training.losses import CrossEntropy
+from dpaudit.mechanisms.training.optimizers import Optimizer, scheduled
+from dpaudit.mechanisms.training.parameters import initial
+from dpaudit.mechanisms.training.stack import torch_generator
+
+
+@dataclass(frozen=True)
+class FixMatch:
+    """Settings of FixMatch.
+
+    Attributes:
+        network: Network, step sizes, batch size of labelled images, and the weak augmentation; its epochs are not used.
+            Weight decay acts on weights, not on biases or normalisation.
+        steps: Training steps, >= 1.
+        ratio: Unlabelled images for each labelled one in a batch, >= 1.
+        threshold: Least confidence of a pseudo-label, in [0, 1].
+        temperature: Sharpens pseudo-label confidences, > 0.
+        unlabelled_weight: Of the loss on pseudo-labels, >= 0.
+        average: Decay of the averaged weights that are the result, in [0, 1).
+    """
+
+    network: Network
+    steps: int
+    ratio: int = 7
+    threshold: float = 0.95
+    temperature: float = 1.0
+    unlabelled_weight: float = 1.0
+    average: float = 0.999
+
+    def __post_init__(self) -> None:
+        require(self.steps >= 1, "steps must be >= 1", steps=self.steps)
+        require(self.ratio >= 1, "ratio must be >= 1", ratio=self.ratio)
+        require(0 <= self.threshold <= 1, "threshold must be in [0, 1]", threshold=self.threshold)
+        require(self.temperature > 0, "temperature must be > 0", temperature=self.temperature)
+        require(0 <= self.average < 1, "average must be in [0, 1)", average=self.average)
+        require(getattr(self.network, "norm", "none") != "batch", "FixMatch is without batch norm here", do="use group")
+
+    def fit(
+        self,
+        images: NDArray[np.float32],
+        rows: NDArray[np.int64],
+        labels: NDArray[np.int64],
+        *,
+        classes: int,
+        seed: SeedSequence,
+        compute: Compute,
+    ) -> NetworkModel:
+        """Trains one network.
+
+        Args:
+            images: All of them, unlabelled, shape (n, channels, height, width).
+            rows: Which of them are labelled, shape (m,), m >= 1.
+            labels: Their labels, shape (m,).
+            classes: Number of classes K.
+            seed: Decides everything that is drawn.
+            compute: Threads and device.
+        Raises: TrainingError when the weights stop being numbers.
+        """
+        require(len(rows) >= 1, "FixMatch needs at least one labelled image", rows=len(rows))
+        torch.set_num_threads(compute.threads)
+        run = _Run(self, images, rows, labels, classes=classes, seed=seed, device=torch.device(compute.device))
+        for step in range(self.steps):
+            run.step(step)
+        parameters = run.averaged[0].cpu().numpy()
+        if not np.isfinite(parameters).all():
+            raise TrainingError("FixMatch's loss is no longer a finite number; lower learning_rate")
+        return NetworkModel(self.network, tuple(images.shape[1:]), classes, parameters, compute=compute)
+
+
+class _Run:
+    """One training in progress."""
+
+    def __init__(
+        self,
+        settings: FixMatch,
+        images: NDArray[np.float32],
+        rows: NDArray[np.int64],
+        labels: NDArray[np.int64],
+        *,
+        classes: int,
+        seed: SeedSequence,
+        device: torch.device,
+    ) -> None:
+        self.settings, self.device, self.classes = settings, device, classes
+        first, order, changes = spawned(seed, 3)
+        network, shape = settings.network, tuple(images.shape[1:])
+        with torch.device("meta"):
+            module = network.module(shape, classes)
+        self.kernel: Kernel = Looped(
+            module, loss=CrossEntropy(), device=device, bfloat16=network.precision == "bfloat16"
+        )
+        self.parameters = initial(module, torch_generator(first))[None].to(device)
+        self.averaged = self.parameters.clone()
+        self.gradient = torch.empty_like(self.parameters)
+        self.optimizer = Optimizer(network, self.parameters, decayed=self.kernel.layout.matrices())
+        self.images = torch.from_numpy(np.array(images)).to(device)
+        self.rows, self.labels = rows, labels
+        self.one_hot = torch.eye(classes, device=device)
+        rng = np.random.default_rng(order)
+        self._labelled = _Shuffled(len(rows), rng)
+        self._unlabelled = _Shuffled(len(images), rng)
+        self._changes = torch_generator(changes)
+        self._weak, self._strong = Augment(network.augment, shape), RandAugment()
+
+    def step(self, step: int) -> None:
+        """One batch."""
+        settings, size = self.settings, self.settings.network.batch_size
+        known = self._labelled.take(size)
+        unknown = self._unlabelled.take(settings.ratio * size)
+        inputs = self._changed(self.rows[known], strongly=False)
+        guesses, confident = self._pseudo_labels(self._changed(unknown, strongly=False))
+        targets = torch.cat([self.one_hot[torch.from_numpy(self.labels[known]).to(self.device)], self.one_hot[guesses]])
+        coefficients = torch.cat(
+            [
+                torch.full((size,), 1 / size, device=self.device),
+                confident * (settings.unlabelled_weight / len(unknown)),
+            ]
+        )
+        both = torch.cat([inputs, self._changed(unknown, strongly=True)])
+        self.kernel.gradient(self.parameters, both[None], targets[None], coefficients[None], self.gradient)
+        network = settings.network
+        rate = network.learning_rate * scheduled(network.schedule, step / settings.steps)
+        self.optimizer.step(self.parameters, self.gradient, rate)
+        # Early on a slow average would still be the first weights.
+        self.averaged.lerp_(self.parameters, 1 - min(settings.average, (1 + step) / (10 + step)))
+
+    def _changed(self, rows: NDArray[np.int64], *, strongly: bool) -> Tensor:
+        images = self.images[torch.from_numpy(rows).to(self.device)]
+        for augment in (self._weak, self._strong) if strongly else (self._weak,):
+            draws = torch.rand(len(images), augment.draws, generator=self._changes).to(self.device)
+            images = augment(images, draws)
+        return images
+
+    def _pseudo_labels(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """The most likely class of each image, and 1 where it is likely enough."""
+        logits = self.kernel.logits(self.parameters, images[None])[0]
+        confidence, guesses = torch.softmax(logits / self.settings.temperature, -1).max(-1)
+        return guesses, (confidence >= self.settings.threshold).float()
+
+
+class _Shuffled:
+    """Endless positions 0 .. n - 1, shuffled anew each time they run out."""
+
+    def __init__(self, positions: int, rng: np.random.Generator) -> None:
+        self._positions, self._rng = positions, rng
+        self._left = rng.permutation(positions)
+
+    def take(self, count: int) -> NDArray[np.int64]:
+        """The next `count` positions."""
+        while len(self._left) < count:
+            self._left = np.concatenate([self._left, self._rng.permutation(self._positions)])
+        taken, self._left = self._left[:count], self._left[count:]
+        return taken

@@ -1,0 +1,90 @@
+"""FixMatch and PATE-FM, tiny."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from numpy.random import SeedSequence
+from sklearn.datasets import load_digits
+
+from dpaudit.errors import InputError
+from dpaudit.mechanisms.examples import Examples
+from dpaudit.mechanisms.learners.pate_fm import PateFm
+from dpaudit.mechanisms.models.networks import ResNet18, SmallCnn
+from dpaudit.mechanisms.protocols import Compute, Learner, TrainingError
+from dpaudit.mechanisms.training.fixmatch import FixMatch
+
+CPU = Compute()
+DATA = load_digits()
+IMAGES = (DATA.images[:, None] / 16).astype(np.float32)
+DIGITS = Examples(IMAGES, DATA.target.astype(np.int64), 10, "digits")
+NETWORK = SmallCnn(
+    learning_rate=0.05, nesterov=True, batch_size=16, weight_decay=5e-4, schedule="cosine-7-16", augment="crop"
+)
+TINY = PateFm(
+    epsilon=math.inf,
+    teachers=3,
+    queries=300,
+    answers=150,
+    threshold=1,
+    threshold_noise=2,
+    vote_noise=1,
+    teacher_steps=120,
+    student_steps=150,
+    ratio=1,
+    confidence=0.8,
+    model=NETWORK,
+)
+
+
+def test_fixmatch_learns_from_few_labels() -> None:
+    rows = np.arange(60)
+    model = FixMatch(NETWORK, steps=200, ratio=3, threshold=0.8).fit(
+        IMAGES[:1200], rows, DIGITS.labels[rows], classes=10, seed=SeedSequence(0), compute=CPU
+    )
+    assert (model.probabilities(IMAGES[1200:]).argmax(1) == DIGITS.labels[1200:]).mean() > 0.6
+
+
+def test_fixmatch_is_decided_by_its_seed() -> None:
+    settings = FixMatch(NETWORK, steps=3, ratio=2)
+    rows = np.arange(20)
+    models = [
+        settings.fit(IMAGES[:100], rows, DIGITS.labels[rows], classes=10, seed=SeedSequence(seed), compute=CPU)
+        for seed in (1, 1, 2)
+    ]
+    np.testing.assert_array_equal(models[0].parameters, models[1].parameters)
+    assert np.abs(models[0].parameters - models[2].parameters).max() > 1e-3
+
+
+def test_pate_fm_learns_without_ever_seeing_all_labels() -> None:
+    assert isinstance(TINY, Learner)
+    model = TINY.fit(DIGITS.take(np.arange(800)), seed=SeedSequence(0), compute=CPU)
+    test = DIGITS.take(np.arange(1200, 1797))
+    assert (model.probabilities(test.features).argmax(1) == test.labels).mean() > 0.6
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 1.0, 8.0])
+def test_the_noise_is_what_the_claim_asks_for(epsilon: float) -> None:
+    learner = PateFm(epsilon=epsilon)
+    assert learner.claim().epsilon == epsilon
+    assert learner.claim().delta == 1e-5
+    assert epsilon * (1 - 1e-6) < learner.spent() <= epsilon
+
+
+def test_no_answer_is_a_training_error() -> None:
+    unreachable = replace(TINY, threshold=1e9, teacher_steps=1)
+    with pytest.raises(TrainingError, match="answered no query"):
+        unreachable.fit(DIGITS.take(np.arange(100)), seed=SeedSequence(0), compute=CPU)
+
+
+def test_bad_settings_are_refused() -> None:
+    with pytest.raises(InputError, match="queries must be >= answers"):
+        PateFm(epsilon=1.0, queries=10, answers=20)
+    flat = DIGITS.with_(features=IMAGES.reshape(-1, 64))
+    with pytest.raises(InputError, match="takes images"):
+        TINY.fit(flat, seed=SeedSequence(0), compute=CPU)
+    with pytest.raises(InputError, match="without batch norm"):
+        FixMatch(ResNet18(norm="batch"), steps=1)
