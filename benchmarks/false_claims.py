@@ -132,8 +132,10 @@ TWO_SAMPLES: Mapping[str, Make] = {
             "bayesian": Bayesian,
             "katz-log": KatzLog,
         }.items()
-        for chosen in ("fixed:0", "split", "grid", "bonferroni", "as-published")
+        for chosen in ("fixed:0", "grid", "as-published")
     },
+    "clopper-pearson, split": lambda delta: ClopperPearson(delta, selection="split"),
+    "clopper-pearson, bonferroni": lambda delta: ClopperPearson(delta, selection="bonferroni"),
 }
 
 ONE_RUN: Mapping[str, Make] = {
@@ -148,7 +150,7 @@ ONE_RUN: Mapping[str, Make] = {
 }
 
 ONE_RUN_PURE: Mapping[str, Make] = {
-    **{name: make for name, make in ONE_RUN.items() if "gaussian" not in name},
+    **{name: make for name, make in ONE_RUN.items() if "gaussian" not in name and "16" not in name},
     "one-run, split": lambda delta: OneRun(delta, selection="split"),
     "one-run, grid, member-only": lambda delta: OneRun(delta, guess="member-only"),
     "one-run, grid, both-tails": lambda delta: OneRun(delta, guess="both-tails"),

@@ -1,0 +1,181 @@
+"""Bounds hold as often as they say, against mechanisms with exactly known privacy; planted defects are caught.
+
+The games are seeded, so a test that passes keeps passing; "false failure" is the probability that a correct bound would
+have failed, had the seed been drawn at random.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special, stats
+
+from dpaudit.estimators.one_run_scores import OneRun, OneRunFDP, OneRunTheorem16
+from dpaudit.estimators.scores import ScoreEstimator, Scores
+from dpaudit.estimators.selection import AsPublished, Bonferroni, Fixed, Grid, SimultaneousBand, Split
+from dpaudit.estimators.two_sample import Band, ClopperPearson, KatzLog
+
+ERROR = 0.05
+
+
+def limit(games: int) -> int:
+    """A correct bound exceeds the truth in more games than this with probability < 1e-6."""
+    return int(stats.binom.ppf(1 - 1e-6, games, ERROR))
+
+
+Attack = Callable[[NDArray[np.bool_], np.random.Generator], NDArray[np.float64]]
+
+
+def randomised_response(epsilon: float) -> Attack:
+    """The released bit itself; its privacy loss is exactly epsilon."""
+    keep = special.expit(epsilon)
+    return lambda truth, rng: np.where(truth ^ (rng.random(truth.size) >= keep), 1.0, -1.0)
+
+
+def laplace(epsilon: float) -> Attack:
+    """The bit plus Laplace noise: epsilon is attained at every threshold below 0 and above 1."""
+    return lambda truth, rng: truth - 0.5 + rng.laplace(0, 1 / epsilon, truth.size)
+
+
+def worst_case(epsilon: float, delta: float) -> Attack:
+    """With probability delta the bit is shown, else randomised response: exactly (epsilon, delta)."""
+    answer = randomised_response(epsilon)
+
+    def scores(truth: NDArray[np.bool_], rng: np.random.Generator) -> NDArray[np.float64]:
+        shown = rng.random(truth.size) < delta
+        return np.where(shown, np.where(truth, 2.0, -2.0), answer(truth, rng))
+
+    return scores
+
+
+def one_run(attack: Attack, canaries: int, rng: np.random.Generator) -> Scores:
+    truth = rng.random(canaries) < 0.5
+    return Scores(attack(truth, rng), truth)
+
+
+def two_worlds(attack: Attack, trials: int, rng: np.random.Generator) -> Scores:
+    truth = np.arange(2 * trials) < trials
+    return Scores(attack(truth, rng), truth)
+
+
+def false_claims(
+    estimators: Mapping[str, ScoreEstimator],
+    play: Callable[[np.random.Generator], Scores],
+    epsilon: float,
+    games: int,
+) -> dict[str, int]:
+    """In how many of the games each estimator's bound is above the exact epsilon."""
+    misses = dict.fromkeys(estimators, 0)
+    for seed in np.random.SeedSequence(11).spawn(games):
+        scores = play(np.random.default_rng(seed))
+        for name, estimator in estimators.items():
+            misses[name] += estimator.bound([estimator.tally(scores)]).lower > epsilon
+    return misses
+
+
+def test_one_run_bounds_hold_for_randomised_response_and_the_published_sweep_does_not() -> None:
+    """2,000 games of exact RR(1) with 1,000 canaries. False failure < 4e-6."""
+    misses = false_claims(
+        {
+            "default": OneRun(),
+            "split": OneRun(selection=Split()),
+            "fixed": OneRun(selection=Fixed(1.0)),
+            "as published": OneRun(selection=AsPublished()),
+        },
+        lambda rng: one_run(randomised_response(1.0), 1_000, rng),
+        epsilon=1.0,
+        games=2_000,
+    )
+    assert max(misses[name] for name in ("default", "split", "fixed")) <= limit(2_000)
+    assert misses["fixed"] >= stats.binom.ppf(1e-6, 2_000, 0.03), "exact at 1,000 guesses up to the binomial's steps"
+    assert misses["as published"] > limit(2_000)
+
+
+def test_the_median_of_replays_holds_when_they_share_everything_but_the_noise() -> None:
+    """Nine releases of the same bits, as replays; 500 games. False failure < 1e-6."""
+    estimator, misses, games = OneRun(), 0, 500
+    attack = randomised_response(1.0)
+    for seed in np.random.SeedSequence(12).spawn(games):
+        rng = np.random.default_rng(seed)
+        truth = rng.random(300) < 0.5
+        first = attack(truth, rng)
+        # Half of each release is the first one's, so that the replays err together.
+        releases = [np.where(rng.random(300) < 0.5, first, attack(truth, rng)) for _ in range(9)]
+        tallies = [estimator.tally(Scores(scores, truth, replay)) for replay, scores in enumerate(releases)]
+        misses += estimator.bound(tallies).lower > 1.0
+    assert misses <= limit(games)
+
+
+def test_one_run_bounds_hold_with_delta_and_fail_when_it_is_forgotten() -> None:
+    """The hardest (1, 0.01) mechanism, 1,000 canaries. False failure < 2e-6."""
+    misses = false_claims(
+        {
+            "default": OneRun(delta=0.01),
+            "fixed": OneRun(delta=0.01, selection=Fixed(0.02)),
+            "delta forgotten": OneRun(delta=0.0, selection=Fixed(0.02)),
+        },
+        lambda rng: one_run(worst_case(1.0, 0.01), 1_000, rng),
+        epsilon=1.0,
+        games=1_000,
+    )
+    assert max(misses["default"], misses["fixed"]) <= limit(1_000)
+    assert misses["delta forgotten"] > limit(1_000)
+
+
+def test_theorem_16_holds_with_delta() -> None:
+    """The hardest (1, 0.001) mechanism, 200 canaries. False failure < 1e-6."""
+    estimator = {"theorem 16": OneRunTheorem16(delta=1e-3, selection=Fixed(0.5))}
+    misses = false_claims(estimator, lambda rng: one_run(worst_case(1.0, 1e-3), 200, rng), epsilon=1.0, games=300)
+    assert misses["theorem 16"] <= limit(300)
+
+
+def test_the_gaussian_family_fails_off_the_family_as_its_validity_says() -> None:
+    """RR(2) is pure DP; read as a Gaussian mechanism it seems to leak more. False failure < 1e-6 (approx-dp)."""
+    misses = false_claims(
+        {
+            "gaussian": OneRunFDP(delta=1e-5, selection=Fixed(1.0)),
+            "approx-dp": OneRunFDP(delta=1e-5, selection=Fixed(1.0), family="approx-dp"),
+        },
+        lambda rng: one_run(randomised_response(2.0), 1_000, rng),
+        epsilon=2.0,
+        games=500,
+    )
+    assert misses["approx-dp"] <= limit(500)
+    assert misses["gaussian"] > limit(500)
+
+
+def test_two_sample_bounds_hold_and_the_best_threshold_uncorrected_does_not() -> None:
+    """Laplace noise at exactly epsilon = 0.5, where all far thresholds attain it. False failure < 5e-6."""
+    misses = false_claims(
+        {
+            "band": Band(),
+            "flat band": Band(selection=SimultaneousBand("flat")),
+            "grid": ClopperPearson(selection=Grid()),
+            "split": ClopperPearson(selection=Split()),
+            "bonferroni": ClopperPearson(selection=Bonferroni()),
+            "as published": KatzLog(selection=AsPublished()),
+        },
+        lambda rng: two_worlds(laplace(0.5), 300, rng),
+        epsilon=0.5,
+        games=1_000,
+    )
+    assert max(count for name, count in misses.items() if name != "as published") <= limit(1_000)
+    assert misses["as published"] > limit(1_000)
+
+
+def test_two_sample_bounds_hold_for_scores_with_ties() -> None:
+    """RR(1) has two scores only. False failure < 4e-6."""
+    misses = false_claims(
+        {
+            "band": Band(),
+            "grid": ClopperPearson(selection=Grid()),
+            "split": ClopperPearson(selection=Split()),
+            "fixed": ClopperPearson(selection=Fixed(0.0)),
+        },
+        lambda rng: two_worlds(randomised_response(1.0), 500, rng),
+        epsilon=1.0,
+        games=1_000,
+    )
+    assert max(misses.values()) <= limit(1_000)
