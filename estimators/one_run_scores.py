@@ -81,15 +81,31 @@ def guess_order(score: Floats, guess: GuessRule) -> tuple[Ints, NDArray[np.bool_
     """
     n = score.size
     if guess == "signed":
-        order = np.argsort(-np.abs(score), kind="stable")
+        order = _descending(np.abs(score))
         return order, score[order] > 0
-    descending = np.argsort(-score, kind="stable")
+    descending = _descending(score)
     if guess == "member-only":
         return descending, np.ones(n, dtype=np.bool_)
     order = np.empty_like(descending)
     order[0::2] = descending[: (n + 1) // 2]
     order[1::2] = descending[::-1][: n // 2]
     return order, np.arange(n) % 2 == 0
+
+
+def _descending(score: Floats) -> Ints:
+    """The stable order from the largest score down, shape (n,).
+
+    Scores that are single-precision numbers, as score tables hold them, are sorted as one 64-bit word with their row:
+    less than half the time of a stable sort of doubles.
+    """
+    single = (score + 0.0).astype(np.float32)  # + 0.0 turns -0 into 0
+    if score.size >= 2**32 or not bool((single == score).all()):
+        return np.argsort(-score, kind="stable")
+    raw = single.view(np.uint32)
+    ascending = np.where(raw >> 31, ~raw, raw | np.uint32(1 << 31))  # IEEE numbers in the order of unsigned words
+    words = ((~ascending).astype(np.uint64) << np.uint64(32)) | np.arange(score.size, dtype=np.uint64)
+    words.sort()
+    return (words & np.uint64(0xFFFFFFFF)).astype(np.int64)
 
 
 def guess_counts(fractions: Sequence[float] | Floats, canaries: int) -> Ints:
@@ -104,8 +120,8 @@ class OneRunEstimator(ABC):
 
     `curve` returns the columns `fraction`, `epsilon`, `low`, `high` (shape (100,): for each guess fraction on its own,
     the median of the replays' bounds and their 10 % and 90 % quantiles, not corrected for having looked at all), and
-    `replay`, `replay_epsilon`, `combined_epsilon` (shape (replays,): each replay's bound as it enters the combination,
-    and the combined bound of the replays so far).
+    `replay`, `replay_epsilon`, `replay_alone`, `combined_epsilon` (shape (replays,): each replay's bound as it enters
+    the combination, as it would be if it were the only replay, and the combined bound of the replays so far).
 
     Attributes:
         delta: The delta the bound is stated at, in [0, 1).
@@ -213,7 +229,7 @@ class OneRunEstimator(ABC):
             validity=Validity.AS_PUBLISHED if published else self._validity(),
             selection=str(self.selection),
             counts=tuple(counts.items()),
-            notes=_replay_note(best, published),
+            notes=_replay_note(self._alone(_ordered(tallies)), self.confidence, published),
         )
 
     def _replay_bounds(self, tallies: Sequence[OneRunTally]) -> tuple[Floats, Ints]:
@@ -262,8 +278,13 @@ class OneRunEstimator(ABC):
             "high": shown[2],
             "replay": np.array([tally.replay for tally in ordered], dtype=np.int64),
             "replay_epsilon": best,
+            "replay_alone": self._alone(ordered),
             "combined_epsilon": self._combined_so_far(best),
         }
+
+    def _alone(self, ordered: Sequence[OneRunTally]) -> Floats:
+        """What each replay would report if it were the only one: the numbers papers take the mean of."""
+        return np.array([self._replay_bounds([tally])[0][0] for tally in ordered])
 
     def _combined_so_far(self, best: Floats) -> Floats:
         if isinstance(self.selection, AsPublished):
@@ -387,11 +408,11 @@ def _ordered(tallies: Sequence[OneRunTally]) -> list[OneRunTally]:
     return sorted(tallies, key=lambda tally: tally.replay)
 
 
-def _replay_note(best: Floats, published: bool) -> tuple[str, ...]:
-    if best.size == 1:
+def _replay_note(alone: Floats, confidence: float, published: bool) -> tuple[str, ...]:
+    if alone.size == 1:
         return ()
-    mean, deviation = mean_and_deviation(best)
-    shown = f"mean over {best.size} replays {mean:.3f} ± {deviation:.3f} (standard deviation)"
+    mean, deviation = mean_and_deviation(alone)
+    shown = f"single replays at {confidence:g}: mean {mean:.3f} ± {deviation:.3f} (standard deviation of {alone.size})"
     if published:
         return (f"{shown}; a mean of dependent bounds is not a bound at that confidence",)
-    return (f"{shown}, each at the confidence that the median needs; the bound is their median",)
+    return (f"{shown}; the bound is the median of replays at {per_replay_confidence(confidence):g}",)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -58,10 +59,16 @@ class Scores:
         Ties between equal scores go by this order. The order of arrival, or of the ids, would do only if it told
         nothing about the truth; in a table with the members first it tells everything.
         """
-        order = np.random.default_rng(_TIES).permutation(self.canary.size)
+        order = _shuffle(self.canary.size)
         if not bool((np.diff(self.canary) > 0).all()):
             order = np.argsort(self.canary, kind="stable")[order]
         return Scores(self.score[order], self.truth[order], self.replay, self.canary[order])
+
+
+@lru_cache(maxsize=4)
+def _shuffle(count: int) -> NDArray[np.int64]:
+    """One fixed order of `count` rows, the same for every replay."""
+    return np.random.default_rng(_TIES).permutation(count)
 
 
 _TIES = 20_231_107  # any number that nobody chose after seeing scores

@@ -181,7 +181,7 @@ def test_curve_has_its_columns(estimator: OneRun) -> None:
     curve = estimator.curve(tallies)
     assert {name: column.shape for name, column in curve.items()} == {
         **dict.fromkeys(("fraction", "epsilon", "low", "high"), (100,)),
-        **dict.fromkeys(("replay", "replay_epsilon", "combined_epsilon"), (4,)),
+        **dict.fromkeys(("replay", "replay_epsilon", "replay_alone", "combined_epsilon"), (4,)),
     }
     assert (curve["low"] <= curve["epsilon"]).all()
     assert (curve["epsilon"] <= curve["high"]).all()
