@@ -8,7 +8,8 @@ Assumed: the bits are independent and fair, and the number of guesses was fixed 
 delta = 0 the last is not needed: given any output, each guess is right with probability at most
 beta = e^epsilon / (1 + e^epsilon), whatever the others are.
 
-Source: Kalemaj et al. (2025), arXiv:2511.14084, section 10, Theorems 16 and 17, and section 9, Algorithm 3; Steinke, Nasr and Jagielski (2023), arXiv:2305.08846; Mahloujifar et al. (2025).
+Source: Kalemaj et al. (2025), arXiv:2511.14084, section 10, Theorems 16 and 17, and section 9, Algorithm 3; Steinke, Nasr
+and Jagielski (2023), arXiv:2305.08846; Mahloujifar et al. (2025).
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ def one_run_epsilon(
             `dpaudit.estimators.f_dp`).
     Returns: Epsilon in nats, >= 0 and finite, rounded down; 0 where the count shows nothing.
     Raises: InputError for counts, delta or confidence out of range, and for a method that does not hold for them.
-    Source: Kalemaj et al. (see the module), Theorems 16 and 17 and Algorithm 3, with `guesses` trials and the infimum of the
+    Source: Theorems 16 and 17 and Algorithm 3 (see the module), with `guesses` trials; the bound is the infimum of the
         epsilons whose limit is at least 1 - confidence.
     """
     n, k, m = guess_counts(guesses, correct, canaries)
