@@ -8,8 +8,8 @@ Assumed: the bits are independent and fair, and the number of guesses was fixed 
 delta = 0 the last is not needed: given any output, each guess is right with probability at most
 beta = e^epsilon / (1 + e^epsilon), whatever the others are.
 
-Source: Kalemaj et al. (2025), arXiv:2511.14084, section 10, Theorems 16 and 17, and section 9, Algorithm 3; Steinke, Nasr
-and Jagielski (2023), arXiv:2305.08846; Mahloujifar et al. (2025).
+Source: Kalemaj et al. (2025), arXiv:2511.14084, section 10, Theorems 16 and 17, and section 9, Algorithm 3; Steinke,
+Nasr and Jagielski (2023), arXiv:2305.08846; Mahloujifar et al. (2025).
 """
 
 from __future__ import annotations
