@@ -19,6 +19,7 @@ from dpaudit.mechanisms.training.kernels import BatchedMlp, Kernel, Looped
 from dpaudit.mechanisms.training.losses import CrossEntropy
 
 ROWS = 512
+TOGETHER = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,8 +73,9 @@ def stack_logits(models: Sequence[NetworkModel], features: Features, *, compute:
     require(array.shape[1:] == shape, "features must have the shape the model was trained on", given=array.shape[1:])
     require(all(m.trainer == models[0].trainer for m in models), "models of a stack must be of one network")
     torch.set_num_threads(compute.threads)
-    device = torch.device(compute.device)
-    group = len(models) if BatchedMlp.takes(_meta(models[0])) else 1
+    # A model trained on a GPU may be asked where there is none.
+    device = torch.device(compute.device if torch.cuda.is_available() else "cpu")
+    group = TOGETHER if BatchedMlp.takes(_meta(models[0])) else 1
     answers = np.empty((len(models), len(array), models[0].classes))
     for first in range(0, len(models), group):
         some = models[first : first + group]

@@ -87,6 +87,7 @@ def train_stack(
         checkpoint: A file that keeps finished models and the epoch of the current ones, so that the same call goes on
             where it was cut off; removed by nobody but the caller.
     Returns: For each task its model, or the error when its loss stopped being a number.
+    Raises: TrainingError when the GPU has not enough memory for the plan.
     """
     loss = loss or CrossEntropy()
     plan = plan or planned(trainer, features, classes=classes, models=len(tasks), compute=compute)
@@ -123,11 +124,15 @@ def run_stacks(
     array = as_array(features)
     # Arrays from an object store are read-only, which torch cannot wrap: those are copied.
     own = np.ascontiguousarray(array) if array.flags.writeable else np.array(array)
+    torch.backends.cudnn.deterministic = True  # else a GPU may choose another algorithm, and other rounding, each time
     resident = torch.from_numpy(own).to(torch.device(compute.device))
     saved = Checkpoint(checkpoint, _digest(settings, array, tasks) if checkpoint else "")
     outcomes: list[NetworkModel | TrainingError] = list(saved.finished)
     for first in range(len(outcomes), len(tasks), size):
-        outcomes += make(resident, tasks[first : first + size], first).train(saved, compute)
+        try:
+            outcomes += make(resident, tasks[first : first + size], first).train(saved, compute)
+        except torch.cuda.OutOfMemoryError as error:
+            raise TrainingError(f"the GPU has no memory for a stack of {size}; use a smaller plan") from error
         saved.finish(outcomes)
     return outcomes
 
@@ -180,6 +185,7 @@ class Stack:
             weights = [np.ones(len(t.rows), np.float32) if t.weights is None else t.weights for t in self.tasks]
             self._weights = self._padded([torch.from_numpy(np.asarray(one, np.float32)) for one in weights])
         self._one_hot = torch.eye(classes, device=self.device)
+        self._counts = torch.from_numpy(self.counts)[:, None].to(self.device)
 
     def relabel(self, labels: list[Tensor]) -> None:
         """Sets each model's labels, one for each of its rows."""
@@ -208,7 +214,6 @@ class Stack:
         for step, begin in enumerate(range(0, int(self.counts[0]), size)):
             active = int(np.count_nonzero(self.counts > begin))
             end = min(begin + size, int(self.counts[0]))
-            left = np.minimum(self.counts[:active] - begin, end - begin)
             picked = positions[:active, begin:end]
             inputs = self._inputs(picked)
             if draws is not None:
@@ -216,10 +221,12 @@ class Stack:
                 inputs = flat.unflatten(0, inputs.shape[:2])
             inputs = scaled(inputs, self._scales)
             targets = self._targets(picked)
-            coefficients = self._coefficients(picked, left)
+            coefficients = self._coefficients(picked, begin)
             if mixing is not None:
                 share = torch.from_numpy(mixing[:active, step]).to(self.device)[:, None]
-                inputs, targets = mixed(inputs, targets, share, self._partners(orders, left, end - begin))
+                inputs, targets = mixed(
+                    inputs, targets, share, self._partners(orders, self.counts[:active] - begin, end - begin)
+                )
             gradient = self.gradient[:active]
             self.losses[:active] += self.kernel.gradient(
                 self.parameters[:active], inputs, targets, coefficients, gradient
@@ -228,8 +235,8 @@ class Stack:
 
     def _inputs(self, picked: Tensor) -> Tensor:
         rows = self._rows[: len(picked)].take_along_dim(picked, 1)
-        flat: Tensor = self.features.index_select(0, rows.flatten())  # faster than indexing by a matrix
-        return flat.unflatten(0, rows.shape)
+        flat = self.features.index_select(0, rows.flatten())  # faster than indexing by a matrix
+        return flat.view(*rows.shape, *self.features.shape[1:])
 
     def _targets(self, picked: Tensor) -> Tensor:
         labels = self._labels[: len(picked)]
@@ -237,23 +244,25 @@ class Stack:
             return labels.take_along_dim(picked[..., None], 1)
         return self._one_hot[torch.take_along_dim(labels, picked, 1)]
 
-    def _coefficients(self, picked: Tensor, left: NDArray[np.int64]) -> Tensor:
+    def _coefficients(self, picked: Tensor, begin: int) -> Tensor:
         """Weight over batch size for each example, 0 for the padding of a model's last, shorter batch."""
-        counts = torch.from_numpy(left).to(self.device)[:, None]
+        counts = (self._counts[: len(picked)] - begin).clamp(max=picked.shape[1])
         present = torch.arange(picked.shape[1], device=self.device) < counts
-        coefficients = present / counts.float()
+        coefficients = present / counts
         if self._weights is None:
             return coefficients
         return coefficients * torch.take_along_dim(self._weights[: len(picked)], picked, 1)
 
     def _rate(self, epoch: int, step: int, active: int) -> Tensor | float:
         """Learning rate of each model, which are as far as their own number of steps says."""
+        if self.trainer.schedule == "constant":
+            return self.trainer.learning_rate
         steps = -(-self.counts[:active] // self.trainer.batch_size)
-        progress = (epoch * steps + step) / (self.trainer.epochs * steps)
-        rates = {float(u): self._rate_at(float(u)) for u in set(progress.tolist())}
-        if len(rates) == 1 or self.trainer.schedule == "constant":
-            return self._rate_at(float(progress[0]))
-        return torch.tensor([rates[u] for u in progress.tolist()], device=self.device)[:, None]
+        progress: list[float] = ((epoch * steps + step) / (self.trainer.epochs * steps)).tolist()
+        rates = {u: self._rate_at(u) for u in set(progress)}
+        if len(rates) == 1:
+            return rates[progress[0]]
+        return torch.tensor([rates[u] for u in progress], device=self.device)[:, None]
 
     def _rate_at(self, progress: float) -> float:
         return self.trainer.learning_rate * scheduled(self.trainer.schedule, progress)
@@ -280,9 +289,9 @@ class Stack:
         return shares
 
     def _partners(self, orders: list[np.random.Generator], left: NDArray[np.int64], width: int) -> Tensor:
-        """A permutation of each model's batch, padding kept in place, shape (A, width)."""
+        """A permutation of each model's batch, of `left` examples or `width`, padding kept in place; (A, width)."""
         partners = np.tile(np.arange(width), (len(left), 1))
-        for model, (rng, n) in enumerate(zip(orders, left.tolist(), strict=False)):
+        for model, (rng, n) in enumerate(zip(orders, np.minimum(left, width).tolist(), strict=False)):
             partners[model, :n] = rng.permutation(n)
         return torch.from_numpy(partners).to(self.device)
 

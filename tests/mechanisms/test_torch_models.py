@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -148,3 +151,15 @@ def test_every_name_is_registered() -> None:
     names = {"mlp", "small-cnn", "tanh-cnn", "lenet-5", "resnet-18", "wrn-16-4", "wrn-28-4"}
     assert names <= set(catalogue("model"))
     assert all(isinstance(load("model", name)(), Trainer) for name in names)
+
+
+def test_describing_a_training_imports_no_torch() -> None:
+    modules = [
+        "models.networks",
+        "learners.alibi",
+        "learners.dp_sgd",
+        "learners.pate_fm",
+        "learners.planted_epoch_noise",
+    ]
+    imports = ";".join(f"import dpaudit.mechanisms.{module}" for module in modules)
+    subprocess.run([sys.executable, "-c", f"{imports}; import sys; assert 'torch' not in sys.modules"], check=True)
