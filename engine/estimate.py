@@ -17,7 +17,8 @@ from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.counts import CONFUSION, GUESSES, RATIO, from_counts
 from dpaudit.estimators.scores import Scores
 
-DEFAULT_METHOD = "band"
+DEFAULT_METHOD, WITH_SELECTION = "band", "clopper-pearson"
+"""What reads scores when no method is named: all thresholds at once, or the one that the selection chooses."""
 COUNTS = {CONFUSION: "clopper-pearson", GUESSES: "one-run", RATIO: "ratio"}
 """Columns of counts, and the method that reads them when none is named."""
 
@@ -36,7 +37,8 @@ def estimate_file(
 
     Args:
         path: Scores with the truth beside them, one row each; or counts, one bound a row.
-        method: A registered estimator. Left out: "band" for scores, the natural one for counts.
+        method: A registered estimator. Left out: "band" for scores ("clopper-pearson" with another selection), the
+            natural one for counts.
         delta: In [0, 1).
         confidence: In (0, 1).
         selection: How the threshold or guess fraction is chosen; the estimator's own default when left out.
@@ -59,7 +61,8 @@ def estimate_file(
             f"{path} must have the columns {score_column},{member_column} (or counts: {counts}), "
             f"got {','.join(table.column_names)}; name yours with --score-column and --member-column"
         )
-    fields = {"name": method or DEFAULT_METHOD} | ({"selection": selection} if selection else {})
+    natural = WITH_SELECTION if selection and not selection.startswith("band") else DEFAULT_METHOD
+    fields = {"name": method or natural} | ({"selection": selection} if selection else {})
     estimator = build("estimator", fields, at="--method", defaults={"delta": delta, "confidence": confidence})
     tallies = [estimator.tally(scores) for scores in _replays(path, table, score_column, member_column)]
     return [estimator.bound(tallies)]

@@ -21,6 +21,11 @@ from dpaudit.estimators.scores import Scores
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.protocols import Compute
 
+KEPT_ROWS_PER_UNIT = 2_000_000
+"""Score rows of one unit whose table is kept: tens of megabytes."""
+COUNTED_ROWS_PER_UNIT = 25_000_000
+"""Score rows of one unit that counts them at once, one replay in memory at a time."""
+
 
 @dataclass(frozen=True)
 class PlannedAudit:
@@ -100,7 +105,8 @@ def make_plan(spec: AuditSpec) -> Plan:
 
 def _plan_audit(spec: AuditSpec, audit: Audit, parts: Parts) -> tuple[PlannedAudit, list[Unit]]:
     resources = Resources(spec.run.cpus_per_worker, spec.run.gpus_per_worker)
-    setting = Setting(audit.mechanism, audit.proxy, audit.attack, audit.data, parts, Seed(spec.seed), resources)
+    rows = KEPT_ROWS_PER_UNIT if spec.run.keep_scores else COUNTED_ROWS_PER_UNIT
+    setting = Setting(audit.mechanism, audit.proxy, audit.attack, audit.data, parts, Seed(spec.seed), resources, rows)
     game: GamePlan = audit.game.plan(setting)
     if spec.run.keep_scores:
         units = list(game.units)
@@ -111,8 +117,8 @@ def _plan_audit(spec: AuditSpec, audit: Audit, parts: Parts) -> tuple[PlannedAud
         tallies = [_fused(audit, unit) for unit in game.units if unit.key in game.scores]
         units += tallies
         game = dataclasses.replace(game, units=tuple(units), scores=())
-    rows = tuple((part, len(getattr(parts, part))) for part in ("target", "reference", "test", "validation"))
-    return PlannedAudit(audit, game, tuple(unit.key for unit in tallies), rows, parts.target.name), units
+    sizes = tuple((part, len(getattr(parts, part))) for part in ("target", "reference", "test", "validation"))
+    return PlannedAudit(audit, game, tuple(unit.key for unit in tallies), sizes, parts.target.name), units
 
 
 def _tally_unit(audit: Audit, scores: Unit, resources: Resources) -> Unit:

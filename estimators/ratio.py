@@ -155,6 +155,9 @@ def _katz(sample: _Sample, directions: str) -> Floats:
     return cast(Floats, np.maximum.reduce(np.broadcast_arrays(*candidates)))
 
 
+_ROUNDING = 1e-12  # more than the arithmetic of one limit can be off, relative to the numbers in it
+
+
 def _katz_one(sample: _Sample, z: Floats) -> Floats:
     """Estimate minus z standard errors; d eps = (dp1 - E^k dp0) / (k E^k p0 + delta E S'(E)) with E = e^eps."""
     p1, p0 = sample.n1 / sample.trials1, sample.n0 / sample.trials0
@@ -164,7 +167,7 @@ def _katz_one(sample: _Sample, z: Floats) -> Floats:
     growth = np.exp(sample.group * estimate)
     steepness = sample.group * growth * safe0 + sample.delta * _leak(estimate, sample.group)[1]
     variance = safe1 * (1 - safe1) / sample.trials1 + growth**2 * safe0 * (1 - safe0) / sample.trials0
-    lower = estimate - z * np.sqrt(variance) / steepness
+    lower = estimate - z * np.sqrt(variance) / steepness - _ROUNDING * (1 + estimate)
     return cast(Floats, np.where(defined & (estimate > 0), np.maximum(lower, 0.0), 0.0))
 
 

@@ -29,9 +29,6 @@ from dpaudit.mechanisms.claim import Relation
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.protocols import Compute, LabelMechanism, Model
 
-ROWS_PER_UNIT = 2_000_000
-"""Score rows of one unit: seconds of work, tens of megabytes."""
-
 
 @dataclass(frozen=True, eq=False)
 class Stage:
@@ -183,7 +180,7 @@ class OneRunGame(ABC):
         return GamePlan(tuple(units), tuple(scores), tuple(trainings), observational)
 
     def _play_units(self, setting: Setting, training: int, reference: str, trained: str) -> list[Unit]:
-        step = max(1, min(ROWS_PER_UNIT // self.canary_count(setting.parts.target), -(-self.replays // 2)))
+        step = max(1, min(setting.rows_per_unit // self.canary_count(setting.parts.target), -(-self.replays // 2)))
         offset = training * self.replays
         return [
             Unit(

@@ -52,6 +52,7 @@ class Setting:
         parts: Which rows are the training set, the reference set and so on, with the shared names of each.
         seed: The audit's seed.
         resources: What one unit occupies.
+        rows_per_unit: Score rows one unit should make at most: seconds of work, and memory where scores are kept.
     """
 
     mechanism: Any
@@ -61,6 +62,7 @@ class Setting:
     parts: Parts
     seed: Seed
     resources: Resources
+    rows_per_unit: int
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,201 @@
+"""The command line: answers at once, refuses in one sentence, exits with the stated codes."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner, Result
+
+from dpaudit.engine.cli import main
+from dpaudit.estimators.confusion import epsilon_interval
+from dpaudit.estimators.one_run import one_run_epsilon
+from dpaudit.registry import catalogue
+
+
+def dpaudit(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [str(argument) for argument in arguments], catch_exceptions=False)
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["list"], ["run", "--help"]])
+def test_help_and_list_answer_within_a_second(arguments: list[str]) -> None:
+    """Best of three, as a person would type it; start-up of the interpreter included."""
+    seconds = []
+    for _ in range(3):
+        began = time.perf_counter()
+        subprocess.run([sys.executable, "-m", "dpaudit.engine.cli", *arguments], check=True, capture_output=True)
+        seconds.append(time.perf_counter() - began)
+    assert min(seconds) < 1.0
+
+
+def test_list_shows_every_registered_name() -> None:
+    shown = dpaudit("list").output
+    for kind in ("mechanism", "game", "attack", "estimator", "data", "reproduction"):
+        for name in catalogue(kind):
+            assert f"  {name} " in shown
+    narrowed = dpaudit("list", "estimators").output
+    assert "Theorem 17" in narrowed
+    assert dpaudit("list", "spoons").exit_code == 2
+
+
+def test_plan_prints_units_and_runs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = tmp_path / "spec.yaml"
+    spec.write_text("data: iris\nmechanism: {name: randomized-response, epsilon: 1}\n")
+    monkeypatch.chdir(tmp_path)
+    shown = dpaudit("plan", spec)
+    assert shown.exit_code == 0
+    assert list(tmp_path.iterdir()) == [spec]
+    for word in ("reference model", "training 1 of 1", "replays 1-50", "counting", "1 CPU 0 GPU", "seed 0."):
+        assert word in shown.output
+
+
+SPEC = """
+name: cli
+data: {name: gaussian-mixture, rows: 4000}
+mechanism: {name: MECHANISM, epsilon: 1}
+proxy: true-posterior
+game: {name: label-inference, replays: 4}
+split: {target: 1.0, reference: 0.0, test: 0.0}
+run: {runner: in-process}
+"""
+
+
+def run_spec(tmp_path: Path, mechanism: str, *options: str) -> Result:
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(SPEC.replace("MECHANISM", mechanism))
+    return dpaudit("run", spec, "-o", tmp_path / "run", *options)
+
+
+def test_run_report_resume_and_exit_codes(tmp_path: Path) -> None:
+    honest = run_spec(tmp_path, "randomized-response", "--fail-on-violation")
+    assert honest.exit_code == 0
+    assert honest.output.startswith("NO VIOLATION FOUND")
+    again = dpaudit("resume", tmp_path / "run", "--quiet")
+    assert again.exit_code == 0
+    assert "0 of 6 units run now" in again.output
+    assert dpaudit("report", tmp_path / "run").output.startswith("NO VIOLATION FOUND")
+
+
+def test_a_violation_exits_with_1_when_asked(tmp_path: Path) -> None:
+    leaky = run_spec(tmp_path, "rr-leaky", "--fail-on-violation", "--quiet")
+    assert leaky.exit_code == 1
+    assert leaky.output.startswith("VIOLATION")
+    assert dpaudit("report", tmp_path / "run").exit_code == 0
+    assert dpaudit("report", tmp_path / "run", "--fail-on-violation").exit_code == 1
+
+
+def test_a_failed_run_exits_with_3(tmp_path: Path) -> None:
+    failed = run_spec(tmp_path, "tests.own_mechanism:Raises", "--quiet")
+    assert failed.exit_code == 3
+    assert failed.output.startswith("FAILED")
+    assert "ZeroDivisionError" in failed.output
+
+
+def test_ones_own_liar_is_found(tmp_path: Path) -> None:
+    found = run_spec(tmp_path, "tests.own_mechanism:KeepsEverything", "--quiet")
+    assert found.output.startswith("VIOLATION")
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[[str], Path]:
+    def write_file(text: str) -> Path:
+        path = tmp_path / "scores.csv"
+        path.write_text(text)
+        return path
+
+    return write_file
+
+
+def some_scores() -> tuple[list[float], list[int]]:
+    rng = np.random.default_rng(0)
+    scores = np.concatenate([rng.normal(1, 1, 500), rng.normal(0, 1, 500)])
+    return scores.tolist(), [1] * 500 + [0] * 500
+
+
+def test_estimate_reads_scores_from_csv_and_parquet(write: Callable[[str], Path], tmp_path: Path) -> None:
+    scores, members = some_scores()
+    path = write(
+        "score,member\n" + "\n".join(f"{score},{member}" for score, member in zip(scores, members, strict=True))
+    )
+    fixed = dpaudit("estimate", path, "--method", "clopper-pearson", "--selection", "fixed:0.5")
+    hits = sum(score >= 0.5 for score in scores[:500])
+    alarms = sum(score >= 0.5 for score in scores[500:])
+    lower = epsilon_interval(
+        hits, alarms, 500 - alarms, 500 - hits, delta=0.0, confidence=0.95, method="clopper-pearson", side="lower"
+    ).lower
+    assert fixed.exit_code == 0
+    assert f"epsilon >= {np.floor(lower * 1000) / 1000:.3f} " in fixed.output
+    pq.write_table(pa.table({"s": scores, "m": [bool(member) for member in members]}), tmp_path / "scores.parquet")
+    other = dpaudit(
+        "estimate", tmp_path / "scores.parquet", "--method", "clopper-pearson", "--selection", "fixed:0.5",
+        "--score-column", "s", "--member-column", "m",
+    )  # fmt: skip
+    assert other.output == fixed.output
+
+
+def test_estimate_default_is_valid_and_published_says_it_is_not(write: Callable[[str], Path]) -> None:
+    scores, members = some_scores()
+    path = write(
+        "score,member\n" + "\n".join(f"{score},{member}" for score, member in zip(scores, members, strict=True))
+    )
+    assert "finite-sample" in dpaudit("estimate", path).output
+    assert "as-published" in dpaudit("estimate", path, "--selection", "as-published").output
+
+
+def test_estimate_reads_counts(write: Callable[[str], Path]) -> None:
+    confusion = dpaudit("estimate", write("tp,fp,tn,fn\n65,25,75,35\n"), "--delta", 0.05, "--method", "bayesian")
+    assert "epsilon >= 0.521 at delta=0.05, <= 1.267" in confusion.output
+    guessed = dpaudit("estimate", write("guesses,correct,canaries\n100,95,1000\n10,5,1000\n"))
+    expected = float(one_run_epsilon(100, 95, canaries=1000, delta=0.0, confidence=0.95))
+    assert guessed.output.splitlines()[0].startswith(f"epsilon >= {np.floor(expected * 1000) / 1000:.3f} ")
+    assert len(guessed.output.splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "message"),
+    [
+        (
+            "score,member\n1,1\nnan,0\n",
+            [],
+            "column score must hold numbers, got NaN or nothing in 1 of 2 rows .*line 3",
+        ),
+        ("score,member\n1,1\n2,1\n", [], "must hold both members and non-members, got only 1"),
+        ("score,member\n", [], "at least one row"),
+        ("", [], "CSV or Parquet file with a header"),
+        ("a,b\n1,2\n", [], "must have the columns score,member .*got a,b"),
+        ("score,member\n1,1\n2,3\n", [], "column member must be 0 or 1, got 3 in line 3"),
+        ("score,member\nx,1\ny,0\n", [], "column score must hold numbers"),
+        ("score,member\n1,1\n2,0\n", ["--delta", 2], r"delta must be in \[0, 1\), got 2"),
+        ("score,member\n1,1\n2,0\n", ["--confidence", 1], r"confidence must be in \(0, 1\), got 1"),
+        ("score,member\n1,1\n2,0\n", ["--method", "magic"], "must be one of .*band.*, got 'magic'"),
+        ("score,member\n1,1\n2,0\n", ["--selection", "luck"], "a selection must be one of"),
+        ("tp,fp,tn,fn\n1,-1,1,1\n", [], "must hold counts .*got -1 in line 2"),
+        ("tp,fp,tn,fn\n1,0.5,1,1\n", [], "must hold counts .*got 0.5 in line 2"),
+        ("guesses,correct,canaries\n5,6,10\n", [], "correct"),
+        ("guesses,correct,canaries\n50,6,10\n", [], "guesses"),
+    ],
+)
+def test_bad_scores_are_one_sentence_and_exit_code_2(
+    write: Callable[[str], Path], text: str, options: list[object], message: str
+) -> None:
+    done = dpaudit("estimate", write(text), *options)
+    assert done.exit_code == 2
+    assert len(done.output.strip().splitlines()) == 1
+    assert "Traceback" not in done.output
+    assert re.search(message, done.output), done.output
+
+
+def test_missing_files_and_folders_are_bad_input(tmp_path: Path) -> None:
+    for verb in ("run", "plan", "estimate"):
+        done = dpaudit(verb, tmp_path / "nothing")
+        assert done.exit_code == 2, verb
+    for verb in ("resume", "report"):
+        assert "must be a run folder" in dpaudit(verb, tmp_path).output
