@@ -155,7 +155,7 @@ def _katz(sample: _Sample, directions: str) -> Floats:
     return cast(Floats, np.maximum.reduce(np.broadcast_arrays(*candidates)))
 
 
-_ROUNDING = 1e-12  # more than the arithmetic of one limit can be off, relative to the numbers in it
+_ROUNDING = 1e-14  # more than the arithmetic of one limit can be off, relative to the numbers in it
 
 
 def _katz_one(sample: _Sample, z: Floats) -> Floats:
