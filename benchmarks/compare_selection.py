@@ -38,10 +38,10 @@ ATTACKS: Mapping[str, Attack] = {
 RATES = (0.001, 0.003, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7)
 
 TWO_SAMPLES: Mapping[str, ScoreEstimator] = {
-    "band": Band(selection=SimultaneousBand("flat")),
+    "band, low (default)": Band(selection=SimultaneousBand("low")),
+    "band, flat": Band(selection=SimultaneousBand("flat")),
     "band, tails": Band(selection=SimultaneousBand("tails")),
-    "band, far tails": Band(selection=SimultaneousBand("far-tails")),
-    "band, low": Band(selection=SimultaneousBand("low")),
+    "band, lowest": Band(selection=SimultaneousBand("lowest")),
     "grid 20": ClopperPearson(selection=Grid(RATES)),
     "split": ClopperPearson(selection=Split()),
     "Bonferroni": ClopperPearson(selection=Bonferroni()),
@@ -49,7 +49,7 @@ TWO_SAMPLES: Mapping[str, ScoreEstimator] = {
 }
 
 ONE_RUN: Mapping[str, ScoreEstimator] = {
-    "grid": OneRun(selection=Grid()),
+    "grid (default)": OneRun(selection=Grid()),
     "grid 7": OneRun(selection=Grid((0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0))),
     "split": OneRun(selection=Split()),
     "split, a fifth chooses": OneRun(selection=Split(0.2)),
@@ -58,7 +58,7 @@ ONE_RUN: Mapping[str, ScoreEstimator] = {
     "uncorrected (invalid)": OneRun(selection=AsPublished()),
 }
 
-GAMES = {100: 200, 1_000: 100, 10_000: 20, 100_000: 4}
+GAMES = {100: 100, 1_000: 40, 10_000: 8, 100_000: 2}
 """Games averaged for each size."""
 
 

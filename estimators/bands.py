@@ -44,6 +44,7 @@ error at small rates; `lowest` more so (better for rare strong leaks, worse for 
 _EXACT_UP_TO = 3_000  # scores; above it ranks are asked for in blocks, which saves seconds and costs little width
 _BLOCK = 0.1  # standard deviations of a rank that one block spans
 _REACH = 6.0  # standard deviations of a count that are followed; what lies further is given up (about 1e-7)
+_SLACK = 0.02  # share of the error that may stay unused: a few thousandths of the width, and one evaluation less
 _ROUNDING = 1e-9  # relative; sums of a million steps of positive products stay well inside
 _LARGEST_LEVEL = 1 - 1e-6  # a weighted local level is a probability
 
@@ -92,7 +93,7 @@ def local_level(n: int, *, error: float, weight: str = "flat") -> float:
 
     Args: as `upper_rates`.
     Returns: The level; the computed probability that some limit fails is at most `error` at it, and at least
-        0.998 `error`.
+        (1 - `_SLACK`) `error`.
     """
     _require_band(n, error, weight)
     return _solve(lambda trial: crossing_probability(n, trial, weight), _start(n, error, weight), n, error)
@@ -149,14 +150,14 @@ def _require_band(n: int, error: float, weight: str) -> None:
 
 
 def _solve(crossing: Callable[[float], float], level: float, n: int, error: float) -> float:
-    """The largest level, to 2e-3, whose crossing probability is at most `error`: secant on a log-log scale."""
+    """The largest level, to `_SLACK`, whose crossing probability is at most `error`: secant on a log-log scale."""
     points: list[tuple[float, float]] = []
     for _ in range(_MOST_STEPS):
         probability = crossing(level)
-        if 0.998 * error <= probability <= error:
+        if (1 - _SLACK) * error <= probability <= error:
             return level
         points.append((math.log(level), math.log(max(probability, 1e-300))))
-        level = math.exp(_next(points[-2:], math.log(0.999 * error)))
+        level = math.exp(_next(points[-2:], math.log((1 - _SLACK / 2) * error)))
     # Never seen: the probability is smooth and increasing in the level. The union bound holds in any case, as no
     # weight is above n + 1.
     return error / (n * (n + 1.0))
@@ -171,22 +172,20 @@ def _next(points: list[tuple[float, float]], goal: float) -> float:
 
 
 _MOST_STEPS = 30
-# Where the search starts: local level over error at 1, 10, ..., 10^5 scores, for error 0.025. It decides the time that
+# Where the search starts: local level over error at 1, 10, ..., 10^6 scores, for error 0.025. It decides the time that
 # the search takes, not where it ends.
-_START_LOG_N = tuple(math.log(10.0**power) for power in range(6))
+_START_LOG_N = tuple(math.log(10.0**power) for power in range(7))
 _START_SHARE = {
-    "flat": (1.0, 0.147, 0.0438, 0.0213, 0.0124, 0.00823),
-    "tails": (1.0, 0.114, 0.0221, 0.00599, 0.00178, 0.000551),
-    "low": (0.707, 0.0868, 0.0197, 0.00613, 0.0020, 0.000657),
-    "lowest": (0.5, 0.0425, 0.00469, 0.000509, 5.2e-5, 5.22e-6),
+    "flat": (1.0, 0.147, 0.0438, 0.0213, 0.0124, 0.00823, 0.00603),
+    "tails": (1.0, 0.114, 0.0221, 0.00599, 0.00178, 0.000551, 0.000175),
+    "low": (0.707, 0.0868, 0.0197, 0.00613, 0.0020, 0.000657, 0.000213),
+    "lowest": (0.5, 0.0425, 0.00469, 0.000509, 5.2e-5, 5.22e-6, 5.24e-7),
 }
 
 
 def _start(n: int, error: float, weight: str) -> float:
-    shares = np.log(_START_SHARE[weight])
-    slope = (shares[-1] - shares[-2]) / (_START_LOG_N[-1] - _START_LOG_N[-2])
-    beyond = max(0.0, math.log(n) - _START_LOG_N[-1]) * slope
-    return error * math.exp(float(np.interp(math.log(n), _START_LOG_N, shares)) + beyond)
+    share = np.interp(math.log(n), _START_LOG_N, np.log(_START_SHARE[weight]))
+    return (1 - _SLACK / 2) * error * math.exp(float(share))
 
 
 def _staying_probability(times: Floats, at_least: Ints, at_most: Ints, n: int) -> float:

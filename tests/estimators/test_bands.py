@@ -46,17 +46,17 @@ def test_crossing_probability_is_exact(n: int, weight: str, level: float) -> Non
 
 
 def test_one_score_has_its_own_limit() -> None:
-    """n = 1: the band is Pr[U > u] = error, to the 2e-3 the search stops at."""
+    """n = 1: the band is Pr[U > u] = error, to the 2 % of the error that may stay unused."""
     upper = upper_rates(1, error=0.05)
     assert upper[1] == 1.0
-    assert 0.95 <= upper[0] <= 0.95 + 0.05 * 3e-3
+    assert 0.95 <= upper[0] <= 0.95 + 0.05 * 0.021
 
 
 @pytest.mark.parametrize("weight", list(WEIGHTS))
 @pytest.mark.parametrize(("n", "error"), [(2, 0.05), (30, 0.4), (100, 0.0125), (1_000, 0.025), (4_000, 0.005)])
 def test_the_level_uses_up_the_error_and_no_more(weight: str, n: int, error: float) -> None:
     level = local_level(n, error=error, weight=weight)
-    assert 0.998 * error <= crossing_probability(n, level, weight) <= error
+    assert 0.98 * error <= crossing_probability(n, level, weight) <= error
 
 
 def test_blocks_of_ranks_err_on_the_safe_side_and_little(monkeypatch: pytest.MonkeyPatch) -> None:
