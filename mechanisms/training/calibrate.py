@@ -21,6 +21,9 @@ SIZES = (8, 32, 128, 512)
 CPU_BYTES = 2 * 2**30
 GPU_SHARE = 0.7
 STEPS = 2
+REPEATS = 20
+ENOUGH_S = 0.5
+CLEARLY = 1.3
 
 
 def calibrate(
@@ -34,8 +37,8 @@ def calibrate(
 ) -> StackPlan:
     """The plan with the least time for one step of one model.
 
-    Sizes grow until a larger stack is no faster or would not fit. Timings differ from run to run: keep the plan with
-    the run, so that it is repeated exactly.
+    Sizes grow until a larger stack is clearly slower or would not fit. Timings differ from run to run: keep the plan
+    with the run, so that it is repeated exactly.
 
     Args:
         trainer: What is to be trained.
@@ -58,9 +61,10 @@ def calibrate(
     for size in stack_sizes(models, largest=allowed // bytes_per_model(trainer, module, shape)):
         plan = StackPlan(method, size)
         taken = seconds_per_step(trainer, shape, plan, classes=classes, device=device)
-        if taken >= least:
-            break
-        best, least = plan, taken
+        if taken < least:
+            best, least = plan, taken
+        elif taken > CLEARLY * least:
+            break  # larger ones will not be faster
     return best
 
 
@@ -72,7 +76,7 @@ def stack_sizes(models: int, *, largest: int) -> list[int]:
 def seconds_per_step(
     trainer: Network, shape: tuple[int, ...], plan: StackPlan, *, classes: int, device: torch.device
 ) -> float:
-    """Time of one step of one model, in seconds: the better of two short epochs after one to warm up."""
+    """Time of one step of one model, in seconds: the best of some short epochs, fewer the longer they take."""
     rng = np.random.default_rng(0)
     rows = STEPS * trainer.batch_size
     features = torch.from_numpy(rng.random((rows, *shape), dtype=np.float32)).to(device)
@@ -81,12 +85,13 @@ def seconds_per_step(
         TrainingTask(np.arange(rows), labels, seed) for seed in SeedSequence(0).spawn(plan.size)
     ]
     stack = Stack(trainer, features, tasks, classes=classes, loss=CrossEntropy(), plan=plan)
-    stack.run_epoch(0)
-    times = []
-    for epoch in (1, 2):
+    if device.type == "cuda":
+        stack.run_epoch(0)  # the first one loads kernels
+    times: list[float] = []
+    while not times or (sum(times) < ENOUGH_S and len(times) < REPEATS):
         _wait(device)
         start = time.perf_counter()
-        stack.run_epoch(epoch)
+        stack.run_epoch(len(times))
         _wait(device)
         times.append(time.perf_counter() - start)
     return min(times) / (STEPS * plan.size)

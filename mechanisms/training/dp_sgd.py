@@ -138,8 +138,7 @@ class PrivateStack(Stack):
         if canaries is not None and any(canary is not None for canary in canaries):
             rows = [canaries[place] for place in self.order]
             zero = np.zeros(self.kernel.layout.total, np.float32)
-            given = torch.from_numpy(np.stack([zero if row is None else row for row in rows])).to(self.device)
-            self.canaries = given * clip_factors(given.norm(dim=1, keepdim=True), steps.clip)
+            self.canaries = torch.from_numpy(np.stack([zero if row is None else row for row in rows])).to(self.device)
 
     def run_epoch(self, epoch: int) -> None:
         """The steps of one expected pass."""
@@ -147,10 +146,10 @@ class PrivateStack(Stack):
         draws = [epoch_generator(order, epoch) for _, order, _ in self.seeds]
         begin, end = (self.private.steps(passes) if passes else 0 for passes in (epoch, epoch + 1))
         batches = self._batches(draws, end - begin)
+        planted = self._canaries_of(draws, end - begin)
         total = self.private.steps(self.trainer.epochs)
-        for step, picked in zip(range(begin, end), batches, strict=True):
-            self._sum_gradients(picked)
-            self._add_canaries(draws)
+        for step, picked, canaries in zip(range(begin, end), batches, planted, strict=True):
+            self._sum_gradients(picked, canaries)
             self._add_noise(noises, last=step == total - 1)
             self.gradient /= self.trainer.batch_size
             if self.observer is not None:
@@ -168,27 +167,36 @@ class PrivateStack(Stack):
             for _ in range(steps)
         ]
 
-    def _sum_gradients(self, batch: list[NDArray[np.int64]]) -> None:
-        """Writes each model's sum of clipped gradients; 0 for an empty batch."""
-        if not any(len(positions) for positions in batch):
-            self.gradient.zero_()
-            return
-        picked = self._padded([torch.from_numpy(positions) for positions in batch])
-        sizes = torch.tensor([len(positions) for positions in batch], device=self.device)[:, None]
-        present = (torch.arange(picked.shape[1], device=self.device) < sizes).float()
-        inputs, targets = self._inputs(picked), self._targets(picked)
-        if self.private.defect is Defect.CLIP_BATCH_MEAN:
-            means = present / self.trainer.batch_size
-            self.kernel.gradient(self.parameters, inputs, targets, means, self.gradient)
-            self.gradient *= clip_factors(self.gradient.norm(dim=1, keepdim=True), self.private.clip)
-            self.gradient *= self.trainer.batch_size
-            return
-        self.kernel.clipped_gradient(self.parameters, inputs, targets, present, self.private.clip, self.gradient)
+    def _canaries_of(self, draws: list[np.random.Generator], steps: int) -> list[Tensor | None]:
+        """For each step, each model's canary where it takes part, as an example would, else zeros."""
+        if self.canaries is None:
+            return [None] * steps
+        if self.private.defect is Defect.SHUFFLED_BATCHES:
+            included = np.stack([np.arange(steps) == rng.integers(steps) for rng in draws], 1)
+        else:
+            included = np.stack([rng.random(steps) < self.private.sample_rate for rng in draws], 1)
+        taking = torch.from_numpy(included).to(self.canaries)
+        return [self.canaries * row[:, None] for row in taking]
 
-    def _add_canaries(self, draws: list[np.random.Generator]) -> None:
-        if self.canaries is not None:
-            drawn = np.array([rng.random() < self.private.sample_rate for rng in draws], np.float32)
-            self.gradient += self.canaries * torch.from_numpy(drawn).to(self.device)[:, None]
+    def _sum_gradients(self, batch: list[NDArray[np.int64]], canaries: Tensor | None) -> None:
+        """Writes each model's sum of clipped gradients, its canary's among them; 0 for an empty batch."""
+        clip, mean = self.private.clip, self.private.defect is Defect.CLIP_BATCH_MEAN
+        if any(len(positions) for positions in batch):
+            picked = self._padded([torch.from_numpy(positions) for positions in batch])
+            sizes = torch.tensor([len(positions) for positions in batch], device=self.device)[:, None]
+            present = (torch.arange(picked.shape[1], device=self.device) < sizes).float()
+            inputs, targets = self._inputs(picked), self._targets(picked)
+            if mean:
+                self.kernel.gradient(self.parameters, inputs, targets, present, self.gradient)
+            else:
+                self.kernel.clipped_gradient(self.parameters, inputs, targets, present, clip, self.gradient)
+        else:
+            self.gradient.zero_()
+        if canaries is not None:
+            norms = canaries.norm(dim=1, keepdim=True)
+            self.gradient += canaries if mean else canaries * clip_factors(norms, clip)
+        if mean:
+            self.gradient *= clip_factors(self.gradient.norm(dim=1, keepdim=True), clip * self.trainer.batch_size)
 
     def _add_noise(self, noises: list[torch.Generator], *, last: bool) -> None:
         deviation = self.private.noise_multiplier * self.private.clip

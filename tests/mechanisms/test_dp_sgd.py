@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -141,6 +142,18 @@ def test_a_gradient_canary_takes_part_with_the_sample_rate() -> None:
     assert set(np.round(values, 4)) == {0.0, 2.0}
     hits = int((values > 1).sum())
     assert binom.ppf(5e-7, len(values), 0.3) <= hits <= binom.ppf(1 - 5e-7, len(values), 0.3)
+
+
+def test_a_canary_meets_the_planted_bugs_like_an_example() -> None:
+    """Without clipping of its own it moves the sum by the clipped mean's norm; shuffled, it comes once in an epoch."""
+    canary = np.zeros(64 * 16 + 16 + 160 + 10, np.float32)
+    canary[7] = 1e6
+    steps = PrivateSteps(clip=0.5, noise_multiplier=0.0, sample_rate=0.2, defect=Defect.CLIP_BATCH_MEAN)
+    values = releases(steps, [empty_task()], [canary])[:, 0, 7]
+    assert set(np.round(values, 3)) == {0.0, 0.5 * PLAIN.batch_size}
+    shuffled = replace(steps, defect=Defect.SHUFFLED_BATCHES)
+    values = releases(shuffled, [empty_task()], [canary])[:, 0, 7]
+    np.testing.assert_allclose(values.reshape(2, 5).sum(1), 0.5)
 
 
 def test_poisson_sampling_has_the_law_of_independent_coins() -> None:

@@ -20,7 +20,7 @@ from dpaudit.mechanisms.protocols import Compute, TrainingError
 from dpaudit.mechanisms.training import stack as engine
 from dpaudit.mechanisms.training.augment import OPERATIONS, Augment, RandAugment, crop, flip
 from dpaudit.mechanisms.training.calibrate import bytes_per_model, calibrate, stack_sizes
-from dpaudit.mechanisms.training.kernels import BatchedMlp, Kernel, Looped, Vmapped
+from dpaudit.mechanisms.training.kernels import BatchedMlp, Kernel, Looped, Vmapped, compiled_or_plain
 from dpaudit.mechanisms.training.losses import CrossEntropy
 from dpaudit.mechanisms.training.optimizers import Optimizer, scheduled
 from dpaudit.mechanisms.training.parameters import initial
@@ -249,6 +249,17 @@ def test_batch_norm_is_never_stacked() -> None:
     assert calibrate(trainer, (1, 8, 8), classes=10, models=9, compute=CPU) == StackPlan("looped")
     with pytest.raises(InputError, match="batch norm cannot be stacked"):
         train_stack(trainer, IMAGES, tasks_of(2), classes=10, compute=CPU, plan=StackPlan("vmapped", 2))
+
+
+def test_a_compiler_that_fails_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*arguments: object) -> object:
+        raise RuntimeError("no compiler found")
+
+    monkeypatch.setattr(torch, "compile", lambda function: broken)
+    doubled = compiled_or_plain(lambda x: (2 * x, x))
+    with pytest.warns(UserWarning, match="no compiler found"):
+        assert doubled(torch.ones(1))[0] == 2
+    assert doubled(torch.ones(1))[0] == 2  # and it is not tried again
 
 
 def test_schedules() -> None:
