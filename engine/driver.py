@@ -24,6 +24,7 @@ from dpaudit.engine.page import write_page
 from dpaudit.engine.plan import Plan, PlannedAudit, make_plan
 from dpaudit.engine.report import AuditResult, Failure, Report, versions
 from dpaudit.engine.score_table import metrics_of
+from dpaudit.engine.shift import shift_control
 from dpaudit.engine.spec import Audit, AuditSpec, load_spec, slug
 from dpaudit.engine.tally_table import tallies_of
 from dpaudit.engine.verdict import comparable
@@ -194,7 +195,7 @@ def _link(source: Path, target: Path) -> None:
 
 def _estimate(entry: PlannedAudit, plan: Plan, outcome: Outcome, store: UnitStore) -> AuditResult:
     audit_of = entry.audit
-    keys = {unit.key for unit in entry.game.units} | set(entry.tallies)
+    keys = {unit.key for unit in entry.game.units} | set(entry.tallies) | set(entry.controls)
     labels = {unit.key: unit.label for unit in plan.units}
     failures = tuple(
         Failure(labels[key], key, error.strip().splitlines()[-1])
@@ -202,6 +203,7 @@ def _estimate(entry: PlannedAudit, plan: Plan, outcome: Outcome, store: UnitStor
         if key in keys
     )
     tallies = tallies_of(store.read(key) for key in entry.tallies if key in outcome.finished)
+    held_out = [tallies_of([store.read(key)]) for key in entry.controls if key in outcome.finished]
     metrics = [metrics_of(store.read(key)) for key in entry.game.trainings if key in outcome.finished]
     return AuditResult(
         name=audit_of.name,
@@ -227,6 +229,7 @@ def _estimate(entry: PlannedAudit, plan: Plan, outcome: Outcome, store: UnitStor
         assumes=audit_of.game.assumes,
         failures=failures,
         curve=audit_of.estimator.curve(tallies) if tallies else {},
+        control=shift_control(audit_of.estimator, tallies, held_out),
     )
 
 

@@ -15,6 +15,7 @@ from dpaudit.actors.unit import Inputs, Resources, Unit
 from dpaudit.engine.games.protocol import GamePlan, Setting
 from dpaudit.engine.partition import Parts
 from dpaudit.engine.score_table import SCHEMA
+from dpaudit.engine.shift import control_estimator
 from dpaudit.engine.spec import Audit, AuditSpec
 from dpaudit.engine.tally_table import tally_table
 from dpaudit.estimators.scores import Scores
@@ -35,6 +36,7 @@ class PlannedAudit:
         audit: What was asked for.
         game: The game's units.
         tallies: Keys of the units that count, in the order of the score table.
+        controls: Keys of the units that count the game on rows the mechanism never saw, one for each distinguisher.
         rows: How many rows each part of the data has.
         data_name: What the data are, in words.
     """
@@ -42,6 +44,7 @@ class PlannedAudit:
     audit: Audit
     game: GamePlan
     tallies: tuple[str, ...]
+    controls: tuple[str, ...]
     rows: tuple[tuple[str, int], ...]
     data_name: str
 
@@ -99,6 +102,7 @@ def make_plan(spec: AuditSpec) -> Plan:
         shared |= parts.shared()
         entry, own = _plan_audit(spec, audit, parts)
         units |= {unit.key: unit for unit in own}
+        shared |= entry.game.shared
         planned.append(entry)
     return Plan(spec, tuple(units.values()), tuple(planned), shared)
 
@@ -108,26 +112,31 @@ def _plan_audit(spec: AuditSpec, audit: Audit, parts: Parts) -> tuple[PlannedAud
     rows = KEPT_ROWS_PER_UNIT if spec.run.keep_scores else COUNTED_ROWS_PER_UNIT
     setting = Setting(audit.mechanism, audit.proxy, audit.attack, audit.data, parts, Seed(spec.seed), resources, rows)
     game: GamePlan = audit.game.plan(setting)
+    counting = dict.fromkeys(game.scores, audit.estimator)
+    counting |= dict.fromkeys(game.controls, control_estimator(audit.estimator, len(game.controls)))
+    plays = {unit.key: unit for unit in game.units if unit.key in counting}
     if spec.run.keep_scores:
         units = list(game.units)
-        tallies = [_tally_unit(audit, unit, resources) for unit in units if unit.key in game.scores]
-        units += tallies
+        counted = {key: _tally_unit(counting[key], unit, resources) for key, unit in plays.items()}
     else:
-        units = [unit for unit in game.units if unit.key not in game.scores]
-        tallies = [_fused(audit, unit) for unit in game.units if unit.key in game.scores]
-        units += tallies
+        units = [unit for unit in game.units if unit.key not in plays]
+        counted = {key: _fused(counting[key], unit) for key, unit in plays.items()}
+    units += counted.values()
+    tallies = tuple(counted[key].key for key in game.scores)
+    controls = tuple(counted[key].key for key in game.controls)
+    if not spec.run.keep_scores:
         game = dataclasses.replace(game, units=tuple(units), scores=())
     sizes = tuple((part, len(getattr(parts, part))) for part in ("target", "reference", "test", "validation"))
-    return PlannedAudit(audit, game, tuple(unit.key for unit in tallies), sizes, parts.target.name), units
+    return PlannedAudit(audit, game, tallies, controls, sizes, parts.target.name), units
 
 
-def _tally_unit(audit: Audit, scores: Unit, resources: Resources) -> Unit:
-    return Unit(Tally(audit.estimator), f"counting {scores.label}", needs=(scores.key,), resources=resources)
+def _tally_unit(estimator: Any, scores: Unit, resources: Resources) -> Unit:
+    return Unit(Tally(estimator), f"counting {scores.label}", needs=(scores.key,), resources=resources)
 
 
-def _fused(audit: Audit, scores: Unit) -> Unit:
+def _fused(estimator: Any, scores: Unit) -> Unit:
     return dataclasses.replace(
-        scores, task=PlayAndTally(scores.task, audit.estimator), key="", label=f"{scores.label}, counted"
+        scores, task=PlayAndTally(scores.task, estimator), key="", label=f"{scores.label}, counted"
     )
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpaudit.engine.shift import ShiftControl
 from dpaudit.engine.verdict import Comparison, Verdict, caution, verdict
 from dpaudit.estimators.bound import Bound, rounded_down
 from dpaudit.mechanisms.claim import Claim
@@ -58,6 +59,7 @@ class AuditResult:
         observational: Whether the training data were left as they are, found by comparing them.
         failures: What failed.
         curve: Columns for the figures, by name.
+        control: What the same attack shows on rows the mechanism never saw; None where that was not played.
     """
 
     name: str
@@ -74,6 +76,7 @@ class AuditResult:
     assumes: str
     failures: tuple[Failure, ...] = ()
     curve: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    control: ShiftControl | None = None
 
     @property
     def verdict(self) -> Verdict:
@@ -102,6 +105,8 @@ class AuditResult:
             lines += [f"{'':19}{note}" for note in (*self.bound.notes, caution(self.bound)) if note]
         if self.compared.note:
             lines.append(f"{'':19}{self.compared.note}")
+        if self.control is not None:
+            lines += [f"{'':19}{line}" for line in self.control.lines]
         if self.metrics:
             lines.append(
                 f"{'':19}" + ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in self.metrics.items())
@@ -130,6 +135,7 @@ class AuditResult:
                 else {**dataclasses.asdict(self.bound), "counts": dict(self.bound.counts)},
                 "metrics": dict(self.metrics),
                 "units": {"finished": self.units[0], "planned": self.units[1]},
+                "control": None if self.control is None else self.control.to_dict(),
                 "failures": [dataclasses.asdict(failure) for failure in self.failures],
                 "curve": {name: np.asarray(column).tolist() for name, column in self.curve.items()},
             }

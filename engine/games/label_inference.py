@@ -21,12 +21,20 @@ class LabelInference(OneRunGame):
         replays: How often bits and proxy labels are drawn for one trained model, >= 1.
         canaries: How many of the target rows are canaries; None takes all.
         trainings: How many independent trainings, >= 1; their bounds are combined like replays.
+        control: Whether the game is played on the test part too, whose rows the mechanism never saw: there an honest
+            proxy shows nothing.
     """
+
+    control: bool = True
 
     @property
     def relation(self) -> Relation:
         """One label is substituted."""
         return Relation.LABEL
+
+    def has_control(self) -> bool:
+        """As chosen; needs a test part."""
+        return self.control
 
     @property
     def assumes(self) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from dpaudit.engine.games.one_run import Design, Draw, Hint, OneRunGame, Stage
-from dpaudit.errors import require
+from dpaudit.errors import SpecError, require
 from dpaudit.mechanisms.claim import Relation
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.registry import register
@@ -62,13 +63,19 @@ class Membership(OneRunGame):
 @register("game", "observational-membership", source="Ye et al. (2022), arXiv:2111.09679; arXiv:2511.14084, section 4")
 @dataclass(frozen=True)
 class ObservationalMembership(OneRunGame):
-    """Observational: shows each training point or a fresh point of the test part in its place; training untouched.
+    """Observational: shows each training point or a fresh point in its place; training untouched.
+
+    It is attribute inference with the whole record protected; the proxy is where the fresh points come from.
 
     Attributes:
         replays: How often bits are drawn for one trained model, >= 1.
         canaries: How many of the target rows are canaries; None takes all.
         trainings: How many independent trainings, >= 1; their bounds are combined like replays.
+        fresh: One's own source of fresh points, "module:Class": a dataclass with a method
+            `sample(count, rng) -> Examples`, a generative model for one. None takes them from the test part.
     """
+
+    fresh: Any = field(default=None, metadata={"kind": "data"})
 
     @property
     def relation(self) -> Relation:
@@ -83,6 +90,18 @@ class ObservationalMembership(OneRunGame):
     def needs_fresh_points(self) -> bool:
         """One for each canary."""
         return True
+
+    def draw_fresh(self, count: int, rng: np.random.Generator) -> Examples | None:
+        """The generator's, when there is one.
+
+        Raises: SpecError when `fresh` is no generator of examples.
+        """
+        if self.fresh is None:
+            return None
+        if not hasattr(self.fresh, "sample"):
+            raise SpecError("the `fresh` of a membership game needs a method `sample(count, rng) -> Examples`")
+        drawn: Examples = self.fresh.sample(count, rng)
+        return drawn
 
     def draw(self, stage: Stage, design: Design, rng: np.random.Generator) -> Draw:
         """A fair bit for each canary; True shows the training point."""

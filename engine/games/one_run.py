@@ -11,7 +11,7 @@ Source: arXiv:2511.14084, Algorithms 1 and 2, Definition 4.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,13 +29,19 @@ from dpaudit.mechanisms.claim import Relation
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.protocols import Compute, LabelMechanism, Model
 
+CONTROL_REPLAYS = 20
+"""Replays on held-out rows at most: their median moves little beyond that."""
+
+Predictor = Callable[[Examples], NDArray[np.float64]]
+"""From examples to class probabilities, shape (n, classes)."""
+
 
 @dataclass(frozen=True, eq=False)
 class Stage:
     """What the challenger draws from.
 
     Attributes:
-        canaries: The canaries, m rows of the training data.
+        canaries: The canaries, m rows of the training data; their labels are what is at stake.
         fresh: Held-out examples, at most m rows; empty when the game needs none.
         proxy: Cumulative class probabilities of the proxy at the canaries, shape (m, classes).
     """
@@ -129,6 +135,26 @@ class OneRunGame(ABC):
         """Whether held-out points are shown in world 0."""
         return False
 
+    def draw_fresh(self, count: int, rng: np.random.Generator) -> Examples | None:
+        """Fresh points from elsewhere than the test part, for games that have such a source."""
+        return None
+
+    def has_control(self) -> bool:
+        """Whether the game is played on held-out rows too, which the mechanism never saw."""
+        return False
+
+    def asks_reference(self) -> bool:
+        """Whether the question at stake is worded with the help of the reference part."""
+        return False
+
+    def posed(self, examples: Examples, reference: Examples | None) -> Examples:
+        """What the proxy is asked: the features it sees, and as labels what is at stake. Here: the rows as they are."""
+        return examples
+
+    def answered(self, predict: Predictor, examples: Examples, reference: Examples | None) -> NDArray[np.float64]:
+        """What the adversary learns of the mechanism's model at these rows. Here: its class probabilities."""
+        return predict(examples)
+
     def intervene(self, train: Examples, design: Design) -> Examples:
         """The data the mechanism is run on; the canaries are the first rows of `train`."""
         if design.labels is not None:
@@ -152,11 +178,14 @@ class OneRunGame(ABC):
         """
         if setting.proxy is None:
             raise SpecError("this game needs a `proxy`: where the adversary's reference model comes from")
-        self.fresh_of(setting.parts.test, self.canary_count(setting.parts.target))
+        count = self.canary_count(setting.parts.target)
+        drawn = self.draw_fresh(count, setting.seed.child("fresh").rng())
+        shared = {} if drawn is None else {f"fresh:{drawn.digest[:24]}": drawn}
+        self.fresh_of(setting.parts.test if drawn is None else drawn, count)
         reference = Unit(
             ObserveReference(self._once(), setting.proxy, setting.data, setting.seed.child("reference")),
             "reference model",
-            _names(setting.parts, "target", "reference", "test"),
+            (*_names(setting.parts, "target", "reference", "test"), *shared),
             resources=setting.resources,
         )
         units, scores, trainings = [reference], [], []
@@ -169,17 +198,55 @@ class OneRunGame(ABC):
                     self._design_seed(setting, number),
                 ),
                 f"training {number + 1} of {self.trainings}",
-                _names(setting.parts, "target", "test", "validation"),
+                (*_names(setting.parts, "target", "test", "validation", *self._worded_with()), *shared),
                 resources=setting.resources,
             )
             trainings.append(train.key)
-            plays = self._play_units(setting, number, reference.key, train.key)
+            plays = self._play_units(setting, number, reference.key, train.key, tuple(shared))
             units += [train, *plays]
             scores += [play.key for play in plays]
+        controls = self._control_units(setting, reference.key, trainings[0])
         observational = self.is_observational(setting.parts.target, self._design_seed(setting, 0))
-        return GamePlan(tuple(units), tuple(scores), tuple(trainings), observational)
+        return GamePlan(
+            units=(*units, *controls),
+            scores=tuple(scores),
+            trainings=tuple(trainings),
+            observational=observational,
+            controls=tuple(control.key for control in controls),
+            shared=shared,
+        )
 
-    def _play_units(self, setting: Setting, training: int, reference: str, trained: str) -> list[Unit]:
+    def _worded_with(self) -> tuple[str, ...]:
+        return ("reference",) if self.asks_reference() else ()
+
+    def _control_units(self, setting: Setting, reference: str, trained: str) -> list[Unit]:
+        """The game on held-out rows, once with the first trained model at hand and once with the reference alone."""
+        if not self.has_control() or not len(setting.parts.test):
+            return []
+        # A label mechanism answers for the rows it was given only.
+        models = [reference] if isinstance(setting.mechanism, LabelMechanism) else [trained, reference]
+        return [
+            Unit(
+                PlayHeldOut(
+                    self._once(),
+                    setting.attack,
+                    self._design_seed(setting, 0),
+                    setting.seed.child("held-out"),
+                    0,
+                    min(self.replays, CONTROL_REPLAYS),
+                    model,
+                ),
+                f"control on held-out rows, {'with the model' if model == trained else 'reference alone'}",
+                _names(setting.parts, "target", "test", *self._worded_with()),
+                (reference,) if model == reference else (reference, model),
+                setting.resources,
+            )
+            for model in models
+        ]
+
+    def _play_units(
+        self, setting: Setting, training: int, reference: str, trained: str, drawn: tuple[str, ...]
+    ) -> list[Unit]:
         step = max(1, min(setting.rows_per_unit // self.canary_count(setting.parts.target), -(-self.replays // 2)))
         offset = training * self.replays
         return [
@@ -194,7 +261,7 @@ class OneRunGame(ABC):
                     trained,
                 ),
                 f"replays {offset + first + 1}-{offset + min(first + step, self.replays)}",
-                _names(setting.parts, "target", "test"),
+                (*_names(setting.parts, "target", "test", *self._worded_with()), *drawn),
                 (reference, trained),
                 setting.resources,
             )
@@ -238,6 +305,12 @@ class OneRunGame(ABC):
             )
         return test.take(np.arange(count))
 
+    def held_out_of(self, test: Examples | None, count: int) -> Examples | None:
+        """The held-out rows of the control, at most as many as there are canaries; None when it is not played."""
+        if not self.has_control() or test is None:
+            return None
+        return test.take(np.arange(min(count, len(test))))
+
 
 def _names(parts: Parts, *which: str) -> tuple[str, ...]:
     return tuple(name for name in (parts.name(part) for part in which) if name)
@@ -255,21 +328,41 @@ def _required(inputs: Inputs, part: str) -> Examples:
     return examples
 
 
-def _queries(game: OneRunGame, inputs: Inputs) -> tuple[Examples, Examples]:
-    """The points both models are asked about: the canaries, then the fresh points."""
+@dataclass(frozen=True, eq=False)
+class Queries:
+    """The points both models are asked about.
+
+    Attributes:
+        canaries: Rows of the training data, m of them.
+        fresh: Points shown in their place, m or none.
+        held_out: Rows of the control, which the mechanism never saw; None when it is not played.
+    """
+
+    canaries: Examples
+    fresh: Examples
+    held_out: Examples | None
+
+    def ask(self, model: Predictor) -> NDArray[np.float64]:
+        """Answers for canaries, fresh points and held-out rows, below each other."""
+        asked = [self.canaries, self.fresh, *([self.held_out] if self.held_out is not None else [])]
+        return np.concatenate([model(points) for points in asked if len(points)])
+
+    @property
+    def shown(self) -> int:
+        """How many points can be shown: the canaries and the fresh points."""
+        return len(self.canaries) + len(self.fresh)
+
+
+def _queries(game: OneRunGame, inputs: Inputs) -> Queries:
     canaries = game.canaries_of(_required(inputs, "target"))
-    test = _part(inputs, "test")
-    return canaries, game.fresh_of(test if test is not None else canaries, len(canaries))
-
-
-def _ask(model: Any, canaries: Examples, fresh: Examples) -> NDArray[np.float64]:
-    at_canaries = model(canaries)
-    return np.concatenate([at_canaries, model(fresh)]) if len(fresh) else at_canaries
+    test, drawn = _part(inputs, "test"), _part(inputs, "fresh")
+    fresh = next(part for part in (drawn, test, canaries) if part is not None)
+    return Queries(canaries, game.fresh_of(fresh, len(canaries)), game.held_out_of(test, len(canaries)))
 
 
 @dataclass(frozen=True)
 class ObserveReference:
-    """The proxy's class probabilities at every point the adversary may be shown."""
+    """The proxy's probabilities of what is at stake, at every point the adversary may be shown."""
 
     game: OneRunGame
     proxy: Any
@@ -278,11 +371,14 @@ class ObserveReference:
 
     def run(self, inputs: Inputs, compute: Compute) -> pa.Table:
         """Trains or evaluates the proxy; one row of probabilities for each canary, then each fresh point."""
-        canaries, fresh = _queries(self.game, inputs)
+        queries, reference = _queries(self.game, inputs), _part(inputs, "reference")
         predict = self.proxy.predictor(
-            reference=_part(inputs, "reference"), data=self.data, seed=self.seed.sequence(), compute=compute
+            reference=None if reference is None else self.game.posed(reference, reference),
+            data=self.data,
+            seed=self.seed.sequence(),
+            compute=compute,
         )
-        return probability_table(_ask(predict, canaries, fresh), {})
+        return probability_table(queries.ask(lambda points: predict(self.game.posed(points, reference))), {})
 
 
 @dataclass(frozen=True)
@@ -302,22 +398,27 @@ class RunMechanism:
     design_seed: Seed
 
     def run(self, inputs: Inputs, compute: Compute) -> pa.Table:
-        """Probabilities at every point the adversary may be shown; the model's utility beside them."""
+        """The model's answers at every point the adversary may be shown; its utility beside them."""
         target, test = _required(inputs, "target"), _part(inputs, "test")
-        canaries, fresh = _queries(self.game, inputs)
-        train = self.game.intervene(target, self.game.design(canaries, self.design_seed.rng()))
+        queries, reference = _queries(self.game, inputs), _part(inputs, "reference")
+        train = self.game.intervene(target, self.game.design(queries.canaries, self.design_seed.rng()))
         if isinstance(self.mechanism, LabelMechanism):
             released = self._release(target, train)
-            return probability_table(np.eye(target.classes)[released[: len(canaries)]], {})
+            return probability_table(np.eye(target.classes)[released[: len(queries.canaries)]], {})
         model = self.mechanism.fit(
             train, seed=self.seed.sequence(), compute=compute, validation=_part(inputs, "validation")
         )
-        asked = _ask(lambda examples: model.probabilities(examples.features), canaries, fresh)
+
+        def predict(examples: Examples) -> NDArray[np.float64]:
+            answers: NDArray[np.float64] = model.probabilities(examples.features)
+            return answers
+
+        asked = queries.ask(lambda points: self.game.answered(predict, points, reference))
         return probability_table(asked, utility(model, test) if test is not None else {})
 
     def _release(self, target: Examples, train: Examples) -> NDArray[np.int64]:
-        if len(train) != len(target) or self.game.needs_fresh_points():
-            raise SpecError("a label mechanism releases labels, not membership; audit it with a label game")
+        if len(train) != len(target) or self.game.needs_fresh_points() or self.game.asks_reference():
+            raise SpecError("a label mechanism releases labels and nothing else; audit it with a label game")
         released: NDArray[np.int64] = self.mechanism.release(
             train.labels, classes=train.classes, rng=np.random.default_rng(self.seed.sequence())
         )
@@ -362,20 +463,54 @@ class PlayReplays:
 
     def batches(self, inputs: Inputs) -> Iterator[pa.RecordBatch]:
         """One record batch a replay, one at a time."""
-        reference, target = (probabilities_of(table) for table in inputs.tables)
-        canaries, fresh = _queries(self.game, inputs)
-        stage = Stage(canaries, fresh, _cumulative(reference[: len(canaries)]))
-        design = self.game.design(canaries, self.design_seed.rng())
+        scene = self._scene(inputs)
+        design = self.game.design(scene.stage.canaries, self.design_seed.rng())
         for replay in range(self.first, self.last):
-            draw = self.game.draw(stage, design, self.seed.child(replay).rng())
-            shown = self.game.hint(stage, design, draw)
-            everyone = len(target) == len(shown.points) and bool((np.diff(shown.points) == 1).all())
+            draw = self.game.draw(scene.stage, design, self.seed.child(replay).rng())
+            shown = self.game.hint(scene.stage, design, draw)
+            everyone = len(scene.target) == len(shown.points) and bool((np.diff(shown.points) == 1).all())
             view = AdversaryView(
-                target=target if everyone else target[shown.points],
-                reference=reference if everyone else reference[shown.points],
+                target=scene.target if everyone else scene.target[shown.points],
+                reference=scene.reference if everyone else scene.reference[shown.points],
                 labels=shown.labels,
             )
             yield score_rows(self.training, replay, draw.bits, self.attack.score(view))
+
+    def _scene(self, inputs: Inputs) -> _Scene:
+        reference, target = (probabilities_of(table) for table in inputs.tables)
+        queries, part = _queries(self.game, inputs), _part(inputs, "reference")
+        count = len(queries.canaries)
+        stage = Stage(self.game.posed(queries.canaries, part), queries.fresh, _cumulative(reference[:count]))
+        return _Scene(stage, target[: queries.shown], reference[: queries.shown])
+
+
+@dataclass(frozen=True)
+class PlayHeldOut(PlayReplays):
+    """The same game on rows the mechanism never saw: what the attack shows there, it owes to the proxy's shift.
+
+    With the reference alone, the target's answers are replaced by equal ones, which say nothing.
+    """
+
+    def _scene(self, inputs: Inputs) -> _Scene:
+        queries, part = _queries(self.game, inputs), _part(inputs, "reference")
+        assert queries.held_out is not None
+        rows = slice(queries.shown, None)
+        reference = probabilities_of(inputs.tables[0])[rows]
+        if len(inputs.tables) > 1:
+            target = probabilities_of(inputs.tables[1])[rows]
+        else:
+            target = np.full_like(reference, 1 / reference.shape[1])
+        stage = Stage(self.game.posed(queries.held_out, part), queries.held_out, _cumulative(reference))
+        return _Scene(stage, target, reference)
+
+
+@dataclass(frozen=True, eq=False)
+class _Scene:
+    """What replays are played with: what the challenger draws from, and both models' answers."""
+
+    stage: Stage
+    target: NDArray[np.float32]
+    reference: NDArray[np.float32]
 
 
 def _cumulative(probabilities: NDArray[np.float32]) -> NDArray[np.float64]:

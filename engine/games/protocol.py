@@ -5,7 +5,8 @@ Source: arXiv:2511.14084, Algorithm 1 (after Swanberg et al., 2025).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,6 +16,7 @@ from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Resources, Unit
 from dpaudit.engine.partition import Parts
 from dpaudit.mechanisms.claim import Relation
+from dpaudit.mechanisms.examples import Examples
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,9 +24,10 @@ class AdversaryView:
     """What the adversary sees of m canaries: outputs on the points it is shown, and nothing of the truth.
 
     Attributes:
-        target: Class probabilities of the audited mechanism, shape (m, classes).
-        reference: Class probabilities of the adversary's own model M', shape (m, classes).
-        labels: The labels it is shown, shape (m,).
+        target: Class probabilities of the audited mechanism, shape (m, classes); in the attribute game, the
+            probability it gives the record's label with each value of the attribute, shape (m, values).
+        reference: Probabilities of the adversary's own model M' for what is at stake, of the same shape.
+        labels: The labels it is shown (in the attribute game, the values), shape (m,).
     """
 
     target: NDArray[np.float32]
@@ -74,12 +77,16 @@ class GamePlan:
         scores: Keys of the units whose tables are score tables, in the order of their rows.
         trainings: Keys of the units that ran the mechanism.
         observational: Whether the training data are left as they are (Definition 4), found by comparing them.
+        controls: Keys of the units that play the game on rows the mechanism never saw, one for each distinguisher.
+        shared: Large inputs the game brings beside the parts of the data, by name.
     """
 
     units: tuple[Unit, ...]
     scores: tuple[str, ...]
     trainings: tuple[str, ...]
     observational: bool
+    controls: tuple[str, ...] = ()
+    shared: Mapping[str, Examples] = field(default_factory=dict)
 
 
 class Game(Protocol):
