@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
+import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -96,7 +98,8 @@ def code_version() -> str:
     """Version of the code that produces results: the release and a hash of its sources."""
     root = Path(dpaudit.__file__).parent
     hasher = hashlib.sha256(dpaudit.__version__.encode())
-    for folder in ("actors", "engine/games", "engine/attacks", "engine/proxies", "mechanisms", "estimators"):
+    of_engine = ("engine/games", "engine/attacks", "engine/canaries", "engine/proxies")
+    for folder in ("actors", *of_engine, "mechanisms", "estimators"):
         for path in sorted((root / folder).rglob("*.py")):
             hasher.update(path.read_bytes())
     return f"{dpaudit.__version__}+{hasher.hexdigest()[:12]}"
@@ -111,7 +114,7 @@ def fingerprint(value: object) -> str:
 
 def _feed(hasher: hashlib._Hash, value: object) -> None:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        hasher.update(f"<{type(value).__module__}.{type(value).__qualname__}>".encode())
+        _feed_class(hasher, type(value))
         for field in dataclasses.fields(value):
             hasher.update(f"{field.name}=".encode())
             _feed(hasher, getattr(value, field.name))
@@ -135,5 +138,16 @@ def _feed(hasher: hashlib._Hash, value: object) -> None:
         hasher.update(f"{type(value).__name__}:{value!r}".encode())
     elif callable(value) and hasattr(value, "__qualname__"):
         hasher.update(f"<{value.__module__}.{value.__qualname__}>".encode())
-    else:
-        require(False, "a unit's values must be dataclasses, containers, numbers, strings or arrays", value=type(value))
+    else:  # an object of the user's own
+        require(
+            hasattr(value, "__dict__"), "a unit's values must be plain data or objects made of it", value=type(value)
+        )
+        _feed_class(hasher, type(value))
+        _feed(hasher, vars(value))
+
+
+def _feed_class(hasher: hashlib._Hash, kind: type) -> None:
+    hasher.update(f"<{kind.__module__}.{kind.__qualname__}>".encode())
+    if not kind.__module__.startswith("dpaudit."):  # `code_version` knows nothing of the user's code
+        with contextlib.suppress(OSError, TypeError):  # typed at a prompt: its name has to do
+            hasher.update(inspect.getsource(kind).encode())

@@ -29,14 +29,14 @@ def main() -> None:
 
 def hardware() -> str:
     """Date, machine and load, in a sentence."""
-    names = [
-        line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line
-    ]
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    names = [line.split(":")[1].strip() for line in lines if "model name" in line]
     processor = names[0] if names else platform.processor()
     load = os.getloadavg()[0]
     return (
-        f"{datetime.now(UTC):%Y-%m-%d}, {os.cpu_count()} cores of {processor}, no GPU, Python {platform.python_version()}, "
-        f"load average {load:.1f} at the end. Best of several runs after compilation, unless a note says otherwise."
+        f"{datetime.now(UTC):%Y-%m-%d}, {os.cpu_count()} cores of {processor}, no GPU, Python "
+        f"{platform.python_version()}, load average {load:.1f} at the end. Best of several runs after compilation, "
+        "unless a note says otherwise."
     )
 
 

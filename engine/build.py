@@ -52,6 +52,8 @@ def build_dataclass(
     made: Any, fields: Mapping[str, object], *, at: str, defaults: Mapping[str, object] | None = None
 ) -> Any:
     """An instance of a dataclass from plain values, each checked against its field's type."""
+    if not dataclasses.is_dataclass(made):
+        return made(**{name: value for name, value in fields.items() if isinstance(name, str)})
     known = {field.name: field for field in dataclasses.fields(made) if field.init}
     hints = typing.get_type_hints(made)
     filled = {name: value for name, value in (defaults or {}).items() if name in known} | dict(fields)
@@ -89,6 +91,8 @@ def describe(value: object) -> Any:
         return [describe(item) for item in value]
     if isinstance(value, Mapping):
         return {str(key): describe(item) for key, item in value.items()}
+    if hasattr(value, "__dict__"):  # an object of the user's own
+        return {"name": _name(value), **describe(vars(value))}
     return value
 
 
