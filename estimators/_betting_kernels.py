@@ -1,0 +1,155 @@
+"""Compiled bets: thresholds chosen on past pairs, counts of what fell above them, and the wealth they are worth.
+
+A bet is on a set at or above a threshold. Its wealth depends on the scores only through two counts, how often the set
+was hit in the world it is expected in and how often in the other, so that one pass serves every epsilon and every
+stake. Array axes: side (0: high scores against world 0; 1: low scores against world 1, as mirrored scores with the
+worlds exchanged), way of choosing the threshold.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TypeVar, cast
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+_F = TypeVar("_F", bound=Callable[..., object])
+
+_LOG_ROUNDING = 1e-9
+"""Far above the rounding error of a log wealth; a bound needs that much more than its level."""
+
+
+def _compiled(function: _F) -> _F:
+    return cast(_F, njit(cache=True, nogil=True, error_model="numpy")(function))
+
+
+@_compiled
+def growth(hit: float, alarm: float, ratio: float) -> float:
+    """Mean log gain of the best stake on a set with these rates against e^epsilon = `ratio`; <= 0 where none gains."""
+    if hit <= ratio * alarm:
+        return hit - ratio * alarm
+    fraction = (hit - ratio * alarm) / (hit + alarm)
+    return hit * math.log1p(fraction / ratio) + alarm * math.log1p(-fraction)
+
+
+@_compiled
+def choose(ones: Floats, zeros: Floats, designs: Floats, margins: Floats, thresholds: Floats) -> None:
+    """Puts into `thresholds`, shape (designs,), those that would have gained most on these scores, both shape (n,).
+
+    The world-0 scores are first raised by a margin, in units of their upper spread: a threshold right above the highest
+    of n scores is crossed by the next one with probability 1 / (n + 1). Rates are smoothed by half a hit. A threshold
+    lies in the middle of its gap. NaN where none divides the scores.
+    """
+    n = ones.size
+    best = np.full(designs.size, -np.inf)
+    thresholds[:] = np.nan
+    spread = np.max(zeros) - np.median(zeros)
+    for margin in np.unique(margins):
+        raised = zeros + margin * spread if np.isfinite(spread) else zeros
+        pooled = np.concatenate((ones, raised))
+        order = np.argsort(pooled)
+        hits = alarms = counted = 0
+        for j in range(2 * n - 1, 0, -1):
+            if order[j] < n:
+                hits += 1
+            else:
+                alarms += 1
+            upper, lower = pooled[order[j]], pooled[order[j - 1]]
+            # Only a cut that gained hits since the last one can be better than it.
+            if lower == upper or hits == counted:
+                continue
+            counted = hits
+            middle = lower + 0.5 * (upper - lower)
+            if not lower < middle <= upper:  # neighbouring floats, or an infinity
+                middle = upper
+            for k in range(designs.size):
+                if margins[k] == margin:
+                    value = growth((hits + 0.5) / (n + 1), (alarms + 0.5) / (n + 1), math.exp(designs[k]))
+                    if value > best[k]:
+                        best[k], thresholds[k] = value, middle
+
+
+@_compiled
+def log_wealth(
+    epsilon: float, delta: float, hits: Ints, alarms: Ints, bets: Ints, fractions: Floats, weights: Floats
+) -> float:
+    """Log of the wealth that the counts, each shape (2, designs), are worth against (epsilon, delta)-DP.
+
+    Stakes are `fractions` of the largest, e^-epsilon; `weights` (both shape (stakes,), sum 1) divide the first capital.
+    """
+    total = 0.0
+    designs = hits.shape[1]
+    gains = np.log1p(fractions * math.exp(-epsilon))
+    losses = np.log1p(-fractions)
+    costs = 2.0 * np.log1p(0.5 * delta * math.exp(-epsilon) * fractions)
+    logs = np.empty((designs, fractions.size))
+    for side in range(2):
+        largest = -np.inf
+        for k in range(designs):
+            for c in range(fractions.size):
+                value = hits[side, k] * gains[c] - bets[side, k] * costs[c]
+                if alarms[side, k]:
+                    value += alarms[side, k] * losses[c]
+                logs[k, c] = value
+                largest = max(largest, value)
+        mixed = 0.0
+        for k in range(designs):
+            for c in range(fractions.size):
+                mixed += weights[c] * math.exp(logs[k, c] - largest)
+        total += largest + math.log(mixed / designs)
+    return total
+
+
+@_compiled
+def play(
+    ones: Floats,
+    zeros: Floats,
+    first: int,
+    thresholds: Floats,
+    hits: Ints,
+    alarms: Ints,
+    bets: Ints,
+    chooses_at: int,
+    reached: int,
+    epsilons: Floats,
+    delta: float,
+    log_needed: float,
+    designs: Floats,
+    margins: Floats,
+    fractions: Floats,
+    weights: Floats,
+    path: Ints,
+) -> int:
+    """Plays the pairs from number `first` on, all of `ones` and `zeros` being given; shape (n,) each.
+
+    Changes `thresholds`, `hits`, `alarms` and `bets`; writes to `path` how many of `epsilons` are rejected after each
+    pair, in their order: `reached` of them already are.
+    Returns: Before which pair thresholds are chosen next.
+    """
+    for i in range(first, ones.size):
+        if i == chooses_at:
+            choose(ones[:i], zeros[:i], designs, margins, thresholds[0])
+            choose(-zeros[:i], -ones[:i], designs, margins, thresholds[1])
+            chooses_at = i + max(1, i // 10)
+        for side in range(2):
+            one, zero = (ones[i], zeros[i]) if side == 0 else (-zeros[i], -ones[i])
+            for k in range(designs.size):
+                threshold = thresholds[side, k]
+                if not math.isnan(threshold):
+                    bets[side, k] += 1
+                    hits[side, k] += one >= threshold
+                    alarms[side, k] += zero >= threshold
+        while (
+            reached < epsilons.size
+            and log_wealth(epsilons[reached], delta, hits, alarms, bets, fractions, weights)
+            >= log_needed + _LOG_ROUNDING
+        ):
+            reached += 1
+        path[i - first] = reached
+    return chooses_at
