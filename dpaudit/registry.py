@@ -33,6 +33,7 @@ PACKAGES = {
     "embedder": "dpaudit.mechanisms.learners",
     "game": "dpaudit.engine.games",
     "attack": "dpaudit.engine.attacks",
+    "canary": "dpaudit.engine.canaries",
     "proxy": "dpaudit.engine.proxies",
     "estimator": "dpaudit.estimators",
     "data": "dpaudit.engine.data",
@@ -75,7 +76,7 @@ def register(kind: str, name: str, *, source: str) -> Callable[[T], T]:
 
 def plural(kind: str) -> str:
     """The word for several of a kind: `dpaudit list mechanisms`, entry point group `dpaudit.mechanisms`."""
-    return {"data": "data", "proxy": "proxies"}.get(kind, f"{kind}s")
+    return {"data": "data", "proxy": "proxies", "canary": "canaries"}.get(kind, f"{kind}s")
 
 
 @cache

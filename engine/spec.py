@@ -26,9 +26,10 @@ class Audit:
         mechanism: What is audited: a registered name, `{name: ..., fields}`, or one's own object.
         data: The data set.
         game: The experiment; "label-inference" by default.
-        proxy: Where the adversary's reference comes from; a logistic regression by default.
-        attack: The adversary.
-        estimator: From scores to a bound; its `delta` and `confidence` are filled in from the claim and the spec.
+        proxy: Where the adversary's reference comes from; a logistic regression by default, None in games without one.
+        attack: The adversary; the game's usual one by default.
+        estimator: From scores to a bound; its `delta` and `confidence` are filled in from the claim and the spec. The
+            game's usual one by default.
         split: Which share of the data plays which part.
         claim: Overrides what the mechanism states of itself.
         name: For reports; unique within a spec.
@@ -38,8 +39,8 @@ class Audit:
     data: Any = field(metadata={"kind": "data"})
     game: Any = field(default="label-inference", metadata={"kind": "game"})
     proxy: Any = field(default="model", metadata={"kind": "proxy"})
-    attack: Any = field(default="label-inference", metadata={"kind": "attack"})
-    estimator: Any = field(default="one-run", metadata={"kind": "estimator"})
+    attack: Any = field(default=None, metadata={"kind": "attack"})
+    estimator: Any = field(default=None, metadata={"kind": "estimator"})
     split: Partition = Partition()
     claim: Claim | None = None
     name: str = "audit"
@@ -110,17 +111,23 @@ class AuditSpec:
     def _complete(self, audit: Audit, index: int) -> Audit:
         """Builds what is still a name or a mapping, and fills in delta and confidence."""
         at = f"audits[{index}] ({audit.name})"
+        game = build("game", audit.game, at=f"{at}.game")
+        given = {part.name: getattr(audit, part.name) for part in fields(Audit) if "kind" in part.metadata}
+        given["game"] = game
+        given["attack"] = audit.attack or getattr(game, "usual_attack", "label-inference")
+        given["proxy"] = audit.proxy if getattr(game, "uses_proxy", True) else None
+        estimator = audit.estimator or getattr(game, "usual_estimator", "one-run")
         parts = {
-            part.name: build(part.metadata["kind"], getattr(audit, part.name), at=f"{at}.{part.name}")
+            part.name: build(part.metadata["kind"], given[part.name], at=f"{at}.{part.name}")
             for part in fields(Audit)
             if "kind" in part.metadata and part.name != "estimator"
         }
-        built = Audit(**parts, estimator=audit.estimator, split=audit.split, claim=audit.claim, name=audit.name)
+        built = Audit(**parts, estimator=estimator, split=audit.split, claim=audit.claim, name=audit.name)
         if not hasattr(built.mechanism, "claim"):
             raise SpecError(f"{at}.mechanism must state its claim: give it a method `claim() -> Claim`")
         claim = comparable(built.promised(), built.game.relation).claim
         defaults = {"delta": claim.delta, "confidence": self.confidence}
-        estimator = build("estimator", audit.estimator, at=f"{at}.estimator", defaults=defaults)
+        estimator = build("estimator", estimator, at=f"{at}.estimator", defaults=defaults)
         if estimator.delta < claim.delta:
             raise SpecError(
                 f"{at}.estimator.delta must be at least the claim's delta {claim.delta:g}, got {estimator.delta:g}: a "

@@ -1,0 +1,55 @@
+"""What the adversary of a two-world game sees, and what its attacks offer (registered as "attack")."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpaudit.engine.games.shadows import Shadows
+
+
+@dataclass(frozen=True, eq=False)
+class ChallengeView:
+    """T independent trials, one target model each. What an attack does not ask for is empty.
+
+    Attributes:
+        target: phi of the target model at its challenge point, shape (T, queries).
+        point: Which point that is in the shadows' numbering, shape (T,).
+        population: phi of the target model at points none of the targets were trained on, shape (T, P).
+        population_points: Which points those are, shape (P,).
+        shadows: What shadow models say of all points; None without.
+        products: Inner products of released and canary gradients in units of the clip norm, summed over the steps and
+            of the last step, shape (T, 2).
+    """
+
+    target: NDArray[np.float32]
+    point: NDArray[np.int64]
+    population: NDArray[np.float32]
+    population_points: NDArray[np.int64]
+    shadows: Shadows | None
+    products: NDArray[np.float64]
+
+    @property
+    def phi(self) -> NDArray[np.float64]:
+        """Mean over the queries, shape (T,)."""
+        mean: NDArray[np.float64] = self.target.mean(1, dtype=np.float64)
+        return mean
+
+    def points(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The different challenge points, and which of them each trial is about."""
+        different, place = np.unique(self.point, return_inverse=True)
+        return different, place
+
+
+class ChallengeAttack(Protocol):
+    """The adversary of a two-world game: one score for each trial."""
+
+    needs: ClassVar[frozenset[str]]
+    """Among "shadows", "population" and "gradients"."""
+
+    def score_trials(self, view: ChallengeView) -> NDArray[np.float64]:
+        """Scores, shape (T,); larger = more likely that the challenge was trained on."""
+        ...

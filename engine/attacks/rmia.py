@@ -1,0 +1,131 @@
+"""RMIA: whether the target's probability of the challenge grew more than that of other points.
+
+ratio(x) = p(x | target) / p(x); the score is the share of population points z with ratio(x) / ratio(z) > gamma. p(x) is
+the mean over models half of which were trained on x. Offline there are only those that were not, and
+p(x) = ((1 + a) p_out(x) + 1 - a) / 2 stands in, since p_in is about a p_out + 1 - a. Only the points as they are count,
+not their augmented queries.
+
+Source: Zarifzadeh et al. (2024), arXiv:2312.03262, sections 3 and 4.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpaudit.engine.attacks.challenge import ChallengeView
+from dpaudit.engine.games.confidence import probability
+from dpaudit.engine.games.shadows import Shadows
+from dpaudit.errors import require
+from dpaudit.registry import register
+
+CANDIDATES = np.linspace(0.0, 1.0, 11)
+MOST_TUNED_ON = 2000
+
+
+@register("attack", "rmia", source="Zarifzadeh et al. (2024), arXiv:2312.03262")
+@dataclass(frozen=True)
+class Rmia:
+    """RMIA: the share of population points that the challenge beats in likelihood ratio.
+
+    Attributes:
+        gamma: By how much a point must be beaten, > 0.
+        offline: Use only shadow models that were not trained on a point.
+        a: Of the offline attack, in [0, 1]; None tunes it on one shadow model, whose own members are known.
+    """
+
+    gamma: float = 1.0
+    offline: bool = False
+    a: float | None = None
+    needs: ClassVar[frozenset[str]] = frozenset({"shadows", "population"})
+
+    def __post_init__(self) -> None:
+        require(self.gamma > 0, "gamma must be > 0", gamma=self.gamma)
+        require(self.a is None or 0 <= self.a <= 1, "a must be in [0, 1]", a=self.a)
+
+    def score_trials(self, view: ChallengeView) -> NDArray[np.float64]:
+        """Shares in [0, 1]; strict inequality, so a target that knows nothing has score 0 at gamma = 1.
+
+        Raises: InputError when there is no population, or a point lacks shadow models.
+        """
+        assert view.shadows is not None
+        require(view.population.shape[1] > 0, "rmia needs points of the population", do="set `population` in the game")
+        a = self._a(view.shadows, view.population_points)
+        points, place = view.points()
+        ratio = probability(view.target[:, 0]) / self._marginal(view.shadows.at(points), a)[place]
+        of_others = probability(view.population) / self._marginal(view.shadows.at(view.population_points), a)
+        return beaten(ratio, of_others, self.gamma)
+
+    def _a(self, shadows: Shadows, population: NDArray[np.int64]) -> float:
+        if not self.offline:
+            return 1.0
+        return tuned_a(shadows, population, self.gamma) if self.a is None else self.a
+
+    def _marginal(self, shadows: Shadows, a: float) -> NDArray[np.float64]:
+        return offline_marginal(shadows, a) if self.offline else online_marginal(shadows)
+
+
+def beaten(ratio: NDArray[np.float64], of_others: NDArray[np.float64], gamma: float) -> NDArray[np.float64]:
+    """Share of each trial's population with ratio > gamma times theirs; shapes (T,) and (T, P) to (T,)."""
+    share: NDArray[np.float64] = (ratio[:, None] > gamma * of_others).mean(1)
+    return share
+
+
+def online_marginal(shadows: Shadows) -> NDArray[np.float64]:
+    """(mean over members + mean over the others) / 2 of each point's probability, shape (points,)."""
+    return (_mean(shadows, shadows.member) + _mean(shadows, ~shadows.member)) / 2
+
+
+def offline_marginal(shadows: Shadows, a: float) -> NDArray[np.float64]:
+    """((1 + a) p_out + 1 - a) / 2 for each point, shape (points,)."""
+    marginal: NDArray[np.float64] = ((1 + a) * _mean(shadows, ~shadows.member) + 1 - a) / 2
+    return marginal
+
+
+def tuned_a(shadows: Shadows, population: NDArray[np.int64], gamma: float) -> float:
+    """The a in 0, 0.1, ..., 1 with which the first shadow model is attacked best (area under the curve).
+
+    Its members are known to the adversary. The first 2,000 points other than the population stand for all.
+    """
+    others = np.setdiff1d(np.arange(shadows.member.shape[1]), population)[:MOST_TUNED_ON]
+    rest = shadows.of(slice(1, None))
+    target, known = shadows.of(slice(1)), shadows.member[0]
+    outsiders = population[~known[population]]
+    if not len(outsiders) or len(rest.member) < 2:
+        return 0.0
+    at_points, at_population = rest.at(others), rest.at(outsiders)
+    of_points = probability(target.at(others).confidence[:, 0])
+    of_population = probability(target.at(outsiders).confidence[:, 0])
+    areas = [
+        _area(
+            beaten(
+                (of_points / offline_marginal(at_points, a))[0],
+                np.broadcast_to(of_population / offline_marginal(at_population, a), (len(others), len(outsiders))),
+                gamma,
+            ),
+            known[others],
+        )
+        for a in CANDIDATES
+    ]
+    return float(CANDIDATES[int(np.argmax(areas))])
+
+
+def _mean(shadows: Shadows, chosen: NDArray[np.bool_]) -> NDArray[np.float64]:
+    require(bool(chosen.any(0).all()), "each point must have a shadow model of its world")
+    probabilities = probability(shadows.confidence[:, 0])
+    mean: NDArray[np.float64] = np.where(chosen, probabilities, 0.0).sum(0) / chosen.sum(0)
+    return mean
+
+
+def _area(score: NDArray[np.float64], member: NDArray[np.bool_]) -> float:
+    """Area under the ROC curve by ranks, ties half."""
+    from scipy.stats import rankdata
+
+    inside = int(member.sum())
+    if inside in (0, len(member)):
+        return 0.5
+    ranks = rankdata(score)
+    return float((ranks[member].sum() - inside * (inside + 1) / 2) / (inside * (len(member) - inside)))
