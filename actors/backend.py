@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 import traceback
 from collections import deque
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 import pyarrow as pa
@@ -77,22 +79,33 @@ class Backend(Protocol):
         ...
 
 
-def attempt_unit(unit: Unit, inputs: Inputs) -> tuple[Attempt, pa.Table | None]:
-    """Runs one unit and turns any failure into a value: failure is data."""
+def attempt_unit(unit: Unit, inputs: Inputs, scratch: Path | None = None) -> tuple[Attempt, pa.Table | None]:
+    """Runs one unit and turns any failure into a value: failure is data.
+
+    Args:
+        unit: What to run.
+        inputs: What it is given.
+        scratch: Folder of all units' checkpoints. One where every worker can write lets a long training go on where a
+            lost worker left it. A finished unit leaves nothing there.
+    """
     began = time.perf_counter()
+    own = scratch / unit.key if scratch else None
     try:
-        table = unit.task.run(inputs, unit.resources.compute())
+        table = unit.task.run(inputs, unit.resources.compute(own))
     except Exception as err:
         again = isinstance(err, TrainingError | MemoryError | OSError)
         return Attempt(time.perf_counter() - began, "".join(traceback.format_exception(err)), again), None
+    if own is not None:
+        shutil.rmtree(own, ignore_errors=True)
     return Attempt(time.perf_counter() - began), table
 
 
 class InProcess:
     """Runs units one after another in this process: no Ray, the same results."""
 
-    def __init__(self, shared: dict[str, Any]) -> None:
+    def __init__(self, shared: dict[str, Any], scratch: Path | None = None) -> None:
         self._shared = shared
+        self._scratch = scratch
         self._queue: deque[tuple[Unit, tuple[Handle, ...]]] = deque()
 
     def capacity(self) -> int:
@@ -106,7 +119,9 @@ class InProcess:
     def wait(self) -> list[Completion]:
         """Runs the unit that was submitted."""
         unit, tables = self._queue.popleft()
-        attempt, table = attempt_unit(unit, Inputs({name: self._shared[name] for name in unit.shared}, tables))
+        attempt, table = attempt_unit(
+            unit, Inputs({name: self._shared[name] for name in unit.shared}, tables), self._scratch
+        )
         return [Completion(unit, attempt, table)]
 
     def hold(self, table: pa.Table) -> Handle:

@@ -21,6 +21,7 @@ class EventKind(StrEnum):
     UNIT_RETRIED = "unit-retried"  # an attempt failed and another one follows
     UNIT_FAILED = "unit-failed"  # no attempt is left
     UNIT_SKIPPED = "unit-skipped"  # a unit it needs failed
+    UNITS_SPARED = "units-spared"  # `count` units were not run: enough is known without them
     WORKER_STARTED = "worker-started"
     WORKER_LOST = "worker-lost"
     INTERRUPTED = "interrupted"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -24,8 +25,10 @@ START_TIMEOUT_S = 300.0
 class Worker:
     """Runs units in a process of its own and keeps what is dear to build: imported libraries, open devices."""
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, threads: int, scratch: Path | None) -> None:
         import torch
+
+        self._scratch = scratch
 
         # Ray sets OMP_NUM_THREADS too late for a process that has loaded torch already.
         torch.set_num_threads(threads)
@@ -38,7 +41,7 @@ class Worker:
     def run(self, unit: Unit, shared_count: int, *objects: Any) -> tuple[Attempt, pa.Table | None]:
         """One attempt; the table stays in the object store, the attempt travels to the driver."""
         shared = dict(zip(unit.shared, objects[:shared_count], strict=True))
-        return attempt_unit(unit, Inputs(shared, tuple(objects[shared_count:])))
+        return attempt_unit(unit, Inputs(shared, tuple(objects[shared_count:])), self._scratch)
 
 
 @dataclass
@@ -65,14 +68,23 @@ class RayPool:
         workers: How many workers; None takes what the cluster has room for now.
         events: Told about workers that come and go.
         most: No more workers than this (there are no more units).
+        scratch: Folder of the units' checkpoints, see `attempt_unit`.
     Raises: RunError when no node of the cluster can hold one worker.
     """
 
     def __init__(
-        self, shared: dict[str, Any], *, resources: Resources, workers: int | None, events: EventStream, most: int
+        self,
+        shared: dict[str, Any],
+        *,
+        resources: Resources,
+        workers: int | None,
+        events: EventStream,
+        most: int,
+        scratch: Path | None = None,
     ) -> None:
         self._shared = {name: ray.put(value) for name, value in shared.items()}
         self._resources = resources
+        self._scratch = scratch
         self._events = events
         self._flights: dict[Any, _Flight] = {}
         self._starting: dict[Any, _Slot] = {}
@@ -121,7 +133,7 @@ class RayPool:
 
     def _start(self) -> None:
         options = {"num_cpus": self._resources.cpus, "num_gpus": self._resources.gpus, "max_restarts": 0}
-        slot = _Slot(Worker.options(**options).remote(self._resources.cpus))  # type: ignore[attr-defined]
+        slot = _Slot(Worker.options(**options).remote(self._resources.cpus, self._scratch))  # type: ignore[attr-defined]
         self._slots.append(slot)
         self._starting[slot.actor.ready.remote()] = slot
 

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from dpaudit.actors.backend import Backend, Completion, Handle
 from dpaudit.actors.events import Event, EventKind, EventStream
 from dpaudit.actors.store import UnitStore
 from dpaudit.actors.unit import Unit
+
+
+Spare: TypeAlias = Callable[[Set[str], Set[str]], Set[str]]
+"""(finished, failed) -> units that need not be run any more: enough is known without them. Never takes one back."""
 
 
 @dataclass(frozen=True)
@@ -33,18 +38,29 @@ class Outcome:
         finished: Keys whose tables are in the store.
         failed: Error text by key; units that need a failed one are among them.
         ran: How many units were run now rather than found finished.
+        spared: Keys of units that were not run because enough was known without them.
     """
 
     finished: frozenset[str]
     failed: dict[str, str]
     ran: int
+    spared: frozenset[str] = frozenset()
 
 
 def run_units(
-    units: Sequence[Unit], backend: Backend, store: UnitStore, events: EventStream, retries: Retries | None = None
+    units: Sequence[Unit],
+    backend: Backend,
+    store: UnitStore,
+    events: EventStream,
+    retries: Retries | None = None,
+    spare: Spare | None = None,
 ) -> Outcome:
-    """Runs every unit whose table is not yet in the store, each after those it needs."""
-    return _Schedule(units, backend, store, events, retries or Retries()).run()
+    """Runs every unit whose table is not yet in the store, each after those it needs.
+
+    A unit that became ready because of another goes before those that wait already. With `spare`, asked before
+    anything starts and after every unit that came back, units are left out that need not be run any more.
+    """
+    return _Schedule(units, backend, store, events, retries or Retries(), spare).run()
 
 
 @dataclass
@@ -54,6 +70,7 @@ class _Schedule:
     store: UnitStore
     events: EventStream
     retries: Retries
+    spare: Spare | None = None
     finished: set[str] = field(default_factory=set)
     failed: dict[str, str] = field(default_factory=dict)
     handles: dict[str, Handle] = field(default_factory=dict)  # results that a waiting unit still needs
@@ -80,13 +97,24 @@ class _Schedule:
                 self.dependents.setdefault(need, []).append(unit)
             if not self.missing[unit.key]:
                 ready.append(unit)
+        ready = self._wanted(ready)
         while ready or self.in_flight:
             while ready and self.backend.capacity() > 0:
                 self._start(ready.popleft())
             for completion in self.backend.wait():
                 self.in_flight -= 1
-                ready.extend(self._settle(completion))
-        return Outcome(frozenset(self.finished), self.failed, self.ran)
+                ready.extendleft(reversed(self._settle(completion)))
+            ready = self._wanted(ready)
+        spared = unique.keys() - self.finished - self.failed.keys()
+        if spared:
+            self.events.emit(Event(EventKind.UNITS_SPARED, count=len(spared)))
+        return Outcome(frozenset(self.finished), self.failed, self.ran, frozenset(spared))
+
+    def _wanted(self, ready: deque[Unit]) -> deque[Unit]:
+        if self.spare is None:
+            return ready
+        spared = self.spare(self.finished, self.failed.keys())
+        return deque(unit for unit in ready if unit.key not in spared) if spared else ready
 
     def _start(self, unit: Unit) -> None:
         self.tries[unit.key] += 1

@@ -61,9 +61,9 @@ class Resources:
         require(self.cpus >= 1, "cpus of a unit must be >= 1", cpus=self.cpus)
         require(self.gpus >= 0, "gpus of a unit must be >= 0", gpus=self.gpus)
 
-    def compute(self) -> Compute:
-        """The same for the code that runs: threads and a device name."""
-        return Compute(threads=self.cpus, device="cuda:0" if self.gpus > 0 else "cpu")
+    def compute(self, scratch: Path | None = None) -> Compute:
+        """The same for the code that runs: threads, a device name, and a folder for checkpoints."""
+        return Compute(threads=self.cpus, device="cuda:0" if self.gpus > 0 else "cpu", scratch=scratch)
 
 
 @dataclass(frozen=True)

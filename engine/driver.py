@@ -26,6 +26,7 @@ from dpaudit.engine.report import AuditResult, Failure, Report, versions
 from dpaudit.engine.score_table import metrics_of
 from dpaudit.engine.shift import shift_control
 from dpaudit.engine.spec import Audit, AuditSpec, load_spec, slug
+from dpaudit.engine.stopping import Watch, spare_of, watches
 from dpaudit.engine.tally_table import tallies_of
 from dpaudit.engine.verdict import comparable
 from dpaudit.errors import RunError
@@ -65,7 +66,7 @@ def run_plan(plan: Plan, folder: Path, listeners: Sequence[Listener] = ()) -> Re
     events = EventStream(log, *listeners)
     try:
         events.emit(Event(EventKind.STAGE, detail=f"running {len(plan.units)} units"))
-        outcome = _run(plan, store, events)
+        outcome = _run(plan, store, events, folder)
         events.emit(Event(EventKind.STAGE, detail="estimating"))
         report = _report(plan, outcome, store, folder, began)
         events.emit(Event(EventKind.FINISHED, seconds=time.monotonic() - began))
@@ -86,20 +87,30 @@ def report_again(folder: Path) -> Report:
     store = UnitStore(folder / "units")
     finished = store.finished() & {unit.key for unit in plan.units}
     failed = store.failures()
+    spare = spare_of(plan, watches(plan, store))
+    spared = spare(finished, failed.keys()) if spare else frozenset()
     outcome = Outcome(
         frozenset(finished),
-        {unit.key: failed.get(unit.key, "not run yet") for unit in plan.units if unit.key not in finished},
+        {
+            unit.key: failed.get(unit.key, "not run yet")
+            for unit in plan.units
+            if unit.key not in finished and (unit.key in failed or unit.key not in spared)
+        },
         0,
+        frozenset(spared - finished - failed.keys()),
     )
     return _report(plan, outcome, store, folder, time.monotonic())
 
 
 def _report(plan: Plan, outcome: Outcome, store: UnitStore, folder: Path, began: float) -> Report:
-    _gather_scores(plan, outcome, store, folder)
+    watching = watches(plan, store)
+    for watch in watching.values():
+        watch.advance(outcome.finished, outcome.failed.keys())
+    _gather_scores(plan, outcome, store, folder, watching)
     counted = Counter(event.kind.value for event in read_events(folder / "events.jsonl"))
     report = Report(
         name=plan.spec.name,
-        results=tuple(_estimate(entry, plan, outcome, store) for entry in plan.audits),
+        results=tuple(_estimate(entry, plan, outcome, store, watching.get(entry.audit.name)) for entry in plan.audits),
         seed=plan.spec.seed,
         confidence=plan.spec.confidence,
         seconds=time.monotonic() - began,
@@ -150,17 +161,20 @@ def _write(path: Path, text: str) -> None:
     os.replace(partial, path)
 
 
-def _run(plan: Plan, store: UnitStore, events: EventStream) -> Outcome:
-    missing = [unit for unit in plan.units if unit.key not in store.finished()]
-    with _backend(plan, len(missing), events) as backend:
-        return run_units(plan.units, backend, store, events)
+def _run(plan: Plan, store: UnitStore, events: EventStream, folder: Path) -> Outcome:
+    finished = store.finished()
+    spare = spare_of(plan, watches(plan, store))
+    spared = spare(finished, frozenset()) if spare else frozenset()
+    missing = {unit.key for unit in plan.units} - finished - spared
+    with _backend(plan, len(missing), events, (folder / "checkpoints").absolute()) as backend:
+        return run_units(plan.units, backend, store, events, spare=spare)
 
 
 @contextlib.contextmanager
-def _backend(plan: Plan, missing: int, events: EventStream) -> Iterator[Backend]:
+def _backend(plan: Plan, missing: int, events: EventStream, scratch: Path) -> Iterator[Backend]:
     run = plan.spec.run
     if run.runner == "in-process" or not missing:
-        yield InProcess(dict(plan.shared))
+        yield InProcess(dict(plan.shared), scratch)
         return
     from dpaudit.cluster.session import ray_session
 
@@ -168,19 +182,24 @@ def _backend(plan: Plan, missing: int, events: EventStream) -> Iterator[Backend]
         from dpaudit.actors.pool import RayPool
 
         resources = Resources(run.cpus_per_worker, run.gpus_per_worker)
-        pool = RayPool(dict(plan.shared), resources=resources, workers=run.workers, events=events, most=missing)
+        pool = RayPool(
+            dict(plan.shared), resources=resources, workers=run.workers, events=events, most=missing, scratch=scratch
+        )
         try:
             yield pool
         finally:
             pool.close()
 
 
-def _gather_scores(plan: Plan, outcome: Outcome, store: UnitStore, folder: Path) -> None:
+def _gather_scores(
+    plan: Plan, outcome: Outcome, store: UnitStore, folder: Path, watching: Mapping[str, Watch]
+) -> None:
     """`scores/<audit>/<part>.parquet` in the order of the plan: the same files whoever ran the units."""
     for entry in plan.audits:
         target = folder / "scores" / slug(entry.audit.name)
         shutil.rmtree(target, ignore_errors=True)
-        for number, key in enumerate(entry.game.scores):
+        watch = watching.get(entry.audit.name)
+        for number, key in enumerate(entry.game.scores[: len(watch.tallies)] if watch else entry.game.scores):
             if key in outcome.finished:
                 target.mkdir(parents=True, exist_ok=True)
                 _link(Path(store.path(key)), target / f"{number:05d}.parquet")
@@ -193,7 +212,9 @@ def _link(source: Path, target: Path) -> None:
         shutil.copyfile(source, target)
 
 
-def _estimate(entry: PlannedAudit, plan: Plan, outcome: Outcome, store: UnitStore) -> AuditResult:
+def _estimate(
+    entry: PlannedAudit, plan: Plan, outcome: Outcome, store: UnitStore, watch: Watch | None
+) -> AuditResult:
     audit_of = entry.audit
     keys = {unit.key for unit in entry.game.units} | set(entry.tallies) | set(entry.controls)
     labels = {unit.key: unit.label for unit in plan.units}
@@ -202,7 +223,8 @@ def _estimate(entry: PlannedAudit, plan: Plan, outcome: Outcome, store: UnitStor
         for key, error in outcome.failed.items()
         if key in keys
     )
-    tallies = tallies_of(store.read(key) for key in entry.tallies if key in outcome.finished)
+    counted = watch.tallies if watch else [key for key in entry.tallies if key in outcome.finished]
+    tallies = tallies_of(store.read(key) for key in counted)
     held_out = [tallies_of([store.read(key)]) for key in entry.controls if key in outcome.finished]
     metrics = [metrics_of(store.read(key)) for key in entry.game.trainings if key in outcome.finished]
     return AuditResult(
@@ -230,6 +252,7 @@ def _estimate(entry: PlannedAudit, plan: Plan, outcome: Outcome, store: UnitStor
         failures=failures,
         curve=audit_of.estimator.curve(tallies) if tallies else {},
         control=shift_control(audit_of.estimator, tallies, held_out),
+        stopped=watch.stopped(outcome.finished) if watch else None,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -19,10 +20,18 @@ class TrainingError(AuditError):
 
 @dataclass(frozen=True)
 class Compute:
-    """What one piece of work may use: CPU threads and a device name of torch ("cpu", "cuda:0")."""
+    """What one piece of work may use.
+
+    Attributes:
+        threads: CPU threads, >= 1.
+        device: A device name of torch ("cpu", "cuda:0").
+        scratch: A folder of this piece's own for checkpoints of a long training; they change no result. None keeps
+            none.
+    """
 
     threads: int = 1
     device: str = "cpu"
+    scratch: Path | None = None
 
     def __post_init__(self) -> None:
         require(self.threads >= 1, "threads must be >= 1", threads=self.threads)

@@ -84,8 +84,8 @@ def train_stack(
         compute: Threads and device.
         loss: Of one example; cross-entropy by default.
         plan: How to group the models; found by a short calibration when there are several and none is given.
-        checkpoint: A file that keeps finished models and the epoch of the current ones, so that the same call goes on
-            where it was cut off; removed by nobody but the caller.
+        checkpoint: A file that keeps finished stacks and the epoch of the current one, so that the same call goes on
+            where it was cut off; removed by nobody but the caller. Left out: one in `compute.scratch`, if there is any.
     Returns: For each task its model, or the error when its loss stopped being a number.
     Raises: TrainingError when the GPU has not enough memory for the plan.
     """
@@ -126,14 +126,16 @@ def run_stacks(
     own = np.ascontiguousarray(array) if array.flags.writeable else np.array(array)
     torch.backends.cudnn.deterministic = True  # else a GPU may choose another algorithm, and other rounding, each time
     resident = torch.from_numpy(own).to(torch.device(compute.device))
-    saved = Checkpoint(checkpoint, _digest(settings, array, tasks) if checkpoint else "")
+    digest = _digest(settings, array, tasks) if checkpoint or compute.scratch else ""
+    saved = Checkpoint(checkpoint or (compute.scratch and compute.scratch / f"{digest}.pt"), digest)
     outcomes: list[NetworkModel | TrainingError] = list(saved.finished)
     for first in range(len(outcomes), len(tasks), size):
         try:
             outcomes += make(resident, tasks[first : first + size], first).train(saved, compute)
         except torch.cuda.OutOfMemoryError as error:
             raise TrainingError(f"the GPU has no memory for a stack of {size}; use a smaller plan") from error
-        saved.finish(outcomes)
+        if len(outcomes) < len(tasks):
+            saved.finish(outcomes)
     return outcomes
 
 
@@ -388,6 +390,7 @@ class Checkpoint:
     def _write(self) -> None:
         if self._path is None:
             return
+        self._path.parent.mkdir(parents=True, exist_ok=True)
         part = self._path.with_name(f"{self._path.name}.{os.getpid()}.part")
         torch.save({"digest": self._digest, "finished": self.finished, "running": self._running}, part)
         os.replace(part, self._path)  # a reader sees the old file or the new one, never half of it

@@ -44,3 +44,17 @@ class FailsFirst:
                 os._exit(7)
             raise TrainingError("loss is NaN") if self.how == "training" else ValueError("a bug")
         return pa.table({"total": [attempt]})
+
+
+@dataclass(frozen=True)
+class GoesOn:
+    """Leaves a mark in its scratch folder, fails, and finds the mark at the next attempt."""
+
+    def run(self, inputs: Inputs, compute: Compute) -> pa.Table:
+        assert compute.scratch is not None
+        mark = compute.scratch / "epoch-7"
+        if not mark.exists():
+            mark.parent.mkdir(parents=True)
+            mark.touch()
+            raise TrainingError("lost power")
+        return pa.table({"total": [7]})

@@ -16,7 +16,7 @@ from dpaudit.actors.schedule import Outcome, run_units
 from dpaudit.actors.store import UnitStore
 from dpaudit.actors.unit import Resources, Unit
 from dpaudit.errors import RunError
-from tests.actors.tasks import Add, FailsFirst
+from tests.actors.tasks import Add, FailsFirst, GoesOn
 
 MakeBackend = Callable[[dict[str, Any], EventStream], Any]
 
@@ -133,6 +133,14 @@ def test_a_worker_that_fits_on_no_node_is_refused_at_once(ray_cluster: None) -> 
         room_for(Resources(64))
     with pytest.raises(RunError, match=r"0\.5 GPUs"):
         room_for(Resources(1, gpus=0.5))
+
+
+def test_a_second_attempt_finds_the_first_ones_checkpoints_and_leaves_none(tmp_path: Path) -> None:
+    unit = Unit(GoesOn(), "long training")
+    backend = InProcess({}, tmp_path / "checkpoints")
+    outcome = run_units([unit], backend, UnitStore(tmp_path / "units"), EventStream())
+    assert outcome.finished == {unit.key}
+    assert list((tmp_path / "checkpoints").iterdir()) == []
 
 
 def test_a_key_is_decided_by_everything_that_decides_the_result() -> None:
