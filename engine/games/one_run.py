@@ -236,7 +236,7 @@ class OneRunGame(ABC):
                     min(self.replays, CONTROL_REPLAYS),
                     model,
                 ),
-                f"control on held-out rows, {'with the model' if model == trained else 'reference alone'}",
+                f"control on held-out rows, {'model and proxy' if model == trained else 'proxy alone'}",
                 _names(setting.parts, "target", "test", *self._worded_with()),
                 (reference,) if model == reference else (reference, model),
                 setting.resources,

@@ -15,7 +15,8 @@ from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.driver import audit
 from dpaudit.engine.games.label_inference import LabelInference
 from dpaudit.engine.partition import Partition
-from dpaudit.engine.proxies.model import ModelProxy, TruePosterior
+from dpaudit.engine.proxies.model import ModelProxy
+from dpaudit.engine.proxies.true_posterior import TruePosterior
 from dpaudit.engine.report import Report
 from dpaudit.engine.reproduce.making import Made, Options
 from dpaudit.engine.spec import Audit, AuditSpec
