@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.engine.shift import ShiftControl
+from dpaudit.engine.stopping import Stopped
 from dpaudit.engine.verdict import Comparison, Verdict, caution, verdict
 from dpaudit.estimators.bound import Bound, rounded_down
 from dpaudit.mechanisms.claim import Claim
@@ -60,6 +61,7 @@ class AuditResult:
         failures: What failed.
         curve: Columns for the figures, by name.
         control: What the same attack shows on rows the mechanism never saw; None where that was not played.
+        stopped: How far a sequential audit went; None for one that runs all its trials.
     """
 
     name: str
@@ -77,6 +79,7 @@ class AuditResult:
     failures: tuple[Failure, ...] = ()
     curve: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     control: ShiftControl | None = None
+    stopped: Stopped | None = None
 
     @property
     def verdict(self) -> Verdict:
@@ -105,8 +108,10 @@ class AuditResult:
             lines += [f"{'':19}{note}" for note in (*self.bound.notes, caution(self.bound)) if note]
         if self.compared.note:
             lines.append(f"{'':19}{self.compared.note}")
+        if self.stopped is not None:
+            lines.append(f"{'':19}{self.stopped}")
         if self.control is not None:
-            lines += [f"{'':19}{line}" for line in self.control.lines]
+            lines.append(f"{'':19}{self.control.lines[0]}")
         if self.metrics:
             lines.append(
                 f"{'':19}" + ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in self.metrics.items())
@@ -135,6 +140,7 @@ class AuditResult:
                 else {**dataclasses.asdict(self.bound), "counts": dict(self.bound.counts)},
                 "metrics": dict(self.metrics),
                 "units": {"finished": self.units[0], "planned": self.units[1]},
+                "stopped": None if self.stopped is None else dataclasses.asdict(self.stopped),
                 "control": None if self.control is None else self.control.to_dict(),
                 "failures": [dataclasses.asdict(failure) for failure in self.failures],
                 "curve": {name: np.asarray(column).tolist() for name, column in self.curve.items()},

@@ -16,14 +16,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.errors import require
-from dpaudit.estimators.bound import Bound, Validity
-from dpaudit.estimators.f_dp import best_f_dp, f_dp_epsilon
+from dpaudit.estimators.bound import Bound, Validity, rounded_down
+from dpaudit.estimators.counts import GUESSES, Table, bound_rows, whole
+from dpaudit.estimators.f_dp import best_f_dp, f_dp_epsilon, f_dp_parameter
 from dpaudit.estimators.one_run import one_run_epsilon
 from dpaudit.estimators.replays import mean_and_deviation, median_rule, per_replay_confidence
 from dpaudit.estimators.scores import Scores
@@ -132,6 +133,9 @@ class OneRunEstimator(ABC):
         guess: Which canaries are guessed first, and what is guessed.
     """
 
+    columns: ClassVar[tuple[str, ...]] = GUESSES
+    optional_columns: ClassVar[tuple[str, ...]] = ()
+
     delta: float = 0.0
     confidence: float = 0.95
     selection: Selection = field(default_factory=Grid)
@@ -166,7 +170,7 @@ class OneRunEstimator(ABC):
         object.__setattr__(self, "selection", chosen)
 
     @abstractmethod
-    def epsilon(self, guesses: Ints, correct: Ints, canaries: int, confidence: float) -> Floats:
+    def epsilon(self, guesses: Ints, correct: Ints, canaries: int | Ints, confidence: float) -> Floats:
         """The bound for each pair of counts, shape as `guesses`; both broadcastable."""
 
     def best(self, guesses: Ints, correct: Ints, canaries: int, confidence: float) -> Ints:
@@ -179,6 +183,23 @@ class OneRunEstimator(ABC):
 
     def _validity(self) -> Validity:
         return Validity.FINITE_SAMPLE
+
+    def read(self, table: Table) -> Sequence[Bound]:
+        """A bound for each row of counts by itself, whose number of guesses was fixed beforehand."""
+        counts = whole(table, GUESSES)
+        return bound_rows(
+            self.epsilon(*counts.values(), self.confidence),
+            None,
+            counts,
+            delta=self.delta,
+            confidence=self.confidence,
+            method=self._method(),
+            validity=self._validity(),
+            notes=self._row_notes(*counts.values()),
+        )
+
+    def _row_notes(self, guesses: Ints, correct: Ints, canaries: Ints) -> Sequence[tuple[str, ...]]:
+        return [()] * guesses.size
 
     def tally(self, scores: Scores) -> OneRunTally:
         """Counts of right guesses of one replay; one sort of the scores."""
@@ -301,7 +322,8 @@ class OneRun(OneRunEstimator):
     Attributes:
         tau: Largest total variation distance, over the canaries, between the law of what is shown and the proxy's, in
             [0, 1). Above 0 Algorithm 3 reads the counts at every delta (Theorem 10): with abstention no other
-            treatment of a shift holds. Looks at less than about this share of the canaries then show nothing.
+            treatment of a shift holds. It is strict: a look shows nothing unless tau is below its share of the error
+            times (2 right - guesses) / canaries.
     """
 
     tau: float = 0.0
@@ -319,7 +341,7 @@ class OneRun(OneRunEstimator):
     def _method(self) -> str:
         return super()._method() + (f" (Theorem 10, tau {self.tau:g})" if self.tau else "")
 
-    def epsilon(self, guesses: Ints, correct: Ints, canaries: int, confidence: float) -> Floats:
+    def epsilon(self, guesses: Ints, correct: Ints, canaries: int | Ints, confidence: float) -> Floats:
         if self.tau:
             shifted = f_dp_epsilon(
                 guesses,
@@ -353,7 +375,7 @@ class OneRun(OneRunEstimator):
 class OneRunTheorem16(OneRunEstimator):
     """One training run by Theorem 16: the binomial tail plus delta's share for all canaries."""
 
-    def epsilon(self, guesses: Ints, correct: Ints, canaries: int, confidence: float) -> Floats:
+    def epsilon(self, guesses: Ints, correct: Ints, canaries: int | Ints, confidence: float) -> Floats:
         bounds = one_run_epsilon(
             guesses, correct, canaries=canaries, delta=self.delta, confidence=confidence, method="theorem-16"
         )
@@ -393,7 +415,7 @@ class OneRunFDP(OneRunEstimator):
     def _validity(self) -> Validity:
         return Validity.FINITE_SAMPLE if self.family == "approx-dp" else Validity.CONDITIONAL_ON_FAMILY
 
-    def epsilon(self, guesses: Ints, correct: Ints, canaries: int, confidence: float) -> Floats:
+    def epsilon(self, guesses: Ints, correct: Ints, canaries: int | Ints, confidence: float) -> Floats:
         bounds = f_dp_epsilon(
             guesses,
             correct,
@@ -404,6 +426,15 @@ class OneRunFDP(OneRunEstimator):
             tau=self.tau,
         )
         return np.asarray(bounds, dtype=np.float64)
+
+    def _row_notes(self, guesses: Ints, correct: Ints, canaries: Ints) -> Sequence[tuple[str, ...]]:
+        if self.family == "approx-dp":  # its parameter is epsilon itself
+            return super()._row_notes(guesses, correct, canaries)
+        parameters = f_dp_parameter(
+            guesses, correct, canaries=canaries, confidence=self.confidence, family=self.family, tau=self.tau
+        )
+        name = {"gaussian": "mu", "laplace": "epsilon of the Laplace mechanism"}[self.family]
+        return [(f"{name} >= {rounded_down(value, 6)}",) for value in np.asarray(parameters)]
 
     def best(self, guesses: Ints, correct: Ints, canaries: int, confidence: float) -> Ints:
         return best_f_dp(

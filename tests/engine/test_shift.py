@@ -1,0 +1,217 @@
+"""The shift of a proxy: seen on held-out rows where it shows, allowed for by Theorem 10 where it is given."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy.stats import binom
+
+from dpaudit import Audit, AuditResult, AuditSpec, Claim, RunOptions, audit
+from dpaudit.engine.attacks.label_inference import LabelInferenceScore
+from dpaudit.engine.data.gaussian_mixture import GaussianMixture
+from dpaudit.engine.games.label_inference import LabelInference
+from dpaudit.engine.games.protocol import AdversaryView
+from dpaudit.engine.partition import Partition
+from dpaudit.engine.plan import make_plan
+from dpaudit.engine.proxies.model import Predictor
+from dpaudit.engine.proxies.true_posterior import TruePosterior
+from dpaudit.engine.shift import advantage_limits, control_estimator, shift_control
+from dpaudit.errors import InputError
+from dpaudit.estimators.one_run import one_run_epsilon
+from dpaudit.estimators.one_run_scores import OneRun, OneRunTally
+from dpaudit.estimators.scores import Scores
+from dpaudit.estimators.selection import Fixed, Grid, Split
+from dpaudit.mechanisms.examples import Examples
+from dpaudit.mechanisms.learners.non_private import NonPrivate
+from dpaudit.mechanisms.models.logistic_regression import LogisticRegression
+from dpaudit.mechanisms.protocols import Compute
+
+DATA = GaussianMixture(classes=4, rows=8_000)
+
+
+@dataclass(frozen=True)
+class Sharpened:
+    """A planted shift: the true posterior to a power, surer of itself than it should be."""
+
+    power: float = 4.0
+
+    def predictor(
+        self, *, reference: Examples | None, data: Any, seed: np.random.SeedSequence, compute: Compute
+    ) -> Predictor:
+        def predict(examples: Examples) -> NDArray[np.float64]:
+            sharp: NDArray[np.float64] = data.posterior(examples.features) ** self.power
+            return sharp / sharp.sum(axis=1, keepdims=True)
+
+        return predict
+
+
+def audited(proxy: Any, folder: Path, **fields: Any) -> AuditResult:
+    made = Audit(
+        mechanism=NonPrivate(LogisticRegression()),
+        data=DATA,
+        game=LabelInference(replays=20),
+        proxy=proxy,
+        split=Partition(target=0.5, reference=0.2, test=0.3),
+        claim=Claim(0.1),
+        **fields,
+    )
+    return audit(AuditSpec((made,), seed=3, run=RunOptions(runner="in-process")), output=folder).results[0]
+
+
+def test_a_planted_shift_is_caught_on_rows_the_mechanism_never_saw(tmp_path: Path) -> None:
+    """A regression of 5 weights a class hardly remembers 4,000 labels: the bound is the proxy's doing."""
+    result = audited(Sharpened(), tmp_path)
+    assert result.bound is not None
+    assert result.control is not None
+    assert result.bound.lower > 0.1
+    assert result.control.visible
+    assert result.control.epsilon > 0.1
+    assert "NOT TRUSTWORTHY" in str(result)
+    assert "NOT TRUSTWORTHY" in (tmp_path / "report.html").read_text()
+    control = result.to_dict()["control"]
+    assert control["visible"]
+    # The shift the rows allow explains all that was seen.
+    assert control["epsilon_at_that_tau"] == 0
+
+
+def test_the_truth_as_proxy_shows_no_shift(tmp_path: Path) -> None:
+    """False failure <= 0.05 over seeds by the control's own confidence; the seed is fixed."""
+    result = audited(TruePosterior(), tmp_path)
+    assert result.control is not None
+    assert not result.control.visible
+    assert result.control.rows == 2_400
+    assert "shows nothing" in str(result)
+
+
+def test_a_given_tau_that_is_too_small_is_refuted(tmp_path: Path) -> None:
+    small = audited(Sharpened(), tmp_path / "small", estimator=OneRun(tau=0.01, selection=Fixed(1.0)))
+    large = audited(Sharpened(), tmp_path / "large", estimator=OneRun(tau=0.6, selection=Fixed(1.0)))
+    assert small.control is not None
+    assert large.control is not None
+    assert small.control.visible
+    assert small.control.advantage[0] > 0.01
+    assert "the given tau = 0.01 is too small" in str(small)
+    assert not large.control.visible
+    assert large.bound is not None
+    assert large.bound.lower == 0
+    assert "Theorem 10, tau 0.6" in large.bound.method
+
+
+def test_the_control_can_be_left_out_and_needs_a_test_part() -> None:
+    def controls(game: LabelInference, test: float) -> int:
+        split = Partition(target=0.5, reference=0.2, test=test)
+        made = Audit(NonPrivate(LogisticRegression()), DATA, game=game, proxy=TruePosterior(), split=split)
+        return len(make_plan(AuditSpec((made,), run=RunOptions(runner="in-process"))).audits[0].controls)
+
+    assert controls(LabelInference(replays=2), 0.3) == 2
+    assert controls(LabelInference(replays=2, control=False), 0.3) == 0
+    assert controls(LabelInference(replays=2), 0.0) == 0
+
+
+def false_alarms(power: float, games: int) -> int:
+    """Controls that see a shift, one replay on 500 fresh rows each, with the reference alone."""
+    data, attack = GaussianMixture(classes=4, rows=500), LabelInferenceScore()
+    reads = control_estimator(OneRun(confidence=0.9), 1)
+    alarms = 0
+    for seed in range(games):
+        rng = np.random.default_rng([seed, 1])
+        rows = data.load(seed=seed)
+        proxy = data.posterior(rows.features) ** power
+        proxy /= proxy.sum(axis=1, keepdims=True)
+        drawn = (rng.random(500)[:, None] >= proxy.cumsum(axis=1)[:, :-1]).sum(axis=1)
+        bits = rng.random(500) < 0.5
+        view = AdversaryView(
+            np.full((500, 4), 0.25, np.float32), proxy.astype(np.float32), np.where(bits, rows.labels, drawn)
+        )
+        alarms += reads.bound([reads.tally(Scores(attack.score(view), bits))]).lower > 0
+    return alarms
+
+
+def test_the_control_cries_wolf_as_seldom_as_it_says() -> None:
+    """False failure < 1e-6: the limit is the 1 - 1e-6 quantile of Binomial(400, 0.1)."""
+    limit = binom.ppf(1 - 1e-6, 400, 0.1)
+    assert false_alarms(1.0, 400) <= limit
+    assert false_alarms(3.0, 400) > limit  # and it does see a planted shift
+
+
+def counterexample(canaries: int, rng: np.random.Generator) -> Scores:
+    """Labels uniform on 10 values, a proxy that never draws the last one (tau = 0.1), no model at all (epsilon = 0).
+
+    The attack is sure of the last value only: whoever shows it shows a true label.
+    """
+    bits = rng.random(canaries) < 0.5
+    shown = np.where(bits, rng.integers(0, 10, canaries), rng.integers(0, 9, canaries))
+    return Scores(np.where(shown == 9, 1.0, 1e-3 * rng.standard_normal(canaries)), bits)
+
+
+@pytest.mark.parametrize("selection", [Fixed(0.03), Fixed(0.2), Fixed(1.0), Grid()])
+def test_theorem_10_covers_the_counterexample_where_a_multiplicative_tau_fails(selection: Fixed | Grid) -> None:
+    """False failure < 1e-6: the limit is the 1 - 1e-6 quantile of Binomial(300, 0.05)."""
+    games, canaries, tau = 300, 1_000, 0.1
+    limit = binom.ppf(1 - 1e-6, games, 0.05)
+    shifted, bare = OneRun(tau=tau, selection=selection), OneRun(selection=selection)
+    missed = multiplied = unshifted = 0
+    for seed in range(games):
+        tally = shifted.tally(counterexample(canaries, np.random.default_rng(seed)))
+        missed += shifted.bound([tally]).lower > 0
+        unshifted += bare.bound([tally]).lower > 0
+        counts = one_run_epsilon(
+            tally.guesses,
+            tally.correct,
+            canaries=canaries,
+            delta=0.0,
+            confidence=0.95,
+            likelihood_ratio=(1 + tau) / (1 - tau),
+        )
+        multiplied += bool(np.max(counts) > 0)
+    assert missed <= limit
+    assert unshifted > limit
+    if selection != Fixed(1.0):  # with abstention
+        assert multiplied > limit
+
+
+def test_a_shift_of_nothing_changes_nothing_and_a_larger_one_never_helps() -> None:
+    tally = OneRun().tally(counterexample(2_000, np.random.default_rng(0)))
+    bounds = [OneRun(delta=1e-5, tau=tau).bound([tally]).lower for tau in (0.0, 1e-12, 0.01, 0.05, 0.2)]
+    assert bounds[0] == pytest.approx(bounds[1], abs=1e-7)  # slope about 1e4, search within 2e-9 (1 + epsilon)
+    assert all(first >= second for first, second in itertools.pairwise(bounds))
+    with pytest.raises(InputError, match=r"tau must be in \[0, 1\), got 1"):
+        OneRun(tau=1.0)
+    with pytest.raises(InputError, match="a split is valid for tau = 0 only"):
+        OneRun(tau=0.1, selection=Split())
+
+
+def tally_of(right: int, rows: int) -> OneRunTally:
+    counts = np.array([rows]), np.array([right])
+    return OneRunTally(0, rows, *counts, *counts, rows)
+
+
+def test_the_limits_of_an_advantage_are_exact_and_cover() -> None:
+    """False failure < 1e-6 each: the limit is the 1 - 1e-6 quantile of Binomial(2000, 0.1)."""
+    # Clopper-Pearson, 95 % two-sided, 65 of 100: [0.54815, 0.74271]
+    assert advantage_limits([tally_of(65, 100)], confidence=0.95) == pytest.approx((0.0963, 0.48542), abs=3e-5)
+    # A distinguisher that is nearly always wrong tells as much.
+    assert advantage_limits([tally_of(35, 100)], confidence=0.95) == pytest.approx((0.0963, 0.48542), abs=3e-5)
+    right = np.random.default_rng(0).binomial(400, 0.55, size=2_000)
+    limits = np.array([advantage_limits([tally_of(int(k), 400)], confidence=0.9) for k in right])
+    assert ((limits[:, 0] > 0.1) | (limits[:, 1] < 0.1)).sum() <= binom.ppf(1 - 1e-6, 2_000, 0.1)
+
+
+def test_the_error_of_an_estimated_shift_is_shared_with_the_bound() -> None:
+    estimator = OneRun(confidence=0.95, selection=Fixed(1.0))
+    tally = tally_of(1_900, 2_000)
+    held_out = [[tally_of(501_000, 1_000_000)], [tally_of(500_000, 1_000_000)]]
+    control = shift_control(estimator, [tally], held_out)
+    assert control is not None
+    assert control.bound is not None
+    assert control.advantage[1] == advantage_limits(held_out[0], confidence=1 - 0.025 / 2)[1]
+    assert control.bound.confidence == pytest.approx(0.975)
+    same = OneRun(confidence=0.975, selection=Fixed(1.0), tau=control.advantage[1]).bound([tally])
+    assert control.bound.lower == same.lower > 0
+    assert shift_control(estimator, [tally], []) is None
