@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -12,6 +13,11 @@ from dpaudit.engine.spec import RunOptions
 from dpaudit.errors import SpecError
 
 Scale = Literal["small", "paper"]
+
+
+def to_stderr(text: str) -> None:
+    """Shows a line to whoever started the command."""
+    print(text, file=sys.stderr, flush=True)
 
 
 @dataclass(frozen=True)
@@ -25,6 +31,7 @@ class Options:
         run: Where the work runs.
         listeners: Told of every event.
         seed: Everything random follows from it.
+        say: Is told the cost before anything starts.
     """
 
     output: Path
@@ -33,6 +40,7 @@ class Options:
     run: RunOptions = RunOptions()
     listeners: Sequence[Listener] = ()
     seed: int = 0
+    say: Callable[[str], None] = to_stderr
 
     def data_path(self, what: str) -> str:
         """The path of the real data.

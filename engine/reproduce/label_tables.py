@@ -1,0 +1,456 @@
+"""Learners against values of epsilon: one run of trainings and audits, and the tables read off it.
+
+Tables 1 and 4, and 2 and 5, of arXiv:2511.14084 show two sides of the same trained models: what the audit finds, and
+how well they predict. A table sets our figure beside the printed one in every cell.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pacsv
+from jinja2 import Environment, PackageLoader, select_autoescape
+from matplotlib.figure import Figure
+
+from dpaudit.actors.store import UnitStore
+from dpaudit.engine import figures
+from dpaudit.engine.driver import run_plan
+from dpaudit.engine.games.label_inference import LabelInference
+from dpaudit.engine.partition import Partition
+from dpaudit.engine.plan import Plan, make_plan
+from dpaudit.engine.report import AuditResult, Report
+from dpaudit.engine.reproduce.making import Made, Options
+from dpaudit.engine.score_table import probabilities_of
+from dpaudit.engine.spec import Audit, AuditSpec
+from dpaudit.engine.verdict import Verdict
+from dpaudit.estimators.bound import rounded_down
+from dpaudit.estimators.one_run_scores import OneRun
+from dpaudit.estimators.replays import mean_and_deviation
+from dpaudit.estimators.selection import AsPublished
+
+DELTA = 1e-5
+"""The delta of all four tables; a pure claim is a claim at every delta."""
+REPLAYS = 100
+NONE = "–"
+
+Printed = Mapping[str, Sequence[tuple[float, float] | None]]
+"""What the paper prints, learner by learner in the order of epsilon: value and deviation (NaN where it has none)."""
+
+
+@dataclass(frozen=True)
+class Study:
+    """What two tables need.
+
+    Attributes:
+        name: Of the run folder.
+        learners: For each learner, the mechanism at an epsilon.
+        epsilons: Columns, infinity first.
+        data: The data set.
+        split: Its parts.
+        proxy: Where the counterfactual labels come from.
+        canaries: How many; None takes all training rows.
+        cost: What it takes, said before it starts.
+        differences: Where data and scale differ from the paper's, in sentences.
+    """
+
+    name: str
+    learners: Mapping[str, Callable[[float], Any]]
+    epsilons: tuple[float, ...]
+    data: Any
+    split: Partition
+    proxy: Any
+    canaries: int | None
+    cost: str
+    differences: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What was found of one learner at one epsilon.
+
+    Attributes:
+        learner: Its name in the paper.
+        epsilon: The claim.
+        published: Mean over replays of the best uncorrected bound, the paper's own figure; NaN without a training.
+        published_deviation: Its deviation over replays.
+        bound: The valid bound over all replays; NaN without a training.
+        bound_deviation: Deviation over replays of what each would bound alone.
+        violation: Whether the valid bound exceeds the claim.
+        shift: Whether the proxy gives itself away on rows the learner never saw: the bound then owes something to it.
+        constant: Whether the model predicts the same for every row.
+        utility: Of the model, by name.
+        failed: The error where a training failed, else "".
+    """
+
+    learner: str
+    epsilon: float
+    published: float
+    published_deviation: float
+    bound: float
+    bound_deviation: float
+    violation: bool
+    shift: bool
+    constant: bool
+    utility: Mapping[str, float]
+    failed: str
+
+
+@dataclass(frozen=True)
+class Found:
+    """A study's cells.
+
+    Attributes:
+        study: What was asked for.
+        cells: Learner by learner in the order of epsilon.
+        report: The whole run.
+    """
+
+    study: Study
+    cells: tuple[Cell, ...]
+    report: Report
+
+    def of(self, learner: str) -> list[Cell]:
+        """A learner's row."""
+        return [cell for cell in self.cells if cell.learner == learner]
+
+
+def run_study(study: Study, options: Options) -> Found:
+    """Says what it costs, runs what is not finished yet, reads the cells."""
+    options.say(study.cost)
+    plan = make_plan(_spec(study, options))
+    folder = options.output / study.name
+    report = run_plan(plan, folder, options.listeners)
+    store = UnitStore(folder / "units")
+    pairs = itertools.product(study.learners, study.epsilons)
+    cells = tuple(
+        _cell(learner, epsilon, *report.results[2 * row : 2 * row + 2], constant=_constant(plan, 2 * row, store))
+        for row, (learner, epsilon) in enumerate(pairs)
+    )
+    return Found(study, cells, report)
+
+
+def _spec(study: Study, options: Options) -> AuditSpec:
+    """Two audits a cell, the paper's selection and the valid one, of the same training."""
+    estimators = {"as published": OneRun(DELTA, selection=AsPublished()), "valid": OneRun(DELTA)}
+    audits = [
+        Audit(
+            mechanism=study.learners[learner](epsilon),
+            data=study.data,
+            game=LabelInference(REPLAYS, study.canaries),
+            proxy=study.proxy,
+            attack="label-inference",
+            estimator=estimator,
+            split=study.split,
+            name=f"{learner}, ε = {_number(epsilon)}, {selection}",
+        )
+        for learner, epsilon in itertools.product(study.learners, study.epsilons)
+        for selection, estimator in estimators.items()
+    ]
+    run = replace(options.run, keep_scores=False)
+    return AuditSpec(tuple(audits), name=f"label-private learners, {study.name}", seed=options.seed, run=run)
+
+
+def _constant(plan: Plan, audit: int, store: UnitStore) -> bool:
+    (training,) = plan.audits[audit].game.trainings
+    if training not in store.finished():
+        return False
+    predicted = probabilities_of(store.read(training))
+    return bool((predicted == predicted[0]).all())
+
+
+def _cell(learner: str, epsilon: float, published: AuditResult, valid: AuditResult, *, constant: bool) -> Cell:
+    alone = [mean_and_deviation(one.curve["replay_alone"]) if one.bound else None for one in (published, valid)]
+    return Cell(
+        learner=learner,
+        epsilon=epsilon,
+        published=published.bound.lower if published.bound else math.nan,
+        published_deviation=float(alone[0].deviation) if alone[0] else math.nan,
+        bound=valid.bound.lower if valid.bound else math.nan,
+        bound_deviation=float(alone[1].deviation) if alone[1] else math.nan,
+        violation=valid.verdict is Verdict.VIOLATION,
+        shift=valid.control is not None and valid.control.visible,
+        constant=constant,
+        utility=dict(valid.metrics),
+        failed=valid.failures[0].error if valid.failures else "",
+    )
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a table.
+
+    Attributes:
+        learner: Its name on the first of its lines, else "".
+        kind: What the line shows.
+        entries: One for each epsilon.
+    """
+
+    learner: str
+    kind: str
+    entries: tuple[str, ...]
+
+
+def bounds_table(found: Found, printed: Printed, *, name: str, title: str, options: Options) -> Made:
+    """Table 1 or 2: printed bounds, ours by the paper's selection, ours by the valid default."""
+    lines = [
+        line
+        for learner in found.study.learners
+        for line in (
+            Line(learner, "paper", tuple(_printed(cell) for cell in printed[learner])),
+            Line("", "ours, as published", tuple(_published(cell) for cell in found.of(learner))),
+            Line("", "ours, valid bound", tuple(_bound(cell) for cell in found.of(learner))),
+        )
+    ]
+    reading = (
+        "As published: each replay's best of 100 guess fractions, chosen on the samples it is measured on, mean ± "
+        "deviation over 100 replays; that is no valid bound. Valid bound: the best of ten fractions that share the "
+        "error, median over replays, 95 % confidence, rounded down; ± is the deviation of single replays. Both at "
+        f"δ = {DELTA:g}, from the same trainings.",
+        *_marks(found.cells),
+    )
+    return _written(found, printed, lines, reading, _draw_bounds(found, printed), name, title, options)
+
+
+def utility_table(found: Found, printed: Printed, metric: Metric, *, name: str, title: str, options: Options) -> Made:
+    """Table 4 or 5: how well the models predict, printed and ours."""
+    lines = [
+        line
+        for learner in found.study.learners
+        for line in (
+            Line(learner, "paper", tuple(NONE if cell is None else metric.shown(cell[0]) for cell in printed[learner])),
+            Line("", "ours", tuple(_utility(cell, metric) for cell in found.of(learner))),
+        )
+    ]
+    reading = (f"{metric.label} on held-out rows, one training a cell.", *_marks(found.cells, bounds=False))
+    return _written(found, printed, lines, reading, _draw_utility(found, printed, metric), name, title, options)
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A measure of utility.
+
+    Attributes:
+        key: Its name among the run's metrics.
+        label: For readers.
+        factor: From the run's unit to the table's.
+        digits: Decimals.
+    """
+
+    key: str
+    label: str
+    factor: float
+    digits: int
+
+    def shown(self, value: float) -> str:
+        """A value in the table's unit, as text."""
+        return f"{value:.{self.digits}f}"
+
+
+def _printed(cell: tuple[float, float] | None) -> str:
+    return NONE if cell is None else f"{cell[0]:.2f} ± {cell[1]:.2f}"
+
+
+def _published(cell: Cell) -> str:
+    if cell.constant or cell.failed:
+        return NONE
+    return f"{cell.published:.2f} ± {cell.published_deviation:.2f}"
+
+
+def _bound(cell: Cell) -> str:
+    if cell.constant or cell.failed:
+        return NONE
+    marks = ("*" if cell.shift else "") + ("!" if cell.violation else "")
+    return f"{rounded_down(cell.bound, 2)} ± {cell.bound_deviation:.2f}{marks}"
+
+
+def _utility(cell: Cell, metric: Metric) -> str:
+    if cell.failed:
+        return NONE
+    return metric.shown(metric.factor * cell.utility[metric.key]) + (" (constant)" if cell.constant else "")
+
+
+def _marks(cells: Sequence[Cell], *, bounds: bool = True) -> list[str]:
+    """What the marks in a table mean, for those that occur."""
+    notes = []
+    constant = [f"{cell.learner} at ε = {_number(cell.epsilon)}" for cell in cells if cell.constant]
+    if constant:
+        notes.append(
+            f"{NONE if bounds else '(constant)'}: {', '.join(constant)}: the prior makes one label so likely that "
+            "every row is answered with it (k* = 1), whatever its label; the model predicts the same for all rows and "
+            "tells nothing. Where the paper prints –, it says that training gave no meaningful outcome."
+        )
+    if bounds and any(cell.shift for cell in cells):
+        notes.append(
+            "*: on held-out rows, which the learner never saw, the same attack tells the proxy's labels from true ones "
+            "too: the bound counts the proxy's own error as leakage."
+        )
+    if bounds and any(cell.violation for cell in cells):
+        notes.append("!: the bound exceeds the claim.")
+    notes += [f"{cell.learner} at ε = {_number(cell.epsilon)} failed: {cell.failed}" for cell in cells if cell.failed]
+    return notes
+
+
+def _written(
+    found: Found,
+    printed: Printed,
+    lines: Sequence[Line],
+    reading: Sequence[str],
+    figure: Figure,
+    name: str,
+    title: str,
+    options: Options,
+) -> Made:
+    """Markdown, CSV, HTML and the figure of a table."""
+    folder = options.output / name
+    svg = figures.save(figure, folder, name)
+    rows = found.report.results[0].rows
+    setting = (
+        f"{options.scale} scale on {found.report.results[0].data.partition(':')[0]}: "
+        f"{rows['target']:,} rows trained on, {rows['reference']:,} for the proxy, {rows['test']:,} held out; "
+        f"{REPLAYS} replays; seed {options.seed}"
+    )
+    heads = ["", "", *(f"ε = {_number(epsilon)}" for epsilon in found.study.epsilons)]
+    notes = (*reading, *found.study.differences, found.study.cost)
+    text = "\n".join(
+        [
+            f"# {title}",
+            "",
+            setting,
+            "",
+            _row(heads),
+            _row(["---"] * 2 + ["---:"] * len(found.study.epsilons)),
+            *(_row([line.learner, line.kind, *line.entries]) for line in lines),
+            "",
+            *(f"- {note}" for note in notes),
+            "",
+        ]
+    )
+    files = tuple(folder / f"{name}.{kind}" for kind in ("md", "csv", "html", "png"))
+    files[0].write_text(text, encoding="utf-8")
+    pacsv.write_csv(_long(found, printed), files[1])
+    environment = Environment(loader=PackageLoader("dpaudit.engine", "."), autoescape=select_autoescape())
+    page = environment.get_template("reproduced.html.j2").render(
+        title=title, setting=setting, heads=heads, lines=lines, notes=notes, figure=svg
+    )
+    files[2].write_text(page, encoding="utf-8")
+    return Made(text, (*files, Path(found.report.folder) / "report.html"))
+
+
+def _row(entries: Sequence[str]) -> str:
+    return f"| {' | '.join(entries)} |"
+
+
+def _long(found: Found, printed: Printed) -> pa.Table:
+    """One row a cell."""
+    rows = []
+    for learner in found.study.learners:
+        for cell, paper in zip(found.of(learner), printed[learner], strict=True):
+            value, deviation = paper or (math.nan, math.nan)
+            rows.append(
+                {
+                    "learner": learner,
+                    "epsilon": cell.epsilon,
+                    "paper": value,
+                    "paper_deviation": deviation,
+                    "as_published": cell.published,
+                    "as_published_deviation": cell.published_deviation,
+                    "valid_bound": cell.bound,
+                    "valid_bound_deviation": cell.bound_deviation,
+                    "exceeds_claim": cell.violation,
+                    "proxy_shift_visible": cell.shift,
+                    "constant_model": cell.constant,
+                    **{key: cell.utility.get(key, math.nan) for key in ("test_accuracy", "test_log_loss")},
+                    "failed": cell.failed,
+                }
+            )
+    return pa.Table.from_pylist(rows)
+
+
+Series = tuple[str, str, str, Sequence[float], Sequence[float]]
+"""Label, colour, marker, values and deviations in the order of epsilon; NaN is not drawn."""
+
+
+def _draw_bounds(found: Found, printed: Printed) -> Figure:
+    def series(learner: str) -> list[Series]:
+        cells = found.of(learner)
+        blank = [math.nan if cell.constant else 1.0 for cell in cells]
+        return [
+            ("paper", figures.INK, "s", *_paper(printed[learner])),
+            (
+                "ours, as published",
+                figures.OTHER,
+                "o",
+                [cell.published * keep for cell, keep in zip(cells, blank, strict=True)],
+                [cell.published_deviation for cell in cells],
+            ),
+            (
+                "ours, valid bound",
+                figures.MEMBER,
+                "o",
+                [cell.bound * keep for cell, keep in zip(cells, blank, strict=True)],
+                [math.nan] * len(cells),
+            ),
+        ]
+
+    return _panels(found, series, "lower bound on ε, nats", claims=True)
+
+
+def _draw_utility(found: Found, printed: Printed, metric: Metric) -> Figure:
+    def series(learner: str) -> list[Series]:
+        values = [metric.factor * cell.utility.get(metric.key, math.nan) for cell in found.of(learner)]
+        return [
+            ("paper", figures.INK, "s", *_paper(printed[learner])),
+            ("ours", figures.MEMBER, "o", values, [math.nan] * len(values)),
+        ]
+
+    return _panels(found, series, metric.label, claims=False)
+
+
+def _paper(row: Sequence[tuple[float, float] | None]) -> tuple[list[float], list[float]]:
+    known = [cell or (math.nan, math.nan) for cell in row]
+    return [value for value, _ in known], [deviation for _, deviation in known]
+
+
+def _panels(found: Found, series: Callable[[str], list[Series]], label: str, *, claims: bool) -> Figure:
+    """One panel a learner, epsilon from small to infinite."""
+    learners = list(found.study.learners)
+    epsilons = found.study.epsilons[::-1]
+    places = np.arange(len(epsilons))
+    with matplotlib.rc_context(figures.STYLE):
+        figure = Figure(figsize=(2.5 * len(learners), 3.4), layout="constrained")
+        panels = figure.subplots(1, len(learners), sharey=True, squeeze=False)[0]
+    for learner, axes in zip(learners, panels, strict=True):
+        for name, colour, marker, values, deviations in series(learner):
+            shown = np.array(values[::-1], dtype=np.float64)
+            spread = np.nan_to_num(np.array(deviations[::-1], dtype=np.float64))
+            axes.errorbar(
+                places, shown, spread, color=colour, marker=marker, markersize=3.5, capsize=2, linewidth=1.3, label=name
+            )
+        top = axes.get_ylim()[1]
+        axes.set_title(learner, fontsize=9)
+        axes.set_xticks(places, [_number(epsilon) for epsilon in epsilons])
+        axes.set_ylim(0, top)
+    top = max(axes.get_ylim()[1] for axes in panels)
+    for axes in panels:
+        if claims:
+            finite = [(place, epsilon) for place, epsilon in zip(places, epsilons, strict=True) if epsilon <= top]
+            for row, (place, epsilon) in enumerate(finite):
+                entry = "claim" if row == 0 else None
+                axes.plot([place - 0.35, place + 0.35], [epsilon] * 2, color=figures.CLAIM, linewidth=2, label=entry)
+        axes.set_ylim(0, top)
+    figure.supxlabel("claimed ε", fontsize=9.5)
+    panels[0].set_ylabel(label)
+    panels[0].legend(fontsize=8)
+    return figure
+
+
+def _number(epsilon: float) -> str:
+    return "∞" if math.isinf(epsilon) else f"{epsilon:g}"
