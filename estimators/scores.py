@@ -53,16 +53,31 @@ class Scores:
         object.__setattr__(self, "truth", truth.astype(np.bool_, copy=False))
         object.__setattr__(self, "canary", canary)
 
+    def tie_ranks(self) -> NDArray[np.int64]:
+        """The place of each row in `shuffled`, shape (n,)."""
+        return _shuffle_ranks(self.canary.size) if self._in_order() else np.argsort(self._shuffled_rows())
+
+    def _in_order(self) -> bool:
+        return bool((np.diff(self.canary) > 0).all())
+
+    def _shuffled_rows(self) -> NDArray[np.int64]:
+        order = _shuffle(self.canary.size)
+        return order if self._in_order() else np.argsort(self.canary, kind="stable")[order]
+
     def shuffled(self) -> Scores:
         """The same rows in an order that depends on the canaries alone, and on nothing they could have in common.
 
         Ties between equal scores go by this order. The order of arrival, or of the ids, would do only if it told
         nothing about the truth; in a table with the members first it tells everything.
         """
-        order = _shuffle(self.canary.size)
-        if not bool((np.diff(self.canary) > 0).all()):
-            order = np.argsort(self.canary, kind="stable")[order]
+        order = self._shuffled_rows()
         return Scores(self.score[order], self.truth[order], self.replay, self.canary[order])
+
+
+@lru_cache(maxsize=4)
+def _shuffle_ranks(count: int) -> NDArray[np.int64]:
+    """The place of each row in that order."""
+    return np.argsort(_shuffle(count))
 
 
 @lru_cache(maxsize=4)
