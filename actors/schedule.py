@@ -12,7 +12,6 @@ from dpaudit.actors.events import Event, EventKind, EventStream
 from dpaudit.actors.store import UnitStore
 from dpaudit.actors.unit import Unit
 
-
 Spare: TypeAlias = Callable[[Set[str], Set[str]], Set[str]]
 """(finished, failed) -> units that need not be run any more: enough is known without them. Never takes one back."""
 
@@ -97,7 +96,8 @@ class _Schedule:
                 self.dependents.setdefault(need, []).append(unit)
             if not self.missing[unit.key]:
                 ready.append(unit)
-        ready = self._wanted(ready)
+        # What an earlier run left half-way first, like units that become ready in this one.
+        ready = self._wanted(deque(sorted(ready, key=lambda unit: not unit.needs)))
         while ready or self.in_flight:
             while ready and self.backend.capacity() > 0:
                 self._start(ready.popleft())

@@ -105,7 +105,7 @@ def report_again(folder: Path) -> Report:
 def _report(plan: Plan, outcome: Outcome, store: UnitStore, folder: Path, began: float) -> Report:
     watching = watches(plan, store)
     for watch in watching.values():
-        watch.advance(outcome.finished, outcome.failed.keys())
+        watch.advance(outcome.finished, store.failures().keys() & outcome.failed.keys())
     _gather_scores(plan, outcome, store, folder, watching)
     counted = Counter(event.kind.value for event in read_events(folder / "events.jsonl"))
     report = Report(
@@ -191,9 +191,7 @@ def _backend(plan: Plan, missing: int, events: EventStream, scratch: Path) -> It
             pool.close()
 
 
-def _gather_scores(
-    plan: Plan, outcome: Outcome, store: UnitStore, folder: Path, watching: Mapping[str, Watch]
-) -> None:
+def _gather_scores(plan: Plan, outcome: Outcome, store: UnitStore, folder: Path, watching: Mapping[str, Watch]) -> None:
     """`scores/<audit>/<part>.parquet` in the order of the plan: the same files whoever ran the units."""
     for entry in plan.audits:
         target = folder / "scores" / slug(entry.audit.name)
@@ -212,9 +210,7 @@ def _link(source: Path, target: Path) -> None:
         shutil.copyfile(source, target)
 
 
-def _estimate(
-    entry: PlannedAudit, plan: Plan, outcome: Outcome, store: UnitStore, watch: Watch | None
-) -> AuditResult:
+def _estimate(entry: PlannedAudit, plan: Plan, outcome: Outcome, store: UnitStore, watch: Watch | None) -> AuditResult:
     audit_of = entry.audit
     keys = {unit.key for unit in entry.game.units} | set(entry.tallies) | set(entry.controls)
     labels = {unit.key: unit.label for unit in plan.units}

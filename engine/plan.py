@@ -110,7 +110,17 @@ def make_plan(spec: AuditSpec) -> Plan:
 def _plan_audit(spec: AuditSpec, audit: Audit, parts: Parts) -> tuple[PlannedAudit, list[Unit]]:
     resources = Resources(spec.run.cpus_per_worker, spec.run.gpus_per_worker)
     rows = KEPT_ROWS_PER_UNIT if spec.run.keep_scores else COUNTED_ROWS_PER_UNIT
-    setting = Setting(audit.mechanism, audit.proxy, audit.attack, audit.data, parts, Seed(spec.seed), resources, rows)
+    setting = Setting(
+        audit.mechanism,
+        audit.proxy,
+        audit.attack,
+        audit.data,
+        parts,
+        Seed(spec.seed),
+        resources,
+        rows,
+        sequential=audit.stop is not None,
+    )
     game: GamePlan = audit.game.plan(setting)
     counting = dict.fromkeys(game.scores, audit.estimator)
     counting |= dict.fromkeys(game.controls, control_estimator(audit.estimator, len(game.controls)))

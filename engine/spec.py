@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,8 +13,10 @@ import yaml
 
 from dpaudit.engine.build import build, build_dataclass, describe
 from dpaudit.engine.partition import Partition
+from dpaudit.engine.stop_rule import StopRule
 from dpaudit.engine.verdict import comparable
 from dpaudit.errors import SpecError, require
+from dpaudit.estimators.betting import Betting
 from dpaudit.mechanisms.claim import Claim
 
 
@@ -32,6 +34,7 @@ class Audit:
             game's usual one by default.
         split: Which share of the data plays which part.
         claim: Overrides what the mechanism states of itself.
+        stop: When to stop before all trials are run, for the estimator "betting"; None runs them all.
         name: For reports; unique within a spec.
     """
 
@@ -43,6 +46,7 @@ class Audit:
     estimator: Any = field(default=None, metadata={"kind": "estimator"})
     split: Partition = Partition()
     claim: Claim | None = None
+    stop: StopRule | None = None
     name: str = "audit"
 
     def promised(self) -> Claim:
@@ -122,7 +126,7 @@ class AuditSpec:
             for part in fields(Audit)
             if "kind" in part.metadata and part.name != "estimator"
         }
-        built = Audit(**parts, estimator=estimator, split=audit.split, claim=audit.claim, name=audit.name)
+        built = replace(audit, **parts, estimator=estimator)
         if not hasattr(built.mechanism, "claim"):
             raise SpecError(f"{at}.mechanism must state its claim: give it a method `claim() -> Claim`")
         claim = comparable(built.promised(), built.game.relation).claim
@@ -133,7 +137,14 @@ class AuditSpec:
                 f"{at}.estimator.delta must be at least the claim's delta {claim.delta:g}, got {estimator.delta:g}: a "
                 "claim that may fail with probability delta says nothing at a smaller one"
             )
-        return Audit(**parts, estimator=estimator, split=audit.split, claim=audit.claim, name=audit.name)
+        if audit.stop is not None and not isinstance(estimator, Betting):
+            raise SpecError(
+                f"{at}.stop needs `estimator: betting`: another bound, looked at while trials come in, errs more often "
+                "than it says"
+            )
+        if audit.stop is not None and not getattr(game, "independent_trials", False):
+            raise SpecError(f"{at}.stop needs a game of independent trials, one training each: ind-mia or mia")
+        return replace(built, estimator=estimator)
 
     def to_yaml(self) -> str:
         """The spec in words; `load_spec` reads it back."""
@@ -143,8 +154,8 @@ class AuditSpec:
 def load_spec(source: str | Path | Mapping[str, Any]) -> AuditSpec:
     """Reads a spec from a YAML file or a mapping.
 
-    Top-level `mechanism`, `data`, `game`, `proxy`, `attack`, `estimator`, `split` and `claim` are defaults for every
-    entry of `audits`; without `audits` they are the one audit. Paths in it may use `~` and `$VARIABLES`.
+    Top-level `mechanism`, `data`, `game`, `proxy`, `attack`, `estimator`, `split`, `claim` and `stop` are defaults for
+    every entry of `audits`; without `audits` they are the one audit. Paths in it may use `~` and `$VARIABLES`.
 
     Raises: SpecError naming the field.
     """
@@ -198,6 +209,7 @@ def _audit(entry: Mapping[str, Any], at: str) -> Audit:
         **{name: value for name, value in entry.items() if name in parts},
         split=checked.split,
         claim=checked.claim,
+        stop=checked.stop,
         name=checked.name,
     )
 
@@ -208,6 +220,7 @@ class _AuditWords:
 
     split: Partition = Partition()
     claim: Claim | None = None
+    stop: StopRule | None = None
     name: str = "audit"
 
 

@@ -56,6 +56,8 @@ class Setting:
         seed: The audit's seed.
         resources: What one unit occupies.
         rows_per_unit: Score rows one unit should make at most: seconds of work, and memory where scores are kept.
+        sequential: Whether trials are read while later ones still run: their scores must come in several tables, in the
+            order of the trials, none of which needs a later trial.
     """
 
     mechanism: Any
@@ -66,6 +68,7 @@ class Setting:
     seed: Seed
     resources: Resources
     rows_per_unit: int
+    sequential: bool = False
 
 
 @dataclass(frozen=True)

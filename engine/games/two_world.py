@@ -101,6 +101,7 @@ class TwoWorldGame(ABC):
     uses_proxy: ClassVar[bool] = False
     usual_attack: ClassVar[str] = "lira-online"
     usual_estimator: ClassVar[str] = "band"
+    independent_trials: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         require(self.trials >= 2, "trials must be >= 2", trials=self.trials)
@@ -156,20 +157,28 @@ class TwoWorldGame(ABC):
         shadows, choice = self._preparation(setting, bool("shadows" in needs))
         crafted = choice if choice and self.chooses.crafted else []
         trials = self._trial_units(setting, needs, choice)
-        scores = Unit(
-            ScoreTrials(
-                setting.attack,
-                tuple(unit.key for unit in trials),
-                len(shadows) if "shadows" in needs else 0,
-            ),
-            f"scores of {self.trials} trials",
-            (),
-            tuple(unit.key for unit in (*trials, *(shadows if "shadows" in needs else []))),
-            setting.resources,
-        )
+        used = tuple(unit.key for unit in shadows) if "shadows" in needs else ()
+        scores = [
+            Unit(
+                ScoreTrials(setting.attack, part, len(used)),
+                f"scores of {what}",
+                (),
+                (*part, *used),
+                setting.resources,
+            )
+            for what, part in (
+                [(unit.label.removeprefix("training "), (unit.key,)) for unit in trials]
+                if setting.sequential
+                else [(f"{self.trials} trials", tuple(unit.key for unit in trials))]
+            )
+        ]
         before = [*crafted, *shadows] if crafted else [*shadows, *choice]
-        units = (*before, *trials, scores)
-        return GamePlan(units, (scores.key,), tuple(unit.key for unit in trials), observational=False)
+        return GamePlan(
+            (*before, *trials, *scores),
+            tuple(unit.key for unit in scores),
+            tuple(unit.key for unit in trials),
+            observational=False,
+        )
 
     def _preparation(self, setting: Setting, attack_needs: bool) -> tuple[list[Unit], list[Unit]]:
         """Units of the shadow models, and the unit that chooses the challenges (none or one)."""

@@ -1,0 +1,277 @@
+"""Sequential audits: stopped as soon as enough is known, the same on any backend, resumed where they stopped."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as pads
+import pytest
+
+from dpaudit import Audit, AuditSpec, RunOptions, Verdict, audit, load_spec
+from dpaudit.actors.backend import InProcess
+from dpaudit.actors.events import Event, EventKind, EventStream, read_events
+from dpaudit.actors.schedule import run_units
+from dpaudit.actors.seed import Seed
+from dpaudit.actors.store import UnitStore
+from dpaudit.actors.unit import Inputs, Unit
+from dpaudit.engine.driver import report_again
+from dpaudit.engine.games.protocol import GamePlan, Setting
+from dpaudit.engine.plan import make_plan
+from dpaudit.engine.score_table import SCHEMA
+from dpaudit.engine.stop_rule import StopRule
+from dpaudit.errors import InputError, SpecError
+from dpaudit.mechanisms.claim import Claim, Relation
+from dpaudit.mechanisms.protocols import Compute, TrainingError
+from tests.actors.tasks import Add
+
+STACK = 4
+REFUTED = StopRule()
+
+
+@dataclass(frozen=True)
+class Leaks:
+    """A mechanism whose output is the bit, moved by noise of one standard deviation, times `gap`."""
+
+    gap: float
+    fails_at: int = -1
+
+    def claim(self) -> Claim:
+        return Claim(1.0, relation=Relation.ADD_REMOVE)
+
+
+@dataclass(frozen=True)
+class PlayTrials:
+    """A stack of trials, each with a coin of its own."""
+
+    mechanism: Any
+    seed: Seed
+    first: int
+
+    def run(self, inputs: Inputs, compute: Compute) -> pa.Table:
+        if self.first == self.mechanism.fails_at:
+            raise TrainingError("loss is NaN")
+        numbers = np.arange(self.first, self.first + STACK)
+        rngs = [self.seed.child(int(number)).rng() for number in numbers]
+        truth = np.array([rng.random() < 0.5 for rng in rngs])
+        score = np.array([rng.normal() for rng in rngs]) + self.mechanism.gap * truth
+        return pa.table(
+            [
+                pa.array(["trials"] * STACK).dictionary_encode(),
+                pa.array(np.zeros(STACK, np.int32)),
+                pa.array(numbers.astype(np.int32)),
+                pa.array(truth),
+                pa.array(score.astype(np.float32)),
+            ],
+            schema=SCHEMA,
+        )
+
+    def batches(self, inputs: Inputs) -> Any:
+        yield from self.run(inputs, Compute()).to_batches()
+
+
+@dataclass(frozen=True)
+class Coins:
+    """A game of independent trials that costs nothing."""
+
+    trials: int = 400
+    independent_trials: ClassVar[bool] = True
+    relation: ClassVar[Relation] = Relation.ADD_REMOVE
+    assumes: ClassVar[str] = "Nothing."
+
+    def plan(self, setting: Setting) -> GamePlan:
+        units = tuple(
+            Unit(PlayTrials(setting.mechanism, setting.seed.child("trials"), first), f"trials from {first}")
+            for first in range(0, self.trials, STACK)
+        )
+        keys = tuple(unit.key for unit in units)
+        return GamePlan(units, keys, keys, observational=False)
+
+
+def spec(
+    gap: float = 4.0,
+    *,
+    stop: StopRule | None = REFUTED,
+    runner: Literal["ray", "in-process"] = "in-process",
+    fails_at: int = -1,
+) -> AuditSpec:
+    one = Audit(Leaks(gap, fails_at), "iris", Coins(), proxy=None, estimator="betting", stop=stop, name="coins")
+    return AuditSpec((one,), seed=3, run=RunOptions(runner=runner, workers=2))
+
+
+def finished(folder: Path) -> int:
+    return len(list((folder / "units").glob("*.parquet")))
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("stopped")
+    audit(spec(), output=folder)
+    return folder
+
+
+def test_a_leak_ends_the_audit_and_the_rest_is_saved(stopped: Path) -> None:
+    result = report_again(stopped).results[0]
+    assert result.verdict is Verdict.VIOLATION
+    assert result.stopped is not None
+    assert result.stopped.reason == "the claim is refuted"
+    assert result.stopped.planned == 100
+    assert result.stopped.trainings <= 20, "about 30 trials are needed"
+    assert finished(stopped) == 2 * result.stopped.trainings
+    assert not result.failures
+    assert f"{100 - result.stopped.trainings} saved" in str(result)
+    assert f"{100 - result.stopped.trainings} saved" in (stopped / "report.html").read_text()
+    spared = [event.count for event in read_events(stopped / "events.jsonl") if event.kind is EventKind.UNITS_SPARED]
+    assert spared == [200 - finished(stopped)]
+
+
+def test_nothing_more_is_run_by_another_run(stopped: Path) -> None:
+    before = finished(stopped)
+    report = audit(spec(), output=stopped)
+    assert report.ran == 0
+    assert finished(stopped) == before
+    assert report.results[0].verdict is Verdict.VIOLATION
+
+
+def test_the_bound_rests_on_the_first_trials_that_suffice(stopped: Path, tmp_path: Path) -> None:
+    """One stack less is not enough, and a run of all trials that is asked afterwards stops at the same one."""
+    audit(spec(stop=None), output=tmp_path)
+    assert finished(tmp_path) == 200
+    short, full = report_again(stopped).results[0].bound, audit(spec(), output=tmp_path).results[0].bound
+    assert short == full
+    assert short is not None
+    used = dict(short.counts)["trials"]
+    rows = pads.dataset(next((tmp_path / "scores").iterdir()), format="parquet").count_rows()
+    assert rows == used
+    one_less = audit(spec(stop=StopRule(most_trials=used - STACK)), output=tmp_path).results[0]
+    assert one_less.bound is not None
+    assert one_less.bound.lower <= 1.0
+    assert one_less.stopped is not None
+    assert one_less.stopped.reason == f"the budget of {used - STACK} trials is used up"
+
+
+@pytest.mark.ray
+def test_the_bound_is_the_same_on_workers_that_finish_in_any_order(
+    ray_cluster: None, stopped: Path, tmp_path: Path
+) -> None:
+    result = audit(spec(runner="ray"), output=tmp_path).results[0]
+    assert result.bound == report_again(stopped).results[0].bound
+
+
+def test_an_interrupted_audit_ends_like_one_that_was_not(stopped: Path, tmp_path: Path) -> None:
+    done = 0
+
+    def interrupt(event: Event) -> None:
+        nonlocal done
+        done += event.kind is EventKind.UNIT_DONE
+        if done == 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        audit(spec(), output=tmp_path, listeners=[interrupt])
+    half = report_again(tmp_path).results[0]
+    assert half.verdict is not Verdict.VIOLATION
+    assert half.stopped is not None
+    assert half.stopped.reason == ""
+    report = audit(spec(), output=tmp_path)
+    assert report.ran == finished(stopped) - 5
+    assert report.results[0].bound == report_again(stopped).results[0].bound
+
+
+def test_a_private_mechanism_is_run_to_the_end(tmp_path: Path) -> None:
+    result = audit(spec(gap=0.3), output=tmp_path).results[0]
+    assert result.verdict is Verdict.NO_VIOLATION
+    assert str(result.stopped) == "100 of 100 training units run, 0 saved"
+
+
+def test_a_wanted_bound_ends_the_audit(tmp_path: Path) -> None:
+    result = audit(spec(stop=StopRule(refuted=False, epsilon=1.5)), output=tmp_path).results[0]
+    assert result.bound is not None
+    assert result.bound.lower >= 1.5
+    assert result.stopped is not None
+    assert result.stopped.reason == "the bound has reached 1.500"
+
+
+def test_trials_after_a_failed_unit_are_not_read(tmp_path: Path) -> None:
+    """What came before it still counts: an anytime-valid bound may end anywhere, but not leave out what went wrong."""
+    result = audit(spec(fails_at=3 * STACK), output=tmp_path).results[0]
+    assert result.bound is not None
+    assert dict(result.bound.counts)["trials"] == 3 * STACK
+    assert result.stopped is not None
+    assert result.stopped.reason.startswith("a unit failed")
+    assert [failure.label for failure in result.failures] == ["trials from 12", "counting trials from 12"]
+
+
+def test_counts_alone_may_be_kept(stopped: Path, tmp_path: Path) -> None:
+    lean = replace(spec(), run=RunOptions(runner="in-process", keep_scores=False))
+    result = audit(lean, output=tmp_path).results[0]
+    assert result.bound == report_again(stopped).results[0].bound
+
+
+def test_another_audit_keeps_the_units_it_needs(tmp_path: Path) -> None:
+    """Both audits share the trials; the one without a stop rule wants them all."""
+    one = spec().audits[0]
+    both = replace(spec(), audits=(one, replace(one, name="all", stop=None)))
+    short, full = audit(both, output=tmp_path).results
+    assert finished(tmp_path) == 200
+    assert short.bound is not None
+    assert full.bound is not None
+    assert dict(full.bound.counts)["trials"] == 400 > dict(short.bound.counts)["trials"]
+
+
+def test_two_world_games_score_stack_by_stack() -> None:
+    entry = {
+        "data": "digits",
+        "mechanism": {"name": "non-private", "model": {"name": "mlp"}},
+        "game": {"name": "ind-mia", "trials": 100, "stack": 8},
+        "attack": "loss",
+        "estimator": "betting",
+        "claim": {"epsilon": 1.0, "relation": "add-remove"},
+    }
+    together, by_stack = (make_plan(load_spec({**entry, **more})) for more in ({}, {"stop": {"epsilon": 2}}))
+    assert len(together.audits[0].game.scores) == 1
+    assert len(by_stack.audits[0].game.scores) == len(by_stack.audits[0].game.trainings) == 13
+    assert {unit.key for unit in together.units if "training" in unit.label} <= {unit.key for unit in by_stack.units}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"estimator": "band"}, "stop needs `estimator: betting`"),
+        ({"game": "membership", "claim": {"epsilon": 1, "relation": "add-remove"}}, "a game of independent trials"),
+        ({"stop": {"refuted": False}}, "must name at least one of"),
+        ({"stop": {"epsilon": 0}}, "epsilon of a stop rule must be > 0, got 0"),
+        ({"stop": {"most_trials": 1}}, "most_trials of a stop rule must be >= 2, got 1"),
+        ({"stop": {"trials": 1}}, "no field 'trials'"),
+    ],
+)
+def test_a_stop_rule_that_makes_no_sense_is_refused(change: dict[str, object], message: str) -> None:
+    entry = {
+        "data": "iris",
+        "mechanism": {"name": "non-private"},
+        "game": "ind-mia",
+        "estimator": "betting",
+        "stop": {"refuted": True},
+        "claim": {"epsilon": 1, "relation": "add-remove"},
+    }
+    with pytest.raises((SpecError, InputError), match=message):
+        load_spec({**entry, **change})
+
+
+def test_the_scheduler_leaves_out_what_is_spared(tmp_path: Path) -> None:
+    """Units in flight come back; what waits is not started; dependents of what is done go first."""
+    firsts = [Unit(Add(number), f"first {number}") for number in range(5)]
+    seconds = [Unit(Add(10 * number), f"second {number}", needs=(firsts[number].key,)) for number in range(5)]
+    seen: list[Event] = []
+
+    def spare(done: Any, failed: Any) -> Any:
+        return {unit.key for unit in (*firsts, *seconds)} if seconds[1].key in done else frozenset()
+
+    outcome = run_units([*firsts, *seconds], InProcess({}), UnitStore(tmp_path), EventStream(seen.append), spare=spare)
+    started = [event.label for event in seen if event.kind is EventKind.UNIT_STARTED]
+    assert started == ["first 0", "second 0", "first 1", "second 1"]
+    assert outcome.spared == {unit.key for unit in (*firsts[2:], *seconds[2:])}
+    assert not outcome.failed
