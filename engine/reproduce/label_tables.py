@@ -434,21 +434,18 @@ def _panels(found: Found, series: Callable[[str], list[Series]], label: str, *, 
             axes.errorbar(
                 places, shown, spread, color=colour, marker=marker, markersize=3.5, capsize=2, linewidth=1.3, label=name
             )
-        top = axes.get_ylim()[1]
         axes.set_title(learner, fontsize=9)
         axes.set_xticks(places, [_number(epsilon) for epsilon in epsilons])
-        axes.set_ylim(0, top)
-    top = max(axes.get_ylim()[1] for axes in panels)
+    top = panels[0].get_ylim()[1]  # of all: they share it
     for axes in panels:
-        if claims:
-            finite = [(place, epsilon) for place, epsilon in zip(places, epsilons, strict=True) if epsilon <= top]
-            for row, (place, epsilon) in enumerate(finite):
-                entry = "claim" if row == 0 else None
-                axes.plot([place - 0.35, place + 0.35], [epsilon] * 2, color=figures.CLAIM, linewidth=2, label=entry)
+        for place, epsilon in zip(places, epsilons, strict=True):
+            if claims and epsilon <= top:
+                axes.plot([place - 0.35, place + 0.35], [epsilon] * 2, color=figures.CLAIM, linewidth=2, label="claim")
         axes.set_ylim(0, top)
     figure.supxlabel("claimed ε", fontsize=9.5)
     panels[0].set_ylabel(label)
-    panels[0].legend(fontsize=8)
+    entries = dict(zip(*reversed(panels[0].get_legend_handles_labels()), strict=True))
+    figure.legend(entries.values(), entries.keys(), loc="outside upper center", ncols=4, fontsize=8.5, frameon=False)
     return figure
 
 

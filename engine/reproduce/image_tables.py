@@ -1,0 +1,201 @@
+"""Label-private learners on images: Tables 1 and 4 of arXiv:2511.14084 (section 6.3, appendix 12)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from dpaudit.engine.data.bundled import Digits
+from dpaudit.engine.data.cifar import Cifar10
+from dpaudit.engine.data.idx import FashionMnist
+from dpaudit.engine.data.joined import Joined
+from dpaudit.engine.partition import Partition
+from dpaudit.engine.proxies.model import ModelProxy
+from dpaudit.engine.reproduce.label_tables import Metric, Printed, Study, bounds_table, run_study, utility_table
+from dpaudit.engine.reproduce.making import Made, Options
+from dpaudit.mechanisms.learners.alibi import Alibi
+from dpaudit.mechanisms.learners.domain_prior import LP1STOutOfDomainPrior
+from dpaudit.mechanisms.learners.lp_1st import LP1ST
+from dpaudit.mechanisms.learners.non_private import NonPrivate
+from dpaudit.mechanisms.learners.pate_fm import WIDE_RESNET, PateFm
+from dpaudit.mechanisms.models.networks import Network, ResNet18, SmallCnn, WideResNet28x4
+from dpaudit.registry import register
+
+EPSILONS = (math.inf, 10.0, 1.0)
+SMALL_IMAGES = 10_000
+SMALL = SmallCnn(epochs=40, learning_rate=0.02, schedule="cosine")
+SMALL_PROXY = SmallCnn(epochs=20, learning_rate=0.03, schedule="cosine", augment="crop", weight_decay=5e-4)
+SMALL_PATE_FM = PateFm(
+    1.0,
+    teachers=20,
+    queries=80,
+    answers=40,
+    threshold=10.0,
+    threshold_noise=2.0,
+    vote_noise=1.0,
+    teacher_steps=150,
+    student_steps=400,
+    ratio=3,
+    confidence=0.8,
+    model=SmallCnn(batch_size=16, learning_rate=0.03, augment="crop"),
+)
+RESNET = ResNet18(
+    epochs=200, learning_rate=0.4, weight_decay=1e-4, batch_size=512, mixup=4.0, augment="crop-flip",
+    schedule="warmup-tenths",
+)  # fmt: skip
+ALIBI_NET = WideResNet28x4(
+    epochs=200, learning_rate=0.1, nesterov=True, weight_decay=1e-4, batch_size=128, schedule="warmup-fifths"
+)
+SUSTAINED_FLOPS = 2e13
+"""What is taken for one GPU in the estimate of the cost: 20 TFLOP/s in training."""
+
+BOUNDS: Printed = {
+    "LP-1ST": ((2.13, 0.22), (2.02, 0.33), (0.43, 0.05)),
+    "LP-1ST (out-of-domain prior)": ((2.26, 0.22), (1.86, 0.25), (0.90, 0.07)),
+    "PATE-FM": ((2.42, 0.32), (2.22, 0.24), (0.79, 0.09)),
+    "ALIBI": ((2.53, 0.33), (2.18, 0.27), (0.67, 0.07)),
+}
+_NO = math.nan  # the paper gives no deviation of its accuracies
+ACCURACY: Printed = {
+    "LP-1ST": ((91.3, _NO), (91.07, _NO), (60.4, _NO)),
+    "LP-1ST (out-of-domain prior)": ((92.1, _NO), (91.5, _NO), (87.9, _NO)),
+    "PATE-FM": ((92.5, _NO), (92.3, _NO), (91.3, _NO)),
+    "ALIBI": ((90.1, _NO), (87.1, _NO), (66.9, _NO)),
+}
+
+
+@register("reproduction", "observational-label table-1", source="arXiv:2511.14084, Table 1")
+def table_1(options: Options) -> Made:
+    """Bounds on four label-private learners of images at three values of epsilon."""
+    found = run_study(study(options), _on_gpus(options))
+    title = "Table 1 of arXiv:2511.14084: bounds on ε of learners of images"
+    return bounds_table(found, BOUNDS, name="table-1", title=title, options=options)
+
+
+@register("reproduction", "observational-label table-4", source="arXiv:2511.14084, Table 4")
+def table_4(options: Options) -> Made:
+    """Test accuracy of four label-private learners of images, from the trainings of table 1."""
+    found = run_study(study(options), _on_gpus(options))
+    metric = Metric("test_accuracy", "test accuracy, %", 100.0, 1)
+    title = "Table 4 of arXiv:2511.14084: test accuracy of learners of images"
+    return utility_table(found, ACCURACY, metric, name="table-4", title=title, options=options)
+
+
+def study(options: Options) -> Study:
+    """The trainings both tables are read off."""
+    small = options.scale == "small"
+    data, split = _data(options)
+    return Study(
+        name=f"images-{options.scale}",
+        learners=_learners(SMALL, SMALL_PATE_FM, SMALL) if small else _learners(RESNET, PateFm(1.0), ALIBI_NET),
+        epsilons=EPSILONS,
+        data=data,
+        split=split,
+        proxy=ModelProxy(SMALL_PROXY if small else RESNET),
+        canaries=None if small else 10_000,
+        cost=_small_cost() if small else _paper_cost(),
+        differences=_differences(options),
+    )
+
+
+def _on_gpus(options: Options) -> Options:
+    """A GPU a worker at the paper's scale, unless told how much of one."""
+    if options.scale == "small" or options.run.gpus_per_worker:
+        return options
+    return replace(options, run=replace(options.run, gpus_per_worker=1.0))
+
+
+def _learners(network: Network, pate_fm: PateFm, alibi: Network) -> Mapping[str, Callable[[float], Any]]:
+    return {
+        "LP-1ST": lambda epsilon: LP1ST(epsilon, network),
+        # Without noise there is nothing a prior could help with, and no noisy labels to read.
+        "LP-1ST (out-of-domain prior)": lambda epsilon: (
+            NonPrivate(network) if math.isinf(epsilon) else LP1STOutOfDomainPrior(epsilon, model=network)
+        ),
+        "PATE-FM": lambda epsilon: replace(pate_fm, epsilon=epsilon),
+        "ALIBI": lambda epsilon: NonPrivate(alibi) if math.isinf(epsilon) else Alibi(epsilon, alibi),
+    }
+
+
+def _data(options: Options) -> tuple[Any, Partition]:
+    """CIFAR-10's binary batches or Fashion-MNIST's idx files; digits where no path is given."""
+    if options.data is None:
+        if options.scale == "paper":
+            options.data_path("the binary version of CIFAR-10")
+        return Digits(), Partition(target=0.45, reference=0.45, test=0.1)
+    path = Path(options.data)
+    batches = [*path.glob("data_batch_1.bin*"), *path.glob("cifar-10-batches-bin")]
+    kind, test = (Cifar10, "test") if batches else (FashionMnist, "t10k")
+    if options.scale == "small":
+        return kind(str(path), rows=SMALL_IMAGES), Partition(target=0.45, reference=0.45, test=0.1)
+    train = 50 if batches else 60
+    share = train / (train + 10) / 2
+    both = Joined(kind(str(path)), kind(str(path), part=test))
+    return both, Partition(reference=share, target=share, test=1 - 2 * share, order="given")
+
+
+def _small_cost() -> str:
+    trainings = len(EPSILONS) * (3 + SMALL_PATE_FM.teachers + 1) + 1
+    return f"Cost: {trainings} trainings of small networks on CPU, {MINUTES}."
+
+
+MINUTES = "about 25 minutes of one core for 10,000 images of clothes, a few for digits"
+
+
+def _paper_cost() -> str:
+    """From counted operations: three times the forward pass for each image trained on."""
+    half, shape = 25_000, (3, 32, 32)
+    resnet = (2 * len(EPSILONS) + 1) * RESNET.epochs * half * _forward_flops(RESNET, shape)
+    alibi = len(EPSILONS) * ALIBI_NET.epochs * half * _forward_flops(ALIBI_NET, shape)
+    fm = PateFm(1.0)
+    # Labelled images and strongly changed ones are trained on, weakly changed ones only looked at.
+    images = fm.model.batch_size * (1 + fm.ratio + fm.ratio / 3)
+    steps = fm.teachers * fm.teacher_steps + fm.student_steps
+    pate_fm = len(EPSILONS) * steps * images * _forward_flops(WIDE_RESNET, shape)
+    hours = [round(3 * flops / SUSTAINED_FLOPS / 3600) for flops in (resnet, alibi, pate_fm)]
+    trainings = len(EPSILONS) * (3 + fm.teachers + 1) + 1
+    return (
+        f"Cost: {trainings} trainings, for a GPU cluster: by counted operations at {SUSTAINED_FLOPS / 1e12:g} TFLOP/s "
+        f"(an assumption, not measured) about {hours[0]} GPU hours for LP-1ST and the proxy, {hours[1]} for ALIBI and "
+        f"{hours[2]:,} for PATE-FM, whose {fm.teachers} teachers of one epsilon are one unit, one after another."
+    )
+
+
+def _forward_flops(network: Network, shape: tuple[int, ...]) -> int:
+    """Floating-point operations of one image's forward pass, counted on a network without weights."""
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with torch.device("meta"):
+        module, image = network.module(shape, 10), torch.empty(1, *shape)
+    with FlopCounterMode(display=False) as counter:
+        module(image)
+    return int(counter.get_total_flops())
+
+
+def _differences(options: Options) -> tuple[str, ...]:
+    notes = []
+    if options.data is None:
+        notes.append("Data: 1,797 digits of 8x8 pixels instead of CIFAR-10; so few canaries can show little.")
+    else:
+        notes.append("Data: the images at the given path; the paper's are CIFAR-10, 25,000 a half.")
+    if options.scale == "small":
+        fm = SMALL_PATE_FM
+        notes.append(
+            f"Scale: a CNN of two convolutions instead of ResNet-18 and WRN-28-4, at most {SMALL_IMAGES:,} images, "
+            f"every training image a canary; PATE-FM with {fm.teachers} teachers of {fm.teacher_steps} steps instead "
+            f"of 200 of 31,240, {fm.queries} queries and {fm.answers} answers, so that the noise for ε = 1 drowns the votes."
+        )
+        notes.append("The proxy is the same network with augmentation and weight decay, for honest probabilities.")
+    else:
+        notes.append("The paper does not say which networks it used for which learner, nor for the proxy.")
+    notes += [
+        "The out-of-domain prior clusters pooled answers of random filters; published code used a network trained on "
+        "other pictures.",
+        "At ε = ∞ LP-1ST and ALIBI are plain training, and differ by random draws and settings alone.",
+        "PATE-FM's noise is what ε asks for by accounting that does not look at the votes.",
+    ]
+    return tuple(notes)
