@@ -123,8 +123,6 @@ class AttributeInference(LabelInference):
         if missing:
             shown = ", ".join(table.column_names[:20])
             raise SpecError(f"the data have no column {missing[0]!r} to protect; they have {shown}")
-        if len(self.columns) == table.num_columns:
-            raise SpecError("every column is protected; play observational-membership, which protects the whole record")
         values = tuple(values_of(name, table[name], self.bins) for name in self.columns)
         count = math.prod(column.size for column in values)
         if not 2 <= count <= MOST_VALUES:

@@ -46,7 +46,8 @@ class Sharpened:
     ) -> Predictor:
         def predict(examples: Examples) -> NDArray[np.float64]:
             sharp: NDArray[np.float64] = data.posterior(examples.features) ** self.power
-            return sharp / sharp.sum(axis=1, keepdims=True)
+            sharp /= sharp.sum(axis=1, keepdims=True)
+            return sharp
 
         return predict
 

@@ -1,0 +1,246 @@
+"""Attribute inference: what the adversary is told and not told, and audits whose outcome is known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from numpy.typing import NDArray
+
+from dpaudit import Audit, AuditResult, AuditSpec, Claim, Examples, Relation, RunOptions, audit, load_spec
+from dpaudit.engine.attacks.attribute_inference import AttributeInferenceScore
+from dpaudit.engine.games.attribute_inference import LABEL, AttributeInference, values_of
+from dpaudit.engine.games.membership import ObservationalMembership
+from dpaudit.engine.games.protocol import AdversaryView
+from dpaudit.engine.partition import Partition
+from dpaudit.engine.plan import make_plan
+from dpaudit.engine.proxies.model import ModelProxy
+from dpaudit.errors import InputError, SpecError
+from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
+from dpaudit.mechanisms.learners.non_private import NonPrivate
+from dpaudit.mechanisms.models.constant import ConstantModel
+from dpaudit.mechanisms.models.logistic_regression import LogisticRegression
+from dpaudit.mechanisms.models.recall import Recall
+from dpaudit.mechanisms.protocols import Compute, Model
+
+EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "protected-attribute.yaml"
+
+
+@dataclass(frozen=True)
+class Census:
+    """A table whose column `sex` says nothing of the rest; `age` makes every record unlike the others."""
+
+    rows: int = 3_000
+
+    def load(self, *, seed: int = 0) -> Examples:
+        rng = np.random.default_rng(seed)
+        sex = np.where(rng.random(self.rows) < 0.5, "female", "male")
+        table = pa.table({"age": rng.normal(40, 10, self.rows).astype(np.float32), "sex": sex.tolist()})
+        return Examples(table, rng.integers(0, 2, self.rows), 2, "census", ("sex",))
+
+
+@dataclass(frozen=True)
+class Array:
+    """Two columns of numbers without names."""
+
+    def load(self, *, seed: int = 0) -> Examples:
+        rng = np.random.default_rng(seed)
+        return Examples(rng.normal(size=(400, 2)).astype(np.float32), rng.integers(0, 2, 400), 2)
+
+
+@dataclass(frozen=True)
+class Forgets:
+    """A mechanism that looks at nothing: epsilon = 0."""
+
+    def claim(self) -> Claim:
+        return Claim(0.01, relation=Relation.REPLACE)
+
+    def fit(
+        self, train: Examples, *, seed: np.random.SeedSequence, compute: Compute, validation: Examples | None = None
+    ) -> Model:
+        return ConstantModel((0.3, 0.7))
+
+
+@dataclass(frozen=True)
+class Generator:
+    """A source of fresh census records."""
+
+    def sample(self, count: int, rng: np.random.Generator) -> Examples:
+        return Census(count).load(seed=int(rng.integers(2**31)))
+
+
+@dataclass(frozen=True)
+class NoGenerator:
+    """Has no `sample`."""
+
+
+def audited(folder: Path, mechanism: Any, **fields: Any) -> AuditResult:
+    made = Audit(
+        mechanism=mechanism,
+        **{
+            "data": Census(),
+            "game": AttributeInference(replays=5, columns=("sex",)),
+            "proxy": ModelProxy(LogisticRegression()),
+            "attack": AttributeInferenceScore(),
+            "split": Partition(target=0.5, reference=0.3, test=0.2),
+            **fields,
+        },
+    )
+    return audit(AuditSpec((made,), seed=4, run=RunOptions(runner="in-process")), output=folder).results[0]
+
+
+def test_a_learner_that_recalls_its_records_gives_the_attribute_away(tmp_path: Path) -> None:
+    """All guesses on 1,500 fair bits can be right but where the proxy draws the record's own value: a half of them."""
+    result = audited(tmp_path, NonPrivate(Recall()))
+    assert result.bound is not None
+    assert result.bound.lower > 0.5
+    assert result.observational
+    assert result.control is not None
+    assert not result.control.visible
+
+
+def test_a_mechanism_that_looks_at_nothing_shows_nothing(tmp_path: Path) -> None:
+    result = audited(tmp_path, Forgets())
+    assert result.bound is not None
+    assert result.bound.lower == 0
+
+
+def test_several_columns_and_bins_make_one_attribute() -> None:
+    game = AttributeInference(columns=("sex", "age"), bins=3)
+    reference = Census(999).load(seed=1)
+    rows = Census(200).load(seed=2)
+    posed = game.posed(rows, reference)
+    assert posed.classes == 6
+    assert isinstance(posed.features, pa.Table)
+    assert isinstance(rows.features, pa.Table)
+    assert posed.features.column_names == [LABEL]
+    assert posed.categorical == (LABEL,)
+    edges = np.quantile(np.asarray(reference.features["age"]), [1 / 3, 2 / 3], method="higher")  # type: ignore[index]
+    ages, sexes = np.asarray(rows.features["age"]), rows.features["sex"].to_pylist()
+    want = [3 * (sex == "male") + int((age >= edges).sum()) for sex, age in zip(sexes, ages, strict=True)]
+    assert posed.labels.tolist() == want
+    counts = np.bincount(game.posed(reference, reference).labels % 3)
+    assert counts.tolist() == [333, 333, 333]
+
+
+def test_the_model_is_asked_about_each_value_and_never_about_the_exact_number() -> None:
+    game = AttributeInference(columns=("age",), bins=2)
+    reference, rows = Census(500).load(seed=1), Census(50).load(seed=2)
+    seen: list[set[float]] = []
+
+    def predict(examples: Examples) -> NDArray[np.float64]:
+        assert isinstance(examples.features, pa.Table)
+        assert isinstance(rows.features, pa.Table)
+        assert examples.features["sex"] == rows.features["sex"]
+        assert examples.features.schema == rows.features.schema
+        seen.append(set(examples.features["age"].to_pylist()))
+        return np.tile([0.2, 0.8], (len(examples), 1))
+
+    answers = game.answered(predict, rows, reference)
+    assert answers.shape == (50, 2)
+    assert answers[:, 0].tolist() == np.where(rows.labels == 1, 0.8, 0.2).tolist()
+    assert [len(ages) for ages in seen] == [1, 1]
+    # The middle of each bin is the same whatever the record's own age.
+    assert isinstance(reference.features, pa.Table)
+    ages = np.asarray(reference.features["age"], np.float64)
+    middle = np.sort(ages)[250]  # numpy's "higher" median of 500
+    want = [np.median(ages[ages < middle]), np.median(ages[ages >= middle])]
+    assert sorted(next(iter(one)) for one in seen) == pytest.approx(want, rel=1e-6)
+
+
+def test_values_the_reference_lacks_count_as_its_most_frequent_one() -> None:
+    values = values_of("country", pa.chunked_array([["a", "b", "b", "c"]]), 4)
+    assert values.codes(pa.chunked_array([["c", "z", "a"]])).tolist() == [2, 1, 0]
+    constant = values_of("n", pa.chunked_array([[1.0, 1.0, 1.0]]), 4)
+    assert constant.size == 1
+    skewed = values_of("n", pa.chunked_array([[0.0] * 7 + [5.0, 9.0, 9.0]]), 4)
+    assert skewed.codes(pa.chunked_array([[-1.0, 0.0, 4.9, 5.0, 100.0]])).tolist() == [0] * 3 + [1] * 2
+
+
+def test_columns_of_an_array_go_by_their_numbers(tmp_path: Path) -> None:
+    game = AttributeInference(replays=2, columns=("1",), bins=2)
+    result = audited(tmp_path, NonPrivate(LogisticRegression()), data=Array(), game=game)
+    assert result.bound is not None
+
+
+def test_the_score_is_bayes_rule_against_the_proxy() -> None:
+    """By hand: prior (.5, .25, .25), likelihoods (.1, .4, .2): posterior (.25, .5, .25)."""
+    view = AdversaryView(
+        np.array([[0.1, 0.4, 0.2]] * 3, np.float32),
+        np.array([[0.5, 0.25, 0.25]] * 3, np.float32),
+        np.array([0, 1, 2]),
+    )
+    assert AttributeInferenceScore(t=0).score(view) == pytest.approx([-0.25, 0.25, 0.0], abs=1e-7)
+    assert AttributeInferenceScore(t=2).score(view) == pytest.approx([-0.0625, 0.140625, 0.0], abs=1e-7)
+    silent = AdversaryView(np.zeros((3, 3), np.float32), view.reference, view.labels)
+    assert AttributeInferenceScore().score(silent).tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"game": AttributeInference(columns=("race",))}, "no column 'race' to protect; they have age, sex"),
+        ({"split": Partition(target=0.8, reference=0.0, test=0.2)}, r"split\.reference"),
+        (
+            {"game": AttributeInference(columns=("age",), bins=500)},
+            r"must have 2\.\.200 values together, they have 500",
+        ),
+        (
+            {"mechanism": RandomizedResponse(1.0), "claim": Claim(1.0, relation=Relation.REPLACE)},
+            "releases labels only",
+        ),
+        ({"mechanism": RandomizedResponse(1.0)}, "says nothing about a game with replace neighbours"),
+    ],
+)
+def test_what_cannot_be_played_is_refused_before_anything_runs(fields: dict[str, Any], message: str) -> None:
+    given = {"mechanism": NonPrivate(Recall()), "game": AttributeInference(columns=("sex",)), **fields}
+    with pytest.raises(SpecError, match=message):
+        make_plan(AuditSpec((Audit(data=Census(3_000), **given),)))
+
+
+def test_columns_are_named_once() -> None:
+    with pytest.raises(InputError, match="columns must name at least one"):
+        AttributeInference()
+    with pytest.raises(InputError, match="columns must differ"):
+        AttributeInference(columns=("sex", "sex"))
+
+
+def test_the_example_protects_columns_of_adult() -> None:
+    spec = load_spec(EXAMPLE)
+    assert [getattr(one.game, "columns", ()) for one in spec.audits] == [("sex",), ("sex", "age"), ()]
+
+
+def test_fresh_records_come_from_ones_own_generator(tmp_path: Path) -> None:
+    """The whole record protected: no test part is needed, and recall, sure of training rows only, gives them away."""
+    split = Partition(target=0.5, reference=0.5, test=0.0)
+    game = ObservationalMembership(replays=3, fresh=Generator())
+    # A label that recall knows has probability 1, and 1/2 elsewhere: all is in the highest scores.
+    fields = {"split": split, "game": game, "estimator": {"name": "one-run", "guess": "both-tails"}}
+    result = audited(tmp_path, NonPrivate(Recall()), **{**fields, "attack": "calibrated-loss"})
+    assert result.bound is not None
+    assert result.bound.lower > 2
+    assert audited(tmp_path / "forgets", Forgets(), **fields).bound.lower == 0  # type: ignore[union-attr]
+    plan = make_plan(AuditSpec((Audit(NonPrivate(Recall()), Census(), game=game, split=split),)))
+    assert sum(name.startswith("fresh:") for name in plan.shared) == 1
+    bad = Audit(NonPrivate(Recall()), Census(), game=ObservationalMembership(fresh=NoGenerator()), split=split)
+    with pytest.raises(SpecError, match=r"needs a method `sample\(count, rng\)"):
+        make_plan(AuditSpec((bad,)))
+
+
+def test_a_generator_is_named_in_a_spec() -> None:
+    words = {
+        "data": "iris",
+        "mechanism": "non-private",
+        "game": {
+            "name": "observational-membership",
+            "fresh": {"name": "tests.engine.test_attribute_inference:Generator"},
+        },
+    }
+    spec = load_spec(words)
+    assert spec.audits[0].game.fresh == Generator()
+    assert load_spec(words).to_yaml() == spec.to_yaml()
+    assert "test_attribute_inference:Generator" in spec.to_yaml()
