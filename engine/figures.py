@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 
 from dpaudit.engine.report import AuditResult
 from dpaudit.engine.verdict import Verdict
+from dpaudit.estimators.confusion import epsilon_posterior_cdf, epsilon_posterior_pdf
+from dpaudit.mechanisms.claim import Claim
 
 INK, MEMBER, OTHER, CLAIM, GRID = "#1f2933", "#c2410c", "#2563a8", "#15803d", "#d9dee4"
 COLOURS = {
@@ -58,11 +60,18 @@ def save(figure: Figure, folder: Path, name: str) -> str:
 
 def canvas(width: float = 6.4, height: float = 3.4) -> tuple[Figure, Axes]:
     """One pair of axes in the house style; sizes in inches."""
+    figure, (axes,) = canvases(1, width=width, height=height)
+    return figure, axes
+
+
+def canvases(count: int, *, width: float, height: float) -> tuple[Figure, list[Axes]]:
+    """Pairs of axes side by side that share their y-axis, in the house style; sizes in inches."""
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(width, height), layout="constrained")
-        axes = figure.add_subplot()
-    axes.set_axisbelow(True)
-    return figure, axes
+        panels = list(figure.subplots(1, count, sharey=True, squeeze=False)[0])
+    for axes in panels:
+        axes.set_axisbelow(True)
+    return figure, panels
 
 
 def overview(results: Sequence[AuditResult]) -> Figure:
@@ -145,6 +154,71 @@ def bound_against_replays(curve: Mapping[str, NDArray[Any]], claim: float) -> Fi
     axes.set_xlabel("replays")
     axes.set_ylabel("lower bound on ε, nats")
     axes.set_ylim(bottom=0)
+    axes.legend(fontsize=8.5)
+    return figure
+
+
+def roc(curve: Mapping[str, NDArray[Any]], claim: Claim, members: int, others: int) -> Figure:
+    """The attack's ROC curve on logarithmic axes, with the most that the claim lets any attack reach.
+
+    Args:
+        curve: Columns `true_positive_rate` and `false_positive_rate`, one row a threshold.
+        claim: Under the game's relation.
+        members: Trials of world 1.
+        others: Trials of world 0; the axes end where one trial would be.
+    """
+    figure, axes = canvas(4.6, 4.2)
+    ends = 0.5 / max(others, 1), 0.5 / max(members, 1)
+    order = np.lexsort((curve["true_positive_rate"], curve["false_positive_rate"]))
+    alarm = np.maximum(np.append(curve["false_positive_rate"][order], 1.0), ends[0])
+    hit = np.maximum(np.append(curve["true_positive_rate"][order], 1.0), ends[1])
+    axes.step(alarm, hit, where="post", color=MEMBER, label="this attack")
+    line = np.geomspace(ends[0], 1.0, 300)
+    axes.plot(line, line, color="#9aa5b1", linewidth=1, linestyle=":", label="guessing")
+    if math.isfinite(claim.epsilon):
+        most = np.minimum(
+            np.exp(claim.epsilon) * line + claim.delta, 1 - np.exp(-claim.epsilon) * (1 - claim.delta - line)
+        )
+        axes.plot(
+            line,
+            np.clip(most, 0, 1),
+            color=CLAIM,
+            linewidth=1.6,
+            label=f"claimed ε = {claim.epsilon:g}: the most it allows",
+        )
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlim(ends[0], 1)
+    axes.set_ylim(ends[1], 1.05)
+    axes.set_xlabel("false-alarm rate")
+    axes.set_ylabel("hit rate")
+    axes.legend(loc="lower right", fontsize=8.5)
+    return figure
+
+
+def posterior(counts: Mapping[str, int], delta: float, claim: float) -> Figure:
+    """Posterior density of the epsilon an attack with these counts shows, beside the claim.
+
+    Args:
+        counts: tp, fp, tn, fn.
+        delta: In [0, 1).
+        claim: Claimed epsilon, may be inf.
+    """
+    figure, axes = canvas()
+    table = (counts["tp"], counts["fp"], counts["tn"], counts["fn"])
+    reach = np.geomspace(1e-3, 30.0, 400)
+    mass = np.asarray(epsilon_posterior_cdf(reach, *table, delta=delta))
+    end = float(reach[min(int(np.searchsorted(mass, 0.999)), reach.size - 1)])
+    epsilon = np.linspace(0.0, max(end, 1.1 * claim if math.isfinite(claim) else 0.0), 400)
+    density = np.asarray(epsilon_posterior_pdf(epsilon, *table, delta=delta))
+    axes.fill_between(epsilon, density, color=OTHER, alpha=0.2, linewidth=0)
+    axes.plot(epsilon, density, color=OTHER, label="posterior of this attack's ε")
+    if math.isfinite(claim):
+        axes.axvline(claim, color=CLAIM, linewidth=1.6, label=f"claimed ε = {claim:g}")
+    axes.set_xlabel("ε in nats")
+    axes.set_ylabel("density")
+    axes.set_ylim(bottom=0)
+    axes.set_xlim(left=0)
     axes.legend(fontsize=8.5)
     return figure
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpaudit.engine.games.one_run import Design, Draw, Hint, OneRunGame, Stage
+from dpaudit.engine.games.sampling import drawn_classes
 from dpaudit.mechanisms.claim import Relation
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.registry import register
@@ -47,9 +48,7 @@ class LabelInference(OneRunGame):
     def draw(self, stage: Stage, design: Design, rng: np.random.Generator) -> Draw:
         """A fair bit and a proxy label y1 ~ Multinoulli(M'(x)) for each canary; bit True shows the training label."""
         bits = rng.random(len(stage.canaries)) < 0.5
-        drawn = rng.random(len(stage.canaries))
-        labels = (drawn[:, None] >= stage.proxy[:, :-1]).sum(axis=1)
-        return Draw(bits, labels.astype(np.int64))
+        return Draw(bits, drawn_classes(stage.proxy, rng.random(len(stage.canaries))))
 
     def hint(self, stage: Stage, design: Design, draw: Draw) -> Hint:
         """Every canary, with the training label where the bit is True, else with the proxy's."""

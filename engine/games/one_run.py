@@ -229,7 +229,7 @@ class OneRunGame(ABC):
             Unit(
                 PlayHeldOut(
                     self._once(),
-                    setting.attack,
+                    _informed(setting),
                     self._design_seed(setting, 0),
                     setting.seed.child("held-out"),
                     0,
@@ -253,7 +253,7 @@ class OneRunGame(ABC):
             Unit(
                 PlayReplays(
                     self._once(),
-                    setting.attack,
+                    _informed(setting),
                     self._design_seed(setting, training),
                     setting.seed.child("replays"),
                     offset + first,
@@ -310,6 +310,13 @@ class OneRunGame(ABC):
         if not self.has_control() or test is None:
             return None
         return test.take(np.arange(min(count, len(test))))
+
+
+def _informed(setting: Setting) -> Any:
+    """The attack, told which mechanism it attacks if it asks for it."""
+    if hasattr(setting.attack, "knowing"):
+        return setting.attack.knowing(setting.mechanism, setting.parts.target.classes)
+    return setting.attack
 
 
 def _names(parts: Parts, *which: str) -> tuple[str, ...]:

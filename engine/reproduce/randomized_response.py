@@ -11,6 +11,8 @@ import pyarrow.csv as pacsv
 from matplotlib.figure import Figure
 
 from dpaudit.engine import figures
+from dpaudit.engine.attacks.label_inference import LabelInferenceScore
+from dpaudit.engine.attacks.likelihood_ratio import LikelihoodRatio
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.driver import audit
 from dpaudit.engine.games.label_inference import LabelInference
@@ -28,6 +30,12 @@ from dpaudit.registry import register
 CLASSES = (2, 5, 10)
 EPSILONS = (0.1, 1.0, 2.0, 3.0, 4.0, 6.0)
 PROXIES = {"ground truth": TruePosterior(), "logistic regression": ModelProxy()}
+ATTACKS = {"published score": LabelInferenceScore(), "likelihood ratio": LikelihoodRatio()}
+SERIES = (  # attack, proxy, line
+    ("published score", "ground truth", "-"),
+    ("published score", "logistic regression", "--"),
+    ("likelihood ratio", "ground truth", "-"),
+)
 ROWS = 1_000_000
 FRESH = 100_000
 """Rows of fresh data the logistic regression is trained on; the paper does not say how many it took."""
@@ -53,7 +61,7 @@ def _figure(options: Options, *, fraction: float, name: str) -> Made:
     pacsv.write_csv(table, drawn / f"{name}.csv")
     lines = [f"Lower bounds on randomised response, {fraction:.1%} of {ROWS:,} canaries guessed, 100 replays, 95 %:"]
     lines += [
-        f"  k={row['classes']:<3} epsilon={row['epsilon']:<4g} {row['proxy']:<20} "
+        f"  k={row['classes']:<3} epsilon={row['epsilon']:<4g} {row['attack']:<17} {row['proxy']:<20} "
         f"mean {row['mean']:.3f} ± {row['deviation']:.3f}   one bound over all replays {row['median_rule']:.3f}"
         for row in table.to_pylist()
     ]
@@ -68,11 +76,12 @@ def _spec(options: Options, fraction: float, name: str) -> AuditSpec:
             data=GaussianMixture(classes=classes, rows=ROWS + FRESH),
             game=LabelInference(replays=100),
             proxy=PROXIES[proxy],
+            attack=ATTACKS[attack],
             estimator=OneRun(selection=Fixed(fraction)),
             split=partition,
-            name=f"k={classes} epsilon={epsilon:g} {proxy}",
+            name=f"k={classes} epsilon={epsilon:g} {attack}, {proxy}",
         )
-        for classes, epsilon, proxy in itertools.product(CLASSES, EPSILONS, PROXIES)
+        for classes, epsilon, (attack, proxy, _) in itertools.product(CLASSES, EPSILONS, SERIES)
     ]
     run = replace(options.run, keep_scores=False)
     return AuditSpec(tuple(audits), name=f"observational label auditing, {name}", seed=options.seed, run=run)
@@ -80,15 +89,16 @@ def _spec(options: Options, fraction: float, name: str) -> AuditSpec:
 
 def _table(report: Report) -> pa.Table:
     """One row a cell: the paper's mean and deviation of single replays at 95 %, and the one valid bound."""
-    cells = itertools.product(CLASSES, EPSILONS, PROXIES)
+    cells = itertools.product(CLASSES, EPSILONS, SERIES)
     rows = []
-    for (classes, epsilon, proxy), result in zip(cells, report.results, strict=True):
+    for (classes, epsilon, (attack, proxy, _)), result in zip(cells, report.results, strict=True):
         assert result.bound is not None
         single = result.curve["replay_alone"]
         rows.append(
             {
                 "classes": classes,
                 "epsilon": epsilon,
+                "attack": attack,
                 "proxy": proxy,
                 "mean": float(np.mean(single)),
                 "deviation": float(np.std(single, ddof=1)),
@@ -99,25 +109,27 @@ def _table(report: Report) -> pa.Table:
 
 
 def _draw(table: pa.Table, fraction: float) -> Figure:
-    figure, axes = figures.canvas(7.2, 4.2)
+    figure, panels = figures.canvases(len(ATTACKS), width=9.6, height=4.2)
     rows = table.to_pylist()
-    axes.plot([0, max(EPSILONS)], [0, max(EPSILONS)], color=figures.INK, linewidth=1, label="true ε")
-    for classes, colour in zip(CLASSES, (figures.OTHER, figures.MEMBER, figures.CLAIM), strict=True):
-        for proxy, line in zip(PROXIES, ("-", "--"), strict=True):
-            chosen = [row for row in rows if row["classes"] == classes and row["proxy"] == proxy]
-            axes.errorbar(
-                [row["epsilon"] for row in chosen],
-                [row["mean"] for row in chosen],
-                [row["deviation"] for row in chosen],
-                color=colour,
-                linestyle=line,
-                marker="o",
-                markersize=3.5,
-                capsize=2.5,
-                label=f"k = {classes}, {proxy}",
-            )
-    axes.set_xlabel("ε of randomised response, nats")
-    axes.set_ylabel("lower bound on ε, mean ± deviation of 100 replays")
-    axes.set_title(f"{fraction:.1%} of {ROWS:,} canaries guessed", fontsize=10)
-    axes.legend(fontsize=8.5)
+    colours = dict(zip(CLASSES, (figures.OTHER, figures.MEMBER, figures.CLAIM), strict=True))
+    for panel, attack in zip(panels, ATTACKS, strict=True):
+        panel.plot([0, max(EPSILONS)], [0, max(EPSILONS)], color=figures.INK, linewidth=1, label="true ε")
+        for classes, (of, proxy, line) in itertools.product(CLASSES, SERIES):
+            chosen = [row for row in rows if (row["attack"], row["classes"], row["proxy"]) == (attack, classes, proxy)]
+            if of == attack:
+                panel.errorbar(
+                    [row["epsilon"] for row in chosen],
+                    [row["mean"] for row in chosen],
+                    [row["deviation"] for row in chosen],
+                    color=colours[classes],
+                    linestyle=line,
+                    marker="o",
+                    markersize=3.5,
+                    capsize=2.5,
+                    label=f"k = {classes}, {proxy}",
+                )
+        panel.set_xlabel("ε of randomised response, nats")
+        panel.set_title(f"{attack}, {fraction:.1%} of {ROWS:,} canaries guessed", fontsize=10)
+        panel.legend(fontsize=8.5)
+    panels[0].set_ylabel("lower bound on ε, mean ± deviation of 100 replays")
     return figure

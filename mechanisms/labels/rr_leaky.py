@@ -33,6 +33,10 @@ class LeakyRandomizedResponse:
         """(epsilon, 0)-label-DP, which is false."""
         return Claim(self.epsilon)
 
+    def transition(self, classes: int) -> NDArray[np.float64]:
+        """Probability of each released label (columns) given each true one (rows), shape (K, K)."""
+        return RandomizedResponse(LEAK * self.epsilon).transition(classes)
+
     def release(self, labels: NDArray[np.int64], *, classes: int, rng: np.random.Generator) -> NDArray[np.int64]:
         """One label for each label, kept with probability e^(3 eps) / (e^(3 eps) + K - 1); shape (n,) to (n,)."""
         return RandomizedResponse(LEAK * self.epsilon).release(labels, classes=classes, rng=rng)
