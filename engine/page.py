@@ -18,6 +18,7 @@ from dpaudit.engine.report import NOT_SHOWN, AuditResult, Report
 from dpaudit.engine.spec import slug
 from dpaudit.engine.verdict import Verdict, caution
 from dpaudit.estimators.bound import rounded_down, rounded_up
+from dpaudit.estimators.confusion import epsilon_interval
 
 MOST_SCORES_DRAWN = 400_000
 
@@ -30,6 +31,7 @@ def write_page(report: Report, folder: Path) -> None:
             "result": result,
             "figures": _audit_figures(result, folder, drawn),
             "caution": caution(result.bound) if result.bound else "",
+            "intervals": intervals(result),
         }
         for result in report.results
     ]
@@ -85,6 +87,35 @@ def _audit_figures(result: AuditResult, folder: Path, drawn: Path) -> list[dict[
         add("fractions", "Bound against the share of canaries guessed", figure)
     if len(result.curve.get("replay_epsilon", ())) > 1:
         add("replays", "Bound against replays", figures.bound_against_replays(result.curve, claim))
+    counts = confusion(result)
+    if counts and "true_positive_rate" in result.curve and result.bound is not None:
+        members, others = counts["tp"] + counts["fn"], counts["fp"] + counts["tn"]
+        add("roc", "What the attack tells apart", figures.roc(result.curve, result.compared.claim, members, others))
+        figure = figures.posterior(counts, result.bound.delta, claim)
+        add("posterior", "Posterior of ε at the reported threshold", figure)
+    return made
+
+
+def confusion(result: AuditResult) -> dict[str, int]:
+    """Hits, false alarms and so on at the reported threshold; empty when the estimator counts something else."""
+    counts = dict(result.bound.counts) if result.bound else {}
+    wanted = ("tp", "fp", "tn", "fn")
+    return {name: counts[name] for name in wanted} if counts.keys() >= set(wanted) else {}
+
+
+def intervals(result: AuditResult) -> list[tuple[str, float, float]]:
+    """Method, lower and upper end of its two-sided interval at the reported threshold; empty without counts.
+
+    Source: Zanella-Beguelin et al. (2022), Table 2.
+    """
+    counts = confusion(result)
+    if not counts or result.bound is None:
+        return []
+    made = []
+    for method in ("clopper-pearson", "jeffreys", "bayesian"):
+        table = (counts["tp"], counts["fp"], counts["tn"], counts["fn"])
+        found = epsilon_interval(*table, delta=result.bound.delta, confidence=result.bound.confidence, method=method)
+        made.append((method, float(found.lower), float(found.upper)))
     return made
 
 

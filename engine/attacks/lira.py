@@ -76,7 +76,7 @@ def normals(shadows: Shadows, points: NDArray[np.int64], *, members: bool, varia
 
 
 def _residuals(shadows: Shadows, members: bool) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
-    """Mean phi of each point over its models of one world, sum of squared residuals, number of models; shape (points,)."""
+    """Each point's mean phi over its models of one world, sum of squared residuals, and count; shape (points,)."""
     phi, chosen = shadows.phi, shadows.member == members
     counts = chosen.sum(0)
     mean = np.where(chosen, phi, 0.0).sum(0) / np.maximum(counts, 1)
