@@ -60,8 +60,8 @@ def figure_5(options: Options) -> Made:
     table = pa.table({"fpr": fpr, "fnr": fnr, **widths})
     drawn = _written(options, "figure-5", table, _draw_widths(widths))
     lines = [
-        f"The Bayesian {CONFIDENCE:.0%} interval of {SAMPLES_OF_FIGURE_5} samples is narrower by (the paper, on a range "
-        "of rates it does not state: 20 to 32 % than Jeffreys', 36 to 52 % than Clopper-Pearson's)"
+        f"The Bayesian {CONFIDENCE:.0%} interval of {SAMPLES_OF_FIGURE_5} samples is narrower by (the paper, on a "
+        "range of rates it does not state: 20 to 32 % than Jeffreys', 36 to 52 % than Clopper-Pearson's)"
     ]
     for rates in (RATES, LOW_RATES):
         widths = _widths(rates)[2]
