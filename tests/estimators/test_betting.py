@@ -1,0 +1,255 @@
+"""The betting test: a supermartingale by enumeration, its slow twin, false refutations, a planted defect, its power."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import pickle
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import stats
+
+from dpaudit.engine.tally_table import tallies_of, tally_table
+from dpaudit.errors import InputError
+from dpaudit.estimators import _betting_kernels as kernels
+from dpaudit.estimators import betting
+from dpaudit.estimators.betting import Betting, BettingState
+from dpaudit.estimators.bound import Validity
+from dpaudit.estimators.scores import Scores
+from dpaudit.estimators.two_sample import Band, ClopperPearson
+from tests.twins import betting_twin
+
+Floats = NDArray[np.float64]
+TEST = Betting()
+
+
+def pairs_of(ones: Floats, zeros: Floats) -> Scores:
+    """Trials in turn from world 1 and world 0."""
+    score = np.column_stack([ones, zeros]).ravel()
+    return Scores(score, np.arange(score.size) % 2 == 0)
+
+
+def played(ones: Floats, zeros: Floats, test: Betting = TEST) -> BettingState:
+    return test.update(BettingState(), pairs_of(np.asarray(ones, float), np.asarray(zeros, float)))
+
+
+def randomised_response(epsilon: float, pairs: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
+    keep = 1 / (1 + math.exp(-epsilon))
+    one, zero = (np.where(rng.random(pairs) < keep, 1.0, -1.0) for _ in range(2))
+    return one, -zero
+
+
+def raised(law: tuple[float, ...], score: int, to: float) -> tuple[float, ...]:
+    """The law with this score's probability changed, the others in proportion."""
+    return tuple(to if i == score else p * (1 - to) / (1 - law[score]) for i, p in enumerate(law))
+
+
+FALLING, RISING = (0.6, 0.3, 0.1), (0.1, 0.6, 0.3)
+KEEP, CORNER = math.e / (1 + math.e), (math.e + 0.1) / (1 + math.e)
+# Laws of three scores in the two worlds, each on the border of (epsilon, delta)-DP: name, epsilon, delta, laws.
+LAWS = [
+    ("both directions", 1.0, 0.0, (1 - KEEP, 0.0, KEEP), (KEEP, 0.0, 1 - KEEP)),
+    ("high side only", 1.0, 0.0, raised(FALLING, 2, 0.1 * math.e), FALLING),
+    ("low side only", 0.5, 0.0, RISING, raised(RISING, 0, 0.1 * math.exp(0.5))),
+    ("same law", 0.0, 0.0, RISING, RISING),
+    ("delta is all there is", 0.0, 0.2, (0.0, 0.8, 0.2), (0.2, 0.8, 0.0)),
+    ("epsilon and delta, both", 1.0, 0.1, (1 - CORNER, 0.0, CORNER), (CORNER, 0.0, 1 - CORNER)),
+    ("epsilon and delta, one", 1.0, 0.1, raised(FALLING, 2, 0.1 * math.e + 0.1), FALLING),
+]
+
+
+@pytest.mark.parametrize(("epsilon", "delta", "one", "zero"), [law[1:] for law in LAWS], ids=[law[0] for law in LAWS])
+def test_the_wealth_of_a_true_claim_is_a_supermartingale(
+    epsilon: float, delta: float, one: tuple[float, ...], zero: tuple[float, ...]
+) -> None:
+    """Over all 9^3 streams of three pairs: whatever went before, the next pair gains nothing on average."""
+    some = [subset for size in (1, 2) for subset in itertools.combinations(range(3), size)]
+    rates = [(sum(one[i] for i in subset), sum(zero[i] for i in subset)) for subset in some]
+    leaks = [max(p - math.exp(epsilon) * q, q - math.exp(epsilon) * p) for p, q in rates]
+    assert max(leaks) == pytest.approx(delta, abs=1e-12), "the law must be private, and just so"
+    test = Betting(delta=delta)
+    chance = {(i, j): one[i] * zero[j] for i in range(3) for j in range(3) if one[i] * zero[j] > 0}
+
+    def wealth(past: tuple[tuple[int, int], ...]) -> float:
+        ones, zeros = (np.array([pair[side] for pair in past], float) for side in (0, 1))
+        return math.exp(test.log_wealth(played(ones, zeros, test), epsilon)) if past else 1.0
+
+    for length in range(3):
+        for past in itertools.product(chance, repeat=length):
+            mean = sum(share * wealth((*past, pair)) for pair, share in chance.items())
+            assert mean <= wealth(past) * (1 + 1e-12)
+
+
+def test_the_chance_of_ever_exceeding_the_truth_is_exact() -> None:
+    """All 2^12 streams of six pairs of RR(1), at the error at which six pairs can just refute it."""
+    test, keep = Betting(confidence=0.5), 1 / (1 + math.exp(-1.0))
+    error = 0.0
+    for bits in itertools.product([True, False], repeat=12):
+        signs = np.where(bits, 1.0, -1.0)
+        if test.lower(played(signs[:6], -signs[6:], test)) > 1:
+            error += keep ** sum(bits) * (1 - keep) ** (12 - sum(bits))
+    assert 0.05 < error <= 0.5
+
+
+@pytest.mark.parametrize("delta", [0.0, 0.03])
+@pytest.mark.parametrize("digits", [0, 6])
+def test_agrees_with_its_slow_twin(delta: float, digits: int) -> None:
+    """With ties (scores rounded to whole numbers) and without."""
+    rng = np.random.default_rng(5)
+    ones, zeros = rng.normal(1.5, 1, 14).round(digits), rng.normal(0, 1, 14).round(digits)
+    test = Betting(delta=delta)
+    for epsilon in (0.0, 0.7, 2.5):
+        expected = betting_twin.wealth(ones.tolist(), zeros.tolist(), epsilon, delta)
+        assert math.exp(test.log_wealth(played(ones, zeros, test), epsilon)) == pytest.approx(expected, rel=1e-10)
+
+
+def test_a_true_claim_is_refuted_no_more_often_than_stated() -> None:
+    """RR(1), 2,000 streams looked at after each of 150 pairs. False failure < 1e-6: the binomial quantile."""
+    limit = stats.binom.ppf(1 - 1e-6, 2000, 0.05)
+    rng = np.random.default_rng(11)
+    streams = [randomised_response(1.0, 150, rng) for _ in range(2000)]
+    misses = sum(Betting().lower(played(*stream)) > 1 for stream in streams)
+    assert misses <= limit
+    assert misses >= 1, "the test can refute at all"
+    assert sum(refuted_after_peeking(*stream) for stream in streams) > limit
+
+
+def refuted_after_peeking(ones: Floats, zeros: Floats) -> bool:
+    """The planted defect: whether to bet on a pair is decided when it has been seen."""
+    counts = np.zeros((3, 2, 1), np.int64)
+    for one, zero in zip(ones, zeros, strict=True):
+        won = one >= 0 and zero < 0
+        counts[:, 0] += np.array([[won], [False], [won]])
+        wealth = kernels.log_wealth(1.0, 0.0, *counts, betting._STAKES, betting._CAPITAL)
+        if wealth >= math.log(20):
+            return True
+    return False
+
+
+def test_the_claim_with_delta_is_refuted_no_more_often_than_stated() -> None:
+    """(1, 0.05)-DP on its border: with probability delta the world is told. 1,000 streams, false failure < 1e-6."""
+    rng, delta = np.random.default_rng(12), 0.05
+    misses = 0
+    for _ in range(1000):
+        ones, zeros = randomised_response(1.0, 200, rng)
+        ones, zeros = np.where(rng.random(200) < delta, 2.0, ones), np.where(rng.random(200) < delta, -2.0, zeros)
+        misses += Betting(delta=delta).lower(played(ones, zeros, Betting(delta=delta))) > 1
+    assert misses <= stats.binom.ppf(1 - 1e-6, 1000, 0.05)
+
+
+def fixed_size_refutes(estimator: ClopperPearson | Band, epsilon: float, pairs: int) -> bool:
+    """Whether at least 18 of 20 audits of so many pairs refute a claim of 1 against RR(epsilon)."""
+    found = 0
+    for seed in range(20):
+        rows = pairs_of(*randomised_response(epsilon, pairs, np.random.default_rng(seed)))
+        found += estimator.bound([estimator.tally(rows)]).lower > 1
+    return found >= 18
+
+
+@pytest.mark.parametrize("estimator", [ClopperPearson(), Band()], ids=["clopper-pearson", "band"])
+def test_a_leak_is_found_with_a_fifth_of_the_trials_of_a_planned_audit(estimator: ClopperPearson | Band) -> None:
+    """The fixed size is what a claim that is wrong by a factor of two needs: the leak is not known when it is chosen.
+
+    The non-private learner: scores of a well-tuned likelihood-ratio attack, four deviations apart. Median of 20.
+    """
+    planned = next(pairs for pairs in range(20, 400, 5) if fixed_size_refutes(estimator, 2.0, pairs))
+    needed = []
+    for seed in range(20):
+        rng = np.random.default_rng(1000 + seed)
+        path = played(rng.normal(4, 1, 100), rng.normal(0, 1, 100)).rejected
+        needed.append(int(np.flatnonzero(betting._epsilon(path) > 1)[0]) + 1)
+    assert np.median(needed) <= planned / 5
+
+
+def test_one_trial_at_a_time_ends_like_all_at_once() -> None:
+    rng = np.random.default_rng(3)
+    truth = rng.random(300) < 0.5
+    score = rng.normal(size=300) + 2 * truth
+    test = Betting(delta=1e-3)
+    whole = test.update(BettingState(), Scores(score, truth))
+    state, bounds = BettingState(), []
+    for row in range(300):
+        state = test.update(state, Scores(score[[row]], truth[[row]], canary=np.array([row])))
+        bounds.append(test.lower(state))
+        state = pickle.loads(pickle.dumps(state))
+    assert bounds == sorted(bounds)
+    assert bounds[-1] == test.lower(whole) > 1
+    assert np.array_equal(state.rejected, whole.rejected)
+    assert test.log_wealth(state, 0.5) == test.log_wealth(whole, 0.5)
+    assert state.trials == 300
+
+
+def test_tallies_in_any_order_are_one_stream_in_the_order_of_the_trials() -> None:
+    rng = np.random.default_rng(4)
+    truth = rng.random(200) < 0.5
+    rows = Scores(rng.normal(size=200) + 3 * truth, truth)
+    test = Betting()
+    parts = [
+        test.tally(Scores(rows.score[i : i + 20][::-1], truth[i : i + 20][::-1], 0, rows.canary[i : i + 20][::-1]))
+        for i in range(0, 200, 20)
+    ]
+    stored = tallies_of([tally_table(parts[::-1])])
+    assert test.bound(stored) == test.bound([test.tally(rows)])
+    curve = test.curve(stored)
+    assert curve["epsilon_so_far"][-1] == test.bound(stored).lower
+    assert curve["trials"][-1] == 2 * dict(test.bound(stored).counts)["pairs"]
+
+
+def test_replays_combine_by_their_median_at_half_the_error() -> None:
+    rng = np.random.default_rng(6)
+    replays = [
+        Scores(rows.score, rows.truth, replay)
+        for replay in range(3)
+        for rows in [pairs_of(rng.normal(3, 1, 60), rng.normal(0, 1, 60))]
+    ]
+    strict = Betting(confidence=0.975)
+    expected = np.median([strict.lower(strict.update(BettingState(), replay)) for replay in replays])
+    assert Betting().bound(replays).lower == expected
+
+
+def test_leaks_on_either_side_are_found() -> None:
+    """A third of the members stand out, or a third of the non-members do."""
+    rng = np.random.default_rng(7)
+    ones, zeros = rng.normal(0, 1, 300), rng.normal(0, 1, 300)
+    out = rng.random(300) < 0.35
+    high, low = played(np.where(out, 9.0, ones), zeros), played(ones, np.where(out, -9.0, zeros))
+    assert Betting().lower(high) > 2
+    assert Betting().lower(low) > 2
+
+
+def test_infinite_scores_are_scores() -> None:
+    """Failed trainings come as the worst guess, infinitely wrong; a leak that outweighs them is still found."""
+    rng = np.random.default_rng(8)
+    ones, zeros = rng.normal(8, 1, 100), rng.normal(0, 1, 100)
+    ones[5], zeros[9] = -np.inf, np.inf
+    assert 1 < Betting().lower(played(ones, zeros)) < Betting().lower(played(rng.normal(8, 1, 100), np.zeros(100)))
+    endless = played(np.full(30, np.inf), np.full(30, -np.inf))
+    assert Betting().lower(endless) > 1
+
+
+def test_the_bound_comes_close_to_the_truth() -> None:
+    """RR(2), 20,000 pairs: within 0.1 of the truth and not above (which has probability < 0.05; the seed is fixed)."""
+    state = played(*randomised_response(2.0, 20_000, np.random.default_rng(9)))
+    assert 1.9 < Betting().lower(state) <= 2.0
+
+
+def test_a_bound_says_in_what_sense_it_holds() -> None:
+    bound = Betting(delta=1e-5).bound([pairs_of(np.arange(20.0) + 50, np.arange(20.0))])
+    assert bound.validity is Validity.FINITE_SAMPLE
+    assert "anytime-valid" in bound.notes[0]
+    assert dict(bound.counts) == {"trials": 40, "members": 20, "non_members": 20, "pairs": 20, "replays": 1}
+
+
+def test_wrong_input_is_refused() -> None:
+    with pytest.raises(InputError, match=r"delta must be in \[0, 1\), got 1"):
+        Betting(delta=1.0)
+    with pytest.raises(InputError, match=r"confidence must be in \(0, 1\), got 0"):
+        Betting(confidence=0)
+    with pytest.raises(InputError, match="trials with and without the member"):
+        Betting().bound([Scores(np.ones(3), np.ones(3, np.bool_))])
+    with pytest.raises(InputError, match="at least one replay"):
+        Betting().bound([])
+    with pytest.raises(InputError, match="epsilon must be >= 0, got -1"):
+        Betting().log_wealth(BettingState(), -1)

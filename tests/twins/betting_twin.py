@@ -1,0 +1,71 @@
+"""Slow twin of the betting test, written from its docstring: every combination of bets has capital of its own."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+DESIGNS = [(epsilon, margin) for margin in (0.25, 0.75) for epsilon in (0.5, 1.5, 3.0, 5.0)]
+STAKES = {1.0: 0.2, 0.9: 0.2, 0.7: 0.18, 0.5: 0.14, 0.3: 0.1, 0.15: 0.08, 0.07: 0.05, 0.03: 0.03, 0.01: 0.02}
+
+
+def gain(hit: float, alarm: float, epsilon: float) -> float:
+    """(hit + alarm) times the relative entropy of the share of hits to e^epsilon / (1 + e^epsilon)."""
+    if hit <= math.exp(epsilon) * alarm:
+        return hit - math.exp(epsilon) * alarm
+    share, honest = hit / (hit + alarm), 1 / (1 + math.exp(-epsilon))
+    return (hit + alarm) * (share * math.log(share / honest) + (1 - share) * math.log((1 - share) / (1 - honest)))
+
+
+def threshold(ones: Sequence[float], zeros: Sequence[float], epsilon: float, margin: float) -> float | None:
+    """The highest of the best cuts between the pooled scores, those of world 0 raised by the margin."""
+    raised = [zero + margin * (max(zeros) - float(np.median(zeros))) for zero in zeros]
+    pooled = sorted({*ones, *raised}, reverse=True)
+    cuts = [(upper + lower) / 2 for upper, lower in itertools.pairwise(pooled)]
+
+    def value(cut: float) -> float:
+        hits, alarms = (sum(score >= cut for score in scores) for scores in (ones, raised))
+        return gain((hits + 0.5) / (len(ones) + 1), (alarms + 0.5) / (len(ones) + 1), epsilon)
+
+    return max(cuts, key=value, default=None)  # the first of equals: the highest
+
+
+def wealth(ones: Sequence[float], zeros: Sequence[float], epsilon: float, delta: float) -> float:
+    """What 1 has become after all pairs: the mean over (way, stake) of S and (way, stake) of S' of separate wealths."""
+    chooses_at = {1}
+    while max(chooses_at) < len(ones):
+        chooses_at.add(max(chooses_at) + max(1, max(chooses_at) // 10))
+    total = 0.0
+    factor = math.exp(epsilon)
+    high = {design: _in_force(ones, zeros, design, chooses_at) for design in DESIGNS}
+    low = {design: _in_force([-z for z in zeros], [-o for o in ones], design, chooses_at) for design in DESIGNS}
+    for above in high.values():
+        for below in low.values():
+            for a, a_capital in STAKES.items():
+                for b, b_capital in STAKES.items():
+                    one_wealth = 1.0
+                    for one, zero, t, u in zip(ones, zeros, above, below, strict=True):
+                        if t is not None:
+                            one_wealth *= (1 + a / factor * (one >= t)) * (1 - a * (zero >= t))
+                            one_wealth /= (1 + a / factor * delta / 2) ** 2
+                        if u is not None:
+                            one_wealth *= (1 + b / factor * (-zero >= u)) * (1 - b * (-one >= u))
+                            one_wealth /= (1 + b / factor * delta / 2) ** 2
+                    total += a_capital * b_capital * one_wealth / len(DESIGNS) ** 2
+    return total
+
+
+def _in_force(
+    ones: Sequence[float], zeros: Sequence[float], design: tuple[float, float], chooses_at: set[int]
+) -> list[float | None]:
+    """The threshold each pair meets."""
+    current: float | None = None
+    met = []
+    for i in range(len(ones)):
+        if i in chooses_at:
+            current = threshold(ones[:i], zeros[:i], *design)
+        met.append(current)
+    return met
