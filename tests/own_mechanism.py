@@ -21,3 +21,11 @@ class KeepsEverything:
 
     def release(self, labels: NDArray[np.int64], *, classes: int, rng: np.random.Generator) -> NDArray[np.int64]:
         return labels
+
+
+@dataclass(frozen=True)
+class Raises(KeepsEverything):
+    """Has a bug."""
+
+    def release(self, labels: NDArray[np.int64], *, classes: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        raise ZeroDivisionError("a bug in somebody's mechanism")
