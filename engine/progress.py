@@ -48,6 +48,8 @@ class TerminalProgress:
                 self._bar.update(self._task, description=event.detail)
             case EventKind.UNITS_PLANNED:
                 self._total = event.count
+            case EventKind.UNITS_SPARED:
+                self._total -= event.count
             case EventKind.UNIT_CACHED:
                 self._cached += 1
             case EventKind.UNIT_STARTED:
