@@ -40,6 +40,22 @@ PACKAGES = {
     "reproduction": "dpaudit.engine.reproduce",
 }
 
+CORE = (
+    "binomial",
+    "confusion",
+    "one_run",
+    "f_dp",
+    "trade_off",
+    "ratio",
+    "renyi",
+    "advantage",
+    "selection",
+    "replays",
+    "bands",
+    "bound",
+)
+"""The modules of `dpaudit.estimators` whose public functions and types are there to be called by anyone."""
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -89,6 +105,44 @@ def catalogue(kind: str) -> dict[str, Entry]:
         distribution = point.dist.name if point.dist else "another package"
         found.setdefault(point.name, Entry(kind, point.name, f"from {distribution}", distribution, module, attribute))
     return dict(sorted(found.items()))
+
+
+@dataclass(frozen=True)
+class Documented:
+    """A public function or type of the functional core.
+
+    Attributes:
+        module: The module of `dpaudit.estimators` it is in.
+        name: Its name there.
+        summary: First line of the docstring.
+    """
+
+    module: str
+    name: str
+    summary: str
+
+
+def functions() -> list[Documented]:
+    """The functional core, module by module in the order of the source; what is registered is not repeated."""
+    return [
+        Documented(module, node.name, (ast.get_docstring(node) or "").partition("\n")[0])
+        for module in CORE
+        for node in ast.parse(_source(module)).body
+        if isinstance(node, ast.ClassDef | ast.FunctionDef)
+        and not node.name.startswith("_")
+        and not any(_called(decorator) in ("overload", "register") for decorator in node.decorator_list)
+    ]
+
+
+def _source(module: str) -> str:
+    root = _root(PACKAGES["estimator"])
+    assert root is not None
+    return (root / f"{module}.py").read_text(encoding="utf-8")
+
+
+def _called(decorator: ast.expr) -> str:
+    name = decorator.func if isinstance(decorator, ast.Call) else decorator
+    return name.id if isinstance(name, ast.Name) else ""
 
 
 def load(kind: str, name: str) -> Any:

@@ -117,9 +117,9 @@ def plan(spec: Path, seed: int | None) -> None:
 def list_(kind: str | None) -> None:
     """Lists mechanisms, models, games, attacks, proxies, estimators, data sets and reproductions.
 
-    KIND narrows it: `dpaudit list estimators`.
+    KIND narrows it: `dpaudit list estimators`, which shows the functions they are made of as well.
     """
-    from dpaudit.registry import PACKAGES, catalogue, plural
+    from dpaudit.registry import PACKAGES, catalogue, functions, plural
 
     kinds = {plural(name): name for name in PACKAGES}
     if kind is not None and kind not in kinds:
@@ -131,43 +131,63 @@ def list_(kind: str | None) -> None:
                 click.echo(f"  {entry.name:<28} {entry.summary}")
                 if kind is not None:
                     click.echo(f"  {'':<28} [{entry.source}]")
+    if kind == "estimators":
+        click.secho("functions and types (in Python: from dpaudit.estimators.MODULE import NAME)", bold=True)
+        for part in functions():
+            click.echo(f"  {part.module + '.' + part.name:<40} {part.summary}")
 
 
 @main.command()
 @click.argument("scores", type=click.Path(path_type=Path))
 @click.option("--method", help="An estimator (see `dpaudit list estimators`); left out: by the columns.")
-@click.option("--delta", default=0.0, show_default=True, help="The delta the bound is stated at, in [0, 1).")
-@click.option("--confidence", default=0.95, show_default=True, help="Stated confidence, in (0, 1).")
+@click.option("--delta", type=float, help="The delta the bound is stated at, in [0, 1); left out: 0.")
+@click.option("--confidence", type=float, help="Stated confidence, in (0, 1); left out: 0.95.")
+@click.option("--option", "options", multiple=True, metavar="NAME=VALUE", help="A field of the estimator: group=4.")
 @click.option("--selection", help="How the threshold or fraction is chosen: band, grid, split:0.5, fixed:0.01, ...")
 @click.option("--score-column", default="score", show_default=True)
 @click.option("--member-column", default="member", show_default=True)
 def estimate(
     scores: Path,
     method: str | None,
-    delta: float,
-    confidence: float,
+    delta: float | None,
+    confidence: float | None,
+    options: tuple[str, ...],
     selection: str | None,
     score_column: str,
     member_column: str,
 ) -> None:
-    """The bound on epsilon that a file of SCORES (CSV or Parquet) made by any software shows.
+    """What a file of SCORES or counts (CSV or Parquet) made by any software shows.
 
-    Columns `score,member` (member 1 or 0) hold one attack score a row, larger = more likely a member. Columns of
-    counts work too, one bound a row: `tp,fp,tn,fn`, or `guesses,correct,canaries`, or `n1,n0,trials1,trials0`.
+    Columns `score,member` (member 1 or 0) hold one attack score a row, larger = more likely a member; one bound on
+    epsilon comes out. Columns of counts work too, one result a row:
+
+    \b
+      tp,fp,tn,fn             confusion tables             bayesian, clopper-pearson, jeffreys, bayesian-posterior
+      guesses,correct,canaries  one training run           one-run, one-run-f-dp, one-run-theorem-16, one-run-p-value,
+                                                           one-run-replays
+      n1,n0,trials1,trials0   hits in two worlds           ratio, katz-log
+      k1,n1,k2,n2             answers in a set             two-cut
+      c1_A,c1_B,..,c2_A,..    answers of each class        k-cut
+      v1_A,v1_B,..[,v2_A,..]  votes for each class         gnmax (--option sigma=2)
+      bag,prior[,released]    examples in bags             label-advantage (--option mechanism=rr)
+      order,rdp               a guarantee                  rdp-to-epsilon
+      k,n                     an event                     proportion
+      c_A,c_B,..              several events               multinomial
     """
     from dpaudit.engine.estimate import estimate_file
 
-    for bound in estimate_file(
+    for reading in estimate_file(
         scores,
         method=method,
         delta=delta,
         confidence=confidence,
         selection=selection,
+        options=options,
         score_column=score_column,
         member_column=member_column,
     ):
-        click.echo(str(bound))
-        for note in bound.notes:
+        click.echo(str(reading))
+        for note in reading.notes:
             click.echo(f"  {note}")
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import typing
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -12,60 +15,146 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from dpaudit.engine.build import build
-from dpaudit.errors import DataError
-from dpaudit.estimators.bound import Bound
-from dpaudit.estimators.counts import CONFUSION, GUESSES, RATIO, from_counts
+from dpaudit.errors import DataError, InputError, SpecError
+from dpaudit.estimators.counts import (
+    BAGS,
+    CONFUSION,
+    GUARANTEE,
+    GUESSES,
+    K_CUT,
+    MULTINOMIAL,
+    PROPORTION,
+    RATIO,
+    TWO_CUT,
+    VOTES,
+    CountEstimator,
+    Reading,
+    matches,
+    reads,
+)
 from dpaudit.estimators.scores import Scores
+from dpaudit.registry import load
 
 DEFAULT_METHOD, WITH_SELECTION = "band", "clopper-pearson"
 """What reads scores when no method is named: all thresholds at once, or the one that the selection chooses."""
-COUNTS = {CONFUSION: "clopper-pearson", GUESSES: "one-run", RATIO: "ratio"}
-"""Columns of counts, and the method that reads them when none is named."""
+COUNTS = {
+    CONFUSION: "clopper-pearson",
+    GUESSES: "one-run",
+    RATIO: "ratio",
+    TWO_CUT: "two-cut",
+    K_CUT: "k-cut",
+    VOTES: "gnmax",
+    BAGS: "label-advantage",
+    GUARANTEE: "rdp-to-epsilon",
+    PROPORTION: "proportion",
+    MULTINOMIAL: "multinomial",
+}
+"""Columns of counts, and the method that reads them when none is named; the first that fits."""
 
 
 def estimate_file(
     path: Path,
     *,
     method: str | None = None,
-    delta: float = 0.0,
-    confidence: float = 0.95,
+    delta: float | None = None,
+    confidence: float | None = None,
     selection: str | None = None,
+    options: Sequence[str] = (),
     score_column: str = "score",
     member_column: str = "member",
-) -> list[Bound]:
-    """The bounds a CSV or Parquet file shows.
+) -> Sequence[Reading]:
+    """What a CSV or Parquet file shows.
 
     Args:
-        path: Scores with the truth beside them, one row each; or counts, one bound a row.
+        path: Scores with the truth beside them, one row each; or counts.
         method: A registered estimator. Left out: "band" for scores ("clopper-pearson" with another selection), the
             natural one for counts.
-        delta: In [0, 1).
-        confidence: In (0, 1).
+        delta: In [0, 1); the estimator's own default when left out, which is 0.
+        confidence: In (0, 1); the estimator's own default when left out, which is 0.95.
         selection: How the threshold or guess fraction is chosen; the estimator's own default when left out.
+        options: Further fields of the estimator, each as "name=value"; several values are split by commas.
         score_column: Name of the score's column.
         member_column: Name of the truth's column, values 0 and 1 or false and true.
-    Returns: One bound for scores (rows that carry a `replay` column are combined over replays), one a row for counts.
-    Raises: DataError for a file that does not fit, InputError for an argument out of range.
+    Returns: One bound for scores (rows that carry a `replay` column are combined over replays); for counts what the
+        estimator reads, mostly one a row.
+    Raises: DataError for a file that does not fit, SpecError for a method or option that does not, InputError for an
+        argument out of range.
     """
     table = _read(path)
     if not table.num_rows:
         raise DataError(f"{path} must hold at least one row below its header, got none")
-    for needed, natural in COUNTS.items():
-        if set(needed) <= set(table.column_names):
-            columns = {name: _integers(path, table, name) for name in needed}
-            return from_counts(method or natural, columns, delta=delta, confidence=confidence)
-    missing = [name for name in (score_column, member_column) if name not in table.column_names]
-    if missing:
-        counts = ", or ".join(",".join(columns) for columns in COUNTS)
+    name = method or _natural(table.column_names, selection)
+    stated = {"delta": delta, "confidence": confidence, "selection": selection}
+    at = f"--method {name}"
+    fields = {field: value for field, value in stated.items() if value is not None} | _options(name, options, at)
+    estimator = build("estimator", {"name": name, **fields}, at=at)
+    if _reads_counts(estimator, table.column_names):
+        if selection:
+            raise SpecError(f"--selection must be left out for counts, which were chosen already, got {selection!r}")
+        try:
+            return cast(CountEstimator, estimator).read(_columns(path, table, estimator))
+        except InputError as err:
+            raise DataError(f"{path}: {err}") from err
+    missing = [column for column in (score_column, member_column) if column not in table.column_names]
+    if missing or not hasattr(estimator, "tally"):
         raise DataError(
-            f"{path} must have the columns {score_column},{member_column} (or counts: {counts}), "
-            f"got {','.join(table.column_names)}; name yours with --score-column and --member-column"
+            _unfit(path, table.column_names, None if method is None else estimator, score_column, member_column)
         )
-    natural = WITH_SELECTION if selection and not selection.startswith("band") else DEFAULT_METHOD
-    fields = {"name": method or natural} | ({"selection": selection} if selection else {})
-    estimator = build("estimator", fields, at="--method", defaults={"delta": delta, "confidence": confidence})
     tallies = [estimator.tally(scores) for scores in _replays(path, table, score_column, member_column)]
     return [estimator.bound(tallies)]
+
+
+def _natural(names: Sequence[str], selection: str | None) -> str:
+    fitting = [method for needed, method in COUNTS.items() if reads(needed, names)]
+    if fitting:
+        return fitting[0]
+    return WITH_SELECTION if selection and not selection.startswith("band") else DEFAULT_METHOD
+
+
+def _options(method: str, options: Sequence[str], at: str) -> dict[str, object]:
+    """The fields that "name=value" words give; a field that holds several values takes them split by commas."""
+    if not options:
+        return {}
+    hints = typing.get_type_hints(load("estimator", method))
+    fields: dict[str, object] = {}
+    for option in options:
+        field, equals, value = option.partition("=")
+        if not equals or not field:
+            raise SpecError(f"--option must be NAME=VALUE, got {option!r}")
+        several = typing.get_origin(hints.get(field)) is tuple
+        fields[field] = tuple(value.split(",")) if several else value
+    return fields
+
+
+def _reads_counts(estimator: object, names: Sequence[str]) -> bool:
+    return hasattr(estimator, "read") and reads(cast(CountEstimator, estimator).columns, names)
+
+
+def _columns(path: Path, table: pa.Table, estimator: Any) -> dict[str, NDArray[Any]]:
+    """The columns that an estimator of counts reads; names of queries may be words, all others are numbers."""
+    wanted = (*estimator.columns, *estimator.optional_columns)
+    return {
+        name: table.column(name).to_numpy() if name == "query" else _numbers(path, table, name)
+        for name in table.column_names
+        if any(matches(pattern, name) for pattern in wanted)
+    }
+
+
+def _unfit(path: Path, names: Sequence[str], estimator: Any, score: str, member: str) -> str:
+    """What the table should have had, for one estimator or (None) for any."""
+    scores, counts = f"{score},{member}", getattr(estimator, "columns", ())
+    if estimator is None:
+        needed = f"{scores} (or counts: {', or '.join(','.join(columns) for columns in COUNTS)})"
+    elif not hasattr(estimator, "tally"):
+        needed = f"{','.join(counts)} for {estimator.registered_name}"
+    else:
+        needed = f"{scores}" + (f" (or counts: {','.join(counts)})" if counts else "")
+    rename = (
+        ""
+        if estimator is not None and not hasattr(estimator, "tally")
+        else ("; name yours with --score-column and --member-column")
+    )
+    return f"{path} must have the columns {needed}, got {','.join(names)}{rename}"
 
 
 def _replays(path: Path, table: pa.Table, score_column: str, member_column: str) -> list[Scores]:

@@ -1,136 +1,233 @@
-"""Counts in, bounds out: for tables that other software made, one bound for each row.
+"""Tables of counts in, readings out: what the estimators that read counts share.
 
-Nothing was chosen here: each row's threshold or number of guesses must have been fixed beforehand. The best of several
-rows is a choice, and needs a correction.
+An estimator of counts names the columns it needs and reads all rows of a table at once. Nothing is chosen here: each
+row's threshold, set of answers or number of guesses must have been fixed beforehand. The best of several rows is a
+choice, and needs a correction.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.errors import InputError, require
-from dpaudit.estimators.bound import Bound, Validity
-from dpaudit.estimators.confusion import epsilon_interval
-from dpaudit.estimators.f_dp import f_dp_epsilon
-from dpaudit.estimators.one_run import one_run_epsilon
-from dpaudit.estimators.ratio import ratio_epsilon
+from dpaudit.estimators.bound import Bound, Validity, rounded_down, rounded_up
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Table = Mapping[str, NDArray[Any] | Sequence[Any]]
+"""Columns of one length by name; columns that an estimator does not read are ignored."""
 
 CONFUSION = ("tp", "fp", "tn", "fn")
 GUESSES = ("guesses", "correct", "canaries")
 RATIO = ("n1", "n0", "trials1", "trials0")
+TWO_CUT = ("k1", "n1", "k2", "n2")
+K_CUT = ("c1_*", "c2_*")
+VOTES = ("v1_*",)
+BAGS = ("bag", "prior")
+PROPORTION = ("k", "n")
+MULTINOMIAL = ("c_*",)
+GUARANTEE = ("order", "rdp")
+"""Names that the columns of tables go by; "c1_*" stands for one column a class: c1_cat, c1_dog, ..."""
+
+
+class Reading(Protocol):
+    """What one row, or a table as a whole, shows; `str` prints it."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences a reader must see beside it."""
+        ...
+
+
+class CountEstimator(Protocol):
+    """From a table of counts to readings (registered as "estimator"; some of them read scores as well)."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns it needs, a "*" at the end standing for one column a class."""
+        ...
+
+    @property
+    def optional_columns(self) -> tuple[str, ...]:
+        """The columns it reads where the table has them."""
+        ...
+
+    def read(self, table: Table) -> Sequence[Reading]:
+        """What the rows show, in their order.
+
+        Raises: InputError for missing or unequal columns, no rows, or counts out of range.
+        """
+        ...
 
 
 @dataclass(frozen=True)
-class _Face:
-    """What a method reads, and in what sense its bound holds."""
+class Column:
+    """One printed column of a `Finding`; bounds are rounded to the side on which they hold as printed.
 
-    columns: tuple[str, ...]
-    validity: Validity
-
-
-FACES: Mapping[str, _Face] = {
-    "clopper-pearson": _Face(CONFUSION, Validity.FINITE_SAMPLE),
-    "jeffreys": _Face(CONFUSION, Validity.ASYMPTOTIC),
-    "bayesian": _Face(CONFUSION, Validity.CREDIBLE),
-    "one-run": _Face(GUESSES, Validity.FINITE_SAMPLE),
-    "one-run-theorem-16": _Face(GUESSES, Validity.FINITE_SAMPLE),
-    "one-run-f-dp": _Face(GUESSES, Validity.CONDITIONAL_ON_FAMILY),
-    "ratio": _Face(RATIO, Validity.FINITE_SAMPLE),
-    "katz-log": _Face(RATIO, Validity.ASYMPTOTIC),
-}
-"""The methods that read counts, by name."""
-
-
-def from_counts(
-    method: str, columns: Mapping[str, NDArray[Any] | Sequence[int]], *, delta: float, confidence: float
-) -> list[Bound]:
-    """One bound for each row of a table of counts.
-
-    Args:
-        method: A key of `FACES`.
-        columns: Integer columns of one length, at least one row; more columns than the method reads are ignored:
-            "tp", "fp", "tn", "fn" for the confusion methods (both ends of a two-sided interval are returned),
-            "guesses", "correct", "canaries" for the one-run methods, and "n1", "n0", "trials1", "trials0" (hits of an
-            event, and runs, in each of two worlds) for the ratio methods.
-        delta: In [0, 1).
-        confidence: In (0, 1), of each row by itself.
-    Raises: InputError for an unknown method, missing or unequal columns, or counts out of range.
+    Attributes:
+        name: Its heading.
+        values: Words, or numbers, which are printed with six decimals (rounded) or six digits (nearest).
+        rounding: The direction in which numbers are rounded.
     """
-    require(method in FACES, f"a method for counts must be one of {', '.join(FACES)}", method=method)
-    face = FACES[method]
-    table = _table(method, face.columns, columns)
-    lower, upper = _limits(method, table, delta, confidence)
-    return [
-        Bound(
-            lower=float(lower[row]),
-            upper=None if upper is None else float(upper[row]),
-            delta=delta,
-            confidence=confidence,
-            method=f"{method} (gaussian)" if method == "one-run-f-dp" else method,
-            validity=face.validity,
-            counts=tuple((name, int(table[name][row])) for name in face.columns),
-        )
-        for row in range(lower.size)
-    ]
+
+    name: str
+    values: tuple[float | str, ...]
+    rounding: Literal["down", "up", "nearest"] = "nearest"
+
+    def cells(self) -> list[str]:
+        """The heading and the values as they are printed."""
+        return [self.name, *(self._cell(value) for value in self.values)]
+
+    def _cell(self, value: float | str) -> str:
+        if isinstance(value, str):
+            return value
+        if self.rounding == "nearest":
+            return f"{value:.6g}"
+        return (rounded_down if self.rounding == "down" else rounded_up)(value, 6)
 
 
-def _table(method: str, names: Sequence[str], columns: Mapping[str, NDArray[Any] | Sequence[int]]) -> dict[str, Ints]:
-    missing = [name for name in names if name not in columns]
-    require(not missing, f"method {method} needs the columns {', '.join(names)}", columns=", ".join(columns))
-    table = {name: np.asarray(columns[name]) for name in names}
-    shapes = {column.shape for column in table.values()}
+@dataclass(frozen=True)
+class Finding:
+    """Something read off counts that is no bound on epsilon: intervals, divergences, advantages.
+
+    Attributes:
+        title: What it is, at which confidence and in what sense that holds.
+        columns: Equally long columns.
+        notes: Sentences a reader must see beside it.
+    """
+
+    title: str
+    columns: tuple[Column, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        widths = [max(map(len, column.cells())) for column in self.columns]
+        rows = zip(*(column.cells() for column in self.columns), strict=True)
+        lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+        return "\n  ".join([self.title, *lines])
+
+    def column(self, name: str) -> tuple[float | str, ...]:
+        """The values of the column called `name`."""
+        return {column.name: column.values for column in self.columns}[name]
+
+
+def reads(patterns: Iterable[str], names: Iterable[str]) -> bool:
+    """Whether a table with columns of these names has all that an estimator needs."""
+    names = list(names)
+    return all(any(matches(pattern, name) for name in names) for pattern in patterns)
+
+
+def matches(pattern: str, name: str) -> bool:
+    """Whether a column of this name is meant; a "*" ends the pattern or is not in it."""
+    return name.startswith(pattern[:-1]) and len(name) >= len(pattern) if pattern.endswith("*") else name == pattern
+
+
+def whole(table: Table, names: Sequence[str]) -> dict[str, Ints]:
+    """Columns of counts, each of shape (rows,), at least one row.
+
+    Raises: InputError for missing or unequal columns, and for values that are not whole or below 0.
+    """
+    return {name: _whole(name, column) for name, column in reals(table, names).items()}
+
+
+def reals(table: Table, names: Sequence[str]) -> dict[str, Floats]:
+    """Columns of finite numbers, each of shape (rows,), at least one row.
+
+    Raises: InputError for missing or unequal columns, and for values that are no finite numbers.
+    """
+    missing = [name for name in names if name not in table]
     require(
-        len(shapes) == 1 and len(next(iter(shapes))) == 1 and next(iter(shapes))[0] > 0,
+        not missing, f"the table must have the columns {', '.join(names)}", columns=", ".join(table), do="name them so"
+    )
+    columns = {name: _numbers(name, table[name]) for name in names}
+    shapes = {column.shape for column in columns.values()}
+    require(
+        len(shapes) == 1 and all(len(shape) == 1 and shape[0] > 0 for shape in shapes),
         "columns of counts must have one length, of at least one row",
         shapes=sorted(shapes),
     )
-    return {name: _whole(name, column) for name, column in table.items()}
+    return columns
 
 
-def _whole(name: str, column: NDArray[Any]) -> Ints:
+def classes(table: Table, prefix: str) -> tuple[str, ...]:
+    """What follows the prefix in the names of the table's columns, in their order: the classes."""
+    found = tuple(name.removeprefix(prefix) for name in table if matches(f"{prefix}*", name))
+    require(
+        len(found) >= 2,
+        f"the table must have a column {prefix}NAME for each class, at least two",
+        columns=", ".join(table),
+    )
+    return found
+
+
+def same_classes(table: Table, first: str, second: str) -> tuple[str, ...]:
+    """The classes that the columns of two prefixes have in common: all of them."""
+    named = classes(table, first)
+    require(
+        set(named) == set(classes(table, second)),
+        f"the columns {first}* and {second}* must name the same classes",
+        first=", ".join(named),
+        second=", ".join(classes(table, second)),
+    )
+    return named
+
+
+def per_class(table: Table, prefix: str, named: Sequence[str]) -> Ints:
+    """The counts of all classes, shape (rows, classes)."""
+    return np.stack(list(whole(table, [prefix + name for name in named]).values()), axis=1)
+
+
+def bound_rows(
+    lower: Any,
+    upper: Any,
+    counts: Mapping[str, Ints],
+    *,
+    delta: float,
+    confidence: float,
+    method: str,
+    validity: Validity,
+    notes: Sequence[tuple[str, ...]] | None = None,
+) -> list[Bound]:
+    """One `Bound` a row from arrays of shape (rows,); `upper` may be None."""
+    low = np.asarray(lower, dtype=np.float64)
+    high = None if upper is None else np.asarray(upper, dtype=np.float64)
+    return [
+        Bound(
+            lower=float(low[row]),
+            upper=None if high is None else float(high[row]),
+            delta=delta,
+            confidence=confidence,
+            method=method,
+            validity=validity,
+            counts=tuple((name, int(column[row])) for name, column in counts.items()),
+            notes=notes[row] if notes else (),
+        )
+        for row in range(low.size)
+    ]
+
+
+def _numbers(name: str, column: NDArray[Any] | Sequence[Any]) -> Floats:
     try:
-        numbers = column.astype(np.float64)
+        numbers = np.asarray(column).astype(np.float64)
     except (TypeError, ValueError) as err:
-        raise InputError(f"column {name} must hold whole numbers, got {column.dtype}") from err
-    bad = ~(np.isfinite(numbers) & (numbers == np.rint(numbers)) & (numbers >= 0))
-    require(not bool(bad.any()), f"column {name} must hold whole numbers >= 0", first=_first(numbers, bad))
+        raise InputError(f"column {name} must hold numbers, got {np.asarray(column).dtype}") from err
+    _refuse(~np.isfinite(numbers), f"column {name} must hold finite numbers", numbers)
+    return numbers
+
+
+def _whole(name: str, numbers: Floats) -> Ints:
+    must = f"column {name} must hold whole numbers >= 0"
+    _refuse((numbers != np.rint(numbers)) | (numbers < 0), must, numbers)
+    _refuse(numbers > 2**53, f"column {name} must hold counts <= 2**53", numbers)
     return numbers.astype(np.int64)
 
 
-def _first(numbers: Floats, bad: NDArray[np.bool_]) -> float | None:
-    return float(numbers[bad][0]) if bool(bad.any()) else None
-
-
-def _limits(method: str, table: dict[str, Ints], delta: float, confidence: float) -> tuple[Floats, Floats | None]:
-    if method in ("ratio", "katz-log"):
-        exact = "clopper-pearson" if method == "ratio" else method
-        hits = (table[name] for name in RATIO)
-        return np.asarray(ratio_epsilon(*hits, delta=delta, confidence=confidence, method=exact)), None
-    if FACES[method].columns == CONFUSION:
-        cells = (table[name] for name in CONFUSION)
-        interval = epsilon_interval(*cells, delta=delta, confidence=confidence, method=method)
-        return np.asarray(interval.lower), np.asarray(interval.upper)
-    guesses, correct, canaries = (table[name] for name in GUESSES)
-    if method == "one-run-f-dp":
-        require(
-            delta > 0, "the Gaussian family has no finite epsilon at delta = 0", do="state a delta > 0", delta=delta
-        )
-        epsilons = f_dp_epsilon(guesses, correct, canaries=canaries, delta=delta, confidence=confidence)
-        return np.asarray(epsilons), None
-    bounds = one_run_epsilon(
-        guesses,
-        correct,
-        canaries=canaries,
-        delta=delta,
-        confidence=confidence,
-        method="theorem-16" if method == "one-run-theorem-16" else "auto",
-    )
-    return np.asarray(bounds), None
+def _refuse(bad: NDArray[np.bool_], must: str, numbers: Floats) -> None:
+    if bad.any():
+        row = int(np.flatnonzero(bad)[0])
+        require(False, must, given=float(numbers.flat[row]), do=f"see row {row + 1}")

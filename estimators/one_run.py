@@ -207,6 +207,7 @@ def _method(method: str, delta: Floats, ratio: Floats) -> str:
 
 
 def together(*arrays: NDArray[Any]) -> tuple[NDArray[Any], ...]:
+    """The arrays, broadcast to one shape; refuses those that do not fit."""
     try:
         return tuple(np.broadcast_arrays(*arrays))
     except ValueError:

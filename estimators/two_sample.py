@@ -22,7 +22,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,9 +30,12 @@ from scipy import special
 
 from dpaudit.errors import require
 from dpaudit.estimators.bands import WEIGHTS, upper_rates_at
+from dpaudit.estimators.binomial import katz_log
 from dpaudit.estimators.bound import Bound, Validity
 from dpaudit.estimators.confusion import best_epsilon, epsilon_interval
-from dpaudit.estimators.ratio import ratio_epsilon
+from dpaudit.estimators.counts import CONFUSION, RATIO, Table, bound_rows, whole
+from dpaudit.estimators.ratio import detectable_ceiling, ratio_epsilon
+from dpaudit.estimators.ratio_counts import Directions, in_words, require_group
 from dpaudit.estimators.replays import median_rule, per_replay_confidence
 from dpaudit.estimators.scores import Scores
 from dpaudit.estimators.selection import (
@@ -255,7 +258,26 @@ class Band(TwoSampleEstimator):
 
 @dataclass(frozen=True)
 class _Confusion(TwoSampleEstimator):
-    """The estimators that read one confusion table a threshold."""
+    """The estimators that read one confusion table a threshold, or tables of confusion counts."""
+
+    columns: ClassVar[tuple[str, ...]] = CONFUSION
+    optional_columns: ClassVar[tuple[str, ...]] = ()
+
+    def read(self, table: Table) -> Sequence[Bound]:
+        """A two-sided interval for each row of counts, whose threshold was fixed beforehand."""
+        counts = whole(table, CONFUSION)
+        interval = epsilon_interval(
+            *counts.values(), delta=self.delta, confidence=self.confidence, method=self._method()
+        )
+        return bound_rows(
+            interval.lower,
+            interval.upper,
+            counts,
+            delta=self.delta,
+            confidence=self.confidence,
+            method=self._method(),
+            validity=self.validity(),
+        )
 
     def epsilon(self, tally: TwoSampleTally, error: float) -> Floats:
         tp, fp = tally.true_positives, tally.false_positives
@@ -314,23 +336,80 @@ class Bayesian(_Confusion):
 @register("estimator", "katz-log", source="Katz et al. (1978)")
 @dataclass(frozen=True)
 class KatzLog(TwoSampleEstimator):
-    """Two-sample scores, normal limits for the logarithm of the rates' ratio, best of all directions."""
+    """Two-sample scores or hits n1, n0: normal limits for the logarithm of the rates' ratio.
+
+    Attributes:
+        group: Records in which the data sets of the two worlds differ, >= 1; epsilon is for one record.
+        directions: "best" of both ratios of the set and of its complement, or "one": world 1 over world 0.
+    """
+
+    columns: ClassVar[tuple[str, ...]] = RATIO
+    optional_columns: ClassVar[tuple[str, ...]] = ()
+
+    group: int = 1
+    directions: Directions = "best"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_group(self.group, self.directions)
+
+    def _method(self) -> str:
+        return super()._method() + in_words(self.group, self.directions)
 
     def validity(self) -> Validity:
         return Validity.ASYMPTOTIC
 
     def epsilon(self, tally: TwoSampleTally, error: float) -> Floats:
-        bounds = ratio_epsilon(
+        return self._epsilon(
             tally.true_positives,
             tally.false_positives,
-            tally.members,
-            tally.non_members,
+            np.asarray(tally.members),
+            np.asarray(tally.non_members),
+            error,
+        )
+
+    def read(self, table: Table) -> Sequence[Bound]:
+        """One bound a row, with the interval of ln(p1 / p0) beside it and what so many runs can show at most."""
+        counts = whole(table, RATIO)
+        n1, n0, trials1, trials0 = counts.values()
+        bounds = self._epsilon(n1, n0, trials1, trials0, 1 - self.confidence)
+        ratio = katz_log(n1, trials1, n0, trials0, confidence=self.confidence)
+        lower, upper = np.asarray(ratio.lower), np.asarray(ratio.upper)
+        notes = [
+            (f"ln(p1/p0) in [{lower[row]:.6f}, {upper[row]:.6f}]", *self._ceiling(int(trials1[row]), int(trials0[row])))
+            for row in range(n1.size)
+        ]
+        return bound_rows(
+            bounds,
+            None,
+            counts,
+            delta=self.delta,
+            confidence=self.confidence,
+            method=self._method(),
+            validity=self.validity(),
+            notes=notes,
+        )
+
+    def _epsilon(self, n1: Ints, n0: Ints, trials1: Ints, trials0: Ints, error: float) -> Floats:
+        bounds = ratio_epsilon(
+            n1,
+            n0,
+            trials1,
+            trials0,
             delta=self.delta,
             confidence=1 - error,
+            group=self.group,
             method="katz-log",
-            directions="best",
+            directions=self.directions,
         )
         return np.asarray(bounds, dtype=np.float64)
+
+    def _ceiling(self, trials1: int, trials0: int) -> tuple[str, ...]:
+        if self.delta or trials1 != trials0:
+            return ()
+        error = (1 - self.confidence) / (1 if self.directions == "one" else 2)
+        most = detectable_ceiling(trials1, confidence=1 - error)
+        return (f"{trials1} runs a world can show at most {float(most) / self.group:.6f}",)
 
 
 def epsilon_of_rates(alarm: Floats, miss: Floats, delta: float) -> Floats:
