@@ -1,0 +1,245 @@
+"""Attacks on challenge points: against slow twins, at extreme confidences, on toys whose answer is known."""
+
+from __future__ import annotations
+
+import math
+import statistics
+
+import numpy as np
+import pytest
+from mpmath import mp, mpf
+from numpy.typing import NDArray
+from scipy.stats import norm
+
+from dpaudit.engine.attacks.challenge import ChallengeView
+from dpaudit.engine.attacks.gradient_dot import GradientDot
+from dpaudit.engine.attacks.lira import LiraOffline, LiraOnline
+from dpaudit.engine.attacks.loss import DifficultyCalibration, LossThreshold
+from dpaudit.engine.attacks.rmia import CANDIDATES, Rmia, offline_marginal, tuned_a
+from dpaudit.engine.games.confidence import (
+    QUERIES,
+    log_probability,
+    phi_of_logits,
+    phi_of_probabilities,
+    probability,
+    queries_of,
+)
+from dpaudit.engine.games.shadows import Shadows
+from dpaudit.errors import InputError
+
+
+def made_up(seed: int = 0, models: int = 20, points: int = 7, queries: int = 3, trials: int = 11) -> ChallengeView:
+    """Shadows that are surer of what they were trained on, with means that differ a lot from point to point."""
+    rng = np.random.default_rng(seed)
+    member = np.zeros((models, points), np.bool_)
+    for pair in range(models // 2):
+        member[2 * pair] = rng.random(points) < 0.5
+        member[2 * pair + 1] = ~member[2 * pair]
+    difficulty = rng.normal(0, 5, points)
+    confidence = difficulty + 2 * member[:, None] + rng.normal(0, 1, (models, queries, points))
+    challenge = rng.integers(0, 3, trials)
+    return ChallengeView(
+        target=(difficulty[challenge][:, None] + rng.normal(1, 1.5, (trials, queries))).astype(np.float32),
+        point=challenge,
+        population=rng.normal(0, 3, (trials, 3)).astype(np.float32),
+        population_points=np.array([4, 5, 6]),
+        shadows=Shadows(confidence.astype(np.float32), member),
+        products=np.stack([np.arange(trials), -np.arange(trials)], 1).astype(np.float64),
+    )
+
+
+def phis(view: ChallengeView, point: int, member: bool) -> list[float]:
+    """A point's mean confidences over the shadow models of one world, one by one."""
+    assert view.shadows is not None
+    return [
+        statistics.fmean(map(float, view.shadows.confidence[model, :, point]))
+        for model in range(len(view.shadows.member))
+        if view.shadows.member[model, point] == member
+    ]
+
+
+def deviation(view: ChallengeView, point: int, member: bool, variance: str) -> float:
+    if variance == "per-point":
+        return statistics.stdev(phis(view, point, member))
+    assert view.shadows is not None
+    squares, freedom = 0.0, 0
+    for other in range(view.shadows.member.shape[1]):
+        own = phis(view, other, member)
+        squares += sum((phi - statistics.fmean(own)) ** 2 for phi in own)
+        freedom += len(own) - 1
+    return math.sqrt(squares / freedom)
+
+
+@pytest.mark.parametrize("variance", ["fixed", "per-point"])
+def test_lira_is_its_slow_twin(variance: str) -> None:
+    view = made_up()
+    online = LiraOnline(variance).score_trials(view)  # type: ignore[arg-type]
+    offline = LiraOffline(variance).score_trials(view)  # type: ignore[arg-type]
+    for trial, point in enumerate(view.point):
+        phi = statistics.fmean(map(float, view.target[trial]))
+        laws = [
+            norm(statistics.fmean(phis(view, point, world)), deviation(view, point, world, variance))
+            for world in (True, False)
+        ]
+        assert online[trial] == pytest.approx(laws[0].logpdf(phi) - laws[1].logpdf(phi), rel=1e-9, abs=1e-9)
+        assert norm.cdf(offline[trial]) == pytest.approx(laws[1].cdf(phi), rel=1e-9)
+
+
+def test_a_fixed_variance_leaves_out_the_spread_between_points() -> None:
+    """Points differ by 5, models of one point by 1 / sqrt(3): raw scores would give 5. The band: 5 deviations."""
+    view = made_up(models=200, points=40)
+    assert view.shadows is not None
+    found = deviation(view, 0, False, "fixed")
+    freedom = int((~view.shadows.member).sum()) - 40
+    assert abs(found * math.sqrt(3) - 1) < 5 / math.sqrt(2 * freedom)
+    z = LiraOffline().score_trials(view)
+    centre = np.array([statistics.fmean(phis(view, point, False)) for point in view.point])
+    np.testing.assert_allclose((view.phi - centre) / z, found, rtol=1e-9)
+
+
+def test_offline_lira_gives_low_scores_to_unusually_low_confidence() -> None:
+    view = made_up()
+    lower, usual, higher = (
+        LiraOffline().score_trials(ChallengeView(*(view.target + by, *list(vars(view).values())[1:])))
+        for by in (np.float32(-30), np.float32(0), np.float32(30))
+    )
+    assert (lower < usual).all()
+    assert (usual < higher).all()
+    assert (lower < -10).all()
+    assert np.unique(lower).size == np.unique(usual).size, "no ties far out"
+
+
+def test_rmia_is_exact_where_the_ratios_are_known() -> None:
+    """Marginals 0.25 by making; target 0.5 at the challenge, ratio 2, against ratios 1, 1.6, 2 and 3 of four points."""
+    p = np.array([0.3, 0.3, 0.3, 0.3, 0.3])
+    q = np.array([0.2, 0.2, 0.2, 0.2, 0.2])
+    member = np.array([[True] * 5, [False] * 5])
+    at = np.array([0.5, 0.25, 0.4, 0.5, 0.75])
+    logit = lambda x: np.log(x / (1 - x))  # noqa: E731
+    # Float64 confidences: a ratio of exactly 2 must not be decided by float32 rounding.
+    shadows = Shadows(logit(np.stack([p, q]))[:, None], member)
+    view = ChallengeView(
+        logit(at[:1])[None], np.array([0]), logit(at[1:])[None], np.arange(1, 5), shadows, np.zeros((1, 0))
+    )
+    assert Rmia(gamma=1.0).score_trials(view).tolist() == [0.5], "strict: the equal one is not beaten"
+    assert Rmia(gamma=1.5).score_trials(view).tolist() == [0.25]
+    assert Rmia(gamma=0.5).score_trials(view).tolist() == [1.0]
+    # Offline p = ((1 + a) 0.2 + 1 - a) / 2 for all points alike: the same ratios, the same shares.
+    assert Rmia(gamma=1.0, offline=True, a=0.3).score_trials(view).tolist() == [0.5]
+    np.testing.assert_allclose(offline_marginal(shadows, 0.3), ((1 + 0.3) * 0.2 + 0.7) / 2)
+
+
+@pytest.mark.parametrize("offline", [False, True])
+def test_rmia_is_its_slow_twin(offline: bool) -> None:
+    view = made_up()
+    attack = Rmia(gamma=1.3, offline=offline, a=0.4)
+    shadows = view.shadows
+    assert shadows is not None
+
+    def sure(phi: float) -> float:
+        return 1 / (1 + math.exp(-phi))
+
+    def marginal(point: int) -> float:
+        worlds: dict[bool, list[float]] = {True: [], False: []}
+        for model in range(len(shadows.member)):
+            worlds[bool(shadows.member[model, point])].append(sure(float(shadows.confidence[model, 0, point])))
+        out = statistics.fmean(worlds[False])
+        return ((1 + 0.4) * out + 1 - 0.4) / 2 if offline else (statistics.fmean(worlds[True]) + out) / 2
+
+    for trial, score in enumerate(attack.score_trials(view)):
+        ratio = sure(float(view.target[trial, 0])) / marginal(int(view.point[trial]))
+        others = [sure(float(view.population[trial, i])) / marginal(point) for i, point in enumerate((4, 5, 6))]
+        assert score == pytest.approx(sum(ratio / other > 1.3 for other in others) / 3)
+
+
+def test_a_is_tuned_on_a_shadow_model_with_its_own_labels() -> None:
+    """The tuned a is the one that a loop over candidates finds best on model 0, whatever a target's labels are."""
+    view = made_up(seed=3, models=40, points=60, queries=1)
+    shadows = view.shadows
+    assert shadows is not None
+    population = np.arange(50, 60)
+    rest, areas = shadows.of(slice(1, None)), []
+    outsiders = [point for point in population if not shadows.member[0, point]]
+    for a in CANDIDATES:
+        marginals = offline_marginal(rest, float(a))
+        ratio = probability(shadows.confidence[0, 0]) / marginals
+        score = [float(np.mean([ratio[x] > ratio[z] for z in outsiders])) for x in range(50)]
+        pairs = [
+            (score[i] > score[j]) + 0.5 * (score[i] == score[j])
+            for i in range(50)
+            for j in range(50)
+            if shadows.member[0, i] and not shadows.member[0, j]
+        ]
+        areas.append(np.mean(pairs))
+    assert tuned_a(shadows, population, 1.0) == CANDIDATES[int(np.argmax(areas))]
+
+
+def test_losses_are_their_slow_twins() -> None:
+    view = made_up()
+    assert view.shadows is not None
+    loss = LossThreshold().score_trials(view)
+    gained = DifficultyCalibration().score_trials(view)
+    for trial, point in enumerate(view.point):
+        ours = statistics.fmean(-math.log1p(math.exp(-float(phi))) for phi in view.target[trial])
+        theirs = statistics.fmean(
+            statistics.fmean(-math.log1p(math.exp(-float(phi))) for phi in view.shadows.confidence[model, :, point])
+            for model in range(20)
+            if not view.shadows.member[model, point]
+        )
+        assert loss[trial] == pytest.approx(ours, rel=1e-9)
+        assert gained[trial] == pytest.approx(ours - theirs, rel=1e-9, abs=1e-9)
+
+
+def test_gradient_dot_reads_what_was_watched() -> None:
+    view = made_up()
+    assert GradientDot().score_trials(view).tolist() == list(range(11))
+    assert GradientDot("last").score_trials(view).tolist() == [-float(i) for i in range(11)]
+
+
+@pytest.mark.parametrize("scale", [1.0, 30.0, 1000.0, 1e6])
+def test_phi_keeps_its_digits_where_probabilities_round_to_0_and_1(scale: float) -> None:
+    """Against 60 digits; float64 errors of a few units of the largest logit's last place."""
+    rng = np.random.default_rng(1)
+    logits = scale * rng.standard_normal((40, 5))
+    labels = rng.integers(0, 5, 40)
+    with mp.workdps(60):
+        for row, label, phi in zip(logits, labels, phi_of_logits(logits, labels), strict=True):
+            powers = [mp.exp(mpf(float(value))) for value in row]
+            exact = mp.log(powers[label]) - mp.log(sum(powers[:label] + powers[label + 1 :]))
+            assert abs(phi - float(exact)) <= 4e-16 * 8 * np.abs(row).max() + 1e-15
+
+
+def test_phi_of_probabilities_takes_zeros() -> None:
+    probabilities: NDArray[np.float64] = np.array([[0.5, 0.25, 0.25], [0.0, 1.0, 0.0], [0.0, 1.0, 0.0]])
+    phi = phi_of_probabilities(probabilities, np.array([0, 1, 0]))
+    assert phi[0] == pytest.approx(0.0, abs=1e-15)
+    assert phi[1] == pytest.approx(-math.log(2e-45))
+    assert phi[2] == pytest.approx(math.log(1e-45))
+    np.testing.assert_allclose(np.exp(log_probability(phi[:1])), 0.5)
+    assert log_probability(np.array([-800.0])) == pytest.approx(-800.0)
+
+
+def test_queries_are_the_image_its_mirror_and_shifts() -> None:
+    image = np.arange(2 * 12, dtype=np.float32).reshape(2, 1, 3, 4)
+    asked = queries_of(image, QUERIES)
+    assert len(asked) == QUERIES
+    np.testing.assert_array_equal(asked[0], image)
+    np.testing.assert_array_equal(asked[1], image[..., ::-1])
+    np.testing.assert_array_equal(np.asarray(asked[2])[..., :-1], image[..., 1:])
+    np.testing.assert_array_equal(np.asarray(asked[2])[..., -1], image[..., -1])
+    assert len({np.asarray(one).tobytes() for one in asked}) == QUERIES
+    assert queries_of(np.zeros((2, 3), np.float32), 1)[0].shape == (2, 3)  # type: ignore[union-attr]
+    with pytest.raises(InputError, match="augmented images"):
+        queries_of(np.zeros((2, 3), np.float32), 2)
+
+
+def test_missing_shadow_models_are_said() -> None:
+    view = made_up()
+    assert view.shadows is not None
+    everyone = Shadows(view.shadows.confidence, np.ones_like(view.shadows.member))
+    view = ChallengeView(*(list(vars(view).values())[:4]), everyone, view.products)
+    for attack in (LiraOffline(), LiraOnline(), DifficultyCalibration()):
+        with pytest.raises(InputError, match="left out of"):
+            attack.score_trials(view)
+    with pytest.raises(InputError, match="gamma must be > 0"):
+        Rmia(gamma=0)
