@@ -187,7 +187,8 @@ def _differences(options: Options) -> tuple[str, ...]:
         notes.append(
             f"Scale: a CNN of two convolutions instead of ResNet-18 and WRN-28-4, at most {SMALL_IMAGES:,} images, "
             f"every training image a canary; PATE-FM with {fm.teachers} teachers of {fm.teacher_steps} steps instead "
-            f"of 200 of 31,240, {fm.queries} queries and {fm.answers} answers, so that the noise for ε = 1 drowns the votes."
+            f"of 200 of 31,240, {fm.queries} queries and {fm.answers} answers, so that the noise for ε = 1 drowns the "
+            "votes."
         )
         notes.append("The proxy is the same network with augmentation and weight decay, for honest probabilities.")
     else:
