@@ -7,7 +7,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 BITS = 20
-"""Leading bits of a key that rows are counted by: a million counters, a handful of rows in each."""
+"""Leading bits of a key that rows are counted by at most: a million counters, a handful of rows in each."""
 
 
 @njit(cache=True, nogil=True)
@@ -26,9 +26,12 @@ def right_among_first(
         firsts: Numbers of rows in 0..n, ascending, shape (k,).
     Returns: Counts, shape (k,).
     """
-    shift = np.uint32(32 - BITS)
-    rows = np.zeros(1 << BITS, np.int64)
-    rights = np.zeros(1 << BITS, np.int64)
+    bits = 4
+    while bits < BITS and (1 << bits) < keys.size:  # few rows need few counters
+        bits += 1
+    shift = np.uint32(32 - bits)
+    rows = np.zeros(1 << bits, np.int64)
+    rights = np.zeros(1 << bits, np.int64)
     for row in range(keys.size):
         cell = keys[row] >> shift
         rows[cell] += 1
@@ -37,7 +40,7 @@ def right_among_first(
     before = np.zeros(firsts.size, np.int64)  # rows in the cells before it
     counts = np.zeros(firsts.size, np.int64)  # right ones among those
     look, seen, good = 0, 0, 0
-    for cell in range(1 << BITS):
+    for cell in range(1 << bits):
         while look < firsts.size and firsts[look] <= seen + rows[cell]:
             cells[look], before[look], counts[look] = cell, seen, good
             look += 1
@@ -45,7 +48,7 @@ def right_among_first(
             break
         seen += rows[cell]
         good += rights[cell]
-    starts = np.full(1 << BITS, -1, np.int64)
+    starts = np.full(1 << bits, -1, np.int64)
     wanted = 0
     for look in range(firsts.size):
         if starts[cells[look]] < 0:
