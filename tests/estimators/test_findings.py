@@ -1,0 +1,175 @@
+"""Checked values that no test of a single module holds: what papers print, what exact sums and simulation give."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy.stats import beta, binom
+
+from dpaudit.estimators.binomial import clopper_pearson, jeffreys, katz_log
+from dpaudit.estimators.confusion import epsilon_interval, epsilon_posterior_cdf
+from dpaudit.estimators.f_dp import f_dp_epsilon, f_dp_parameter
+from dpaudit.estimators.one_run import one_run_epsilon, one_run_p_value
+from dpaudit.estimators.renyi import noisy_argmax_probabilities, two_cut_bound
+from dpaudit.estimators.two_sample import roc_corners
+from tests.twins import one_run_twin
+
+
+@pytest.mark.parametrize(
+    ("limits", "method", "rectangle", "enclosing"),
+    [(clopper_pearson, "clopper-pearson", 0.9630, 0.9979), (jeffreys, "jeffreys", 0.9506, 0.9967)],
+)
+def test_posterior_mass_of_the_rectangles(limits: object, method: str, rectangle: float, enclosing: float) -> None:
+    """Zanella-Beguelin et al., section 3.3: 96.3 % and 99.8 %, printed for Jeffreys, are Clopper and Pearson's."""
+    sides = [limits(errors, 100, confidence=0.975) for errors in (35, 25)]  # type: ignore[operator]
+    posteriors = [beta(errors + 0.5, 100.5 - errors) for errors in (35, 25)]
+    mass = math.prod(p.cdf(end.upper) - p.cdf(end.lower) for p, end in zip(posteriors, sides, strict=True))
+    assert mass == pytest.approx(rectangle, abs=5.1e-5)
+    ends = epsilon_interval(65, 25, 75, 35, delta=0.05, confidence=0.95, method=method)
+    low, high = epsilon_posterior_cdf(np.array(ends), 65, 25, 75, 35, delta=0.05)  # type: ignore[misc]
+    assert high - low == pytest.approx(enclosing, abs=5.1e-5)
+
+
+def test_footnote_1_prints_the_weaker_of_two_terms() -> None:
+    """1.736 is log((1 - delta) / FNR) at FPR = 0, where the other term, the larger, is infinite and was dropped."""
+    miss = float(clopper_pearson(10, 100, confidence=0.95).upper)
+    alarm = float(clopper_pearson(0, 100, confidence=0.95).upper)
+    assert math.log((1 - 1e-5) / miss) == pytest.approx(1.73600, abs=5e-6)
+    assert math.log((1 - 1e-5 - miss) / alarm) == pytest.approx(3.12437, abs=5e-6)
+
+
+def test_theorem_16_at_all_right_in_two_hundred() -> None:
+    """1.731 in print; the formula gives 0.05 at 1.73045 and more at 1.731."""
+    counts = {"canaries": 200, "delta": 1e-2}
+    bound = one_run_epsilon(200, 200, confidence=0.95, method="theorem-16", **counts)
+    assert bound == pytest.approx(1.73045, abs=5e-6)
+    assert one_run_p_value(200, 200, epsilon=1.731, method="theorem-16", **counts) > 0.05
+
+
+def test_as_many_trials_as_canaries_show_nothing() -> None:
+    """Theorem 17 prints a sum over all 10,000 canaries: a p-value of 1 for 94 right of 100 guesses, at epsilon = 0."""
+    assert binom.sf(93, 10_000, 0.5) == 1.0
+    assert one_run_p_value(100, 94, epsilon=0.0, canaries=10_000, delta=0.0) < 1e-20
+
+
+def test_theorem_16_is_false_below_the_mean_even_with_twice_the_delta_term() -> None:
+    """Two canaries, one right, epsilon 2, delta 0.02; the factor 2 is the formula at twice the delta."""
+    exact = one_run_twin.largest_tail(2, 1, 2, 2.0, 0.02)
+    stated = float(one_run_twin.theorem_16_p_value(2, 1, 2, 0.04, 2.0))
+    assert exact == pytest.approx(0.98846, abs=5.1e-6)
+    assert stated == pytest.approx(0.98693, abs=5.1e-6)
+    assert one_run_p_value(2, 1, epsilon=2.0, canaries=2, delta=0.02, method="theorem-16") == 1.0  # not used there
+
+
+def test_an_epsilon_below_0_is_raised_to_0() -> None:
+    """The accepted mu = 0 has epsilon(delta) = log(1 - delta) < 0."""
+    assert f_dp_parameter(100, 50, canaries=100, confidence=0.95) == 0
+    assert f_dp_epsilon(100, 50, canaries=100, delta=0.1, confidence=0.95) == 0
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "canaries", "doubled"),
+    [
+        (1, 10**4, 0.9626),
+        (1, 10**6, 0.9960),
+        (2, 10**4, 1.9485),
+        (2, 10**6, 1.9943),
+        (4, 10**4, 3.8713),
+        (4, 10**6, 3.9830),
+    ],
+)
+def test_tightness_with_twice_the_delta_term(epsilon: float, canaries: int, doubled: float) -> None:
+    """Steinke's factor 2 at delta 1e-5 is the formula of Theorem 16 at 2e-5."""
+    correct = int(binom.median(canaries, 1 / (1 + math.exp(-epsilon))))
+    bound = one_run_epsilon(canaries, correct, canaries=canaries, delta=2e-5, confidence=0.95, method="theorem-16")
+    assert bound == pytest.approx(doubled, abs=1e-4)
+
+
+def test_algorithm_3_at_the_median_outcome_to_five_digits() -> None:
+    """Printed 1.9463 for epsilon 2: it is 1.94625, which rounds down."""
+    correct = int(binom.median(10**4, 1 / (1 + math.exp(-2))))
+    found = one_run_epsilon(10**4, correct, canaries=10**4, delta=0.0, confidence=0.95, method="f-dp")
+    assert found == pytest.approx(1.94625, abs=5e-6)
+
+
+@pytest.mark.parametrize(
+    ("canaries", "guesses", "correct", "mu", "epsilon", "theorem_16"),
+    [
+        (10**6, 10**6, 691_462, 0.34149, 1.30545, 0.80326),
+        (10**6, 10**5, 90_326, 0.68902, 2.85808, 2.21226),
+        (10**6, 10**4, 9_584, 0.79595, 3.36735, 2.80918),
+        (10**6, 10**3, 979, 0.82613, 3.51362, 1.43816),
+        (10**4, 10**3, 903, 0.68688, 2.84801, 2.04956),
+    ],
+)
+def test_gaussian_mechanism_at_the_expected_counts(
+    canaries: int, guesses: int, correct: int, mu: float, epsilon: float, theorem_16: float
+) -> None:
+    """The printed rows (.342, 1.307, 2.860, 3.367, 3.433, 2.865) are of drawn counts; these are of the mean ones."""
+    counts = {"canaries": canaries, "confidence": 0.95}
+    assert f_dp_parameter(guesses, correct, **counts) == pytest.approx(mu, abs=5.1e-6)
+    assert f_dp_epsilon(guesses, correct, delta=1e-5, **counts) == pytest.approx(epsilon, abs=5.1e-6)
+    published = one_run_epsilon(guesses, correct, delta=1e-5, method="theorem-16", **counts)
+    assert published == pytest.approx(theorem_16, abs=5.1e-6)
+
+
+@pytest.mark.parametrize(
+    ("n", "termwise", "corner"), [(10**4, 0.17651, 0.19881), (10**6, 0.22750, 0.22963), (10**8, 0.23256, 0.23277)]
+)
+def test_two_cut_at_the_expected_counts(n: int, termwise: float, corner: float) -> None:
+    """Chadha et al.'s example, order 2; .1766 and .1989 in print for 10,000 draws are simulated medians."""
+    p, q = (noisy_argmax_probabilities(votes, 2.0)[0] for votes in ([14, 12, 10, 8, 6], [13, 13, 10, 8, 6]))
+    for method, expected in (("termwise", termwise), ("corner", corner)):
+        found = two_cut_bound(round(n * p), n, round(n * q), n, 2.0, confidence=0.95, method=method)  # type: ignore[arg-type]
+        assert found == pytest.approx(expected, abs=5.1e-6)
+
+
+@pytest.mark.parametrize(("epsilon", "worst"), [(0.5, 0.0247), (1.0, 0.0245), (2.0, 0.0243), (4.0, 0.0241)])
+def test_katz_errs_with_less_than_its_half_of_alpha(epsilon: float, worst: float) -> None:
+    """Summed exactly over both binomials; 0.0243 in print, which is its largest at epsilon 2."""
+    rates = [
+        _katz_false_claims(math.exp(epsilon) * seen / trials, seen / trials, trials)
+        for trials in (10**4, 10**5, 10**6)
+        for seen in (1, 3, 10, 30, 100, 300, 1000)
+        if math.exp(epsilon) * seen < 0.9 * trials
+    ]
+    assert max(rates) <= 0.025
+    assert max(rates) == pytest.approx(worst, abs=6e-5)
+
+
+def _katz_false_claims(p1: float, p0: float, trials: int) -> float:
+    (first, weight1), (second, weight0) = (_outcomes(trials, p) for p in (p1, p0))
+    lower = katz_log(first[:, None], trials, second, trials, confidence=0.95).lower
+    return float(weight1 @ (np.asarray(lower) > math.log(p1 / p0)) @ weight0)
+
+
+def _outcomes(n: int, rate: float) -> tuple[np.ndarray, np.ndarray]:
+    """Counts and their probabilities, all but 1e-9 of them."""
+    counts = np.arange(int(binom.ppf(5e-10, n, rate)), int(binom.isf(5e-10, n, rate)) + 1)
+    return counts, binom.pmf(counts, n, rate)
+
+
+@pytest.mark.parametrize(("n", "exact", "katz"), [(100, 0.032, 0.287), (1000, 0.068, 0.449)])
+def test_the_best_threshold_uncorrected_claims_falsely(n: int, exact: float, katz: float) -> None:
+    """Nothing leaks, delta 0, the best of all thresholds on the reporting sample; 800 games.
+
+    The printed rates were simulated as well, in as many games or more: two rates p from 800 games differ by more than
+    5 sqrt(2 p (1 - p) / 800) less than once in a million times.
+    """
+    rng, games = np.random.default_rng(7), 800
+    member = np.repeat([True, False], n)
+    false_claims = np.zeros(2)
+    for _ in range(games):
+        roc = roc_corners(rng.random(2 * n), member)
+        tp, fp = roc.true_positives, roc.false_positives
+        bounds = epsilon_interval(
+            tp, fp, n - fp, n - tp, delta=0.0, confidence=0.95, method="clopper-pearson", side="lower"
+        )
+        false_claims += [
+            np.max(bounds.lower) > 0,
+            np.max(katz_log(tp, n, fp, n, confidence=0.95).lower) > 0,
+        ]
+    for found, printed in zip(false_claims / games, (exact, katz), strict=True):
+        assert abs(found - printed) < 5 * math.sqrt(2 * printed * (1 - printed) / games)
