@@ -142,19 +142,13 @@ def _columns(path: Path, table: pa.Table, estimator: Any) -> dict[str, NDArray[A
 
 def _unfit(path: Path, names: Sequence[str], estimator: Any, score: str, member: str) -> str:
     """What the table should have had, for one estimator or (None) for any."""
-    scores, counts = f"{score},{member}", getattr(estimator, "columns", ())
-    if estimator is None:
-        needed = f"{scores} (or counts: {', or '.join(','.join(columns) for columns in COUNTS)})"
-    elif not hasattr(estimator, "tally"):
-        needed = f"{','.join(counts)} for {estimator.registered_name}"
-    else:
-        needed = f"{scores}" + (f" (or counts: {','.join(counts)})" if counts else "")
-    rename = (
-        ""
-        if estimator is not None and not hasattr(estimator, "tally")
-        else ("; name yours with --score-column and --member-column")
-    )
-    return f"{path} must have the columns {needed}, got {','.join(names)}{rename}"
+    got = f"got {','.join(names)}"
+    counts = list(COUNTS) if estimator is None else [estimator.columns] if hasattr(estimator, "columns") else []
+    listed = ", or ".join(",".join(columns) for columns in counts)
+    if estimator is not None and not hasattr(estimator, "tally"):
+        return f"{path} must have the columns {listed} for {estimator.registered_name}, {got}"
+    needed = f"{score},{member}" + (f" (or counts: {listed})" if listed else "")
+    return f"{path} must have the columns {needed}, {got}; name yours with --score-column and --member-column"
 
 
 def _replays(path: Path, table: pa.Table, score_column: str, member_column: str) -> list[Scores]:
