@@ -132,6 +132,11 @@ class AuditSpec:
         claim = comparable(built.promised(), built.game.relation).claim
         defaults = {"delta": claim.delta, "confidence": self.confidence}
         estimator = build("estimator", estimator, at=f"{at}.estimator", defaults=defaults)
+        if not hasattr(estimator, "tally"):
+            raise SpecError(
+                f"{at}.estimator must read scores, got {estimator.registered_name}, which reads tables of counts; use "
+                "`dpaudit estimate` for those"
+            )
         if estimator.delta < claim.delta:
             raise SpecError(
                 f"{at}.estimator.delta must be at least the claim's delta {claim.delta:g}, got {estimator.delta:g}: a "

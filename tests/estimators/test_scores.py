@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from dpaudit.errors import InputError
 from dpaudit.estimators.bound import Validity
 from dpaudit.estimators.confusion import epsilon_interval
-from dpaudit.estimators.counts import FACES, from_counts
 from dpaudit.estimators.one_run import one_run_epsilon
 from dpaudit.estimators.one_run_scores import OneRun, OneRunFDP, OneRunTheorem16, guess_counts, guess_order
 from dpaudit.estimators.replays import median_rule, per_replay_confidence
@@ -353,38 +352,3 @@ def test_every_estimator_of_scores_is_found_by_name(name: str) -> None:
     bound = estimator.bound([estimator.tally(scores)])
     assert bound.lower > 0.5
     assert bound.method.startswith(name)
-
-
-def test_counts_of_other_software_become_bounds() -> None:
-    table = {"tp": [65, 90], "fp": [25, 0], "tn": [75, 100], "fn": [35, 10], "extra": [1, 2]}
-    bounds = from_counts("bayesian", table, delta=0.05, confidence=0.95)
-    assert bounds[0].lower == pytest.approx(0.52179, abs=1e-5)
-    assert bounds[0].upper == pytest.approx(1.26665, abs=1e-5)
-    assert len(bounds) == 2
-    one_run = from_counts(
-        "one-run", {"guesses": [200], "correct": [190], "canaries": [200]}, delta=1e-2, confidence=0.95
-    )
-    assert one_run[0].lower == pytest.approx(2.316, abs=1e-3)
-    ratio = from_counts(
-        "katz-log", {"n1": [50], "n0": [5], "trials1": [100], "trials0": [100]}, delta=0.0, confidence=0.95
-    )
-    assert ratio[0].validity is Validity.ASYMPTOTIC
-    assert set(FACES) >= {"clopper-pearson", "jeffreys", "bayesian", "one-run", "katz-log", "ratio"}
-
-
-@pytest.mark.parametrize(
-    ("method", "table", "message"),
-    [
-        ("median", {}, "a method for counts must be one of clopper-pearson"),
-        ("bayesian", {"tp": [1]}, "method bayesian needs the columns tp, fp, tn, fn, got 'tp'"),
-        ("bayesian", {"tp": [1.5], "fp": [1], "tn": [1], "fn": [1]}, "column tp must hold whole numbers >= 0, got 1.5"),
-        ("bayesian", {"tp": [-1], "fp": [1], "tn": [1], "fn": [1]}, "column tp must hold whole numbers >= 0, got -1.0"),
-        ("bayesian", {"tp": ["x"], "fp": [1], "tn": [1], "fn": [1]}, "column tp must hold whole numbers"),
-        ("bayesian", {"tp": [], "fp": [], "tn": [], "fn": []}, "at least one row"),
-        ("one-run", {"guesses": [5], "correct": [9], "canaries": [10]}, "correct"),
-    ],
-)
-def test_counts_that_cannot_be_are_refused(method: str, table: dict[str, list[object]], message: str) -> None:
-    with pytest.raises(InputError) as refused:
-        from_counts(method, table, delta=0.0, confidence=0.95)  # type: ignore[arg-type]
-    assert message in str(refused.value)
