@@ -15,7 +15,8 @@ from dpaudit.mechanisms.examples import Features
 from dpaudit.mechanisms.models.inputs import as_array
 from dpaudit.mechanisms.models.networks import Network
 from dpaudit.mechanisms.protocols import Compute
-from dpaudit.mechanisms.training.kernels import BatchedMlp, Kernel, Looped
+from dpaudit.mechanisms.training.batched import batched_kernel
+from dpaudit.mechanisms.training.kernels import Kernel, Looped
 from dpaudit.mechanisms.training.losses import CrossEntropy
 
 ROWS = 512
@@ -75,7 +76,7 @@ def stack_logits(models: Sequence[NetworkModel], features: Features, *, compute:
     torch.set_num_threads(compute.threads)
     # A model trained on a GPU may be asked where there is none.
     device = torch.device(compute.device if torch.cuda.is_available() else "cpu")
-    group = TOGETHER if BatchedMlp.takes(_meta(models[0])) else 1
+    group = TOGETHER if batched_kernel(_meta(models[0])) else 1
     answers = np.empty((len(models), len(array), models[0].classes))
     for first in range(0, len(models), group):
         some = models[first : first + group]
@@ -128,8 +129,8 @@ def _meta(model: NetworkModel) -> nn.Module:
 
 def _kernel(models: Sequence[NetworkModel], device: torch.device) -> Kernel:
     module = _meta(models[0])
-    if isinstance(module, nn.Sequential) and BatchedMlp.takes(module):
-        return BatchedMlp(module, loss=CrossEntropy())
+    if batched := batched_kernel(module):
+        return batched(module, loss=CrossEntropy())
     looped = Looped(module, loss=CrossEntropy(), device=device)
     for name, buffer in looped.module.named_buffers():
         buffer.copy_(torch.from_numpy(models[0].buffers[name]))

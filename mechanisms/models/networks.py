@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpaudit.errors import require
 from dpaudit.mechanisms.examples import Examples, Features
@@ -19,7 +20,7 @@ from dpaudit.mechanisms.protocols import Compute, Model, TrainingError
 from dpaudit.registry import register
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
     from dpaudit.mechanisms.models.network_model import NetworkModel
     from dpaudit.mechanisms.training.plan import StackPlan
@@ -86,6 +87,13 @@ class Network(ABC):
     @abstractmethod
     def module(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         """The network for examples of `shape`, its weights not drawn yet."""
+
+    def check(self, features: Tensor) -> None:  # noqa: B027, most networks need no more than this
+        """Refuses features that it cannot be trained on; takes all of them unless a subclass knows better."""
+
+    def made_up(self, shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[np.float32]:
+        """Features of `shape` to time a training with: images or columns in [0, 1)."""
+        return rng.random(shape, dtype=np.float32)
 
     def fit(
         self, train: Examples, *, seed: np.random.SeedSequence, compute: Compute, validation: Examples | None = None

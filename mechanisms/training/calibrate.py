@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from dpaudit.mechanisms.models.networks import Network
 from dpaudit.mechanisms.protocols import Compute
-from dpaudit.mechanisms.training.kernels import BatchedMlp
+from dpaudit.mechanisms.training.batched import batched_kernel
 from dpaudit.mechanisms.training.losses import CrossEntropy
 from dpaudit.mechanisms.training.plan import StackPlan, single_plan
 from dpaudit.mechanisms.training.stack import Stack, TrainingTask
@@ -55,7 +55,7 @@ def calibrate(
     best = single_plan(trainer, shape, classes)
     if any(isinstance(part, nn.BatchNorm2d) for part in module.modules()):
         return best
-    method = "batched" if BatchedMlp.takes(module) else "vmapped"
+    method = "batched" if batched_kernel(module) else "vmapped"
     allowed = memory_bytes or free_bytes(device)
     least = seconds_per_step(trainer, shape, best, classes=classes, device=device)
     for size in stack_sizes(models, largest=allowed // bytes_per_model(trainer, module, shape)):
@@ -79,7 +79,7 @@ def seconds_per_step(
     """Time of one step of one model, in seconds: the best of some short epochs, fewer the longer they take."""
     rng = np.random.default_rng(0)
     rows = STEPS * trainer.batch_size
-    features = torch.from_numpy(rng.random((rows, *shape), dtype=np.float32)).to(device)
+    features = torch.from_numpy(trainer.made_up((rows, *shape), rng)).to(device)
     labels = rng.integers(0, classes, rows)
     tasks: Sequence[TrainingTask] = [
         TrainingTask(np.arange(rows), labels, seed) for seed in SeedSequence(0).spawn(plan.size)

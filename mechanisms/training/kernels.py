@@ -148,10 +148,10 @@ class Vmapped(Kernel):
 class BatchedMlp(Kernel):
     """Multilayer perceptrons by batched matrix products, forward and backward written out."""
 
-    def __init__(self, module: nn.Sequential, *, loss: Loss) -> None:
+    def __init__(self, module: nn.Module, *, loss: Loss) -> None:
         super().__init__(module, loss=loss)
         self._activation = next(
-            (part for part in module if not isinstance(part, nn.Flatten | nn.Linear)), nn.Identity()
+            (part for part in module.children() if not isinstance(part, nn.Flatten | nn.Linear)), nn.Identity()
         )
 
     @staticmethod

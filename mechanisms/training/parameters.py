@@ -54,7 +54,8 @@ def initial(module: nn.Module, generator: torch.Generator) -> Tensor:
     """Draws a network's first weights, shape (P,), from `generator` alone (the module may live on "meta").
 
     Linear layers and convolutions with a bias: uniform on +-1/sqrt(fan in), as torch does. Convolutions without one
-    (a normalisation follows them): normal with variance 2 / fan in (He et al., 2015). Normalisation: 1 and 0.
+    (a normalisation follows them): normal with variance 2 / fan in (He et al., 2015). Embeddings: normal with variance
+    1 / width, vectors of norm about 1. Normalisation: 1 and 0.
     """
     drawn = dict.fromkeys(layout_of(module).names, torch.zeros(0))
     for prefix, part in module.named_modules():
@@ -64,6 +65,8 @@ def initial(module: nn.Module, generator: torch.Generator) -> Tensor:
 
 
 def _first(part: nn.Module, name: str, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    if isinstance(part, nn.Embedding):
+        return torch.randn(shape, generator=generator) / math.sqrt(part.embedding_dim)
     if not isinstance(part, nn.Linear | nn.Conv2d):
         return torch.ones(shape) if name.endswith("weight") else torch.zeros(shape)
     fan_in = math.prod(part.weight.shape[1:])

@@ -9,7 +9,7 @@ import torch
 
 from dpaudit.errors import require
 from dpaudit.mechanisms.models.networks import Network
-from dpaudit.mechanisms.training.kernels import BatchedMlp
+from dpaudit.mechanisms.training.batched import batched_kernel
 
 METHODS = ("looped", "batched", "vmapped")
 
@@ -19,7 +19,7 @@ class StackPlan:
     """How models are grouped.
 
     Attributes:
-        method: "looped", "batched" (perceptrons) or "vmapped".
+        method: "looped", "batched" (perceptrons, bags of embeddings) or "vmapped".
         size: Models in a stack, >= 1; 1 when looped.
     """
 
@@ -45,4 +45,4 @@ def single_plan(trainer: Network, shape: tuple[int, ...], classes: int) -> Stack
     """The plan of a model on its own; a rule, so that it is the same everywhere."""
     with torch.device("meta"):
         module = trainer.module(shape, classes)
-    return StackPlan("batched" if BatchedMlp.takes(module) else "looped")
+    return StackPlan("batched" if batched_kernel(module) else "looped")

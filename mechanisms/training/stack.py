@@ -28,7 +28,8 @@ from dpaudit.mechanisms.models.networks import Network
 from dpaudit.mechanisms.protocols import Compute, TrainingError
 from dpaudit.mechanisms.seeds import spawned
 from dpaudit.mechanisms.training.augment import Augment
-from dpaudit.mechanisms.training.kernels import BatchedMlp, Kernel, Looped, Vmapped
+from dpaudit.mechanisms.training.batched import batched_kernel
+from dpaudit.mechanisms.training.kernels import Kernel, Looped, Vmapped
 from dpaudit.mechanisms.training.losses import CrossEntropy, Loss
 from dpaudit.mechanisms.training.optimizers import Optimizer, scheduled
 from dpaudit.mechanisms.training.parameters import initial
@@ -162,6 +163,7 @@ class Stack:
         loss: Loss,
         plan: StackPlan,
     ) -> None:
+        trainer.check(features)
         self.trainer, self.features, self.classes = trainer, features, classes
         self.device = features.device
         self.order = sorted(range(len(tasks)), key=lambda task: -len(tasks[task].rows))
@@ -401,8 +403,10 @@ def make_kernel(trainer: Network, module: nn.Module, *, loss: Loss, plan: StackP
     """The kernel a plan names."""
     bfloat16 = trainer.precision == "bfloat16"
     if plan.method == "batched":
-        assert isinstance(module, nn.Sequential)
-        return BatchedMlp(module, loss=loss)
+        batched = batched_kernel(module)
+        require(batched is not None, "the plan batched is for perceptrons and bags of embeddings", plan=plan)
+        assert batched is not None
+        return batched(module, loss=loss)
     if plan.method == "vmapped":
         compiled = trainer.compile and device.type == "cuda"
         return Vmapped(module, loss=loss, bfloat16=bfloat16, compiled=compiled)
