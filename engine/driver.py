@@ -30,6 +30,7 @@ from dpaudit.engine.stopping import Watch, spare_of, watches
 from dpaudit.engine.tally_table import tallies_of
 from dpaudit.engine.verdict import comparable
 from dpaudit.errors import RunError
+from dpaudit.estimators.bound import Bound
 
 
 def audit(
@@ -238,7 +239,7 @@ def _estimate(entry: PlannedAudit, plan: Plan, outcome: Outcome, store: UnitStor
         ),
         claimed=audit_of.promised(),
         compared=comparable(audit_of.promised(), audit_of.game.relation),
-        bound=audit_of.estimator.bound(tallies) if tallies else None,
+        bound=_bound(entry, tallies, stopped=watch is not None),
         metrics={name: float(np.mean([one[name] for one in metrics])) for name in (metrics[0] if metrics else {})},
         rows=dict(entry.rows),
         data=entry.data_name,
@@ -250,6 +251,21 @@ def _estimate(entry: PlannedAudit, plan: Plan, outcome: Outcome, store: UnitStor
         control=shift_control(audit_of.estimator, tallies, held_out),
         stopped=watch.stopped(outcome.finished) if watch else None,
     )
+
+
+def _bound(entry: PlannedAudit, tallies: list[Any], *, stopped: bool) -> Bound | None:
+    """The bound with what failed counted against it; None when nothing is left to bound, or too much is missing."""
+    estimator, planned = entry.audit.estimator, entry.game.replays
+    if not tallies:
+        return None
+    if planned is not None:
+        lost = planned - len(tallies)
+        bound: Bound = estimator.bound(tallies, lost=lost) if lost else estimator.bound(tallies)
+        return bound
+    if len(tallies) < len(entry.tallies) and not stopped:
+        return None
+    together: Bound = estimator.bound(tallies)
+    return together
 
 
 def in_words(value: Any) -> str:

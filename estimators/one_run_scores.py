@@ -16,7 +16,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,38 +75,30 @@ class OneRunTally:
     all_canaries: int
 
 
-def guess_order(score: Floats, guess: GuessRule) -> tuple[Ints, NDArray[np.bool_]]:
-    """Which row is guessed first, second, ..., and whether it is guessed a member; both shape (n,).
+def right_guesses(score: Floats, truth: NDArray[np.bool_], ranks: Ints, guess: GuessRule, guesses: Ints) -> Ints:
+    """How many of the first g guesses are right, for each g of `guesses` (ascending), shape as `guesses`.
 
-    Equal scores are guessed in the order of the rows, which must tell nothing about the truth.
+    Equal scores are guessed in the order of `ranks`, which must tell nothing about the truth.
     """
-    n = score.size
+    from dpaudit.estimators._ranks import right_among_first
+
     if guess == "signed":
-        order = _descending(np.abs(score))
-        return order, score[order] > 0
-    descending = _descending(score)
+        return cast(Ints, right_among_first(_descending(np.abs(score)), ranks, (score > 0) == truth, guesses))
+    keys = _descending(score)
     if guess == "member-only":
-        return descending, np.ones(n, dtype=np.bool_)
-    order = np.empty_like(descending)
-    order[0::2] = descending[: (n + 1) // 2]
-    order[1::2] = descending[::-1][: n // 2]
-    return order, np.arange(n) % 2 == 0
+        return cast(Ints, right_among_first(keys, ranks, truth, guesses))
+    highest = right_among_first(keys, ranks, truth, (guesses + 1) // 2)
+    return cast(Ints, highest + right_among_first(~keys, score.size - 1 - ranks, ~truth, guesses // 2))
 
 
-def _descending(score: Floats) -> Ints:
-    """The stable order from the largest score down, shape (n,).
-
-    Scores that are single-precision numbers, as score tables hold them, are sorted as one 64-bit word with their row:
-    less than half the time of a stable sort of doubles.
-    """
+def _descending(score: Floats) -> NDArray[np.uint32]:
+    """Keys that are smaller for larger scores and equal for equal ones, shape (n,)."""
     single = (score + 0.0).astype(np.float32)  # + 0.0 turns -0 into 0
-    if score.size >= 2**32 or not bool((single == score).all()):
-        return np.argsort(-score, kind="stable")
-    raw = single.view(np.uint32)
-    ascending = np.where(raw >> 31, ~raw, raw | np.uint32(1 << 31))  # IEEE numbers in the order of unsigned words
-    words = ((~ascending).astype(np.uint64) << np.uint64(32)) | np.arange(score.size, dtype=np.uint64)
-    words.sort()
-    return (words & np.uint64(0xFFFFFFFF)).astype(np.int64)
+    if bool((single == score).all()):  # as score tables hold them
+        raw = single.view(np.uint32)
+        return ~np.where(raw >> 31, ~raw, raw | np.uint32(1 << 31))  # IEEE numbers in the order of unsigned words
+    dense = np.unique(score, return_inverse=True)[1].astype(np.uint32)
+    return cast("NDArray[np.uint32]", ~(dense << np.uint32(32 - score.size.bit_length())))
 
 
 def guess_counts(fractions: Sequence[float] | Floats, canaries: int) -> Ints:
@@ -187,34 +179,55 @@ class OneRunEstimator(ABC):
     def read(self, table: Table) -> Sequence[Bound]:
         """A bound for each row of counts by itself, whose number of guesses was fixed beforehand."""
         counts = whole(table, GUESSES)
+        guesses, correct, canaries = counts.values()
         return bound_rows(
-            self.epsilon(*counts.values(), self.confidence),
+            self.epsilon(guesses, correct, canaries, self.confidence),
             None,
             counts,
             delta=self.delta,
             confidence=self.confidence,
             method=self._method(),
             validity=self._validity(),
-            notes=self._row_notes(*counts.values()),
+            notes=self._row_notes(guesses, correct, canaries),
         )
 
     def _row_notes(self, guesses: Ints, correct: Ints, canaries: Ints) -> Sequence[tuple[str, ...]]:
         return [()] * guesses.size
 
     def tally(self, scores: Scores) -> OneRunTally:
-        """Counts of right guesses of one replay; one sort of the scores."""
-        rows = scores.shuffled()
-        n = rows.score.size
-        order, member = guess_order(rows.score, self.guess)
-        right = member == rows.truth[order]
-        total = np.cumsum(right, dtype=np.int64)
+        """Counts of right guesses of one replay; the scores are counted, not sorted."""
+        n = scores.score.size
+        ranks = scores.tie_ranks()
         sweep = guess_counts(PERCENTS, n)
+        swept = right_guesses(scores.score, scores.truth, ranks, self.guess, sweep)
         if isinstance(self.selection, Split):
-            canaries, guesses, correct = _split(right, order, self.selection, self.confidence)
+            canaries, guesses, correct = self._split(scores, ranks, self.selection)
         else:
             canaries, guesses = n, self._looks(n)
-            correct = total[guesses - 1]
-        return OneRunTally(rows.replay, canaries, guesses, correct, sweep, total[sweep - 1], n)
+            correct = right_guesses(scores.score, scores.truth, ranks, self.guess, guesses)
+        return OneRunTally(scores.replay, canaries, guesses, correct, sweep, swept, n)
+
+    def _split(self, scores: Scores, ranks: Ints, split: Split) -> tuple[int, Ints, Ints]:
+        """Canaries, guesses and right guesses of the reporting part, at the fraction best on the choosing part.
+
+        The choosing canaries come first in the order of the proof, and all bits that come earlier may be used
+        (delta = 0).
+        """
+        n = ranks.size
+        choosing = round(split.fraction * n)
+        require(0 < choosing < n, "a split needs canaries on both sides", choosing=choosing, canaries=n)
+        chooses = np.zeros(n, dtype=np.bool_)
+        chooses[np.random.default_rng(split.seed).permutation(n)[:choosing]] = True
+        chooses = chooses[ranks]
+
+        def right(part: NDArray[np.bool_], guesses: Ints) -> Ints:
+            return right_guesses(scores.score[part], scores.truth[part], _dense(ranks[part]), self.guess, guesses)
+
+        tried = np.unique(np.rint(np.geomspace(1, choosing, _TRIED)).astype(np.int64))
+        hits = right(chooses, tried)
+        seen = np.asarray(one_run_epsilon(tried, hits, canaries=choosing, delta=0.0, confidence=self.confidence))
+        guesses = guess_counts((float(tried[seen.argmax()] / choosing),), n - choosing)
+        return n - choosing, guesses, right(~chooses, guesses)
 
     def _looks(self, canaries: int) -> Ints:
         """The numbers of guesses looked at; decided before any score is seen."""
@@ -230,9 +243,16 @@ class OneRunEstimator(ABC):
             case _:
                 return np.unique(guess_counts(PERCENTS, canaries))
 
-    def bound(self, tallies: Sequence[OneRunTally]) -> Bound:
-        """The best look of each replay, combined over the replays; `counts` are those of the replay in the middle."""
-        best, look = self._replay_bounds(tallies)
+    def bound(self, tallies: Sequence[OneRunTally], *, lost: int = 0) -> Bound:
+        """The best look of each replay, combined over the replays; `counts` are those of the replay in the middle.
+
+        Args:
+            tallies: Of the replays that were played, at least one.
+            lost: Replays that were planned and failed: they count as having shown nothing, a bound of 0, since leaving
+                them out would leave out those that some outcomes make fail.
+        """
+        best, look = self._replay_bounds(tallies, lost)
+        shown = np.concatenate([best, np.zeros(lost)])
         middle = int(np.argsort(best, kind="stable")[(best.size - 1) // 2])
         tally = _ordered(tallies)[middle]
         published = isinstance(self.selection, AsPublished)
@@ -240,10 +260,12 @@ class OneRunEstimator(ABC):
             "guesses": int(tally.guesses[look[middle]]),
             "correct": int(tally.correct[look[middle]]),
             "canaries": tally.canaries,
-            "replays": len(tallies),
+            "replays": len(tallies) + lost,
         }
+        if lost:
+            counts["lost replays"] = lost
         return Bound(
-            lower=float(best.mean() if published else median_rule(best)),
+            lower=float(shown.mean() if published else median_rule(shown)),
             delta=self.delta,
             confidence=self.confidence,
             method=self._method(),
@@ -253,7 +275,7 @@ class OneRunEstimator(ABC):
             notes=_replay_note(self._alone(_ordered(tallies)), self.confidence, published),
         )
 
-    def _replay_bounds(self, tallies: Sequence[OneRunTally]) -> tuple[Floats, Ints]:
+    def _replay_bounds(self, tallies: Sequence[OneRunTally], lost: int = 0) -> tuple[Floats, Ints]:
         """Each replay's best bound, at the confidence the combination needs, and its look; both shape (replays,)."""
         require(len(tallies) > 0, "a bound needs the tally of at least one replay", tallies=len(tallies))
         ordered = _ordered(tallies)
@@ -262,7 +284,7 @@ class OneRunEstimator(ABC):
             rows = [index for index, tally in enumerate(ordered) if tally.canaries == canaries]
             guesses = np.stack([ordered[row].guesses for row in rows])
             correct = np.stack([ordered[row].correct for row in rows])
-            error = self._error(guesses.shape[1], len(ordered))
+            error = self._error(guesses.shape[1], len(ordered) + lost)
             look[rows] = self.best(guesses, correct, canaries, 1 - error)
             at = np.arange(len(rows)), look[rows]
             best[rows] = self._unique_epsilon(guesses[at], correct[at], canaries, 1 - error)
@@ -451,22 +473,9 @@ class OneRunFDP(OneRunEstimator):
 _FAMILIES = ("gaussian", "laplace", "approx-dp")
 
 
-def _split(right: NDArray[np.bool_], order: Ints, split: Split, confidence: float) -> tuple[int, Ints, Ints]:
-    """Canaries, guesses and right guesses of the reporting part, at the fraction that is best on the choosing part.
-
-    The choosing canaries come first in the order of the proof, and all bits that come earlier may be used (delta = 0).
-    """
-    n = right.size
-    choosing = round(split.fraction * n)
-    require(0 < choosing < n, "a split needs canaries on both sides", choosing=choosing, canaries=n)
-    chooses = np.zeros(n, dtype=np.bool_)
-    chooses[np.random.default_rng(split.seed).permutation(n)[:choosing]] = True
-    in_order = chooses[order]
-    tried = np.unique(np.rint(np.geomspace(1, choosing, _TRIED)).astype(np.int64))
-    hits = np.cumsum(right[in_order], dtype=np.int64)[tried - 1]
-    seen = np.asarray(one_run_epsilon(tried, hits, canaries=choosing, delta=0.0, confidence=confidence))
-    guesses = guess_counts((float(tried[seen.argmax()] / choosing),), n - choosing)
-    return n - choosing, guesses, np.cumsum(right[~in_order], dtype=np.int64)[guesses - 1]
+def _dense(ranks: Ints) -> Ints:
+    """Ranks 0, 1, ... in the same order."""
+    return np.argsort(np.argsort(ranks))
 
 
 _FEWEST = 10  # guesses that a look of a grid needs: fewer, all right, show little at the error it has

@@ -214,6 +214,7 @@ class OneRunGame(ABC):
             observational=observational,
             controls=tuple(control.key for control in controls),
             shared=shared,
+            replays=self.replays * self.trainings,
         )
 
     def _worded_with(self) -> tuple[str, ...]:

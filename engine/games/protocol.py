@@ -82,6 +82,8 @@ class GamePlan:
         observational: Whether the training data are left as they are (Definition 4), found by comparing them.
         controls: Keys of the units that play the game on rows the mechanism never saw, one for each distinguisher.
         shared: Large inputs the game brings beside the parts of the data, by name.
+        replays: How many replays there are, each a bound of its own; None where the scores make one bound together,
+            which no part of them may be missing from.
     """
 
     units: tuple[Unit, ...]
@@ -90,6 +92,7 @@ class GamePlan:
     observational: bool
     controls: tuple[str, ...] = ()
     shared: Mapping[str, Examples] = field(default_factory=dict)
+    replays: int | None = None
 
 
 class Game(Protocol):

@@ -21,9 +21,12 @@ import pytest
 from dpaudit import AuditSpec, Examples, RunOptions, Verdict, audit, load_spec
 from dpaudit.actors.events import Event, EventKind, read_events
 from dpaudit.engine.driver import report_again
+from dpaudit.engine.games.label_inference import LabelInference
 from dpaudit.engine.plan import make_plan
 from dpaudit.engine.score_table import SCHEMA
 from dpaudit.mechanisms.claim import Claim
+from dpaudit.mechanisms.learners.non_private import NonPrivate
+from dpaudit.mechanisms.models.recall import Recall
 from dpaudit.mechanisms.protocols import Compute, Model, TrainingError
 
 SPEC = {
@@ -211,6 +214,31 @@ def test_a_failed_training_is_shown_and_gives_no_bound(tmp_path: Path) -> None:
     assert any("TrainingError" in path.read_text() for path in (tmp_path / "units").glob("*.failed"))
     kinds = [event.kind for event in read_events(tmp_path / "events.jsonl")]
     assert EventKind.UNIT_RETRIED in kinds
+
+
+@dataclass(frozen=True)
+class FailsTheSecondTime(SometimesNaN):
+    """Its second training fails, the others recall every label."""
+
+    def fit(
+        self, train: Examples, *, seed: np.random.SeedSequence, compute: Compute, validation: Examples | None = None
+    ) -> Model:
+        if seed.spawn_key[-1] == 1:
+            raise TrainingError("the loss became NaN")
+        return Recall().fit(train, seed=seed, compute=compute)
+
+
+def test_a_failed_training_of_several_counts_as_having_shown_nothing(tmp_path: Path) -> None:
+    base = load_spec(SPEC).audits[0]
+    some = replace(base, mechanism=FailsTheSecondTime(), game=LabelInference(replays=2, trainings=3), name="some")
+    none = replace(base, mechanism=NonPrivate(Recall()), game=LabelInference(replays=2, trainings=3), name="none")
+    spec = AuditSpec((some, none), name="part", seed=5, run=RunOptions(runner="in-process"))
+    lossy, whole = audit(spec, output=tmp_path).results
+    assert lossy.bound is not None
+    assert whole.bound is not None
+    assert dict(lossy.bound.counts)["lost replays"] == 2
+    assert 0 < lossy.bound.lower < whole.bound.lower
+    assert "training 2 of 3" in str(lossy)
 
 
 def test_memory_stays_small_for_many_canaries(tmp_path: Path) -> None:

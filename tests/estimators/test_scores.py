@@ -12,7 +12,7 @@ from dpaudit.errors import InputError
 from dpaudit.estimators.bound import Validity
 from dpaudit.estimators.confusion import epsilon_interval
 from dpaudit.estimators.one_run import one_run_epsilon
-from dpaudit.estimators.one_run_scores import OneRun, OneRunFDP, OneRunTheorem16, guess_counts, guess_order
+from dpaudit.estimators.one_run_scores import OneRun, OneRunFDP, OneRunTheorem16, guess_counts, right_guesses
 from dpaudit.estimators.replays import median_rule, per_replay_confidence
 from dpaudit.estimators.scores import Scores
 from dpaudit.estimators.selection import AsPublished, Fixed, Grid, SimultaneousBand, Split
@@ -78,17 +78,25 @@ def test_a_table_sorted_by_truth_tells_nothing_through_ties(estimator: OneRun) -
 # One run
 
 
-def test_guess_order_of_each_rule() -> None:
-    score = np.array([0.5, -3.0, 2.0, -1.0, 0.1])
-    signed, called = guess_order(score, "signed")
-    assert signed.tolist() == [1, 2, 3, 0, 4]
-    assert called.tolist() == [False, True, False, True, True]
-    tails, called = guess_order(score, "both-tails")
-    assert tails.tolist() == [2, 1, 0, 3, 4]
-    assert called.tolist() == [True, False, True, False, True]
-    top, called = guess_order(score, "member-only")
-    assert top.tolist() == [2, 0, 4, 3, 1]
-    assert called.all()
+@pytest.mark.parametrize("digits", [1, 20])
+@pytest.mark.parametrize("single", [True, False])
+def test_right_guesses_are_those_of_a_sort(digits: int, single: bool) -> None:
+    """With many ties and with none, in single and in double precision, against the order written out."""
+    rng = np.random.default_rng(3)
+    score = np.round(rng.normal(size=700), digits)
+    score = score.astype(np.float32).astype(np.float64) if single else score
+    truth, ranks = rng.random(700) < 0.5, rng.permutation(700)
+    guesses = np.array([0, 1, 2, 33, 350, 699, 700])
+    called = {"signed": score > 0, "member-only": np.ones(700, bool)}
+    strength = {"signed": np.abs(score), "member-only": score}
+    for guess in ("signed", "member-only"):
+        order = np.lexsort((ranks, -strength[guess]))
+        right = np.concatenate([[0], np.cumsum((called[guess] == truth)[order])])
+        assert right_guesses(score, truth, ranks, guess, guesses).tolist() == right[guesses].tolist()
+    order = np.lexsort((ranks, -score))
+    tails = [truth[order[g // 2]] if g % 2 == 0 else not truth[order[-1 - g // 2]] for g in range(700)]
+    right = np.concatenate([[0], np.cumsum(tails)])
+    assert right_guesses(score, truth, ranks, "both-tails", guesses).tolist() == right[guesses].tolist()
 
 
 @pytest.mark.parametrize("guess", ["signed", "both-tails", "member-only"])
@@ -146,6 +154,19 @@ def test_a_split_reports_on_the_canaries_that_did_not_choose() -> None:
     tally = OneRun(selection=split).tally(Scores(score, truth))
     assert tally.canaries == 1_000
     assert tally.correct.tolist() == tally.guesses.tolist()
+
+
+def test_lost_replays_count_as_having_shown_nothing() -> None:
+    estimator = OneRun(selection=Fixed(0.2))
+    tallies = [estimator.tally(noisy(500, replay=replay)) for replay in range(3)]
+    correct = np.array([int(tally.correct[0]) for tally in tallies])
+    each = one_run_epsilon(100, correct, canaries=500, delta=0.0, confidence=per_replay_confidence(0.95))
+    two_lost = estimator.bound(tallies, lost=2)
+    assert two_lost.lower == np.median([*np.asarray(each), 0, 0])
+    assert dict(two_lost.counts)["lost replays"] == 2
+    assert estimator.bound(tallies, lost=4).lower == 0
+    one_left = one_run_epsilon(100, correct[0], canaries=500, delta=0.0, confidence=per_replay_confidence(0.95))
+    assert estimator.bound(tallies[:1], lost=1).lower == pytest.approx(float(one_left) / 2)
 
 
 def test_replays_are_combined_by_the_median_at_half_the_error() -> None:
