@@ -1,0 +1,239 @@
+"""Attacks on the same learners, data and budget: Figure 1 of arXiv:2511.14084 (section 6.5), and two more attacks.
+
+The paper sets label inference beside difficulty-calibrated membership inference. Here the audits that intervene stand
+beside them: labels planted at random, with the paper's score and with the canary attack of Malek et al. (2021). Each
+attack has one training of the same learner on the same rows, with the same reference model.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pacsv
+from matplotlib.figure import Figure
+
+from dpaudit.engine import figures
+from dpaudit.engine.attacks.calibrated_loss import CalibratedLoss
+from dpaudit.engine.attacks.canary_confidence import CanaryConfidence
+from dpaudit.engine.attacks.label_inference import LabelInferenceScore
+from dpaudit.engine.driver import audit
+from dpaudit.engine.games.label_inference import LabelCanaries, LabelInference
+from dpaudit.engine.games.membership import ObservationalMembership
+from dpaudit.engine.partition import Partition
+from dpaudit.engine.report import AuditResult
+from dpaudit.engine.reproduce import criteo_tables, image_tables
+from dpaudit.engine.reproduce.label_tables import DELTA, REPLAYS, Study
+from dpaudit.engine.reproduce.making import Made, Options
+from dpaudit.engine.spec import Audit, AuditSpec
+from dpaudit.estimators.bound import rounded_down
+from dpaudit.estimators.one_run_scores import OneRun
+from dpaudit.estimators.replays import mean_and_deviation
+from dpaudit.estimators.selection import AsPublished
+from dpaudit.mechanisms.claim import Claim, Relation
+from dpaudit.registry import register
+
+METHODS = {
+    "label inference": figures.MEMBER,
+    "membership, calibrated": figures.OTHER,
+    "planted labels, same score": figures.CLAIM,
+    "planted labels, canary attack": "#a16207",
+}
+"""The attacks in the order of the bars, each with its colour."""
+OBSERVATIONAL = ("label inference", "membership, calibrated")
+SMALL_LEARNERS = {"criteo": ("LP-1ST", "LP-2ST"), "images": ("LP-1ST", "ALIBI")}
+SMALL_EPSILONS = {"criteo": (math.inf, 4.0, 1.0), "images": (math.inf, 10.0, 1.0)}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What is compared on.
+
+    Attributes:
+        learners: For each learner, the mechanism at an epsilon.
+        epsilons: Infinity first.
+        data: The data set.
+        split: Its parts; the test part holds at least `canaries` rows, for membership's fresh points.
+        proxy: The adversary's reference.
+        canaries: Of the observational games.
+        planted: Rows that get a random label in the games that intervene; fewer, since they spoil the model.
+        replays: Draws of bits for each training.
+    """
+
+    learners: Mapping[str, Callable[[float], Any]]
+    epsilons: tuple[float, ...]
+    data: Any
+    split: Partition
+    proxy: Any
+    canaries: int
+    planted: int
+    replays: int = REPLAYS
+
+
+@register("reproduction", "observational-label figure-1", source="arXiv:2511.14084, Figure 1")
+def figure_1(options: Options) -> Made:
+    """Label inference beside calibrated membership inference and planted labels, learner by learner."""
+    kind = "images" if options.data is not None and _holds_images(options.data) else "criteo"
+    study = (image_tables if kind == "images" else criteo_tables).study(options)
+    return compare(_comparison(study, kind, options), options, "figure-1")
+
+
+def _holds_images(path: Path) -> bool:
+    patterns = ("*-images?idx3-ubyte*", "data_batch_1.bin*", "cifar-10-batches-bin")
+    return any(next(path.glob(pattern), None) is not None for pattern in patterns)
+
+
+def _comparison(study: Study, kind: str, options: Options) -> Comparison:
+    learners, epsilons = study.learners, study.epsilons
+    if options.scale == "small":
+        learners = {name: learners[name] for name in SMALL_LEARNERS[kind]}
+        epsilons = SMALL_EPSILONS[kind]
+    order = study.split.order
+    split = Partition(target=0.3, reference=0.4, test=0.28, validation=0.02, order=order)
+    if order == "given":  # the reference is the day before
+        split = Partition(target=0.25, reference=0.5, test=0.23, validation=0.02, order=order)
+    rows = len(study.data.load(seed=options.seed))
+    canaries = min(math.floor(split.test * rows), math.floor(split.target * rows)) - 1
+    if study.canaries is not None:
+        canaries = min(canaries, study.canaries)
+    return Comparison(learners, epsilons, study.data, split, study.proxy, canaries, max(1, canaries // 10))
+
+
+def compare(comparison: Comparison, options: Options, name: str) -> Made:
+    """Runs every attack on every learner and writes the figure, the table and the run's report."""
+    folder = options.output / name
+    trainings = 3 * len(comparison.learners) * len(comparison.epsilons)
+    options.say(
+        f"{trainings} trainings: {', '.join(comparison.learners)}, three each at every epsilon, and a reference."
+    )
+    report = audit(_spec(comparison, options, name), output=folder, listeners=options.listeners)
+    cells = itertools.product(comparison.learners, comparison.epsilons, METHODS)
+    pairs = zip(report.results[::2], report.results[1::2], strict=True)
+    table = pa.Table.from_pylist(
+        [_row(learner, epsilon, method, *pair) for (learner, epsilon, method), pair in zip(cells, pairs, strict=True)]
+    )
+    figures.save(_draw(table, report.results[0].data), folder, name)
+    pacsv.write_csv(table, folder / f"{name}.csv")
+    lines = [
+        f"Attacks on {report.results[0].data}, bounds at 95 % and delta = {DELTA:g}; one training an attack, "
+        f"{comparison.canaries:,} canaries ({comparison.planted:,} planted labels), {comparison.replays} replays:"
+    ]
+    lines += [_line(row) for row in table.to_pylist()]
+    lines += [
+        "valid: one bound over all replays, the choice of the guess fraction paid for; as published: mean ± deviation "
+        "over replays of the best fraction, chosen on the samples it is measured on, which is no bound.",
+        "Planted labels change the training data: their test loss is that of a model the audit has spoiled. "
+        "Membership says nothing of a claim for labels: its bars are no violation of one.",
+    ]
+    if any(row["proxy_shift_visible"] for row in table.to_pylist()):
+        lines.append("*: the attack shows as much as that on rows the learner never saw; the bound is not trustworthy.")
+    return Made("\n".join(lines), (folder / f"{name}.png", folder / f"{name}.csv", folder / "report.html"))
+
+
+def _spec(comparison: Comparison, options: Options, name: str) -> AuditSpec:
+    """Two audits an attack, the valid selection and the paper's, of the same training."""
+    audits = [
+        _audit(comparison, comparison.learners[learner](epsilon), method, estimator, f"{learner}, ε = {epsilon:g}")
+        for learner, epsilon in itertools.product(comparison.learners, comparison.epsilons)
+        for method in METHODS
+        for estimator in (OneRun(DELTA), OneRun(DELTA, selection=AsPublished()))
+    ]
+    run = replace(options.run, keep_scores=False)
+    return AuditSpec(tuple(audits), name=f"attacks compared, {name}", seed=options.seed, run=run)
+
+
+def _audit(comparison: Comparison, mechanism: Any, method: str, estimator: OneRun, where: str) -> Audit:
+    replays = comparison.replays
+    game, attack = {
+        "label inference": (LabelInference(replays, comparison.canaries), LabelInferenceScore()),
+        "membership, calibrated": (ObservationalMembership(replays, comparison.canaries), CalibratedLoss()),
+        "planted labels, same score": (LabelCanaries(replays, comparison.planted), LabelInferenceScore()),
+        "planted labels, canary attack": (LabelCanaries(replays, comparison.planted), CanaryConfidence()),
+    }[method]
+    membership = isinstance(game, ObservationalMembership)
+    return Audit(
+        mechanism=mechanism,
+        data=comparison.data,
+        game=game,
+        proxy=comparison.proxy,
+        attack=attack,
+        # Calibrated losses are not centred on 0.
+        estimator=replace(estimator, guess="both-tails") if membership else estimator,
+        split=comparison.split,
+        # A claim for labels says nothing of membership.
+        claim=Claim(math.inf, relation=Relation.REPLACE) if membership else None,
+        name=f"{where}, {method}, {'as published' if isinstance(estimator.selection, AsPublished) else 'valid'}",
+    )
+
+
+def _row(learner: str, epsilon: float, method: str, valid: AuditResult, published: AuditResult) -> dict[str, Any]:
+    """One bar; NaN where a training failed."""
+    alone = [mean_and_deviation(one.curve["replay_alone"]) if one.bound else None for one in (valid, published)]
+    return {
+        "learner": learner,
+        "epsilon": epsilon,
+        "attack": method,
+        "bound": valid.bound.lower if valid.bound else math.nan,
+        "deviation": float(alone[0].deviation) if alone[0] else math.nan,
+        "as_published": float(alone[1].mean) if alone[1] else math.nan,
+        "as_published_deviation": float(alone[1].deviation) if alone[1] else math.nan,
+        "observational": valid.observational,
+        "proxy_shift_visible": valid.control is not None and valid.control.visible,
+        "test_accuracy": valid.metrics.get("test_accuracy", math.nan),
+        "test_log_loss": valid.metrics.get("test_log_loss", math.nan),
+        "failed": valid.failures[0].error if valid.failures else "",
+    }
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    bound = "failed" if math.isnan(row["bound"]) else rounded_down(row["bound"])
+    return (
+        f"  {row['learner']:<10} ε={row['epsilon']:<4g} {row['attack']:<30} valid {bound}"
+        f"{'*' if row['proxy_shift_visible'] else ' '} as published {row['as_published']:.3f} ± "
+        f"{row['as_published_deviation']:.3f}  test log-loss {row['test_log_loss']:.3f}"
+    )
+
+
+def _draw(table: pa.Table, data: str) -> Figure:
+    rows = table.to_pylist()
+    groups = list(dict.fromkeys((row["learner"], row["epsilon"]) for row in rows))
+    figure, axes = figures.canvas(max(6.4, 1.5 * len(groups)), 4.2)
+    width = 0.8 / len(METHODS)
+    for place, (method, colour) in enumerate(METHODS.items()):
+        bars = [row for row in rows if row["attack"] == method]
+        centres = np.arange(len(groups)) + (place - (len(METHODS) - 1) / 2) * width
+        axes.bar(
+            centres,
+            [row["bound"] for row in bars],
+            width * 0.92,
+            color=colour,
+            alpha=1.0 if method in OBSERVATIONAL else 0.55,
+            yerr=np.nan_to_num([row["deviation"] for row in bars]),
+            capsize=2,
+            ecolor=figures.INK,
+            error_kw={"linewidth": 0.9},
+            label=method,
+        )
+        published = [row["as_published"] for row in bars]
+        axes.plot(centres, published, "D", markersize=3.5, markerfacecolor="white", color=figures.INK, zorder=3)
+    axes.plot([], [], "D", markersize=3.5, markerfacecolor="white", color=figures.INK, label="as published, not valid")
+    top = axes.get_ylim()[1]
+    for group, (_, epsilon) in enumerate(groups):
+        if epsilon <= top:
+            axes.plot([group - 0.45, group + 0.45], [epsilon] * 2, color=figures.INK, linewidth=1.6)
+    axes.set_ylim(0, top)
+    axes.set_xticks(
+        range(len(groups)),
+        [f"{learner}\nε = {'∞' if math.isinf(epsilon) else format(epsilon, 'g')}" for learner, epsilon in groups],
+    )
+    axes.grid(visible=False, axis="x")
+    axes.set_ylabel("lower bound on ε, nats (± deviation of replays)")
+    axes.set_title(f"Attacks on {data}; black line = claim", fontsize=10)
+    figure.legend(loc="outside lower center", fontsize=8, ncols=3, frameon=False)
+    return figure

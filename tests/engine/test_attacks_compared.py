@@ -1,0 +1,105 @@
+"""Attacks side by side: the canary attack's score by hand, and the comparison on a few rows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow.csv as pacsv
+import pytest
+from scipy.stats import binom
+
+from dpaudit import RunOptions
+from dpaudit.engine.attacks.canary_confidence import CanaryConfidence
+from dpaudit.engine.data.gaussian_mixture import GaussianMixture
+from dpaudit.engine.games.protocol import AdversaryView
+from dpaudit.engine.partition import Partition
+from dpaudit.engine.proxies.model import ModelProxy
+from dpaudit.engine.reproduce.attacks_compared import METHODS, Comparison, compare
+from dpaudit.engine.reproduce.making import Options
+from dpaudit.estimators.one_run_scores import OneRun
+from dpaudit.estimators.scores import Scores
+from dpaudit.mechanisms.learners.lp_1st import LP1ST
+from dpaudit.mechanisms.models.logistic_regression import LogisticRegression
+from dpaudit.mechanisms.models.recall import Recall
+from dpaudit.registry import load
+
+CLASSES = 4
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, float]]:
+    comparison = Comparison(
+        learners={"LP-1ST": lambda epsilon: LP1ST(epsilon, Recall())},
+        epsilons=(4.0,),
+        data=GaussianMixture(classes=CLASSES, rows=2_000),
+        split=Partition(target=0.4, reference=0.2, test=0.4),
+        proxy=ModelProxy(LogisticRegression()),
+        canaries=700,
+        planted=350,
+        replays=3,
+    )
+    folder = tmp_path_factory.mktemp("figure")
+    said: list[str] = []
+    made = compare(comparison, Options(folder, run=RunOptions(runner="in-process"), say=said.append), "tiny")
+    assert said[0].startswith("3 trainings")
+    assert all(path.stat().st_size > 500 for path in made.files)
+    table = pacsv.read_csv(folder / "tiny" / "tiny.csv").to_pylist()
+    assert len(table) == len(METHODS)
+    assert "which is no bound" in made.text
+    return {row["attack"]: row for row in table}
+
+
+def test_every_attack_sees_a_learner_that_recalls_its_labels(rows: dict[str, dict[str, float]]) -> None:
+    for method, row in rows.items():
+        assert row["bound"] > 0, method
+
+
+def test_no_label_attack_exceeds_the_claim(rows: dict[str, dict[str, float]]) -> None:
+    """False failure <= 0.05 for each of three bounds over seeds; the seed is fixed."""
+    for method, row in rows.items():
+        if "membership" not in method:
+            assert row["bound"] <= 4.0, method
+
+
+def test_only_planted_labels_touch_the_training_data(rows: dict[str, dict[str, float]]) -> None:
+    for method, row in rows.items():
+        assert bool(row["observational"]) == ("planted" not in method)
+
+
+def test_figure_1_is_registered() -> None:
+    assert load("reproduction", "observational-label figure-1").__name__ == "figure_1"
+
+
+def test_the_canary_attack_compares_wrong_labels_only() -> None:
+    """Rows by hand; the reference's first choice, class 0, stands for the true label."""
+    target = np.array([[0.5, 0.3, 0.1, 0.1], [0.1, 0.2, 0.6, 0.1], [0.9, 0.05, 0.05, 0.0]], np.float32)
+    reference = np.array([[0.7, 0.1, 0.1, 0.1]] * 3, np.float32)
+    view = AdversaryView(target, reference, np.array([1, 3, 0]))
+    assert CanaryConfidence().score(view) == pytest.approx([0.3 - 0.1, 0.1 - 0.6, 0.0], abs=1e-7)
+    two = AdversaryView(
+        np.array([[0.2, 0.8]] * 2, np.float32), np.array([[0.9, 0.1]] * 2, np.float32), np.array([0, 1])
+    )
+    assert CanaryConfidence().score(two) == pytest.approx([-0.6, 0.6], abs=1e-7)
+
+
+def scores(planted_mass: float, seed: int) -> Scores:
+    """A model that gives a planted label `planted_mass`, and the rest of the classes equal shares of what is left."""
+    rng = np.random.default_rng(seed)
+    planted, other = rng.integers(0, CLASSES, 300), rng.integers(0, CLASSES, 300)
+    bits = rng.random(300) < 0.5
+    target = np.full((300, CLASSES), (1 - planted_mass) / (CLASSES - 1))
+    target[np.arange(300), planted] = planted_mass
+    # A real model's confidences differ a little from row to row whatever was planted.
+    target += 0.01 * rng.random(target.shape)
+    reference = np.zeros((300, CLASSES))
+    reference[np.arange(300), rng.integers(0, CLASSES, 300)] = 1
+    view = AdversaryView(target.astype(np.float32), reference.astype(np.float32), np.where(bits, planted, other))
+    return Scores(CanaryConfidence().score(view), bits)
+
+
+def test_the_canary_attack_with_a_one_run_bound_errs_as_seldom_as_it_says() -> None:
+    """False failure < 1e-6: the limit is the 1 - 1e-6 quantile of Binomial(400, 0.05)."""
+    estimator = OneRun()
+    limit = binom.ppf(1 - 1e-6, 400, 0.05)
+    # A model that learned nothing of the planted labels: epsilon = 0.
+    assert sum(estimator.bound([estimator.tally(scores(1 / CLASSES, seed))]).lower > 0 for seed in range(400)) <= limit
+    assert sum(estimator.bound([estimator.tally(scores(0.6, seed))]).lower > 0 for seed in range(400)) > limit
