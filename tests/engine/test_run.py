@@ -248,7 +248,8 @@ import resource
 from dpaudit import audit
 audit({{'name': 'big', 'data': {{'name': 'gaussian-mixture', 'rows': 202000}}, 'proxy': 'true-posterior',
        'split': {{'target': 200/202, 'reference': 0.0, 'test': 0.0}},
-       'mechanism': {{'name': 'randomized-response', 'epsilon': 1.0}}, 'run': {{'runner': 'in-process'}}}}, output={str(tmp_path)!r})
+       'mechanism': {{'name': 'randomized-response', 'epsilon': 1.0}},
+       'run': {{'runner': 'in-process'}}}}, output={str(tmp_path)!r})
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
