@@ -231,7 +231,9 @@ class _AuditWords:
 
 def _default_name(entry: Mapping[str, Any], index: int) -> str:
     mechanism = entry.get("mechanism")
-    name = mechanism if isinstance(mechanism, str) else (mechanism or {}).get("name", "")
+    name = mechanism.get("name") if isinstance(mechanism, Mapping) else mechanism
+    if not isinstance(name, str):
+        name = "" if name is None else type(name).__name__
     return f"{index + 1} {name}".strip()
 
 

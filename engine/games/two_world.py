@@ -146,6 +146,7 @@ class TwoWorldGame(ABC):
         Raises: SpecError when mechanism, attack and canary do not go together.
         """
         require_learner(setting.mechanism)
+        self.stage(len(setting.parts.target), None, self.population, setting.seed)
         needs = _needs(setting.attack)
         gradient = hasattr(self.chooses, "gradient")
         if gradient and needs != {"gradients"}:

@@ -1,0 +1,491 @@
+"""Two-world games: what a trial trains on, the same scores however trials are stacked, bounds below known truths."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as pads
+import pytest
+from numpy.random import SeedSequence
+from numpy.typing import NDArray
+
+from dpaudit import AuditSpec, Examples, Verdict, audit, load_spec
+from dpaudit.actors.events import Event, EventKind, read_events
+from dpaudit.actors.seed import Seed
+from dpaudit.actors.unit import Inputs
+from dpaudit.engine.attacks.loss import LossThreshold
+from dpaudit.engine.canaries.points import GivenRow
+from dpaudit.engine.games.challenges import Challenges
+from dpaudit.engine.games.shadows import Shadows, TrainShadows, shadow_table, shadows_of
+from dpaudit.engine.games.stacks import Run, parameter_count, watch_runs
+from dpaudit.engine.games.two_world import IndMia, Mia, ScoreTrials
+from dpaudit.engine.page import confusion, intervals
+from dpaudit.engine.plan import make_plan
+from dpaudit.engine.score_table import SCHEMA
+from dpaudit.errors import RunError, SpecError
+from dpaudit.mechanisms.claim import Claim, Relation
+from dpaudit.mechanisms.learners.dp_sgd import DpSgd
+from dpaudit.mechanisms.models.networks import Mlp
+from dpaudit.mechanisms.protocols import Compute, Model, TrainingError
+
+SPEC: dict[str, Any] = {
+    "name": "worlds",
+    "seed": 3,
+    "data": {"name": "digits", "flat": True},
+    "split": {"target": 0.2, "reference": 0.0, "test": 0.1},
+    "mechanism": {
+        "name": "non-private",
+        "model": {"name": "mlp", "hidden": [16], "epochs": 4, "learning_rate": 0.2},
+    },
+    "game": {
+        "name": "ind-mia",
+        "trials": 24,
+        "stack": 8,
+        "shadows": 12,
+        "population": 20,
+        "canary": {"name": "select-worst", "count": 2},
+    },
+    "run": {"runner": "in-process"},
+}
+
+
+def spec_with(**changes: Any) -> AuditSpec:
+    """The small spec with fields of its game or others changed."""
+    content = {**SPEC, **{name: value for name, value in changes.items() if name not in SPEC["game"]}}
+    game = changes.get("game", SPEC["game"])
+    content["game"] = {**game, **{name: value for name, value in changes.items() if name in SPEC["game"]}}
+    return load_spec(content)
+
+
+def scores_in(folder: Path) -> pa.Table:
+    return pads.dataset(next((folder / "scores").iterdir()), format="parquet").to_table()
+
+
+def digests(folder: Path) -> list[str]:
+    return [hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted((folder / "scores").rglob("*.parquet"))]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("finished")
+    audit(spec_with(), output=folder)
+    return folder
+
+
+def test_stacks_of_another_size_give_the_same_scores(finished: Path, tmp_path: Path) -> None:
+    """phi to 1e-4: float32 sums grouped differently, over 12 steps. Shadow stacks follow `stack` too."""
+    audit(spec_with(stack=5, attack="loss"), output=tmp_path / "five")
+    audit(spec_with(attack="loss"), output=tmp_path / "eight")
+    ours, theirs = scores_in(tmp_path / "five"), scores_in(tmp_path / "eight")
+    assert ours["truth"].to_pylist() == theirs["truth"].to_pylist() == scores_in(finished)["truth"].to_pylist()
+    np.testing.assert_allclose(ours["score"].to_numpy(), theirs["score"].to_numpy(), atol=1e-4)
+
+
+def test_score_table_is_one_replay_of_numbered_trials(finished: Path) -> None:
+    table = scores_in(finished)
+    assert table.schema.equals(SCHEMA)
+    assert set(table["replay"].to_pylist()) == {0}
+    assert table["canary"].to_pylist() == list(range(24))
+    assert len(set(table["unit"].to_pylist())) == 3, "each trial names the stack that trained it"
+
+
+def test_shadow_models_and_trials_are_trained_once_for_all_attacks(finished: Path, tmp_path: Path) -> None:
+    """In one spec, and over runs in one folder: another attack runs two units, its scores and their counts."""
+    folder = shutil.copytree(finished, tmp_path / "copy")
+    attacks = ["lira-online", "lira-offline", {"name": "rmia", "offline": True}, "loss", "difficulty-calibration"]
+    audits = [{"name": str(number), "attack": attack} for number, attack in enumerate(attacks)]
+    together = make_plan(load_spec({**SPEC, "audits": audits}))
+    trained = [unit.label for unit in together.units if "training" in unit.label or "shadow" in unit.label]
+    assert len(trained) == 3 + 2
+    assert audit(load_spec({**SPEC, "audits": audits}), output=folder).ran == 2 * 4
+
+
+def test_more_trials_reuse_the_finished_stacks(finished: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(finished, tmp_path / "copy")
+    report = audit(spec_with(trials=32), output=folder)
+    assert report.ran == 3, "one more stack, the scores, the counts"
+    before, after = scores_in(finished).to_pylist(), scores_in(folder).to_pylist()
+    assert [row["score"] for row in after[:24]] == [row["score"] for row in before]
+
+
+def test_a_killed_driver_costs_only_unfinished_stacks(finished: Path, tmp_path: Path) -> None:
+    spec = spec_with()
+    (tmp_path / "spec.yaml").write_text(spec.to_yaml())
+    folder = tmp_path / "run"
+    code = (
+        "import os, signal\n"
+        "from dpaudit import audit\n"
+        "from dpaudit.actors.events import EventKind\n"
+        "def stop(event):\n"
+        "    if event.kind is EventKind.UNIT_DONE and event.label == 'training trials 9-16':\n"
+        "        os.kill(os.getpid(), signal.SIGKILL)\n"
+        f"audit({str(tmp_path / 'spec.yaml')!r}, output={str(folder)!r}, listeners=[stop])\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert ended.returncode == -signal.SIGKILL
+    report = audit(spec, output=folder)
+    assert report.ran == 3, "the last stack, the scores, the counts"
+    assert digests(folder) == digests(finished)
+
+
+def own_workers() -> list[int]:
+    """Processes of the pool of this test session, not of another session on the machine."""
+    found = subprocess.run(["pgrep", "-f", "ray::Worker"], capture_output=True, text=True).stdout.split()
+    return [int(pid) for pid in found if os.getpid() in ancestors(int(pid))]
+
+
+def ancestors(pid: int) -> list[int]:
+    found = []
+    while pid > 1:
+        try:
+            # The name in parentheses may hold spaces; the parent is the second field behind it.
+            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            break
+        found.append(pid)
+    return found
+
+
+@pytest.mark.ray
+def test_a_killed_worker_costs_only_its_own_stack(ray_cluster: None, finished: Path, tmp_path: Path) -> None:
+    """The worker is killed while the first stack of trials runs: what was done is not done again."""
+    killed = threading.Event()
+
+    def kill(event: Event) -> None:
+        if event.kind is EventKind.UNIT_STARTED and event.label == "training trials 1-8" and not killed.is_set():
+            killed.set()
+            for pid in own_workers():
+                os.kill(pid, signal.SIGKILL)
+
+    audit(spec_with(run={"runner": "ray", "workers": 1}), output=tmp_path, listeners=[kill])
+    events = list(read_events(tmp_path / "events.jsonl"))
+    assert any(event.kind is EventKind.WORKER_LOST for event in events)
+    done = [event.label for event in events if event.kind is EventKind.UNIT_DONE]
+    assert len(done) == len(set(done)), "nothing was finished twice"
+    started = [event.label for event in events if event.kind is EventKind.UNIT_STARTED]
+    assert started.count("shadow models 1-8") == 1
+    assert digests(tmp_path) == digests(finished)
+
+
+def challenges_at(rows: list[int], crafted: bool) -> Challenges:
+    pool = Examples(np.zeros((100, 2), np.float32), np.zeros(100, np.int64), 2)
+    where = np.array(rows)
+    return Challenges(pool.take(np.maximum(where, 0)), where, crafted, np.zeros(len(rows)))
+
+
+@pytest.mark.parametrize("crafted", [False, True])
+def test_ind_mia_trains_on_a_fixed_base_set_with_or_without_the_challenge(crafted: bool) -> None:
+    game, found = IndMia(), challenges_at([4, 9], crafted)
+    stage = game.stage(100, found, 30, Seed(1))
+    trials = [game.trial(stage, Seed(1).child(number).rng()) for number in range(400)]
+    without = {tuple(trial.rows) for trial in trials if not trial.truth}
+    assert len(without) == 1, "the base set is one"
+    (base,) = without
+    assert len(base) == 50
+    assert not {4, 9} & set(base)
+    assert not set(stage.population) & {*base, 4, 9}
+    assert len(stage.population) == 30
+    for trial in trials:
+        assert trial.challenge in ({100, 101} if crafted else {4, 9})
+        assert tuple(trial.rows) == (*base, trial.challenge) if trial.truth else tuple(trial.rows) == base
+    # Four cells of 400 fair draws: each within 6 deviations of 100 (false failure < 1e-8).
+    cells = [
+        sum(trial.truth == truth and trial.challenge == place for trial in trials)
+        for truth in (True, False)
+        for place in stage.challenges
+    ]
+    assert all(abs(cell - 100) < 6 * math.sqrt(400 * 3 / 16) for cell in cells)
+
+
+def test_mia_replaces_one_fresh_point_by_another() -> None:
+    game = Mia()
+    stage = game.stage(100, None, 20, Seed(1))
+    trials = [game.trial(stage, Seed(1).child(number).rng()) for number in range(200)]
+    for trial in trials:
+        assert len(trial.rows) == 50 == len(set(trial.rows))
+        assert (trial.challenge in trial.rows) == trial.truth
+        assert not set(stage.population) & {*trial.rows, trial.challenge}
+    assert len({tuple(sorted(trial.rows)) for trial in trials}) == 200, "each trial draws its own data set"
+    assert game.relation is Relation.REPLACE
+
+
+def test_shadow_models_come_in_halves() -> None:
+    task = TrainShadows(None, Seed(3), 0, 8)
+    for pair in range(4):
+        first, second = task.members(2 * pair, 101), task.members(2 * pair + 1, 101)
+        assert (first ^ second).all()
+        assert first.sum() == 50
+    halves = {task.members(model, 101).tobytes() for model in range(8)}
+    assert len(halves) == 8
+    crafted = challenges_at([7, -1], True)
+    for model in range(8):
+        member = task.members(model, 100, crafted)
+        assert len(member) == 102
+        assert not member[7], "what a crafted point is made from stays out"
+    assert sum(task.members(model, 100, crafted)[100] for model in range(8)) == 4
+
+
+def test_shadow_tables_survive_and_leave_failed_models_out() -> None:
+    rng = np.random.default_rng(0)
+    confidence = rng.standard_normal((4, 2, 5)).astype(np.float32)
+    made = Shadows(confidence, rng.random((4, 5)) < 0.5)
+    tables = [shadow_table(made.of(slice(0, 2))), shadow_table(made.of(slice(2, 4)), 2)]
+    assert tables[1].slice(5, 1).to_pylist() == [
+        {
+            "model": 2,
+            "query": 1,
+            "point": 0,
+            "member": bool(made.member[2, 0]),
+            "confidence": float(confidence[2, 1, 0]),
+        }
+    ]
+    back = shadows_of(tables)
+    np.testing.assert_array_equal(back.confidence, made.confidence)
+    np.testing.assert_array_equal(back.member, made.member)
+    one = shadows_of(tables[:1])
+    assert np.shares_memory(one.confidence, tables[0]["confidence"].to_numpy()), "no copy of a large table"
+    confidence[2] = np.nan
+    assert len(shadows_of([shadow_table(Shadows(confidence, made.member))]).member) == 3
+    confidence[:3] = np.nan
+    with pytest.raises(RunError, match="at least two shadow models"):
+        shadows_of([shadow_table(Shadows(confidence, made.member))])
+
+
+@dataclass(frozen=True)
+class CountOnly:
+    """Releases how many examples have label 0, plus Laplace noise of scale 1 / epsilon: exactly epsilon-DP.
+
+    Attributes:
+        epsilon: What it claims, under add/remove.
+        weaker: DEFECT ON PURPOSE: divides the noise, so that the truth is weaker * epsilon.
+    """
+
+    epsilon: float
+    weaker: float = 1.0
+
+    def claim(self) -> Claim:
+        return Claim(self.epsilon, 0.0, Relation.ADD_REMOVE)
+
+    def fit(
+        self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None
+    ) -> Model:
+        noise = np.random.default_rng(seed).laplace(0, 1 / (self.epsilon * self.weaker))
+        return Counted((np.count_nonzero(train.labels == 0) + noise) / 10)
+
+
+@dataclass(frozen=True)
+class Counted:
+    """Its confidence in label 0 is the released number."""
+
+    phi: float
+
+    def probabilities(self, features: Any) -> NDArray[np.float64]:
+        p = np.array([1.0, math.exp(-self.phi)])
+        return np.tile(p / p.sum(), (len(features), 1))
+
+
+def counting(mechanism: CountOnly, **game: Any) -> AuditSpec:
+    row = int(np.flatnonzero(pool_labels() == 0)[0])
+    return load_spec(
+        {
+            "name": "known",
+            "seed": 11,
+            "confidence": 1 - 1e-6,
+            "data": {"name": "gaussian-mixture", "rows": 80, "classes": 2},
+            "split": {"target": 1.0, "reference": 0.0, "test": 0.0, "order": "given"},
+            "audits": [{"name": "known", "mechanism": mechanism}],
+            "attack": "loss",
+            "game": {"name": "ind-mia", "stack": 500, "population": 0, "canary": GivenRow((row,)), **game},
+            "run": {"runner": "in-process"},
+        }
+    )
+
+
+def pool_labels() -> NDArray[np.int64]:
+    from dpaudit.registry import load
+
+    labels: NDArray[np.int64] = load("data", "gaussian-mixture")(rows=80, classes=2).load(seed=11).labels
+    return labels
+
+
+@pytest.mark.parametrize("keep_scores", [True, False])
+def test_the_bound_of_a_known_mechanism_lies_below_its_truth(tmp_path: Path, keep_scores: bool) -> None:
+    """Laplace counting, epsilon = 2; false failure at most 1e-6, by the bound's own confidence."""
+    spec = counting(CountOnly(2.0), trials=3000)
+    spec = replace(spec, run=replace(spec.run, keep_scores=keep_scores))
+    (result,) = audit(spec, output=tmp_path).results
+    assert result.bound is not None
+    assert 1.0 < result.bound.lower <= 2.0
+    assert result.verdict is Verdict.NO_VIOLATION
+    assert result.compared.claim.relation is Relation.ADD_REMOVE
+
+
+def test_the_planted_defect_of_a_known_mechanism_is_found(tmp_path: Path) -> None:
+    (result,) = audit(counting(CountOnly(0.7, weaker=4.0), trials=3000), output=tmp_path).results
+    assert result.verdict is Verdict.VIOLATION
+    assert result.bound is not None
+    assert result.bound.lower <= 2.8
+
+
+@dataclass(frozen=True)
+class FailsOften(CountOnly):
+    """A learner whose training fails for a fifth of the seeds."""
+
+    def fit(
+        self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None
+    ) -> Model:
+        if np.random.default_rng(seed).random() < 0.2:
+            raise TrainingError("the loss became NaN")
+        return super().fit(train, seed=seed, compute=compute)
+
+
+def test_failed_trainings_are_kept_as_the_worst_guess(tmp_path: Path) -> None:
+    (result,) = audit(counting(FailsOften(2.0), trials=100, stack=50), output=tmp_path).results
+    table = scores_in(tmp_path)
+    infinite = np.isinf(table["score"].to_numpy())
+    assert 0 < infinite.sum() < 60
+    np.testing.assert_array_equal(table["score"].to_numpy()[infinite] < 0, table["truth"].to_numpy()[infinite])
+    assert result.metrics["failed_share"] == pytest.approx(infinite.mean())
+    assert table.num_rows == 100
+
+
+def test_one_score_for_each_trial_or_an_error() -> None:
+    @dataclass(frozen=True)
+    class Broken:
+        needs = frozenset[str]()
+
+        def score_trials(self, view: Any) -> NDArray[np.float64]:
+            return np.full(len(view.point), np.nan)
+
+    trials = pa.table({"trial": [0], "truth": [True], "point": [0], "failed": [False]})
+    trials = trials.replace_schema_metadata({"population": ""})
+    with pytest.raises(RunError, match="scores that are no numbers"):
+        ScoreTrials(Broken(), ("key",), 0).run(Inputs({}, (trials,)), Compute())
+
+
+def test_a_game_of_replaced_points_doubles_an_add_remove_claim(tmp_path: Path) -> None:
+    spec = spec_with(game={"name": "mia", "trials": 24, "stack": 12, "shadows": 4, "population": 10})
+    (result,) = audit(spec, output=tmp_path).results
+    assert result.bound is not None
+    assert result.bound.method == "band", "the game's usual estimator"
+    assert "lira-online" in result.game
+    assert "proxy" not in result.game
+    private = spec_with(
+        game={"name": "mia", "trials": 24},
+        attack="loss",
+        mechanism={"name": "dp-sgd", "epsilon": 1.0, "model": {"name": "mlp", "momentum": 0.0}},
+    )
+    (entry,) = make_plan(private).audits
+    assert entry.audit.estimator.delta == pytest.approx((1 + math.e) * 1e-5)
+
+
+DIGITS = Mlp(hidden=(8,), epochs=1, learning_rate=0.1, momentum=0.0, batch_size=10)
+
+
+def digits() -> Examples:
+    from dpaudit.registry import load
+
+    data: Examples = load("data", "digits")(flat=True).load(seed=0)
+    return data
+
+
+def test_watching_a_canary_without_noise_counts_its_steps() -> None:
+    """A Dirac canary on a weight that is otherwise still: the product is the number of steps that drew it."""
+    learner = DpSgd(math.inf, sample_rate=0.25, clip=2.0, model=replace(DIGITS, epochs=5))
+    data = digits()
+    gradient = np.zeros((6, parameter_count(learner, data)), np.float32)
+    gradient[:, 0] = 1.0  # the first pixel is always blank
+    runs = [Run(np.arange(30), Seed(5).child(number)) for number in range(6)]
+    inserted = np.array([True, False] * 3)
+    seen = watch_runs(learner, data, runs, compute=Compute(), gradients=gradient, inserted=inserted)
+    steps = seen.products[:, 0]
+    np.testing.assert_allclose(steps[~inserted], 0, atol=1e-6)
+    # The engine's clipping shortens a gradient of exactly the clip norm by 1e-6 of its norm.
+    np.testing.assert_allclose(steps[inserted], np.round(steps[inserted]), atol=20 * 1e-6)
+    assert (steps[inserted] > 0).all(), "20 steps at rate 1/4: none would draw it with probability 0.003"
+    assert set(np.round(seen.products[:, 1], 4)) <= {0.0, 1.0}
+
+
+def test_watching_an_example_finds_its_own_clipped_gradient() -> None:
+    """Trained on the example alone, one step, no noise: the product is the squared norm of its clipped gradient."""
+    data = digits()
+    for clip in (0.5, 100.0):
+        learner = DpSgd(math.inf, sample_rate=1.0, clip=clip, model=DIGITS)
+        runs = [Run(np.array([row]), Seed(6).child(row)) for row in range(5)]
+        seen = watch_runs(learner, data, runs, compute=Compute(), points=np.arange(5))
+        if clip == 0.5:
+            np.testing.assert_allclose(seen.products[:, 0], 1.0, rtol=1e-4)
+        else:
+            assert (seen.products[:, 0] > 0).all()
+            assert (seen.products[:, 0] < 1).all()
+
+
+def test_a_planted_bug_of_dp_sgd_is_seen_step_by_step(tmp_path: Path) -> None:
+    """Noise divided by the batch size: with 60 trials the bound is above the claim, honest DP-SGD's below."""
+    audits = [
+        {"name": "honest", "mechanism": {"name": "dp-sgd"}},
+        {"name": "bug", "mechanism": {"name": "dp-sgd-defective", "defect": "noise-over-batch"}},
+    ]
+    for one in audits:
+        one["mechanism"] |= {  # type: ignore[operator]
+            "epsilon": 0.5,
+            "sample_rate": 0.25,
+            "model": {"name": "mlp", "hidden": [8], "epochs": 4, "batch_size": 40, "momentum": 0.0},
+        }
+    game = {"name": "ind-mia", "trials": 60, "population": 0, "canary": {"name": "dirac-gradient", "weight": 0}}
+    found = audit(load_spec({**SPEC, "game": game, "attack": "gradient-dot", "audits": audits}), output=tmp_path)
+    assert [result.verdict for result in found.results] == [Verdict.NO_VIOLATION, Verdict.VIOLATION]
+
+
+def test_the_page_shows_roc_posterior_and_three_intervals(finished: Path) -> None:
+    (result,) = audit(spec_with(), output=finished).results
+    page = (finished / "report.html").read_text()
+    assert "Three ways to read the counts" in page
+    assert page.count("<svg") == 1 + 3
+    drawn = {path.stem.rpartition("-")[2] for path in (finished / "figures").glob("*.png")}
+    assert drawn == {"overview", "scores", "roc", "posterior"}
+    counts = confusion(result)
+    assert sum(counts.values()) == 24
+    assert [method for method, _, _ in intervals(result)] == ["clopper-pearson", "jeffreys", "bayesian"]
+    assert all(lower <= upper for _, lower, upper in intervals(result))
+
+
+ANY = Claim(1.0, 0.0, Relation.ADD_REMOVE)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"attack": "label-inference"}, "scores many canaries of one model"),
+        ({"mechanism": {"name": "randomized-response", "epsilon": 1.0}, "claim": ANY}, "audits learners"),
+        ({"canary": "dirac-gradient", "attack": "gradient-dot"}, "DP-SGD family"),
+        ({"canary": "dirac-gradient"}, "use attack: gradient-dot"),
+        ({"attack": "gradient-dot"}, "DP-SGD family"),
+        ({"shadows": 7}, "shadows must be even"),
+        ({"trials": 1}, "trials must be >= 2"),
+        ({"game": {"name": "mia", "population": 358}}, "must have rows to train on"),
+    ],
+)
+def test_what_does_not_go_together_is_refused_before_anything_runs(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        make_plan(spec_with(**changes))
+
+
+def test_the_spec_of_a_run_folder_is_the_spec(finished: Path) -> None:
+    spec = spec_with()
+    again = load_spec(finished / "spec.yaml")
+    assert [unit.key for unit in make_plan(again).units] == [unit.key for unit in make_plan(spec).units]
+    assert spec.audits[0].proxy is None
+    assert isinstance(spec_with(attack="loss").audits[0].attack, LossThreshold)
