@@ -119,7 +119,9 @@ def test_several_columns_and_bins_make_one_attribute() -> None:
     assert isinstance(rows.features, pa.Table)
     assert posed.features.column_names == [LABEL]
     assert posed.categorical == (LABEL,)
-    edges = np.quantile(np.asarray(reference.features["age"]), [1 / 3, 2 / 3], method="higher")  # type: ignore[index]
+    assert isinstance(reference.features, pa.Table)
+    known = np.asarray(reference.features["age"], np.float64)
+    edges = np.quantile(known, [1 / 3, 2 / 3], method="higher")
     ages, sexes = np.asarray(rows.features["age"]), rows.features["sex"].to_pylist()
     want = [3 * (sex == "male") + int((age >= edges).sum()) for sex, age in zip(sexes, ages, strict=True)]
     assert posed.labels.tolist() == want
