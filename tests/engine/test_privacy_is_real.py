@@ -1,0 +1,125 @@
+"""Each learner's bound at its claim stays below the claim as often as stated, on data whose proxy is the truth.
+
+The proxy is the true law of the labels, so nothing but the learner can make a bound too large. Models recall what they
+were trained on wherever the learner lets one choose; images are noise with labels drawn by coin, which can only be
+remembered.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy.stats import binom
+
+from dpaudit.engine.attacks.label_inference import LabelInferenceScore
+from dpaudit.engine.data.gaussian_mixture import GaussianMixture
+from dpaudit.engine.games.protocol import AdversaryView
+from dpaudit.estimators.one_run_scores import OneRun
+from dpaudit.estimators.scores import Scores
+from dpaudit.mechanisms.examples import Examples
+from dpaudit.mechanisms.labels.one_hot_laplace import OneHotLaplace
+from dpaudit.mechanisms.learners.alibi import Alibi
+from dpaudit.mechanisms.learners.domain_prior import LP1STDomainPrior, LP1STOutOfDomainPrior
+from dpaudit.mechanisms.learners.lp_1st import LP1ST, LP1STNoiseCorrection
+from dpaudit.mechanisms.learners.lp_2st import LP2ST
+from dpaudit.mechanisms.learners.noisy_labels import NoisyOneHotLabels
+from dpaudit.mechanisms.learners.pate import PATE
+from dpaudit.mechanisms.learners.pate_fm import PateFm
+from dpaudit.mechanisms.learners.planted import LP1STDrawnAgain, PATEWithoutNoise
+from dpaudit.mechanisms.models.networks import Mlp, SmallCnn
+from dpaudit.mechanisms.models.recall import Recall
+from dpaudit.mechanisms.protocols import Compute
+from dpaudit.registry import load
+
+ROWS, IMAGES = 2000, 200
+HERE = Compute(threads=1, device="cpu")
+
+
+@cache
+def table() -> tuple[Examples, NDArray[np.float32]]:
+    """A mixture of two Gaussians and the true law of its labels."""
+    data = GaussianMixture(classes=2, rows=ROWS)
+    examples = data.load(seed=7)
+    return examples, data.posterior(examples.features).astype(np.float32)
+
+
+@cache
+def noise_images() -> tuple[Examples, NDArray[np.float32]]:
+    """Images of noise, labels of four classes by coin."""
+    rng = np.random.default_rng(8)
+    images = rng.random((IMAGES, 1, 8, 8), dtype=np.float32)
+    return Examples(images, rng.integers(0, 4, IMAGES), 4), np.full((IMAGES, 4), 0.25, np.float32)
+
+
+def bound_of_a_run(mechanism: Any, examples: Examples, law: NDArray[np.float32], seed: int) -> float:
+    """One training, one replay of the label game, the default bound at the claim's delta."""
+    training, playing = np.random.SeedSequence(seed).spawn(2)
+    model = mechanism.fit(examples, seed=training, compute=HERE)
+    rng = np.random.default_rng(playing)
+    bits = rng.random(len(examples)) < 0.5
+    proxied = (rng.random(len(examples))[:, None] >= np.cumsum(law, axis=1)[:, :-1]).sum(axis=1)
+    labels = np.where(bits, examples.labels, proxied)
+    view = AdversaryView(model.probabilities(examples.features).astype(np.float32), law, labels)
+    scores = Scores(score=LabelInferenceScore().score(view), truth=bits, replay=0, canary=np.arange(len(examples)))
+    estimator = OneRun(delta=mechanism.claim().delta)
+    return estimator.bound([estimator.tally(scores)]).lower
+
+
+def too_large(mechanism: Any, data: tuple[Examples, NDArray[np.float32]], runs: int) -> int:
+    """In how many runs the bound exceeds the claim."""
+    claim = mechanism.claim().epsilon
+    return sum(bound_of_a_run(mechanism, *data, seed) > claim for seed in range(runs))
+
+
+RECALL = Recall()
+ON_TABLES = {
+    "lp-1st": LP1ST(1.0, RECALL),
+    "domain prior": LP1STDomainPrior(1.0, prior_epsilon=0.5, clusters=ROWS, model=RECALL),
+    "noise correction": LP1STNoiseCorrection(1.0, RECALL),
+    "lp-2st": LP2ST(1.0, model=RECALL),
+    "pate": PATE(1.0, teachers=4, queries=50, model=RECALL),
+    "noisy one-hot labels": NoisyOneHotLabels(OneHotLaplace(1.0)),
+}
+ON_IMAGES = {
+    "out-of-domain prior": LP1STOutOfDomainPrior(1.0, prior_epsilon=0.5, clusters=IMAGES, model=RECALL),
+    "alibi": Alibi(1.0, Mlp(epochs=40, learning_rate=0.05)),
+    "pate-fm": PateFm(
+        1.0, teachers=3, queries=20, answers=10, threshold=1.0, threshold_noise=1.0, vote_noise=1.0,
+        teacher_steps=4, student_steps=20, ratio=1, model=SmallCnn(batch_size=8),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("learner", ON_TABLES)
+def test_the_bound_stays_below_the_claim_on_tables(learner: str) -> None:
+    """False failure < 1e-6: the limit is the 1 - 1e-6 quantile of Binomial(40, 0.05), 11."""
+    assert too_large(ON_TABLES[learner], table(), runs=40) <= binom.ppf(1 - 1e-6, 40, 0.05)
+
+
+@pytest.mark.parametrize("learner", ON_IMAGES)
+def test_the_bound_stays_below_the_claim_on_images(learner: str) -> None:
+    """False failure < 1e-6: the limit is the 1 - 1e-6 quantile of Binomial(20, 0.05), 8."""
+    assert too_large(ON_IMAGES[learner], noise_images(), runs=20) <= binom.ppf(1 - 1e-6, 20, 0.05)
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [LP1STDrawnAgain(0.5, RECALL, draws=30), PATEWithoutNoise(0.5, teachers=1, queries=ROWS, model=RECALL)],
+    ids=["drawn again", "votes without noise"],
+)
+def test_the_limit_can_be_exceeded(planted: Any) -> None:
+    """Two planted defects: the same count says so."""
+    assert too_large(planted, table(), runs=40) > binom.ppf(1 - 1e-6, 40, 0.05)
+
+
+def test_every_learner_of_the_tables_is_here() -> None:
+    tested = {type(mechanism) for mechanism in (*ON_TABLES.values(), *ON_IMAGES.values())}
+    names = (
+        "lp-1st", "lp-1st-domain-prior", "lp-1st-out-of-domain-prior", "lp-1st-noise-correction", "lp-2st", "pate",
+        "pate-fm", "alibi",
+    )  # fmt: skip
+    assert {load("mechanism", name) for name in names} <= tested

@@ -1,0 +1,174 @@
+"""Every table is made end to end, tiny: all files, ours beside the printed figures."""
+
+from __future__ import annotations
+
+import csv
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dpaudit.engine import page
+from dpaudit.engine.data.criteo_synthetic import CriteoSynthetic
+from dpaudit.engine.data.gaussian_mixture import GaussianMixture
+from dpaudit.engine.data.joined import Joined
+from dpaudit.engine.plan import make_plan
+from dpaudit.engine.reproduce import criteo_tables, image_tables, label_tables
+from dpaudit.engine.reproduce.making import Made, Options
+from dpaudit.engine.spec import RunOptions
+from dpaudit.errors import DataError, SpecError
+from dpaudit.mechanisms.models.catboost import CatBoost
+from dpaudit.mechanisms.models.networks import SmallCnn
+from dpaudit.registry import catalogue
+
+
+def column(printed: label_tables.Printed, at: int) -> label_tables.Printed:
+    return {learner: (row[at],) for learner, row in printed.items()}
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One epsilon a table: 1 for click logs, where the domain prior leaves one label, and 10 for images."""
+    monkeypatch.setattr(label_tables, "REPLAYS", 3)
+    monkeypatch.setattr(page, "_audit_figures", lambda *arguments: [])  # the run's own report has tests of its own
+    for name, value in {
+        "EPSILONS": (1.0,),
+        "BOUNDS": column(criteo_tables.BOUNDS, 4),
+        "LOG_LOSS": column(criteo_tables.LOG_LOSS, 4),
+        "SMALL_ROWS": 3000,
+        "SMALL_TEACHERS": 2,
+        "SMALL_CLUSTERS": 1,
+        "MODEL": CatBoost(iterations=2, depth=3),
+        "PROXY": CatBoost(iterations=2, depth=3),
+    }.items():
+        monkeypatch.setattr(criteo_tables, name, value)
+    network = SmallCnn(epochs=1)
+    for name, value in {
+        "EPSILONS": (10.0,),
+        "BOUNDS": column(image_tables.BOUNDS, 1),
+        "ACCURACY": column(image_tables.ACCURACY, 1),
+        "SMALL": network,
+        "SMALL_PROXY": network,
+        "SMALL_PATE_FM": replace(
+            image_tables.SMALL_PATE_FM, teachers=2, teacher_steps=2, student_steps=2, threshold=0.0
+        ),
+    }.items():
+        monkeypatch.setattr(image_tables, name, value)
+
+
+def rows_of(made: Made) -> list[dict[str, str]]:
+    with next(path for path in made.files if path.suffix == ".csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def check_files(made: Made, name: str) -> None:
+    assert [path.name for path in made.files] == [
+        *(f"{name}.{kind}" for kind in ("md", "csv", "html", "png")),
+        "report.html",
+    ]
+    assert all(path.stat().st_size > 0 for path in made.files)
+    assert made.files[0].read_text() == made.text
+    text = made.files[2].read_text()
+    assert text.count("<svg") == 1
+    assert "src=" not in text, "the page stands alone"
+
+
+@pytest.mark.usefixtures("tiny")
+def test_tables_2_and_5_come_from_the_same_trainings(tmp_path: Path) -> None:
+    said: list[str] = []
+    options = Options(tmp_path, run=RunOptions(runner="in-process"), say=said.append)
+    bounds = criteo_tables.table_2(options)
+    check_files(bounds, "table-2")
+    assert said[0].startswith("Cost: 9 CatBoost trainings")
+    cells = {row["learner"]: row for row in rows_of(bounds)}
+    assert list(cells) == list(criteo_tables.BOUNDS)
+    assert cells["LP-1ST"]["paper"] == "0.34"
+    assert all(float(row["valid_bound"]) >= 0 and row["failed"] == "" for row in cells.values())
+    assert cells["LP-1ST (domain prior)"]["constant_model"] == "true"
+    assert "| LP-1ST (domain prior) | paper | – |\n|  | ours, as published | – |" in bounds.text
+    assert "k* = 1" in bounds.text
+    units = sorted((tmp_path / "criteo-small" / "units").iterdir())
+    losses = criteo_tables.table_5(options)
+    check_files(losses, "table-5")
+    assert sorted((tmp_path / "criteo-small" / "units").iterdir()) == units, "nothing is trained again"
+    assert rows_of(losses)[0]["paper"] == "0.362"
+    assert 0 < float(rows_of(losses)[0]["test_log_loss"]) < 3
+
+
+@pytest.mark.usefixtures("tiny")
+def test_tables_1_and_4_come_from_the_same_trainings(tmp_path: Path) -> None:
+    options = Options(tmp_path, run=RunOptions(runner="in-process"), say=lambda text: None)
+    check_files(image_tables.table_1(options), "table-1")
+    accuracies = image_tables.table_4(options)
+    check_files(accuracies, "table-4")
+    cells = {row["learner"]: row for row in rows_of(accuracies)}
+    assert list(cells) == list(image_tables.ACCURACY)
+    assert cells["ALIBI"]["paper"] == "87.1"
+    assert all(0 <= float(row["test_accuracy"]) <= 1 for row in cells.values())
+
+
+def test_two_audits_of_a_cell_share_its_training(tmp_path: Path) -> None:
+    options = Options(tmp_path, run=RunOptions(runner="in-process"))
+    study = replace(criteo_tables.study(options), data=CriteoSynthetic(2000))
+    spec = label_tables._spec(study, options)
+    planned = make_plan(spec).audits
+    for published, valid in zip(planned[::2], planned[1::2], strict=True):
+        assert published.game.trainings == valid.game.trainings
+        assert published.tallies != valid.tallies
+    assert all(audit.promised().epsilon == pytest.approx(claim) for audit, claim in zip(
+        spec.audits, [epsilon for _ in study.learners for epsilon in study.epsilons for _ in range(2)], strict=True
+    ))  # fmt: skip
+
+
+@pytest.mark.parametrize("module", [criteo_tables, image_tables])
+def test_the_printed_tables_have_a_figure_for_each_epsilon(module: object) -> None:
+    for name in ("BOUNDS", "LOG_LOSS", "ACCURACY"):
+        for row in getattr(module, name, {}).values():
+            assert len(row) == len(module.EPSILONS)  # type: ignore[attr-defined]
+
+
+def test_every_learner_states_the_claim_of_its_column(tmp_path: Path) -> None:
+    for module in (criteo_tables, image_tables):
+        study = module.study(Options(tmp_path))
+        for make in study.learners.values():
+            assert [make(epsilon).claim().epsilon for epsilon in study.epsilons] == list(study.epsilons)
+
+
+def test_the_paper_scale_needs_data_and_states_its_cost(tmp_path: Path) -> None:
+    for module in (criteo_tables, image_tables):
+        with pytest.raises(SpecError, match="--data"):
+            module.study(Options(tmp_path, scale="paper"))
+    study = image_tables.study(Options(tmp_path, data=tmp_path, scale="paper"))
+    assert "613 trainings" in study.cost
+    assert "GPU hours" in study.cost
+    for number in (0, 1):
+        (tmp_path / f"day_{number}.gz").touch()
+    days = criteo_tables.study(Options(tmp_path, data=tmp_path, scale="paper"))
+    assert [part.path for part in (days.data.first, days.data.second)] == [
+        str(tmp_path / f"day_{n}.gz") for n in (0, 1)
+    ]
+    assert days.canaries == 200_000
+    assert days.split.target * 2_000_000 == 800_000
+
+
+def test_flops_are_counted_from_the_layers() -> None:
+    """A 3x3 convolution from 1 to 16 channels on 8x8, one from 16 to 32 on 4x4, a linear layer from 128 to 10."""
+    by_hand = 2 * (9 * 1 * 16 * 64 + 9 * 16 * 32 * 16 + 128 * 10)
+    assert image_tables._forward_flops(SmallCnn(), (1, 8, 8)) == by_hand
+
+
+def test_joined_data_are_one_after_the_other() -> None:
+    first, second = CriteoSynthetic(300, day=0), CriteoSynthetic(200, day=1)
+    both = Joined(first, second).load(seed=3)
+    assert len(both) == 500
+    assert both.take(np.arange(300)).digest == first.load(seed=3).digest
+    assert both.take(np.arange(300, 500)).digest == second.load(seed=3).digest
+    with pytest.raises(DataError, match="same columns"):
+        Joined(first, GaussianMixture(rows=10)).load()
+
+
+def test_the_reproductions_are_listed() -> None:
+    assert {f"observational-label table-{number}" for number in (1, 2, 4, 5)} <= set(catalogue("reproduction"))
+    assert math.isinf(criteo_tables.EPSILONS[0])

@@ -1,0 +1,24 @@
+"""The planted defects in `examples/violations` are caught, and their honest twins are not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dpaudit import Verdict, audit
+
+FOLDER = Path(__file__).parent.parent.parent / "examples" / "violations"
+DEFECTS = ("noise-averaged", "noise-redrawn", "prior-not-paid-for", "sigma-for-b", "votes-without-noise")
+
+
+@pytest.mark.parametrize("defect", DEFECTS)
+def test_the_defect_is_caught_and_the_honest_twin_is_not(defect: str, tmp_path: Path) -> None:
+    """The seed is fixed; with another one the honest twin would be accused with probability <= 0.05."""
+    report = audit(FOLDER / f"{defect}.yaml", output=tmp_path)
+    honest, planted = report.results
+    assert honest.verdict is Verdict.NO_VIOLATION
+    assert planted.verdict is Verdict.VIOLATION
+    assert honest.bound is not None
+    assert planted.bound is not None
+    assert planted.compared.claim.epsilon <= honest.compared.claim.epsilon
