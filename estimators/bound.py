@@ -54,7 +54,9 @@ class Bound:
 
     def __post_init__(self) -> None:
         require(self.lower >= 0, "a lower bound on epsilon must be >= 0", lower=self.lower)
-        require(self.upper is None or self.upper >= self.lower, "upper must be >= lower", lower=self.lower, upper=self.upper)
+        require(
+            self.upper is None or self.upper >= self.lower, "upper must be >= lower", lower=self.lower, upper=self.upper
+        )
         require(0 <= self.delta <= 1, "delta must be in [0, 1]", delta=self.delta)
         require(0 < self.confidence < 1, "confidence must be in (0, 1)", confidence=self.confidence)
 
