@@ -1,0 +1,40 @@
+"""Every example of docs/estimators.md, in Python and on the command line, prints what the page says."""
+
+from __future__ import annotations
+
+import doctest
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from dpaudit.engine.cli import main
+
+PAGE = Path(__file__).parents[2] / "docs" / "estimators.md"
+
+
+def test_python_examples() -> None:
+    failed, tried = doctest.testfile(str(PAGE), module_relative=False)
+    assert tried > 20
+    assert not failed
+
+
+def commands() -> list[tuple[str, str, str]]:
+    """The table, the command's words and the output of each example in an indented block."""
+    found = []
+    for block in PAGE.read_text(encoding="utf-8").split("    $ cat table.csv\n")[1:]:
+        lines = [line[4:] for line in block.partition("\n\n")[0].splitlines()]
+        at = next(index for index, line in enumerate(lines) if line.startswith("$ dpaudit"))
+        words = lines[at].removeprefix("$ dpaudit ")
+        found.append(("\n".join(lines[:at]) + "\n", words, "\n".join(lines[at + 1 :])))
+    return found
+
+
+@pytest.mark.parametrize(("table", "words", "output"), commands(), ids=lambda word: str(word).splitlines()[0])
+def test_command_line_examples(
+    table: str, words: str, output: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "table.csv").write_text(table)
+    monkeypatch.chdir(tmp_path)
+    shown = CliRunner().invoke(main, words.split(), catch_exceptions=False)
+    assert shown.output.rstrip() == output.rstrip()
