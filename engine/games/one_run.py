@@ -178,6 +178,8 @@ class OneRunGame(ABC):
         """
         if setting.proxy is None:
             raise SpecError("this game needs a `proxy`: where the adversary's reference model comes from")
+        if hasattr(setting.attack, "score_trials"):
+            raise SpecError("this attack scores independent trials: play it in a two-world game (ind-mia, mia)")
         count = self.canary_count(setting.parts.target)
         drawn = self.draw_fresh(count, setting.seed.child("fresh").rng())
         shared = {} if drawn is None else {f"fresh:{drawn.digest[:24]}": drawn}

@@ -469,6 +469,7 @@ ANY = Claim(1.0, 0.0, Relation.ADD_REMOVE)
     ("changes", "message"),
     [
         ({"attack": "label-inference"}, "scores many canaries of one model"),
+        ({"game": {"name": "membership"}, "attack": "loss"}, "scores independent trials"),
         ({"mechanism": {"name": "randomized-response", "epsilon": 1.0}, "claim": ANY}, "audits learners"),
         ({"canary": "dirac-gradient", "attack": "gradient-dot"}, "DP-SGD family"),
         ({"canary": "dirac-gradient"}, "use attack: gradient-dot"),
