@@ -162,17 +162,17 @@ def estimate(
     epsilon comes out. Columns of counts work too, one result a row:
 
     \b
-      tp,fp,tn,fn             confusion tables             bayesian, clopper-pearson, jeffreys, bayesian-posterior
-      guesses,correct,canaries  one training run           one-run, one-run-f-dp, one-run-theorem-16, one-run-p-value,
-                                                           one-run-replays
-      n1,n0,trials1,trials0   hits in two worlds           ratio, katz-log
-      k1,n1,k2,n2             answers in a set             two-cut
-      c1_A,c1_B,..,c2_A,..    answers of each class        k-cut
-      v1_A,v1_B,..[,v2_A,..]  votes for each class         gnmax (--option sigma=2)
-      bag,prior[,released]    examples in bags             label-advantage (--option mechanism=rr)
-      order,rdp               a guarantee                  rdp-to-epsilon
-      k,n                     an event                     proportion
-      c_A,c_B,..              several events               multinomial
+      tp,fp,tn,fn               confusion tables       clopper-pearson, jeffreys, bayesian, bayesian-posterior
+      guesses,correct,canaries  one training run       one-run, one-run-f-dp, one-run-theorem-16, one-run-p-value,
+                                                       one-run-replays
+      n1,n0,trials1,trials0     hits in two worlds     ratio, katz-log
+      k1,n1,k2,n2               answers in a set       two-cut
+      c1_A,c1_B,..,c2_A,..      answers of each class  k-cut
+      v1_A,v1_B,..[,v2_A,..]    votes for each class   gnmax (--option sigma=2)
+      bag,prior[,released]      examples in bags       label-advantage (--option mechanism=rr --option epsilon=1)
+      order,rdp                 a guarantee            rdp-to-epsilon
+      k,n                       an event               proportion
+      c_A,c_B,..                several events         multinomial
     """
     from dpaudit.engine.estimate import estimate_file
 

@@ -12,6 +12,7 @@ makes them epsilon-label-private.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -35,7 +36,7 @@ def rr_posterior(prior: ArrayLike, released: ArrayLike, *, epsilon: float) -> fl
     Returns: Posteriors of the broadcast shape.
     Source: Busa-Fekete et al. (2024), section 4, with "+" for the "-" in its denominators.
     """
-    eta, labels = np.broadcast_arrays(_prior(prior), np.asarray(released))
+    eta, labels = _together(_prior(prior), np.asarray(released), "prior and released")
     require(bool(np.all((labels == 0) | (labels == 1))), "released labels must be 0 or 1", released=released)
     _check_epsilon(epsilon, zero=True)
     less = math.exp(-epsilon)
@@ -161,7 +162,7 @@ def multiplicative_advantage(prior: ArrayLike, posterior: ArrayLike) -> float | 
     Returns: Nats, of the broadcast shape; 0 where the prior is 0 or 1 already.
     Source: Busa-Fekete et al. (2024), Definition 3.6 (binary).
     """
-    before, after = np.broadcast_arrays(_prior(prior), _prior(posterior, "a posterior"))
+    before, after = _together(_prior(prior), _prior(posterior, "a posterior"), "prior and posterior")
     certain = (before == 0) | (before == 1)
     return _scalar(np.where(certain, 0.0, logit(after) - logit(np.where(certain, 0.5, before))))
 
@@ -183,6 +184,7 @@ def advantage_cdf(advantage: ArrayLike, at: ArrayLike) -> float | Floats:
         at: Thresholds, >= 0.
     """
     ranked, points = _ranked(advantage), np.asarray(at, np.float64)
+    require(bool(np.all(points >= 0)), "at must be thresholds >= 0", at=at)
     return _scalar(np.asarray(np.searchsorted(ranked, points, side="right") / ranked.size))
 
 
@@ -222,8 +224,18 @@ def _noisy_posterior(eta: Floats, counts: Floats, epsilon: float) -> Floats:
 
 def _prior(prior: ArrayLike, name: str = "a prior") -> Floats:
     eta = np.asarray(prior, np.float64)
+    require(eta.size > 0, f"{name} must not be empty", shape=eta.shape)
     require(bool(np.all((eta >= 0) & (eta <= 1))), f"{name} must be in [0, 1]", given=prior)
     return eta
+
+
+def _together(first: Floats, second: NDArray[Any], names: str) -> tuple[Floats, NDArray[Any]]:
+    try:
+        one, other = np.broadcast_arrays(first, second)
+    except ValueError:
+        require(False, f"{names} must have shapes that broadcast", first=first.shape, second=second.shape)
+        raise
+    return one, other
 
 
 def _bag_priors(prior: ArrayLike) -> Floats:

@@ -48,6 +48,7 @@ def as_counts(name: str, values: ArrayLike) -> Counts:
 def as_confidence(values: ArrayLike) -> Floats:
     """Probabilities strictly between 0 and 1."""
     given = np.asarray(values, dtype=np.float64)
+    require(given.size > 0, "confidence must not be empty", shape=given.shape)
     _all((given > 0) & (given < 1), "confidence must be in (0, 1)", given)
     return given
 
@@ -55,6 +56,7 @@ def as_confidence(values: ArrayLike) -> Floats:
 def as_delta(values: ArrayLike) -> Floats:
     """Probabilities in [0, 1)."""
     given = np.asarray(values, dtype=np.float64)
+    require(given.size > 0, "delta must not be empty", shape=given.shape)
     _all((given >= 0) & (given < 1), "delta must be in [0, 1)", given)
     return given
 

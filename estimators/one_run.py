@@ -167,13 +167,18 @@ def guess_counts(guesses: Integers, correct: Integers, canaries: Integers) -> tu
 
 def _whole(name: str, value: object) -> Ints:
     given = np.asarray(value)
-    whole = given.dtype.kind in "iu" or (given.dtype.kind == "f" and bool(np.all(given == np.rint(given))))
+    require(given.size > 0, f"{name} must not be empty", shape=given.shape)
+    finite = given.dtype.kind == "f" and bool(np.all(np.isfinite(given)))
+    whole = given.dtype.kind in "iu" or (finite and bool(np.all(given == np.rint(given))))
     require(whole, f"{name} must be whole numbers", do="count canaries, not scores", given=value)
     return given.astype(np.int64)
 
 
 def _reals(**given: object) -> tuple[Floats, ...]:
-    return tuple(np.asarray(value, dtype=np.float64) for value in given.values())
+    values = {name: np.asarray(value, dtype=np.float64) for name, value in given.items()}
+    for name, value in values.items():
+        require(value.size > 0, f"{name} must not be empty", shape=value.shape)
+    return tuple(values.values())
 
 
 def _require_rates(delta: Floats, confidence: Floats | None, ratio: Floats) -> None:

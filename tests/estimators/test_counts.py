@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
 from dpaudit.errors import InputError
+from dpaudit.estimators.advantage import advantage_cdf, multiplicative_advantage, rr_additive_advantage, rr_posterior
 from dpaudit.estimators.bound import Bound, Validity
+from dpaudit.estimators.confusion import epsilon_interval
 from dpaudit.estimators.counts import Column, Finding, matches, reads
+from dpaudit.estimators.f_dp import f_dp_parameter
 from dpaudit.estimators.hypotheses import BayesianPosterior, OneRunPValue
 from dpaudit.estimators.label_reconstruction import LabelAdvantage
+from dpaudit.estimators.one_run import one_run_epsilon
 from dpaudit.estimators.one_run_scores import OneRun, OneRunFDP
 from dpaudit.estimators.private_prediction import GNMax, KCutCounts, TwoCutCounts
 from dpaudit.estimators.proportions import Multinomial, Proportion
@@ -166,3 +172,27 @@ def test_fields_out_of_range_are_refused(made: type[Bound], fields: dict[str, ob
     with pytest.raises(InputError) as refused:
         made(**fields)  # type: ignore[arg-type]
     assert message in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: one_run_epsilon([], [], canaries=[], delta=0.0, confidence=0.95), "guesses must not be empty"),
+        (lambda: one_run_epsilon(np.inf, 1, canaries=5, delta=0.0, confidence=0.95), "guesses must be whole"),  # type: ignore[call-overload]
+        (lambda: one_run_epsilon(5, 1, canaries=5, delta=[], confidence=0.95), "delta must not be empty"),
+        (lambda: f_dp_parameter(np.array([]), 1, canaries=5, confidence=0.95), "guesses must not be empty"),  # type: ignore[arg-type]
+        (lambda: epsilon_interval(5, 1, 5, 1, delta=[], confidence=0.95), "delta must not be empty"),
+        (lambda: epsilon_interval(5, 1, 5, 1, delta=0, confidence=[]), "confidence must not be empty"),
+        (lambda: rr_posterior([0.2, 0.3], [1, 0, 1], epsilon=1.0), "prior and released must have shapes"),
+        (lambda: multiplicative_advantage([0.2, 0.3], [0.1] * 3), "prior and posterior must have shapes"),
+        (lambda: rr_additive_advantage([], epsilon=1.0), "a prior must not be empty"),
+        (lambda: advantage_cdf([0.2], np.nan), "at must be thresholds >= 0"),
+    ],
+)
+def test_empty_unequal_and_endless_arguments_are_refused_in_one_sentence(
+    call: Callable[[], object], message: str
+) -> None:
+    with pytest.raises(InputError) as refused:
+        call()
+    assert message in str(refused.value)
+    assert "\n" not in str(refused.value)

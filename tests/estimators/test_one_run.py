@@ -243,7 +243,8 @@ def test_arguments_broadcast() -> None:
         )
         assert isinstance(one, float)
         assert bounds[i, j] == one
-    assert one_run_epsilon(np.zeros((0,), int), 0, canaries=10, delta=0.0, confidence=0.95).shape == (0,)
+    with pytest.raises(InputError, match="guesses must not be empty"):
+        one_run_epsilon(np.zeros((0,), int), 0, canaries=10, delta=0.0, confidence=0.95)
 
 
 @pytest.mark.parametrize("method", ["binomial", "theorem-16", "f-dp"])
