@@ -6,7 +6,8 @@ import contextlib
 import dataclasses
 import hashlib
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
@@ -93,9 +94,26 @@ class Unit:
             object.__setattr__(self, "key", fingerprint(parts)[:32])
 
 
-@cache
+_RECORDED: ContextVar[str | None] = ContextVar("recorded code version", default=None)
+
+
+@contextlib.contextmanager
+def as_of(version: str | None) -> Iterator[None]:
+    """Keys inside the block are those of an earlier code version: to read what it left, not to run anything."""
+    token = _RECORDED.set(version)
+    try:
+        yield
+    finally:
+        _RECORDED.reset(token)
+
+
 def code_version() -> str:
     """Version of the code that produces results: the release and a hash of its sources."""
+    return _RECORDED.get() or _version_of_sources()
+
+
+@cache
+def _version_of_sources() -> str:
     root = Path(dpaudit.__file__).parent
     hasher = hashlib.sha256(dpaudit.__version__.encode())
     of_engine = ("engine/games", "engine/attacks", "engine/canaries", "engine/proxies")

@@ -18,7 +18,7 @@ from dpaudit.actors.backend import Backend, InProcess
 from dpaudit.actors.events import Event, EventKind, EventLog, EventStream, Listener, read_events
 from dpaudit.actors.schedule import Outcome, run_units
 from dpaudit.actors.store import UnitStore
-from dpaudit.actors.unit import Resources
+from dpaudit.actors.unit import Resources, as_of, code_version
 from dpaudit.engine.build import describe
 from dpaudit.engine.page import write_page
 from dpaudit.engine.plan import Plan, PlannedAudit, make_plan
@@ -84,7 +84,8 @@ def report_again(folder: Path) -> Report:
 
     Raises: RunError when it is no run folder.
     """
-    plan = make_plan(read_spec(folder))
+    with as_of(_recorded_version(folder)):
+        plan = make_plan(read_spec(folder))
     store = UnitStore(folder / "units")
     finished = store.finished() & {unit.key for unit in plan.units}
     failed = store.failures()
@@ -143,6 +144,14 @@ def read_spec(folder: Path) -> AuditSpec:
     return load_spec(folder / "spec.yaml")
 
 
+def _recorded_version(folder: Path) -> str | None:
+    """The code version a run folder's units were made with."""
+    if not (folder / "plan.parquet").exists():
+        return None
+    metadata = pq.read_schema(folder / "plan.parquet").metadata or {}
+    return metadata[b"code_version"].decode() if b"code_version" in metadata else None
+
+
 def _spec(spec: AuditSpec | Audit | str | Path | Mapping[str, Any]) -> AuditSpec:
     if isinstance(spec, AuditSpec):
         return spec
@@ -152,7 +161,8 @@ def _spec(spec: AuditSpec | Audit | str | Path | Mapping[str, Any]) -> AuditSpec
 def _prepare(folder: Path, plan: Plan) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     _write(folder / "spec.yaml", plan.spec.to_yaml())
-    pq.write_table(plan.table(), folder / ".plan.parquet")
+    table = plan.table().replace_schema_metadata({"code_version": code_version()})
+    pq.write_table(table, folder / ".plan.parquet")
     os.replace(folder / ".plan.parquet", folder / "plan.parquet")
 
 

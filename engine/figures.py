@@ -27,6 +27,7 @@ COLOURS = {
     Verdict.VIOLATION: "#b91c1c",
     Verdict.NO_VIOLATION: "#15803d",
     Verdict.NO_CLAIM: "#475569",
+    Verdict.NOT_TRUSTWORTHY: "#a16207",
     Verdict.FAILED: "#a16207",
 }
 STYLE: dict[Any, Any] = {
@@ -219,6 +220,18 @@ def posterior(counts: Mapping[str, int], delta: float, claim: float) -> Figure:
     axes.set_ylabel("density")
     axes.set_ylim(bottom=0)
     axes.set_xlim(left=0)
+    axes.legend(fontsize=8.5)
+    return figure
+
+
+def bound_against_trials(curve: Mapping[str, NDArray[Any]], claim: float) -> Figure:
+    """The anytime-valid bound while trials came in; columns `trials` and `epsilon_so_far`."""
+    figure, axes = canvas()
+    axes.step(curve["trials"], curve["epsilon_so_far"], where="post", color=MEMBER, label="bound so far")
+    _draw_claim(axes, claim)
+    axes.set_xlabel("trials")
+    axes.set_ylabel("lower bound on ε, nats")
+    axes.set_ylim(bottom=0)
     axes.legend(fontsize=8.5)
     return figure
 

@@ -87,6 +87,8 @@ def _audit_figures(result: AuditResult, folder: Path, drawn: Path) -> list[dict[
         add("fractions", "Bound against the share of canaries guessed", figure)
     if len(result.curve.get("replay_epsilon", ())) > 1:
         add("replays", "Bound against replays", figures.bound_against_replays(result.curve, claim))
+    if "epsilon_so_far" in result.curve:
+        add("trials", "Bound while trials came in", figures.bound_against_trials(result.curve, claim))
     counts = confusion(result)
     if counts and "true_positive_rate" in result.curve and result.bound is not None:
         members, others = counts["tp"] + counts["fn"], counts["fp"] + counts["tn"]

@@ -84,14 +84,17 @@ class AuditResult:
     @property
     def verdict(self) -> Verdict:
         """What the bound says of the claim."""
-        return verdict(self.bound, self.compared.claim)
+        said = verdict(self.bound, self.compared.claim)
+        if said is Verdict.VIOLATION and self.control is not None and self.control.visible:
+            return Verdict.NOT_TRUSTWORTHY
+        return said
 
     @property
     def sentence(self) -> str:
         """The verdict for a reader who reads one line."""
         claim = self.compared.claim
         if self.bound is None:
-            return f"no bound: {len(self.failures)} of {self.units[1]} units failed"
+            return f"no bound: {len(self.failures)} of {self.units[1]} units failed or were not run"
         shown = f"epsilon >= {rounded_down(self.bound.lower)} at delta={self.bound.delta:g}"
         odds = f"wrong with probability <= {1 - self.bound.confidence:.4g}"
         if caution(self.bound):

@@ -18,6 +18,8 @@ class Verdict(StrEnum):
     """The bound exceeds the claim."""
     NO_VIOLATION = "NO VIOLATION FOUND"
     """It does not; that is no evidence of privacy."""
+    NOT_TRUSTWORTHY = "NOT TRUSTWORTHY"
+    """It does, and so does the same attack on rows the mechanism never saw: what it shows is no leak."""
     NO_CLAIM = "NO CLAIM"
     """Nothing was claimed; the bound stands alone."""
     FAILED = "FAILED"

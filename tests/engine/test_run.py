@@ -267,3 +267,30 @@ def test_score_rows_are_arrow_of_the_stated_schema() -> None:
     ]
     table = probability_table(np.array([[0.25, 0.75], [1.0, 0.0]]), {"accuracy": 0.5})
     assert probabilities_of(table).tolist() == [[0.25, 0.75], [1.0, 0.0]]
+
+
+def test_a_run_of_older_code_can_still_be_reported(in_process: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Upgrading must not take a finished run away."""
+    audit(spec_on("in-process"), output=in_process)
+    monkeypatch.setattr("dpaudit.actors.unit._version_of_sources", lambda: "another version")
+    again = report_again(in_process)
+    assert all(result.bound is not None for result in again.results)
+    assert make_plan(spec_on("in-process")).units[0].key not in {path.stem for path in (in_process / "units").iterdir()}
+
+
+def test_a_violation_that_the_proxys_shift_explains_is_not_called_one(tmp_path: Path) -> None:
+    """A proxy that always draws the same label is told from the truth on rows the mechanism never saw."""
+    base = load_spec({**SPEC, "game": {"name": "label-inference", "replays": 20}}).audits[0]
+    shifted = replace(base, proxy=AlwaysTheFirst(), mechanism=NonPrivate(Recall()), claim=Claim(0.1), name="shifted")
+    (result,) = audit(AuditSpec((shifted,), seed=5, run=RunOptions(runner="in-process")), output=tmp_path).results
+    assert result.bound is not None
+    assert result.bound.lower > 0.1
+    assert result.verdict is Verdict.NOT_TRUSTWORTHY
+
+
+@dataclass(frozen=True)
+class AlwaysTheFirst:
+    """A proxy that is nearly sure of class 0, whatever the features."""
+
+    def predictor(self, **_: object) -> object:
+        return lambda examples: np.tile([0.9, 0.05, 0.05], (len(examples), 1))
