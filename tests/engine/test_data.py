@@ -56,8 +56,11 @@ def test_catalogue_names_every_data_set() -> None:
         "fashion-mnist",
         "gaussian-mixture",
         "iris",
+        "joined",
+        "made-phrases",
         "mnist",
         "parquet",
+        "sst-2",
         "wine",
     ]
     assert all(entry.summary.endswith((".", "?")) and entry.source for entry in catalogue("data").values())

@@ -178,9 +178,9 @@ def test_what_is_no_text_is_refused() -> None:
         replace(BAG, vocabulary=10).fit(data, seed=SeedSequence(0), compute=CPU)
     with pytest.raises(InputError, match="word numbers must be whole"):
         BAG.fit(data.with_(features=FEATURES + np.float32(0.5)), seed=SeedSequence(0), compute=CPU)
+    images = data.with_(features=np.zeros((60, 1, 8, 8), np.float32))
     with pytest.raises(InputError, match="a text network takes word numbers of shape"):
-        images = np.zeros((60, 1, 8, 8), np.float32)
-        BAG.fit(data.with_(features=images), seed=SeedSequence(0), compute=CPU)
+        BAG.fit(images, seed=SeedSequence(0), compute=CPU)
     with pytest.raises(InputError, match="word numbers cannot be scaled, mixed or augmented"):
         BagOfEmbeddings(standardise=True)
     with pytest.raises(InputError, match="width must be a multiple of heads"):

@@ -1,0 +1,176 @@
+"""Fine-tuning of a pre-trained transformer from a local folder, through the package transformers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from dpaudit.errors import InputError, require
+from dpaudit.mechanisms.examples import Examples, Features
+from dpaudit.mechanisms.protocols import Compute, Model, TrainingError
+from dpaudit.registry import register
+
+ROWS = 64
+
+
+@register("model", "transformer-fine-tune", source="Liu et al. (2019), arXiv:1907.11692, appendix C; transformers")
+@dataclass(frozen=True, kw_only=True)
+class TransformerFineTune:
+    """A pre-trained transformer, such as RoBERTa, with a new head for the classes, all of it trained (extra `text`).
+
+    Takes a table with one text column, as `sst-2` gives with `raw: true`. AdamW, a linear warm-up and a linear way
+    down. Nothing is fetched: the weights and the tokenizer must be in the folder.
+
+    Attributes:
+        path: The folder that `save_pretrained` of a model and of its tokenizer wrote.
+        epochs: Passes over the training texts, >= 1.
+        learning_rate: Peak step size, > 0.
+        batch_size: Texts a step, >= 1.
+        length: Tokens kept of a text, >= 4.
+        weight_decay: Of AdamW, >= 0.
+        warm_up: Share of the steps in which the step size grows, in [0, 1).
+    """
+
+    path: str
+    epochs: int = 3
+    learning_rate: float = 2e-5
+    batch_size: int = 32
+    length: int = 128
+    weight_decay: float = 0.1
+    warm_up: float = 0.06
+
+    def __post_init__(self) -> None:
+        require(self.epochs >= 1, "epochs must be >= 1", epochs=self.epochs)
+        require(self.learning_rate > 0, "learning_rate must be > 0", learning_rate=self.learning_rate)
+        require(self.batch_size >= 1, "batch_size must be >= 1", batch_size=self.batch_size)
+        require(self.length >= 4, "length must be >= 4", length=self.length)
+        require(self.weight_decay >= 0, "weight_decay must be >= 0", weight_decay=self.weight_decay)
+        require(0 <= self.warm_up < 1, "warm_up must be in [0, 1)", warm_up=self.warm_up)
+
+    def fit(
+        self, train: Examples, *, seed: np.random.SeedSequence, compute: Compute, validation: Examples | None = None
+    ) -> Model:
+        """Fine-tunes on all texts; `validation` is not used.
+
+        Raises: InputError when transformers or the folder is missing, or the features are no texts; TrainingError when
+            the loss stops being a number.
+        """
+        texts = texts_of(train.features)
+        tokenizer_class, model_class = _classes()
+        import torch
+
+        torch.set_num_threads(compute.threads)
+        of_order, of_torch = seed.generate_state(2, np.uint64)
+        order = np.random.default_rng(int(of_order))
+        devices = [torch.device(compute.device)] if compute.device != "cpu" else []
+        # The new head and the dropout draw from torch's own generators: they are borrowed, and given back as they were.
+        with torch.random.fork_rng(devices):
+            torch.manual_seed(int(of_torch) % 2**63)
+            tokenizer = _loaded(tokenizer_class, self.path)
+            module = _loaded(model_class, self.path, num_labels=train.classes).to(compute.device)
+            module.train()
+            steps = self.epochs * -(-len(texts) // self.batch_size)
+            optimizer = torch.optim.AdamW(
+                module.parameters(), lr=self.learning_rate, betas=(0.9, 0.98), eps=1e-6, weight_decay=self.weight_decay
+            )
+            schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: self._rate(step, steps))
+            for _ in range(self.epochs):
+                rows = order.permutation(len(texts))
+                for first in range(0, len(rows), self.batch_size):
+                    some = rows[first : first + self.batch_size]
+                    tokens = _tokens(tokenizer, [texts[row] for row in some], self.length, compute.device)
+                    labels = torch.from_numpy(train.labels[some]).to(compute.device)
+                    loss = torch.nn.functional.cross_entropy(module(**tokens).logits, labels)
+                    if not torch.isfinite(loss):
+                        raise TrainingError("the loss is no longer a finite number; lower learning_rate")
+                    optimizer.zero_grad()
+                    loss.backward()
+                    torch.nn.utils.clip_grad_norm_(module.parameters(), 1.0)
+                    optimizer.step()
+                    schedule.step()
+        return FineTuned(module.eval(), tokenizer, self.length, compute)
+
+    def _rate(self, step: int, steps: int) -> float:
+        grown = self.warm_up * steps
+        return (step + 1) / (grown + 1) if step < grown else (steps - step) / (steps - grown)
+
+
+@dataclass(frozen=True, eq=False)
+class FineTuned:
+    """A fine-tuned transformer.
+
+    Attributes:
+        module: Of transformers, on its device.
+        tokenizer: That belongs to it.
+        length: Tokens kept of a text.
+        compute: Threads, and where predictions are made.
+    """
+
+    module: Any
+    tokenizer: Any
+    length: int
+    compute: Compute
+
+    def probabilities(self, features: Features) -> NDArray[np.float64]:
+        """Class probabilities, shape (n, classes)."""
+        import torch
+
+        from dpaudit.mechanisms.models.network_model import softmax
+
+        texts = texts_of(features)
+        torch.set_num_threads(self.compute.threads)
+        logits = np.empty((len(texts), self.module.config.num_labels))
+        with torch.no_grad():
+            for first in range(0, len(texts), ROWS):
+                some = texts[first : first + ROWS]
+                tokens = _tokens(self.tokenizer, some, self.length, self.compute.device)
+                logits[first : first + ROWS] = self.module(**tokens).logits.double().cpu().numpy()
+        return softmax(logits)
+
+
+def texts_of(features: Features) -> list[str]:
+    """The texts of a table with one text column.
+
+    Raises: InputError for other features.
+    """
+    is_text = (
+        isinstance(features, pa.Table)
+        and features.num_columns == 1
+        and (pa.types.is_string(features.schema.types[0]) or pa.types.is_large_string(features.schema.types[0]))
+    )
+    shown = ", ".join(features.column_names) if isinstance(features, pa.Table) else "an array"
+    do = "use sst-2 with raw: true"
+    require(is_text, "transformer-fine-tune takes a table with one text column", do=do, features=shown)
+    assert isinstance(features, pa.Table)
+    texts: list[str] = features.column(0).to_pylist()
+    return texts
+
+
+def _classes() -> tuple[Any, Any]:
+    try:
+        from transformers import AutoModelForSequenceClassification, AutoTokenizer
+    except ImportError as err:
+        raise InputError(
+            "transformer-fine-tune needs the package transformers; install it with `pip install dpaudit[text]`"
+        ) from err
+    return AutoTokenizer, AutoModelForSequenceClassification
+
+
+def _loaded(kind: Any, path: str, **settings: Any) -> Any:
+    folder = Path(path).expanduser()
+    do = "set `path` to what save_pretrained of the model and its tokenizer wrote"
+    require((folder / "config.json").is_file(), "path must be the folder of a pre-trained model", do=do, path=path)
+    try:
+        return kind.from_pretrained(str(folder), local_files_only=True, **settings)
+    except (OSError, ValueError) as err:
+        reason = str(err).splitlines()[0]
+        raise InputError(f"{path} must hold a model and a tokenizer that transformers can load: {reason}") from err
+
+
+def _tokens(tokenizer: Any, texts: list[str], length: int, device: str) -> Any:
+    return tokenizer(texts, padding=True, truncation=True, max_length=length, return_tensors="pt").to(device)

@@ -1,0 +1,98 @@
+"""Fine-tuning through transformers, on a tiny model made here."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from numpy.random import SeedSequence
+
+from dpaudit.errors import InputError
+from dpaudit.mechanisms.examples import Examples
+from dpaudit.mechanisms.models.transformer_fine_tune import TransformerFineTune
+from dpaudit.mechanisms.protocols import Compute, Trainer
+
+CPU = Compute()
+WORDS = ("good", "fine", "bad", "dull", "film", "plot", "the", "a")
+
+
+def phrases(rows: int, seed: int) -> Examples:
+    """Positive when it says good or fine, negative when bad or dull."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, 2, rows)
+    texts = [f"the {WORDS[2 * (1 - label) + rng.integers(2)]} {WORDS[rng.integers(4, 8)]}" for label in labels]
+    return Examples(pa.table({"sentence": texts}), labels, 2, "phrases", categorical=("sentence",))
+
+
+@pytest.fixture(scope="module")
+def pretrained(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A RoBERTa of 16 units with random weights, and a tokenizer of words."""
+    transformers = pytest.importorskip("transformers")
+    tokenizers = pytest.importorskip("tokenizers")
+    folder = tmp_path_factory.mktemp("tiny-roberta")
+    vocabulary = {word: number for number, word in enumerate(("<s>", "<pad>", "</s>", "<unk>", *WORDS))}
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="<unk>"))
+    words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    special = {"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
+    transformers.PreTrainedTokenizerFast(tokenizer_object=words, **special).save_pretrained(folder)
+    config = transformers.RobertaConfig(
+        vocab_size=len(vocabulary),
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=20,
+        pad_token_id=1,
+    )
+    transformers.RobertaForMaskedLM(config).save_pretrained(folder)
+    return str(folder)
+
+
+def test_it_learns_and_is_decided_by_its_seed(pretrained: str) -> None:
+    trainer = TransformerFineTune(path=pretrained, epochs=6, learning_rate=1e-2, batch_size=16, length=8)
+    assert isinstance(trainer, Trainer)
+    train, test = phrases(160, 0), phrases(60, 1)
+    first, again, other = (
+        trainer.fit(train, seed=SeedSequence(seed), compute=CPU).probabilities(test.features) for seed in (0, 0, 1)
+    )
+    np.testing.assert_array_equal(first, again)
+    np.testing.assert_allclose(first.sum(1), 1)
+    assert np.abs(first - other).max() > 1e-4
+    assert (first.argmax(1) == test.labels).mean() > 0.9
+
+
+def test_a_folder_without_a_tokenizer_is_refused(pretrained: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(InputError, match="must hold a model and a tokenizer that transformers can load"):
+        TransformerFineTune(path=str(tmp_path)).fit(phrases(4, 0), seed=SeedSequence(0), compute=CPU)
+
+
+def test_a_wrong_path_is_refused(pretrained: str) -> None:
+    trainer = TransformerFineTune(path="nowhere")
+    with pytest.raises(InputError, match="path must be the folder of a pre-trained model, got 'nowhere'; set `path`"):
+        trainer.fit(phrases(4, 0), seed=SeedSequence(0), compute=CPU)
+
+
+def test_without_transformers_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(InputError, match=r"pip install dpaudit\[text\]"):
+        TransformerFineTune(path="x").fit(phrases(4, 0), seed=SeedSequence(0), compute=CPU)
+
+
+def test_features_must_be_texts() -> None:
+    numbers = phrases(4, 0).with_(features=np.zeros((4, 3), np.float32))
+    with pytest.raises(InputError, match="takes a table with one text column, got 'an array'"):
+        TransformerFineTune(path="x").fit(numbers, seed=SeedSequence(0), compute=CPU)
+
+
+def test_the_step_size_grows_and_falls_to_nothing() -> None:
+    trainer = replace(TransformerFineTune(path="x"), warm_up=0.1)
+    rates = [trainer._rate(step, 100) for step in range(100)]
+    assert np.all(np.diff(rates[:10]) > 0)
+    assert np.all(np.diff(rates[10:]) < 0)
+    assert max(rates) == 1
+    assert 0 < rates[-1] < 0.02

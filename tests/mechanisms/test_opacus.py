@@ -1,0 +1,86 @@
+"""Opacus as an external mechanism: what it promises, that it trains, that it is decided by its seed."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+from numpy.random import SeedSequence
+from sklearn.datasets import load_digits
+
+from dpaudit.errors import InputError
+from dpaudit.mechanisms.claim import Relation
+from dpaudit.mechanisms.examples import Examples
+from dpaudit.mechanisms.learners.opacus_dp_sgd import ACCOUNTANTS, OpacusDpSgd, _noise_multiplier
+from dpaudit.mechanisms.models.networks import Mlp, Network, SmallCnn
+from dpaudit.mechanisms.models.text_networks import BagOfEmbeddings, SmallTransformer
+from dpaudit.mechanisms.protocols import Compute, Learner
+from dpaudit.mechanisms.training.subsampled_gaussian import dp_sgd_epsilon
+
+CPU = Compute()
+RAW = load_digits()
+DIGITS = Examples((RAW.data / 16).astype(np.float32), RAW.target.astype(np.int64), 10, "digits")
+LEARNER = OpacusDpSgd(
+    8.0, accountant="rdp", model=Mlp(hidden=(16,), epochs=8, batch_size=100, learning_rate=2.0, momentum=0.0)
+)
+
+
+def test_it_claims_what_its_accountant_is_asked_for() -> None:
+    assert isinstance(LEARNER, Learner)
+    assert (LEARNER.claim().epsilon, LEARNER.claim().delta) == (8.0, 1e-5)
+    assert LEARNER.claim().relation is Relation.ADD_REMOVE
+
+
+def test_without_opacus_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "opacus", None)
+    with pytest.raises(InputError, match=r"pip install dpaudit\[opacus\]"):
+        LEARNER.fit(DIGITS, seed=SeedSequence(0), compute=CPU)
+
+
+def test_wrong_settings_are_refused() -> None:
+    with pytest.raises(InputError, match="epsilon must be > 0 and finite"):
+        OpacusDpSgd(np.inf)
+    with pytest.raises(InputError, match="accountant must be one of prv, rdp"):
+        OpacusDpSgd(1.0, accountant="gdp")
+    with pytest.raises(InputError, match="keeps its learning rate"):
+        OpacusDpSgd(1.0, model=Mlp(schedule="cosine"))
+    with pytest.raises(InputError, match="several examples at once"):
+        OpacusDpSgd(1.0, model=Mlp(standardise=True))
+
+
+def test_it_trains_and_is_decided_by_its_seed() -> None:
+    pytest.importorskip("opacus")
+    train, test = DIGITS.take(np.arange(1200)), DIGITS.take(np.arange(1200, 1797))
+    first, again, other = (
+        LEARNER.fit(train, seed=SeedSequence(seed), compute=CPU).probabilities(test.features) for seed in (0, 0, 1)
+    )
+    np.testing.assert_array_equal(first, again)
+    assert np.abs(first - other).max() > 0.01
+    assert (first.argmax(1) == test.labels).mean() > 0.6
+
+
+@pytest.mark.parametrize("accountant", ACCOUNTANTS)
+def test_the_noise_costs_what_is_claimed(accountant: str) -> None:
+    """By its own accountant at most epsilon, and by ours within the slack of its search and of Renyi bounds."""
+    pytest.importorskip("opacus")
+    noise = _noise_multiplier(8.0, 1e-5, 0.1, 5, accountant)
+    ours = dp_sgd_epsilon(noise_multiplier=noise, sample_rate=0.1, steps=50, delta=1e-5)
+    assert 7.9 <= ours <= 8.01 if accountant == "rdp" else 8.0 < ours < 9.5
+
+
+@pytest.mark.parametrize(
+    ("network", "shape"),
+    [
+        (SmallCnn(epochs=1, batch_size=20), (1, 8, 8)),
+        (BagOfEmbeddings(vocabulary=20, epochs=1, batch_size=20), (64,)),
+        (SmallTransformer(vocabulary=20, width=8, layers=1, epochs=1, batch_size=20), (64,)),
+    ],
+)
+def test_it_takes_every_network(network: Network, shape: tuple[int, ...]) -> None:
+    pytest.importorskip("opacus")
+    some = DIGITS.take(np.arange(60))
+    assert isinstance(some.features, np.ndarray)
+    data = some.with_(features=np.round(some.features * 16).reshape(-1, *shape).astype(np.float32))
+    model = OpacusDpSgd(8.0, accountant="rdp", model=network).fit(data, seed=SeedSequence(0), compute=CPU)
+    np.testing.assert_allclose(model.probabilities(data.features).sum(1), 1)
