@@ -26,6 +26,8 @@ from dpaudit.registry import register
 
 EPSILONS = (math.inf, 10.0, 1.0)
 SMALL_IMAGES = 10_000
+PRIOR = LP1STOutOfDomainPrior(1.0)
+SMALL_PRIOR = LP1STOutOfDomainPrior(1.0, prior_epsilon=0.25, clusters=20)
 SMALL = SmallCnn(epochs=40, learning_rate=0.02, schedule="cosine")
 SMALL_PROXY = SmallCnn(epochs=20, learning_rate=0.03, schedule="cosine", augment="crop", weight_decay=5e-4)
 SMALL_PATE_FM = PateFm(
@@ -90,7 +92,9 @@ def study(options: Options) -> Study:
     data, split = _data(options)
     return Study(
         name=f"images-{options.scale}",
-        learners=_learners(SMALL, SMALL_PATE_FM, SMALL) if small else _learners(RESNET, PateFm(1.0), ALIBI_NET),
+        learners=_learners(SMALL, SMALL_PRIOR, SMALL_PATE_FM, SMALL)
+        if small
+        else _learners(RESNET, PRIOR, PateFm(1.0), ALIBI_NET),
         epsilons=EPSILONS,
         data=data,
         split=split,
@@ -108,12 +112,14 @@ def _on_gpus(options: Options) -> Options:
     return replace(options, run=replace(options.run, gpus_per_worker=1.0))
 
 
-def _learners(network: Network, pate_fm: PateFm, alibi: Network) -> Mapping[str, Callable[[float], Any]]:
+def _learners(
+    network: Network, prior: LP1STOutOfDomainPrior, pate_fm: PateFm, alibi: Network
+) -> Mapping[str, Callable[[float], Any]]:
     return {
         "LP-1ST": lambda epsilon: LP1ST(epsilon, network),
         # Without noise there is nothing a prior could help with, and no noisy labels to read.
         "LP-1ST (out-of-domain prior)": lambda epsilon: (
-            NonPrivate(network) if math.isinf(epsilon) else LP1STOutOfDomainPrior(epsilon, model=network)
+            NonPrivate(network) if math.isinf(epsilon) else replace(prior, epsilon=epsilon, model=network)
         ),
         "PATE-FM": lambda epsilon: replace(pate_fm, epsilon=epsilon),
         "ALIBI": lambda epsilon: NonPrivate(alibi) if math.isinf(epsilon) else Alibi(epsilon, alibi),
@@ -186,9 +192,10 @@ def _differences(options: Options) -> tuple[str, ...]:
         fm = SMALL_PATE_FM
         notes.append(
             f"Scale: a CNN of two convolutions instead of ResNet-18 and WRN-28-4, at most {SMALL_IMAGES:,} images, "
-            f"every training image a canary; PATE-FM with {fm.teachers} teachers of {fm.teacher_steps} steps instead "
-            f"of 200 of 31,240, {fm.queries} queries and {fm.answers} answers, so that the noise for ε = 1 drowns the "
-            "votes."
+            f"every training image a canary; {SMALL_PRIOR.clusters} clusters and {SMALL_PRIOR.prior_epsilon:g} of ε "
+            f"for the prior instead of {PRIOR.clusters} and {PRIOR.prior_epsilon:g}, whose noise would exceed the "
+            f"counts; PATE-FM with {fm.teachers} teachers of {fm.teacher_steps} steps instead of 200 of 31,240, "
+            f"{fm.queries} queries and {fm.answers} answers, so that the noise for ε = 1 drowns the votes."
         )
         notes.append("The proxy is the same network with augmentation and weight decay, for honest probabilities.")
     else:
