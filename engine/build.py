@@ -52,9 +52,10 @@ def build_dataclass(
     made: Any, fields: Mapping[str, object], *, at: str, defaults: Mapping[str, object] | None = None
 ) -> Any:
     """An instance of a dataclass from plain values, each checked against its field's type."""
-    if not dataclasses.is_dataclass(made):
-        return made(**{name: value for name, value in fields.items() if isinstance(name, str)})
-    known = {field.name: field for field in dataclasses.fields(made) if field.init}
+    declared = getattr(made, "__dataclass_fields__", None)
+    if declared is None:  # a plain class of the user's own
+        return made(**fields)
+    known = {name: field for name, field in declared.items() if field.init}
     hints = typing.get_type_hints(made)
     filled = {name: value for name, value in (defaults or {}).items() if name in known} | dict(fields)
     values: dict[str, Any] = {}

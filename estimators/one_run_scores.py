@@ -83,10 +83,10 @@ def right_guesses(score: Floats, truth: NDArray[np.bool_], ranks: Ints, guess: G
     from dpaudit.estimators._ranks import right_among_first
 
     if guess == "signed":
-        return cast(Ints, right_among_first(_descending(np.abs(score)), ranks, (score > 0) == truth, guesses))
+        return right_among_first(_descending(np.abs(score)), ranks, (score > 0) == truth, guesses)
     keys = _descending(score)
     if guess == "member-only":
-        return cast(Ints, right_among_first(keys, ranks, truth, guesses))
+        return right_among_first(keys, ranks, truth, guesses)
     highest = right_among_first(keys, ranks, truth, (guesses + 1) // 2)
     return cast(Ints, highest + right_among_first(~keys, score.size - 1 - ranks, ~truth, guesses // 2))
 
