@@ -134,7 +134,7 @@ def _differences(options: Options, teachers: int, clusters: int) -> tuple[str, .
         notes.append("Data: the log at the given path; the paper's are 1M rows each of day 0 and day 1 of Criteo 1TB.")
     if options.scale == "small":
         notes.append(
-            f"Scale: {SMALL_ROWS:,} rows in total instead of 2,000,000, every training row a canary instead of 200,000 "
+            f"Scale: at most {SMALL_ROWS:,} rows instead of 2,000,000, every training row a canary instead of 200,000 "
             f"of 800,000; {teachers} teachers instead of 100 for PATE, whose noise (that of 200 queries) then drowns "
             f"the votes; {clusters} clusters instead of 100 for the domain prior, since smaller ones would drown in "
             "the noise on their counts. Fewer canaries give lower bounds."
