@@ -79,9 +79,8 @@ def test_scores_are_the_same_after_a_worker_was_killed(ray_cluster: None, in_pro
     def kill_a_worker(event: Event) -> None:
         if event.kind is EventKind.UNIT_STARTED and "training" in event.label and not killed.is_set():
             killed.set()
-            workers = subprocess.run(["pgrep", "-f", "ray::Worker"], capture_output=True, text=True).stdout.split()
-            for pid in workers:
-                os.kill(int(pid), signal.SIGKILL)
+            for pid in own_workers():
+                os.kill(pid, signal.SIGKILL)
 
     audit(spec_on("ray", 2), output=tmp_path, listeners=[kill_a_worker])
     assert killed.is_set()
@@ -246,6 +245,7 @@ def test_memory_stays_small_for_many_canaries(tmp_path: Path) -> None:
     code = f"""
 import resource
 from dpaudit import audit
+from tests.processes import own_workers
 audit({{'name': 'big', 'data': {{'name': 'gaussian-mixture', 'rows': 202000}}, 'proxy': 'true-posterior',
        'split': {{'target': 200/202, 'reference': 0.0, 'test': 0.0}},
        'mechanism': {{'name': 'randomized-response', 'epsilon': 1.0}},

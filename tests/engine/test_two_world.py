@@ -39,6 +39,7 @@ from dpaudit.mechanisms.claim import Claim, Relation
 from dpaudit.mechanisms.learners.dp_sgd import DpSgd
 from dpaudit.mechanisms.models.networks import Mlp
 from dpaudit.mechanisms.protocols import Compute, Model, TrainingError
+from tests.processes import own_workers
 
 SPEC: dict[str, Any] = {
     "name": "worlds",
@@ -138,24 +139,6 @@ def test_a_killed_driver_costs_only_unfinished_stacks(finished: Path, tmp_path: 
     report = audit(spec, output=folder)
     assert report.ran == 3, "the last stack, the scores, the counts"
     assert digests(folder) == digests(finished)
-
-
-def own_workers() -> list[int]:
-    """Processes of the pool of this test session, not of another session on the machine."""
-    found = subprocess.run(["pgrep", "-f", "ray::Worker"], capture_output=True, text=True).stdout.split()
-    return [int(pid) for pid in found if os.getpid() in ancestors(int(pid))]
-
-
-def ancestors(pid: int) -> list[int]:
-    found = []
-    while pid > 1:
-        try:
-            # The name in parentheses may hold spaces; the parent is the second field behind it.
-            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-        except OSError:
-            break
-        found.append(pid)
-    return found
 
 
 @pytest.mark.ray

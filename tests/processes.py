@@ -1,0 +1,31 @@
+"""The worker processes of this test session, read from /proc."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def own_workers() -> list[int]:
+    """Process ids of the Ray workers that descend from this process, not those of other sessions on the machine."""
+    pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    return [pid for pid in pids if _name(pid).startswith("ray::Worker") and os.getpid() in _ancestors(pid)]
+
+
+def _name(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().split("\0")[0]
+    except OSError:
+        return ""
+
+
+def _ancestors(pid: int) -> list[int]:
+    found = []
+    while pid > 1:
+        try:
+            # The name in parentheses may hold spaces; the parent is the second field behind it.
+            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            break
+        found.append(pid)
+    return found
