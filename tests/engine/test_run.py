@@ -28,6 +28,7 @@ from dpaudit.mechanisms.claim import Claim
 from dpaudit.mechanisms.learners.non_private import NonPrivate
 from dpaudit.mechanisms.models.recall import Recall
 from dpaudit.mechanisms.protocols import Compute, Model, TrainingError
+from tests.processes import own_workers
 
 SPEC = {
     "name": "small",
