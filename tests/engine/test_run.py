@@ -246,7 +246,6 @@ def test_memory_stays_small_for_many_canaries(tmp_path: Path) -> None:
     code = f"""
 import resource
 from dpaudit import audit
-from tests.processes import own_workers
 audit({{'name': 'big', 'data': {{'name': 'gaussian-mixture', 'rows': 202000}}, 'proxy': 'true-posterior',
        'split': {{'target': 200/202, 'reference': 0.0, 'test': 0.0}},
        'mechanism': {{'name': 'randomized-response', 'epsilon': 1.0}},
