@@ -244,7 +244,7 @@ def dp_sgd(sampling_rate: float, steps: int, *, interval: float = 1e-3) -> Famil
         from dp_accounting.pld import privacy_loss_distribution as pld
     except ImportError:
         raise InputError(
-            "the DP-SGD family needs dp_accounting; install it, or use `from_profile` with yours"
+            'the DP-SGD family needs dp_accounting: pip install "dpaudit[accounting]", or use `from_profile`'
         ) from None
 
     def profiles(parameter: float) -> Profile:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln, logsumexp
 
-from dpaudit.errors import require
+from dpaudit.errors import InputError, require
 from dpaudit.mechanisms.pate_accounting import rdp_to_epsilon
 
 ORDERS = np.concatenate([np.arange(1.1, 11.0, 0.1), np.arange(11, 64), 2.0 ** np.arange(6, 11)])
@@ -118,8 +118,12 @@ def dp_sgd_noise_multiplier(
 
 
 def _pld_epsilon(noise_multiplier: float, sample_rate: float, steps: int, delta: float) -> float:
-    from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
-    from dp_accounting.pld import PLDAccountant
-
+    try:
+        from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
+        from dp_accounting.pld import PLDAccountant
+    except ImportError:
+        raise InputError(
+            'the accountant "pld" needs dp_accounting: pip install "dpaudit[accounting]", or use "rdp"'
+        ) from None
     step = PoissonSampledDpEvent(sample_rate, GaussianDpEvent(noise_multiplier))
     return float(PLDAccountant().compose(step, steps).get_epsilon(delta))
