@@ -1,0 +1,115 @@
+"""Table 2 of paper 2, tiny: what is asked for, said and written; the printed figures; a second call runs nothing."""
+
+from __future__ import annotations
+
+import gzip
+import math
+from pathlib import Path
+
+import numpy as np
+import pyarrow.csv as pacsv
+import pytest
+
+from dpaudit.engine import driver
+from dpaudit.engine.data.idx import FashionMnist
+from dpaudit.engine.data.made_phrases import MadePhrases
+from dpaudit.engine.data.sst2 import Sst2
+from dpaudit.engine.reproduce import bayesian_table_2
+from dpaudit.engine.reproduce.bayesian_table_2 import METHODS, PRINTED, Line, Size
+from dpaudit.engine.reproduce.making import Options
+from dpaudit.engine.spec import RunOptions
+from dpaudit.estimators.confusion import epsilon_interval
+
+TINY = Size(trials=24, shadows=8, stack=12, rows=200)
+
+
+def options(output: Path, data: Path | None, said: list[str]) -> Options:
+    return Options(output, data, run=RunOptions("in-process"), say=said.append)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Two folders in one: 60 pictures of clothes and 60 phrases."""
+    rng = np.random.default_rng(0)
+    clothes, texts = tmp_path / "data" / "clothes", tmp_path / "data" / "texts"
+    for folder in (clothes, texts):
+        folder.mkdir(parents=True)
+    images, labels = rng.integers(0, 256, (60, 28, 28), np.uint8), rng.integers(0, 10, 60, np.uint8)
+    sizes = b"".join(size.to_bytes(4, "big") for size in images.shape)
+    (clothes / "train-images-idx3-ubyte.gz").write_bytes(gzip.compress(b"\0\0\x08\x03" + sizes + images.tobytes()))
+    (clothes / "train-labels-idx1-ubyte").write_bytes(b"\0\0\x08\x01" + (60).to_bytes(4, "big") + labels.tobytes())
+    lines = [f"{' '.join(map(str, rng.integers(0, 99, 5)))}\t{label}" for label in rng.integers(0, 2, 60)]
+    (texts / "train.tsv").write_text("\n".join(["sentence\tlabel", *lines, ""]))
+    return tmp_path / "data"
+
+
+def test_the_table_is_made_resumed_and_says_what_it_costs(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(bayesian_table_2.SIZES, "small", TINY)
+    monkeypatch.setattr(driver, "write_page", lambda report, folder: (folder / "report.html").write_text(report.name))
+    said: list[str] = []
+    made = bayesian_table_2.table_2(options(tmp_path / "out", data, said))
+    assert said[0].startswith("Cost: 128 trainings (8 shadow models and 24 audited ones for each of 4 cells)")
+    assert [path.name for path in made.files] == ["table-2.md", "table-2.csv", "table-2.png", "report.html"]
+    assert all(path.stat().st_size > 0 for path in made.files)
+    assert (
+        "| CIFAR-10 | No DP | paper | (1.8, 5.3) | 3.5 | (1.9, 5) | 3.1 | −11% | (2.2, 4.5) | 2.3 | −40% |" in made.text
+    )
+    for row in ("| fashion-mnist | No DP | as published |", "| sst-2 | ε = 8 | fixed threshold |"):
+        assert row in made.text
+    table = pacsv.read_csv(made.files[1]).to_pylist()
+    assert len(table) == 4 * 3 * 3
+    assert all(row["lower"] <= row["upper"] for row in table)
+    units = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("units/*.parquet")}
+    again = bayesian_table_2.table_2(options(tmp_path / "out", data, said))
+    assert again.text == made.text
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("units/*.parquet")} == units
+
+
+def test_data_are_found_by_what_a_folder_holds(data: Path, tmp_path: Path) -> None:
+    size = bayesian_table_2.SIZES["small"]
+    said: list[str] = []
+    given = options(tmp_path, data, said)
+    assert bayesian_table_2._images(given, size).data == FashionMnist(str(data / "clothes"), rows=2000)
+    assert bayesian_table_2._text(given, size).data == Sst2(str(data / "texts"), rows=2000, vocabulary=2048)
+    none = options(tmp_path, None, said)
+    assert bayesian_table_2._images(none, size).data.registered_name == "digits"
+    assert bayesian_table_2._text(none, size).data == MadePhrases(2000, vocabulary=2048)
+
+
+def test_at_the_papers_scale_it_says_what_a_gpu_would_take(tmp_path: Path) -> None:
+    said: list[str] = []
+    asked = Options(tmp_path, None, "paper", say=said.append)
+    size = bayesian_table_2.SIZES["paper"]
+    studies = (bayesian_table_2._images(asked, size), bayesian_table_2._text(asked, size))
+    cost = bayesian_table_2._cost(studies, size, asked)
+    assert cost.startswith("Cost: 6,144 trainings (512 shadow models and 1024 audited ones for each of 4 cells)")
+    assert "GPU hours" in cost
+
+
+def test_intervals_of_a_known_table() -> None:
+    """The lower end at the chosen threshold is the largest there is; widths and reductions follow."""
+    tp, fp = np.array([10, 400, 510]), np.array([0, 60, 400])
+    table = (tp, fp, 512 - fp, 512 - tp)
+    intervals = tuple(bayesian_table_2._interval(table, 1, method) for method in METHODS)
+    line = Line("images", "No DP", "fixed threshold", intervals)
+    direct = epsilon_interval(400, 60, 452, 112, delta=1e-5, confidence=0.9, method="bayesian")
+    assert intervals[2] == (direct.lower, direct.upper)
+    assert line.reduction("clopper-pearson") == 0
+    assert 0 < line.reduction("jeffreys") < line.reduction("bayesian") < 1
+
+
+def test_printed_widths_are_the_papers() -> None:
+    """Widths and reductions printed beside the intervals, to what rounding of the ends leaves."""
+    widths = {
+        ("images", "No DP"): (3.5, 3.1, 2.3),
+        ("images", "ε = 8"): (7.5, 5.6, 3.9),
+        ("text", "No DP"): (math.inf, math.inf, 5.25),
+        ("text", "ε = 8"): (math.inf, math.inf, 8.4),
+    }
+    for (kind, learner), intervals in PRINTED.items():
+        line = Line(kind, learner, "paper", intervals)
+        for method, width in zip(METHODS, widths[kind, learner], strict=True):
+            assert line.width(method) == pytest.approx(width, abs=0.1)
+    assert math.isnan(Line("text", "No DP", "paper", PRINTED["text", "No DP"]).reduction("bayesian"))
