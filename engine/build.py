@@ -52,10 +52,9 @@ def build_dataclass(
     made: Any, fields: Mapping[str, object], *, at: str, defaults: Mapping[str, object] | None = None
 ) -> Any:
     """An instance of a dataclass from plain values, each checked against its field's type."""
-    declared = getattr(made, "__dataclass_fields__", None)
-    if declared is None:  # a plain class of the user's own
+    if not hasattr(made, "__dataclass_fields__"):  # a plain class of the user's own
         return made(**fields)
-    known = {name: field for name, field in declared.items() if field.init}
+    known = {field.name: field for field in dataclasses.fields(made) if field.init}
     hints = typing.get_type_hints(made)
     filled = {name: value for name, value in (defaults or {}).items() if name in known} | dict(fields)
     values: dict[str, Any] = {}
