@@ -257,10 +257,19 @@ def _estimate(entry: PlannedAudit, plan: Plan, outcome: Outcome, store: UnitStor
         observational=entry.game.observational,
         assumes=audit_of.game.assumes,
         failures=failures,
-        curve=audit_of.estimator.curve(tallies) if tallies else {},
+        curve=_curve(audit_of, tallies),
         control=shift_control(audit_of.estimator, tallies, held_out),
         stopped=watch.stopped(outcome.finished) if watch else None,
     )
+
+
+def _curve(audit_of: Audit, tallies: list[Any]) -> Mapping[str, Any]:
+    """The estimator's columns; beside epsilon against delta, what the mechanism's accountant says of it."""
+    curve = dict(audit_of.estimator.curve(tallies)) if tallies else {}
+    promise = getattr(audit_of.mechanism, "epsilon_at", None)
+    if "delta" in curve and promise is not None and audit_of.promised().relation == audit_of.game.relation:
+        curve["promised_at_delta"] = np.array([promise(float(delta)) for delta in curve["delta"]])
+    return curve
 
 
 def _bound(entry: PlannedAudit, tallies: list[Any], *, stopped: bool) -> Bound | None:

@@ -224,6 +224,24 @@ def posterior(counts: Mapping[str, int], delta: float, claim: float) -> Figure:
     return figure
 
 
+def bound_against_delta(curve: Mapping[str, NDArray[Any]], claim: Claim) -> Figure:
+    """The bound at every delta, and the accountant's line above it; columns `delta`, `epsilon_at_delta`."""
+    figure, axes = canvas()
+    axes.plot(curve["delta"], curve["epsilon_at_delta"], color=MEMBER, label="lower bound, all δ at once")
+    if "promised_at_delta" in curve:
+        axes.plot(curve["delta"], curve["promised_at_delta"], color=CLAIM, label="the mechanism's accountant")
+    if math.isfinite(claim.epsilon) and claim.delta > 0:
+        axes.plot(
+            [claim.delta], [claim.epsilon], "o", color=CLAIM, markersize=4.5, label=f"claim: ε = {claim.epsilon:g}"
+        )
+    axes.set_xscale("log")
+    axes.set_xlabel("δ")
+    axes.set_ylabel("ε, nats")
+    axes.set_ylim(bottom=0)
+    axes.legend(fontsize=8.5)
+    return figure
+
+
 def bound_against_trials(curve: Mapping[str, NDArray[Any]], claim: float) -> Figure:
     """The anytime-valid bound while trials came in; columns `trials` and `epsilon_so_far`."""
     figure, axes = canvas()

@@ -89,6 +89,9 @@ def _audit_figures(result: AuditResult, folder: Path, drawn: Path) -> list[dict[
         add("replays", "Bound against replays", figures.bound_against_replays(result.curve, claim))
     if "epsilon_so_far" in result.curve:
         add("trials", "Bound while trials came in", figures.bound_against_trials(result.curve, claim))
+    if "epsilon_at_delta" in result.curve:
+        figure = figures.bound_against_delta(result.curve, result.compared.claim)
+        add("delta", "Trade-off between ε and δ", figure)
     counts = confusion(result)
     if counts and "true_positive_rate" in result.curve and result.bound is not None:
         members, others = counts["tp"] + counts["fn"], counts["fp"] + counts["tn"]

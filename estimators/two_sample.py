@@ -225,6 +225,10 @@ class TwoSampleEstimator(ABC):
         return (error if replays == 1 else 1 - per_replay_confidence(self.confidence)) / tally.looks
 
 
+DELTAS = np.geomspace(1e-7, 0.5, 60)
+"""Where the trade-off between epsilon and delta is drawn."""
+
+
 @register("estimator", "band", source="Berk and Jones (1979); Moscovich and Nadler (2017)")
 @dataclass(frozen=True)
 class Band(TwoSampleEstimator):
@@ -246,14 +250,29 @@ class Band(TwoSampleEstimator):
     def validity(self) -> Validity:
         return Validity.FINITE_SAMPLE
 
+    def curve(self, tallies: Sequence[TwoSampleTally]) -> dict[str, NDArray[Any]]:
+        """As of every two-sample estimator, and `delta`, `epsilon_at_delta`: the bands hold for every delta at once.
+
+        The bound of several replays is their median, at each delta.
+        """
+        ordered = _ordered(tallies)
+        rates = [self._rates(tally, self._error(tally, len(ordered))) for tally in ordered]
+        bounds = [[epsilon_of_rates(*rate, delta).max(initial=0.0) for delta in DELTAS] for rate in rates]
+        trade_off = {"delta": DELTAS, "epsilon_at_delta": np.asarray(median_rule(np.array(bounds), axis=0))}
+        return {**super().curve(tallies), **trade_off}
+
     def epsilon(self, tally: TwoSampleTally, error: float) -> Floats:
+        return epsilon_of_rates(*self._rates(tally, error), self.delta)
+
+    def _rates(self, tally: TwoSampleTally, error: float) -> tuple[Floats, Floats]:
+        """Upper limits of the false-alarm and the miss rate at every threshold, all of them right together."""
         # The worlds' trials are independent, so that neither band fails with probability (1 - share) ** 2.
         share = -math.expm1(0.5 * math.log1p(-error))
         weight = cast(SimultaneousBand, self.selection).weight
         misses = tally.members - tally.true_positives
         alarm = upper_rates_at(tally.false_positives, tally.non_members, error=share, weight=weight)
         miss = upper_rates_at(misses, tally.members, error=share, weight=weight)
-        return epsilon_of_rates(alarm, miss, self.delta)
+        return alarm, miss
 
 
 @dataclass(frozen=True)

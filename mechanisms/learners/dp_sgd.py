@@ -80,6 +80,10 @@ class DpSgd:
 
     def spent(self) -> float:
         """Epsilon the accountant gives for the noise used; at most epsilon."""
+        return self.epsilon_at(self.delta)
+
+    def epsilon_at(self, delta: float) -> float:
+        """Epsilon the accountant gives for the noise used at another delta in (0, 1)."""
         noise = self.noise_multiplier()
         if not noise:
             return math.inf
@@ -87,7 +91,7 @@ class DpSgd:
             noise_multiplier=noise,
             sample_rate=self.sample_rate,
             steps=self.steps(),
-            delta=self.delta,
+            delta=delta,
             accountant=self.accountant,
         )
 

@@ -373,3 +373,14 @@ def test_every_estimator_of_scores_is_found_by_name(name: str) -> None:
     bound = estimator.bound([estimator.tally(scores)])
     assert bound.lower > 0.5
     assert bound.method.startswith(name)
+
+
+def test_a_band_holds_for_every_delta_at_once() -> None:
+    """Its curve over delta is, at each delta, the bound stated at that delta."""
+    rng = np.random.default_rng(8)
+    scores = Scores(np.concatenate([rng.normal(2, 1, 200), rng.normal(0, 1, 200)]), np.arange(400) < 200)
+    curve = Band(delta=0.0).curve([Band().tally(scores)])
+    assert (np.diff(curve["epsilon_at_delta"]) <= 1e-12).all()
+    for index in (0, 30, 59):
+        at = Band(delta=float(curve["delta"][index]))
+        assert at.bound([at.tally(scores)]).lower == pytest.approx(float(curve["epsilon_at_delta"][index]), abs=1e-12)
