@@ -1,104 +1,200 @@
-"""How much of a two-world audit is training: the whole audit against the bare training loop on the same trials.
-
-CPU seconds of one process, since wall time depends on the neighbours; and a shadow table of 512 models x 60,000 points.
-Run as a script.
-"""
+"""Two-world audits: what the engine costs beside the trainings, a thousand shadow models, the threshold sweep."""
 
 from __future__ import annotations
 
-import resource
 import tempfile
 import time
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import torch
+import pyarrow as pa
 
-from dpaudit import audit, load_spec
+from dpaudit.actors.events import Event, EventKind, EventStream
+from dpaudit.actors.schedule import run_units
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.store import UnitStore
-from dpaudit.engine.canaries.select_worst import SelectWorst
-from dpaudit.engine.games.shadows import Shadows, TrainShadows, shadow_table, shadows_of
+from dpaudit.actors.unit import Inputs, Resources, Unit
+from dpaudit.cluster.session import ray_session
+from dpaudit.engine.data.bundled import Digits
+from dpaudit.engine.driver import audit
+from dpaudit.engine.games.shadows import TrainShadows
 from dpaudit.engine.games.stacks import Run, train_runs
-from dpaudit.engine.plan import make_plan
+from dpaudit.engine.plan import Tally
+from dpaudit.engine.score_table import score_rows
+from dpaudit.engine.spec import AuditSpec, load_spec
+from dpaudit.engine.tally_table import tallies_of
+from dpaudit.estimators.two_sample import Band, Bayesian, ClopperPearson, Jeffreys
+from dpaudit.mechanisms.examples import Examples
+from dpaudit.mechanisms.learners.non_private import NonPrivate
+from dpaudit.mechanisms.models.networks import Mlp
 from dpaudit.mechanisms.protocols import Compute
 
-TRIALS, STACK = 1024, 64
-MODELS, POINTS = 512, 60_000
-MLP = {"name": "mlp", "hidden": [64, 64], "epochs": 20}
-SPEC = {
-    "name": "efficiency",
-    "data": {"name": "digits", "flat": True},
-    "split": {"target": 0.85, "reference": 0.0, "test": 0.15},
-    "mechanism": {"name": "non-private", "model": MLP},
-    "game": {"name": "ind-mia", "trials": TRIALS, "stack": STACK, "canary": "mislabelled"},
-    "attack": "loss",
-    "run": {"runner": "in-process"},
-}
+WORKERS, STACK = 2, 64
+TRIALS, SHADOWS, REPEATS = 1024, 512, 2  # as many as in section 4 of arXiv:2206.05199
+NETWORK = Mlp(epochs=20, batch_size=32, learning_rate=0.05)
+MANY_SHADOWS = 1000
+SCORES = 10_000
 
 
 def run() -> list[tuple[str, float, str]]:
-    """Measures and gives (name, figure, unit)."""
-    torch.set_num_threads(1)
-    return [*efficiency(), *large_table()]
+    """What, seconds, note."""
+    with ray_session(cpus=WORKERS):
+        return [*efficiency(), *thousand_shadows(), *sweep()]
 
 
 def efficiency() -> list[tuple[str, float, str]]:
-    """Trainings a second of the whole audit, planning and report included, and of the loop alone."""
-    spec = load_spec(SPEC)
-    with tempfile.TemporaryDirectory() as folder:  # what is built once a process is no part of it
-        audit(
-            replace(spec, audits=(replace(spec.audits[0], game=replace(spec.audits[0].game, trials=64)),)),
-            output=folder,
+    """The whole audit of a network on digits, worst-case point and LiRA, against a loop that only trains."""
+    models = TRIALS + SHADOWS
+    whole, bare = [], []
+    for _ in range(REPEATS):  # in turn: the neighbours' load changes by the minute
+        bare.append(_bare_seconds())
+        whole.append(_audit_seconds())
+    share = min(bare) / min(whole)
+    return [
+        (f"bare loop: {models} stacked trainings on {WORKERS} actors", min(bare), f"{models / min(bare):.1f} a second"),
+        (
+            f"whole audit of {TRIALS} trials and {SHADOWS} shadow models on {WORKERS} workers",
+            min(whole),
+            f"from the first unit to the report; {models / min(whole):.1f} a second, {share:.1%} of the bare loop's "
+            f"(goal 85 %); all runs: bare {_listed(bare)} s, whole {_listed(whole)} s",
+        ),
+    ]
+
+
+def thousand_shadows() -> list[tuple[str, float, str]]:
+    """Shadow models of digits, asked about every point, tables written."""
+    data = Digits(flat=True).load()
+    mechanism = NonPrivate(NETWORK)
+    units = [
+        Unit(
+            TrainShadows(mechanism, Seed(0), first, min(first + STACK, MANY_SHADOWS)), f"shadows {first}", ("target:",)
         )
-    with tempfile.TemporaryDirectory() as folder:
-        began = time.process_time()
-        audit(spec, output=folder)
-        whole = time.process_time() - began
-    plan = make_plan(spec)
-    pool = next(value for name, value in plan.shared.items() if name.startswith("target"))
-    rows = np.random.default_rng(0).permutation(len(pool))[: len(pool) // 2]
-    began = time.process_time()
-    for first in range(0, TRIALS, STACK):
-        runs = [Run(rows, Seed(0).child(number)) for number in range(first, first + STACK)]
-        train_runs(spec.audits[0].mechanism, pool, runs, compute=Compute())
-    bare = time.process_time() - began
-    return [
-        ("trainings a CPU second, whole audit", TRIALS / whole, "/s"),
-        ("trainings a CPU second, bare loop", TRIALS / bare, "/s"),
-        ("efficiency of the audit", 100 * bare / whole, "%"),
+        for first in range(0, MANY_SHADOWS, STACK)
     ]
+    with _pool({"target:": data}) as (pool, store, events):
+        seconds = _timed(lambda: run_units(units, pool, store, events))
+    title = f"{MANY_SHADOWS} shadow models of digits (64-64-64-10 MLP, 20 epochs), asked about all {len(data):,} points"
+    return [(title, seconds, f"{WORKERS} workers, stacks of {STACK}, tables written (goal 180 s)")]
 
 
-def large_table() -> list[tuple[str, float, str]]:
-    """Writing, reading and selecting from a table of made-up confidences."""
+def sweep() -> list[tuple[str, float, str]]:
+    """From a stored table of scores to the bounds of four methods over all thresholds, as Ray tasks."""
     rng = np.random.default_rng(0)
-    task = TrainShadows(None, Seed(0), 0, MODELS)
-    with tempfile.TemporaryDirectory() as folder:
-        store = UnitStore(folder)
-        began = time.process_time()
-        for first in range(0, MODELS, 64):
-            member = np.array([task.members(model, POINTS) for model in range(first, first + 64)])
-            confidence = rng.standard_normal((64, 1, POINTS), dtype=np.float32) + member[:, None]
-            store.write(f"{first:03d}", shadow_table(Shadows(confidence, member), first))
-        written = time.process_time() - began
-        size = sum(path.stat().st_size for path in Path(folder).glob("*.parquet"))
-        began = time.process_time()
-        shadows = shadows_of([store.read(key) for key in sorted(store.finished())])
-        read = time.process_time() - began
-        began = time.process_time()
-        SelectWorst().weights(shadows)
-        selected = time.process_time() - began
-    return [
-        ("512 x 60,000 shadow table: made and written", written, "s"),
-        ("512 x 60,000 shadow table: on disk", size / 1e6, "MB"),
-        ("512 x 60,000 shadow table: read", read, "s"),
-        ("512 x 60,000 shadow table: SelectWorst", selected, "s"),
-        ("most memory of the process", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6, "GB"),
+    estimators = [
+        Band(1e-5),
+        *(method(1e-5, selection="bonferroni") for method in (ClopperPearson, Jeffreys, Bayesian)),  # type: ignore[arg-type]
     ]
+    with _pool({}) as (pool, store, events):
+        times = []
+        for attempt in range(3):
+            scores = Unit(Stored(attempt), "scores")
+            truth = rng.random(SCORES) < 0.5
+            drawn = score_rows("0", 0, truth, rng.normal(size=SCORES) + 1.5 * truth)
+            store.write(scores.key, pa.Table.from_batches([drawn]))
+            units = [Unit(Tally(one), "sweep", needs=(scores.key,)) for one in estimators]
+
+            def work(scores: Unit = scores, units: list[Unit] = units) -> None:
+                run_units([scores, *units], pool, store, events)
+                for one, unit in zip(estimators, units, strict=True):
+                    one.bound(tallies_of([store.read(unit.key)]))
+
+            times.append(_timed(work))
+    return [
+        (
+            f"bounds of band, Clopper-Pearson, Jeffreys and Bayesian from {SCORES:,} scores, all thresholds",
+            min(times[1:]),
+            f"Ray running; first time {times[0]:.2g} s, with imports on the workers (goal 2 s)",
+        )
+    ]
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A table of scores that is in the store before anything runs."""
+
+    attempt: int
+
+    def run(self, inputs: Inputs, compute: Compute) -> pa.Table:
+        """Never called."""
+        raise NotImplementedError
+
+
+class BareLoop:
+    """Trains stacks one after another, and nothing else."""
+
+    def ready(self) -> bool:
+        """Whether the process has come up and loaded what it needs."""
+        import dpaudit.mechanisms.training.stack  # noqa: F401
+
+        return True
+
+    def loop(self, mechanism: Any, points: Examples, stacks: list[list[Run]]) -> int:
+        """How many models were trained."""
+        return sum(len(train_runs(mechanism, points, runs, compute=Compute())) for runs in stacks)
+
+
+def _bare_seconds() -> float:
+    import ray  # after the session's settings, which it reads once
+
+    spec = _spec()
+    pool = spec.audits[0].split.divide(spec.audits[0].data.load(), Seed(0).rng()).target
+    runs = [
+        Run(Seed(0).child(i).rng().permutation(len(pool))[: len(pool) // 2], Seed(1).child(i)) for i in range(STACK)
+    ]
+    stacks = (TRIALS + SHADOWS) // STACK // WORKERS
+    actors = [ray.remote(num_cpus=1)(BareLoop).remote() for _ in range(WORKERS)]
+    ray.get([actor.ready.remote() for actor in actors])
+    shared = ray.put(pool)
+    mechanism = spec.audits[0].mechanism
+    seconds = _timed(lambda: ray.get([actor.loop.remote(mechanism, shared, [runs] * stacks) for actor in actors]))
+    for actor in actors:
+        ray.kill(actor)
+    return seconds
+
+
+def _audit_seconds() -> float:
+    seen: list[Event] = []
+    with tempfile.TemporaryDirectory() as folder:
+        audit(_spec(), output=folder, listeners=[seen.append])
+    began = min(event.time for event in seen if event.kind is EventKind.UNIT_STARTED)
+    return max(event.time for event in seen if event.kind is EventKind.FINISHED) - began
+
+
+def _spec() -> AuditSpec:
+    example = load_spec(Path(__file__).parent.parent / "examples" / "lira-digits.yaml")
+    first = example.audits[0]
+    game = replace(first.game, trials=TRIALS, shadows=SHADOWS, stack=STACK)
+    plain = replace(first, game=game, mechanism=NonPrivate(NETWORK))
+    return replace(example, audits=(plain,), run=replace(example.run, workers=WORKERS))
+
+
+@contextmanager
+def _pool(shared: dict[str, Any]) -> Iterator[tuple[Any, UnitStore, EventStream]]:
+    """Workers that are up, and a store."""
+    from dpaudit.actors.pool import RayPool
+
+    events = EventStream()
+    with tempfile.TemporaryDirectory() as folder:
+        pool = RayPool(shared, resources=Resources(), workers=WORKERS, events=events, most=WORKERS)
+        pool.capacity()
+        yield pool, UnitStore(Path(folder)), events
+        pool.close()
+
+
+def _timed(work: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def _listed(times: list[float]) -> str:
+    return ", ".join(f"{one:.1f}" for one in times)
 
 
 if __name__ == "__main__":
-    for name, figure, unit in run():
-        print(f"{name:55}{figure:10.2f} {unit}")
+    for name, figure, note in run():
+        print(f"{figure:8.3f} s  {name}: {note}")

@@ -89,13 +89,10 @@ def test_at_the_papers_scale_it_says_what_a_gpu_would_take(tmp_path: Path) -> No
 
 
 def test_intervals_of_a_known_table() -> None:
-    """The lower end at the chosen threshold is the largest there is; widths and reductions follow."""
-    tp, fp = np.array([10, 400, 510]), np.array([0, 60, 400])
-    table = (tp, fp, 512 - fp, 512 - tp)
-    intervals = tuple(bayesian_table_2._interval(table, 1, method) for method in METHODS)
-    line = Line("images", "No DP", "fixed threshold", intervals)
+    """Widths and reductions follow from the counts."""
+    line = Line("images", "No DP", "fixed threshold", bayesian_table_2._intervals((400, 60, 452, 112)))
     direct = epsilon_interval(400, 60, 452, 112, delta=1e-5, confidence=0.9, method="bayesian")
-    assert intervals[2] == (direct.lower, direct.upper)
+    assert line.intervals[2] == (direct.lower, direct.upper)
     assert line.reduction("clopper-pearson") == 0
     assert 0 < line.reduction("jeffreys") < line.reduction("bayesian") < 1
 
