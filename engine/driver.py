@@ -122,14 +122,14 @@ def _report(plan: Plan, outcome: Outcome, store: UnitStore, folder: Path, began:
         versions=versions(),
         events=dict(counted),
     )
-    write_report(report, folder)
+    write_report(report, folder, draw=plan.spec.run.figures)
     return report
 
 
-def write_report(report: Report, folder: Path) -> None:
+def write_report(report: Report, folder: Path, *, draw: bool = True) -> None:
     """`bounds.json`, `bounds.parquet`, the figures and `report.html`, each written whole and then renamed."""
     _write(folder / "bounds.json", report.to_json())
-    write_page(report, folder)
+    write_page(report, folder, draw=draw)
 
 
 def read_spec(folder: Path) -> AuditSpec:

@@ -23,13 +23,13 @@ from dpaudit.estimators.confusion import epsilon_interval
 MOST_SCORES_DRAWN = 400_000
 
 
-def write_page(report: Report, folder: Path) -> None:
-    """Figures (PNG and SVG), `bounds.parquet` and `report.html` of a run folder."""
+def write_page(report: Report, folder: Path, *, draw: bool = True) -> None:
+    """Figures (PNG and SVG; those of each audit only if `draw`), `bounds.parquet` and `report.html` of a run folder."""
     drawn = folder / "figures"
     audits = [
         {
             "result": result,
-            "figures": _audit_figures(result, folder, drawn),
+            "figures": _audit_figures(result, folder, drawn) if draw else [],
             "caution": caution(result.bound) if result.bound else "",
             "intervals": intervals(result),
         }

@@ -66,6 +66,7 @@ class RunOptions:
         gpus_per_worker: GPUs of a unit, >= 0; a fraction shares one.
         address: Address of a running Ray cluster; None starts a local one (or uses RAY_ADDRESS).
         keep_scores: Whether every score is stored. Without, only the counts are: for millions of canaries.
+        figures: Whether the report draws each audit's figures (a second or two an audit).
     """
 
     runner: Literal["ray", "in-process"] = "ray"
@@ -74,6 +75,7 @@ class RunOptions:
     gpus_per_worker: float = 0.0
     address: str | None = None
     keep_scores: bool = True
+    figures: bool = True
 
     def __post_init__(self) -> None:
         require(self.workers is None or self.workers >= 1, "workers must be >= 1", workers=self.workers)

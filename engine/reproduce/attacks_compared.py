@@ -144,7 +144,7 @@ def _spec(comparison: Comparison, options: Options, name: str) -> AuditSpec:
         for method in METHODS
         for estimator in (OneRun(DELTA), OneRun(DELTA, selection=AsPublished()))
     ]
-    run = replace(options.run, keep_scores=False)
+    run = replace(options.run, keep_scores=False, figures=False)
     return AuditSpec(tuple(audits), name=f"attacks compared, {name}", seed=options.seed, run=run)
 
 

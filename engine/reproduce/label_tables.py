@@ -154,7 +154,7 @@ def _spec(study: Study, options: Options) -> AuditSpec:
         for learner, epsilon in itertools.product(study.learners, study.epsilons)
         for selection, estimator in estimators.items()
     ]
-    run = replace(options.run, keep_scores=False)
+    run = replace(options.run, keep_scores=False, figures=False)
     return AuditSpec(tuple(audits), name=f"label-private learners, {study.name}", seed=options.seed, run=run)
 
 

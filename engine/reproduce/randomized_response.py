@@ -83,7 +83,7 @@ def _spec(options: Options, fraction: float, name: str) -> AuditSpec:
         )
         for classes, epsilon, (attack, proxy, _) in itertools.product(CLASSES, EPSILONS, SERIES)
     ]
-    run = replace(options.run, keep_scores=False)
+    run = replace(options.run, keep_scores=False, figures=False)
     return AuditSpec(tuple(audits), name=f"observational label auditing, {name}", seed=options.seed, run=run)
 
 
