@@ -436,9 +436,9 @@ def test_the_page_shows_roc_posterior_and_three_intervals(finished: Path) -> Non
     (result,) = audit(spec_with(), output=finished).results
     page = (finished / "report.html").read_text()
     assert "Three ways to read the counts" in page
-    assert page.count("<svg") == 1 + 3
+    assert page.count("<svg") == 1 + 4
     drawn = {path.stem.rpartition("-")[2] for path in (finished / "figures").glob("*.png")}
-    assert drawn == {"overview", "scores", "roc", "posterior"}
+    assert drawn == {"overview", "scores", "delta", "roc", "posterior"}
     counts = confusion(result)
     assert sum(counts.values()) == 24
     assert [method for method, _, _ in intervals(result)] == ["clopper-pearson", "jeffreys", "bayesian"]
