@@ -117,6 +117,7 @@ def _report(plan: Plan, outcome: Outcome, store: UnitStore, folder: Path, began:
         confidence=plan.spec.confidence,
         seconds=time.monotonic() - began,
         ran=outcome.ran,
+        units=len(plan.units),
         folder=str(folder),
         spec=plan.spec.to_yaml(),
         versions=versions(),

@@ -163,6 +163,7 @@ class Report:
         confidence: Stated confidence of each bound on its own.
         seconds: Wall time of this run (units found finished cost nothing).
         ran: Units run now.
+        units: Units planned; one that several audits share counts once.
         folder: The run folder; "" when nothing was written.
         spec: The spec in YAML.
         versions: Packages and platform.
@@ -175,6 +176,7 @@ class Report:
     confidence: float
     seconds: float
     ran: int
+    units: int
     folder: str
     spec: str
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -203,8 +205,11 @@ class Report:
 
     def __str__(self) -> str:
         blocks = [str(result) for result in self.results]
-        units = sum(result.units[1] for result in self.results)
-        tail = [f"{self.ran} of {units} units run now, {self.seconds:.1f} s; seed {self.seed}", self.many, NOT_SHOWN[0]]
+        tail = [
+            f"{self.ran} of {self.units} units run now, {self.seconds:.1f} s; seed {self.seed}",
+            self.many,
+            NOT_SHOWN[0],
+        ]
         if self.folder:
             tail.append(f"report: {self.folder}/report.html")
         return "\n".join([*blocks, *filter(None, tail)])
