@@ -233,6 +233,8 @@ def _estimate(entry: PlannedAudit, plan: Plan, outcome: Outcome, store: UnitStor
     )
     counted = watch.tallies if watch else [key for key in entry.tallies if key in outcome.finished]
     tallies = tallies_of(store.read(key) for key in counted)
+    # A replay that failed is a bound of 0: one for each that was planned and is not there.
+    lost = entry.game.replays - len(tallies) if entry.game.replays is not None and tallies else 0
     held_out = [tallies_of([store.read(key)]) for key in entry.controls if key in outcome.finished]
     metrics = [metrics_of(store.read(key)) for key in entry.game.trainings if key in outcome.finished]
     return AuditResult(
@@ -250,7 +252,7 @@ def _estimate(entry: PlannedAudit, plan: Plan, outcome: Outcome, store: UnitStor
         ),
         claimed=audit_of.promised(),
         compared=comparable(audit_of.promised(), audit_of.game.relation),
-        bound=_bound(entry, tallies, stopped=watch is not None),
+        bound=_bound(entry, tallies, lost, stopped=watch is not None),
         metrics={name: float(np.mean([one[name] for one in metrics])) for name in (metrics[0] if metrics else {})},
         rows=dict(entry.rows),
         data=entry.data_name,
@@ -258,34 +260,32 @@ def _estimate(entry: PlannedAudit, plan: Plan, outcome: Outcome, store: UnitStor
         observational=entry.game.observational,
         assumes=audit_of.game.assumes,
         failures=failures,
-        curve=_curve(audit_of, tallies),
-        control=shift_control(audit_of.estimator, tallies, held_out),
+        curve=_curve(audit_of, tallies, lost),
+        control=shift_control(audit_of.estimator, tallies, held_out, lost=lost),
+        control_lost=len(held_out) < len(entry.controls),
         stopped=watch.stopped(outcome.finished) if watch else None,
     )
 
 
-def _curve(audit_of: Audit, tallies: list[Any]) -> Mapping[str, Any]:
+def _curve(audit_of: Audit, tallies: list[Any], lost: int) -> Mapping[str, Any]:
     """The estimator's columns; beside epsilon against delta, what the mechanism's accountant says of it."""
-    curve = dict(audit_of.estimator.curve(tallies)) if tallies else {}
+    if not tallies:
+        return {}
+    estimator = audit_of.estimator
+    curve = dict(estimator.curve(tallies, lost=lost) if lost else estimator.curve(tallies))
     promise = getattr(audit_of.mechanism, "epsilon_at", None)
     if "delta" in curve and promise is not None and audit_of.promised().relation == audit_of.game.relation:
         curve["promised_at_delta"] = np.array([promise(float(delta)) for delta in curve["delta"]])
     return curve
 
 
-def _bound(entry: PlannedAudit, tallies: list[Any], *, stopped: bool) -> Bound | None:
+def _bound(entry: PlannedAudit, tallies: list[Any], lost: int, *, stopped: bool) -> Bound | None:
     """The bound with what failed counted against it; None when nothing is left to bound, or too much is missing."""
-    estimator, planned = entry.audit.estimator, entry.game.replays
-    if not tallies:
+    estimator = entry.audit.estimator
+    if not tallies or (entry.game.replays is None and len(tallies) < len(entry.tallies) and not stopped):
         return None
-    if planned is not None:
-        lost = planned - len(tallies)
-        bound: Bound = estimator.bound(tallies, lost=lost) if lost else estimator.bound(tallies)
-        return bound
-    if len(tallies) < len(entry.tallies) and not stopped:
-        return None
-    together: Bound = estimator.bound(tallies)
-    return together
+    bound: Bound = estimator.bound(tallies, lost=lost) if lost else estimator.bound(tallies)
+    return bound
 
 
 def in_words(value: Any) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from dpaudit.engine.build import build
 from dpaudit.errors import DataError, InputError, SpecError
+from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.counts import (
     BAGS,
     CONFUSION,
@@ -35,6 +37,7 @@ from dpaudit.estimators.counts import (
 from dpaudit.estimators.scores import Scores
 from dpaudit.registry import load
 
+INDEPENDENT = "each row is taken for an independent trial; many canaries of one training need --method one-run"
 DEFAULT_METHOD, WITH_SELECTION = "band", "clopper-pearson"
 """What reads scores when no method is named: all thresholds at once, or the one that the selection chooses."""
 COUNTS = {
@@ -101,7 +104,10 @@ def estimate_file(
             _unfit(path, table.column_names, None if method is None else estimator, score_column, member_column)
         )
     tallies = [estimator.tally(scores) for scores in _replays(path, table, score_column, member_column)]
-    return [estimator.bound(tallies)]
+    bound: Bound = estimator.bound(tallies)
+    if getattr(estimator, "independent_trials", False):
+        bound = replace(bound, notes=(*bound.notes, INDEPENDENT))
+    return [bound]
 
 
 def _natural(names: Sequence[str], selection: str | None) -> str:
@@ -153,10 +159,10 @@ def _unfit(path: Path, names: Sequence[str], estimator: Any, score: str, member:
 
 def _replays(path: Path, table: pa.Table, score_column: str, member_column: str) -> list[Scores]:
     score, truth = _numbers(path, table, score_column), _bits(path, table, member_column)
-    if "replay" not in table.column_names:
-        return [Scores(score, truth)]
-    replay = _integers(path, table, "replay")
     canary = _integers(path, table, "canary") if "canary" in table.column_names else np.arange(len(score))
+    if "replay" not in table.column_names:
+        return [Scores(score, truth, canary=canary)]
+    replay = _integers(path, table, "replay")
     return [
         Scores(score[replay == one], truth[replay == one], int(one), canary[replay == one]) for one in np.unique(replay)
     ]

@@ -14,7 +14,7 @@ from jinja2 import Environment, PackageLoader, select_autoescape
 from numpy.typing import NDArray
 
 from dpaudit.engine import figures
-from dpaudit.engine.report import NOT_SHOWN, AuditResult, Report
+from dpaudit.engine.report import CONTROL_LOST, NOT_SHOWN, AuditResult, Report
 from dpaudit.engine.spec import slug
 from dpaudit.engine.verdict import Verdict, caution
 from dpaudit.estimators.bound import rounded_down, rounded_up
@@ -43,6 +43,7 @@ def write_page(report: Report, folder: Path, *, draw: bool = True) -> None:
         overview=figures.save(figures.overview(report.results), drawn, "overview"),
         colours={verdict.value: figures.COLOURS[verdict] for verdict in Verdict},
         not_shown=NOT_SHOWN,
+        control_lost=CONTROL_LOST,
     )
     (folder / "report.html").write_text(text, encoding="utf-8")
     pq.write_table(bounds_table(report), folder / "bounds.parquet")

@@ -26,6 +26,9 @@ NOT_SHOWN = (
 )
 
 
+CONTROL_LOST = "the control on held-out rows failed: a proxy that differs from the truth would not have been noticed"
+
+
 @dataclass(frozen=True)
 class Failure:
     """A unit that no attempt could finish.
@@ -60,6 +63,7 @@ class AuditResult:
         observational: Whether the training data were left as they are, found by comparing them.
         failures: What failed.
         curve: Columns for the figures, by name.
+        control_lost: Whether a control was planned and failed, in whole or in part.
         control: What the same attack shows on rows the mechanism never saw; None where that was not played.
         stopped: How far a sequential audit went; None for one that runs all its trials.
     """
@@ -79,6 +83,7 @@ class AuditResult:
     failures: tuple[Failure, ...] = ()
     curve: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     control: ShiftControl | None = None
+    control_lost: bool = False
     stopped: Stopped | None = None
 
     @property
@@ -113,6 +118,8 @@ class AuditResult:
             lines.append(f"{'':19}{self.compared.note}")
         if self.stopped is not None:
             lines.append(f"{'':19}{self.stopped}")
+        if self.control_lost:
+            lines.append(f"{'':19}{CONTROL_LOST}")
         if self.control is not None:
             lines.append(f"{'':19}{self.control.lines[0]}")
         if self.metrics:

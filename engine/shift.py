@@ -108,7 +108,7 @@ def control_estimator(estimator: Any, distinguishers: int) -> OneRun:
 
 
 def shift_control(
-    estimator: Any, tallies: Sequence[Any], held_out: Sequence[Sequence[OneRunTally]]
+    estimator: Any, tallies: Sequence[Any], held_out: Sequence[Sequence[OneRunTally]], *, lost: int = 0
 ) -> ShiftControl | None:
     """The control of one audit.
 
@@ -116,6 +116,7 @@ def shift_control(
         estimator: The audit's.
         tallies: Of the game itself.
         held_out: Of the game on held-out rows, replay by replay, for each distinguisher.
+        lost: Replays of the game itself that failed.
     Returns: None when no distinguisher was played.
     """
     if not held_out:
@@ -130,7 +131,7 @@ def shift_control(
         confidence=estimator.confidence,
         tau=getattr(estimator, "tau", 0.0),
         advantage=advantage,
-        bound=_allowing(estimator, tallies, advantage[1], 1 - error),
+        bound=_allowing(estimator, tallies, lost, advantage[1], 1 - error),
     )
 
 
@@ -154,10 +155,10 @@ def advantage_limits(tallies: Sequence[OneRunTally], *, confidence: float) -> tu
     return float(median_rule(at_least)), min(1.0, -float(median_rule(-at_most)))
 
 
-def _allowing(estimator: Any, tallies: Sequence[Any], tau: float, confidence: float) -> Bound | None:
+def _allowing(estimator: Any, tallies: Sequence[Any], lost: int, tau: float, confidence: float) -> Bound | None:
     """The audit's bound again, at a shift and a confidence."""
     if not isinstance(estimator, OneRun | OneRunFDP) or isinstance(estimator.selection, Split | AsPublished):
         return None
     if estimator.tau or not tallies or tau >= 1:
         return None
-    return dataclasses.replace(estimator, tau=tau, confidence=confidence).bound(tallies)
+    return dataclasses.replace(estimator, tau=tau, confidence=confidence).bound(tallies, lost=lost)

@@ -55,7 +55,7 @@ def comparable(claim: Claim, relation: Relation) -> Comparison:
             Claim(claim.epsilon, claim.delta, relation), "a replace claim covers replaced labels as it stands"
         )
     if claim.relation == Relation.ADD_REMOVE:
-        delta = min((1 + math.exp(claim.epsilon)) * claim.delta, 1 - 1e-12)
+        delta = min((1 + math.exp(min(claim.epsilon, 700.0))) * claim.delta, 1 - 1e-12)
         converted = Claim(2 * claim.epsilon, delta, relation)
         return Comparison(
             converted,

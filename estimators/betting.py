@@ -37,7 +37,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -111,6 +111,8 @@ class Betting:
         delta: The delta the bound is stated at, in [0, 1).
         confidence: Stated confidence of the final bound, in (0, 1).
     """
+
+    independent_trials: ClassVar[bool] = True
 
     delta: float = 0.0
     confidence: float = 0.95

@@ -303,10 +303,11 @@ class OneRunEstimator(ABC):
         bounds = np.asarray(self.epsilon(pairs[0], pairs[1], canaries, confidence), dtype=np.float64)
         return bounds[where.ravel()].reshape(guesses.shape)
 
-    def curve(self, tallies: Sequence[OneRunTally]) -> dict[str, NDArray[Any]]:
-        """Columns for the figures, named in the class's docstring."""
+    def curve(self, tallies: Sequence[OneRunTally], *, lost: int = 0) -> dict[str, NDArray[Any]]:
+        """Columns for the figures, named in the class's docstring; lost replays come last, with a bound of 0."""
         ordered = _ordered(tallies)
-        best, _ = self._replay_bounds(tallies)
+        best, _ = self._replay_bounds(tallies, lost)
+        with_lost = np.concatenate([best, np.zeros(lost)])
         canaries = ordered[0].all_canaries
         same = [tally for tally in ordered if tally.all_canaries == canaries]
         correct = np.stack([tally.sweep_correct for tally in same])
@@ -320,9 +321,9 @@ class OneRunEstimator(ABC):
             "low": shown[0],
             "high": shown[2],
             "replay": np.array([tally.replay for tally in ordered], dtype=np.int64),
-            "replay_epsilon": best,
+            "replay_epsilon": with_lost,
             "replay_alone": self._alone(ordered),
-            "combined_epsilon": self._combined_so_far(best),
+            "combined_epsilon": self._combined_so_far(with_lost),
         }
 
     def _alone(self, ordered: Sequence[OneRunTally]) -> Floats:

@@ -49,6 +49,12 @@ class Scores:
         if canary.size == 0:
             canary = np.arange(score.size, dtype=np.int64)
         require(canary.shape == score.shape, "canary must have one id a score", canary=canary.shape, score=score.shape)
+        distinct = bool((np.diff(canary) > 0).all()) or np.unique(canary).size == canary.size
+        require(
+            distinct,
+            "each canary must have one score in a replay, some have several",
+            do="give each repetition of the game its own number in a column `replay`",
+        )
         object.__setattr__(self, "score", score)
         object.__setattr__(self, "truth", truth.astype(np.bool_, copy=False))
         object.__setattr__(self, "canary", canary)

@@ -119,6 +119,8 @@ class TwoSampleEstimator(ABC):
         selection: How the threshold is chosen, or what a spec writes for it.
     """
 
+    independent_trials: ClassVar[bool] = True
+
     delta: float = 0.0
     confidence: float = 0.95
     selection: Selection = field(default_factory=Grid)
@@ -359,7 +361,9 @@ class KatzLog(TwoSampleEstimator):
 
     Attributes:
         group: Records in which the data sets of the two worlds differ, >= 1; epsilon is for one record.
-        directions: "best" of both ratios of the set and of its complement, or "one": world 1 over world 0.
+        directions: For counts: "best" of both ratios of the set and of its complement, or "one": world 1 over world 0.
+            Scores are read one way only, members above: a failed trial is scored as the attack's worst guess, which the
+            other way would count as its best.
     """
 
     columns: ClassVar[tuple[str, ...]] = RATIO
@@ -379,19 +383,17 @@ class KatzLog(TwoSampleEstimator):
         return Validity.ASYMPTOTIC
 
     def epsilon(self, tally: TwoSampleTally, error: float) -> Floats:
-        return self._epsilon(
-            tally.true_positives,
-            tally.false_positives,
-            np.asarray(tally.members),
-            np.asarray(tally.non_members),
-            error,
-        )
+        hits, alarms = tally.true_positives, tally.false_positives
+        members, others = np.asarray(tally.members), np.asarray(tally.non_members)
+        above = self._epsilon(hits, alarms, members, others, error / 2, "one")
+        below = self._epsilon(others - alarms, members - hits, others, members, error / 2, "one")
+        return np.maximum(above, below)
 
     def read(self, table: Table) -> Sequence[Bound]:
         """One bound a row, with the interval of ln(p1 / p0) beside it and what so many runs can show at most."""
         counts = whole(table, RATIO)
         n1, n0, trials1, trials0 = counts.values()
-        bounds = self._epsilon(n1, n0, trials1, trials0, 1 - self.confidence)
+        bounds = self._epsilon(n1, n0, trials1, trials0, 1 - self.confidence, self.directions)
         ratio = katz_log(n1, trials1, n0, trials0, confidence=self.confidence)
         lower, upper = np.asarray(ratio.lower), np.asarray(ratio.upper)
         notes = [
@@ -409,7 +411,9 @@ class KatzLog(TwoSampleEstimator):
             notes=notes,
         )
 
-    def _epsilon(self, n1: Ints, n0: Ints, trials1: Ints, trials0: Ints, error: float) -> Floats:
+    def _epsilon(
+        self, n1: Ints, n0: Ints, trials1: Ints, trials0: Ints, error: float, directions: Directions
+    ) -> Floats:
         bounds = ratio_epsilon(
             n1,
             n0,
@@ -419,7 +423,7 @@ class KatzLog(TwoSampleEstimator):
             confidence=1 - error,
             group=self.group,
             method="katz-log",
-            directions=self.directions,
+            directions=directions,
         )
         return np.asarray(bounds, dtype=np.float64)
 

@@ -65,6 +65,8 @@ def test_delta_and_confidence_reach_the_estimator() -> None:
         ({"data": "iris", "mechanism": RR, "claim": {"epsilon": 0}}, "a claimed epsilon must be > 0"),
         ({"data": "iris", "mechanism": RR, "game": "membership"}, "says nothing about a game with add-remove"),
         ({"data": "iris", "mechanism": RR, "run": {"workers": 0}}, "workers must be >= 1"),
+        ({"data": "iris", "mechanism": RR, "estimator": "band"}, "got band, which takes scores for independent trials"),
+        ({"data": "iris", "mechanism": RR, "estimator": "betting"}, "got betting, which takes scores"),
         (
             {"data": "iris", "mechanism": RR, "estimator": "two-cut"},
             "estimator must read scores, got two-cut, which reads tables of counts; use `dpaudit estimate`",

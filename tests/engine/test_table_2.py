@@ -47,7 +47,9 @@ def test_the_table_is_made_resumed_and_says_what_it_costs(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(bayesian_table_2.SIZES, "small", TINY)
-    monkeypatch.setattr(driver, "write_page", lambda report, folder: (folder / "report.html").write_text(report.name))
+    monkeypatch.setattr(
+        driver, "write_page", lambda report, folder, draw: (folder / "report.html").write_text(report.name)
+    )
     said: list[str] = []
     made = bayesian_table_2.table_2(options(tmp_path / "out", data, said))
     assert said[0].startswith("Cost: 128 trainings (8 shadow models and 24 audited ones for each of 4 cells)")

@@ -165,6 +165,7 @@ def test_lost_replays_count_as_having_shown_nothing() -> None:
     assert two_lost.lower == np.median([*np.asarray(each), 0, 0])
     assert dict(two_lost.counts)["lost replays"] == 2
     assert estimator.bound(tallies, lost=4).lower == 0
+    assert estimator.curve(tallies, lost=4)["combined_epsilon"][-1] == 0
     one_left = one_run_epsilon(100, correct[0], canaries=500, delta=0.0, confidence=per_replay_confidence(0.95))
     assert estimator.bound(tallies[:1], lost=1).lower == pytest.approx(float(one_left) / 2)
 
@@ -373,6 +374,26 @@ def test_every_estimator_of_scores_is_found_by_name(name: str) -> None:
     bound = estimator.bound([estimator.tally(scores)])
     assert bound.lower > 0.5
     assert bound.method.startswith(name)
+
+
+@pytest.mark.parametrize("made", [Band, ClopperPearson, Jeffreys, KatzLog], ids=lambda made: made.__name__)
+def test_failed_trials_show_nothing(made: type[Band]) -> None:
+    """Noise at epsilon 0, a tenth of the trials failed and scored as the attack's worst guess.
+
+    The seeds are fixed, and so is the outcome. Read the other way round, the failures alone would show more than 0.6.
+    """
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        truth, score = rng.random(2_000) < 0.5, rng.normal(size=2_000)
+        failed = rng.random(2_000) < 0.1
+        score[failed] = np.where(truth[failed], -np.inf, np.inf)
+        estimator = made()
+        assert estimator.bound([estimator.tally(Scores(score, truth))]).lower < 0.3
+
+
+def test_a_canary_has_one_score_in_a_replay() -> None:
+    with pytest.raises(InputError, match="each canary must have one score in a replay, some have several; give each"):
+        Scores(np.zeros(4), np.zeros(4, bool), canary=np.array([0, 0, 1, 1]))
 
 
 def test_a_band_holds_for_every_delta_at_once() -> None:
