@@ -23,9 +23,16 @@ class UnitStore:
         self._fs.create_dir(self._folder, recursive=True)
 
     def finished(self) -> set[str]:
-        """Keys of all finished units."""
+        """Keys of all finished units; a file that a full disk or a power cut left without its end does not count."""
         found = self._fs.get_file_info(pafs.FileSelector(self._folder))
-        return {Path(info.path).stem for info in found if info.path.endswith(".parquet")}
+        return {Path(info.path).stem for info in found if info.path.endswith(".parquet") and self._whole(info)}
+
+    def _whole(self, info: pafs.FileInfo) -> bool:
+        if info.size < 12:
+            return False
+        with self._fs.open_input_file(info.path) as file:
+            file.seek(info.size - 4)
+            return bool(file.read(4) == b"PAR1")
 
     def path(self, key: str) -> str:
         """Where a unit's table is or will be."""

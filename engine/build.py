@@ -35,6 +35,8 @@ def build(kind: str, spec: object, *, at: str = "", defaults: Mapping[str, objec
     Raises: SpecError naming the place, what was given and what is possible.
     """
     at = at or kind
+    if isinstance(spec, int | float | list | tuple):
+        raise SpecError(f"{at} must be a name or a mapping with `name`, got {spec!r}")
     if not isinstance(spec, str | Mapping):
         return spec
     fields = {"name": spec} if isinstance(spec, str) else dict(spec)
@@ -53,7 +55,10 @@ def build_dataclass(
 ) -> Any:
     """An instance of a dataclass from plain values, each checked against its field's type."""
     if not hasattr(made, "__dataclass_fields__"):  # a plain class of the user's own
-        return made(**fields)
+        try:
+            return made(**fields)
+        except TypeError as err:
+            raise SpecError(f"{at}: {made.__qualname__} cannot be made from {dict(fields)}: {err}") from err
     known = {field.name: field for field in dataclasses.fields(made) if field.init}
     hints = typing.get_type_hints(made)
     filled = {name: value for name, value in (defaults or {}).items() if name in known} | dict(fields)
@@ -121,7 +126,10 @@ def _own(name: str) -> Any:
     try:
         return getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as err:
-        raise SpecError(f"{name!r} must name a class that can be imported here: {err}") from err
+        raise SpecError(
+            f"{name!r} must name a class that can be imported here: {err}; its folder must be the current one or in "
+            "PYTHONPATH"
+        ) from err
 
 
 def _value(field: dataclasses.Field[Any], hint: Any, value: object, at: str) -> Any:
@@ -135,11 +143,20 @@ def _value(field: dataclasses.Field[Any], hint: Any, value: object, at: str) -> 
     try:
         inner = _dataclass_of(hint)
         if inner is not None:
-            return build_dataclass(inner, value, at=at) if isinstance(value, Mapping) else value
+            return _mapped(inner, value, at)
         return TypeAdapter(hint).validate_python(value)
     except ValidationError as err:
         first = err.errors()[0]
         raise SpecError(f"{at}: {first['msg'].lower()}, got {value!r}") from err
+
+
+def _mapped(inner: Any, value: object, at: str) -> Any:
+    if isinstance(value, Mapping):
+        return build_dataclass(inner, value, at=at)
+    if isinstance(value, inner):
+        return value
+    names = ", ".join(field.name for field in dataclasses.fields(inner))
+    raise SpecError(f"{at} must be a mapping with fields among {names}, got {value!r}")
 
 
 def _dataclass_of(hint: Any) -> Any:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, NoReturn
@@ -25,6 +27,11 @@ class _Verbs(click.Group):
             _stop(str(err), BAD_INPUT)
         except (RunError, AuditError) as err:
             _stop(str(err), RUN_FAILED)
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            raise
+        except Exception:  # never with the exit code of a violation
+            click.echo(traceback.format_exc(), err=True)
+            _stop("this error is not foreseen; the lines above say where it happened", RUN_FAILED)
         except KeyboardInterrupt:
             _stop("interrupted; what was finished is kept, `dpaudit resume RUN` goes on", RUN_FAILED)
 
@@ -41,6 +48,9 @@ def main() -> None:
 
     Exit codes: 0 the run finished, 1 a violation was found (with --fail-on-violation), 2 bad input, 3 the run failed.
     """
+    # One's own mechanism, named `module:Class` in a spec, lies in the folder one works in more often than not.
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
 
 
 def _run_options(command: Callable[..., None]) -> Callable[..., None]:

@@ -29,7 +29,7 @@ from dpaudit.engine.spec import Audit, AuditSpec, load_spec, slug
 from dpaudit.engine.stopping import Watch, spare_of, watches
 from dpaudit.engine.tally_table import tallies_of
 from dpaudit.engine.verdict import comparable
-from dpaudit.errors import RunError
+from dpaudit.errors import SpecError
 from dpaudit.estimators.bound import Bound
 
 
@@ -82,7 +82,7 @@ def run_plan(plan: Plan, folder: Path, listeners: Sequence[Listener] = ()) -> Re
 def report_again(folder: Path) -> Report:
     """Estimates and writes the report of a run folder anew from its finished units; nothing runs.
 
-    Raises: RunError when it is no run folder.
+    Raises: SpecError when it is no run folder.
     """
     with as_of(_recorded_version(folder)):
         plan = make_plan(read_spec(folder))
@@ -136,10 +136,10 @@ def write_report(report: Report, folder: Path, *, draw: bool = True) -> None:
 def read_spec(folder: Path) -> AuditSpec:
     """The spec a run folder was made from.
 
-    Raises: RunError when it is no run folder.
+    Raises: SpecError when it is no run folder.
     """
     if not (folder / "spec.yaml").exists():
-        raise RunError(
+        raise SpecError(
             f"{folder} must be a run folder (with spec.yaml in it); `dpaudit run SPEC --output DIR` makes one"
         )
     return load_spec(folder / "spec.yaml")
@@ -261,7 +261,7 @@ def _estimate(entry: PlannedAudit, plan: Plan, outcome: Outcome, store: UnitStor
         assumes=audit_of.game.assumes,
         failures=failures,
         curve=_curve(audit_of, tallies, lost),
-        control=shift_control(audit_of.estimator, tallies, held_out, lost=lost),
+        control=shift_control(audit_of.estimator, tallies, held_out, lost=lost) if tallies else None,
         control_lost=len(held_out) < len(entry.controls),
         stopped=watch.stopped(outcome.finished) if watch else None,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import typing
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,6 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
+from scipy.stats import rankdata
 
 from dpaudit.engine.build import build
 from dpaudit.errors import DataError, InputError, SpecError
@@ -38,6 +40,7 @@ from dpaudit.estimators.scores import Scores
 from dpaudit.registry import load
 
 INDEPENDENT = "each row is taken for an independent trial; many canaries of one training need --method one-run"
+REVERSED = "members score lower than non-members: larger must mean more likely a member (negate losses)"
 DEFAULT_METHOD, WITH_SELECTION = "band", "clopper-pearson"
 """What reads scores when no method is named: all thresholds at once, or the one that the selection chooses."""
 COUNTS = {
@@ -89,7 +92,12 @@ def estimate_file(
     name = method or _natural(table.column_names, selection)
     stated = {"delta": delta, "confidence": confidence, "selection": selection}
     at = f"--method {name}"
-    fields = {field: value for field, value in stated.items() if value is not None} | _options(name, options, at)
+    given = {field: value for field, value in stated.items() if value is not None}
+    further = _options(name, options, at)
+    twice = sorted(given.keys() & further.keys())
+    if twice:
+        raise SpecError(f"{twice[0]} must be given once, got --{twice[0]} and --option {twice[0]}")
+    fields = given | further
     estimator = build("estimator", {"name": name, **fields}, at=at)
     if _reads_counts(estimator, table.column_names):
         if selection:
@@ -103,11 +111,20 @@ def estimate_file(
         raise DataError(
             _unfit(path, table.column_names, None if method is None else estimator, score_column, member_column)
         )
-    tallies = [estimator.tally(scores) for scores in _replays(path, table, score_column, member_column)]
-    bound: Bound = estimator.bound(tallies)
-    if getattr(estimator, "independent_trials", False):
-        bound = replace(bound, notes=(*bound.notes, INDEPENDENT))
-    return [bound]
+    replays = _replays(path, table, score_column, member_column)
+    bound: Bound = estimator.bound([estimator.tally(scores) for scores in replays])
+    notes = [INDEPENDENT] if getattr(estimator, "independent_trials", False) else []
+    if not bound.lower and _reversed(replays[0]):
+        notes.append(REVERSED)
+    return [replace(bound, notes=(*bound.notes, *notes))]
+
+
+def _reversed(scores: Scores) -> bool:
+    """Whether members score lower than non-members: more than five standard errors of the rank sum below chance."""
+    members, others = int(scores.truth.sum()), int((~scores.truth).sum())
+    ranks = rankdata(scores.score)[scores.truth].sum() - members * (members + 1) / 2
+    middle, deviation = members * others / 2, math.sqrt(members * others * (members + others + 1) / 12)
+    return bool(ranks < middle - 5 * deviation)
 
 
 def _natural(names: Sequence[str], selection: str | None) -> str:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from dpaudit.engine.report import AuditResult
 from dpaudit.engine.verdict import Verdict
+from dpaudit.estimators.bound import rounded_down
 from dpaudit.estimators.confusion import epsilon_posterior_cdf, epsilon_posterior_pdf
 from dpaudit.mechanisms.claim import Claim
 
@@ -81,7 +82,7 @@ def overview(results: Sequence[AuditResult]) -> Figure:
     for row, result in enumerate(reversed(results)):
         lower = result.bound.lower if result.bound else 0.0
         axes.barh(row, lower, height=0.55, color=COLOURS[result.verdict])
-        axes.text(lower, row, f"  {math.floor(lower * 1000) / 1000:.3f}", va="center", fontsize=9)
+        axes.text(lower, row, f"  {rounded_down(lower) if result.bound else 'no bound'}", va="center", fontsize=9)
         if math.isfinite(result.compared.claim.epsilon):
             axes.plot([result.compared.claim.epsilon] * 2, [row - 0.4, row + 0.4], color=INK, linewidth=2)
     axes.set_yticks(range(len(results)), [result.name for result in reversed(results)])

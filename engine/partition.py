@@ -34,7 +34,14 @@ class Partition:
     def __post_init__(self) -> None:
         shares = (self.target, self.reference, self.test, self.validation)
         require(all(0 <= share <= 1 for share in shares), "shares of the data must be in [0, 1]", shares=shares)
-        require(sum(shares) <= 1 + 1e-9, "shares of the data must sum to at most 1", sum=sum(shares))
+        require(
+            sum(shares) <= 1 + 1e-9,
+            "shares of the data must sum to at most 1",
+            target=self.target,
+            reference=self.reference,
+            test=self.test,
+            validation=self.validation,
+        )
         require(self.target > 0, "the target share must be > 0", target=self.target)
 
     def divide(self, data: Examples, rng: np.random.Generator) -> Parts:

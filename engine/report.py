@@ -126,7 +126,12 @@ class AuditResult:
             lines.append(
                 f"{'':19}" + ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in self.metrics.items())
             )
-        lines += [f"{'':19}failed: {failure.label}: {failure.error}" for failure in self.failures]
+        first = [failure for failure in self.failures if not failure.error.startswith("not run")]
+        lines += [f"{'':19}failed: {one.label}: {one.error} (units/{one.key}.failed)" for one in first]
+        if len(first) < len(self.failures):
+            lines.append(
+                f"{'':19}{len(self.failures) - len(first)} units were not run, most because they need a failed one"
+            )
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:

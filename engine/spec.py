@@ -131,6 +131,8 @@ class AuditSpec:
         built = replace(audit, **parts, estimator=estimator)
         if not hasattr(built.mechanism, "claim"):
             raise SpecError(f"{at}.mechanism must state its claim: give it a method `claim() -> Claim`")
+        if not isinstance(built.promised(), Claim):
+            raise SpecError(f"{at}.mechanism.claim() must give a dpaudit.Claim, got {built.promised()!r}")
         claim = comparable(built.promised(), built.game.relation).claim
         defaults = {"delta": claim.delta, "confidence": self.confidence}
         estimator = build("estimator", estimator, at=f"{at}.estimator", defaults=defaults)

@@ -43,7 +43,8 @@ def existing(path: str) -> Path:
     """
     found = Path(path).expanduser()
     if not path or not found.exists():
-        raise DataError(f"{path or '(empty path)'}: no such file or folder; set the option `path` of the data")
+        unset = "; an environment variable in it is not set" if "$" in path else ""
+        raise DataError(f"{path or '(empty path)'}: no such file or folder{unset}; set the option `path` of the data")
     return found
 
 

@@ -418,6 +418,11 @@ class RunMechanism:
         model = self.mechanism.fit(
             train, seed=self.seed.sequence(), compute=compute, validation=_part(inputs, "validation")
         )
+        require(
+            isinstance(model, Model),
+            f"{type(self.mechanism).__qualname__}.fit must give a model with a method `probabilities(features)`",
+            model=type(model).__qualname__,
+        )
 
         def predict(examples: Examples) -> NDArray[np.float64]:
             answers: NDArray[np.float64] = model.probabilities(examples.features)
@@ -432,7 +437,28 @@ class RunMechanism:
         released: NDArray[np.int64] = self.mechanism.release(
             train.labels, classes=train.classes, rng=np.random.default_rng(self.seed.sequence())
         )
-        return released
+        return checked_labels(released, train, type(self.mechanism).__qualname__)
+
+
+def checked_labels(released: Any, train: Examples, name: str) -> NDArray[np.int64]:
+    """What a label mechanism released.
+
+    Raises: InputError when it is not one class for each example.
+    """
+    labels = np.asarray(released)
+    require(
+        labels.shape == train.labels.shape and np.issubdtype(labels.dtype, np.integer),
+        f"{name}.release must give one integer label for each of {len(train)} examples",
+        shape=labels.shape,
+        type=labels.dtype,
+    )
+    require(
+        bool((labels >= 0).all() and (labels < train.classes).all()),
+        f"{name}.release must give labels in 0..{train.classes - 1}",
+        lowest=labels.min(),
+        highest=labels.max(),
+    )
+    return labels.astype(np.int64)
 
 
 def utility(model: Model, test: Examples) -> dict[str, float]:

@@ -197,3 +197,46 @@ def test_missing_files_and_folders_are_bad_input(tmp_path: Path) -> None:
         assert done.exit_code == 2, verb
     for verb in ("resume", "report"):
         assert "must be a run folder" in dpaudit(verb, tmp_path).output
+
+
+def test_reversed_scores_are_pointed_out(write: Callable[[str], Path]) -> None:
+    scores, members = some_scores()
+    rows = [f"{-score},{member}" for score, member in zip(scores, members, strict=True)]
+    assert (
+        "larger must mean more likely a member" in dpaudit("estimate", write("score,member\n" + "\n".join(rows))).output
+    )
+
+
+def test_a_field_is_given_once(write: Callable[[str], Path]) -> None:
+    done = dpaudit("estimate", write("score,member\n1,1\n0,0\n"), "--delta", 0.1, "--option", "delta=0.2")
+    assert (done.exit_code, "delta must be given once" in done.output) == (2, True)
+
+
+def test_an_unforeseen_error_never_looks_like_a_violation(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("not foreseen")
+
+    monkeypatch.setattr("dpaudit.engine.driver.make_plan", broken)
+    assert run_spec(tmp_path, "randomized-response").exit_code == 3
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["run: in-process", "split: 0.5", "split:", "data: 5", "data: [csv]", "game: 5", "claim: 1", "mechanism: 5"],
+)
+def test_a_part_of_the_wrong_shape_is_one_sentence(tmp_path: Path, line: str) -> None:
+    parts = {"data": "data: iris", "mechanism": "mechanism: {name: randomized-response, epsilon: 1}"}
+    parts[line.partition(":")[0]] = line
+    spec = tmp_path / "spec.yaml"
+    spec.write_text("\n".join(parts.values()))
+    done = dpaudit("plan", spec)
+    assert done.exit_code == 2
+    assert len(done.output.strip().splitlines()) == 1
+    assert "must be" in done.output
+
+
+def test_a_unit_file_without_its_end_is_run_again(tmp_path: Path) -> None:
+    run_spec(tmp_path, "randomized-response", "--quiet")
+    cut = next((tmp_path / "run" / "units").glob("*.parquet"))
+    cut.write_bytes(cut.read_bytes()[:100])
+    assert "1 of 6 units run now" in dpaudit("resume", tmp_path / "run", "--quiet").output
