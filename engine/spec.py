@@ -151,14 +151,14 @@ class AuditSpec:
                 f"{at}.stop needs `estimator: betting`: another bound, looked at while trials come in, errs more often "
                 "than it says"
             )
+        if audit.stop is not None and not getattr(game, "independent_trials", False):
+            raise SpecError(f"{at}.stop needs a game of independent trials, one training each: ind-mia or mia")
         if not getattr(game, "independent_trials", False) and getattr(estimator, "independent_trials", False):
             raise SpecError(
                 f"{at}.estimator must be one for many canaries of one training (one-run, ...), got "
                 f"{describe(estimator).get('name')}, which takes scores for independent trials; the game is one of "
                 "dependent ones: ind-mia and mia have independent trials"
             )
-        if audit.stop is not None and not getattr(game, "independent_trials", False):
-            raise SpecError(f"{at}.stop needs a game of independent trials, one training each: ind-mia or mia")
         return replace(built, estimator=estimator)
 
     def to_yaml(self) -> str:
