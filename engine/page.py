@@ -76,9 +76,7 @@ def _audit_figures(result: AuditResult, folder: Path, drawn: Path) -> list[dict[
     name, claim, made = slug(result.name), result.compared.claim.epsilon, []
 
     def add(what: str, title: str, figure: Any) -> None:
-        made.append(
-            {"title": title, "svg": figures.save(figure, drawn, f"{name}-{what}"), "file": f"figures/{name}-{what}.png"}
-        )
+        made.append({"title": title, "svg": figures.save(figure, drawn, f"{name}-{what}")})
 
     scores = _some_scores(folder / "scores" / name)
     if scores is not None:

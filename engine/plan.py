@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -189,11 +189,3 @@ def by_replay(table: pa.Table) -> Iterable[Scores]:
             replay=int(replays[first]),
             canary=part.column("canary").to_numpy().astype(np.int64),
         )
-
-
-def unit_counts(units: Sequence[Unit]) -> dict[str, int]:
-    """How many units there are of each task."""
-    counts: dict[str, int] = {}
-    for unit in units:
-        counts[type(unit.task).__name__] = counts.get(type(unit.task).__name__, 0) + 1
-    return counts

@@ -15,7 +15,7 @@ from dpaudit.mechanisms.claim import Claim
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.labels.one_hot_laplace import OneHotLaplace, laplace_evidence
 from dpaudit.mechanisms.labels.planted import OneHotLaplaceSigmaForB
-from dpaudit.mechanisms.models.networks import Network, SmallCnn, trained
+from dpaudit.mechanisms.models.networks import Network, SmallCnn, stack_of_one
 from dpaudit.mechanisms.protocols import Compute, Model, TrainingError
 from dpaudit.mechanisms.seeds import spawned
 from dpaudit.registry import register
@@ -66,11 +66,7 @@ class Alibi:
 
         Raises: TrainingError when the loss stops being a number.
         """
-        from dpaudit.mechanisms.training.stack import TrainingTask
-
-        task = TrainingTask(np.arange(len(train)), train.labels, seed)
-        (outcome,) = self.fit_stack(train.features, [task], classes=train.classes, compute=compute)
-        return trained(outcome)
+        return stack_of_one(self, train, seed=seed, compute=compute)
 
     def fit_stack(
         self,

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from dpaudit.errors import require
 from dpaudit.mechanisms.claim import Claim, Relation
 from dpaudit.mechanisms.examples import Examples, Features
-from dpaudit.mechanisms.models.networks import Mlp, Network, one_of, trained
+from dpaudit.mechanisms.models.networks import Mlp, Network, one_of, stack_of_one
 from dpaudit.mechanisms.protocols import Compute, Model, TrainingError
 from dpaudit.mechanisms.training.subsampled_gaussian import ACCOUNTANTS, dp_sgd_epsilon, dp_sgd_noise_multiplier
 from dpaudit.registry import register
@@ -108,11 +108,7 @@ class DpSgd:
 
         Raises: TrainingError when the weights stop being numbers.
         """
-        from dpaudit.mechanisms.training.stack import TrainingTask
-
-        task = TrainingTask(np.arange(len(train)), train.labels, seed)
-        (outcome,) = self.fit_stack(train.features, [task], classes=train.classes, compute=compute)
-        return trained(outcome)
+        return stack_of_one(self, train, seed=seed, compute=compute)
 
     def fit_stack(
         self,

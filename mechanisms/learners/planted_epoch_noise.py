@@ -14,7 +14,7 @@ from dpaudit.mechanisms.claim import Claim
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.labels.planted import redrawn_labels
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
-from dpaudit.mechanisms.models.networks import Mlp, Network, trained
+from dpaudit.mechanisms.models.networks import Mlp, Network, stack_of_one
 from dpaudit.mechanisms.protocols import Compute, Model, TrainingError
 from dpaudit.mechanisms.seeds import spawned
 from dpaudit.registry import register
@@ -57,11 +57,7 @@ class RedrawnNoise:
 
         Raises: TrainingError when the loss stops being a number.
         """
-        from dpaudit.mechanisms.training.stack import TrainingTask
-
-        task = TrainingTask(np.arange(len(train)), train.labels, seed)
-        (outcome,) = self.fit_stack(train.features, [task], classes=train.classes, compute=compute)
-        return trained(outcome)
+        return stack_of_one(self, train, seed=seed, compute=compute)
 
     def fit_stack(
         self,

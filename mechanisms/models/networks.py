@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -102,11 +102,7 @@ class Network(ABC):
 
         Raises: TrainingError when the loss stops being a number; InputError for features it cannot take.
         """
-        from dpaudit.mechanisms.training.stack import TrainingTask
-
-        task = TrainingTask(np.arange(len(train)), train.labels, seed)
-        (outcome,) = self.fit_stack(train.features, [task], classes=train.classes, compute=compute)
-        return trained(outcome)
+        return stack_of_one(self, train, seed=seed, compute=compute)
 
     def fit_stack(
         self,
@@ -122,6 +118,27 @@ class Network(ABC):
         from dpaudit.mechanisms.training.stack import train_stack
 
         return train_stack(self, features, tasks, classes=classes, compute=compute, plan=plan, checkpoint=checkpoint)
+
+
+class Stackable(Protocol):
+    """A trainer or learner that trains many models side by side."""
+
+    def fit_stack(
+        self, features: Features, tasks: Sequence[TrainingTask], *, classes: int, compute: Compute
+    ) -> list[NetworkModel | TrainingError]:
+        """One model, or its error, for each task."""
+
+
+def stack_of_one(stackable: Stackable, train: Examples, *, seed: np.random.SeedSequence, compute: Compute) -> Model:
+    """The model of one training: `fit` in terms of `fit_stack`.
+
+    Raises: TrainingError when the training failed.
+    """
+    from dpaudit.mechanisms.training.stack import TrainingTask
+
+    task = TrainingTask(np.arange(len(train)), train.labels, seed)
+    (outcome,) = stackable.fit_stack(train.features, [task], classes=train.classes, compute=compute)
+    return trained(outcome)
 
 
 def trained(outcome: NetworkModel | TrainingError) -> NetworkModel:
