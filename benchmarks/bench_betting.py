@@ -14,9 +14,9 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.estimators.betting import EPSILONS, Betting, BettingState
 from dpaudit.estimators.scores import Scores
-from dpaudit.estimators.two_sample import Band, ClopperPearson
+from dpaudit.estimators.two_world.betting import EPSILONS, Betting, BettingState
+from dpaudit.estimators.two_world.two_sample import Band, ClopperPearson
 
 Floats = NDArray[np.float64]
 Draw = Callable[[int, np.random.Generator], tuple[Floats, Floats]]

@@ -7,7 +7,7 @@ import time
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.estimators.confusion import best_epsilon, epsilon_interval
+from dpaudit.estimators.two_world.confusion import best_epsilon, epsilon_interval
 
 Tables = tuple[NDArray[np.int64], ...]
 

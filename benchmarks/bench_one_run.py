@@ -8,8 +8,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.estimators.f_dp import best_f_dp, f_dp_parameter
-from dpaudit.estimators.one_run import one_run_epsilon
+from dpaudit.estimators.one_run.f_dp import best_f_dp, f_dp_parameter
+from dpaudit.estimators.one_run.guesses import one_run_epsilon
 
 MILLION = 10**6
 CANARIES = 200_000

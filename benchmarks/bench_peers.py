@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from dpaudit.estimators.confusion import epsilon_interval
-from dpaudit.estimators.f_dp import f_dp_epsilon
-from dpaudit.estimators.one_run import one_run_epsilon
+from dpaudit.estimators.one_run.f_dp import f_dp_epsilon
+from dpaudit.estimators.one_run.guesses import one_run_epsilon
+from dpaudit.estimators.two_world.confusion import epsilon_interval
 
 Row = tuple[str, float, str]
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dpaudit.estimators.advantage import (
+from dpaudit.estimators.label_reconstruction.advantage import (
     llp_additive_advantage,
     llp_geometric_additive_advantage,
     llp_geometric_posterior,
@@ -18,7 +18,7 @@ from dpaudit.estimators.advantage import (
     llp_laplace_posterior,
     llp_posterior,
 )
-from dpaudit.estimators.renyi import (
+from dpaudit.estimators.private_prediction.renyi import (
     compose_bounds,
     gnmax_rdp,
     k_cut_bound,

@@ -21,13 +21,13 @@ from dpaudit.actors.unit import Inputs, Resources, Unit
 from dpaudit.cluster.session import ray_session
 from dpaudit.engine.data.bundled import Digits
 from dpaudit.engine.driver import audit
+from dpaudit.engine.findings.score_table import score_rows
+from dpaudit.engine.findings.tally_table import tallies_of
 from dpaudit.engine.games.shadows import TrainShadows
 from dpaudit.engine.games.stacks import Run, train_runs
 from dpaudit.engine.plan import Tally
-from dpaudit.engine.score_table import score_rows
-from dpaudit.engine.spec import AuditSpec, load_spec
-from dpaudit.engine.tally_table import tallies_of
-from dpaudit.estimators.two_sample import Band, Bayesian, ClopperPearson, Jeffreys
+from dpaudit.engine.spec.audit_spec import AuditSpec, load_spec
+from dpaudit.estimators.two_world.two_sample import Band, Bayesian, ClopperPearson, Jeffreys
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.learners.non_private import NonPrivate
 from dpaudit.mechanisms.models.networks import Mlp

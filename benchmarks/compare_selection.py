@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.estimators.one_run_scores import OneRun
+from dpaudit.estimators.one_run.signed_scores import OneRun
 from dpaudit.estimators.scores import ScoreEstimator, Scores
 from dpaudit.estimators.selection import AsPublished, Bonferroni, Fixed, Grid, SimultaneousBand, Split
-from dpaudit.estimators.two_sample import Band, ClopperPearson
+from dpaudit.estimators.two_world.two_sample import Band, ClopperPearson
 
 Attack = Callable[[NDArray[np.bool_], np.random.Generator], NDArray[np.float64]]
 

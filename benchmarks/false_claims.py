@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from scipy import optimize, special
 
 from dpaudit.estimators.bound import Validity
-from dpaudit.estimators.one_run_scores import OneRun, OneRunFDP, OneRunTheorem16
+from dpaudit.estimators.one_run.signed_scores import OneRun, OneRunFDP, OneRunTheorem16
 from dpaudit.estimators.scores import ScoreEstimator, Scores
-from dpaudit.estimators.two_sample import Band, Bayesian, ClopperPearson, Jeffreys, KatzLog
+from dpaudit.estimators.two_world.two_sample import Band, Bayesian, ClopperPearson, Jeffreys, KatzLog
 
 TRIALS = 1_000
 """Trials a side (two samples), canaries (one run)."""

@@ -9,32 +9,32 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dpaudit.claims import Claim, Relation
     from dpaudit.engine.driver import audit
-    from dpaudit.engine.report import AuditResult, Report
-    from dpaudit.engine.spec import Audit, AuditSpec, RunOptions, load_spec
-    from dpaudit.engine.verdict import Verdict
+    from dpaudit.engine.findings.verdict import Verdict
+    from dpaudit.engine.report.report import AuditResult, Report
+    from dpaudit.engine.spec.audit_spec import Audit, AuditSpec, RunOptions, load_spec
     from dpaudit.errors import AuditError
     from dpaudit.estimators.bound import Bound, Validity
-    from dpaudit.mechanisms.claim import Claim, Relation
     from dpaudit.mechanisms.examples import Examples
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Audit": "dpaudit.engine.spec",
+    "Audit": "dpaudit.engine.spec.audit_spec",
     "AuditError": "dpaudit.errors",
-    "AuditResult": "dpaudit.engine.report",
-    "AuditSpec": "dpaudit.engine.spec",
+    "AuditResult": "dpaudit.engine.report.report",
+    "AuditSpec": "dpaudit.engine.spec.audit_spec",
     "Bound": "dpaudit.estimators.bound",
-    "Claim": "dpaudit.mechanisms.claim",
+    "Claim": "dpaudit.claims",
     "Examples": "dpaudit.mechanisms.examples",
-    "Relation": "dpaudit.mechanisms.claim",
-    "Report": "dpaudit.engine.report",
-    "RunOptions": "dpaudit.engine.spec",
+    "Relation": "dpaudit.claims",
+    "Report": "dpaudit.engine.report.report",
+    "RunOptions": "dpaudit.engine.spec.audit_spec",
     "Validity": "dpaudit.estimators.bound",
-    "Verdict": "dpaudit.engine.verdict",
+    "Verdict": "dpaudit.engine.findings.verdict",
     "audit": "dpaudit.engine.driver",
-    "load_spec": "dpaudit.engine.spec",
+    "load_spec": "dpaudit.engine.spec.audit_spec",
 }
 
 __all__ = [

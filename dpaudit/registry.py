@@ -41,17 +41,17 @@ PACKAGES = {
 }
 
 CORE = (
-    "binomial",
-    "confusion",
-    "one_run",
-    "f_dp",
-    "trade_off",
-    "ratio",
-    "renyi",
-    "advantage",
+    "proportions/binomial",
+    "two_world/confusion",
+    "one_run/guesses",
+    "one_run/f_dp",
+    "one_run/trade_off",
+    "two_world/ratio",
+    "private_prediction/renyi",
+    "label_reconstruction/advantage",
     "selection",
     "replays",
-    "bands",
+    "two_world/bands",
     "bound",
 )
 """The modules of `dpaudit.estimators` whose public functions and types are there to be called by anyone."""

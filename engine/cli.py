@@ -89,7 +89,7 @@ def _audit(spec: Any, output: Path | None, seed: int | None, fail_on_violation: 
     from rich.console import Console
 
     from dpaudit.engine.driver import audit
-    from dpaudit.engine.progress import TerminalProgress
+    from dpaudit.engine.report.progress import TerminalProgress
 
     if quiet:
         report = audit(spec, output=output, seed=seed)
@@ -111,7 +111,7 @@ def plan(spec: Path, seed: int | None) -> None:
     from dataclasses import replace
 
     from dpaudit.engine.plan import make_plan
-    from dpaudit.engine.spec import load_spec
+    from dpaudit.engine.spec.audit_spec import load_spec
 
     made = load_spec(spec)
     planned = make_plan(replace(made, seed=seed) if seed is not None else made)
@@ -245,9 +245,9 @@ def reproduce(
     make = load("reproduction", f"{paper} {what}")
     from rich.console import Console
 
-    from dpaudit.engine.progress import TerminalProgress
+    from dpaudit.engine.report.progress import TerminalProgress
     from dpaudit.engine.reproduce.making import Options
-    from dpaudit.engine.spec import RunOptions
+    from dpaudit.engine.spec.audit_spec import RunOptions
 
     with TerminalProgress(Console(stderr=True)) as progress:
         run_options = RunOptions(workers=workers)

@@ -19,16 +19,16 @@ from dpaudit.actors.events import Event, EventKind, EventLog, EventStream, Liste
 from dpaudit.actors.schedule import Outcome, run_units
 from dpaudit.actors.store import UnitStore
 from dpaudit.actors.unit import Resources, as_of, code_version
-from dpaudit.engine.build import describe
-from dpaudit.engine.page import write_page
+from dpaudit.engine.findings.score_table import metrics_of
+from dpaudit.engine.findings.shift import shift_control
+from dpaudit.engine.findings.stopping import Watch, spare_of, watches
+from dpaudit.engine.findings.tally_table import tallies_of
+from dpaudit.engine.findings.verdict import comparable
 from dpaudit.engine.plan import Plan, PlannedAudit, make_plan
-from dpaudit.engine.report import AuditResult, Failure, Report, versions
-from dpaudit.engine.score_table import metrics_of
-from dpaudit.engine.shift import shift_control
-from dpaudit.engine.spec import Audit, AuditSpec, load_spec, slug
-from dpaudit.engine.stopping import Watch, spare_of, watches
-from dpaudit.engine.tally_table import tallies_of
-from dpaudit.engine.verdict import comparable
+from dpaudit.engine.report.page import write_page
+from dpaudit.engine.report.report import AuditResult, Failure, Report, versions
+from dpaudit.engine.spec.audit_spec import Audit, AuditSpec, load_spec, slug
+from dpaudit.engine.spec.build import describe
 from dpaudit.errors import SpecError
 from dpaudit.estimators.bound import Bound
 

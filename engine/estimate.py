@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
-from dpaudit.engine.build import build
+from dpaudit.engine.spec.build import build
 from dpaudit.errors import DataError, InputError, SpecError
 from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.counts import (

@@ -12,12 +12,12 @@ import pyarrow as pa
 
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Inputs, Resources, Unit
+from dpaudit.engine.findings.score_table import SCHEMA
+from dpaudit.engine.findings.shift import control_estimator
+from dpaudit.engine.findings.tally_table import tally_table
 from dpaudit.engine.games.protocol import GamePlan, Setting
-from dpaudit.engine.partition import Parts
-from dpaudit.engine.score_table import SCHEMA
-from dpaudit.engine.shift import control_estimator
-from dpaudit.engine.spec import Audit, AuditSpec
-from dpaudit.engine.tally_table import tally_table
+from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
+from dpaudit.engine.spec.partition import Parts
 from dpaudit.estimators.scores import Scores
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.protocols import Compute

@@ -10,10 +10,10 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from dpaudit.errors import require
-from dpaudit.estimators.confusion import epsilon_posterior_cdf, epsilon_posterior_pdf
 from dpaudit.estimators.counts import CONFUSION, GUESSES, Column, Finding, Table, whole
-from dpaudit.estimators.f_dp import f_dp_p_value
-from dpaudit.estimators.one_run import METHODS, Method, one_run_p_value
+from dpaudit.estimators.one_run.f_dp import f_dp_p_value
+from dpaudit.estimators.one_run.guesses import METHODS, Method, one_run_p_value
+from dpaudit.estimators.two_world.confusion import epsilon_posterior_cdf, epsilon_posterior_pdf
 from dpaudit.registry import register
 
 

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from dpaudit.errors import require
-from dpaudit.estimators.one_run import Integers, guess_counts
+from dpaudit.estimators.one_run.guesses import Integers, guess_counts
 
 Floats: TypeAlias = NDArray[np.float64]
 

@@ -88,7 +88,7 @@ class SimultaneousBand:
     """Every threshold at once, inside exact confidence bands for both worlds' score distributions.
 
     Attributes:
-        weight: How the band's error is spread over the ranks: a key of `dpaudit.estimators.bands.WEIGHTS`.
+        weight: How the band's error is spread over the ranks: a key of `dpaudit.estimators.two_world.bands.WEIGHTS`.
     """
 
     weight: str = "low"

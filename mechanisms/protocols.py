@@ -9,8 +9,8 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from dpaudit.claims import Claim
 from dpaudit.errors import AuditError, require
-from dpaudit.mechanisms.claim import Claim
 from dpaudit.mechanisms.examples import Examples, Features
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.mechanisms.claim import Claim
+from dpaudit.claims import Claim
 
 
 @dataclass(frozen=True)

@@ -73,7 +73,8 @@ def modules_after(statement: str) -> set[str]:
     "statement",
     [
         "import dpaudit",
-        "import dpaudit.estimators.one_run, dpaudit.estimators.confusion, dpaudit.estimators.renyi",
+        "import dpaudit.estimators.one_run.guesses, dpaudit.estimators.two_world.confusion",
+        "import dpaudit.estimators.private_prediction.renyi",
         "import dpaudit.engine.cli",
         "from dpaudit.registry import PACKAGES, catalogue; [catalogue(kind) for kind in PACKAGES]",
     ],

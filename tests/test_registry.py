@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from dpaudit.engine.build import build, describe
+from dpaudit.engine.spec.build import build, describe
 from dpaudit.errors import SpecError, UnknownNameError
 from dpaudit.registry import PACKAGES, catalogue, load, register
 

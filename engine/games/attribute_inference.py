@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from dpaudit.claims import Relation
 from dpaudit.engine.games.label_inference import LabelInference
 from dpaudit.engine.games.one_run import Predictor
 from dpaudit.engine.games.protocol import GamePlan, Setting
 from dpaudit.errors import SpecError, require
-from dpaudit.mechanisms.claim import Relation
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.protocols import LabelMechanism
 from dpaudit.registry import register

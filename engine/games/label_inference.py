@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dpaudit.claims import Relation
 from dpaudit.engine.games.one_run import Design, Draw, Hint, OneRunGame, Stage
 from dpaudit.engine.games.sampling import drawn_classes
-from dpaudit.mechanisms.claim import Relation
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.registry import register
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from dpaudit.claims import Relation
 from dpaudit.engine.games.one_run import Design, Draw, Hint, OneRunGame, Stage
 from dpaudit.errors import SpecError, require
-from dpaudit.mechanisms.claim import Relation
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.registry import register
 

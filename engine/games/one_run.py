@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Inputs, Unit
+from dpaudit.claims import Relation
+from dpaudit.engine.findings.score_table import SCHEMA, probabilities_of, probability_table, score_rows
 from dpaudit.engine.games.protocol import AdversaryView, GamePlan, Setting
-from dpaudit.engine.partition import Parts
-from dpaudit.engine.score_table import SCHEMA, probabilities_of, probability_table, score_rows
+from dpaudit.engine.spec.partition import Parts
 from dpaudit.errors import SpecError, require
-from dpaudit.mechanisms.claim import Relation
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.protocols import Compute, LabelMechanism, Model
 

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Resources, Unit
-from dpaudit.engine.partition import Parts
-from dpaudit.mechanisms.claim import Relation
+from dpaudit.claims import Relation
+from dpaudit.engine.spec.partition import Parts
 from dpaudit.mechanisms.examples import Examples
 
 

@@ -20,8 +20,10 @@ from numpy.typing import NDArray
 
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Inputs, Unit
+from dpaudit.claims import Relation
 from dpaudit.engine.attacks.challenge import ChallengeView
 from dpaudit.engine.canaries.points import GivenRow
+from dpaudit.engine.findings.score_table import SCHEMA
 from dpaudit.engine.games.challenges import Challenges, challenge_table, challenges_of, with_crafted
 from dpaudit.engine.games.confidence import accuracy, confidences
 from dpaudit.engine.games.protocol import GamePlan, Setting
@@ -35,9 +37,7 @@ from dpaudit.engine.games.stacks import (
     train_runs,
     watch_runs,
 )
-from dpaudit.engine.score_table import SCHEMA
 from dpaudit.errors import RunError, SpecError, require
-from dpaudit.mechanisms.claim import Relation
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.protocols import Compute, TrainingError
 from dpaudit.registry import register

@@ -19,24 +19,24 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 from matplotlib.figure import Figure
 
-from dpaudit.engine import figures
+from dpaudit.claims import Claim, Relation
 from dpaudit.engine.attacks.calibrated_loss import CalibratedLoss
 from dpaudit.engine.attacks.canary_confidence import CanaryConfidence
 from dpaudit.engine.attacks.label_inference import LabelInferenceScore
 from dpaudit.engine.driver import audit
 from dpaudit.engine.games.label_inference import LabelCanaries, LabelInference
 from dpaudit.engine.games.membership import ObservationalMembership
-from dpaudit.engine.partition import Partition
-from dpaudit.engine.report import AuditResult
+from dpaudit.engine.report import figures
+from dpaudit.engine.report.report import AuditResult
 from dpaudit.engine.reproduce import criteo_tables, image_tables
 from dpaudit.engine.reproduce.label_tables import DELTA, REPLAYS, Study
 from dpaudit.engine.reproduce.making import Made, Options
-from dpaudit.engine.spec import Audit, AuditSpec
+from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
+from dpaudit.engine.spec.partition import Partition
 from dpaudit.estimators.bound import rounded_down
-from dpaudit.estimators.one_run_scores import OneRun
+from dpaudit.estimators.one_run.signed_scores import OneRun
 from dpaudit.estimators.replays import mean_and_deviation
 from dpaudit.estimators.selection import AsPublished
-from dpaudit.mechanisms.claim import Claim, Relation
 from dpaudit.registry import register
 
 METHODS = {

@@ -11,9 +11,9 @@ import pyarrow.csv as pacsv
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from dpaudit.engine import figures
+from dpaudit.engine.report import figures
 from dpaudit.engine.reproduce.making import Made, Options
-from dpaudit.estimators.confusion import epsilon_interval
+from dpaudit.estimators.two_world.confusion import epsilon_interval
 from dpaudit.registry import register
 
 METHODS = ("clopper-pearson", "jeffreys", "bayesian")

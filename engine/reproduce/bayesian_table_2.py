@@ -19,7 +19,6 @@ import pyarrow.csv as pacsv
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from dpaudit.engine import figures
 from dpaudit.engine.attacks.lira import LiraOnline
 from dpaudit.engine.canaries.select_worst import SelectWorst
 from dpaudit.engine.data.bundled import Digits
@@ -29,14 +28,15 @@ from dpaudit.engine.data.made_phrases import MadePhrases
 from dpaudit.engine.data.sst2 import Sst2
 from dpaudit.engine.driver import audit
 from dpaudit.engine.games.two_world import IndMia
-from dpaudit.engine.partition import Partition
-from dpaudit.engine.report import AuditResult
+from dpaudit.engine.report import figures
+from dpaudit.engine.report.report import AuditResult
 from dpaudit.engine.reproduce.making import Made, Options
-from dpaudit.engine.spec import Audit, AuditSpec
+from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
+from dpaudit.engine.spec.partition import Partition
 from dpaudit.estimators.bound import rounded_down
-from dpaudit.estimators.confusion import best_epsilon, epsilon_interval
 from dpaudit.estimators.selection import Fixed
-from dpaudit.estimators.two_sample import Band, Bayesian
+from dpaudit.estimators.two_world.confusion import best_epsilon, epsilon_interval
+from dpaudit.estimators.two_world.two_sample import Band, Bayesian
 from dpaudit.mechanisms.learners.dp_sgd import DpSgd
 from dpaudit.mechanisms.learners.non_private import NonPrivate
 from dpaudit.mechanisms.models.networks import Mlp, Network, TanhCnn

@@ -21,18 +21,18 @@ from jinja2 import Environment, PackageLoader, select_autoescape
 from matplotlib.figure import Figure
 
 from dpaudit.actors.store import UnitStore
-from dpaudit.engine import figures
 from dpaudit.engine.driver import run_plan
+from dpaudit.engine.findings.score_table import probabilities_of
+from dpaudit.engine.findings.verdict import Verdict
 from dpaudit.engine.games.label_inference import LabelInference
-from dpaudit.engine.partition import Partition
 from dpaudit.engine.plan import Plan, make_plan
-from dpaudit.engine.report import AuditResult, Report
+from dpaudit.engine.report import figures
+from dpaudit.engine.report.report import AuditResult, Report
 from dpaudit.engine.reproduce.making import Made, Options
-from dpaudit.engine.score_table import probabilities_of
-from dpaudit.engine.spec import Audit, AuditSpec
-from dpaudit.engine.verdict import Verdict
+from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
+from dpaudit.engine.spec.partition import Partition
 from dpaudit.estimators.bound import rounded_down
-from dpaudit.estimators.one_run_scores import OneRun
+from dpaudit.estimators.one_run.signed_scores import OneRun
 from dpaudit.estimators.replays import mean_and_deviation
 from dpaudit.estimators.selection import AsPublished
 
@@ -336,7 +336,7 @@ def _written(
     files = tuple(folder / f"{name}.{kind}" for kind in ("md", "csv", "html", "png"))
     files[0].write_text(text, encoding="utf-8")
     pacsv.write_csv(_long(found, printed), files[1])
-    environment = Environment(loader=PackageLoader("dpaudit.engine", "."), autoescape=select_autoescape())
+    environment = Environment(loader=PackageLoader("dpaudit.engine.report", "."), autoescape=select_autoescape())
     page = environment.get_template("reproduced.html.j2").render(
         title=title, setting=setting, heads=heads, lines=lines, notes=notes, figure=svg
     )

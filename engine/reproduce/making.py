@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from dpaudit.actors.events import Listener
-from dpaudit.engine.spec import RunOptions
+from dpaudit.engine.spec.audit_spec import RunOptions
 from dpaudit.errors import SpecError
 
 Scale = Literal["small", "paper"]

@@ -10,19 +10,19 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 from matplotlib.figure import Figure
 
-from dpaudit.engine import figures
 from dpaudit.engine.attacks.label_inference import LabelInferenceScore
 from dpaudit.engine.attacks.likelihood_ratio import LikelihoodRatio
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.driver import audit
 from dpaudit.engine.games.label_inference import LabelInference
-from dpaudit.engine.partition import Partition
 from dpaudit.engine.proxies.model import ModelProxy
 from dpaudit.engine.proxies.true_posterior import TruePosterior
-from dpaudit.engine.report import Report
+from dpaudit.engine.report import figures
+from dpaudit.engine.report.report import Report
 from dpaudit.engine.reproduce.making import Made, Options
-from dpaudit.engine.spec import Audit, AuditSpec
-from dpaudit.estimators.one_run_scores import OneRun
+from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
+from dpaudit.engine.spec.partition import Partition
+from dpaudit.estimators.one_run.signed_scores import OneRun
 from dpaudit.estimators.selection import Fixed
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.registry import register

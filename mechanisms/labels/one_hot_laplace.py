@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import softmax
 
+from dpaudit.claims import Claim
 from dpaudit.errors import require
-from dpaudit.mechanisms.claim import Claim
 from dpaudit.registry import register
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dpaudit.claims import Claim
 from dpaudit.errors import require
-from dpaudit.mechanisms.claim import Claim
 from dpaudit.registry import register
 
 

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dpaudit.claims import Claim
 from dpaudit.errors import require
-from dpaudit.mechanisms.claim import Claim
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.labels.one_hot_laplace import OneHotLaplace, laplace_evidence
-from dpaudit.mechanisms.labels.planted import OneHotLaplaceSigmaForB
 from dpaudit.mechanisms.models.networks import Network, SmallCnn, stack_of_one
+from dpaudit.mechanisms.planted.labels import OneHotLaplaceSigmaForB
 from dpaudit.mechanisms.protocols import Compute, Model, TrainingError
 from dpaudit.mechanisms.seeds import spawned
 from dpaudit.registry import register

@@ -9,8 +9,8 @@ import pyarrow as pa
 from numpy.random import SeedSequence
 from numpy.typing import NDArray
 
+from dpaudit.claims import Claim
 from dpaudit.errors import require
-from dpaudit.mechanisms.claim import Claim
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.labels.rr_with_prior import rr_with_prior
 from dpaudit.mechanisms.learners.embedders import Embedder, Numbers, RandomConvolutions

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from dpaudit.claims import Claim, Relation
 from dpaudit.errors import require
-from dpaudit.mechanisms.claim import Claim, Relation
+from dpaudit.mechanisms.accounting.subsampled_gaussian import ACCOUNTANTS, dp_sgd_epsilon, dp_sgd_noise_multiplier
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.models.networks import Mlp, Network, one_of, stack_of_one
 from dpaudit.mechanisms.protocols import Compute, Model, TrainingError
-from dpaudit.mechanisms.training.subsampled_gaussian import ACCOUNTANTS, dp_sgd_epsilon, dp_sgd_noise_multiplier
 from dpaudit.registry import register
 
 if TYPE_CHECKING:

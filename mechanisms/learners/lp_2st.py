@@ -8,8 +8,8 @@ import numpy as np
 from numpy.random import SeedSequence
 from numpy.typing import NDArray
 
+from dpaudit.claims import Claim
 from dpaudit.errors import require
-from dpaudit.mechanisms.claim import Claim
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.labels.rr_with_prior import best_k, rr_with_prior
 from dpaudit.mechanisms.models.catboost import CatBoost

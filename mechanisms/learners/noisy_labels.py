@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from dpaudit.mechanisms.claim import Claim
+from dpaudit.claims import Claim
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.labels.one_hot_laplace import OneHotLaplace, laplace_posterior
 from dpaudit.mechanisms.models.recall import recalling

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from dpaudit.mechanisms.claim import Claim
+from dpaudit.claims import Claim
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.models.catboost import CatBoost
 from dpaudit.mechanisms.protocols import Compute, Model, Trainer

@@ -9,11 +9,9 @@ import numpy as np
 from numpy.random import SeedSequence
 from numpy.typing import NDArray
 
+from dpaudit.claims import Claim
 from dpaudit.errors import require
-from dpaudit.mechanisms.claim import Claim
-from dpaudit.mechanisms.examples import Examples
-from dpaudit.mechanisms.models.catboost import CatBoost
-from dpaudit.mechanisms.pate_accounting import (
+from dpaudit.mechanisms.accounting.gnmax import (
     Accounting,
     laplace_argmax,
     laplace_counts_noise,
@@ -21,6 +19,8 @@ from dpaudit.mechanisms.pate_accounting import (
     laplace_sample,
     sampled_classes,
 )
+from dpaudit.mechanisms.examples import Examples
+from dpaudit.mechanisms.models.catboost import CatBoost
 from dpaudit.mechanisms.protocols import Compute, Model, Trainer
 from dpaudit.mechanisms.seeds import spawned
 from dpaudit.registry import register

@@ -10,16 +10,16 @@ import numpy as np
 from numpy.random import SeedSequence
 from numpy.typing import NDArray
 
+from dpaudit.claims import Claim
 from dpaudit.errors import require
-from dpaudit.mechanisms.claim import Claim
-from dpaudit.mechanisms.examples import Examples
-from dpaudit.mechanisms.models.inputs import as_array
-from dpaudit.mechanisms.models.networks import Network, WideResNet28x4
-from dpaudit.mechanisms.pate_accounting import (
+from dpaudit.mechanisms.accounting.gnmax import (
     confident_gnmax,
     confident_gnmax_epsilon,
     confident_gnmax_noise_factor,
 )
+from dpaudit.mechanisms.examples import Examples
+from dpaudit.mechanisms.models.inputs import as_array
+from dpaudit.mechanisms.models.networks import Network, WideResNet28x4
 from dpaudit.mechanisms.protocols import Compute, Model, TrainingError
 from dpaudit.mechanisms.seeds import spawned
 from dpaudit.registry import register

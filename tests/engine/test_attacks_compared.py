@@ -11,11 +11,11 @@ from dpaudit import RunOptions
 from dpaudit.engine.attacks.canary_confidence import CanaryConfidence
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.games.protocol import AdversaryView
-from dpaudit.engine.partition import Partition
 from dpaudit.engine.proxies.model import ModelProxy
 from dpaudit.engine.reproduce.attacks_compared import METHODS, Comparison, compare
 from dpaudit.engine.reproduce.making import Options
-from dpaudit.estimators.one_run_scores import OneRun
+from dpaudit.engine.spec.partition import Partition
+from dpaudit.estimators.one_run.signed_scores import OneRun
 from dpaudit.estimators.scores import Scores
 from dpaudit.mechanisms.learners.lp_1st import LP1ST
 from dpaudit.mechanisms.models.logistic_regression import LogisticRegression

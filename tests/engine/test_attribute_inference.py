@@ -16,9 +16,9 @@ from dpaudit.engine.attacks.attribute_inference import AttributeInferenceScore
 from dpaudit.engine.games.attribute_inference import LABEL, AttributeInference, values_of
 from dpaudit.engine.games.membership import ObservationalMembership
 from dpaudit.engine.games.protocol import AdversaryView
-from dpaudit.engine.partition import Partition
 from dpaudit.engine.plan import make_plan
 from dpaudit.engine.proxies.model import ModelProxy
+from dpaudit.engine.spec.partition import Partition
 from dpaudit.errors import InputError, SpecError
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.mechanisms.learners.non_private import NonPrivate

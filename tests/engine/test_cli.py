@@ -16,8 +16,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from dpaudit.engine.cli import main
-from dpaudit.estimators.confusion import epsilon_interval
-from dpaudit.estimators.one_run import one_run_epsilon
+from dpaudit.estimators.one_run.guesses import one_run_epsilon
+from dpaudit.estimators.two_world.confusion import epsilon_interval
 from dpaudit.registry import catalogue
 
 

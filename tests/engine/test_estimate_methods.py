@@ -13,7 +13,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from dpaudit.engine.cli import main
-from dpaudit.estimators.advantage import (
+from dpaudit.estimators.bound import rounded_down, rounded_up
+from dpaudit.estimators.label_reconstruction.advantage import (
     advantage_quantile,
     llp_additive_advantage,
     llp_geometric_additive_advantage,
@@ -22,20 +23,19 @@ from dpaudit.estimators.advantage import (
     multiplicative_advantage,
     rr_additive_advantage,
 )
-from dpaudit.estimators.binomial import clopper_pearson, goodman, jeffreys, sison_glaz
-from dpaudit.estimators.bound import rounded_down, rounded_up
-from dpaudit.estimators.confusion import epsilon_posterior_cdf
-from dpaudit.estimators.f_dp import f_dp_epsilon, f_dp_p_value, f_dp_parameter
-from dpaudit.estimators.one_run import one_run_epsilon, one_run_p_value
-from dpaudit.estimators.ratio import detectable_ceiling, ratio_epsilon
-from dpaudit.estimators.renyi import (
+from dpaudit.estimators.one_run.f_dp import f_dp_epsilon, f_dp_p_value, f_dp_parameter
+from dpaudit.estimators.one_run.guesses import one_run_epsilon, one_run_p_value
+from dpaudit.estimators.private_prediction.renyi import (
     k_cut_bound,
     noisy_argmax_probabilities,
     rdp_to_epsilon,
     renyi_divergence,
     two_cut_bound,
 )
+from dpaudit.estimators.proportions.binomial import clopper_pearson, goodman, jeffreys, sison_glaz
 from dpaudit.estimators.replays import mean_e_value, median_rule, twice_mean_p
+from dpaudit.estimators.two_world.confusion import epsilon_posterior_cdf
+from dpaudit.estimators.two_world.ratio import detectable_ceiling, ratio_epsilon
 from dpaudit.registry import catalogue, functions, load
 
 CONFUSION = "tp,fp,tn,fn\n65,25,75,35\n"

@@ -17,7 +17,7 @@ from dpaudit.engine.games.one_run import Design, Stage
 from dpaudit.engine.games.protocol import AdversaryView
 from dpaudit.engine.games.sampling import drawn_classes
 from dpaudit.errors import InputError, SpecError
-from dpaudit.estimators.one_run_scores import OneRun
+from dpaudit.estimators.one_run.signed_scores import OneRun
 from dpaudit.estimators.scores import Scores
 from dpaudit.estimators.selection import Fixed
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse

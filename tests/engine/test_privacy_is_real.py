@@ -18,7 +18,7 @@ from scipy.stats import binom
 from dpaudit.engine.attacks.label_inference import LabelInferenceScore
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.games.protocol import AdversaryView
-from dpaudit.estimators.one_run_scores import OneRun
+from dpaudit.estimators.one_run.signed_scores import OneRun
 from dpaudit.estimators.scores import Scores
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.labels.one_hot_laplace import OneHotLaplace
@@ -29,9 +29,9 @@ from dpaudit.mechanisms.learners.lp_2st import LP2ST
 from dpaudit.mechanisms.learners.noisy_labels import NoisyOneHotLabels
 from dpaudit.mechanisms.learners.pate import PATE
 from dpaudit.mechanisms.learners.pate_fm import PateFm
-from dpaudit.mechanisms.learners.planted import LP1STDrawnAgain, PATEWithoutNoise
 from dpaudit.mechanisms.models.networks import Mlp, SmallCnn
 from dpaudit.mechanisms.models.recall import Recall
+from dpaudit.mechanisms.planted.learners import LP1STDrawnAgain, PATEWithoutNoise
 from dpaudit.mechanisms.protocols import Compute
 from dpaudit.registry import load
 

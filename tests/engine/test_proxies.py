@@ -13,10 +13,10 @@ from dpaudit import Audit, AuditSpec, Examples, RunOptions, audit, load_spec
 from dpaudit.engine.data.bundled import Iris
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.games.label_inference import LabelInference
-from dpaudit.engine.partition import Partition
 from dpaudit.engine.proxies.checkpoint import Checkpoint
 from dpaudit.engine.proxies.model import ModelProxy
 from dpaudit.engine.proxies.true_posterior import TruePosterior
+from dpaudit.engine.spec.partition import Partition
 from dpaudit.errors import InputError, SpecError
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.mechanisms.learners.lp_1st import LP1ST

@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dpaudit.engine import page
 from dpaudit.engine.data.criteo_synthetic import CriteoSynthetic
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.data.joined import Joined
 from dpaudit.engine.plan import make_plan
+from dpaudit.engine.report import page
 from dpaudit.engine.reproduce import criteo_tables, image_tables, label_tables
 from dpaudit.engine.reproduce.making import Made, Options
-from dpaudit.engine.spec import RunOptions
+from dpaudit.engine.spec.audit_spec import RunOptions
 from dpaudit.errors import DataError, SpecError
 from dpaudit.mechanisms.models.catboost import CatBoost
 from dpaudit.mechanisms.models.networks import SmallCnn

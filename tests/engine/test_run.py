@@ -20,11 +20,11 @@ import pytest
 
 from dpaudit import AuditSpec, Examples, RunOptions, Verdict, audit, load_spec
 from dpaudit.actors.events import Event, EventKind, read_events
+from dpaudit.claims import Claim
 from dpaudit.engine.driver import report_again
+from dpaudit.engine.findings.score_table import SCHEMA
 from dpaudit.engine.games.label_inference import LabelInference
 from dpaudit.engine.plan import make_plan
-from dpaudit.engine.score_table import SCHEMA
-from dpaudit.mechanisms.claim import Claim
 from dpaudit.mechanisms.learners.non_private import NonPrivate
 from dpaudit.mechanisms.models.recall import Recall
 from dpaudit.mechanisms.protocols import Compute, Model, TrainingError
@@ -258,7 +258,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6)
 
 
 def test_score_rows_are_arrow_of_the_stated_schema() -> None:
-    from dpaudit.engine.score_table import probabilities_of, probability_table, score_rows
+    from dpaudit.engine.findings.score_table import probabilities_of, probability_table, score_rows
 
     batch = score_rows("key", 3, np.array([True, False]), np.array([0.5, -0.25]))
     assert pa.Table.from_batches([batch]).to_pylist() == [

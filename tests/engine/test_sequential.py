@@ -18,13 +18,13 @@ from dpaudit.actors.schedule import run_units
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.store import UnitStore
 from dpaudit.actors.unit import Inputs, Unit
+from dpaudit.claims import Claim, Relation
 from dpaudit.engine.driver import report_again
+from dpaudit.engine.findings.score_table import SCHEMA
 from dpaudit.engine.games.protocol import GamePlan, Setting
 from dpaudit.engine.plan import make_plan
-from dpaudit.engine.score_table import SCHEMA
-from dpaudit.engine.stop_rule import StopRule
+from dpaudit.engine.spec.stop_rule import StopRule
 from dpaudit.errors import InputError, SpecError
-from dpaudit.mechanisms.claim import Claim, Relation
 from dpaudit.mechanisms.protocols import Compute, TrainingError
 from tests.actors.tasks import Add
 

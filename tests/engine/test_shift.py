@@ -15,16 +15,16 @@ from scipy.stats import binom
 from dpaudit import Audit, AuditResult, AuditSpec, Claim, RunOptions, audit
 from dpaudit.engine.attacks.label_inference import LabelInferenceScore
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
+from dpaudit.engine.findings.shift import advantage_limits, control_estimator, shift_control
 from dpaudit.engine.games.label_inference import LabelInference
 from dpaudit.engine.games.protocol import AdversaryView
-from dpaudit.engine.partition import Partition
 from dpaudit.engine.plan import make_plan
 from dpaudit.engine.proxies.model import Predictor
 from dpaudit.engine.proxies.true_posterior import TruePosterior
-from dpaudit.engine.shift import advantage_limits, control_estimator, shift_control
+from dpaudit.engine.spec.partition import Partition
 from dpaudit.errors import InputError
-from dpaudit.estimators.one_run import one_run_epsilon
-from dpaudit.estimators.one_run_scores import OneRun, OneRunTally
+from dpaudit.estimators.one_run.guesses import one_run_epsilon
+from dpaudit.estimators.one_run.signed_scores import OneRun, OneRunTally
 from dpaudit.estimators.scores import Scores
 from dpaudit.estimators.selection import Fixed, Grid, Split
 from dpaudit.mechanisms.examples import Examples

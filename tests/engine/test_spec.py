@@ -8,9 +8,9 @@ import pytest
 
 from dpaudit import Audit, AuditSpec, Claim, Relation, load_spec
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
+from dpaudit.engine.findings.verdict import Verdict, comparable, verdict
 from dpaudit.engine.games.label_inference import LabelInference
 from dpaudit.engine.games.membership import Membership
-from dpaudit.engine.verdict import Verdict, comparable, verdict
 from dpaudit.errors import InputError, SpecError
 from dpaudit.estimators.bound import Bound, Validity
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse

@@ -17,8 +17,8 @@ from dpaudit.engine.data.sst2 import Sst2
 from dpaudit.engine.reproduce import bayesian_table_2
 from dpaudit.engine.reproduce.bayesian_table_2 import METHODS, PRINTED, Line, Size
 from dpaudit.engine.reproduce.making import Options
-from dpaudit.engine.spec import RunOptions
-from dpaudit.estimators.confusion import epsilon_interval
+from dpaudit.engine.spec.audit_spec import RunOptions
+from dpaudit.estimators.two_world.confusion import epsilon_interval
 
 TINY = Size(trials=24, shadows=8, stack=12, rows=200)
 

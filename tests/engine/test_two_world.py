@@ -25,17 +25,17 @@ from dpaudit import AuditSpec, Examples, Verdict, audit, load_spec
 from dpaudit.actors.events import Event, EventKind, read_events
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Inputs
+from dpaudit.claims import Claim, Relation
 from dpaudit.engine.attacks.loss import LossThreshold
 from dpaudit.engine.canaries.points import GivenRow
+from dpaudit.engine.findings.score_table import SCHEMA
 from dpaudit.engine.games.challenges import Challenges
 from dpaudit.engine.games.shadows import Shadows, TrainShadows, shadow_table, shadows_of
 from dpaudit.engine.games.stacks import Run, parameter_count, watch_runs
 from dpaudit.engine.games.two_world import IndMia, Mia, ScoreTrials
-from dpaudit.engine.page import confusion, intervals
 from dpaudit.engine.plan import make_plan
-from dpaudit.engine.score_table import SCHEMA
+from dpaudit.engine.report.page import confusion, intervals
 from dpaudit.errors import RunError, SpecError
-from dpaudit.mechanisms.claim import Claim, Relation
 from dpaudit.mechanisms.learners.dp_sgd import DpSgd
 from dpaudit.mechanisms.models.networks import Mlp
 from dpaudit.mechanisms.protocols import Compute, Model, TrainingError

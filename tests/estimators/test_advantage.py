@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.stats import binom
 
 from dpaudit.errors import InputError
-from dpaudit.estimators.advantage import (
+from dpaudit.estimators.label_reconstruction.advantage import (
     advantage_cdf,
     advantage_quantile,
     label_privacy_ceiling,

@@ -12,7 +12,12 @@ import numpy as np
 import pytest
 from mpmath import mp, mpf
 
-from dpaudit.estimators import advantage, binomial, confusion, f_dp, one_run, ratio, renyi
+from dpaudit.estimators.label_reconstruction import advantage
+from dpaudit.estimators.one_run import f_dp
+from dpaudit.estimators.one_run import guesses as one_run
+from dpaudit.estimators.private_prediction import renyi
+from dpaudit.estimators.proportions import binomial
+from dpaudit.estimators.two_world import confusion, ratio
 from tests.twins import advantage_twin, binomial_twin, confusion_twin, f_dp_twin, one_run_twin, ratio_twin, renyi_twin
 
 CLOSED_FORM = 1e-9

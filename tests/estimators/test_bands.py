@@ -10,8 +10,8 @@ import pytest
 from scipy import special, stats
 
 from dpaudit.errors import InputError
-from dpaudit.estimators import bands
-from dpaudit.estimators.bands import (
+from dpaudit.estimators.two_world import bands
+from dpaudit.estimators.two_world.bands import (
     WEIGHTS,
     crossing_probability,
     local_level,

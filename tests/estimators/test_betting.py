@@ -11,14 +11,14 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from dpaudit.engine.tally_table import tallies_of, tally_table
+from dpaudit.engine.findings.tally_table import tallies_of, tally_table
 from dpaudit.errors import InputError
-from dpaudit.estimators import _betting_kernels as kernels
-from dpaudit.estimators import betting
-from dpaudit.estimators.betting import Betting, BettingState
 from dpaudit.estimators.bound import Validity
 from dpaudit.estimators.scores import Scores
-from dpaudit.estimators.two_sample import Band, ClopperPearson
+from dpaudit.estimators.two_world import _betting_kernels as kernels
+from dpaudit.estimators.two_world import betting
+from dpaudit.estimators.two_world.betting import Betting, BettingState
+from dpaudit.estimators.two_world.two_sample import Band, ClopperPearson
 from tests.twins import betting_twin
 
 Floats = NDArray[np.float64]

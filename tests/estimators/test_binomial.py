@@ -9,8 +9,8 @@ import pytest
 from scipy import special, stats
 
 from dpaudit.errors import InputError
-from dpaudit.estimators.binomial import clopper_pearson, goodman, jeffreys, katz_log, sison_glaz
 from dpaudit.estimators.interval import Floats
+from dpaudit.estimators.proportions.binomial import clopper_pearson, goodman, jeffreys, katz_log, sison_glaz
 
 
 @pytest.mark.parametrize(

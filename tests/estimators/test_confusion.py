@@ -13,9 +13,14 @@ from numpy.typing import NDArray
 from scipy import special, stats
 
 from dpaudit.errors import InputError
-from dpaudit.estimators.binomial import katz_log
-from dpaudit.estimators.confusion import best_epsilon, epsilon_interval, epsilon_posterior_cdf, epsilon_posterior_pdf
 from dpaudit.estimators.interval import Floats
+from dpaudit.estimators.proportions.binomial import katz_log
+from dpaudit.estimators.two_world.confusion import (
+    best_epsilon,
+    epsilon_interval,
+    epsilon_posterior_cdf,
+    epsilon_posterior_pdf,
+)
 
 PAPER = {"tp": 65, "fp": 25, "tn": 75, "fn": 35}
 

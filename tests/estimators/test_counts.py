@@ -8,21 +8,26 @@ import numpy as np
 import pytest
 
 from dpaudit.errors import InputError
-from dpaudit.estimators.advantage import advantage_cdf, multiplicative_advantage, rr_additive_advantage, rr_posterior
 from dpaudit.estimators.bound import Bound, Validity
-from dpaudit.estimators.confusion import epsilon_interval
 from dpaudit.estimators.counts import Column, Finding, matches, reads
-from dpaudit.estimators.f_dp import f_dp_parameter
 from dpaudit.estimators.hypotheses import BayesianPosterior, OneRunPValue
-from dpaudit.estimators.label_reconstruction import LabelAdvantage
-from dpaudit.estimators.one_run import one_run_epsilon
-from dpaudit.estimators.one_run_scores import OneRun, OneRunFDP
-from dpaudit.estimators.private_prediction import GNMax, KCutCounts, TwoCutCounts
-from dpaudit.estimators.proportions import Multinomial, Proportion
-from dpaudit.estimators.ratio_counts import Ratio
-from dpaudit.estimators.renyi import two_cut_bound
-from dpaudit.estimators.replayed_counts import OneRunReplays
-from dpaudit.estimators.two_sample import Bayesian, KatzLog
+from dpaudit.estimators.label_reconstruction.advantage import (
+    advantage_cdf,
+    multiplicative_advantage,
+    rr_additive_advantage,
+    rr_posterior,
+)
+from dpaudit.estimators.label_reconstruction.bags import LabelAdvantage
+from dpaudit.estimators.one_run.f_dp import f_dp_parameter
+from dpaudit.estimators.one_run.guesses import one_run_epsilon
+from dpaudit.estimators.one_run.replayed_counts import OneRunReplays
+from dpaudit.estimators.one_run.signed_scores import OneRun, OneRunFDP
+from dpaudit.estimators.private_prediction.answer_counts import GNMax, KCutCounts, TwoCutCounts
+from dpaudit.estimators.private_prediction.renyi import two_cut_bound
+from dpaudit.estimators.proportions.tables import Multinomial, Proportion
+from dpaudit.estimators.two_world.confusion import epsilon_interval
+from dpaudit.estimators.two_world.ratio_counts import Ratio
+from dpaudit.estimators.two_world.two_sample import Bayesian, KatzLog
 from dpaudit.registry import catalogue, load
 
 

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special, stats
 
-from dpaudit.estimators.one_run_scores import OneRun, OneRunFDP, OneRunTheorem16
+from dpaudit.estimators.one_run.signed_scores import OneRun, OneRunFDP, OneRunTheorem16
 from dpaudit.estimators.scores import ScoreEstimator, Scores
 from dpaudit.estimators.selection import AsPublished, Bonferroni, Fixed, Grid, SimultaneousBand, Split
-from dpaudit.estimators.two_sample import Band, ClopperPearson, KatzLog
+from dpaudit.estimators.two_world.two_sample import Band, ClopperPearson, KatzLog
 
 ERROR = 0.05
 

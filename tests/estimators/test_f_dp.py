@@ -13,10 +13,10 @@ from scipy.optimize import brentq
 from scipy.stats import binom, norm
 
 from dpaudit.errors import InputError
-from dpaudit.estimators import f_dp
-from dpaudit.estimators.f_dp import best_f_dp, f_dp_epsilon, f_dp_p_value, f_dp_parameter
-from dpaudit.estimators.one_run import one_run_epsilon, one_run_p_value
-from dpaudit.estimators.trade_off import (
+from dpaudit.estimators.one_run import f_dp
+from dpaudit.estimators.one_run.f_dp import best_f_dp, f_dp_epsilon, f_dp_p_value, f_dp_parameter
+from dpaudit.estimators.one_run.guesses import one_run_epsilon, one_run_p_value
+from dpaudit.estimators.one_run.trade_off import (
     ApproximateDP,
     Gaussian,
     Inverted,
@@ -79,7 +79,7 @@ def test_a_verdict_reached_early_is_the_verdict(family: str) -> None:
 
     Parameters within 1e-3 of the turning point, where walks are longest; ties at 1e-9 are left to the test above.
     """
-    from dpaudit.estimators import f_dp_walk
+    from dpaudit.estimators.one_run import _f_dp_walk as f_dp_walk
 
     rejects = {"gaussian": f_dp_walk.gaussian_rejects, "laplace": f_dp_walk.laplace_rejects}.get(
         family, f_dp_walk.approximate_dp_rejects
@@ -176,7 +176,7 @@ def test_gaussian_epsilon_is_the_root_of_its_profile(mu: float, delta: float) ->
 @pytest.mark.parametrize("f", [Gaussian(1.3), Laplace(0.8), ApproximateDP(1.1, 1e-3)])
 def test_trade_off_functions_agree_with_themselves(f: Gaussian | Laplace | ApproximateDP) -> None:
     """Inverse, epsilon and the compiled rate against the bare function f: maxima and roots are searched for instead."""
-    from dpaudit.estimators import f_dp_walk
+    from dpaudit.estimators.one_run import _f_dp_walk as f_dp_walk
 
     bare = Inverted(f)
     parameter = getattr(f, "mu", None) or getattr(f, "level", 0.0)

@@ -12,7 +12,7 @@ from scipy.sparse import diags_array, hstack, vstack
 from scipy.stats import binom
 
 from dpaudit.errors import InputError
-from dpaudit.estimators.one_run import METHODS, guess_counts, one_run_epsilon, one_run_p_value
+from dpaudit.estimators.one_run.guesses import METHODS, guess_counts, one_run_epsilon, one_run_p_value
 
 
 def law(n: int, epsilon: float) -> list[mp.mpf]:

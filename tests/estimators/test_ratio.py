@@ -9,9 +9,9 @@ import pytest
 from scipy import stats
 
 from dpaudit.errors import InputError
-from dpaudit.estimators.binomial import clopper_pearson, katz_log
-from dpaudit.estimators.confusion import epsilon_interval
-from dpaudit.estimators.ratio import detectable_ceiling, ratio_epsilon
+from dpaudit.estimators.proportions.binomial import clopper_pearson, katz_log
+from dpaudit.estimators.two_world.confusion import epsilon_interval
+from dpaudit.estimators.two_world.ratio import detectable_ceiling, ratio_epsilon
 
 
 def test_one_direction_is_the_ratio_of_two_limits() -> None:

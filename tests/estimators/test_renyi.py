@@ -15,9 +15,8 @@ from scipy.special import log_ndtr
 from scipy.stats import binom
 
 from dpaudit.errors import InputError
-from dpaudit.estimators.binomial import clopper_pearson
 from dpaudit.estimators.bound import Validity
-from dpaudit.estimators.renyi import (
+from dpaudit.estimators.private_prediction.renyi import (
     VALIDITY,
     RdpBound,
     bootstrap_bound,
@@ -36,6 +35,7 @@ from dpaudit.estimators.renyi import (
     two_cut_set,
     worst_query,
 )
+from dpaudit.estimators.proportions.binomial import clopper_pearson
 
 FIRST, SECOND = [14, 12, 10, 8, 6], [13, 13, 10, 8, 6]  # the example of Chadha et al. (2024), sigma = 2
 ORDERS = [1.5, 2.0, 4.0, 16.0]

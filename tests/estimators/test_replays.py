@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import binom
 
 from dpaudit.errors import InputError
-from dpaudit.estimators.one_run import one_run_epsilon, one_run_p_value
+from dpaudit.estimators.one_run.guesses import one_run_epsilon, one_run_p_value
 from dpaudit.estimators.replays import (
     mean_and_deviation,
     mean_e_value,

@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 
 from dpaudit.errors import InputError
 from dpaudit.estimators.bound import Validity
-from dpaudit.estimators.confusion import epsilon_interval
-from dpaudit.estimators.one_run import one_run_epsilon
-from dpaudit.estimators.one_run_scores import OneRun, OneRunFDP, OneRunTheorem16, guess_counts, right_guesses
+from dpaudit.estimators.one_run.guesses import one_run_epsilon
+from dpaudit.estimators.one_run.signed_scores import OneRun, OneRunFDP, OneRunTheorem16, guess_counts, right_guesses
 from dpaudit.estimators.replays import median_rule, per_replay_confidence
 from dpaudit.estimators.scores import Scores
 from dpaudit.estimators.selection import AsPublished, Fixed, Grid, SimultaneousBand, Split
-from dpaudit.estimators.two_sample import (
+from dpaudit.estimators.two_world.confusion import epsilon_interval
+from dpaudit.estimators.two_world.two_sample import (
     Band,
     Bayesian,
     ClopperPearson,
@@ -308,7 +308,7 @@ def test_grid_looks_are_at_ranks_of_each_world() -> None:
 
 
 def test_band_is_the_best_threshold_inside_both_bands() -> None:
-    from dpaudit.estimators.bands import upper_rates
+    from dpaudit.estimators.two_world.bands import upper_rates
 
     scores = noisy(300)
     band = Band(delta=0.01, selection=SimultaneousBand("flat"))

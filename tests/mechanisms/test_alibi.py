@@ -14,10 +14,10 @@ from dpaudit.errors import InputError
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.labels.one_hot_laplace import laplace_evidence, laplace_posterior
 from dpaudit.mechanisms.learners.alibi import Alibi, AlibiSigmaForB
-from dpaudit.mechanisms.learners.planted_epoch_noise import RedrawnNoise
 from dpaudit.mechanisms.models.catboost import CatBoost
 from dpaudit.mechanisms.models.network_model import NetworkModel
 from dpaudit.mechanisms.models.networks import Mlp
+from dpaudit.mechanisms.planted.redrawn_noise import RedrawnNoise
 from dpaudit.mechanisms.protocols import Compute, Learner
 from dpaudit.mechanisms.training.losses import Alibi as AlibiLoss
 from dpaudit.mechanisms.training.plan import StackPlan

@@ -15,8 +15,13 @@ from scipy.stats import binom, chi2
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
+from dpaudit.claims import Relation
 from dpaudit.errors import InputError
-from dpaudit.mechanisms.claim import Relation
+from dpaudit.mechanisms.accounting.subsampled_gaussian import (
+    dp_sgd_epsilon,
+    dp_sgd_noise_multiplier,
+    subsampled_gaussian_rdp,
+)
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.learners.dp_sgd import DefectiveDpSgd, DpSgd
 from dpaudit.mechanisms.models.network_model import NetworkModel
@@ -27,11 +32,6 @@ from dpaudit.mechanisms.training.dp_sgd import Defect, PrivateSteps, poisson_sam
 from dpaudit.mechanisms.training.parameters import initial
 from dpaudit.mechanisms.training.plan import StackPlan
 from dpaudit.mechanisms.training.stack import TrainingTask, epoch_generator, torch_generator
-from dpaudit.mechanisms.training.subsampled_gaussian import (
-    dp_sgd_epsilon,
-    dp_sgd_noise_multiplier,
-    subsampled_gaussian_rdp,
-)
 
 CPU = Compute()
 DATA = load_digits()

@@ -11,18 +11,18 @@ from numpy.random import SeedSequence
 from numpy.typing import NDArray
 from scipy.stats import binom, chi2
 
+from dpaudit.claims import Claim, Relation
 from dpaudit.errors import InputError
-from dpaudit.mechanisms.claim import Claim, Relation
 from dpaudit.mechanisms.labels.one_hot_laplace import (
     OneHotLaplace,
     laplace_evidence,
     laplace_posterior,
     one_hot_laplace,
 )
-from dpaudit.mechanisms.labels.planted import OneHotLaplaceSigmaForB, redrawn_labels
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
-from dpaudit.mechanisms.labels.rr_leaky import LeakyRandomizedResponse
 from dpaudit.mechanisms.labels.rr_with_prior import RRWithPrior, best_k, rr_with_prior
+from dpaudit.mechanisms.planted.labels import OneHotLaplaceSigmaForB, redrawn_labels
+from dpaudit.mechanisms.planted.rr_leaky import LeakyRandomizedResponse
 from dpaudit.mechanisms.protocols import LabelMechanism
 
 FALSE_FAILURE = 1e-9  # of each chi-square or binomial check below, by its asymptotic or exact law

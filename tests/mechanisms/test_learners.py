@@ -14,13 +14,11 @@ from numpy.random import SeedSequence
 from numpy.typing import NDArray
 from scipy.stats import binom, chi2
 
+from dpaudit.claims import Claim
 from dpaudit.errors import InputError
-from dpaudit.mechanisms.claim import Claim
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.labels.one_hot_laplace import OneHotLaplace
-from dpaudit.mechanisms.labels.planted import OneHotLaplaceSigmaForB
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
-from dpaudit.mechanisms.labels.rr_leaky import LeakyRandomizedResponse
 from dpaudit.mechanisms.learners.domain_prior import (
     LP1STDomainPrior,
     LP1STOutOfDomainPrior,
@@ -34,10 +32,12 @@ from dpaudit.mechanisms.learners.lp_2st import LP2ST
 from dpaudit.mechanisms.learners.noisy_labels import NoisyOneHotLabels
 from dpaudit.mechanisms.learners.non_private import NonPrivate
 from dpaudit.mechanisms.learners.pate import PATE
-from dpaudit.mechanisms.learners.planted import LP1STDomainPriorUncharged, LP1STDrawnAgain
 from dpaudit.mechanisms.learners.released_labels import ReleasedLabels
 from dpaudit.mechanisms.models.catboost import CatBoost
 from dpaudit.mechanisms.models.recall import Recall, recalling
+from dpaudit.mechanisms.planted.labels import OneHotLaplaceSigmaForB
+from dpaudit.mechanisms.planted.learners import LP1STDomainPriorUncharged, LP1STDrawnAgain
+from dpaudit.mechanisms.planted.rr_leaky import LeakyRandomizedResponse
 from dpaudit.mechanisms.protocols import Compute, Learner, Model
 
 FALSE_FAILURE = 1e-9  # of each chi-square or binomial check below

@@ -9,14 +9,14 @@ import pytest
 from numpy.random import SeedSequence
 from sklearn.datasets import load_digits
 
+from dpaudit.claims import Relation
 from dpaudit.errors import InputError
-from dpaudit.mechanisms.claim import Relation
+from dpaudit.mechanisms.accounting.subsampled_gaussian import dp_sgd_epsilon
+from dpaudit.mechanisms.adapters.opacus_dp_sgd import ACCOUNTANTS, OpacusDpSgd, _noise_multiplier
 from dpaudit.mechanisms.examples import Examples
-from dpaudit.mechanisms.learners.opacus_dp_sgd import ACCOUNTANTS, OpacusDpSgd, _noise_multiplier
 from dpaudit.mechanisms.models.networks import Mlp, Network, SmallCnn
 from dpaudit.mechanisms.models.text_networks import BagOfEmbeddings, SmallTransformer
 from dpaudit.mechanisms.protocols import Compute, Learner
-from dpaudit.mechanisms.training.subsampled_gaussian import dp_sgd_epsilon
 
 CPU = Compute()
 RAW = load_digits()

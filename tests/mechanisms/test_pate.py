@@ -14,12 +14,9 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 from scipy.stats import binom, norm
 
+from dpaudit.claims import Claim
 from dpaudit.errors import InputError
-from dpaudit.mechanisms.claim import Claim
-from dpaudit.mechanisms.examples import Examples, Features
-from dpaudit.mechanisms.learners.pate import PATE
-from dpaudit.mechanisms.learners.planted import PATEWithoutNoise
-from dpaudit.mechanisms.pate_accounting import (
+from dpaudit.mechanisms.accounting.gnmax import (
     ORDERS,
     confident_gnmax,
     confident_gnmax_epsilon,
@@ -35,6 +32,9 @@ from dpaudit.mechanisms.pate_accounting import (
     rdp_to_epsilon,
     sampled_classes,
 )
+from dpaudit.mechanisms.examples import Examples, Features
+from dpaudit.mechanisms.learners.pate import PATE
+from dpaudit.mechanisms.planted.learners import PATEWithoutNoise
 from dpaudit.mechanisms.protocols import Compute, Model
 
 FALSE_FAILURE = 1e-9  # of each binomial check below

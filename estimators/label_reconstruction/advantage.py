@@ -1,0 +1,273 @@
+"""How much better an attacker guesses labels once a label-private release is out (Busa-Fekete et al. 2024).
+
+The attacker knows each example's prior eta = P[label = 1 | features], labels are independent given the features, and
+the release is what randomized response (RR) or a bag's sum of labels (LLP; plus Laplace or clipped geometric noise)
+shows. All results are exact given the priors: nothing is sampled, so there is no confidence to state. They say what
+*this* attacker gains on average (additive) or at one release (multiplicative), never what a mechanism promises.
+
+Counts are of a bag's positive labels, not proportions: changing one label moves them by 1, so noise of scale 1/epsilon
+makes them epsilon-label-private.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import expit, logit
+
+from dpaudit.errors import require
+
+Floats = NDArray[np.float64]
+
+# Below this likelihood of a bag, on the scale of its likeliest sum, underflow may have eaten what matters.
+_SMALLEST = 1e-250
+
+
+def rr_posterior(prior: ArrayLike, released: ArrayLike, *, epsilon: float) -> float | Floats:
+    """P[label = 1 | released label] under binary randomized response, which flips with probability 1/(1 + e^epsilon).
+
+    Args:
+        prior: P[label = 1], in [0, 1].
+        released: Released labels, 0 or 1; broadcasts with `prior`.
+        epsilon: In [0, inf).
+    Returns: Posteriors of the broadcast shape.
+    Source: Busa-Fekete et al. (2024), section 4, with "+" for the "-" in its denominators.
+    """
+    eta, labels = _together(_prior(prior), np.asarray(released), "prior and released")
+    require(bool(np.all((labels == 0) | (labels == 1))), "released labels must be 0 or 1", released=released)
+    _check_epsilon(epsilon, zero=True)
+    less = math.exp(-epsilon)
+    for_one = eta * np.where(labels == 1, 1.0, less)
+    for_zero = (1 - eta) * np.where(labels == 1, less, 1.0)
+    certain = (eta == 0) | (eta == 1)
+    return _scalar(np.where(certain, eta, for_one / np.where(certain, 1.0, for_one + for_zero)))
+
+
+def llp_posterior(prior: ArrayLike, positives: ArrayLike) -> Floats:
+    """P[label = 1 | the bag's number of positive labels] for every example.
+
+    Args:
+        prior: P[label = 1], shape (bags, k), or (k,) for one bag.
+        positives: Positive labels in each bag, whole numbers in [0, k], shape (bags,), or a scalar for one bag.
+    Returns: Posteriors, the shape of `prior`.
+    Raises: InputError for a bag that cannot have that many positive labels under its priors.
+    Source: Busa-Fekete et al. (2024), section 4; the sum of the others is Poisson-binomial.
+    """
+    eta, counts = _bags(prior, positives, "positives")
+    _check_whole(counts, eta.shape[1], "positives")
+    with np.errstate(divide="ignore"):
+        log_channel = np.log((np.arange(eta.shape[1] + 1) == counts[:, None]).astype(np.float64))
+    return _posteriors(eta, log_channel).reshape(np.shape(prior))
+
+
+def llp_laplace_posterior(prior: ArrayLike, count: ArrayLike, *, epsilon: float) -> Floats:
+    """P[label = 1 | the bag's noisy count] where the count carries Laplace noise of scale 1/epsilon.
+
+    Args:
+        prior: P[label = 1], shape (bags, k), or (k,) for one bag.
+        count: Noisy counts (k times the noisy proportions), any finite numbers, shape (bags,) or a scalar.
+        epsilon: In (0, inf).
+    Returns: Posteriors, the shape of `prior`.
+    Source: Busa-Fekete et al. (2024), section 4.
+    """
+    eta, counts = _bags(prior, count, "count")
+    require(bool(np.all(np.isfinite(counts))), "count must be finite", count=count)
+    return _noisy_posterior(eta, counts, epsilon).reshape(np.shape(prior))
+
+
+def llp_geometric_posterior(prior: ArrayLike, count: ArrayLike, *, epsilon: float) -> Floats:
+    """P[label = 1 | the bag's noisy count] where the count carries two-sided geometric noise, clipped to [0, k].
+
+    Args:
+        prior: P[label = 1], shape (bags, k), or (k,) for one bag.
+        count: Released counts, whole numbers in [0, k], shape (bags,) or a scalar.
+        epsilon: In (0, inf); the noise is t with probability proportional to e^(-epsilon |t|).
+    Returns: Posteriors, the shape of `prior`.
+    Source: Busa-Fekete et al. (2024), section 4.
+    """
+    eta, counts = _bags(prior, count, "count")
+    _check_whole(counts, eta.shape[1], "count")
+    # Given the released count o, clipped or not, the likelihood of a sum s is proportional to e^(-epsilon |o - s|).
+    return _noisy_posterior(eta, counts, epsilon).reshape(np.shape(prior))
+
+
+def rr_additive_advantage(prior: ArrayLike, *, epsilon: float) -> float | Floats:
+    """How much likelier the best guess is right after randomized response; the shape of `prior`.
+
+    Source: Busa-Fekete et al. (2024), Theorem 3.5, with the "min" it lacks: max(0, min(eta, 1 - eta) - flip).
+    """
+    eta = _prior(prior)
+    _check_epsilon(epsilon, zero=True)
+    return _scalar(np.maximum(0.0, np.minimum(eta, 1 - eta) - expit(-epsilon)))
+
+
+def llp_additive_advantage(prior: ArrayLike) -> Floats:
+    """How much likelier the best guess is right once the bag's number of positive labels is known.
+
+    For each example, given the features of its whole bag, on average over the labels: E[max(post, 1 - post)] -
+    max(eta, 1 - eta).
+
+    Args:
+        prior: P[label = 1], shape (bags, k), or (k,) for one bag.
+    Returns: Advantages in [0, min(eta, 1 - eta)], the shape of `prior`.
+    Source: Busa-Fekete et al. (2024), Definition 3.1 (individual), conditioned on the bag.
+    """
+    # Compiled code is imported where it is called: numba takes half a second to load.
+    from dpaudit.estimators.label_reconstruction._poisson_binomial import plain_advantages
+
+    return np.asarray(plain_advantages(_bag_priors(prior))).reshape(np.shape(prior))
+
+
+def llp_laplace_additive_advantage(prior: ArrayLike, *, epsilon: float) -> Floats:
+    """`llp_additive_advantage` where the count carries Laplace noise of scale 1/epsilon.
+
+    The integral over the released value is done in closed form between the whole numbers, split where the best guess
+    changes.
+
+    Args:
+        prior: P[label = 1], shape (bags, k), or (k,) for one bag.
+        epsilon: In (0, inf).
+    Returns: Advantages in [0, min(eta, 1 - eta)], the shape of `prior`.
+    """
+    from dpaudit.estimators.label_reconstruction._poisson_binomial import laplace_advantages
+
+    _check_epsilon(epsilon)
+    return np.asarray(laplace_advantages(_bag_priors(prior), float(epsilon))).reshape(np.shape(prior))
+
+
+def llp_geometric_additive_advantage(prior: ArrayLike, *, epsilon: float) -> Floats:
+    """`llp_additive_advantage` where the count carries two-sided geometric noise, clipped to [0, k].
+
+    Args:
+        prior: P[label = 1], shape (bags, k), or (k,) for one bag.
+        epsilon: In (0, inf).
+    Returns: Advantages in [0, min(eta, 1 - eta)], the shape of `prior`.
+    """
+    from dpaudit.estimators.label_reconstruction._poisson_binomial import geometric_advantages
+
+    _check_epsilon(epsilon)
+    return np.asarray(geometric_advantages(_bag_priors(prior), float(epsilon))).reshape(np.shape(prior))
+
+
+def multiplicative_advantage(prior: ArrayLike, posterior: ArrayLike) -> float | Floats:
+    """log-odds(posterior) - log-odds(prior): how far one release moved the attacker's belief.
+
+    At most epsilon in absolute value under epsilon-label privacy; infinite where the release gives the label away.
+
+    Args:
+        prior, posterior: Probabilities that broadcast.
+    Returns: Nats, of the broadcast shape; 0 where the prior is 0 or 1 already.
+    Source: Busa-Fekete et al. (2024), Definition 3.6 (binary).
+    """
+    before, after = _together(_prior(prior), _prior(posterior, "a posterior"), "prior and posterior")
+    certain = (before == 0) | (before == 1)
+    return _scalar(np.where(certain, 0.0, logit(after) - logit(np.where(certain, 0.5, before))))
+
+
+def label_privacy_ceiling(epsilon: float) -> float:
+    """The largest expected additive advantage any epsilon-label-private release can have, (e^eps - 1)/(e^eps + 1).
+
+    Source: Wu et al. (2023), as quoted by Busa-Fekete et al. (2024), section 3.1.
+    """
+    _check_epsilon(epsilon, zero=True)
+    return math.tanh(epsilon / 2)
+
+
+def advantage_cdf(advantage: ArrayLike, at: ArrayLike) -> float | Floats:
+    """Fraction of examples whose advantage is at most `at` in absolute value; the shape of `at`.
+
+    Args:
+        advantage: Advantages of all examples, any shape, `inf` allowed.
+        at: Thresholds, >= 0.
+    """
+    ranked, points = _ranked(advantage), np.asarray(at, np.float64)
+    require(bool(np.all(points >= 0)), "at must be thresholds >= 0", at=at)
+    return _scalar(np.asarray(np.searchsorted(ranked, points, side="right") / ranked.size))
+
+
+def advantage_quantile(advantage: ArrayLike, level: ArrayLike) -> float | Floats:
+    """The smallest threshold that at least a fraction `level` of the examples stay within; the shape of `level`.
+
+    Never between two examples, so an infinite advantage beyond the level does no harm (the paper reports 0.98).
+
+    Args:
+        advantage: Advantages of all examples, any shape, `inf` allowed; their absolute values are taken.
+        level: In [0, 1].
+    """
+    ranked, levels = _ranked(advantage), np.asarray(level, np.float64)
+    require(bool(np.all((levels >= 0) & (levels <= 1))), "level must be in [0, 1]", level=level)
+    return _scalar(np.asarray(np.quantile(ranked, levels, method="inverted_cdf"), np.float64))
+
+
+def _posteriors(eta: Floats, log_channel: Floats) -> Floats:
+    """Posteriors of bags, shape (bags, k), whose release has the log likelihoods `log_channel`, shape (bags, k + 1)."""
+    from dpaudit.estimators.label_reconstruction._poisson_binomial import log_posteriors, posteriors
+
+    posterior, likelihood = posteriors(eta, np.exp(log_channel))
+    unlikely = np.flatnonzero(~(likelihood > _SMALLEST))
+    if unlikely.size:
+        posterior[unlikely], log_likelihood = log_posteriors(eta[unlikely], log_channel[unlikely])
+        impossible = unlikely[np.isneginf(log_likelihood)].tolist()
+        must = "what each bag released must be possible under its priors"
+        require(not impossible, must, bags=impossible, do="keep priors away from 0 and 1")
+    return np.asarray(posterior)
+
+
+def _noisy_posterior(eta: Floats, counts: Floats, epsilon: float) -> Floats:
+    _check_epsilon(epsilon)
+    away = np.abs(counts[:, None] - np.arange(eta.shape[1] + 1))
+    return _posteriors(eta, -epsilon * (away - away.min(axis=1, keepdims=True)))
+
+
+def _prior(prior: ArrayLike, name: str = "a prior") -> Floats:
+    eta = np.asarray(prior, np.float64)
+    require(eta.size > 0, f"{name} must not be empty", shape=eta.shape)
+    require(bool(np.all((eta >= 0) & (eta <= 1))), f"{name} must be in [0, 1]", given=prior)
+    return eta
+
+
+def _together(first: Floats, second: NDArray[Any], names: str) -> tuple[Floats, NDArray[Any]]:
+    try:
+        one, other = np.broadcast_arrays(first, second)
+    except ValueError:
+        require(False, f"{names} must have shapes that broadcast", first=first.shape, second=second.shape)
+        raise
+    return one, other
+
+
+def _bag_priors(prior: ArrayLike) -> Floats:
+    eta = _prior(prior)
+    require(eta.ndim in (1, 2) and eta.shape[-1] >= 1, "priors must have the shape (bags, k), k >= 1", shape=eta.shape)
+    return np.ascontiguousarray(np.atleast_2d(eta))
+
+
+def _bags(prior: ArrayLike, count: ArrayLike, name: str) -> tuple[Floats, Floats]:
+    eta, counts = _bag_priors(prior), np.atleast_1d(np.asarray(count, np.float64))
+    require(
+        counts.shape == eta.shape[:1], f"{name} must have one value for each bag", bags=len(eta), shape=counts.shape
+    )
+    return eta, counts
+
+
+def _check_whole(counts: Floats, k: int, name: str) -> None:
+    whole = bool(np.all((counts >= 0) & (counts <= k) & (counts == np.floor(counts))))
+    require(whole, f"{name} must be whole numbers in [0, {k}]", given=counts)
+
+
+def _check_epsilon(epsilon: float, *, zero: bool = False) -> None:
+    at_least = epsilon >= 0 if zero else epsilon > 0
+    require(at_least and math.isfinite(epsilon), f"epsilon must be in {'[' if zero else '('}0, inf)", epsilon=epsilon)
+
+
+def _ranked(advantage: ArrayLike) -> Floats:
+    values = np.sort(np.abs(np.asarray(advantage, np.float64)), axis=None)
+    require(values.size >= 1, "at least one advantage is needed", advantages=values.size)
+    require(not np.any(np.isnan(values)), "advantages must not be NaN", advantages=values)
+    return values
+
+
+def _scalar(values: Floats) -> float | Floats:
+    return float(values) if values.ndim == 0 else values

@@ -1,0 +1,497 @@
+"""One training run: signed scores of many canaries in, a bound on epsilon out.
+
+The challenger flips a fair bit for each canary; the attack scores every canary, guesses the bits of those it is surest
+of and abstains on the rest. How many it guesses is the look that has to be chosen honestly:
+
+* delta = 0: given everything released, each bit is still hidden in turn, so the number of guesses may depend on the
+  scores and on the bits of canaries that come earlier in the order: a split is valid.
+* delta > 0: that holds only on average over what is released, so the number of guesses is fixed beforehand: one
+  fraction, or a few that share the error.
+
+Several replays of the game on one trained model are dependent; their bounds are combined by the median rule.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, cast, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpaudit.errors import require
+from dpaudit.estimators.bound import Bound, Validity, rounded_down
+from dpaudit.estimators.counts import GUESSES, Table, bound_rows, whole
+from dpaudit.estimators.one_run.f_dp import best_f_dp, f_dp_epsilon, f_dp_parameter
+from dpaudit.estimators.one_run.guesses import one_run_epsilon
+from dpaudit.estimators.replays import mean_and_deviation, median_rule, per_replay_confidence
+from dpaudit.estimators.scores import Scores
+from dpaudit.estimators.selection import (
+    PERCENTS,
+    AsPublished,
+    Fixed,
+    Grid,
+    Selection,
+    SimultaneousBand,
+    Split,
+    selection,
+)
+from dpaudit.registry import register
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+GuessRule = Literal["signed", "both-tails", "member-only"]
+"""Which canaries are guessed first, and what is guessed; no rule looks at the truth.
+
+* signed: the largest |score| first; member for a positive score, else non-member.
+* both-tails: in turn the highest score (member) and the lowest (non-member); for scores not centred on 0.
+* member-only: the highest score first, always member.
+"""
+
+
+@dataclass(frozen=True, eq=False)
+class OneRunTally:
+    """What one replay showed.
+
+    Attributes:
+        replay: Which repetition of the game.
+        canaries: Canaries the reported guesses were made on (those that chose are not counted).
+        guesses: Numbers of guesses looked at, shape (looks,).
+        correct: How many of them were right, shape (looks,).
+        sweep_guesses: For the figure, guesses at 1 %, 2 %, ..., 100 % of all canaries, shape (100,).
+        sweep_correct: How many of them were right, shape (100,).
+        all_canaries: Canaries of the replay.
+    """
+
+    replay: int
+    canaries: int
+    guesses: Ints
+    correct: Ints
+    sweep_guesses: Ints
+    sweep_correct: Ints
+    all_canaries: int
+
+
+def right_guesses(score: Floats, truth: NDArray[np.bool_], ranks: Ints, guess: GuessRule, guesses: Ints) -> Ints:
+    """How many of the first g guesses are right, for each g of `guesses` (ascending), shape as `guesses`.
+
+    Equal scores are guessed in the order of `ranks`, which must tell nothing about the truth.
+    """
+    from dpaudit.estimators.one_run._ranks import right_among_first
+
+    if guess == "signed":
+        return right_among_first(_descending(np.abs(score)), ranks, (score > 0) == truth, guesses)
+    keys = _descending(score)
+    if guess == "member-only":
+        return right_among_first(keys, ranks, truth, guesses)
+    highest = right_among_first(keys, ranks, truth, (guesses + 1) // 2)
+    return cast(Ints, highest + right_among_first(~keys, score.size - 1 - ranks, ~truth, guesses // 2))
+
+
+def _descending(score: Floats) -> NDArray[np.uint32]:
+    """Keys that are smaller for larger scores and equal for equal ones, shape (n,)."""
+    single = (score + 0.0).astype(np.float32)  # + 0.0 turns -0 into 0
+    if bool((single == score).all()):  # as score tables hold them
+        raw = single.view(np.uint32)
+        return ~np.where(raw >> 31, ~raw, raw | np.uint32(1 << 31))  # IEEE numbers in the order of unsigned words
+    dense = np.unique(score, return_inverse=True)[1].astype(np.uint32)
+    return cast("NDArray[np.uint32]", ~(dense << np.uint32(32 - score.size.bit_length())))
+
+
+def guess_counts(fractions: Sequence[float] | Floats, canaries: int) -> Ints:
+    """Numbers of guesses for fractions in (0, 1] of the canaries: rounded, at least 1, shape (fractions,)."""
+    counts = np.rint(np.asarray(fractions, dtype=np.float64) * canaries)
+    return np.clip(counts, 1, canaries).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class OneRunEstimator(ABC):
+    """What the one-run estimators share: guessing, choosing the fraction, combining replays.
+
+    `curve` returns the columns `fraction`, `epsilon`, `low`, `high` (shape (100,): for each guess fraction on its own,
+    the median of the replays' bounds and their 10 % and 90 % quantiles, not corrected for having looked at all), and
+    `replay`, `replay_epsilon`, `replay_alone`, `combined_epsilon` (shape (replays,): each replay's bound as it enters
+    the combination, as it would be if it were the only replay, and the combined bound of the replays so far).
+
+    Attributes:
+        delta: The delta the bound is stated at, in [0, 1).
+        confidence: Stated confidence of the final bound, in (0, 1).
+        selection: How the guess fraction is chosen, or what a spec writes for it. The default grid is valid at every
+            delta. At delta = 0 a split is valid too, but pays with half the canaries and with fractions that were best
+            by luck; it is tighter where few canaries leak strongly (measured in docs/validity.md).
+        guess: Which canaries are guessed first, and what is guessed.
+    """
+
+    columns: ClassVar[tuple[str, ...]] = GUESSES
+    optional_columns: ClassVar[tuple[str, ...]] = ()
+
+    delta: float = 0.0
+    confidence: float = 0.95
+    selection: Selection = field(default_factory=Grid)
+    guess: GuessRule = "signed"
+
+    def __post_init__(self) -> None:
+        require(0 <= self.delta < 1, "delta must be in [0, 1)", delta=self.delta)
+        require(0 < self.confidence < 1, "confidence must be in (0, 1)", confidence=self.confidence)
+        require(
+            self.guess in get_args(GuessRule),
+            f"guess must be one of {', '.join(get_args(GuessRule))}",
+            guess=self.guess,
+        )
+        chosen = selection(self.selection)
+        require(
+            not isinstance(chosen, SimultaneousBand),
+            "a simultaneous band needs scores of independent trials, and the scores of one run are not",
+            do="use Split at delta = 0, or Grid",
+        )
+        require(
+            not isinstance(chosen, Split) or self.delta == 0,
+            "choosing the guess fraction on a split is valid for delta = 0 only, since with delta > 0 the number of "
+            "guesses must not depend on the output",
+            do="use Grid or Fixed",
+            delta=self.delta,
+        )
+        require(
+            not isinstance(chosen, Fixed) or 0 < chosen.value <= 1,
+            "a fixed guess fraction must be in (0, 1]",
+            value=getattr(chosen, "value", None),
+        )
+        object.__setattr__(self, "selection", chosen)
+
+    @abstractmethod
+    def epsilon(self, guesses: Ints, correct: Ints, canaries: int | Ints, confidence: float) -> Floats:
+        """The bound for each pair of counts, shape as `guesses`; both broadcastable."""
+
+    def best(self, guesses: Ints, correct: Ints, canaries: int, confidence: float) -> Ints:
+        """The look with the largest bound of each replay; counts of shape (replays, looks), result (replays,)."""
+        look: Ints = self._unique_epsilon(guesses, correct, canaries, confidence).argmax(axis=1)
+        return look
+
+    def _method(self) -> str:
+        return str(getattr(self, "registered_name", type(self).__name__))
+
+    def _validity(self) -> Validity:
+        return Validity.FINITE_SAMPLE
+
+    def read(self, table: Table) -> Sequence[Bound]:
+        """A bound for each row of counts by itself, whose number of guesses was fixed beforehand."""
+        counts = whole(table, GUESSES)
+        guesses, correct, canaries = counts.values()
+        return bound_rows(
+            self.epsilon(guesses, correct, canaries, self.confidence),
+            None,
+            counts,
+            delta=self.delta,
+            confidence=self.confidence,
+            method=self._method(),
+            validity=self._validity(),
+            notes=self._row_notes(guesses, correct, canaries),
+        )
+
+    def _row_notes(self, guesses: Ints, correct: Ints, canaries: Ints) -> Sequence[tuple[str, ...]]:
+        return [()] * guesses.size
+
+    def tally(self, scores: Scores) -> OneRunTally:
+        """Counts of right guesses of one replay; the scores are counted, not sorted."""
+        n = scores.score.size
+        ranks = scores.tie_ranks()
+        sweep = guess_counts(PERCENTS, n)
+        swept = right_guesses(scores.score, scores.truth, ranks, self.guess, sweep)
+        if isinstance(self.selection, Split):
+            canaries, guesses, correct = self._split(scores, ranks, self.selection)
+        else:
+            canaries, guesses = n, self._looks(n)
+            correct = right_guesses(scores.score, scores.truth, ranks, self.guess, guesses)
+        return OneRunTally(scores.replay, canaries, guesses, correct, sweep, swept, n)
+
+    def _split(self, scores: Scores, ranks: Ints, split: Split) -> tuple[int, Ints, Ints]:
+        """Canaries, guesses and right guesses of the reporting part, at the fraction best on the choosing part.
+
+        The choosing canaries come first in the order of the proof, and all bits that come earlier may be used
+        (delta = 0).
+        """
+        n = ranks.size
+        choosing = round(split.fraction * n)
+        require(0 < choosing < n, "a split needs canaries on both sides", choosing=choosing, canaries=n)
+        chooses = np.zeros(n, dtype=np.bool_)
+        chooses[np.random.default_rng(split.seed).permutation(n)[:choosing]] = True
+        chooses = chooses[ranks]
+
+        def right(part: NDArray[np.bool_], guesses: Ints) -> Ints:
+            return right_guesses(scores.score[part], scores.truth[part], _dense(ranks[part]), self.guess, guesses)
+
+        tried = np.unique(np.rint(np.geomspace(1, choosing, _TRIED)).astype(np.int64))
+        hits = right(chooses, tried)
+        seen = np.asarray(one_run_epsilon(tried, hits, canaries=choosing, delta=0.0, confidence=self.confidence))
+        guesses = guess_counts((float(tried[seen.argmax()] / choosing),), n - choosing)
+        return n - choosing, guesses, right(~chooses, guesses)
+
+    def _looks(self, canaries: int) -> Ints:
+        """The numbers of guesses looked at; decided before any score is seen."""
+        match self.selection:
+            case Fixed(value):
+                return guess_counts((value,), canaries)
+            case Grid(points):
+                counts: Ints = np.unique(guess_counts(points, canaries))
+                shown: Ints = counts[counts >= min(_FEWEST, counts[-1])]
+                return shown
+            case AsPublished(points):
+                return guess_counts(points, canaries)
+            case _:
+                return np.unique(guess_counts(PERCENTS, canaries))
+
+    def bound(self, tallies: Sequence[OneRunTally], *, lost: int = 0) -> Bound:
+        """The best look of each replay, combined over the replays; `counts` are those of the replay in the middle.
+
+        Args:
+            tallies: Of the replays that were played, at least one.
+            lost: Replays that were planned and failed: they count as having shown nothing, a bound of 0, since leaving
+                them out would leave out those that some outcomes make fail.
+        """
+        best, look = self._replay_bounds(tallies, lost)
+        shown = np.concatenate([best, np.zeros(lost)])
+        middle = int(np.argsort(best, kind="stable")[(best.size - 1) // 2])
+        tally = _ordered(tallies)[middle]
+        published = isinstance(self.selection, AsPublished)
+        counts = {
+            "guesses": int(tally.guesses[look[middle]]),
+            "correct": int(tally.correct[look[middle]]),
+            "canaries": tally.canaries,
+            "replays": len(tallies) + lost,
+        }
+        if lost:
+            counts["lost replays"] = lost
+        return Bound(
+            lower=float(shown.mean() if published else median_rule(shown)),
+            delta=self.delta,
+            confidence=self.confidence,
+            method=self._method(),
+            validity=Validity.AS_PUBLISHED if published else self._validity(),
+            selection=str(self.selection),
+            counts=tuple(counts.items()),
+            notes=_replay_note(self._alone(_ordered(tallies)), self.confidence, published),
+        )
+
+    def _replay_bounds(self, tallies: Sequence[OneRunTally], lost: int = 0) -> tuple[Floats, Ints]:
+        """Each replay's best bound, at the confidence the combination needs, and its look; both shape (replays,)."""
+        require(len(tallies) > 0, "a bound needs the tally of at least one replay", tallies=len(tallies))
+        ordered = _ordered(tallies)
+        best, look = np.empty(len(ordered)), np.empty(len(ordered), dtype=np.int64)
+        for canaries in sorted({tally.canaries for tally in ordered}):
+            rows = [index for index, tally in enumerate(ordered) if tally.canaries == canaries]
+            guesses = np.stack([ordered[row].guesses for row in rows])
+            correct = np.stack([ordered[row].correct for row in rows])
+            error = self._error(guesses.shape[1], len(ordered) + lost)
+            look[rows] = self.best(guesses, correct, canaries, 1 - error)
+            at = np.arange(len(rows)), look[rows]
+            best[rows] = self._unique_epsilon(guesses[at], correct[at], canaries, 1 - error)
+        return best, look
+
+    def _error(self, looks: int, replays: int) -> float:
+        """What one look of one replay may err: all looks share, and a median of bounds needs half."""
+        error = 1 - self.confidence
+        if isinstance(self.selection, AsPublished):
+            return error
+        return (error if replays == 1 else 1 - per_replay_confidence(self.confidence)) / looks
+
+    def _unique_epsilon(self, guesses: Ints, correct: Ints, canaries: int, confidence: float) -> Floats:
+        """Replays repeat many pairs of counts: each is bounded once."""
+        pairs, where = np.unique(np.stack([guesses.ravel(), correct.ravel()]), axis=1, return_inverse=True)
+        bounds = np.asarray(self.epsilon(pairs[0], pairs[1], canaries, confidence), dtype=np.float64)
+        return bounds[where.ravel()].reshape(guesses.shape)
+
+    def curve(self, tallies: Sequence[OneRunTally], *, lost: int = 0) -> dict[str, NDArray[Any]]:
+        """Columns for the figures, named in the class's docstring; lost replays come last, with a bound of 0."""
+        ordered = _ordered(tallies)
+        best, _ = self._replay_bounds(tallies, lost)
+        with_lost = np.concatenate([best, np.zeros(lost)])
+        canaries = ordered[0].all_canaries
+        same = [tally for tally in ordered if tally.all_canaries == canaries]
+        correct = np.stack([tally.sweep_correct for tally in same])
+        guesses = same[0].sweep_guesses
+        # For a number of guesses the bound rises with the right ones, so its quantiles are bounds at their quantiles.
+        quantiles = np.sort(correct, axis=0)[[(len(same) - 1) * tenths // 10 for tenths in (1, 5, 9)]]
+        shown = self._unique_epsilon(np.broadcast_to(guesses, quantiles.shape), quantiles, canaries, self.confidence)
+        return {
+            "fraction": guesses / canaries,
+            "epsilon": shown[1],
+            "low": shown[0],
+            "high": shown[2],
+            "replay": np.array([tally.replay for tally in ordered], dtype=np.int64),
+            "replay_epsilon": with_lost,
+            "replay_alone": self._alone(ordered),
+            "combined_epsilon": self._combined_so_far(with_lost),
+        }
+
+    def _alone(self, ordered: Sequence[OneRunTally]) -> Floats:
+        """What each replay would report if it were the only one: the numbers papers take the mean of."""
+        return np.array([self._replay_bounds([tally])[0][0] for tally in ordered])
+
+    def _combined_so_far(self, best: Floats) -> Floats:
+        if isinstance(self.selection, AsPublished):
+            running: Floats = np.cumsum(best) / np.arange(1, best.size + 1)
+            return running
+        return np.array([median_rule(best[:count]) for count in range(1, best.size + 1)])
+
+
+@register("estimator", "one-run", source="Kalemaj et al., observational label auditing, Theorem 17 and Algorithm 3")
+@dataclass(frozen=True)
+class OneRun(OneRunEstimator):
+    """One training run: exact binomial at delta = 0, Algorithm 3 with the (epsilon, delta) family above.
+
+    Attributes:
+        tau: Largest total variation distance, over the canaries, between the law of what is shown and the proxy's, in
+            [0, 1). Above 0 Algorithm 3 reads the counts at every delta (Theorem 10): with abstention no other
+            treatment of a shift holds. It is strict: a look shows nothing unless tau is below its share of the error
+            times (2 right - guesses) / canaries.
+    """
+
+    tau: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(0 <= self.tau < 1, "tau must be in [0, 1)", tau=self.tau)
+        require(
+            not self.tau or not isinstance(self.selection, Split),
+            "a split is valid for tau = 0 only, since Theorem 10 takes the number of guesses as fixed beforehand",
+            do="use Grid or Fixed",
+            tau=self.tau,
+        )
+
+    def _method(self) -> str:
+        return super()._method() + (f" (Theorem 10, tau {self.tau:g})" if self.tau else "")
+
+    def epsilon(self, guesses: Ints, correct: Ints, canaries: int | Ints, confidence: float) -> Floats:
+        if self.tau:
+            shifted = f_dp_epsilon(
+                guesses,
+                correct,
+                canaries=canaries,
+                delta=self.delta,
+                confidence=confidence,
+                family="approx-dp",
+                tau=self.tau,
+            )
+            return np.asarray(shifted, dtype=np.float64)
+        bounds = one_run_epsilon(guesses, correct, canaries=canaries, delta=self.delta, confidence=confidence)
+        return np.asarray(bounds, dtype=np.float64)
+
+    def best(self, guesses: Ints, correct: Ints, canaries: int, confidence: float) -> Ints:
+        if self.delta == 0 and not self.tau:
+            return super().best(guesses, correct, canaries, confidence)
+        return best_f_dp(
+            guesses,
+            correct,
+            canaries=canaries,
+            confidence=confidence,
+            family="approx-dp",
+            tau=self.tau,
+            delta=self.delta,
+        ).candidate
+
+
+@register("estimator", "one-run-theorem-16", source="Steinke et al. (2023); Kalemaj et al., Theorem 16")
+@dataclass(frozen=True)
+class OneRunTheorem16(OneRunEstimator):
+    """One training run by Theorem 16: the binomial tail plus delta's share for all canaries."""
+
+    def epsilon(self, guesses: Ints, correct: Ints, canaries: int | Ints, confidence: float) -> Floats:
+        bounds = one_run_epsilon(
+            guesses, correct, canaries=canaries, delta=self.delta, confidence=confidence, method="theorem-16"
+        )
+        return np.asarray(bounds, dtype=np.float64)
+
+
+@register("estimator", "one-run-f-dp", source="Kalemaj et al., Algorithm 3, Definition 9 and Theorem 10")
+@dataclass(frozen=True)
+class OneRunFDP(OneRunEstimator):
+    """One training run by Algorithm 3 for a family of trade-off functions: gaussian, laplace or approx-dp.
+
+    Off the family the Gaussian and the Laplace bound do not hold, not even for pure differential privacy: the bound
+    says so.
+
+    Attributes:
+        family: "gaussian", "laplace" or "approx-dp" (which holds for every mechanism).
+        tau: Total-variation distance between the shown labels' and the proxy's distribution, in [0, 1) (Theorem 10).
+    """
+
+    family: Literal["gaussian", "laplace", "approx-dp"] = "gaussian"
+    tau: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.family in _FAMILIES, f"family must be one of {', '.join(_FAMILIES)}", family=self.family)
+        require(0 <= self.tau < 1, "tau must be in [0, 1)", tau=self.tau)
+        require(
+            self.family != "gaussian" or self.delta > 0,
+            "the Gaussian family has no finite epsilon at delta = 0",
+            do="state a delta > 0, or use family laplace",
+            delta=self.delta,
+        )
+
+    def _method(self) -> str:
+        return f"one-run-f-dp ({self.family}" + (f", tau {self.tau:g})" if self.tau else ")")
+
+    def _validity(self) -> Validity:
+        return Validity.FINITE_SAMPLE if self.family == "approx-dp" else Validity.CONDITIONAL_ON_FAMILY
+
+    def epsilon(self, guesses: Ints, correct: Ints, canaries: int | Ints, confidence: float) -> Floats:
+        bounds = f_dp_epsilon(
+            guesses,
+            correct,
+            canaries=canaries,
+            delta=self.delta,
+            confidence=confidence,
+            family=self.family,
+            tau=self.tau,
+        )
+        return np.asarray(bounds, dtype=np.float64)
+
+    def _row_notes(self, guesses: Ints, correct: Ints, canaries: Ints) -> Sequence[tuple[str, ...]]:
+        if self.family == "approx-dp":  # its parameter is epsilon itself
+            return super()._row_notes(guesses, correct, canaries)
+        parameters = f_dp_parameter(
+            guesses, correct, canaries=canaries, confidence=self.confidence, family=self.family, tau=self.tau
+        )
+        name = {"gaussian": "mu", "laplace": "epsilon of the Laplace mechanism"}[self.family]
+        return [(f"{name} >= {rounded_down(value, 6)}",) for value in np.asarray(parameters)]
+
+    def best(self, guesses: Ints, correct: Ints, canaries: int, confidence: float) -> Ints:
+        return best_f_dp(
+            guesses,
+            correct,
+            canaries=canaries,
+            confidence=confidence,
+            family=self.family,
+            tau=self.tau,
+            delta=self.delta if self.family == "approx-dp" else None,
+        ).candidate
+
+
+_FAMILIES = ("gaussian", "laplace", "approx-dp")
+
+
+def _dense(ranks: Ints) -> Ints:
+    """Ranks 0, 1, ... in the same order."""
+    return np.argsort(np.argsort(ranks))
+
+
+_FEWEST = 10  # guesses that a look of a grid needs: fewer, all right, show little at the error it has
+_TRIED = 100  # numbers of guesses the choosing part compares
+
+
+def _ordered(tallies: Sequence[OneRunTally]) -> list[OneRunTally]:
+    return sorted(tallies, key=lambda tally: tally.replay)
+
+
+def _replay_note(alone: Floats, confidence: float, published: bool) -> tuple[str, ...]:
+    if alone.size == 1:
+        return ()
+    mean, deviation = mean_and_deviation(alone)
+    shown = f"single replays at {confidence:g}: mean {mean:.3f} ± {deviation:.3f} (standard deviation of {alone.size})"
+    if published:
+        return (f"{shown}; a mean of dependent bounds is not a bound at that confidence",)
+    return (f"{shown}; the bound is the median of replays at {per_replay_confidence(confidence):g}",)

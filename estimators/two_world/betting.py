@@ -1,0 +1,242 @@
+"""An anytime-valid lower bound on epsilon by betting: look after every trial, stop whenever it is enough.
+
+Let z1 be a score of a trial in world 1 and z0 one in world 0, independent. Under (epsilon, delta)-DP, for any sets S
+and S' and stakes 0 <= a, b <= e^-epsilon fixed before the two are drawn,
+
+    (1 + a [z1 in S]) (1 - b e^epsilon [z1 in S'])  *  (1 + b [z0 in S']) (1 - a e^epsilon [z0 in S])
+        / (1 + (a + b) delta / 2)^2
+
+is never negative and has mean at most 1. Proof: write p, q for the probabilities of S, S'. Multiplying out, the first
+product has mean at most 1 + a p1 - b e^epsilon q1, the second at most 1 + b q0 - a e^epsilon p0. The product of two
+numbers >= 0 is at most the square of their mean, which is 1 + a (p1 - e^epsilon p0) / 2 + b (q0 - e^epsilon q1) / 2,
+and both brackets are at most delta. (The payoff [z1 in S] - e^epsilon [z0 in S] - delta, whose mean is <= 0, is the
+linear bet on one set; staking on both scores of a pair doubles what a pair can gain.) No coin decides which trial is in
+which world: any design with fixed bits will do.
+
+The wealth of one who so bets on pair after pair, each time choosing S, S', a and b from past pairs alone, is a
+supermartingale; so is an average of such wealths, begun with the same capital 1. By Ville's inequality it ever reaches
+1 / error with probability at most `error`, for any number of pairs and any reason to stop (Ville 1939; Waudby-Smith and
+Ramdas 2024 on betting; Shafer 2021).
+
+There is one wealth for each epsilon of a fixed grid. An epsilon is rejected when its wealth reaches 1 / error and all
+smaller ones of the grid are rejected; the bound is the largest rejected one. If the bound exceeds the true epsilon,
+then the smallest grid value at or above the true one was rejected. The mechanism satisfies that one too, so its wealth
+is a supermartingale and the probability of this is at most `error`: the many looks and epsilons cost nothing.
+
+The bets: S is "score at or above t", S' is "score at or below t'", each of them under several ways of choosing, from
+past pairs, the threshold that would have gained most; the stakes are a fixed grid. What is averaged: all pairs of a way
+and a stake for S with a way and a stake for S', which is the product of two averages.
+
+Assumed: the trials are independent, within each world of one law, and come in an order that does not depend on their
+scores.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpaudit.errors import require
+from dpaudit.estimators.bound import Bound, Validity
+from dpaudit.estimators.replays import median_rule, per_replay_confidence
+from dpaudit.estimators.scores import Scores
+from dpaudit.registry import register
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+EPSILONS: Floats = np.arange(25 * 512 + 1) / 512
+"""The grid: bounds are rounded down to a multiple of 1/512 nat. More than 24 needs 10^10 pairs."""
+
+# For which epsilon, and with which margin, a threshold is chosen. They matter to the power alone, like the stakes.
+_DESIGNS = np.tile([0.5, 1.5, 3.0, 5.0], 2)
+_MARGINS = np.repeat([0.25, 0.75], 4)
+_STAKES = np.array([1.0, 0.9, 0.7, 0.5, 0.3, 0.15, 0.07, 0.03, 0.01])
+_CAPITAL = np.array([0.2, 0.2, 0.18, 0.14, 0.1, 0.08, 0.05, 0.03, 0.02])
+
+
+def _none() -> Floats:
+    return np.empty(0)
+
+
+def _counts() -> Ints:
+    return np.zeros((2, _DESIGNS.size), dtype=np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class BettingState:
+    """All a betting test knows between two trials. Made of numbers and arrays; `BettingState()` has seen nothing.
+
+    Attributes:
+        members: Scores of world 1 in trial order.
+        non_members: Scores of world 0 in trial order; the i-th of each make pair i.
+        rejected: How many epsilons of the grid are rejected after each pair, shape (pairs,).
+        thresholds: In force for the next pair, NaN = no bet; shape (2, ways), high side and mirrored low side.
+        hits: Bets won, by the world the set is expected in; shape (2, ways).
+        alarms: Bets lost, by the other world; shape (2, ways).
+        bets: Pairs bet on, shape (2, ways).
+        chooses_at: Number of the pair before which thresholds are chosen again.
+    """
+
+    members: Floats = field(default_factory=_none)
+    non_members: Floats = field(default_factory=_none)
+    rejected: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    thresholds: Floats = field(default_factory=lambda: np.full((2, _DESIGNS.size), np.nan))
+    hits: Ints = field(default_factory=_counts)
+    alarms: Ints = field(default_factory=_counts)
+    bets: Ints = field(default_factory=_counts)
+    chooses_at: int = 1
+
+    @property
+    def trials(self) -> int:
+        """How many trials were seen."""
+        return self.members.size + self.non_members.size
+
+
+@register("estimator", "betting", source="Ville (1939); Waudby-Smith and Ramdas (2024)")
+@dataclass(frozen=True)
+class Betting:
+    """Two-sample scores in trial order, an anytime-valid test by betting: holds whenever the audit stops.
+
+    `curve` returns the columns `trials` and `epsilon_so_far`, the bound after so many trials (first replay), at most a
+    thousand rows; and `replay`, `replay_epsilon` (shape (replays,)).
+
+    Attributes:
+        delta: The delta the bound is stated at, in [0, 1).
+        confidence: Stated confidence of the final bound, in (0, 1).
+    """
+
+    independent_trials: ClassVar[bool] = True
+
+    delta: float = 0.0
+    confidence: float = 0.95
+
+    def __post_init__(self) -> None:
+        require(0 <= self.delta < 1, "delta must be in [0, 1)", delta=self.delta)
+        require(0 < self.confidence < 1, "confidence must be in (0, 1)", confidence=self.confidence)
+
+    def update(self, state: BettingState, scores: Scores) -> BettingState:
+        """The state after more trials, in the order of their canaries' numbers.
+
+        Trials wait until there is one of the other world to make a pair with. One call with all trials, or one call a
+        trial: the end is the same.
+        """
+        from dpaudit.estimators.two_world._betting_kernels import play
+
+        rows = self.tally(scores)
+        members = np.concatenate([state.members, rows.score[rows.truth]])
+        non_members = np.concatenate([state.non_members, rows.score[~rows.truth]])
+        pairs, played = min(members.size, non_members.size), state.rejected.size
+        thresholds, hits = state.thresholds.copy(), state.hits.copy()
+        alarms, bets = state.alarms.copy(), state.bets.copy()
+        path = np.empty(pairs - played, dtype=np.int64)
+        chooses_at = play(
+            members[:pairs],
+            non_members[:pairs],
+            played,
+            thresholds,
+            hits,
+            alarms,
+            bets,
+            state.chooses_at,
+            int(state.rejected[-1]) if played else 0,
+            EPSILONS,
+            self.delta,
+            -math.log1p(-self.confidence),
+            _DESIGNS,
+            _MARGINS,
+            _STAKES,
+            _CAPITAL,
+            path,
+        )
+        rejected = np.concatenate([state.rejected, path])
+        return BettingState(members, non_members, rejected, thresholds, hits, alarms, bets, chooses_at)
+
+    def lower(self, state: BettingState) -> float:
+        """The lower bound on epsilon so far, in nats, >= 0; it never falls."""
+        return float(_epsilon(state.rejected[-1:]).sum())
+
+    def log_wealth(self, state: BettingState, epsilon: float) -> float:
+        """Log of the capital that a capital of 1 has become against (epsilon, delta)-DP; at 0 nothing was learned."""
+        from dpaudit.estimators.two_world._betting_kernels import log_wealth
+
+        require(epsilon >= 0, "epsilon must be >= 0", epsilon=epsilon)
+        return float(log_wealth(epsilon, self.delta, state.hits, state.alarms, state.bets, _STAKES, _CAPITAL))
+
+    def tally(self, scores: Scores) -> Scores:
+        """The trials themselves, in the order of their canaries' numbers: a bet needs all that went before it."""
+        order = np.argsort(scores.canary, kind="stable")
+        return Scores(scores.score[order], scores.truth[order], scores.replay, scores.canary[order])
+
+    def bound(self, tallies: Sequence[Scores]) -> Bound:
+        """One bound from all trials. Tallies of one replay are one stream; several replays combine by their median.
+
+        Raises: InputError when one of the worlds has no trial.
+        """
+        states = self._streams(tallies)
+        bounds = np.array([self.lower(state) for state in states])
+        middle = states[int(np.argsort(bounds, kind="stable")[(bounds.size - 1) // 2])]
+        counts = {
+            "trials": middle.trials,
+            "members": middle.members.size,
+            "non_members": middle.non_members.size,
+            "pairs": middle.rejected.size,
+            "replays": len(states),
+        }
+        require(
+            counts["pairs"] > 0,
+            "scores must hold trials with and without the member",
+            do="check the truth column",
+            members=counts["members"],
+            non_members=counts["non_members"],
+        )
+        return Bound(
+            lower=float(median_rule(bounds)),
+            delta=self.delta,
+            confidence=self.confidence,
+            method="betting",
+            validity=Validity.FINITE_SAMPLE,
+            selection="bets chosen on earlier trials",
+            counts=tuple(counts.items()),
+            notes=("anytime-valid: holds whenever and for whatever reason the trials ended",),
+        )
+
+    def curve(self, tallies: Sequence[Scores]) -> dict[str, NDArray[Any]]:
+        """Columns for the figures, named in the class's docstring."""
+        states = self._streams(tallies)
+        path = states[0].rejected
+        shown = np.unique(np.linspace(0, path.size - 1, 1_000).astype(np.int64)) if path.size else path
+        return {
+            "trials": 2 * (shown + 1),
+            "epsilon_so_far": _epsilon(path[shown]),
+            "replay": np.array(sorted({tally.replay for tally in tallies}), dtype=np.int64),
+            "replay_epsilon": np.array([self.lower(state) for state in states]),
+        }
+
+    def _streams(self, tallies: Sequence[Scores]) -> list[BettingState]:
+        """The final state of each replay, at the confidence that each needs."""
+        require(len(tallies) > 0, "a bound needs the tally of at least one replay", tallies=len(tallies))
+        ordered = sorted(tallies, key=lambda tally: (tally.replay, int(tally.canary.min())))
+        replays = [list(group) for _, group in groupby(ordered, key=lambda tally: tally.replay)]
+        if len(replays) > 1:
+            one = replace(self, confidence=per_replay_confidence(self.confidence))
+            return [one._stream(replay) for replay in replays]
+        return [self._stream(replays[0])]
+
+    def _stream(self, tallies: Sequence[Scores]) -> BettingState:
+        joined = Scores(
+            np.concatenate([tally.score for tally in tallies]),
+            np.concatenate([tally.truth for tally in tallies]),
+        )
+        return self.update(BettingState(), joined)
+
+
+def _epsilon(rejected: Ints) -> Floats:
+    """The largest rejected epsilon of the grid, 0 when none is; same shape."""
+    return EPSILONS[np.maximum(rejected - 1, 0)]

@@ -1,0 +1,198 @@
+"""Epsilon from how often an output set was hit on two neighbouring data sets.
+
+World 1 ran `trials1` times and hit the set `n1` times, world 0 `n0` of `trials0`; the set was fixed beforehand, on
+other runs. Any (epsilon, delta)-private learner has p1 <= e^eps p0 + delta, the same with the worlds exchanged, and the
+same for the complement; data sets that differ in `group` records lose group privacy's factor.
+
+- `clopper-pearson` holds for every sample size: the error is split over the limits it uses.
+- `katz-log` holds in the limit of many trials, and was never seen to err more often at delta = 0.
+Source: Lu et al. (2022), "A General Framework for Auditing Differentially Private Machine Learning".
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, cast
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import special
+
+from dpaudit.errors import require
+from dpaudit.estimators.interval import (
+    Counts,
+    Floats,
+    as_confidence,
+    as_counts,
+    as_delta,
+    require_one_of,
+    successes_of_trials,
+    together,
+    unboxed,
+)
+from dpaudit.estimators.proportions.binomial import clopper_pearson
+
+METHODS = ("clopper-pearson", "katz-log")
+
+
+def ratio_epsilon(
+    n1: ArrayLike,
+    n0: ArrayLike,
+    trials1: ArrayLike,
+    trials0: ArrayLike,
+    *,
+    delta: ArrayLike,
+    confidence: ArrayLike,
+    group: ArrayLike = 1,
+    method: str = "clopper-pearson",
+    directions: str = "best",
+) -> float | Floats:
+    """Lower-bounds epsilon, in nats per record, from hits of one output set in two worlds.
+
+    Args:
+        n1, n0: Hits, 0 <= n <= trials.
+        trials1, trials0: Runs, >= 1.
+        delta: The claim's delta, in [0, 1).
+        confidence: In (0, 1); alpha = 1 - confidence.
+        group: Records in which the data sets differ, >= 1.
+        method: "clopper-pearson" (exact limits) or "katz-log" (normal limits of the log ratio; for delta > 0 the same
+            linearisation of the epsilon that solves the equation below; 0 where an event was never seen).
+        directions: "one": p1 over p0, alpha / 2 a limit. "best": the largest over both ratios of the set and both
+            of its complement, alpha / 4 for each of the four limits. Choose beforehand.
+    Returns: The bound >= 0, of the broadcast shape, rounded down (by less than 1e-9).
+    Raises: InputError.
+    Source: Lu et al. (2022), Eq. 1, Lemma 3.4 and A.3. Epsilon solves
+        p1 = e^{k eps} p0 + delta (e^{k eps} - 1) / (e^eps - 1); dividing by k is right only at delta = 0.
+    """
+    sample = _Sample.of(n1, n0, trials1, trials0, delta, confidence, group)
+    require_one_of("method", method, METHODS)
+    require_one_of("directions", directions, ("one", "best"))
+    bound = _exact if method == "clopper-pearson" else _katz
+    return unboxed(np.asarray(bound(sample, directions)))
+
+
+def detectable_ceiling(trials: ArrayLike, *, confidence: ArrayLike) -> float | Floats:
+    """The largest bound the published Katz-log audit can report from `trials` runs a world, in nats.
+
+    All runs of world 1 hit, and `n0` of world 0; the paper's ln N - z sqrt(1 - 1/N) takes n0 = 1, which is the largest
+    only while z < ln 2 / (1 - 1/sqrt 2) = 2.366: at 99 % and N = 10^4, n0 = 2 gives 6.696 instead of 6.635.
+
+    Args:
+        trials: Runs in each world, >= 1.
+        confidence: Of the two-sided interval, in (0, 1).
+    Returns: The ceiling >= 0 (n0 = N gives 0), of the broadcast shape.
+    Source: Lu et al. (2022), Corollary 4.0.1, corrected.
+    """
+    runs, level = as_counts("trials", trials), as_confidence(confidence)
+    require(bool(np.all(runs >= 1)), "trials must be >= 1", trials=runs)
+    together(runs, level, names=("trials", "confidence"))
+    z = special.ndtri((1 + level) / 2)
+    size = runs.astype(np.float64)
+    # ln(N / n) - z sqrt(1/n - 1/N) rises up to the smaller root of n (1 - n/N) = z^2 / 4 and falls beyond.
+    stationary = (size - np.sqrt(np.maximum(size * (size - z**2), 0.0))) / 2
+    best = np.zeros(np.broadcast_shapes(runs.shape, level.shape))
+    for near in (np.floor(stationary), np.ceil(stationary)):
+        hits = np.clip(near, 1, size)
+        best = np.maximum(best, np.log(size / hits) - z * np.sqrt(np.maximum(1 / hits - 1 / size, 0.0)))
+    return unboxed(np.asarray(best))
+
+
+class _Sample(NamedTuple):
+    n1: Counts
+    n0: Counts
+    trials1: Counts
+    trials0: Counts
+    delta: Floats
+    alpha: Floats
+    group: Counts
+
+    @classmethod
+    def of(
+        cls,
+        n1: ArrayLike,
+        n0: ArrayLike,
+        trials1: ArrayLike,
+        trials0: ArrayLike,
+        delta: ArrayLike,
+        confidence: ArrayLike,
+        group: ArrayLike,
+    ) -> _Sample:
+        hits1, runs1 = successes_of_trials(n1, trials1, names=("n1", "trials1"))
+        hits0, runs0 = successes_of_trials(n0, trials0, names=("n0", "trials0"))
+        deltas, level, records = as_delta(delta), as_confidence(confidence), as_counts("group", group)
+        require(bool(np.all(records >= 1)), "group must be >= 1", group=records)
+        names = ("n1", "n0", "trials1", "trials0", "delta", "confidence", "group")
+        together(hits1, hits0, runs1, runs0, deltas, level, records, names=names)
+        return cls(hits1, hits0, runs1, runs0, deltas, 1 - level, records)
+
+    def complement(self) -> _Sample:
+        return self._replace(n1=self.trials1 - self.n1, n0=self.trials0 - self.n0)
+
+    def exchanged(self) -> _Sample:
+        return self._replace(n1=self.n0, n0=self.n1, trials1=self.trials0, trials0=self.trials1)
+
+
+def _exact(sample: _Sample, directions: str) -> Floats:
+    each = 1 - sample.alpha / (2 if directions == "one" else 4)
+    low1 = np.asarray(clopper_pearson(sample.n1, sample.trials1, confidence=each, side="lower").lower)
+    high0 = np.asarray(clopper_pearson(sample.n0, sample.trials0, confidence=each, side="upper").upper)
+    bound = _epsilon_between(low1, high0, sample.delta, sample.group)
+    if directions == "one":
+        return bound
+    high1 = np.asarray(clopper_pearson(sample.n1, sample.trials1, confidence=each, side="upper").upper)
+    low0 = np.asarray(clopper_pearson(sample.n0, sample.trials0, confidence=each, side="lower").lower)
+    # Four limits in all: a set's upper limit is its complement's lower one.
+    for likely, unlikely in ((low0, high1), (1 - high0, 1 - low1), (1 - high1, 1 - low0)):
+        bound = np.maximum(bound, _epsilon_between(likely, unlikely, sample.delta, sample.group))
+    return bound
+
+
+def _katz(sample: _Sample, directions: str) -> Floats:
+    z = special.ndtri(1 - sample.alpha / (2 if directions == "one" else 4))
+    if directions == "one":
+        return _katz_one(sample, z)
+    set_and_complement = (sample, sample.complement())
+    candidates = [_katz_one(each, z) for one in set_and_complement for each in (one, one.exchanged())]
+    return cast(Floats, np.maximum.reduce(np.broadcast_arrays(*candidates)))
+
+
+_ROUNDING = 1e-14  # more than the arithmetic of one limit can be off, relative to the numbers in it
+
+
+def _katz_one(sample: _Sample, z: Floats) -> Floats:
+    """Estimate minus z standard errors; d eps = (dp1 - E^k dp0) / (k E^k p0 + delta E S'(E)) with E = e^eps."""
+    p1, p0 = sample.n1 / sample.trials1, sample.n0 / sample.trials0
+    defined = (sample.n1 > 0) & (sample.n0 > 0)
+    safe1, safe0 = np.where(defined, p1, 0.5), np.where(defined, p0, 0.5)
+    estimate = _epsilon_between(safe1, safe0, sample.delta, sample.group)
+    growth = np.exp(sample.group * estimate)
+    steepness = sample.group * growth * safe0 + sample.delta * _leak(estimate, sample.group)[1]
+    variance = safe1 * (1 - safe1) / sample.trials1 + growth**2 * safe0 * (1 - safe0) / sample.trials0
+    lower = estimate - z * np.sqrt(variance) / steepness - _ROUNDING * (1 + estimate)
+    return cast(Floats, np.where(defined & (estimate > 0), np.maximum(lower, 0.0), 0.0))
+
+
+def _epsilon_between(p1: Floats, p0: Floats, delta: Floats, group: Counts) -> Floats:
+    """The epsilon with p1 = e^{k eps} p0 + delta (e^{k eps} - 1) / (e^eps - 1), rounded down; 0 where negative."""
+    p1, p0, delta, records = np.broadcast_arrays(p1, p0, delta, group)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        single = np.where(p1 - delta > p0, np.log((p1 - delta) / p0), 0.0)
+        pure = single / records
+    if not np.any((records > 1) & (delta > 0)):
+        return cast(Floats, pure)
+    # The root without delta is too large: delta adds to the right side.
+    with np.errstate(divide="ignore", invalid="ignore"):
+        low, high = np.zeros(p1.shape), np.where(p1 > p0, np.log(p1 / p0) / records, 0.0)
+    for _ in range(80):
+        middle = (low + high) / 2
+        reached = np.exp(records * middle) * p0 + delta * _leak(middle, records)[0] <= p1
+        low, high = np.where(reached, middle, low), np.where(reached, high, middle)
+    return cast(Floats, np.where((records > 1) & (delta > 0), low, pure))
+
+
+def _leak(epsilon: Floats, group: Counts) -> tuple[Floats, Floats]:
+    """S = (e^{k eps} - 1) / (e^eps - 1) = 1 + e^eps + ... + e^{(k-1) eps}, and its derivative by epsilon."""
+    total = slope = np.zeros(np.broadcast_shapes(epsilon.shape, group.shape))
+    for power in range(int(group.max())):
+        term = np.where(power < group, np.exp(power * epsilon), 0.0)
+        total, slope = total + term, slope + power * term
+    return total, slope

@@ -1,0 +1,542 @@
+"""Independent trials in two worlds: scores with and without the member in, a bound on epsilon out.
+
+A threshold turns the scores into an attack: "member" at or above it. Its false-alarm and miss rates are bounded by
+counts, and (epsilon, delta)-DP bounds them in return: epsilon >= log((1 - delta - miss) / alarm), and the same with the
+rates exchanged. What differs is the interval for the two rates, and how the threshold was chosen:
+
+* `Fixed`: a threshold stated beforehand.
+* `Split`: chosen on one part of the trials, applied to the rest.
+* `Grid`: thresholds at ranks stated beforehand, of one world's scores. The k-th largest score of the non-members leaves
+  a false-alarm rate that follows Beta(k, n - k + 1) whatever the distribution: its upper limit is Clopper and Pearson's
+  for k - 1 alarms. Given that threshold the members' counts are binomial. Likewise with the worlds exchanged.
+* `Bonferroni`: the same for all ranks of the non-members, which is every useful threshold.
+* `SimultaneousBand`: all thresholds at once inside bands for both worlds (`band` alone; see `bands`).
+* `AsPublished`: every threshold, uncorrected.
+
+Assumed: the scores of the trials are independent, within each world of one law.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, cast
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+from dpaudit.errors import require
+from dpaudit.estimators.bound import Bound, Validity
+from dpaudit.estimators.counts import CONFUSION, RATIO, Table, bound_rows, whole
+from dpaudit.estimators.proportions.binomial import katz_log
+from dpaudit.estimators.replays import median_rule, per_replay_confidence
+from dpaudit.estimators.scores import Scores
+from dpaudit.estimators.selection import (
+    AsPublished,
+    Bonferroni,
+    Fixed,
+    Grid,
+    Selection,
+    SimultaneousBand,
+    Split,
+    selection,
+)
+from dpaudit.estimators.two_world.bands import WEIGHTS, upper_rates_at
+from dpaudit.estimators.two_world.confusion import best_epsilon, epsilon_interval
+from dpaudit.estimators.two_world.ratio import detectable_ceiling, ratio_epsilon
+from dpaudit.estimators.two_world.ratio_counts import Directions, in_words, require_group
+from dpaudit.registry import register
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class TwoSampleTally:
+    """The counts of one replay at the thresholds looked at.
+
+    Attributes:
+        replay: Which repetition of the game.
+        members: Trials with the member in that were counted, >= 1.
+        non_members: Trials without it that were counted, >= 1.
+        threshold: Member at or above it, shape (looks,).
+        true_positives: Members called members, shape (looks,).
+        false_positives: Non-members called members, shape (looks,).
+        looks: Among how many looks the error is shared.
+    """
+
+    replay: int
+    members: int
+    non_members: int
+    threshold: Floats
+    true_positives: Ints
+    false_positives: Ints
+    looks: int
+
+
+@dataclass(frozen=True, eq=False)
+class Roc:
+    """The corners of the empirical ROC curve: no other threshold has fewer errors of both kinds.
+
+    Attributes:
+        threshold: Member at or above it, decreasing, shape (corners,).
+        true_positives: Shape (corners,), increasing.
+        false_positives: Shape (corners,), increasing.
+    """
+
+    threshold: Floats
+    true_positives: Ints
+    false_positives: Ints
+
+
+def roc_corners(score: Floats, member: NDArray[np.bool_]) -> Roc:
+    """The corners of the ROC curve of scores, shape (n,), and their worlds, shape (n,); equal scores go together."""
+    order = np.argsort(-score, kind="stable")
+    ranked, world = score[order], member[order]
+    hits = np.cumsum(world, dtype=np.int64)
+    alarms = np.arange(1, score.size + 1) - hits
+    ends = np.append(np.flatnonzero(ranked[1:] != ranked[:-1]), score.size - 1)
+    hits, alarms, ranked = hits[ends], alarms[ends], ranked[ends]
+    gains = np.diff(hits, prepend=0) > 0
+    costs_next = np.append(np.diff(alarms) > 0, True)
+    corner = gains & costs_next
+    return Roc(ranked[corner], hits[corner], alarms[corner])
+
+
+@dataclass(frozen=True)
+class TwoSampleEstimator(ABC):
+    """What the two-sample estimators share: choosing the threshold, combining replays.
+
+    `curve` returns the columns `threshold`, `true_positive_rate`, `false_positive_rate`, `epsilon` (the first replay's
+    looks, each with its bound at the error it has), and `replay`, `replay_epsilon` (shape (replays,)).
+
+    Attributes:
+        delta: The delta the bound is stated at, in [0, 1).
+        confidence: Stated confidence of the final bound, in (0, 1).
+        selection: How the threshold is chosen, or what a spec writes for it.
+    """
+
+    independent_trials: ClassVar[bool] = True
+
+    delta: float = 0.0
+    confidence: float = 0.95
+    selection: Selection = field(default_factory=Grid)
+
+    def __post_init__(self) -> None:
+        require(0 <= self.delta < 1, "delta must be in [0, 1)", delta=self.delta)
+        require(0 < self.confidence < 1, "confidence must be in (0, 1)", confidence=self.confidence)
+        object.__setattr__(self, "selection", selection(self.selection))
+        require(
+            not isinstance(self.selection, SimultaneousBand) or isinstance(self, Band),
+            "a simultaneous band has its own limits for the rates",
+            do="use the estimator band, or another selection",
+        )
+        require(
+            not isinstance(self.selection, Grid) or self.selection.points[0] < 1,
+            "a grid of false-alarm and miss rates needs a rate below 1",
+            points=getattr(self.selection, "points", ()),
+        )
+
+    @abstractmethod
+    def epsilon(self, tally: TwoSampleTally, error: float) -> Floats:
+        """The bound at each look when each may err with probability `error`, shape (looks,)."""
+
+    @abstractmethod
+    def validity(self) -> Validity:
+        """In what sense the bound at one look holds."""
+
+    def _method(self) -> str:
+        return str(getattr(self, "registered_name", type(self).__name__))
+
+    def tally(self, scores: Scores) -> TwoSampleTally:
+        """Counts of one replay at the thresholds looked at; one sort of the scores.
+
+        Raises: InputError when one of the worlds has no trial.
+        """
+        rows = scores.shuffled()
+        _require_both_worlds(rows.truth)
+        match self.selection:
+            case Fixed(value):
+                return _at_threshold(rows, value)
+            case Split() as split:
+                return _at_threshold(*_chosen(rows, split, self.delta, self.confidence))
+            case Grid(points):
+                return _at_ranks(rows, points)
+            case Bonferroni():
+                return _everywhere(rows, looks=int(np.count_nonzero(~rows.truth)))
+            case _:
+                return _everywhere(rows, looks=1)
+
+    def bound(self, tallies: Sequence[TwoSampleTally]) -> Bound:
+        """The best look of each replay, combined by the median; `counts` are those of the replay in the middle."""
+        best, look = self._replay_bounds(tallies)
+        middle = int(np.argsort(best, kind="stable")[(best.size - 1) // 2])
+        tally = _ordered(tallies)[middle]
+        published = isinstance(self.selection, AsPublished)
+        tp, fp = int(tally.true_positives[look[middle]]), int(tally.false_positives[look[middle]])
+        counts = {"tp": tp, "fp": fp, "tn": tally.non_members - fp, "fn": tally.members - tp, "replays": len(tallies)}
+        return Bound(
+            lower=float(best.mean() if published else median_rule(best)),
+            delta=self.delta,
+            confidence=self.confidence,
+            method=self._method(),
+            validity=Validity.AS_PUBLISHED if published else self.validity(),
+            selection=str(self.selection),
+            counts=tuple(counts.items()),
+            notes=(f"threshold {tally.threshold[look[middle]]:.6g}",) if tally.threshold.size else (),
+        )
+
+    def curve(self, tallies: Sequence[TwoSampleTally]) -> dict[str, NDArray[Any]]:
+        """Columns for the figures, named in the class's docstring."""
+        ordered = _ordered(tallies)
+        first = ordered[0]
+        best, _ = self._replay_bounds(tallies)
+        return {
+            "threshold": first.threshold,
+            "true_positive_rate": first.true_positives / first.members,
+            "false_positive_rate": first.false_positives / first.non_members,
+            "epsilon": self.epsilon(first, self._error(first, len(ordered))),
+            "replay": np.array([tally.replay for tally in ordered], dtype=np.int64),
+            "replay_epsilon": best,
+        }
+
+    def _replay_bounds(self, tallies: Sequence[TwoSampleTally]) -> tuple[Floats, Ints]:
+        """Each replay's best bound and its look, both shape (replays,)."""
+        require(len(tallies) > 0, "a bound needs the tally of at least one replay", tallies=len(tallies))
+        best, look = [], []
+        for tally in _ordered(tallies):
+            index, value = self.best(tally, self._error(tally, len(tallies)))
+            best.append(value)
+            look.append(index)
+        return np.array(best), np.array(look, dtype=np.int64)
+
+    def best(self, tally: TwoSampleTally, error: float) -> tuple[int, float]:
+        """The look with the largest bound, and that bound; 0 where no threshold is worth a look."""
+        bounds = self.epsilon(tally, error)
+        index = int(bounds.argmax())
+        return index, float(bounds[index])
+
+    def _error(self, tally: TwoSampleTally, replays: int) -> float:
+        """What one look of one replay may err: all looks share, and a median of bounds needs half."""
+        error = 1 - self.confidence
+        if isinstance(self.selection, AsPublished):
+            return error
+        return (error if replays == 1 else 1 - per_replay_confidence(self.confidence)) / tally.looks
+
+
+DELTAS = np.geomspace(1e-7, 0.5, 60)
+"""Where the trade-off between epsilon and delta is drawn."""
+
+
+@register("estimator", "band", source="Berk and Jones (1979); Moscovich and Nadler (2017)")
+@dataclass(frozen=True)
+class Band(TwoSampleEstimator):
+    """Two-sample scores, best of all thresholds inside exact simultaneous bands for both worlds: the default."""
+
+    selection: Selection = field(default_factory=SimultaneousBand)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(
+            isinstance(self.selection, SimultaneousBand),
+            "the estimator band looks at all thresholds at once",
+            do="use clopper-pearson for another selection",
+            selection=self.selection,
+        )
+        weight = cast(SimultaneousBand, self.selection).weight
+        require(weight in WEIGHTS, f"weight must be one of {', '.join(WEIGHTS)}", weight=weight)
+
+    def validity(self) -> Validity:
+        return Validity.FINITE_SAMPLE
+
+    def curve(self, tallies: Sequence[TwoSampleTally]) -> dict[str, NDArray[Any]]:
+        """As of every two-sample estimator, and `delta`, `epsilon_at_delta`: the bands hold for every delta at once.
+
+        The bound of several replays is their median, at each delta.
+        """
+        ordered = _ordered(tallies)
+        rates = [self._rates(tally, self._error(tally, len(ordered))) for tally in ordered]
+        bounds = [[epsilon_of_rates(*rate, delta).max(initial=0.0) for delta in DELTAS] for rate in rates]
+        trade_off = {"delta": DELTAS, "epsilon_at_delta": np.asarray(median_rule(np.array(bounds), axis=0))}
+        return {**super().curve(tallies), **trade_off}
+
+    def epsilon(self, tally: TwoSampleTally, error: float) -> Floats:
+        return epsilon_of_rates(*self._rates(tally, error), self.delta)
+
+    def _rates(self, tally: TwoSampleTally, error: float) -> tuple[Floats, Floats]:
+        """Upper limits of the false-alarm and the miss rate at every threshold, all of them right together."""
+        # The worlds' trials are independent, so that neither band fails with probability (1 - share) ** 2.
+        share = -math.expm1(0.5 * math.log1p(-error))
+        weight = cast(SimultaneousBand, self.selection).weight
+        misses = tally.members - tally.true_positives
+        alarm = upper_rates_at(tally.false_positives, tally.non_members, error=share, weight=weight)
+        miss = upper_rates_at(misses, tally.members, error=share, weight=weight)
+        return alarm, miss
+
+
+@dataclass(frozen=True)
+class _Confusion(TwoSampleEstimator):
+    """The estimators that read one confusion table a threshold, or tables of confusion counts."""
+
+    columns: ClassVar[tuple[str, ...]] = CONFUSION
+    optional_columns: ClassVar[tuple[str, ...]] = ()
+
+    def read(self, table: Table) -> Sequence[Bound]:
+        """A two-sided interval for each row of counts, whose threshold was fixed beforehand."""
+        counts = whole(table, CONFUSION)
+        interval = epsilon_interval(
+            *counts.values(), delta=self.delta, confidence=self.confidence, method=self._method()
+        )
+        return bound_rows(
+            interval.lower,
+            interval.upper,
+            counts,
+            delta=self.delta,
+            confidence=self.confidence,
+            method=self._method(),
+            validity=self.validity(),
+        )
+
+    def epsilon(self, tally: TwoSampleTally, error: float) -> Floats:
+        tp, fp = tally.true_positives, tally.false_positives
+        interval = epsilon_interval(
+            tp,
+            fp,
+            tally.non_members - fp,
+            tally.members - tp,
+            delta=self.delta,
+            confidence=1 - error,
+            method=self._method(),
+            side="lower",
+        )
+        return np.asarray(interval.lower, dtype=np.float64)
+
+    def best(self, tally: TwoSampleTally, error: float) -> tuple[int, float]:
+        tp, fp = tally.true_positives, tally.false_positives
+        return best_epsilon(
+            tp,
+            fp,
+            tally.non_members - fp,
+            tally.members - tp,
+            delta=self.delta,
+            confidence=1 - error,
+            method=self._method(),
+        )
+
+
+@register("estimator", "clopper-pearson", source="Jagielski et al. (2020); Nasr et al. (2021)")
+@dataclass(frozen=True)
+class ClopperPearson(_Confusion):
+    """Two-sample scores, exact one-sided limits for both error rates, error split over the two."""
+
+    def validity(self) -> Validity:
+        return Validity.FINITE_SAMPLE
+
+
+@register("estimator", "jeffreys", source="Brown, Cai and DasGupta (2001)")
+@dataclass(frozen=True)
+class Jeffreys(_Confusion):
+    """Two-sample scores, Jeffreys limits for both error rates: closer on average, without a guarantee."""
+
+    def validity(self) -> Validity:
+        return Validity.ASYMPTOTIC
+
+
+@register("estimator", "bayesian", source="Zanella-Beguelin et al. (2023)")
+@dataclass(frozen=True)
+class Bayesian(_Confusion):
+    """Two-sample scores, posterior quantile of epsilon under Jeffreys priors: credible, not a confidence bound."""
+
+    def validity(self) -> Validity:
+        return Validity.CREDIBLE
+
+
+@register("estimator", "katz-log", source="Katz et al. (1978)")
+@dataclass(frozen=True)
+class KatzLog(TwoSampleEstimator):
+    """Two-sample scores or hits n1, n0: normal limits for the logarithm of the rates' ratio.
+
+    Attributes:
+        group: Records in which the data sets of the two worlds differ, >= 1; epsilon is for one record.
+        directions: For counts: "best" of both ratios of the set and of its complement, or "one": world 1 over world 0.
+            Scores are read one way only, members above: a failed trial is scored as the attack's worst guess, which the
+            other way would count as its best.
+    """
+
+    columns: ClassVar[tuple[str, ...]] = RATIO
+    optional_columns: ClassVar[tuple[str, ...]] = ()
+
+    group: int = 1
+    directions: Directions = "best"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_group(self.group, self.directions)
+
+    def _method(self) -> str:
+        return super()._method() + in_words(self.group, self.directions)
+
+    def validity(self) -> Validity:
+        return Validity.ASYMPTOTIC
+
+    def epsilon(self, tally: TwoSampleTally, error: float) -> Floats:
+        hits, alarms = tally.true_positives, tally.false_positives
+        members, others = np.asarray(tally.members), np.asarray(tally.non_members)
+        above = self._epsilon(hits, alarms, members, others, error / 2, "one")
+        below = self._epsilon(others - alarms, members - hits, others, members, error / 2, "one")
+        return np.maximum(above, below)
+
+    def read(self, table: Table) -> Sequence[Bound]:
+        """One bound a row, with the interval of ln(p1 / p0) beside it and what so many runs can show at most."""
+        counts = whole(table, RATIO)
+        n1, n0, trials1, trials0 = counts.values()
+        bounds = self._epsilon(n1, n0, trials1, trials0, 1 - self.confidence, self.directions)
+        ratio = katz_log(n1, trials1, n0, trials0, confidence=self.confidence)
+        lower, upper = np.asarray(ratio.lower), np.asarray(ratio.upper)
+        notes = [
+            (f"ln(p1/p0) in [{lower[row]:.6f}, {upper[row]:.6f}]", *self._ceiling(int(trials1[row]), int(trials0[row])))
+            for row in range(n1.size)
+        ]
+        return bound_rows(
+            bounds,
+            None,
+            counts,
+            delta=self.delta,
+            confidence=self.confidence,
+            method=self._method(),
+            validity=self.validity(),
+            notes=notes,
+        )
+
+    def _epsilon(
+        self, n1: Ints, n0: Ints, trials1: Ints, trials0: Ints, error: float, directions: Directions
+    ) -> Floats:
+        bounds = ratio_epsilon(
+            n1,
+            n0,
+            trials1,
+            trials0,
+            delta=self.delta,
+            confidence=1 - error,
+            group=self.group,
+            method="katz-log",
+            directions=directions,
+        )
+        return np.asarray(bounds, dtype=np.float64)
+
+    def _ceiling(self, trials1: int, trials0: int) -> tuple[str, ...]:
+        if self.delta or trials1 != trials0:
+            return ()
+        error = (1 - self.confidence) / (1 if self.directions == "one" else 2)
+        most = detectable_ceiling(trials1, confidence=1 - error)
+        return (f"{trials1} runs a world can show at most {float(most) / self.group:.6f}",)
+
+
+def epsilon_of_rates(alarm: Floats, miss: Floats, delta: float) -> Floats:
+    """The least epsilon that allows both rates to be as small as their upper limits, >= 0.
+
+    Args:
+        alarm: Upper limits of the false-alarm rate, in (0, 1], shape (n,).
+        miss: Upper limits of the miss rate, in (0, 1], shape (n,).
+        delta: In [0, 1).
+    """
+    alarm, miss = alarm * _ROUND_UP, miss * _ROUND_UP
+    # Where the rates could lie on or beyond the line of guessing, the larger logarithm is not positive: 0.
+    best = np.maximum((1 - delta - miss) / alarm, (1 - delta - alarm) / miss)
+    return np.log(np.maximum(best, 1.0))
+
+
+_ROUND_UP = 1 + 1e-11  # far above the relative error of the Beta quantiles
+
+
+def _at_threshold(rows: Scores, threshold: float) -> TwoSampleTally:
+    called = rows.score >= threshold
+    hits, alarms = np.count_nonzero(called & rows.truth), np.count_nonzero(called & ~rows.truth)
+    return _tally(rows, np.array([threshold]), np.array([hits]), np.array([alarms]), looks=1)
+
+
+def _chosen(rows: Scores, split: Split, delta: float, confidence: float) -> tuple[Scores, float]:
+    """The reporting part of the trials, and the threshold that is best on the other part."""
+    n = rows.score.size
+    chooses = np.zeros(n, dtype=np.bool_)
+    chooses[np.random.default_rng(split.seed).permutation(n)[: round(split.fraction * n)]] = True
+    reporting = Scores(rows.score[~chooses], rows.truth[~chooses], rows.replay, rows.canary[~chooses])
+    _require_both_worlds(rows.truth[chooses])
+    _require_both_worlds(reporting.truth)
+    roc = roc_corners(rows.score[chooses], rows.truth[chooses])
+    members = int(np.count_nonzero(rows.truth[chooses]))
+    non_members = int(np.count_nonzero(chooses)) - members
+    # Any way to choose is valid; two thousand corners are as good as all.
+    some = np.unique(np.linspace(0, roc.threshold.size - 1, _TRIED).astype(np.int64))
+    alarms, misses = roc.false_positives[some], members - roc.true_positives[some]
+    share = (1 - confidence) / 2
+    best = epsilon_of_rates(_limit(alarms, non_members, share), _limit(misses, members, share), delta)
+    return reporting, float(roc.threshold[some[best.argmax()]])
+
+
+_TRIED = 2_000
+
+
+def _limit(counts: Ints, trials: int, error: float) -> Floats:
+    """Clopper and Pearson's upper limit."""
+    inside = np.minimum(counts, trials - 1)
+    limits = special.betainccinv(inside + 1.0, (trials - inside).astype(np.float64), error)
+    return np.where(counts < trials, limits, 1.0)
+
+
+def _at_ranks(rows: Scores, rates: Sequence[float]) -> TwoSampleTally:
+    """The thresholds at given ranks of each world; ties go by the rows' shuffled order, as if scores were distinct.
+
+    The count of the world that sets the threshold is given by the rank, before anything is seen.
+    """
+    order = np.argsort(-rows.score, kind="stable")
+    ranked, world = rows.score[order], rows.truth[order]
+    members, others = np.flatnonzero(world), np.flatnonzero(~world)
+    by_alarms = _ranks(rates, others.size)
+    by_misses = _ranks(rates, members.size)
+    first = others[by_alarms - 1]
+    second = members[members.size - by_misses]
+    hits = np.concatenate([first - (by_alarms - 1), members.size - (by_misses - 1)])
+    alarms = np.concatenate([by_alarms - 1, second - (members.size - by_misses)])
+    return _tally(rows, ranked[np.concatenate([first, second])], hits, alarms, looks=max(1, hits.size))
+
+
+def _ranks(rates: Sequence[float], trials: int) -> Ints:
+    ranks = np.rint(np.array([rate for rate in rates if rate < 1]) * trials).astype(np.int64)
+    return np.unique(np.clip(ranks, 1, trials))
+
+
+def _everywhere(rows: Scores, *, looks: int) -> TwoSampleTally:
+    roc = roc_corners(rows.score, rows.truth)
+    return _tally(rows, roc.threshold, roc.true_positives, roc.false_positives, looks=looks)
+
+
+def _tally(rows: Scores, threshold: Floats, hits: Ints, alarms: Ints, *, looks: int) -> TwoSampleTally:
+    members = int(np.count_nonzero(rows.truth))
+    return TwoSampleTally(
+        rows.replay,
+        members,
+        rows.truth.size - members,
+        threshold,
+        hits.astype(np.int64),
+        alarms.astype(np.int64),
+        looks,
+    )
+
+
+def _require_both_worlds(truth: NDArray[np.bool_]) -> None:
+    members = int(np.count_nonzero(truth))
+    require(
+        0 < members < truth.size,
+        "scores must hold trials with and without the member",
+        do="check the truth column",
+        members=members,
+        non_members=truth.size - members,
+    )
+
+
+def _ordered(tallies: Sequence[TwoSampleTally]) -> list[TwoSampleTally]:
+    return sorted(tallies, key=lambda tally: tally.replay)
