@@ -36,6 +36,7 @@ PACKAGES = {
     "canary": "dpaudit.engine.canaries",
     "proxy": "dpaudit.engine.proxies",
     "estimator": "dpaudit.estimators",
+    "curve": "dpaudit.claims",
     "data": "dpaudit.engine.data",
     "reproduction": "dpaudit.engine.reproduce",
 }

@@ -19,12 +19,11 @@ from dpaudit.actors.events import Event, EventKind, EventLog, EventStream, Liste
 from dpaudit.actors.schedule import Outcome, run_units
 from dpaudit.actors.store import UnitStore
 from dpaudit.actors.unit import Resources, as_of, code_version
-from dpaudit.engine.data.in_memory import keep
+from dpaudit.claims import claim_under
 from dpaudit.engine.findings.score_table import metrics_of
 from dpaudit.engine.findings.shift import shift_control
 from dpaudit.engine.findings.stopping import Watch, spare_of, watches
 from dpaudit.engine.findings.tally_table import tallies_of
-from dpaudit.engine.findings.verdict import comparable
 from dpaudit.engine.plan import Plan, PlannedAudit, make_plan
 from dpaudit.engine.report.page import write_page
 from dpaudit.engine.report.report import AuditResult, Failure, Report, versions
@@ -162,8 +161,6 @@ def _spec(spec: AuditSpec | Audit | str | Path | Mapping[str, Any]) -> AuditSpec
 
 def _prepare(folder: Path, plan: Plan) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    for entry in plan.spec.audits:
-        keep(entry.data, folder)
     _write(folder / "spec.yaml", plan.spec.to_yaml())
     table = plan.table().replace_schema_metadata({"code_version": code_version()})
     pq.write_table(table, folder / ".plan.parquet")
@@ -254,7 +251,7 @@ def _estimate(entry: PlannedAudit, plan: Plan, outcome: Outcome, store: UnitStor
             if part is not None
         ),
         claimed=audit_of.promised(),
-        compared=comparable(audit_of.promised(), audit_of.game.relation),
+        compared=claim_under(audit_of.promised(), audit_of.game.relation),
         bound=_bound(entry, tallies, lost, stopped=watch is not None),
         metrics={name: float(np.mean([one[name] for one in metrics])) for name in (metrics[0] if metrics else {})},
         rows=dict(entry.rows),

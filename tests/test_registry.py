@@ -30,6 +30,8 @@ def test_a_part_and_its_description_are_one(entry) -> None:  # type: ignore[no-u
     if entry.kind == "reproduction":
         pytest.skip("reproductions are not parts of a spec")
     needed = {"epsilon": 1.0, "path": "somewhere", "label": "y", "prior": [0.7, 0.3], "sigma": 2.0}
+    needed |= {"bound": 1.0, "missed": 1e-5, "mu": 1.0, "orders": [2.0, 3.0], "values": [0.1, 0.2]}
+    needed |= {"curve": {"name": "gaussian", "mu": 1.0}}
     needed |= {"first": "iris", "second": "iris", "columns": ["race"]}
     fields = {
         field.name: needed[field.name]

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from dpaudit.actors.schedule import Spare
 from dpaudit.actors.store import UnitStore
+from dpaudit.claims import claim_under
 from dpaudit.engine.findings.tally_table import tallies_of
-from dpaudit.engine.findings.verdict import comparable
 from dpaudit.engine.plan import Plan, PlannedAudit
 from dpaudit.estimators.two_world.betting import Betting, BettingState
 
@@ -54,7 +54,7 @@ class Watch:
         self._rule = entry.audit.stop
         self._estimator: Betting = entry.audit.estimator
         self._state = BettingState()
-        self._claimed = comparable(entry.audit.promised(), entry.audit.game.relation).claim.epsilon
+        self._claimed = claim_under(entry.audit.promised(), entry.audit.game.relation).claim.epsilon
 
     def advance(self, finished: Set[str], failed: Set[str]) -> None:
         """Reads on, up to the first tally that is missing or as far as is needed."""

@@ -1,13 +1,11 @@
-"""Compares a bound with the claim it is about, under the same neighbouring relation."""
+"""Compares a bound with the claim it is about; `dpaudit.claims.claim_under` brings both under one relation."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from enum import StrEnum
 
-from dpaudit.claims import Claim, Relation
-from dpaudit.errors import SpecError
+from dpaudit.claims import Claim
 from dpaudit.estimators.bound import Bound, Validity
 
 
@@ -24,49 +22,6 @@ class Verdict(StrEnum):
     """Nothing was claimed; the bound stands alone."""
     FAILED = "FAILED"
     """There is no bound: too much of the audit failed."""
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """A claim as the game's relation sees it.
-
-    Attributes:
-        claim: The claim, converted.
-        note: How it was converted; "" when it was not.
-    """
-
-    claim: Claim
-    note: str = ""
-
-
-def comparable(claim: Claim, relation: Relation) -> Comparison:
-    """The claim under the game's neighbouring relation.
-
-    Replacing a record (or its label) is removing one and adding another: an add/remove claim of (eps, delta) implies
-    (2 eps, (1 + e^eps) delta) under replace and label (two-step hybrid). Replacing a label is a way of replacing a
-    record, so a replace claim covers labels as it stands.
-
-    Raises: SpecError where the claim says nothing about the game's neighbours.
-    """
-    if claim.relation == relation or math.isinf(claim.epsilon):
-        return Comparison(claim)
-    if claim.relation == Relation.REPLACE and relation == Relation.LABEL:
-        return Comparison(
-            Claim(claim.epsilon, claim.delta, relation), "a replace claim covers replaced labels as it stands"
-        )
-    if claim.relation == Relation.ADD_REMOVE:
-        delta = min((1 + math.exp(min(claim.epsilon, 700.0))) * claim.delta, 1 - 1e-12)
-        converted = Claim(2 * claim.epsilon, delta, relation)
-        return Comparison(
-            converted,
-            f"the claim (epsilon {claim.epsilon:g}, delta {claim.delta:g}) is about adding or removing a record, "
-            f"the game replaces one, which costs two steps: compared with epsilon {converted.epsilon:g}, "
-            f"delta {converted.delta:.3g}",
-        )
-    raise SpecError(
-        f"a claim about {claim.relation} neighbours says nothing about a game with {relation} neighbours; "
-        f"choose a game of the claim's relation, or state another `claim`"
-    )
 
 
 def verdict(bound: Bound | None, claim: Claim) -> Verdict:

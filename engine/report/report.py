@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.claims import Claim
+from dpaudit.claims import Claim, ConvertedClaim
 from dpaudit.engine.findings.shift import ShiftControl
 from dpaudit.engine.findings.stopping import Stopped
-from dpaudit.engine.findings.verdict import Comparison, Verdict, caution, verdict
+from dpaudit.engine.findings.verdict import Verdict, caution, verdict
 from dpaudit.estimators.bound import Bound, rounded_down
 
 NOT_SHOWN = (
@@ -72,7 +72,7 @@ class AuditResult:
     mechanism: str
     game: str
     claimed: Claim
-    compared: Comparison
+    compared: ConvertedClaim
     bound: Bound | None
     metrics: Mapping[str, float]
     rows: Mapping[str, int]
@@ -147,8 +147,8 @@ class AuditResult:
                 "observational": self.observational,
                 "assumes": self.assumes,
                 "rows": dict(self.rows),
-                "claim": dataclasses.asdict(self.claimed),
-                "compared_with": dataclasses.asdict(self.compared.claim),
+                "claim": self.claimed.to_dict(),
+                "compared_with": self.compared.claim.to_dict(),
                 "conversion": self.compared.note,
                 "bound": None
                 if self.bound is None

@@ -11,9 +11,7 @@ from typing import Any, Literal
 
 import yaml
 
-from dpaudit.claims import Claim
-from dpaudit.engine.data.in_memory import data_source, found_again
-from dpaudit.engine.findings.verdict import comparable
+from dpaudit.claims import Claim, claim_under
 from dpaudit.engine.spec.build import build, build_dataclass, describe
 from dpaudit.engine.spec.partition import Partition
 from dpaudit.engine.spec.stop_rule import StopRule
@@ -27,8 +25,7 @@ class Audit:
 
     Attributes:
         mechanism: What is audited: a registered name, `{name: ..., fields}`, or one's own object.
-        data: The data set: a registered name, `{name: ..., fields}`, `Examples`, arrays (X, y), a scikit-learn Bunch,
-            or `dpaudit.table(frame, label=...)`.
+        data: The data set.
         game: The experiment; "label-inference" by default.
         proxy: Where the adversary's reference comes from; a logistic regression by default, None in games without one.
         attack: The adversary; the game's usual one by default.
@@ -122,7 +119,6 @@ class AuditSpec:
         game = build("game", audit.game, at=f"{at}.game")
         given = {part.name: getattr(audit, part.name) for part in fields(Audit) if "kind" in part.metadata}
         given["game"] = game
-        given["data"] = data_source(audit.data)
         given["attack"] = audit.attack or getattr(game, "usual_attack", "label-inference")
         given["proxy"] = audit.proxy if getattr(game, "uses_proxy", True) else None
         estimator = audit.estimator or getattr(game, "usual_estimator", "one-run")
@@ -136,7 +132,7 @@ class AuditSpec:
             raise SpecError(f"{at}.mechanism must state its claim: give it a method `claim() -> Claim`")
         if not isinstance(built.promised(), Claim):
             raise SpecError(f"{at}.mechanism.claim() must give a dpaudit.Claim, got {built.promised()!r}")
-        claim = comparable(built.promised(), built.game.relation).claim
+        claim = claim_under(built.promised(), built.game.relation, audit=at).claim
         defaults = {"delta": claim.delta, "confidence": self.confidence}
         estimator = build("estimator", estimator, at=f"{at}.estimator", defaults=defaults)
         if not hasattr(estimator, "tally"):
@@ -190,10 +186,7 @@ def load_spec(source: str | Path | Mapping[str, Any]) -> AuditSpec:
         raise SpecError(f"{path} must be YAML: {' '.join(str(err).split())}") from err
     if not isinstance(content, Mapping):
         raise SpecError(f"{path} must hold a mapping with `mechanism` or `audits`, got {type(content).__name__}")
-    spec = _from_mapping({"name": path.stem, **content})
-    # The spec of a run folder lies beside the rows that were given in memory.
-    found = tuple(replace(audit, data=found_again(audit.data, path.parent)) for audit in spec.audits)
-    return replace(spec, audits=found)
+    return _from_mapping({"name": path.stem, **content})
 
 
 def _from_mapping(content: Mapping[str, Any]) -> AuditSpec:

@@ -17,6 +17,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from dpaudit.claims import Claim
 from dpaudit.errors import InputError, SpecError, UnknownNameError
 from dpaudit.estimators.selection import NAMES
 from dpaudit.registry import PACKAGES, catalogue, load
@@ -82,6 +83,8 @@ def build_dataclass(
 
 def describe(value: object) -> Any:
     """The spec of a value: what `build` would make it from, defaults left out."""
+    if isinstance(value, Claim):
+        return _describe_claim(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {
             field.name: describe(getattr(value, field.name))
@@ -99,6 +102,18 @@ def describe(value: object) -> Any:
     if hasattr(value, "__dict__"):  # an object of the user's own
         return {"name": _name(value), **describe(vars(value))}
     return value
+
+
+def _describe_claim(claim: Claim) -> dict[str, Any]:
+    """A claim of one point without its curve, which follows from it; relation left out where it is the default."""
+    words: dict[str, Any] = {"epsilon": claim.epsilon}
+    if claim.delta:
+        words["delta"] = claim.delta
+    if claim.relation != Claim.relation:
+        words["relation"] = claim.relation.value
+    if not claim.is_point:
+        words["curve"] = describe(claim.curve)
+    return words
 
 
 def _name(value: object) -> str:

@@ -6,11 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from dpaudit import Audit, AuditSpec, Claim, Relation, load_spec
+from dpaudit import Audit, AuditSpec, Claim, load_spec
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
-from dpaudit.engine.findings.verdict import Verdict, comparable, verdict
-from dpaudit.engine.games.label_inference import LabelInference
-from dpaudit.engine.games.membership import Membership
+from dpaudit.engine.findings.verdict import Verdict, verdict
 from dpaudit.errors import InputError, SpecError
 from dpaudit.estimators.bound import Bound, Validity
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
@@ -98,17 +96,6 @@ def test_a_file_that_is_no_spec_is_named(tmp_path: Path) -> None:
     (tmp_path / "broken.yaml").write_text("a: [1")
     with pytest.raises(SpecError, match="must be YAML"):
         load_spec(tmp_path / "broken.yaml")
-
-
-def test_claims_are_compared_under_the_games_relation() -> None:
-    same = comparable(Claim(1.0, 1e-5, Relation.LABEL), Relation.LABEL)
-    assert (same.claim, same.note) == (Claim(1.0, 1e-5, Relation.LABEL), "")
-    doubled = comparable(Claim(1.0, 1e-5, Relation.ADD_REMOVE), LabelInference().relation)
-    assert doubled.claim.epsilon == 2.0
-    assert doubled.claim.delta == pytest.approx((1 + 2.718281828459045) * 1e-5)
-    assert "two steps" in doubled.note
-    with pytest.raises(SpecError, match="says nothing about"):
-        comparable(Claim(1.0), Membership().relation)
 
 
 def test_verdicts() -> None:

@@ -1,0 +1,137 @@
+"""Renyi differential privacy: divergences at stated orders, and what they imply."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpaudit.claims.curve import checked_alarm, checked_delta, checked_epsilon, checked_order
+from dpaudit.errors import require
+from dpaudit.registry import register
+
+
+@register("curve", "renyi", source="Mironov (2017), arXiv:1702.07476; Canonne, Kamath and Steinke (2020)")
+@dataclass(frozen=True)
+class RenyiDP:
+    """Renyi divergences of at most `values` at `orders`.
+
+    Attributes:
+        orders: Renyi orders, > 1, finite, rising.
+        values: Divergence at each, >= 0; `inf` promises nothing there.
+    """
+
+    orders: tuple[float, ...]
+    values: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "orders", tuple(map(float, self.orders)))
+        object.__setattr__(self, "values", tuple(map(float, self.values)))
+        require(len(self.orders) >= 1, "orders must hold at least one order", orders=self.orders)
+        rising = all(low < high for low, high in zip(self.orders, self.orders[1:], strict=False))
+        require(
+            rising and self.orders[0] > 1 and self.orders[-1] < math.inf,
+            "orders must be > 1, finite and rising",
+            orders=self.orders,
+        )
+        require(
+            len(self.values) == len(self.orders),
+            "values must hold one value for each order",
+            orders=len(self.orders),
+            values=len(self.values),
+        )
+        require(all(value >= 0 for value in self.values), "values must be >= 0", values=self.values)
+        require(any(value < math.inf for value in self.values), "values must hold a finite one", values=self.values)
+
+    def __str__(self) -> str:
+        first, last = self.orders[0], self.orders[-1]
+        return f"Renyi DP at orders {first:g} to {last:g}" if last > first else f"({first:g}, {self.values[0]:g})-RDP"
+
+    def epsilon(self, delta: float, /) -> float:
+        """The conversion of Canonne, Kamath and Steinke, or 0 from the total variation on; inf at delta = 0."""
+        checked_delta(delta)
+        if delta == 0:
+            return math.inf if max(self.values) > 0 else 0.0
+        if delta >= self._total_variation():
+            return 0.0
+        return rdp_to_epsilon(np.array(self.orders), np.array(self.values), delta)
+
+    def delta(self, epsilon: float, /) -> float:
+        """The smallest that any order implies; never above what the divergence says of total variation."""
+        checked_epsilon(epsilon)
+        if math.isinf(epsilon):
+            return 0.0
+        orders, log_factor = self._finite()
+        return min(self._total_variation(), math.exp(min(0.0, float((log_factor - (orders - 1) * epsilon).min()))))
+
+    def miss_rate(self, alarm: float, /) -> float:
+        """The envelope of every (epsilon, delta) that any order implies, each order at its best epsilon."""
+        checked_alarm(alarm)
+        if alarm in (0, 1):
+            return 1 - alarm
+        orders, log_factor = self._finite()
+        # d/d epsilon of 1 - c e^(-(a-1) epsilon) - alarm e^epsilon, and of e^-epsilon (1 - alarm) - c e^(-a epsilon).
+        steep = np.maximum(0, (log_factor + np.log(orders - 1) - math.log(alarm)) / orders)
+        flat = np.maximum(0, (log_factor + np.log(orders) - math.log1p(-alarm)) / (orders - 1))
+        return max(
+            0.0,
+            1 - self._total_variation() - alarm,
+            float((1 - np.exp(log_factor - (orders - 1) * steep) - alarm * np.exp(steep)).max()),
+            float((np.exp(-flat) * (1 - alarm) - np.exp(log_factor - orders * flat)).max()),
+        )
+
+    def renyi(self, order: float, /) -> float:
+        """Between stated orders by the convexity of (order - 1) x divergence; inf above the largest."""
+        checked_order(order)
+        corners, heights = self._hull
+        return float(np.interp(order - 1, corners, heights, right=math.inf)) / (order - 1)
+
+    def _finite(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Orders with a finite value, and log c in delta(epsilon) = c e^(-(order - 1) epsilon)."""
+        orders, values = np.array(self.orders), np.array(self.values)
+        orders, values = orders[np.isfinite(values)], values[np.isfinite(values)]
+        return orders, (orders - 1) * (values + np.log1p(-1 / orders)) - np.log(orders)
+
+    def _total_variation(self) -> float:
+        """By Pinsker and by Bretagnolle and Huber: the KL divergence is below every Renyi divergence above order 1."""
+        least = min(self.values)
+        return math.sqrt(min(least / 2, -math.expm1(-least)))
+
+    @cached_property
+    def _hull(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Lower convex hull of (order - 1, (order - 1) value) and (0, 0), on which the log moments lie."""
+        hull = [(0.0, 0.0)]
+        for order, value in zip(self.orders, self.values, strict=True):
+            if math.isinf(value):
+                continue
+            point = (order - 1, (order - 1) * value)
+            while len(hull) > 1 and _turns_down(hull[-2], hull[-1], point):
+                hull.pop()
+            hull.append(point)
+        corners, heights = zip(*hull, strict=True)
+        return np.array(corners), np.array(heights)
+
+
+def _turns_down(first: Sequence[float], middle: Sequence[float], last: Sequence[float]) -> bool:
+    """Whether the middle point lies on or above the chord."""
+    return (middle[1] - first[1]) * (last[0] - first[0]) >= (last[1] - first[1]) * (middle[0] - first[0])
+
+
+def rdp_to_epsilon(orders: NDArray[np.float64], rdp: NDArray[np.float64], delta: float) -> float:
+    """The best epsilon at `delta` that Renyi costs imply.
+
+    The smallest over the orders a of rdp + log(1 - 1/a) - log(delta a) / (a - 1), at least 0.
+
+    Args:
+        orders: Renyi orders a, > 1, shape (n,).
+        rdp: Cost at each order, shape (n,).
+        delta: In (0, 1).
+    Source: Canonne, Kamath and Steinke (2020), arXiv:2004.00010, proposition 12.
+    """
+    require(0 < delta < 1, "delta must be in (0, 1)", delta=delta)
+    epsilons = rdp + np.log1p(-1 / orders) - (math.log(delta) + np.log(orders)) / (orders - 1)
+    return max(0.0, float(epsilons.min()))
