@@ -117,7 +117,7 @@ def _version_of_sources() -> str:
     root = Path(dpaudit.__file__).parent
     hasher = hashlib.sha256(dpaudit.__version__.encode())
     of_engine = ("engine/games", "engine/attacks", "engine/canaries", "engine/proxies")
-    for folder in ("actors", *of_engine, "mechanisms", "estimators"):
+    for folder in ("claims", "actors", *of_engine, "mechanisms", "estimators"):
         for path in sorted((root / folder).rglob("*.py")):
             hasher.update(path.read_bytes())
     return f"{dpaudit.__version__}+{hasher.hexdigest()[:12]}"
