@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dpaudit.claims import Claim, Relation
+    from dpaudit.engine.data.in_memory import table
     from dpaudit.engine.driver import audit
     from dpaudit.engine.findings.verdict import Verdict
     from dpaudit.engine.report.report import AuditResult, Report
@@ -35,6 +36,7 @@ _HOMES = {
     "Verdict": "dpaudit.engine.findings.verdict",
     "audit": "dpaudit.engine.driver",
     "load_spec": "dpaudit.engine.spec.audit_spec",
+    "table": "dpaudit.engine.data.in_memory",
 }
 
 __all__ = [
@@ -53,6 +55,7 @@ __all__ = [
     "__version__",
     "audit",
     "load_spec",
+    "table",
 ]
 
 

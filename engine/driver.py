@@ -20,6 +20,7 @@ from dpaudit.actors.schedule import Outcome, run_units
 from dpaudit.actors.store import UnitStore
 from dpaudit.actors.unit import Resources, as_of, code_version
 from dpaudit.claims import claim_under
+from dpaudit.engine.data.in_memory import keep
 from dpaudit.engine.findings.score_table import metrics_of
 from dpaudit.engine.findings.shift import shift_control
 from dpaudit.engine.findings.stopping import Watch, spare_of, watches
@@ -161,6 +162,8 @@ def _spec(spec: AuditSpec | Audit | str | Path | Mapping[str, Any]) -> AuditSpec
 
 def _prepare(folder: Path, plan: Plan) -> None:
     folder.mkdir(parents=True, exist_ok=True)
+    for entry in plan.spec.audits:
+        keep(entry.data, folder)
     _write(folder / "spec.yaml", plan.spec.to_yaml())
     table = plan.table().replace_schema_metadata({"code_version": code_version()})
     pq.write_table(table, folder / ".plan.parquet")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import TypeAlias, cast
 
 import numpy as np
@@ -60,6 +60,28 @@ def detect(column: pa.ChunkedArray, name: str, refuse: Refuse) -> Column:
         remedy = "correct it, name it in `missing`, or name the column in `categorical`"
         raise refuse(row, name, problem, remedy) from None
     return numbers(column, name, refuse)
+
+
+def typed(column: pa.ChunkedArray, name: str, categorical: Container[str], refuse: Refuse) -> Column:
+    """A column that has a type: text, booleans and those named in `categorical` are categories, others numbers."""
+    if is_text(column.type) or name in categorical:
+        return column.cast(pa.string()).combine_chunks()
+    return numbers(column, name, refuse)
+
+
+def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """A dictionary column as the values it stands for."""
+    return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Text or booleans."""
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_boolean(kind))
+
+
+def is_number(kind: pa.DataType) -> bool:
+    """Whole, floating or decimal numbers."""
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
 
 
 def labels_of(column: pa.ChunkedArray, name: str, refuse: Refuse) -> tuple[NDArray[np.int64], tuple[str, ...]]:

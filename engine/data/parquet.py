@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet
 
-from dpaudit.engine.data.columns import Column, check_names, examples_of, numbers
+from dpaudit.engine.data.columns import Column, check_names, examples_of, is_number, is_text, plain, typed
 from dpaudit.engine.data.files import existing_file, fault
 from dpaudit.errors import DataError, require
 from dpaudit.mechanisms.examples import Examples
@@ -51,12 +51,10 @@ class Parquet:
         def refuse(row: int | None, column: str, problem: str, do: str) -> DataError:
             return fault(path, problem, row=None if row is None else row + 1, column=column, do=do)
 
-        def typed(column: pa.ChunkedArray, name: str) -> Column:
-            if _is_text(column.type) or name in self.categorical:
-                return column.cast(pa.string()).combine_chunks()
-            return numbers(column, name, refuse)
+        def read(column: pa.ChunkedArray, name: str) -> Column:
+            return typed(column, name, self.categorical, refuse)
 
-        return examples_of(table, typed, refuse, label=self.label, drop=self.drop, name=path.name)
+        return examples_of(table, read, refuse, label=self.label, drop=self.drop, name=path.name)
 
     def _read(self, path: Path) -> pa.Table:
         try:
@@ -73,24 +71,12 @@ class Parquet:
         if not held:
             raise fault(path, "has no rows")
         table = pa.Table.from_batches(parts).slice(0, self.rows)
-        plain = [
-            column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
-            for column in table.columns
-        ]
-        return pa.table(plain, names=table.column_names)
+        return pa.table([plain(column) for column in table.columns], names=table.column_names)
 
     def _check(self, path: Path, schema: pa.Schema) -> None:
         named = {"categorical": self.categorical, "drop": self.drop}
         check_names(schema.names, label=self.label, named=named, path=path)
         for field in schema:
             kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
-            if field.name not in self.drop and not (_is_text(kind) or _is_number(kind)):
+            if field.name not in self.drop and not (is_text(kind) or is_number(kind)):
                 raise fault(path, f"must be numbers or text, got {kind}", column=field.name, do="name it in `drop`")
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_boolean(kind))
-
-
-def _is_number(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import yaml
 
 from dpaudit.claims import Claim, claim_under
+from dpaudit.engine.data.in_memory import data_source, found_again
 from dpaudit.engine.spec.build import build, build_dataclass, describe
 from dpaudit.engine.spec.partition import Partition
 from dpaudit.engine.spec.stop_rule import StopRule
@@ -25,7 +26,8 @@ class Audit:
 
     Attributes:
         mechanism: What is audited: a registered name, `{name: ..., fields}`, or one's own object.
-        data: The data set.
+        data: The data set: a registered name, `{name: ..., fields}`, `Examples`, arrays (X, y), a scikit-learn Bunch,
+            or `dpaudit.table(frame, label=...)`.
         game: The experiment; "label-inference" by default.
         proxy: Where the adversary's reference comes from; a logistic regression by default, None in games without one.
         attack: The adversary; the game's usual one by default.
@@ -119,6 +121,7 @@ class AuditSpec:
         game = build("game", audit.game, at=f"{at}.game")
         given = {part.name: getattr(audit, part.name) for part in fields(Audit) if "kind" in part.metadata}
         given["game"] = game
+        given["data"] = data_source(audit.data)
         given["attack"] = audit.attack or getattr(game, "usual_attack", "label-inference")
         given["proxy"] = audit.proxy if getattr(game, "uses_proxy", True) else None
         estimator = audit.estimator or getattr(game, "usual_estimator", "one-run")
@@ -186,7 +189,10 @@ def load_spec(source: str | Path | Mapping[str, Any]) -> AuditSpec:
         raise SpecError(f"{path} must be YAML: {' '.join(str(err).split())}") from err
     if not isinstance(content, Mapping):
         raise SpecError(f"{path} must hold a mapping with `mechanism` or `audits`, got {type(content).__name__}")
-    return _from_mapping({"name": path.stem, **content})
+    spec = _from_mapping({"name": path.stem, **content})
+    # The spec of a run folder lies beside the rows that were given in memory.
+    found = tuple(replace(audit, data=found_again(audit.data, path.parent)) for audit in spec.audits)
+    return replace(spec, audits=found)
 
 
 def _from_mapping(content: Mapping[str, Any]) -> AuditSpec:

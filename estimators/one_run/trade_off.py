@@ -25,6 +25,8 @@ Profile: TypeAlias = Callable[[Floats], Floats]
 
 LARGEST_EPSILON = 1e4
 """A profile still above delta here has no epsilon there."""
+SMALLEST_FALL = 5e-324
+"""The smallest positive float, for a difference of two values next to each other that rounds to 0."""
 ROUNDING = 1e-12
 """Relative (and absolute) amount by which roots are moved to the safe side."""
 
@@ -83,14 +85,17 @@ class Gaussian:
         def excess(epsilon: float) -> float:
             first = float(special.log_ndtr(mu / 2 - epsilon / mu))
             second = epsilon + float(special.log_ndtr(-mu / 2 - epsilon / mu))
-            return first + math.log1p(-math.exp(min(second - first, -1e-300))) - math.log(delta)
+            share = math.exp(min(second - first, 0.0))
+            # Far out at a small mu, rounding in `first` and `second` hides that the second is smaller.
+            log_profile = first + math.log1p(-share) if share < 1 else _log_profile_far_out(mu, epsilon)
+            return log_profile - math.log(delta)
 
         from scipy import optimize  # slow to import
 
         high = 1.0
         while excess(high) > 0:
             high *= 2
-        return rounded_down(float(optimize.brentq(excess, 0.0, high, xtol=1e-14, rtol=1e-14)))
+        return conservative_root(float(optimize.brentq(excess, 0.0, high, xtol=1e-14, rtol=1e-14)))
 
 
 @dataclass(frozen=True)
@@ -132,7 +137,7 @@ class ApproximateDP:
         if delta == self.delta:
             return self.level
         odds = (1 - delta) / (1 - self.delta) * (1 + math.exp(self.level)) - 1
-        return rounded_down(math.log(odds)) if odds > 1 else 0.0
+        return conservative_root(math.log(odds)) if odds > 1 else 0.0
 
 
 @dataclass(frozen=True)
@@ -266,6 +271,17 @@ def crossing(below: Callable[[float], bool], low: float, high: float) -> float:
     return low
 
 
-def rounded_down(root: float) -> float:
+def _log_profile_far_out(mu: float, epsilon: float) -> float:
+    """Log of Phi(-a) - exp(epsilon) Phi(-a - mu), a = epsilon / mu - mu / 2 >= 0, that is of phi(a) (M(a) - M(a + mu)).
+
+    M is the Mills ratio Phi(-x) / phi(x); its values are near each other, but not their logarithms' rounding errors.
+    """
+    a = epsilon / mu - mu / 2
+    root = math.sqrt(0.5)
+    fall = 0.5 * float(special.erfcx(a * root) - special.erfcx((a + mu) * root))
+    return -a * a / 2 + math.log(max(fall, SMALLEST_FALL))
+
+
+def conservative_root(root: float) -> float:
     """`root` >= 0, lowered by more than its numerical error."""
     return max(0.0, root - ROUNDING * (1 + root))

@@ -3,11 +3,15 @@
 Positives are trials of world 1. The true FNR and FPR of any attack on an (epsilon, delta)-private mechanism lie in the
 privacy region R(epsilon, delta), so rates outside it refute epsilon.
 
-- `clopper-pearson`: holds for every sample size; the error is split over the two rates.
+- `clopper-pearson`: holds for every sample size; the error is split over the limits of the two rates.
 - `jeffreys`: the same with Jeffreys limits; no coverage guarantee.
 - `bayesian`: a credible bound, the quantile of the smallest epsilon whose region holds the rates under their joint
-  posterior. It is no confidence bound (on randomised response it errs with up to alpha (1 - ln alpha)), counts attacks
-  that are always wrong as evidence, and at delta = 0 is positive for every table.
+  posterior. It is no confidence bound (on randomised response it errs with up to alpha (1 - ln alpha)), and at
+  delta = 0 it is positive for every table.
+
+The region has four edges: an attack that is nearly always wrong is evidence too. All two-sided intervals and the
+one-sided Bayesian bound use the four; the one-sided rectangles use the two of Eq. 1, the only ones whose limits they
+pay for, and show nothing for such an attack (take its guesses back beforehand).
 
 The threshold of the attack must not have been chosen on the table's own samples.
 Source: Zanella-Beguelin et al. (2022), "Bayesian Estimation of Differential Privacy"; Kairouz et al. (2017).
@@ -55,7 +59,7 @@ def epsilon_interval(
         delta: In [0, 1).
         confidence: In (0, 1). "two-sided" leaves half the error alpha = 1 - confidence to each end. The rectangle
             methods split it over both rates besides: each rate's two-sided interval has confidence 1 - alpha / 2, and
-            for side "lower" each rate's upper limit has error alpha / 2.
+            for side "lower" each rate's upper limit has error alpha / 2 (its lower limit is not used).
         method: "bayesian", "jeffreys" or "clopper-pearson".
         side: "two-sided", or "lower" for (bound, inf).
     Returns: Ends >= 0 of the broadcast shape; `upper` bounds what this attack can show, not the mechanism. Lower ends
@@ -63,7 +67,8 @@ def epsilon_interval(
         ones up to confidence 0.999, and by up to 2e-5, 5e-4 and 2e-2 where alpha is 1e-6, 5e-8 and 1e-9, since the
         mass is known to 3e-12 (found at tables of a few trials; for more the posterior is narrower and so is this).
     Raises: InputError.
-    Source: Zanella-Beguelin et al. (2022), Eq. 1 over the rectangle; Eq. 4 and 5, section 3.3 for side "lower".
+    Source: Zanella-Beguelin et al. (2022), Eq. 1 over the rectangle, here with all four edges of the
+        region; Eq. 4 and 5, section 3.3 for side "lower".
     """
     tables = _Tables.of(tp, fp, tn, fn, delta, confidence)
     require_one_of("method", method, METHODS)
@@ -157,29 +162,44 @@ class _Tables(NamedTuple):
     def counts(self) -> tuple[Counts, Counts, Counts, Counts]:
         return self.tp, self.fp, self.tn, self.fn
 
+    def inverted(self) -> _Tables:
+        """The tables of the attack that guesses the other world each time."""
+        return self._replace(tp=self.fn, fp=self.tn, tn=self.fp, fn=self.tp)
+
     def take(self, rows: Counts) -> _Tables:
         flat: list[Any] = [np.ascontiguousarray(column[rows]) for column in self[:6]]
         return _Tables._make([*flat, rows.shape])
 
 
 def _rectangle(tables: _Tables, method: str, side: str) -> tuple[Floats, Floats]:
-    """Extremes of Eq. 1 over the rectangle of the two rates' limits.
+    """Extremes of epsilon over the rectangle of the two rates' limits.
 
-    Both terms of Eq. 1 fall in either rate wherever they are positive, so the corners decide.
+    The region is symmetric under taking every guess back, so its upper two edges are Eq. 1 of the inverted table. Of
+    both tables at most one shows more than 0 at any point of the rectangle. A one-sided bound pays for two limits only,
+    those that Eq. 1 needs.
     """
+    lower, upper = _equation_1_interval(tables, method, side)
+    if side == "lower":
+        return lower, upper
+    inverted = _equation_1_interval(tables.inverted(), method, side)
+    return np.maximum(lower, inverted[0]), np.maximum(upper, inverted[1])
+
+
+def _equation_1_interval(tables: _Tables, method: str, side: str) -> tuple[Floats, Floats]:
+    """Extremes of Eq. 1: both its terms fall in either rate wherever they are positive, so the corners decide."""
     limits = clopper_pearson if method == "clopper-pearson" else jeffreys
     rate_side = "two-sided" if side == "two-sided" else "upper"
-    each = (1 + tables.confidence) / 2
-    fnr = limits(tables.fn, tables.tp + tables.fn, confidence=each, side=rate_side)
-    fpr = limits(tables.fp, tables.fp + tables.tn, confidence=each, side=rate_side)
-    lower = _eq_1(np.asarray(fnr.upper), np.asarray(fpr.upper), tables.delta)
+    rate_confidence = (1 + tables.confidence) / 2
+    fnr = limits(tables.fn, tables.tp + tables.fn, confidence=rate_confidence, side=rate_side)
+    fpr = limits(tables.fp, tables.fp + tables.tn, confidence=rate_confidence, side=rate_side)
+    lower = _epsilon_of_rates(np.asarray(fnr.upper), np.asarray(fpr.upper), tables.delta)
     if side == "lower":
         return lower, np.full_like(lower, np.inf)
-    return lower, _eq_1(np.asarray(fnr.lower), np.asarray(fpr.lower), tables.delta)
+    return lower, _epsilon_of_rates(np.asarray(fnr.lower), np.asarray(fpr.lower), tables.delta)
 
 
-def _eq_1(x: Floats, y: Floats, delta: Floats) -> Floats:
-    """max{log((1 - delta - x) / y), log((1 - delta - y) / x), 0}; inf where a rate is 0, the other below 1 - delta."""
+def _epsilon_of_rates(x: Floats, y: Floats, delta: Floats) -> Floats:
+    """Eq. 1: max{log((1 - delta - x) / y), log((1 - delta - y) / x), 0}; inf at a rate 0, the other below 1 - delta."""
     with np.errstate(divide="ignore", invalid="ignore"):
         terms = [
             np.where(numerator > 0, np.log(numerator / denominator), -np.inf)
@@ -265,4 +285,4 @@ def _plausible(tables: _Tables) -> Floats:
         trials = errors + hits + 1.0
         rate = (errors + 0.5) / trials
         rates.append(np.minimum(rate + 2 * np.sqrt(rate * (1 - rate) / trials), 1.0))
-    return _eq_1(rates[0], rates[1], tables.delta)
+    return _epsilon_of_rates(rates[0], rates[1], tables.delta)

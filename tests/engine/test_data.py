@@ -55,6 +55,7 @@ def test_catalogue_names_every_data_set() -> None:
         "digits",
         "fashion-mnist",
         "gaussian-mixture",
+        "in-memory",
         "iris",
         "joined",
         "made-phrases",

@@ -45,6 +45,35 @@ def test_perfect_attack_over_2000_trials(method: str, side: str, expected: float
     assert interval.upper == math.inf
 
 
+@pytest.mark.parametrize("method", ["bayesian", "clopper-pearson", "jeffreys"])
+@pytest.mark.parametrize("table", [(0, 100, 0, 100), (3, 180, 20, 97), (50, 40, 50, 60), (5, 5, 5, 5)])
+def test_an_attack_and_its_inversion_show_the_same(method: str, table: tuple[int, int, int, int]) -> None:
+    """The region's four edges: guesses taken back are as much evidence; 100 of 100 wrong is not an epsilon of 0."""
+    tp, fp, tn, fn = table
+    straight, inverted = (
+        epsilon_interval(*counts, delta=1e-5, confidence=0.95, method=method)
+        for counts in ((tp, fp, tn, fn), (fn, tn, fp, tp))
+    )
+    assert straight == pytest.approx(inverted, abs=1e-9)
+    if table == (0, 100, 0, 100):
+        assert straight.lower > 3
+
+
+def test_an_inverted_attack_is_claimed_falsely_no_more_often_than_stated() -> None:
+    """Exact sums at wrong answers under randomised response, whose four limits share the error."""
+    for epsilon in (0.0, 0.05, 1.0):
+        rate = math.exp(epsilon) / (1 + math.exp(epsilon))
+        wrong = _false_claims(
+            400,
+            rate,
+            rate,
+            lambda tp, fp, tn, fn, epsilon=epsilon: np.asarray(
+                epsilon_interval(tp, fp, tn, fn, delta=0.0, confidence=0.95, method="clopper-pearson").lower > epsilon
+            ),
+        )
+        assert 0 < wrong <= 0.05
+
+
 def test_footnote_1_is_the_corner_of_the_rectangle() -> None:
     """The paper's "minimum" 1.736 appears only when an undefined term is dropped; the corner is the minimum."""
     interval = epsilon_interval(90, 0, 100, 10, delta=1e-5, confidence=0.9, method="clopper-pearson")

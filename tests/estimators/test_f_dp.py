@@ -173,6 +173,29 @@ def test_gaussian_epsilon_is_the_root_of_its_profile(mu: float, delta: float) ->
         assert epsilon == pytest.approx(4.377, abs=5e-4)
 
 
+@pytest.mark.parametrize("mu", [1e-9, 1e-6, 1e-5, 8.86e-5, 1.2e-4])
+@pytest.mark.parametrize("share", [1e-6, 0.1, 0.35])
+def test_gaussian_epsilon_of_a_barely_leaking_mechanism(mu: float, share: float) -> None:
+    """Delta as a share of mu; the total variation is 0.3989 mu."""
+    delta = share * mu
+    epsilon = Gaussian(mu).epsilon(delta)
+    with mp.workdps(40):
+
+        def profile(e: float) -> mp.mpf:
+            x = mp.mpf(e)
+            return mp.ncdf(mu / mp.mpf(2) - x / mu) - mp.exp(x) * mp.ncdf(-mu / mp.mpf(2) - x / mu)
+
+        assert epsilon == 0 or profile(epsilon) > delta
+        assert profile(epsilon + 2e-12) <= delta
+
+
+def test_a_row_that_shows_next_to_nothing_has_an_epsilon() -> None:
+    """152 more right than a coin would be, of 30,000: mu >= 8.86e-5."""
+    counts = {"canaries": 30_000, "confidence": 0.95}
+    assert f_dp_parameter(30_000, 15_152, **counts) == pytest.approx(8.8609e-5, rel=1e-4)
+    assert 0 < f_dp_epsilon(30_000, 15_152, delta=1e-5, **counts) < 8.9e-5
+
+
 @pytest.mark.parametrize("f", [Gaussian(1.3), Laplace(0.8), ApproximateDP(1.1, 1e-3)])
 def test_trade_off_functions_agree_with_themselves(f: Gaussian | Laplace | ApproximateDP) -> None:
     """Inverse, epsilon and the compiled rate against the bare function f: maxima and roots are searched for instead."""

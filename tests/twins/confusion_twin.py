@@ -192,9 +192,11 @@ def equation_1(fnr: mpf, fpr: mpf, delta: float) -> mpf:
 def rectangle_interval(
     tp: int, fp: int, tn: int, fn: int, *, delta: float, confidence: float, method: str, side: str = "two-sided"
 ) -> tuple[mpf, mpf]:
-    """Extremes of Eq. 1 over the rectangle of the two rates' intervals, each rate given half the error.
+    """Extremes over the rectangle of the two rates' intervals, each rate given half the error.
 
-    The extremes are looked for on a 9 x 9 grid over the closed rectangle, corners included.
+    Two-sided: of the least epsilon whose region, with all four edges, holds the rates. One-sided: of Eq. 1, which knows
+    two edges. The extremes are looked for on a 9 x 9 grid over the closed rectangle, corners included, and where its
+    lines cross the line of guessing.
     """
     lower, upper = _LIMITS[method]
     error = (1 - mpf(confidence)) / 2
@@ -202,8 +204,14 @@ def rectangle_interval(
         error /= 2
     fnr = mp.linspace(lower(fn, fn + tp, error), upper(fn, fn + tp, error), 9)
     fpr = mp.linspace(lower(fp, fp + tn, error), upper(fp, fp + tn, error), 9)
-    values = [equation_1(x, y, delta) for x in fnr for y in fpr]
-    return min(values), max(values) if side == "two-sided" else mp.inf
+    if side == "lower":
+        return min(equation_1(x, y, delta) for x in fnr for y in fpr), mp.inf
+    # The region is point-symmetric about (1/2, 1/2).
+    points = [(x, y) for x in fnr for y in fpr]
+    points += [(x, 1 - x) for x in fnr if fpr[0] <= 1 - x <= fpr[-1]]
+    points += [(1 - y, y) for y in fpr if fnr[0] <= 1 - y <= fnr[-1]]
+    values = [max(equation_1(x, y, delta), equation_1(1 - x, 1 - y, delta)) for x, y in points]
+    return min(values), max(values)
 
 
 Limit = Callable[[int, int, mpf], mpf]

@@ -1,0 +1,351 @@
+"""The caller's own rows: arrays, data frames, Arrow tables, scikit-learn bunches, `Examples`.
+
+They have no file that a spec could name. Their content is hashed instead, and every run folder keeps a copy under that
+hash (`data/<digest>.parquet`), so that `dpaudit resume` finds the very rows again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from dpaudit.engine.data.columns import Column, check_names, examples_of, is_number, is_text, labels_of, plain, typed
+from dpaudit.errors import DataError, SpecError, require
+from dpaudit.mechanisms.examples import Examples, Features
+from dpaudit.registry import register
+
+FOLDER = "data"
+"""Where a run folder keeps them."""
+LARGEST = np.finfo(np.float32).max
+
+
+@register("data", "in-memory", source="arrays and tables in the caller's memory")
+@dataclass(frozen=True)
+class InMemory:
+    """Rows that were given in Python; a spec knows them by the hash of their content, a run folder keeps a copy.
+
+    Made by `Audit(data=...)` from Examples, (X, y) or a scikit-learn Bunch, and by `dpaudit.table(frame, label=...)`.
+
+    Attributes:
+        digest: SHA-256 of features, labels, names of classes and of categorical columns, 32 hexadecimal digits.
+        contents: For people: rows, features, classes.
+    """
+
+    digest: str
+    contents: str = ""
+
+    def load(self, *, seed: int = 0) -> Examples:
+        """The rows in the order they were given; `seed` is not used.
+
+        Raises: DataError when they are neither in this process nor in the run folder.
+        """
+        examples = self.__dict__.get("_rows")
+        if examples is None:
+            raise DataError(
+                f"these data were in the memory of another program ({self.contents or self.digest}); go on with "
+                "`dpaudit resume RUN`, whose folder keeps them, or give them again: Audit(data=...)"
+            )
+        return cast(Examples, examples)
+
+    def holding(self, examples: Examples) -> InMemory:
+        """The same, with its rows at hand. They belong to no field: they would travel with every unit."""
+        held = InMemory(self.digest, self.contents)
+        held.__dict__["_rows"] = examples
+        return held
+
+    def __getstate__(self) -> dict[str, str]:
+        return {"digest": self.digest, "contents": self.contents}
+
+
+def in_memory(examples: Examples) -> InMemory:
+    """Examples as the data of an audit."""
+    labels = ", ".join(examples.class_names[:5]) + (", ..." if len(examples.class_names) > 5 else "")
+    features = examples.features
+    columns = features.num_columns if isinstance(features, pa.Table) else " x ".join(map(str, features.shape[1:]))
+    contents = f"{len(examples):,} rows, {columns} features, {examples.classes} classes"
+    return InMemory(_digest(examples), contents + (f" ({labels})" if labels else "")).holding(examples)
+
+
+def table(
+    rows: Any, *, label: str, categorical: Iterable[str] = (), drop: Iterable[str] = (), name: str = "table"
+) -> InMemory:
+    """A data frame or an Arrow table as the data of an audit: `Audit(data=table(frame, label="clicked"), ...)`.
+
+    Columns are read as `csv` and `parquet` read theirs: numbers are numeric; text, booleans and pandas' own categories
+    are categorical; a missing number becomes its column's mean, a missing category 'unknown', and the report says how
+    many. Labels may be numbers, text or booleans; they become 0 .. K - 1 in their order, and their names are kept.
+
+    Args:
+        rows: A pandas DataFrame, a pyarrow Table, or any frame that speaks Arrow (polars).
+        label: The column of classes.
+        categorical: Columns of numbers that are codes.
+        drop: Columns to leave out, such as row numbers.
+        name: What the data are, for reports.
+    Raises: DataError naming the row and the column.
+    """
+    columns = _arrow(rows)
+    categorical, drop = _names(categorical), _names(drop)
+    check_names(columns.column_names, label=label, named={"categorical": categorical, "drop": drop}, path="the table")
+    for field in columns.schema:
+        kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+        if field.name not in drop and not (is_text(kind) or is_number(kind)):
+            raise _refuse(None, field.name, f"must be numbers or text, got {kind}", "name the column in `drop`")
+    columns = columns.drop_columns(list(set(drop)))
+    if not len(columns):
+        raise DataError("the table has no rows")
+
+    def read(column: pa.ChunkedArray, column_name: str) -> Column:
+        return typed(plain(column), column_name, _codes(columns.schema, categorical), _refuse)
+
+    words = columns.set_column(columns.column_names.index(label), label, _as_words(plain(columns[label])))
+    features = words.drop_columns([label])
+    missing = _missing_words(sum(column.null_count + _nan_count(column) for column in features.columns))
+    return in_memory(examples_of(words, read, _refuse, label=label, drop=(), name=name + missing))
+
+
+def data_source(value: object) -> Any:
+    """What an audit's `data` may be: a name, a mapping, a data set, or rows in memory.
+
+    Raises: SpecError for anything else, in one sentence; DataError for rows that are no examples.
+    """
+    match _kind_of(value):
+        case "examples":
+            return in_memory(cast(Examples, value))
+        case "pair":
+            features, labels = cast("tuple[Any, Any]", value)
+            return in_memory(_from_pair(features, labels))
+        case "bunch":
+            bunch = cast("Mapping[str, Any]", value)
+            return in_memory(_from_pair(bunch["data"], bunch["target"], bunch.get("target_names")))
+        case "frame":
+            raise SpecError("a data frame needs its column of classes: write data=dpaudit.table(frame, label=...)")
+        case "spec":
+            return value
+    raise SpecError(
+        "data must be a name, Examples, (X, y), dpaudit.table(frame, label=...), a scikit-learn Bunch, or an object "
+        f"with a method `load(seed=...) -> Examples`; got {type(value).__name__}"
+    )
+
+
+def _kind_of(value: object) -> str:
+    """Other people's types are known by their names, so that nothing is imported to look at them."""
+    kinds = {(kind.__module__.partition(".")[0], kind.__name__) for kind in type(value).__mro__}
+    if isinstance(value, Examples):
+        return "examples"
+    if ("sklearn", "Bunch") in kinds:
+        return "bunch"
+    if isinstance(value, pa.Table) or kinds & {("pandas", "DataFrame"), ("polars", "DataFrame")}:
+        return "frame"
+    if isinstance(value, tuple) and len(value) == 2:
+        return "pair"
+    return "spec" if isinstance(value, str | Mapping) or callable(getattr(value, "load", None)) else "unknown"
+
+
+def keep(data: Any, folder: Path) -> None:
+    """Writes the rows into a run folder, once; data that have a file or a recipe of their own need no copy."""
+    if not isinstance(data, InMemory):
+        return
+    path = _path(data, folder)
+    if path.exists():
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.partial")
+    pq.write_table(_to_table(data.load()), partial, compression="zstd", compression_level=1)
+    os.replace(partial, path)
+
+
+def found_again(data: Any, folder: Path) -> Any:
+    """Data in memory with the rows that the run folder keeps; anything else as it is.
+
+    Raises: DataError when the copy is not what was written.
+    """
+    if not isinstance(data, InMemory) or not _path(data, folder).exists():
+        return data
+    path = _path(data, folder)
+    try:
+        examples = _from_table(pq.read_table(path))
+    except (pa.ArrowInvalid, OSError) as err:
+        raise DataError(f"{path}: is not a whole Parquet file ({str(err).splitlines()[0]})") from err
+    if _digest(examples) != data.digest:
+        raise DataError(f"{path}: must hold the rows with digest {data.digest}, was changed; run the audit anew")
+    return data.holding(examples)
+
+
+def _path(data: InMemory, folder: Path) -> Path:
+    return folder / FOLDER / f"{data.digest}.parquet"
+
+
+def _digest(examples: Examples) -> str:
+    words = json.dumps([examples.digest, examples.classes, examples.categorical, examples.class_names])
+    return hashlib.sha256(words.encode()).hexdigest()[:32]
+
+
+def _to_table(examples: Examples) -> pa.Table:
+    """The labels, then the features: columns of a table, or one list of numbers a row."""
+    features = examples.features
+    about = {
+        "name": examples.name,
+        "classes": examples.classes,
+        "categorical": examples.categorical,
+        "class_names": examples.class_names,
+        "shape": None if isinstance(features, pa.Table) else features.shape,
+    }
+    labels = pa.array(examples.labels)
+    if isinstance(features, pa.Table):
+        columns, names = [labels, *features.columns], ["label", *features.column_names]
+    else:
+        flat = pa.array(np.ascontiguousarray(features).reshape(-1))
+        width = int(np.prod(features.shape[1:], dtype=np.int64))
+        columns, names = [labels, pa.FixedSizeListArray.from_arrays(flat, width)], ["label", "features"]
+    return pa.Table.from_arrays(columns, names=names).replace_schema_metadata({"examples": json.dumps(about)})
+
+
+def _from_table(stored: pa.Table) -> Examples:
+    about = json.loads(stored.schema.metadata[b"examples"])
+    labels = stored.column(0).to_numpy()
+    features: Features
+    if about["shape"] is None:
+        features = stored.remove_column(0).replace_schema_metadata(None).combine_chunks()
+    else:
+        flat = stored.column(1).combine_chunks().flatten()
+        features = flat.to_numpy(zero_copy_only=False).reshape(about["shape"])
+    names = tuple(about["categorical"]), tuple(about["class_names"])
+    return Examples(features, labels, about["classes"], about["name"], *names)
+
+
+def _from_pair(features: Any, labels: Any, class_names: Any = None) -> Examples:
+    """Examples of (X, y): an array of numbers or a frame, and one label a row."""
+    column = _label_column(labels)
+    if _kind_of(features) == "frame":
+        frame = _arrow(features)
+        require(len(frame) == len(column), "X and y must have the same number of rows", X=len(frame), y=len(column))
+        name = "label" if "label" not in frame.column_names else "the label of each row"
+        examples = table(frame.append_column(name, column), label=name).load()
+        return _named(examples, class_names)
+    array = _numbers(features)
+    require(len(array) == len(column), "X and y must have the same number of rows", X=len(array), y=len(column))
+    array, missing = _filled(array)
+    codes, names = labels_of(_as_words(column), "y", _refuse)
+    return _named(Examples(array, codes, len(names), "arrays" + _missing_words(missing), (), names), class_names)
+
+
+def _named(examples: Examples, class_names: Any) -> Examples:
+    """The examples with a bunch's names for its classes, where it has one for each."""
+    if class_names is None or len(class_names) != examples.classes:
+        return examples
+    names = tuple(str(name) for name in class_names)
+    return Examples(examples.features, examples.labels, examples.classes, examples.name, examples.categorical, names)
+
+
+def _numbers(features: Any) -> NDArray[np.float32]:
+    """X as float32 of shape (n, ...), NaN where missing.
+
+    Raises: DataError when it is something else.
+    """
+    if callable(getattr(features, "toarray", None)):
+        raise DataError("X must be a dense array, got a sparse matrix; write X.toarray()")
+    try:
+        array = np.asarray(features, dtype=np.float64)
+    except (ValueError, TypeError) as err:
+        raise DataError(
+            f"X must be numbers, one row of the same length for each example: {err}; for columns of text use "
+            "dpaudit.table(frame, label=...)"
+        ) from err
+    if array.ndim < 2 or not len(array):
+        raise DataError(f"X must have one row of numbers for each example, got an array of shape {array.shape}")
+    wrong = np.isinf(array) | (np.abs(array) > LARGEST)
+    if wrong.any():
+        place = tuple(int(index) for index in np.argwhere(wrong)[0])
+        raise DataError(f"X must hold finite 32-bit numbers, got {array[place]} at {list(place)}; correct the cell")
+    return array.astype(np.float32)
+
+
+def _filled(array: NDArray[np.float32]) -> tuple[NDArray[np.float32], int]:
+    """Missing numbers become their column's mean, as in a table; and how many there were."""
+    missing = np.isnan(array)
+    if not missing.any():
+        return array, 0
+    empty = missing.all(axis=0)
+    if empty.any():
+        raise DataError(f"X must hold a value in some row of each column, has none in {np.argwhere(empty)[0].tolist()}")
+    return np.where(missing, np.nanmean(array, axis=0, dtype=np.float64), array).astype(np.float32), int(missing.sum())
+
+
+def _label_column(labels: Any) -> pa.ChunkedArray:
+    """y as one Arrow column.
+
+    Raises: DataError when it is not one value a row, or of mixed types.
+    """
+    array = np.asarray(labels, dtype=object) if isinstance(labels, list | tuple) else np.asarray(labels)
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]
+    if array.ndim != 1:
+        raise DataError(f"y must be one label for each row, got an array of shape {array.shape}")
+    try:
+        column = pa.chunked_array([pa.array(array.tolist(), from_pandas=True)])
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as err:
+        raise DataError(f"y must hold labels of one type, numbers, text or booleans: {err}") from err
+    return column
+
+
+def _as_words(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Booleans as the words False and True; other labels as they are, missing numbers as missing."""
+    column = pc.if_else(column, "True", "False") if pa.types.is_boolean(column.type) else column
+    if pa.types.is_floating(column.type):
+        column = pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)
+    return column
+
+
+def _arrow(rows: Any) -> pa.Table:
+    """A frame as an Arrow table, without its index.
+
+    Raises: DataError for what is no frame, and for columns of mixed types.
+    """
+    kinds = {(kind.__module__.partition(".")[0], kind.__name__) for kind in type(rows).__mro__}
+    try:
+        if ("pandas", "DataFrame") in kinds:
+            rows = rows.rename(columns=str)
+            return pa.Table.from_pandas(rows, preserve_index=False).replace_schema_metadata(None)
+        return rows if isinstance(rows, pa.Table) else pa.table(rows)
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as err:
+        raise DataError(f"the table must have columns of one type each: {'; '.join(map(str, err.args))}") from err
+    except (TypeError, ValueError) as err:
+        raise DataError(
+            "a table must be a pandas DataFrame, an Arrow table or a frame that speaks Arrow, got "
+            f"{type(rows).__name__}"
+        ) from err
+
+
+def _codes(schema: pa.Schema, categorical: tuple[str, ...]) -> tuple[str, ...]:
+    """The columns that hold categories whatever their type: those that are named, and pandas' own categories."""
+    return (*categorical, *(field.name for field in schema if pa.types.is_dictionary(field.type)))
+
+
+def _names(names: Iterable[str]) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
+def _nan_count(column: pa.ChunkedArray) -> int:
+    return int(pc.sum(pc.is_nan(column)).as_py() or 0) if pa.types.is_floating(column.type) else 0
+
+
+def _missing_words(missing: int) -> str:
+    if not missing:
+        return ""
+    return f" ({missing:,} missing values: a number became its column's mean, a category 'unknown')"
+
+
+def _refuse(row: int | None, column: str, problem: str, do: str) -> DataError:
+    place = "the table" if row is None else f"row {row:,} (from 0)"
+    return DataError(f"{place}, column {column!r}: {problem}; {do}")
