@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# Test processes: one for each core. Only one of them starts Ray (tests/conftest.py).
+JOBS ?= logical
 
 .PHONY: demo test bench lint clean
 
@@ -13,7 +15,7 @@ test: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest
+	$(BIN)/pytest -n $(JOBS) --dist loadgroup
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks
@@ -22,7 +24,7 @@ bench: $(STAMP)
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,accounting,opacus,text]"
 	touch $(STAMP)
 
 clean:

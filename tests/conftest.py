@@ -1,4 +1,4 @@
-"""One Ray session for the whole run, started by the first test that asks for it."""
+"""One Ray session for the whole run, however many test processes; started by the first test that asks for it."""
 
 from __future__ import annotations
 
@@ -17,3 +17,42 @@ def ray_cluster() -> Iterator[None]:
 
     with ray_session(cpus=2):
         yield
+
+
+@pytest.fixture(autouse=True)
+def _only_tests_marked_so_use_ray(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A session of its own takes a test ten seconds and the cores from the rest: mark it `ray`, or run in process."""
+
+    def refuse(*_: object, **__: object) -> None:
+        pytest.fail("a test that uses Ray must be marked `ray` and ask for `ray_cluster`; or use runner='in-process'")
+
+    if request.node.get_closest_marker("ray") is None:
+        monkeypatch.setattr("dpaudit.cluster.session.ray_session", refuse)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Which tests stay in one process when pytest-xdist runs several (`--dist loadgroup`).
+
+    All that need Ray, so that one session is started; and those that share a fixture of their module, so that what is
+    dear to make is made once. Any other test goes wherever there is room.
+    """
+    on_ray = {module for item in items if _needs_ray(item) for module in _shares(item)}
+    for item in items:
+        shared = _shares(item)
+        if _needs_ray(item) or shared & on_ray:
+            item.add_marker(pytest.mark.xdist_group("ray"))
+        elif shared:
+            item.add_marker(pytest.mark.xdist_group(min(shared)))
+
+
+def _needs_ray(item: pytest.Item) -> bool:
+    return item.get_closest_marker("ray") is not None
+
+
+def _shares(item: pytest.Item) -> set[str]:
+    """The modules of the item's module-wide fixtures."""
+    if not isinstance(item, pytest.Function):
+        return set()
+    made = item._fixtureinfo.name2fixturedefs.values()
+    return {definition.baseid for several in made for definition in several if definition.scope == "module"}

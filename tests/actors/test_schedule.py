@@ -37,7 +37,7 @@ def on_ray(shared: dict[str, Any], events: EventStream) -> Iterator[Backend]:
         pool.close()
 
 
-@pytest.fixture(params=["in-process", "ray"])
+@pytest.fixture(params=["in-process", pytest.param("ray", marks=pytest.mark.ray)])
 def make_backend(request: pytest.FixtureRequest) -> MakeBackend:
     if request.param == "ray":
         request.getfixturevalue("ray_cluster")

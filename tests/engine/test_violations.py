@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from dpaudit import Verdict, audit
+from dpaudit import RunOptions, Verdict, audit, load_spec
 
 FOLDER = Path(__file__).parent.parent.parent / "examples" / "violations"
 DEFECTS = ("noise-averaged", "noise-redrawn", "prior-not-paid-for", "sigma-for-b", "votes-without-noise")
@@ -15,7 +16,8 @@ DEFECTS = ("noise-averaged", "noise-redrawn", "prior-not-paid-for", "sigma-for-b
 @pytest.mark.parametrize("defect", DEFECTS)
 def test_the_defect_is_caught_and_the_honest_twin_is_not(defect: str, tmp_path: Path) -> None:
     """The seed is fixed; with another one the honest twin would be accused with probability <= 0.05."""
-    report = audit(FOLDER / f"{defect}.yaml", output=tmp_path)
+    spec = replace(load_spec(FOLDER / f"{defect}.yaml"), run=RunOptions(runner="in-process"))
+    report = audit(spec, output=tmp_path)
     honest, planted = report.results
     assert honest.verdict is Verdict.NO_VIOLATION
     assert planted.verdict is Verdict.VIOLATION
