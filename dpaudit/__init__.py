@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from dpaudit.claims import Claim, Relation
     from dpaudit.engine.data.in_memory import table
     from dpaudit.engine.driver import audit
+    from dpaudit.engine.estimate.estimating import Estimate, estimate
     from dpaudit.engine.findings.verdict import Verdict
     from dpaudit.engine.report.report import AuditResult, Report
     from dpaudit.engine.spec.audit_spec import Audit, AuditSpec, RunOptions, load_spec
@@ -28,6 +29,7 @@ _HOMES = {
     "AuditSpec": "dpaudit.engine.spec.audit_spec",
     "Bound": "dpaudit.estimators.bound",
     "Claim": "dpaudit.claims",
+    "Estimate": "dpaudit.engine.estimate.estimating",
     "Examples": "dpaudit.mechanisms.examples",
     "Relation": "dpaudit.claims",
     "Report": "dpaudit.engine.report.report",
@@ -35,6 +37,7 @@ _HOMES = {
     "Validity": "dpaudit.estimators.bound",
     "Verdict": "dpaudit.engine.findings.verdict",
     "audit": "dpaudit.engine.driver",
+    "estimate": "dpaudit.engine.estimate.estimating",
     "load_spec": "dpaudit.engine.spec.audit_spec",
     "table": "dpaudit.engine.data.in_memory",
 }
@@ -46,6 +49,7 @@ __all__ = [
     "AuditSpec",
     "Bound",
     "Claim",
+    "Estimate",
     "Examples",
     "Relation",
     "Report",
@@ -54,6 +58,7 @@ __all__ = [
     "Verdict",
     "__version__",
     "audit",
+    "estimate",
     "load_spec",
     "table",
 ]

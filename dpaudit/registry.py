@@ -126,7 +126,7 @@ class Documented:
 def functions() -> list[Documented]:
     """The functional core, module by module in the order of the source; what is registered is not repeated."""
     return [
-        Documented(module, node.name, (ast.get_docstring(node) or "").partition("\n")[0])
+        Documented(module.replace("/", "."), node.name, (ast.get_docstring(node) or "").partition("\n")[0])
         for module in CORE
         for node in ast.parse(_source(module)).body
         if isinstance(node, ast.ClassDef | ast.FunctionDef)

@@ -7,14 +7,14 @@ import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
 import click
 
 import dpaudit
+from dpaudit.engine.commands.exits import BAD_INPUT, RUN_FAILED, VIOLATION, stop
+from dpaudit.engine.commands.own_scores import estimate
 from dpaudit.errors import AuditError, DataError, InputError, RunError, SpecError, UnknownNameError
-
-FINISHED, VIOLATION, BAD_INPUT, RUN_FAILED = 0, 1, 2, 3
 
 
 class _Verbs(click.Group):
@@ -24,21 +24,16 @@ class _Verbs(click.Group):
         try:
             return super().invoke(ctx)
         except (InputError, SpecError, DataError, UnknownNameError) as err:
-            _stop(str(err), BAD_INPUT)
+            stop(str(err), BAD_INPUT)
         except (RunError, AuditError) as err:
-            _stop(str(err), RUN_FAILED)
+            stop(str(err), RUN_FAILED)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except Exception:  # never with the exit code of a violation
             click.echo(traceback.format_exc(), err=True)
-            _stop("this error is not foreseen; the lines above say where it happened", RUN_FAILED)
+            stop("this error is not foreseen; the lines above say where it happened", RUN_FAILED)
         except KeyboardInterrupt:
-            _stop("interrupted; what was finished is kept, `dpaudit resume RUN` goes on", RUN_FAILED)
-
-
-def _stop(message: str, code: int) -> NoReturn:
-    click.echo(f"dpaudit: {message}", err=True)
-    sys.exit(code)
+            stop("interrupted; what was finished is kept, `dpaudit resume RUN` goes on", RUN_FAILED)
 
 
 @click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -148,60 +143,6 @@ def list_(kind: str | None) -> None:
 
 
 @main.command()
-@click.argument("scores", type=click.Path(path_type=Path))
-@click.option("--method", help="An estimator (see `dpaudit list estimators`); left out: by the columns.")
-@click.option("--delta", type=float, help="The delta the bound is stated at, in [0, 1); left out: 0.")
-@click.option("--confidence", type=float, help="Stated confidence, in (0, 1); left out: 0.95.")
-@click.option("--option", "options", multiple=True, metavar="NAME=VALUE", help="A field of the estimator: group=4.")
-@click.option("--selection", help="How the threshold or fraction is chosen: band, grid, split:0.5, fixed:0.01, ...")
-@click.option("--score-column", default="score", show_default=True)
-@click.option("--member-column", default="member", show_default=True)
-def estimate(
-    scores: Path,
-    method: str | None,
-    delta: float | None,
-    confidence: float | None,
-    options: tuple[str, ...],
-    selection: str | None,
-    score_column: str,
-    member_column: str,
-) -> None:
-    """What a file of SCORES or counts (CSV or Parquet) made by any software shows.
-
-    Columns `score,member` (member 1 or 0) hold one attack score a row, larger = more likely a member; one bound on
-    epsilon comes out. Columns of counts work too, one result a row:
-
-    \b
-      tp,fp,tn,fn               confusion tables       clopper-pearson, jeffreys, bayesian, bayesian-posterior
-      guesses,correct,canaries  one training run       one-run, one-run-f-dp, one-run-theorem-16, one-run-p-value,
-                                                       one-run-replays
-      n1,n0,trials1,trials0     hits in two worlds     ratio, katz-log
-      k1,n1,k2,n2               answers in a set       two-cut
-      c1_A,c1_B,..,c2_A,..      answers of each class  k-cut
-      v1_A,v1_B,..[,v2_A,..]    votes for each class   gnmax (--option sigma=2)
-      bag,prior[,released]      examples in bags       label-advantage (--option mechanism=rr --option epsilon=1)
-      order,rdp                 a guarantee            rdp-to-epsilon
-      k,n                       an event               proportion
-      c_A,c_B,..                several events         multinomial
-    """
-    from dpaudit.engine.estimate import estimate_file
-
-    for reading in estimate_file(
-        scores,
-        method=method,
-        delta=delta,
-        confidence=confidence,
-        selection=selection,
-        options=options,
-        score_column=score_column,
-        member_column=member_column,
-    ):
-        click.echo(str(reading))
-        for note in reading.notes:
-            click.echo(f"  {note}")
-
-
-@main.command()
 @click.argument("folder", metavar="RUN", type=click.Path(path_type=Path))
 @click.option("--fail-on-violation", is_flag=True, help="Exit with 1 when a bound exceeds its claim.")
 def report(folder: Path, fail_on_violation: bool) -> None:
@@ -255,6 +196,9 @@ def reproduce(
     click.echo(made.text)
     for path in made.files:
         click.echo(f"{path}")
+
+
+main.add_command(estimate)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ few counts its bound needs (pure, any order, any machine); `bound` and `curve` r
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -78,6 +79,15 @@ class Scores:
         """
         order = self._shuffled_rows()
         return Scores(self.score[order], self.truth[order], self.replay, self.canary[order])
+
+
+def content_seed(*replays: tuple[NDArray[np.float64], NDArray[np.bool_]]) -> int:
+    """A seed that all scores and truths decide together: no order of the rows can have been made to suit it."""
+    content = hashlib.blake2b(digest_size=8)
+    for score, truth in replays:
+        content.update(np.ascontiguousarray(score).tobytes())
+        content.update(np.packbits(truth).tobytes())
+    return int.from_bytes(content.digest(), "little")
 
 
 @lru_cache(maxsize=4)

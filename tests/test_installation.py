@@ -62,7 +62,10 @@ def test_a_clone_does_not_shadow_the_package(clone: Path, tmp_path: Path) -> Non
 
 def test_a_wheel_holds_the_whole_package(clone: Path, tmp_path: Path) -> None:
     python = installed(clone, tmp_path / "wheel", "build_wheel")
-    code = "from dpaudit import audit, registry; import sys; print(len(registry.catalogue('estimator')), audit.__module__, sys.modules[audit.__module__].__file__)"
+    code = (
+        "from dpaudit import audit, registry; import sys; "
+        "print(len(registry.catalogue('estimator')), audit.__module__, sys.modules[audit.__module__].__file__)"
+    )
     count, module, file = printed(python, code, clone.parent).split()
     assert (int(count) > 10, module) == (True, "dpaudit.engine.driver")
     assert Path(file).is_relative_to(tmp_path)

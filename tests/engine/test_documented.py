@@ -1,4 +1,4 @@
-"""Every example of docs/estimators.md, in Python and on the command line, prints what the page says."""
+"""Every example of docs/estimators.md and of the README's Python prints what the page says."""
 
 from __future__ import annotations
 
@@ -38,3 +38,22 @@ def test_command_line_examples(
     monkeypatch.chdir(tmp_path)
     shown = CliRunner().invoke(main, words.split(), catch_exceptions=False)
     assert shown.output.rstrip() == output.rstrip()
+
+
+README = PAGE.parents[1] / "README.md"
+
+
+def python_blocks(section: str) -> tuple[str, str]:
+    """The Python of a section of the README, one block after another, and the indented block after the last one."""
+    text = README.read_text(encoding="utf-8").partition(f"\n## {section}\n")[2].partition("\n## ")[0]
+    *blocks, last = text.split("```python\n")[1:]
+    code, _, after = last.partition("```\n")
+    codes = [block.partition("```")[0] for block in blocks] + [code]
+    lines = after.lstrip("\n").split("\n\n")[0].splitlines()
+    return "\n".join(codes), "\n".join(line.removeprefix("    ") for line in lines)
+
+
+def test_one_s_own_scores_in_the_readme(capsys: pytest.CaptureFixture[str]) -> None:
+    code, output = python_blocks("Bring your own scores")
+    exec(compile(code, str(README), "exec"), {})
+    assert " ".join(capsys.readouterr().out.split()) == " ".join(output.split())

@@ -1,0 +1,473 @@
+"""From a table of scores or counts to bounds: what `dpaudit.estimate` and the command line share."""
+
+from __future__ import annotations
+
+import math
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal, cast, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import gammaln, logsumexp
+from scipy.stats import binomtest, rankdata
+
+from dpaudit.claims import Claim, Relation
+from dpaudit.engine.estimate.measures import Measure, measures
+from dpaudit.engine.estimate.tables import SourceTable, members_beside_others, table_from, table_of_arrays
+from dpaudit.engine.findings.verdict import Verdict, verdict
+from dpaudit.engine.spec.build import build
+from dpaudit.errors import DataError, InputError, SpecError, require
+from dpaudit.estimators.bound import Bound
+from dpaudit.estimators.counts import (
+    BAGS,
+    CONFUSION,
+    GUARANTEE,
+    GUESSES,
+    K_CUT,
+    MULTINOMIAL,
+    PROPORTION,
+    RATIO,
+    TWO_CUT,
+    VOTES,
+    CountEstimator,
+    Reading,
+    matches,
+    reads,
+)
+from dpaudit.estimators.one_run.signed_scores import OneRunEstimator
+from dpaudit.estimators.scores import Scores, content_seed
+from dpaudit.estimators.two_world.betting import Betting
+from dpaudit.registry import load
+
+GroupScore = Literal["max", "mean", "logsumexp"]
+"""The score of a canary that several rows speak of."""
+
+INDEPENDENT = "each row is taken for an independent trial; many canaries of one training need the method one-run"
+FAIR_COINS = "assumed: a fair coin of its own decided for each canary whether it was a member"
+ROWS_APART = "the intervals of the measures hold if rows are independent trials, which canaries of one training are not"
+REVERSED = "members score lower than non-members: larger must mean more likely a member (negate losses)"
+SHUFFLED = "rows are bet on in a shuffled order; rows that are in trial order are bet on as they come with `ordered`"
+NEIGHBOURS = "the claim is taken to be about those neighbours that members and non-members differ by"
+DEFAULT_METHOD, WITH_SELECTION = "band", "clopper-pearson"
+"""What reads scores when no method is named: all thresholds at once, or the one that the selection chooses."""
+DEFAULT_GUESS = "both-tails"
+"""As many guesses of members as of non-members: worthless scores gain nothing by unequal shares of the two."""
+SORTED_BY_CHANCE, UNEVEN_BY_CHANCE = 1e-6, 1e-4
+"""How improbable sorted trials and uneven coins must be for the order and the coins to be refused."""
+CONFIDENCES = 1e-6, 1 - 1e-9
+"""Between these every estimator's arithmetic holds."""
+COUNTS = {
+    CONFUSION: "clopper-pearson",
+    GUESSES: "one-run",
+    RATIO: "ratio",
+    TWO_CUT: "two-cut",
+    K_CUT: "k-cut",
+    VOTES: "gnmax",
+    BAGS: "label-advantage",
+    GUARANTEE: "rdp-to-epsilon",
+    PROPORTION: "proportion",
+    MULTINOMIAL: "multinomial",
+}
+"""Columns of counts, and the method that reads them when none is named; the first that fits."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked of a table.
+
+    Attributes:
+        method: A registered estimator. None: "band" for scores ("clopper-pearson" with another selection), the natural
+            one for counts.
+        delta: In [0, 1). None: the claim's, else the estimator's own default, which is 0.
+        confidence: In (0, 1). None: the estimator's own default, which is 0.95.
+        selection: How the threshold or guess fraction is chosen. None: the estimator's own default.
+        options: Further fields of the estimator, by name.
+        claim: What the bound is compared with; None compares with nothing.
+        score_column: Name of the score's column.
+        member_column: Name of the truth's column, values 0 and 1 or false and true.
+        group_column: Rows that share a value of it speak of one canary; None: each row is a canary.
+        group_score: The canary's score, from those of its rows.
+        ordered: Whether rows are in the order of their trials, for "betting".
+    """
+
+    method: str | None = None
+    delta: float | None = None
+    confidence: float | None = None
+    selection: str | None = None
+    options: Mapping[str, object] = field(default_factory=dict)
+    claim: Claim | None = None
+    score_column: str = "score"
+    member_column: str = "member"
+    group_column: str | None = None
+    group_score: GroupScore = "max"
+    ordered: bool = False
+
+    def __post_init__(self) -> None:
+        if self.score_column == self.member_column:
+            raise SpecError(f"score and member must be two columns, got {self.score_column!r} for both")
+        require(
+            self.group_score in get_args(GroupScore),
+            f"the score of a group must be one of {', '.join(get_args(GroupScore))}",
+            given=self.group_score,
+        )
+        if self.claim is not None:
+            require(
+                self.delta is None or self.delta >= self.claim.delta,
+                f"delta must be at least the claim's, {self.claim.delta:g}",
+                do="a claim that may fail with that probability says nothing at a smaller one",
+                delta=self.delta,
+            )
+
+
+@dataclass(frozen=True)
+class Estimate(Bound):
+    """A bound on epsilon from one's own scores or counts; `print` shows what a reader must know beside it.
+
+    Attributes:
+        measures: What other tools print of the same scores; none for counts.
+        claim: What it is compared with.
+    """
+
+    measures: tuple[Measure, ...] = ()
+    claim: Claim | None = None
+
+    @classmethod
+    def beside(cls, bound: Bound, found: tuple[Measure, ...], claim: Claim | None) -> Estimate:
+        """The bound with what stands beside it."""
+        notes = bound.notes if claim is None else (*bound.notes, NEIGHBOURS)
+        carried = {part.name: getattr(bound, part.name) for part in fields(Bound) if part.init}
+        return cls(**carried | {"notes": notes, "measures": found, "claim": claim})
+
+    @property
+    def headline(self) -> str:
+        """The bound in one line."""
+        return super().__str__()
+
+    @property
+    def verdict(self) -> Verdict:
+        """What the bound says of the claim."""
+        return Verdict.NO_CLAIM if self.claim is None else verdict(self, self.claim)
+
+    def __str__(self) -> str:
+        lines = [self.headline, *(f"  {note}" for note in self.notes), *(f"  {one}" for one in self.measures)]
+        if self.claim is not None:
+            lines.insert(0, f"{self.verdict}: claimed {self.claim}")
+        return "\n".join(lines)
+
+
+def estimate(
+    scores: object = None,
+    members: object = None,
+    *,
+    in_scores: object = None,
+    out_scores: object = None,
+    delta: float | None = None,
+    confidence: float = 0.95,
+    method: str | None = None,
+    selection: str | None = None,
+    claim: Claim | float | None = None,
+    groups: object = None,
+    group_score: GroupScore = "max",
+    replays: object = None,
+    ordered: bool = False,
+    **options: object,
+) -> Estimate:
+    """A lower bound on epsilon from the scores of any attack, or from counts.
+
+        dpaudit.estimate(scores, members)
+        dpaudit.estimate(in_scores=..., out_scores=...)
+        dpaudit.estimate({"tp": [65], "fp": [25], "tn": [75], "fn": [35]}, delta=0.05)
+
+    Args:
+        scores: One attack score a row, larger = more likely a member: an array, list, pandas Series or Arrow array of
+            shape (n,). Or a table (mapping, DataFrame, Arrow table) with the columns `score` and `member`, or with
+            one row of counts.
+        members: The truth of each row, 0 or 1, shape (n,); left out with a table.
+        in_scores: Scores of members, any length, in place of `scores` and `members`.
+        out_scores: Scores of non-members.
+        delta: The delta of the bound, in [0, 1); left out: the claim's, else 0.
+        confidence: Probability at least with which the bound is below the true epsilon, in (0, 1).
+        method: A registered estimator (`dpaudit list estimators`); left out: "band" for scores, by the columns for
+            counts. Many canaries of one training need "one-run".
+        selection: How the threshold or guess fraction is chosen: "grid", "split:0.5", "fixed:0.01", ...
+        claim: What the bound is compared with; a number is an epsilon at `delta`.
+        groups: A value for each row; rows that share it speak of one canary.
+        group_score: The canary's score from those of its rows: "max", "mean" or "logsumexp".
+        replays: The number of the replay of each row, whole and >= 0; replays are combined.
+        ordered: Whether rows are in the order of their trials, for the method "betting".
+        options: Further fields of the estimator: `guess="signed"`.
+    Returns: The bound, with AUC, true-positive rates and accuracy beside it; printed, all of it.
+    Raises: DataError for scores or counts that do not fit, SpecError for a method or option that does not, InputError
+        for an argument out of range.
+    """
+    promise = (
+        claim if claim is None or isinstance(claim, Claim) else Claim(float(claim), delta or 0.0, Relation.ADD_REMOVE)
+    )
+    table = _python_table(scores, members, in_scores, out_scores, groups, replays)
+    question = Question(
+        method,
+        delta,
+        confidence,
+        selection,
+        options,
+        promise,
+        group_column=None if groups is None else "group",
+        group_score=group_score,
+        ordered=ordered,
+    )
+    readings = estimates(table, question)
+    if len(readings) != 1 or not isinstance(readings[0], Estimate):
+        raise InputError(
+            f"`estimate` must lead to one bound on epsilon, got {len(readings)} readings of {table.name}; give one row "
+            "of counts that bound epsilon, or read the file with `dpaudit estimate`"
+        )
+    return readings[0]
+
+
+def _python_table(
+    scores: object, members: object, in_scores: object, out_scores: object, groups: object, replays: object
+) -> SourceTable:
+    apart = in_scores is not None or out_scores is not None
+    together = scores is not None or members is not None
+    if apart == together or (apart and (in_scores is None or out_scores is None)):
+        raise InputError("give `scores` and `members`, or both `in_scores` and `out_scores`, or a table")
+    if apart:
+        return table_of_arrays(**members_beside_others(in_scores, out_scores), group=groups, replay=replays)
+    if members is None:
+        if groups is not None or replays is not None:
+            raise InputError("`groups` and `replays` go with arrays; a table has its replays in a column `replay`")
+        return table_from(scores)
+    return table_of_arrays(score=scores, member=members, group=groups, replay=replays)
+
+
+def estimates(table: SourceTable, question: Question) -> Sequence[Reading]:
+    """What a table shows.
+
+    Returns: One `Estimate` for scores (rows that carry a `replay` column are combined over replays); for counts what
+        the estimator reads, mostly one a row, bounds on epsilon as `Estimate`.
+    Raises: DataError for a table that does not fit, SpecError for a method or option that does not, InputError for an
+        argument out of range.
+    """
+    estimator = _estimator(natural_method(table, question), question)
+    if _reads_counts(estimator, table.names):
+        return _from_counts(table, estimator, question)
+    missing = [column for column in (question.score_column, question.member_column) if column not in table.names]
+    if missing or not hasattr(estimator, "tally"):
+        raise DataError(_unfit(table, None if question.method is None else estimator, question))
+    replays, notes = _replays(table, question)
+    _require_fair_coins(replays, estimator)
+    replays = _in_trial_order(replays, estimator, question)
+    bound: Bound = estimator.bound([estimator.tally(scores) for scores in replays])
+    notes += _assumed(replays, estimator, question)
+    if not bound.lower and _reversed(replays[0]):
+        notes.append(REVERSED)
+    seed = content_seed(*((scores.score, scores.truth) for scores in replays))
+    found = measures(replays, confidence=bound.confidence, seed=seed)
+    return [Estimate.beside(replace(bound, notes=(*bound.notes, *notes)), found, question.claim)]
+
+
+def _estimator(name: str, question: Question) -> Any:
+    stated = {"delta": question.delta, "confidence": question.confidence, "selection": question.selection}
+    given = {part: value for part, value in stated.items() if value is not None}
+    twice = sorted(given.keys() & question.options.keys())
+    if twice:
+        raise SpecError(f"{twice[0]} must be given once, got --{twice[0]} and --option {twice[0]}")
+    usual = {"guess": DEFAULT_GUESS} | ({} if question.claim is None else {"delta": question.claim.delta})
+    words = {"name": name, **given, **question.options}
+    estimator = build("estimator", words, at=f"--method {name}", defaults=usual)
+    confidence = getattr(estimator, "confidence", 0.95)
+    low, high = CONFIDENCES
+    require(low <= confidence <= high, f"confidence must be in [{low:g}, 1 - {1 - high:.0e}]", confidence=confidence)
+    return estimator
+
+
+def _from_counts(table: SourceTable, estimator: Any, question: Question) -> Sequence[Reading]:
+    if question.selection:
+        raise SpecError(
+            f"--selection must be left out for counts, which were chosen already, got {question.selection!r}"
+        )
+    try:
+        readings = cast(CountEstimator, estimator).read(_count_columns(table, estimator))
+    except InputError as err:
+        raise DataError(f"{table.name}: {err}") from err
+    if question.claim is not None and not any(isinstance(reading, Bound) for reading in readings):
+        raise SpecError(f"a claim must be compared with a bound on epsilon, which {estimator.registered_name} is not")
+    return [
+        Estimate.beside(reading, (), question.claim) if isinstance(reading, Bound) else reading for reading in readings
+    ]
+
+
+def field_values(method: str, options: Sequence[str]) -> dict[str, object]:
+    """The fields that "name=value" words give; a field that holds several values takes them split by commas."""
+    hints = typing.get_type_hints(load("estimator", method)) if options else {}
+    given: dict[str, object] = {}
+    for option in options:
+        name, equals, value = option.partition("=")
+        if not equals or not name:
+            raise SpecError(f"--option must be NAME=VALUE, got {option!r}")
+        several = typing.get_origin(hints.get(name)) is tuple
+        given[name] = tuple(value.split(",")) if several else value
+    return given
+
+
+def natural_method(table: SourceTable, question: Question) -> str:
+    """The method that reads a table when none is named."""
+    fitting = [method for needed, method in COUNTS.items() if reads(needed, table.names)]
+    natural = fitting[0] if fitting else DEFAULT_METHOD
+    if not fitting and question.selection and not question.selection.startswith("band"):
+        natural = WITH_SELECTION
+    return question.method or natural
+
+
+def _reads_counts(estimator: object, names: Sequence[str]) -> bool:
+    return hasattr(estimator, "read") and reads(cast(CountEstimator, estimator).columns, names)
+
+
+def _count_columns(table: SourceTable, estimator: Any) -> dict[str, NDArray[Any]]:
+    """The columns that an estimator of counts reads; names of queries may be words, all others are numbers."""
+    wanted = (*estimator.columns, *estimator.optional_columns)
+    return {
+        name: table.values(name) if name == "query" else table.numbers(name)
+        for name in table.names
+        if any(matches(pattern, name) for pattern in wanted)
+    }
+
+
+def _unfit(table: SourceTable, estimator: Any, question: Question) -> str:
+    """What the table should have had, for one estimator or (None) for any."""
+    got = f"got {','.join(table.names)}"
+    counts = list(COUNTS) if estimator is None else [estimator.columns] if hasattr(estimator, "columns") else []
+    listed = ", or ".join(",".join(columns) for columns in counts)
+    if estimator is not None and not hasattr(estimator, "tally"):
+        return f"{table.name} must have the columns {listed} for {estimator.registered_name}, {got}"
+    needed = f"{question.score_column},{question.member_column}" + (f" (or counts: {listed})" if listed else "")
+    return f"{table.name} must have the columns {needed}, {got}; name yours with --score-column and --member-column"
+
+
+def _replays(table: SourceTable, question: Question) -> tuple[list[Scores], list[str]]:
+    """The scores of each replay, one row a canary, and what a reader must know of how rows became canaries."""
+    score, truth = table.numbers(question.score_column), table.bits(question.member_column)
+    canary = table.integers("canary") if "canary" in table.names else np.arange(len(score))
+    replay = table.integers("replay") if "replay" in table.names else np.zeros(len(score), dtype=np.int64)
+    notes = []
+    if question.group_column is not None:
+        if question.group_column not in table.names:
+            raise DataError(f"{table.name} must have the column {question.group_column}, got {','.join(table.names)}")
+        group = table.identities(question.group_column)
+        rows = len(score)
+        score, truth, replay, canary = _one_row_a_group(table, score, truth, replay, group, question.group_score)
+        notes.append(f"{rows} rows are {len(score)} canaries: the {question.group_score} of the scores of each")
+    return [
+        Scores(score[replay == number], truth[replay == number], int(number), canary[replay == number])
+        for number in np.unique(replay)
+    ], notes
+
+
+def _one_row_a_group(
+    table: SourceTable,
+    score: NDArray[np.float64],
+    truth: NDArray[np.bool_],
+    replay: NDArray[np.int64],
+    group: NDArray[np.int64],
+    group_score: GroupScore,
+) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.int64], NDArray[np.int64]]:
+    """Score, truth, replay and group of each (replay, group)."""
+    order = np.lexsort((group, replay))
+    keys = np.stack([replay[order], group[order]])
+    starts = np.flatnonzero(np.append(True, (np.diff(keys) != 0).any(axis=0)))
+    sizes = np.diff(np.append(starts, len(order)))
+    members = np.add.reduceat(truth[order].astype(np.int64), starts)
+    mixed = np.flatnonzero((members > 0) & (members < sizes))
+    if mixed.size:
+        inside = np.sort(order[starts[mixed[0]] : starts[mixed[0]] + sizes[mixed[0]]])
+        other = inside[np.flatnonzero(truth[inside] != truth[inside[0]])[0]]
+        raise DataError(
+            f"{table.name}: rows of one group must all be members or all be non-members, got both in "
+            f"{table.row(inside[0])} and {table.row(other)}"
+        )
+    ranked = score[order]
+    match group_score:
+        case "max":
+            combined = np.maximum.reduceat(ranked, starts)
+        case "mean":
+            combined = np.add.reduceat(ranked, starts) / sizes
+        case "logsumexp":
+            combined = np.array([logsumexp(part) for part in np.split(ranked, starts[1:])])
+    return combined, members > 0, keys[0, starts], keys[1, starts]
+
+
+def _require_fair_coins(replays: Sequence[Scores], estimator: object) -> None:
+    """Guesses that lean to one side gain by unequal shares of members and non-members, without any leak."""
+    if not isinstance(estimator, OneRunEstimator) or estimator.guess == DEFAULT_GUESS:
+        return
+    for scores in replays:
+        members, canaries = int(scores.truth.sum()), scores.truth.size
+        if _unlike_fair_coins(scores) * len(replays) < UNEVEN_BY_CHANCE:
+            raise DataError(
+                f"guess {estimator.guess!r} must have canaries that fair coins made members, got {members} members of "
+                f"{canaries}, which fair coins give with probability < {UNEVEN_BY_CHANCE:g}; use guess={DEFAULT_GUESS}"
+            )
+
+
+def _unlike_fair_coins(scores: Scores) -> float:
+    """Probability that fair coins give so uneven a number of members or a more uneven one."""
+    return float(binomtest(int(scores.truth.sum()), scores.truth.size).pvalue)
+
+
+def _in_trial_order(replays: Sequence[Scores], estimator: object, question: Question) -> list[Scores]:
+    """For a bet, the rows in an order that their scores had no part in; for all others the rows as they are."""
+    if not isinstance(estimator, Betting):
+        require(not question.ordered, "the order of trials must be stated for the method betting alone")
+        return list(replays)
+    if not question.ordered:
+        return [_shuffled(scores) for scores in replays]
+    for scores in replays:
+        trials = estimator.tally(scores)
+        for world in (trials.score[trials.truth], trials.score[~trials.truth], trials.score):
+            if _probability_of_order(world) * len(replays) < SORTED_BY_CHANCE:
+                raise DataError(
+                    "rows in the order of their trials must not have sorted scores, got sorted ones; leave out "
+                    "`ordered`, and they are shuffled"
+                )
+    return list(replays)
+
+
+def _probability_of_order(score: NDArray[np.float64]) -> float:
+    """Probability that a random order of these values rises throughout or falls throughout; 1 if they do not."""
+    steps = np.diff(score)
+    if (steps > 0).any() and (steps < 0).any():
+        return 1.0
+    equal = np.unique(score, return_counts=True)[1]
+    return float(min(1.0, 2 * math.exp(gammaln(equal + 1).sum() - gammaln(score.size + 1))))
+
+
+def _shuffled(scores: Scores) -> Scores:
+    """The same trials, numbered anew in an order seeded by all their content."""
+    order = np.random.default_rng(content_seed((scores.score, scores.truth))).permutation(scores.score.size)
+    return Scores(scores.score[order], scores.truth[order], scores.replay)
+
+
+def _assumed(replays: Sequence[Scores], estimator: object, question: Question) -> list[str]:
+    """What must hold for the bound and no table can show."""
+    if isinstance(estimator, OneRunEstimator):
+        uneven = [scores for scores in replays if _unlike_fair_coins(scores) * len(replays) < UNEVEN_BY_CHANCE]
+        if not uneven:
+            return [FAIR_COINS, ROWS_APART]
+        share = uneven[0].truth.mean()
+        return [
+            f"{FAIR_COINS}; {share:.1%} of them are members, which fair coins do not give: as many guesses of members "
+            "as of non-members hold for coins of one bias at delta = 0, and nothing is proved for delta > 0",
+            ROWS_APART,
+        ]
+    notes = [INDEPENDENT] if getattr(estimator, "independent_trials", False) else []
+    return [*notes, SHUFFLED] if isinstance(estimator, Betting) and not question.ordered else notes
+
+
+def _reversed(scores: Scores) -> bool:
+    """Whether members score lower than non-members: more than five standard errors of the rank sum below chance."""
+    members, others = int(scores.truth.sum()), int((~scores.truth).sum())
+    ranks = rankdata(scores.score)[scores.truth].sum() - members * (members + 1) / 2
+    middle, deviation = members * others / 2, math.sqrt(members * others * (members + others + 1) / 12)
+    return bool(ranks < middle - 5 * deviation)

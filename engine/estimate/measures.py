@@ -1,0 +1,168 @@
+"""What other tools print of attack scores: AUC, true-positive rates at small false-positive rates, accuracy.
+
+Each comes with an interval that holds at the stated confidence for every number of rows, whatever the scores' laws, if
+the rows are independent trials. None of them bounds epsilon, and each holds on its own, not all at once.
+
+* AUC: Hoeffding's inequality for U-statistics in its Chernoff form. The share of ordered pairs is a mean, over ways of
+  pairing members with non-members, of means of min(members, non-members) independent terms in [0, 1]; so its
+  exponential moments, and with them its tails, are no larger than those of such a mean: Pr[share >= a] <=
+  exp(-min(members, non-members) kl(a, AUC)) for a >= AUC, and likewise below. Wider than DeLong's interval, and it
+  covers where that one has no width: at perfect separation.
+* True-positive rate at a false-positive rate of f: the largest one of all thresholds whose *true* false-positive rate
+  is at most f. Order statistics of the non-members alone give a threshold whose true rate is at most f, and one whose
+  rate is above f, each with a quarter of the error; the members' rates there, Clopper and Pearson's limits with a
+  quarter each, enclose it. With few non-members no threshold is known to be below f, and the lower end is 0.
+* Accuracy: of a member and a non-member equally likely; the threshold is the best one on a half of the rows, the rates
+  are counted on the other half, and each gets half the error (Clopper and Pearson).
+
+Source: Hoeffding (1963), section 5; Clopper and Pearson (1934).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import optimize, special, stats
+
+from dpaudit.estimators.proportions.binomial import clopper_pearson
+from dpaudit.estimators.replays import median_rule, per_replay_confidence
+from dpaudit.estimators.scores import Scores
+
+Floats = NDArray[np.float64]
+FALSE_POSITIVE_RATES = (0.01, 0.001)
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One number that describes an attack, with its interval.
+
+    Attributes:
+        name: "AUC", "TPR at 1 % FPR", "accuracy".
+        value: As measured, in [0, 1].
+        lower: Lower end of the interval, in [0, 1].
+        upper: Upper end.
+        confidence: Stated confidence of this interval alone, in (0, 1).
+        method: How the interval was made.
+    """
+
+    name: str
+    value: float
+    lower: float
+    upper: float
+    confidence: float
+    method: str
+
+    def __str__(self) -> str:
+        ends = f"[{np.floor(self.lower * 1e4) / 1e4:.4f}, {np.ceil(self.upper * 1e4) / 1e4:.4f}]"
+        return f"{self.name:<18}{self.value:.4f}  in {ends}  {self.method}"
+
+
+def measures(replays: Sequence[Scores], *, confidence: float, seed: int) -> tuple[Measure, ...]:
+    """AUC, true-positive rate at 1 % and 0.1 % false-positive rate, and accuracy of scores with both worlds.
+
+    Args:
+        replays: Scores of each replay. Several are combined by their medians, each interval with half the error.
+        confidence: Two-sided, of each interval on its own, in (0, 1).
+        seed: Decides which rows choose the accuracy's threshold.
+    """
+    each = per_replay_confidence(confidence) if len(replays) > 1 else confidence
+    found = [_of_replay(scores, each, seed) for scores in replays]
+    return tuple(_median(same, confidence) for same in zip(*found, strict=True))
+
+
+def _of_replay(scores: Scores, confidence: float, seed: int) -> list[Measure]:
+    members, others = scores.score[scores.truth], scores.score[~scores.truth]
+    return [
+        auc(members, others, confidence=confidence),
+        *(true_positive_rate(members, others, rate, confidence=confidence) for rate in FALSE_POSITIVE_RATES),
+        accuracy(members, others, confidence=confidence, seed=seed),
+    ]
+
+
+def _median(same: Sequence[Measure], confidence: float) -> Measure:
+    first = same[0]
+    if len(same) == 1:
+        return first
+    lower, upper = (np.array([getattr(measure, end) for measure in same]) for end in ("lower", "upper"))
+    value = float(np.median([measure.value for measure in same]))
+    ends = float(median_rule(lower)), -float(median_rule(-upper))
+    method = f"{first.method}; median of {len(same)} replays"
+    return Measure(first.name, value, min(ends[0], value), max(ends[1], value), confidence, method)
+
+
+def auc(members: Floats, others: Floats, *, confidence: float) -> Measure:
+    """The probability that a member scores above a non-member, ties counting half; shapes (n,) and (m,), n, m >= 1."""
+    ranks = stats.rankdata(np.concatenate([members, others]))[: members.size].sum()
+    share = float((ranks - members.size * (members.size + 1) / 2) / (members.size * others.size))
+    terms, log_error = min(members.size, others.size), np.log((1 - confidence) / 2)
+
+    def excess(candidate: float) -> float:
+        return float(special.kl_div(share, candidate) + special.kl_div(1 - share, 1 - candidate) + log_error / terms)
+
+    return Measure(
+        "AUC",
+        share,
+        _root(excess, 0.0, share) if share > 0 else 0.0,
+        _root(excess, 1.0, share) if share < 1 else 1.0,
+        confidence,
+        "Hoeffding, finite-sample",
+    )
+
+
+def _root(excess: Callable[[float], float], end: float, share: float) -> float:
+    """Where the divergence from the share, which falls from the end towards it, meets the limit."""
+    outer = end + 1e-15 if end == 0 else end - 1e-15
+    return float(optimize.brentq(excess, outer, share)) if excess(outer) > 0 else end
+
+
+def true_positive_rate(members: Floats, others: Floats, rate: float, *, confidence: float) -> Measure:
+    """The largest true-positive rate of a threshold whose false-positive rate is at most `rate`, in (0, 1)."""
+    quarter = (1 - confidence) / 4
+    descending = np.sort(others)[::-1]
+    k = np.arange(1, others.size + 1)
+    # The mass at or above the k-th largest of n non-members follows Beta(k, n - k + 1), ties broken at random.
+    below = np.flatnonzero(special.betaincc(k, others.size - k + 1.0, rate) <= quarter)
+    above = np.flatnonzero(special.betainc(k, others.size - k + 1.0, rate) <= quarter)
+    lower, upper = 0.0, 1.0
+    if below.size:
+        hits = int(np.count_nonzero(members > descending[below[-1]]))
+        lower = float(clopper_pearson(hits, members.size, confidence=1 - quarter, side="lower").lower)
+    if above.size:
+        hits = int(np.count_nonzero(members >= descending[above[0]]))
+        upper = float(clopper_pearson(hits, members.size, confidence=1 - quarter, side="upper").upper)
+    threshold = descending[int(rate * others.size)]  # at most so many non-members are above it
+    value = float(np.count_nonzero(members > threshold) / members.size)
+    ends = min(lower, value), max(upper, value)
+    method = "order statistics and Clopper-Pearson, finite-sample"
+    return Measure(f"TPR at {100 * rate:g} % FPR", value, *ends, confidence, method)
+
+
+def accuracy(members: Floats, others: Floats, *, confidence: float, seed: int) -> Measure:
+    """How often a threshold tells members from as many non-members; chosen on half of the rows, counted on the rest."""
+    rng = np.random.default_rng(seed)
+    members, others = rng.permutation(members), rng.permutation(others)
+    half = members.size // 2, others.size // 2
+    threshold = _best_threshold(members[: half[0]], others[: half[1]])
+    right = (
+        (int(np.count_nonzero(members[half[0] :] >= threshold)), members.size - half[0]),
+        (int(np.count_nonzero(others[half[1] :] < threshold)), others.size - half[1]),
+    )
+    limits = [clopper_pearson(hits, trials, confidence=(1 + confidence) / 2) for hits, trials in right]
+    lower, upper = (float(np.mean([limit[end] for limit in limits])) for end in (0, 1))
+    value = float(np.mean([hits / trials for hits, trials in right]))
+    return Measure(
+        "accuracy", value, lower, upper, confidence, "threshold from half the rows, Clopper-Pearson, finite-sample"
+    )
+
+
+def _best_threshold(members: Floats, others: Floats) -> float:
+    """The score with the largest mean of both rates when calling it and all above it members; 0 without rows."""
+    if not members.size or not others.size:
+        return 0.0
+    candidates = np.unique(np.concatenate([members, others]))
+    hits = 1 - np.searchsorted(np.sort(members), candidates) / members.size
+    alarms = 1 - np.searchsorted(np.sort(others), candidates) / others.size
+    return float(candidates[np.argmax(hits - alarms)])

@@ -1,0 +1,287 @@
+"""Tables of scores or counts, whatever they come in: files of six formats, standard input, values in Python."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+from zipfile import BadZipFile
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pacsv
+import pyarrow.json as pajson
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from dpaudit.errors import DataError
+
+STANDARD_INPUT = "-"
+FORMATS = "CSV, TSV, JSON lines, Parquet (or a folder of it), .npy or .npz"
+MEMBERS_APART = {"in_scores", "out_scores"}
+"""Arrays of a `.npz` that hold the scores of members and of non-members, of any two lengths."""
+
+
+@dataclass(frozen=True, eq=False)
+class SourceTable:
+    """A table of scores or counts that knows where it comes from.
+
+    Attributes:
+        name: What messages call it: the file's name, "standard input", "the table".
+        columns: The columns, at least one row; no name twice.
+        header_lines: Lines above the first row where rows are lines of a text file; None where rows are just counted.
+    """
+
+    name: str
+    columns: pa.Table
+    header_lines: int | None = None
+
+    def __post_init__(self) -> None:
+        names = _names(self.name, self.columns)
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise DataError(f"{self.name} must name each column once, got {twice[0]!r} {names.count(twice[0])} times")
+        if not self.columns.num_rows:
+            raise DataError(f"{self.name} must hold at least one row below its header, got none")
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the columns, in their order."""
+        return list(self.columns.column_names)
+
+    def row(self, index: int) -> str:
+        """How a reader finds the row with this index."""
+        return f"row {index + 1}" if self.header_lines is None else f"line {index + 1 + self.header_lines}"
+
+    def values(self, name: str) -> NDArray[Any]:
+        """A column as it stands, shape (rows,)."""
+        values: NDArray[Any] = self.columns.column(name).to_numpy()
+        return values
+
+    def numbers(self, name: str) -> NDArray[np.float64]:
+        """A column of numbers, shape (rows,). Raises: DataError for anything that is none, NaN included."""
+        column = self.columns.column(name)
+        if not _may_be_numbers(column.type):
+            raise DataError(f"{self.name}: column {name} must hold numbers, got {_short(column.type)}")
+        try:
+            numbers: NDArray[np.float64] = pc.cast(column, pa.float64()).to_numpy().astype(np.float64)
+        except pa.ArrowException as err:
+            raise DataError(f"{self.name}: column {name} must hold numbers, got {column.type}: {_line(err)}") from err
+        bad = np.flatnonzero(np.isnan(numbers))
+        if bad.size:
+            raise DataError(
+                f"{self.name}: column {name} must hold numbers, got NaN or nothing in {bad.size} of {len(numbers)} "
+                f"rows (first: {self.row(bad[0])}); a failed trial counts as the attack's worst guess, do not drop it"
+            )
+        return numbers
+
+    def bits(self, name: str) -> NDArray[np.bool_]:
+        """A column of 0 and 1 that holds both, shape (rows,)."""
+        numbers = self.numbers(name)
+        bad = np.flatnonzero((numbers != 0) & (numbers != 1))
+        if bad.size:
+            raise DataError(f"{self.name}: column {name} must be 0 or 1, got {numbers[bad[0]]:g} in {self.row(bad[0])}")
+        bits: NDArray[np.bool_] = numbers == 1
+        if bits.all() or not bits.any():
+            raise DataError(
+                f"{self.name}: column {name} must hold both members and non-members, got only {int(bits[0])}"
+            )
+        return bits
+
+    def integers(self, name: str) -> NDArray[np.int64]:
+        """A column of whole numbers >= 0, shape (rows,)."""
+        numbers = self.numbers(name)
+        bad = np.flatnonzero((numbers != np.rint(numbers)) | (numbers < 0) | (numbers > 2**53))
+        if bad.size:
+            raise DataError(
+                f"{self.name}: column {name} must hold counts (whole, >= 0), got {numbers[bad[0]]:g} in "
+                f"{self.row(bad[0])}"
+            )
+        return numbers.astype(np.int64)
+
+    def identities(self, name: str) -> NDArray[np.int64]:
+        """A number for each different value of a column of any plain type, shape (rows,)."""
+        column = self.columns.column(name)
+        if pa.types.is_nested(column.type):
+            raise DataError(f"{self.name}: column {name} must hold one value a row, got {_short(column.type)}")
+        if column.null_count:
+            raise DataError(f"{self.name}: column {name} must name a group in each row, got nothing in some")
+        numbered: NDArray[np.int64] = pd.factorize(column.to_pandas())[0].astype(np.int64)
+        return numbered
+
+
+def read_file(path: Path) -> SourceTable:
+    """The table in a file, by the ending of its name; "-" reads standard input and tells the format by its bytes.
+
+    Raises: DataError for a file that is missing, unreadable or not of its format.
+    """
+    if str(path) == STANDARD_INPUT:
+        content = sys.stdin.buffer.read()
+        return _read("standard input", io.BytesIO(content), _guessed_format(content))
+    if not path.exists():
+        raise DataError(f"{path} must be a table ({FORMATS}), there is none")
+    if path.is_dir():
+        with _refusing(str(path)):
+            return SourceTable(str(path), pq.read_table(path))
+    with _refusing(str(path)), path.open("rb") as file:
+        return _read(str(path), file, _ENDINGS.get(path.suffix.lower(), "csv"))
+
+
+def table_from(value: object) -> SourceTable:
+    """The table in a mapping of columns, a pandas DataFrame or an Arrow table.
+
+    Raises: DataError for anything else, and for columns of different lengths.
+    """
+    try:
+        match value:
+            case pa.Table():
+                return SourceTable("the table", value)
+            case pd.DataFrame():
+                return SourceTable("the table", pa.Table.from_pandas(value, preserve_index=False))
+            case Mapping():
+                columns = {str(name): pa.array(np.atleast_1d(np.asarray(column))) for name, column in value.items()}
+                return SourceTable("the table", pa.table(columns))
+            case _:
+                raise DataError(
+                    "a table must be a mapping of columns, a pandas DataFrame or an Arrow table, got "
+                    f"{type(value).__name__}; for scores in an array give `members` as well"
+                )
+    except (pa.ArrowException, ValueError, TypeError) as err:
+        raise DataError(f"the table must have columns of one length and of plain values: {_line(err)}") from err
+
+
+def table_of_arrays(**columns: object) -> SourceTable:
+    """The table whose columns are arrays, lists, pandas Series or Arrow arrays of one length; None is left out."""
+    made = {name: _array(name, column) for name, column in columns.items() if column is not None}
+    lengths = {name: len(column) for name, column in made.items()}
+    if len(set(lengths.values())) > 1:
+        listed = ", ".join(f"{count} {name}" for name, count in lengths.items())
+        raise DataError(f"the arrays must have one value a row each, got {listed}")
+    try:
+        return SourceTable("the scores", pa.table({name: pa.array(column) for name, column in made.items()}))
+    except (pa.ArrowException, TypeError) as err:
+        raise DataError(f"the arrays must hold plain values: {_line(err)}") from err
+
+
+def members_beside_others(in_scores: object, out_scores: object) -> dict[str, NDArray[Any]]:
+    """Scores of members and of non-members as columns `score` and `member`, the members first."""
+    inside, outside = _array("in_scores", in_scores), _array("out_scores", out_scores)
+    return {
+        "score": np.concatenate([inside, outside]),
+        "member": np.repeat([True, False], [len(inside), len(outside)]),
+    }
+
+
+def _array(name: str, values: object) -> NDArray[Any]:
+    try:
+        array = np.asarray(values)
+    except ValueError as err:
+        raise DataError(f"{name} must be one column of values: {_line(err)}") from err
+    if array.ndim != 1:
+        raise DataError(f"{name} must be one column of values, got an array of shape {array.shape}")
+    return array
+
+
+_ENDINGS = {
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".npy": "npy",
+    ".npz": "npz",
+}
+_MAGIC = {b"PAR1": "parquet", b"\x93NUM": "npy", b"PK\x03\x04": "npz"}
+
+
+def _guessed_format(content: bytes) -> str:
+    first_line = content.partition(b"\n")[0]
+    if content[:4] in _MAGIC:
+        return _MAGIC[content[:4]]
+    if content.lstrip()[:1] == b"{":
+        return "jsonl"
+    return "tsv" if b"\t" in first_line and b"," not in first_line else "csv"
+
+
+def _read(name: str, file: BinaryIO, format_name: str) -> SourceTable:
+    with _refusing(name):
+        match format_name:
+            case "parquet":
+                return SourceTable(name, pq.read_table(file))
+            case "jsonl":
+                return SourceTable(name, pajson.read_json(file), header_lines=0)
+            case "npy":
+                return SourceTable(name, _numpy_columns(name, np.load(file, allow_pickle=False)))
+            case "npz":
+                return SourceTable(name, _archive_columns(np.load(file, allow_pickle=False)))
+            case _:
+                delimiter = "\t" if format_name == "tsv" else ","
+                options = pacsv.ParseOptions(delimiter=delimiter)
+                return SourceTable(name, pacsv.read_csv(file, parse_options=options), header_lines=1)
+    raise AssertionError("unreachable")
+
+
+def _numpy_columns(name: str, array: NDArray[Any]) -> pa.Table:
+    if array.dtype.names:
+        return pa.table({field: pa.array(array[field]) for field in array.dtype.names})
+    if array.ndim != 2 or array.shape[1] != 2:
+        raise DataError(
+            f"{name} must hold two columns, score and member, or be a structured array with named fields, got an array "
+            f"of shape {array.shape}"
+        )
+    return pa.table({"score": pa.array(array[:, 0]), "member": pa.array(array[:, 1])})
+
+
+def _archive_columns(archive: Mapping[str, NDArray[Any]]) -> pa.Table:
+    arrays = {field: archive[field] for field in archive}
+    if arrays.keys() == MEMBERS_APART:
+        arrays = members_beside_others(**arrays)
+    return pa.table({field: pa.array(array) for field, array in arrays.items()})
+
+
+@contextmanager
+def _refusing(name: str) -> Iterator[None]:
+    """Turns what readers of a format raise into one sentence."""
+    try:
+        yield
+    except (pa.ArrowException, OSError, UnicodeDecodeError, ValueError, EOFError, BadZipFile) as err:
+        raise DataError(f"{name} must be a table with named columns ({FORMATS}): {_line(err)}") from err
+
+
+def _names(source: str, table: pa.Table) -> Sequence[str]:
+    try:
+        return list(table.column_names)
+    except UnicodeDecodeError as err:
+        raise DataError(f"{source} must name its columns in UTF-8: {_line(err)}") from err
+
+
+def _may_be_numbers(kind: pa.DataType) -> bool:
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    plain = (
+        pa.types.is_integer,
+        pa.types.is_floating,
+        pa.types.is_boolean,
+        pa.types.is_decimal,
+        pa.types.is_string,
+        pa.types.is_large_string,
+        pa.types.is_null,
+    )
+    return any(fits(kind) for fits in plain)
+
+
+def _line(err: Exception) -> str:
+    lines = str(err).splitlines()
+    return lines[0] if lines else type(err).__name__
+
+
+def _short(kind: pa.DataType) -> str:
+    text = str(kind)
+    return text if len(text) <= 60 else text[:57] + "..."

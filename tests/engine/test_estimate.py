@@ -1,0 +1,347 @@
+"""`dpaudit.estimate` and `dpaudit estimate`: arrays, tables and files of every format, what stands beside the bound."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner, Result
+
+import dpaudit
+from dpaudit import Bound, Claim, Estimate, Relation, Verdict
+from dpaudit.engine.cli import main
+from dpaudit.engine.estimate.measures import accuracy, auc, true_positive_rate
+from dpaudit.errors import AuditError, DataError, InputError, SpecError
+
+RNG = np.random.default_rng(5)
+MEMBERS = np.arange(600) % 2 == 0
+SCORES = RNG.normal(size=600) + 1.5 * MEMBERS
+
+
+def command(*words: object, stdin: bytes | None = None) -> Result:
+    return CliRunner().invoke(main, ["estimate", *map(str, words)], catch_exceptions=False, input=stdin)
+
+
+def test_arrays_of_every_kind_give_the_same_bound() -> None:
+    expected = dpaudit.estimate(SCORES, MEMBERS)
+    assert isinstance(expected, Bound)
+    assert expected.lower > 1
+    for scores, members in (
+        (SCORES.tolist(), MEMBERS.tolist()),
+        (pd.Series(SCORES, index=RNG.permutation(600)), pd.Series(MEMBERS.astype(int))),
+        (pa.array(SCORES), pa.array(MEMBERS)),
+        (pa.chunked_array([SCORES[:7], SCORES[7:]]), MEMBERS.astype(float)),
+    ):
+        assert dpaudit.estimate(scores, members) == expected
+    table = {"score": SCORES, "member": MEMBERS}
+    for whole in (table, pd.DataFrame(table, index=RNG.permutation(600)), pa.table(table)):
+        assert dpaudit.estimate(whole) == expected
+    apart = dpaudit.estimate(in_scores=SCORES[MEMBERS], out_scores=pd.Series(SCORES[~MEMBERS]))
+    assert (apart.lower, apart.measures[0]) == (expected.lower, expected.measures[0])
+
+
+def test_it_is_the_estimator_s_own_bound_and_every_field_is_carried() -> None:
+    from dpaudit.estimators.scores import Scores
+    from dpaudit.estimators.two_world.two_sample import ClopperPearson
+
+    found = dpaudit.estimate(SCORES, MEMBERS, method="clopper-pearson", selection="fixed:0.5", confidence=0.9)
+    estimator = ClopperPearson(confidence=0.9, selection="fixed:0.5")  # type: ignore[arg-type]
+    bound = estimator.bound([estimator.tally(Scores(SCORES, MEMBERS))])
+    for part in fields(Bound):
+        if part.name != "notes":
+            assert getattr(found, part.name) == getattr(bound, part.name)
+    assert set(bound.notes) < set(found.notes)
+
+
+def test_a_claim_gets_its_verdict() -> None:
+    refuted = dpaudit.estimate(SCORES, MEMBERS, claim=0.5)
+    assert refuted.verdict is Verdict.VIOLATION
+    assert str(refuted).startswith("VIOLATION: claimed epsilon <= 0.5 at delta=0")
+    kept = dpaudit.estimate(SCORES, MEMBERS, claim=Claim(9.0, 1e-5, Relation.ADD_REMOVE))
+    assert (kept.verdict, kept.delta) == (Verdict.NO_VIOLATION, 1e-5)
+    assert dpaudit.estimate(SCORES, MEMBERS).verdict is Verdict.NO_CLAIM
+    counted = dpaudit.estimate({"tp": [65], "fp": [25], "tn": [75], "fn": [35]}, claim=0.1)
+    assert (counted.verdict, counted.measures) == (Verdict.VIOLATION, ())
+    with pytest.raises(InputError, match="delta must be at least the claim's, 1e-05"):
+        dpaudit.estimate(SCORES, MEMBERS, delta=0.0, claim=Claim(1.0, 1e-5))
+
+
+@pytest.mark.parametrize("how", ["max", "mean", "logsumexp"])
+def test_rows_of_one_person_are_one_canary(how: str) -> None:
+    person = np.repeat(np.arange(200), 3)
+    members = person % 2 == 0
+    by_person = SCORES.reshape(200, 3)
+    combined = {
+        "max": by_person.max(axis=1),
+        "mean": by_person.mean(axis=1),
+        "logsumexp": np.log(np.exp(by_person).sum(axis=1)),
+    }
+    order = RNG.permutation(600)
+    names = np.array([f"person {number}" for number in person])
+    found = dpaudit.estimate(SCORES[order], members[order], groups=names[order], group_score=how)  # type: ignore[arg-type]
+    expected = dpaudit.estimate(combined[how], np.arange(200) % 2 == 0)
+    assert dict(found.counts) == dict(expected.counts)
+    assert found.measures[0].value == expected.measures[0].value
+    assert f"600 rows are 200 canaries: the {how} of the scores of each" in found.notes
+
+
+def test_groups_are_kept_apart_by_replay_and_may_not_disagree() -> None:
+    replays = np.repeat([0, 1], 300)
+    found = dpaudit.estimate(SCORES, MEMBERS, groups=np.arange(600) % 300, replays=replays)
+    assert dict(found.counts)["replays"] == 2
+    with pytest.raises(
+        DataError, match="one group must all be members or all be non-members, got both in row 1 and row 2"
+    ):
+        dpaudit.estimate(SCORES, MEMBERS, groups=np.arange(600) // 2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "give `scores` and `members`, or both"),
+        ({"in_scores": [1.0]}, "give `scores` and `members`, or both"),
+        ({"scores": [1.0], "in_scores": [1.0], "out_scores": [1.0]}, "give `scores` and `members`, or both"),
+        ({"scores": [1.0, 2.0], "members": [1]}, "must have one value a row each, got 2 score, 1 member"),
+        (
+            {"scores": [[1.0, 2.0]], "members": [1, 0]},
+            r"score must be one column of values, got an array of shape \(1, 2\)",
+        ),
+        (
+            {"scores": [1.0, None], "members": [1, 0]},
+            "column score must hold numbers, got NaN or nothing in 1 of 2 rows",
+        ),
+        ({"scores": ["a", "b"], "members": [1, 0]}, "column score must hold numbers"),
+        ({"scores": [1.0, 2.0], "members": [1, 2]}, "column member must be 0 or 1, got 2 in row 2"),
+        ({"scores": [1.0, 2.0]}, "a table must be a mapping .*, got list; for scores in an array give `members`"),
+        ({"scores": {"tp": [1, 2], "fp": [1]}}, "columns of one length"),
+        (
+            {"scores": {"tp": [1, 2], "fp": [1, 1], "tn": [5, 5], "fn": [3, 3]}},
+            "must lead to one bound on epsilon, got 2",
+        ),
+        ({"scores": {"k": [1], "n": [2]}}, "must lead to one bound on epsilon"),
+        ({"scores": {"k": [1], "n": [2]}, "claim": 1.0}, "a claim must be compared with a bound on epsilon"),
+        ({"scores": [1.0, 2.0], "members": [1, 0], "group_score": "sum", "groups": [1, 2]}, "max, mean, logsumexp"),
+        ({"scores": [1.0, 2.0], "members": [1, 0], "ordered": True}, "must be stated for the method betting alone"),
+        ({"scores": [1.0, 2.0], "members": [1, 0], "gues": "signed"}, "has no field 'gues'"),
+        ({"scores": [1.0, 2.0], "members": [1, 0], "claim": -1}, "a claimed epsilon must be > 0"),
+    ],
+)
+def test_nonsense_is_one_sentence(arguments: dict[str, object], message: str) -> None:
+    with pytest.raises(AuditError, match=message) as raised:
+        dpaudit.estimate(**arguments)  # type: ignore[arg-type]
+    assert "\n" not in str(raised.value)
+
+
+def test_every_format_is_read(tmp_path: Path) -> None:
+    rows = list(zip(SCORES.tolist(), MEMBERS.astype(int).tolist(), strict=True))
+    csv = "score,member\n" + "".join(f"{score!r},{member}\n" for score, member in rows)
+    json_lines = "".join(json.dumps({"score": score, "member": bool(member)}) + "\n" for score, member in rows)
+    texts = {"a.csv": csv, "a.tsv": csv.replace(",", "\t"), "a.jsonl": json_lines, "a.txt": csv}
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    pq.write_table(pa.table({"score": SCORES, "member": MEMBERS}), tmp_path / "a.parquet")
+    np.save(tmp_path / "two.npy", np.stack([SCORES, MEMBERS], axis=1))
+    np.save(tmp_path / "named.npy", np.array(rows, dtype=[("score", float), ("member", int)]))
+    np.savez(tmp_path / "a.npz", score=SCORES, member=MEMBERS)
+    np.savez(tmp_path / "apart.npz", in_scores=SCORES[MEMBERS], out_scores=SCORES[~MEMBERS])
+    expected = command(tmp_path / "a.csv").output
+    assert expected == str(dpaudit.estimate(SCORES, MEMBERS)) + "\n"
+    for path in sorted(tmp_path.iterdir()):
+        shown = command(path)
+        assert shown.exit_code == 0, shown.output
+        assert shown.output.splitlines()[0] == expected.splitlines()[0]
+        piped = command("-", stdin=path.read_bytes())
+        assert piped.output.splitlines()[0] == expected.splitlines()[0], path
+
+
+def test_the_command_line_compares_with_a_claim(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", score=SCORES, member=MEMBERS, person=np.arange(600) // 2 * 2 + MEMBERS)
+    path = tmp_path / "a.npz"
+    refuted = command(path, "--claim", "0.5", "--fail-on-violation")
+    assert (refuted.exit_code, refuted.output.splitlines()[0][:9]) == (1, "VIOLATION")
+    assert command(path, "--claim", "9,1e-5", "--fail-on-violation").exit_code == 0
+    assert command(path, "--claim", "0.5").exit_code == 0
+    assert "--fail-on-violation must come with --claim" in command(path, "--fail-on-violation").output
+    assert "--claim must be an epsilon" in command(path, "--claim", "low").output
+    grouped = command(path, "--group-by", "person", "--group-score", "mean")
+    assert "600 rows are 600 canaries: the mean" in grouped.output
+    assert "must have the column nobody" in command(path, "--group-by", "nobody").output
+
+
+def test_json_and_a_page_that_runs_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "<script>alert(1)</script>.npz"
+    path = tmp_path / "<img src=x onerror=alert(1)>.npz"
+    np.savez(path, score=SCORES, member=MEMBERS)
+    shown = command(path, "--claim", 0.5, "--json", "-o", tmp_path / "page.html")
+    content = json.loads(shown.output)
+    reading = content["readings"][0]
+    expected = dpaudit.estimate(SCORES, MEMBERS, claim=0.5)
+    assert (reading["verdict"], reading["lower"]) == ("VIOLATION", expected.lower)
+    assert [one["name"] for one in reading["measures"]] == ["AUC", "TPR at 1 % FPR", "TPR at 0.1 % FPR", "accuracy"]
+    page = (tmp_path / "page.html").read_text()
+    assert "<img" not in page
+    assert "&lt;img" in page
+    assert "Content-Security-Policy" in page
+    assert expected.headline.replace(">=", "&gt;=") in page
+    assert command(path, "-o", tmp_path / "no" / "page.html").exit_code == 2
+    (tmp_path / "k.csv").write_text("k,n\n3,100\n")
+    assert "3 of 100" in json.loads(command(tmp_path / "k.csv", "--json").output)["readings"][0]["text"][0]
+
+
+@pytest.mark.parametrize(
+    ("content", "words", "message"),
+    [
+        (b"sc\xffre,member\n1,1\n2,0\n", [], "must name its columns in UTF-8|table with named columns"),
+        (b"score,member,score\n1,1,2\n2,0,3\n", [], "must name each column once, got 'score' 2 times"),
+        (b"score,member\n2020-01-01,1\n2020-01-02,0\n", [], "column score must hold numbers, got date"),
+        (b"score,member\n10:00:00,1\n11:00:00,0\n", [], "column score must hold numbers, got time"),
+        (b'{"score": [1, 2], "member": 1}\n{"score": [1], "member": 0}\n', [], "score must hold numbers, got list"),
+        (b"score,member\n1,1\n2,0\n", ["--confidence", "1e-300"], r"confidence must be in \[1e-06, 1 - 1e-09\]"),
+        (b"score,member\n1,1\n2,0\n", ["--confidence", "0.9999999999999999"], r"confidence must be in \[1e-06"),
+        (b"tp,fp,tn,fn\n1,1,1,1\n", ["--confidence", "0.9999999999999999"], r"confidence must be in \[1e-06"),
+        (b"score,member\n1,1\n2,0\n", ["--score-column", "member"], "must be two columns, got 'member' for both"),
+        (b"PK\x03\x04 not a zip", [], "table with named columns"),
+        (b"\x93NUMPY", [], "table with named columns"),
+        (b"", [], "table with named columns"),
+    ],
+)
+def test_odd_input_is_one_sentence(content: bytes, words: list[str], message: str) -> None:
+    shown = command("-", *words, stdin=content)
+    assert shown.exit_code == 2, shown.output
+    assert len(shown.output.strip().splitlines()) == 1, shown.output
+    assert re.search(message, shown.output), shown.output
+
+
+def test_durations_and_pickles_are_refused(tmp_path: Path) -> None:
+    table = pa.table({"score": pa.array([1, 2], pa.duration("s")), "member": [0, 1]})
+    pq.write_table(table, tmp_path / "a.parquet")
+    assert "column score must hold numbers, got duration" in command(tmp_path / "a.parquet").output
+    np.save(tmp_path / "a.npy", np.array([{"score": 1}], dtype=object), allow_pickle=True)
+    assert command(tmp_path / "a.npy").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    "method", ["band", "clopper-pearson", "jeffreys", "bayesian", "katz-log", "betting", "one-run", "one-run-f-dp"]
+)
+@pytest.mark.parametrize("confidence", [1e-6, 1 - 1e-9])
+def test_the_ends_of_confidence_hold(method: str, confidence: float) -> None:
+    assert dpaudit.estimate(SCORES[:60], MEMBERS[:60], method=method, confidence=confidence, delta=1e-5).lower >= 0
+
+
+def worthless(seed: int, share: float, rows: int = 1000) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=rows) + 3, rng.random(rows) < share
+
+
+def test_one_run_makes_as_many_guesses_of_each_kind_and_says_what_it_assumes() -> None:
+    """Signed guesses of scores above 0 call everyone a member: 60 % members gave epsilon >= 0.30 every time."""
+    for share in (0.6, 0.9):
+        for seed in range(20):
+            scores, members = worthless(seed, share, rows=3000)
+            # each table errs with probability <= 0.05, all but never at these shares: 3 of 20 with probability < 0.08
+            assert dpaudit.estimate(scores, members, method="one-run").lower < 0.3
+            for guess in ("signed", "member-only"):
+                with pytest.raises(DataError, match="use guess=both-tails"):
+                    dpaudit.estimate(scores, members, method="one-run", guess=guess)
+    scores, members = worthless(0, 0.5)
+    fair = dpaudit.estimate(scores, members, method="one-run")
+    assert any(note.startswith("assumed: a fair coin") for note in fair.notes)
+    uneven = dpaudit.estimate(*worthless(0, 0.9), method="one-run")
+    assert any("of them are members" in note and "fair coins do not give" in note for note in uneven.notes)
+    assert dpaudit.estimate(scores, members, method="one-run", guess="signed").lower >= 0
+
+
+def test_one_run_errs_no_more_often_than_stated_under_randomised_response() -> None:
+    """Answers of epsilon = 1, member shares 0.5 and 0.7; 100 tables of error <= 0.05 each: 16 with odds < 1e-4."""
+    for share in (0.5, 0.7):
+        wrong = 0
+        for seed in range(100):
+            rng = np.random.default_rng(1000 + seed)
+            members = rng.random(400) < share
+            answers = members ^ (rng.random(400) > np.e / (1 + np.e))
+            wrong += dpaudit.estimate(answers.astype(float), members, method="one-run").lower > 1
+        assert wrong < 16, share
+
+
+def test_betting_on_a_sorted_file_claims_nothing_of_worthless_scores() -> None:
+    """Sorted by score, in file order, 61 % of such tables claimed; 60 tables of error <= 0.05: 12 with odds < 1e-4."""
+    claims = 0
+    for seed in range(60):
+        scores, members = worthless(seed, 0.5, rows=400)
+        order = np.argsort(scores)
+        claims += dpaudit.estimate(scores[order], members[order], method="betting").lower > 0
+        if seed < 3:
+            with pytest.raises(DataError, match="must not have sorted scores"):
+                dpaudit.estimate(scores[order], members[order], method="betting", ordered=True)
+    assert claims < 12
+
+
+def test_betting_takes_a_stated_order_and_says_when_it_shuffles() -> None:
+    ordered = dpaudit.estimate(SCORES, MEMBERS, method="betting", ordered=True)
+    from dpaudit.estimators.scores import Scores
+    from dpaudit.estimators.two_world.betting import Betting
+
+    assert ordered.lower == Betting().bound([Scores(SCORES, MEMBERS)]).lower
+    assert not any("shuffled" in note for note in ordered.notes)
+    assert any("shuffled" in note for note in dpaudit.estimate(SCORES, MEMBERS, method="betting").notes)
+    few = dpaudit.estimate([1.0, 2.0, 3.0], [0, 1, 1], method="betting", ordered=True)  # an accident, 1 in 3
+    assert few.lower == 0
+
+
+def normal_games(count: int, members: int, others: int, shift: float) -> list[tuple[np.ndarray, np.ndarray]]:
+    rng = np.random.default_rng(11)
+    return [(rng.normal(shift, 1, members), rng.normal(0, 1, others)) for _ in range(count)]
+
+
+@pytest.mark.parametrize(("members", "others", "shift"), [(60, 90, 0.5), (300, 500, 1.5), (40, 40, 4.0)])
+def test_intervals_cover_the_truth(members: int, others: int, shift: float) -> None:
+    """200 games, each interval misses with probability <= 0.1: more than 40 misses with probability < 1e-5."""
+    from scipy.stats import norm
+
+    missed = {"auc": 0, "one per cent": 0, "accuracy": 0}
+    true_auc, true_rate = norm.cdf(shift / np.sqrt(2)), norm.cdf(shift - norm.isf(0.01))
+    for index, (inside, outside) in enumerate(normal_games(200, members, others, shift)):
+        area = auc(inside, outside, confidence=0.9)
+        rate = true_positive_rate(inside, outside, 0.01, confidence=0.9)
+        right = accuracy(inside, outside, confidence=0.9, seed=index)
+        missed["auc"] += not area.lower <= true_auc <= area.upper
+        missed["one per cent"] += not rate.lower <= true_rate <= rate.upper
+        # the best threshold of all is never worse than the one that was chosen
+        missed["accuracy"] += right.lower > norm.cdf(shift / 2)
+        assert all(one.lower <= one.value <= one.upper for one in (area, rate, right))
+    assert max(missed.values()) <= 40, missed
+
+
+def test_measures_of_scores_with_ties() -> None:
+    """One bit a row, right with probability 0.9: no threshold has a false-positive rate in (0, 0.1), so 1 % gives 0."""
+    rng = np.random.default_rng(0)
+    inside, outside = (rng.random(2000) < 0.9).astype(float), (rng.random(2000) < 0.1).astype(float)
+    rate = true_positive_rate(inside, outside, 0.01, confidence=0.95)
+    assert (rate.value, rate.lower) == (0, 0)
+    at_20 = true_positive_rate(inside, outside, 0.2, confidence=0.95)
+    assert at_20.lower < 0.9 < at_20.upper
+    assert auc(inside, outside, confidence=0.95).value == pytest.approx(0.9, abs=0.02)
+    apart = auc(np.ones(50), np.zeros(50), confidence=0.95)
+    assert (apart.value, apart.upper) == (1, 1)
+    assert apart.lower == pytest.approx(0.025 ** (1 / 50), rel=1e-6)
+
+
+def test_standard_input_is_read_as_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"tp,fp,tn,fn\n65,25,75,35\n")))
+    from dpaudit.engine.estimate.tables import read_file
+
+    assert read_file(Path("-")).names == ["tp", "fp", "tn", "fn"]
+
+
+def test_an_estimate_is_lazy_to_import() -> None:
+    assert Estimate.__mro__[1] is Bound
+    with pytest.raises(SpecError, match="two columns"):
+        dpaudit.engine.estimate.estimating.Question(score_column="a", member_column="a")  # type: ignore[attr-defined]
