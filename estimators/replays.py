@@ -11,16 +11,15 @@ Source: Rüger (1978); Vovk and Wang (2020), Biometrika 107, 791 (p-values); Vov
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy import special
 
 from dpaudit.errors import require
-from dpaudit.estimators.one_run.guesses import Integers, guess_counts
-
-Floats: TypeAlias = NDArray[np.float64]
+from dpaudit.estimators.arguments import Counts, Floats, common_shape, successes_of_trials, unboxed
+from dpaudit.estimators.bisection import last_true, last_true_from
 
 SEARCH_TOLERANCE = 1e-9
 """Width, relative to 1 + epsilon, at which a search stops; the lower end is reported."""
@@ -55,7 +54,7 @@ def median_rule(bounds: ArrayLike, *, axis: int = -1) -> float | Floats:
     ordered = np.sort(_replays(bounds, axis), axis=-1)
     low, high = ordered[..., (ordered.shape[-1] - 1) // 2], ordered[..., ordered.shape[-1] // 2]
     median = np.where(np.isinf(high), low, 0.5 * (low + high))
-    return float(median) if median.ndim == 0 else median
+    return unboxed(median)
 
 
 class MeanAndDeviation(NamedTuple):
@@ -71,10 +70,9 @@ def mean_and_deviation(bounds: ArrayLike, *, axis: int = -1) -> MeanAndDeviation
     Args: As for `median_rule`.
     Raises: InputError without a replay, or with NaN.
     """
-    each = _replays(bounds, axis)
-    mean, squares = each.mean(axis=-1), np.square(each - each.mean(axis=-1, keepdims=True)).sum(axis=-1)
-    deviation = np.sqrt(squares / max(each.shape[-1] - 1, 1))
-    return MeanAndDeviation(mean, deviation) if each.ndim > 1 else MeanAndDeviation(float(mean), float(deviation))
+    replays = _replays(bounds, axis)
+    mean, squares = replays.mean(axis=-1), np.square(replays - replays.mean(axis=-1, keepdims=True)).sum(axis=-1)
+    return MeanAndDeviation(unboxed(mean), unboxed(np.sqrt(squares / max(replays.shape[-1] - 1, 1))))
 
 
 def twice_mean_p(p_values: Callable[[float], ArrayLike], *, confidence: float) -> float:
@@ -91,28 +89,21 @@ def twice_mean_p(p_values: Callable[[float], ArrayLike], *, confidence: float) -
     require(0 < confidence < 1, "confidence must be in (0, 1)", confidence=confidence)
 
     def rejected(epsilon: float) -> bool:
-        each = _replays(p_values(epsilon))
+        replays = _replays(p_values(epsilon))
         require(
-            bool(np.all((each >= 0) & (each <= 1))),
+            bool(np.all((replays >= 0) & (replays <= 1))),
             "p-values must be in [0, 1]",
-            smallest=each.min(),
-            largest=each.max(),
+            smallest=replays.min(),
+            largest=replays.max(),
         )
-        return bool(2 * each.mean() < 1 - confidence)
+        return bool(2 * replays.mean() < 1 - confidence)
 
-    if not rejected(0.0):
-        return 0.0
-    low, high = 0.0, 1.0
-    while rejected(high):
-        if high >= LARGEST_EPSILON:
-            return high
-        low, high = high, 2 * high
-    return _last(rejected, low, high)
+    return last_true_from(rejected, largest=LARGEST_EPSILON, absolute=SEARCH_TOLERANCE, relative=SEARCH_TOLERANCE)
 
 
 def mean_e_value(
-    guesses: Integers,
-    correct: Integers,
+    guesses: ArrayLike,
+    correct: ArrayLike,
     *,
     confidence: float,
     alternative: float | Sequence[float] | Floats,
@@ -135,8 +126,9 @@ def mean_e_value(
         Binomial(guesses, beta), and the ratio grows with them, so its mean is at most 1.
     """
     require(0 < confidence < 1, "confidence must be in (0, 1)", confidence=confidence)
-    n, k, _ = guess_counts(guesses, correct, np.maximum(np.asarray(guesses), 1))
-    require(n.size > 0, "there must be at least one replay", shape=n.shape)
+    k, n = successes_of_trials(correct, guesses, names=("correct", "guesses"), fewest=0)
+    shape = common_shape(k, n)
+    k, n = np.broadcast_to(k, shape), np.broadcast_to(n, shape)
     q = np.sort(np.atleast_1d(np.asarray(alternative, dtype=np.float64)))
     require(bool(np.all((q > 0.5) & (q < 1))), "alternative must be accuracies in (1/2, 1)", alternative=alternative)
     return _first_crossing(_Mixture(n.ravel(), k.ravel(), q, _shares(weights, alternative)), -np.log1p(-confidence))
@@ -145,19 +137,17 @@ def mean_e_value(
 def _shares(weights: Sequence[float] | Floats | None, alternative: float | Sequence[float] | Floats) -> Floats:
     """The mixture's weights in the order of ascending accuracies, with sum 1."""
     q = np.atleast_1d(np.asarray(alternative, dtype=np.float64))
-    given = np.ones(q.shape) if weights is None else np.atleast_1d(np.asarray(weights, dtype=np.float64))
-    require(
-        given.shape == q.shape, "weights must be one for each alternative", weights=given.shape, alternative=q.shape
-    )
-    good = bool(np.all(np.isfinite(given) & (given >= 0))) and given.sum() > 0
-    require(good, "weights must be finite and >= 0 with a positive sum", weights=weights)
-    ordered: Floats = given[np.argsort(q)] / given.sum()
-    return ordered
+    raw = np.ones(q.shape) if weights is None else np.atleast_1d(np.asarray(weights, dtype=np.float64))
+    require(raw.shape == q.shape, "weights must be one for each alternative", weights=raw.shape, alternative=q.shape)
+    positive = bool(np.all(np.isfinite(raw) & (raw >= 0))) and raw.sum() > 0
+    require(positive, "weights must be finite and >= 0 with a positive sum", weights=weights)
+    shares: Floats = raw[np.argsort(q)] / raw.sum()
+    return shares
 
 
 class _Mixture(NamedTuple):
-    n: NDArray[np.int64]
-    k: NDArray[np.int64]
+    n: Counts
+    k: Counts
     q: Floats  # ascending
     shares: Floats
 
@@ -168,8 +158,8 @@ class _Mixture(NamedTuple):
         odds = special.logit(self.q)
         # log (q / beta)^k ((1 - q) / (1 - beta))^(n - k), without losing the digits of 1 - beta
         ratio = k * (odds - epsilon) + n * (np.logaddexp(0.0, epsilon) - np.logaddexp(0.0, odds))
-        whole = special.logsumexp(np.where(open_, ratio, 0.0), b=np.broadcast_to(self.shares, ratio.shape))
-        return float(whole - np.log(len(self.n)))
+        mixture = special.logsumexp(np.where(open_, ratio, 0.0), b=np.broadcast_to(self.shares, ratio.shape))
+        return float(mixture - np.log(len(self.n)))
 
 
 def _first_crossing(mixture: _Mixture, log_limit: float) -> float:
@@ -194,22 +184,15 @@ def _first_crossing(mixture: _Mixture, log_limit: float) -> float:
         )
         for end in (float(lowest.x), high):
             if not rejected(end):
-                return _last(rejected, low, end)
+                return last_true(rejected, low, end, absolute=SEARCH_TOLERANCE, relative=SEARCH_TOLERANCE)
         low = high
-    return low
-
-
-def _last(rejected: Callable[[float], bool], low: float, high: float) -> float:
-    """The last epsilon found rejected, by bisection between `low`, which is, and `high`, which is not."""
-    while high - low > SEARCH_TOLERANCE * (1 + high):
-        middle = 0.5 * (low + high)
-        low, high = (middle, high) if rejected(middle) else (low, middle)
     return low
 
 
 def _replays(values: ArrayLike, axis: int = -1) -> Floats:
     """The values with the replays along the last axis."""
-    each = np.asarray(values, dtype=np.float64)
-    require(each.ndim > 0 and each.shape[axis] > 0, "there must be at least one replay", shape=each.shape)
-    require(not np.isnan(each).any(), "a replay must have a number, not NaN", do="leave failed replays out and say so")
-    return np.moveaxis(each, axis, -1)
+    replays = np.asarray(values, dtype=np.float64)
+    require(replays.ndim > 0 and replays.shape[axis] > 0, "there must be at least one replay", shape=replays.shape)
+    finite = not np.isnan(replays).any()
+    require(finite, "a replay must have a number, not NaN", do="leave failed replays out and say so")
+    return np.moveaxis(replays, axis, -1)

@@ -116,7 +116,7 @@ class AsPublished:
 
 Selection: TypeAlias = Fixed | Split | Grid | Bonferroni | SimultaneousBand | AsPublished
 
-NAMES: dict[str, Callable[..., Selection]] = {
+SELECTION_NAMES: dict[str, Callable[..., Selection]] = {
     "fixed": Fixed,
     "split": Split,
     "grid": Grid,
@@ -129,7 +129,7 @@ NAMES: dict[str, Callable[..., Selection]] = {
 _FIRST_FIELD = {"fixed": "value", "split": "fraction", "grid": "points", "band": "weight", "as-published": "points"}
 
 
-def selection(spec: Selection | Mapping[str, object] | str) -> Selection:
+def parse_selection(spec: Selection | Mapping[str, object] | str) -> Selection:
     """A selection from what a spec says.
 
     Args:
@@ -142,7 +142,7 @@ def selection(spec: Selection | Mapping[str, object] | str) -> Selection:
     if isinstance(spec, Mapping):
         fields = dict(spec)
         name = fields.pop("name", None)
-        require(isinstance(name, str), "a selection needs a name", do=f"one of {', '.join(NAMES)}", name=name)
+        require(isinstance(name, str), "a selection needs a name", do=f"one of {', '.join(SELECTION_NAMES)}", name=name)
         return _build(str(name), fields)
     return spec
 
@@ -152,7 +152,7 @@ def _from_text(text: str) -> Selection:
     if not colon:
         return _build(name, {})
     field = _FIRST_FIELD.get(name)
-    require(field is not None, "this selection takes no argument" if name in NAMES else _UNKNOWN, spec=text)
+    require(field is not None, "this selection takes no argument" if name in SELECTION_NAMES else _UNKNOWN, spec=text)
     if field == "weight":
         return _build(name, {field: argument})
     try:
@@ -162,13 +162,13 @@ def _from_text(text: str) -> Selection:
     return _build(name, {str(field): numbers if field == "points" else numbers[0]})
 
 
-_UNKNOWN = f"a selection must be one of {', '.join(NAMES)}"
+_UNKNOWN = f"a selection must be one of {', '.join(SELECTION_NAMES)}"
 
 
 def _build(name: str, fields: Mapping[str, object]) -> Selection:
-    require(name in NAMES, _UNKNOWN, name=name)
+    require(name in SELECTION_NAMES, _UNKNOWN, name=name)
     try:
-        return NAMES[name](**fields)
+        return SELECTION_NAMES[name](**fields)
     except TypeError as err:
         raise InputError(f"selection {name!r} does not fit the fields {dict(fields)}: {err}") from err
 

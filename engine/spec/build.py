@@ -19,10 +19,10 @@ from pydantic import TypeAdapter, ValidationError
 
 from dpaudit.claims import Claim
 from dpaudit.errors import InputError, SpecError, UnknownNameError
-from dpaudit.estimators.selection import NAMES
+from dpaudit.estimators.selection import SELECTION_NAMES
 from dpaudit.registry import PACKAGES, catalogue, load
 
-_SELECTIONS: dict[object, str] = {made: name for name, made in NAMES.items()}
+_SELECTIONS: dict[object, str] = {selection: name for name, selection in SELECTION_NAMES.items()}
 
 
 def build(kind: str, spec: object, *, at: str = "", defaults: Mapping[str, object] | None = None) -> Any:

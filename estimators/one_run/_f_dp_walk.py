@@ -23,7 +23,7 @@ Rejects: TypeAlias = Callable[[float, float, float, int, int, int, float], bool]
 
 
 def walk(rate: Rate) -> Rejects:
-    """The verdict of Algorithm 3 on trade-off functions with this `rate`; plain Python, for the caller to compile."""
+    """Algorithm 3's rejection of trade-off functions with this `rate`; plain Python, for the caller to compile."""
 
     def rejects(
         parameter: float, delta: float, tau: float, guesses: int, correct: int, canaries: int, significance: float

@@ -16,22 +16,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple, TypeAlias, overload
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from dpaudit.errors import require
-from dpaudit.estimators.one_run.guesses import (
-    Floats,
-    Integers,
-    Ints,
-    Reals,
-    broadcast,
-    guess_counts,
-    one_run_epsilon,
-    together,
-)
+from dpaudit.errors import InputError, require
+from dpaudit.estimators.arguments import Counts, Floats, as_confidence, as_delta, as_reals, common_shape, elementwise
+from dpaudit.estimators.bisection import last_true, last_true_from
+from dpaudit.estimators.one_run.guessing_game import binomial_epsilon, checked_counts
 from dpaudit.estimators.one_run.trade_off import BUILT_IN, Family, member
 
 SEARCH_TOLERANCE = 1e-9
@@ -42,49 +35,24 @@ LARGEST_PARAMETER = 1e6
 """A search that still rejects here ends here."""
 SMALLEST_P_VALUE = 1e-300
 
-Verdict: TypeAlias = Callable[[float, float, float, int, int, int, float], bool]
-"""(parameter, delta, tau, guesses, correct, canaries, significance) -> rejected, as `f_dp_walk.Rejects`."""
+Rejects: TypeAlias = Callable[[float, float, float, int, int, int, float], bool]
+"""(parameter, delta, tau, guesses, correct, canaries, significance) -> whether Algorithm 3 rejects the parameter."""
 
 
-@overload
-def f_dp_parameter(  # type: ignore[overload-overlap]
-    guesses: int,
-    correct: int,
-    *,
-    canaries: int,
-    confidence: float,
-    family: Family = "gaussian",
-    tau: float = 0.0,
-    delta: float | None = None,
-) -> float: ...
-@overload
 def f_dp_parameter(
-    guesses: Integers,
-    correct: Integers,
+    guesses: ArrayLike,
+    correct: ArrayLike,
     *,
-    canaries: Integers,
-    confidence: Reals,
+    canaries: ArrayLike,
+    confidence: ArrayLike,
     family: Family = "gaussian",
-    tau: Reals = 0.0,
-    delta: Reals | None = None,
-) -> Floats: ...
-def f_dp_parameter(
-    guesses: Integers,
-    correct: Integers,
-    *,
-    canaries: Integers,
-    confidence: Reals,
-    family: Family = "gaussian",
-    tau: Reals = 0.0,
-    delta: Reals | None = None,
+    tau: ArrayLike = 0.0,
+    delta: ArrayLike | None = None,
 ) -> float | Floats:
     """The smallest parameter of the family that the count does not reject; every argument but `family` broadcasts.
 
     Args:
-        guesses: Number of bits guessed, 0 .. canaries; fixed beforehand.
-        correct: Number of right guesses, 0 .. guesses.
-        canaries: Number of hidden fair bits, >= 1.
-        confidence: Probability at least with which the bound is below the true parameter, in (0, 1).
+        guesses, correct, canaries, confidence: As in `guessing_game`.
         family: "gaussian" (parameter mu), "laplace" (epsilon of the Laplace mechanism), "approx-dp" (epsilon, at
             `delta`), or a function from the parameter to a trade-off function (`dpaudit.estimators.one_run.trade_off`).
         tau: Largest total variation distance between the law of a canary's true label and of its counterfactual, in
@@ -96,47 +64,25 @@ def f_dp_parameter(
     Source: Definition 9, its maximal accepted f being the smallest accepted parameter; Algorithm 3; Theorem 10 with
         f_bar^-1(r) = max(0, f^-1(1 - r) - tau).
     """
-    n, k, m = guess_counts(guesses, correct, canaries)
+    n, k, m = checked_counts(guesses, correct, canaries)
     level, shift, d = _checked(confidence, tau, delta, family)
-    verdict = _verdict(family)
+    rejects = _rejects(family)
 
     def bounds(*columns: Floats) -> Floats:
-        return np.array([_climb(_hypothesis(verdict, *row)) for row in _rows(columns)])
+        return np.array([_climb(_hypothesis(rejects, *row)) for row in _rows(columns)])
 
-    return broadcast(bounds, d, shift, n, k, m, 1 - level)
+    return elementwise(bounds, d, shift, n, k, m, 1 - level)
 
 
-@overload
-def f_dp_epsilon(  # type: ignore[overload-overlap]
-    guesses: int,
-    correct: int,
-    *,
-    canaries: int,
-    delta: float,
-    confidence: float,
-    family: Family = "gaussian",
-    tau: float = 0.0,
-) -> float: ...
-@overload
 def f_dp_epsilon(
-    guesses: Integers,
-    correct: Integers,
+    guesses: ArrayLike,
+    correct: ArrayLike,
     *,
-    canaries: Integers,
-    delta: Reals,
-    confidence: Reals,
+    canaries: ArrayLike,
+    delta: ArrayLike,
+    confidence: ArrayLike,
     family: Family = "gaussian",
-    tau: Reals = 0.0,
-) -> Floats: ...
-def f_dp_epsilon(
-    guesses: Integers,
-    correct: Integers,
-    *,
-    canaries: Integers,
-    delta: Reals,
-    confidence: Reals,
-    family: Family = "gaussian",
-    tau: Reals = 0.0,
+    tau: ArrayLike = 0.0,
 ) -> float | Floats:
     """The epsilon at `delta` of the smallest parameter that the count does not reject.
 
@@ -147,8 +93,7 @@ def f_dp_epsilon(
     Raises: InputError for arguments out of range.
     Source: Definition 9, with a negative epsilon raised to 0.
     """
-    at = np.asarray(delta, dtype=np.float64)
-    require(bool(np.all((at >= 0) & (at < 1))), "delta must be in [0, 1)", delta=delta)
+    at = as_delta(delta)
     parameter = f_dp_parameter(
         guesses,
         correct,
@@ -162,40 +107,18 @@ def f_dp_epsilon(
     def epsilons(*columns: Floats) -> Floats:
         return np.array([member(family, p, d).epsilon(d) for p, d in _rows(columns)])
 
-    return broadcast(epsilons, np.asarray(parameter), at)
+    return elementwise(epsilons, np.asarray(parameter), at)
 
 
-@overload
-def f_dp_p_value(  # type: ignore[overload-overlap]
-    guesses: int,
-    correct: int,
-    *,
-    canaries: int,
-    parameter: float,
-    family: Family = "gaussian",
-    tau: float = 0.0,
-    delta: float | None = None,
-) -> float: ...
-@overload
 def f_dp_p_value(
-    guesses: Integers,
-    correct: Integers,
+    guesses: ArrayLike,
+    correct: ArrayLike,
     *,
-    canaries: Integers,
-    parameter: Reals,
+    canaries: ArrayLike,
+    parameter: ArrayLike,
     family: Family = "gaussian",
-    tau: Reals = 0.0,
-    delta: Reals | None = None,
-) -> Floats: ...
-def f_dp_p_value(
-    guesses: Integers,
-    correct: Integers,
-    *,
-    canaries: Integers,
-    parameter: Reals,
-    family: Family = "gaussian",
-    tau: Reals = 0.0,
-    delta: Reals | None = None,
+    tau: ArrayLike = 0.0,
+    delta: ArrayLike | None = None,
 ) -> float | Floats:
     """The smallest significance at which the count rejects `parameter`: a p-value, since Lemma 15 is monotone in it.
 
@@ -205,34 +128,34 @@ def f_dp_p_value(
     Returns: In [1e-300, 1], within 2e-9 relative and never below.
     Raises: InputError for arguments out of range.
     """
-    n, k, m = guess_counts(guesses, correct, canaries)
+    n, k, m = checked_counts(guesses, correct, canaries)
     _, shift, d = _checked(0.5, tau, delta, family)
-    at = np.asarray(parameter, dtype=np.float64)
+    at = as_reals("parameter", parameter)
     require(bool(np.all(np.isfinite(at) & (at >= 0))), "parameter must be finite and >= 0", parameter=parameter)
-    verdict = _verdict(family)
+    rejects = _rejects(family)
 
     def p_values(*columns: Floats) -> Floats:
-        return np.array([_smallest_significance(verdict, *row) for row in _rows(columns)])
+        return np.array([_smallest_significance(rejects, *row) for row in _rows(columns)])
 
-    return broadcast(p_values, at, d, shift, n, k, m)
+    return elementwise(p_values, at, d, shift, n, k, m)
 
 
 class Best(NamedTuple):
     """The best candidate of each sweep."""
 
-    candidate: Ints  # position along the last axis
+    candidate: Counts  # position along the last axis
     parameter: Floats
 
 
 def best_f_dp(
-    guesses: Integers,
-    correct: Integers,
+    guesses: ArrayLike,
+    correct: ArrayLike,
     *,
-    canaries: Integers,
-    confidence: Reals,
+    canaries: ArrayLike,
+    confidence: ArrayLike,
     family: Family = "gaussian",
-    tau: Reals = 0.0,
-    delta: Reals | None = None,
+    tau: ArrayLike = 0.0,
+    delta: ArrayLike | None = None,
 ) -> Best:
     """The largest `f_dp_parameter` along the last axis, at about one verdict for each candidate.
 
@@ -243,35 +166,36 @@ def best_f_dp(
     Returns: `Best`, both of shape (...): the position of the best candidate, and its parameter within 2e-9 (1 + it).
     Raises: InputError for arguments out of range, or without a candidate.
     """
-    n, k, m = guess_counts(guesses, correct, canaries)
+    n, k, m = checked_counts(guesses, correct, canaries)
     level, shift, d = _checked(confidence, tau, delta, family)
-    columns = together(d, shift, n, k, m, 1 - level)
-    shape = columns[0].shape
+    shape = common_shape(d, shift, n, k, m, level)
+    columns: list[NDArray[Any]] = [np.broadcast_to(column, shape) for column in (d, shift, n, k, m, 1 - level)]
     require(len(shape) >= 1 and shape[-1] >= 1, "a sweep must have at least one candidate", shape=shape)
-    verdict = _verdict(family)
+    rejects = _rejects(family)
     # The exact pure-DP bound ranks candidates well enough for the first one to be nearly the best.
-    promise = one_run_epsilon(columns[2], columns[3], canaries=columns[4], delta=0.0, confidence=1 - columns[5])
+    promise = binomial_epsilon(columns[2], columns[3], columns[5], np.ones(shape))
     sweeps = [column.reshape(-1, shape[-1]) for column in columns]
-    found = [
-        _best(verdict, _rows([column[sweep] for column in sweeps]), order.tolist())
+    winners = [
+        _best(rejects, _rows([column[sweep] for column in sweeps]), order.tolist())
         for sweep, order in enumerate(np.argsort(-promise.reshape(-1, shape[-1]), axis=1, kind="stable"))
     ]
-    index, value = (np.array(column).reshape(shape[:-1]) for column in zip(*found, strict=True))
+    index, value = (np.array(column).reshape(shape[:-1]) for column in zip(*winners, strict=True))
     return Best(index.astype(np.int64), value)
 
 
-def _best(verdict: Verdict, candidates: list[tuple[Any, ...]], order: list[int]) -> tuple[int, float]:
+def _best(rejects: Rejects, candidates: list[tuple[Any, ...]], order: list[int]) -> tuple[int, float]:
     best, value = order[0], 0.0
     for candidate in order:
-        risen = _climb(_hypothesis(verdict, *candidates[candidate]), value)
+        risen = _climb(_hypothesis(rejects, *candidates[candidate]), value)
         if risen > value:
             best, value = candidate, risen
     return best, value
 
 
-def _checked(confidence: Reals, tau: Reals, delta: Reals | None, family: Family) -> tuple[Floats, Floats, Floats]:
-    level, shift = np.asarray(confidence, dtype=np.float64), np.asarray(tau, dtype=np.float64)
-    require(bool(np.all((level > 0) & (level < 1))), "confidence must be in (0, 1)", confidence=confidence)
+def _checked(
+    confidence: ArrayLike, tau: ArrayLike, delta: ArrayLike | None, family: Family
+) -> tuple[Floats, Floats, Floats]:
+    level, shift = as_confidence(confidence), as_reals("tau", tau)
     require(bool(np.all((shift >= 0) & (shift <= 1))), "tau must be in [0, 1]", tau=tau)
     require(
         callable(family) or family in BUILT_IN,
@@ -283,18 +207,17 @@ def _checked(confidence: Reals, tau: Reals, delta: Reals | None, family: Family)
             delta is None, 'delta must be None but for family "approx-dp"', do="read it by f_dp_epsilon", delta=delta
         )
         return level, shift, np.zeros(())
-    require(delta is not None, 'family "approx-dp" needs its delta', delta=delta)
-    own = np.asarray(delta, dtype=np.float64)
-    require(bool(np.all((own >= 0) & (own < 1))), "delta must be in [0, 1)", delta=delta)
-    return level, shift, own
+    if delta is None:
+        raise InputError('family "approx-dp" needs its delta')
+    return level, shift, as_delta(delta)
 
 
-def _verdict(family: Family) -> Verdict:
+def _rejects(family: Family) -> Rejects:
     from dpaudit.estimators.one_run import _f_dp_walk as f_dp_walk  # compiled code is loaded when first used
 
     if not isinstance(family, str):
         return lambda parameter, *rest: _of_object(family, parameter)(parameter, *rest)
-    compiled: dict[str, Verdict] = {
+    compiled: dict[str, Rejects] = {
         "gaussian": f_dp_walk.gaussian_rejects,
         "laplace": f_dp_walk.laplace_rejects,
         "approx-dp": f_dp_walk.approximate_dp_rejects,
@@ -302,7 +225,7 @@ def _verdict(family: Family) -> Verdict:
     return compiled[family]
 
 
-def _of_object(family: Family, parameter: float) -> Verdict:
+def _of_object(family: Family, parameter: float) -> Rejects:
     from dpaudit.estimators.one_run._f_dp_walk import walk
 
     rate = member(family, parameter).false_positive_rate
@@ -314,32 +237,23 @@ def _rows(columns: Iterable[NDArray[Any]]) -> list[tuple[Any, ...]]:
 
 
 def _hypothesis(
-    verdict: Verdict, delta: float, tau: float, guesses: int, correct: int, canaries: int, significance: float
+    rejects: Rejects, delta: float, tau: float, guesses: int, correct: int, canaries: int, significance: float
 ) -> Callable[[float], bool]:
-    return lambda parameter: verdict(parameter, delta, tau, guesses, correct, canaries, significance)
+    return lambda parameter: rejects(parameter, delta, tau, guesses, correct, canaries, significance)
 
 
 def _climb(rejects: Callable[[float], bool], low: float = 0.0) -> float:
-    """The largest parameter found rejected, a little lowered; `low` when not even that is rejected."""
-    if not rejects(low):
-        return low
-    high = low + 1.0
-    while rejects(high):
-        if high >= LARGEST_PARAMETER:
-            return high
-        low, high = high, 2 * high
-    while high - low > SEARCH_TOLERANCE * (1 + high):
-        middle = 0.5 * (low + high)
-        low, high = (middle, high) if rejects(middle) else (low, middle)
-    return low * (1 - SAFETY)
+    """The largest parameter found rejected, a little lowered; at most `low` when not even that is rejected."""
+    return last_true_from(
+        rejects, low, largest=LARGEST_PARAMETER, absolute=SEARCH_TOLERANCE, relative=SEARCH_TOLERANCE
+    ) * (1 - SAFETY)
 
 
 def _smallest_significance(
-    verdict: Verdict, parameter: float, delta: float, tau: float, guesses: int, correct: int, canaries: int
+    rejects: Rejects, parameter: float, delta: float, tau: float, guesses: int, correct: int, canaries: int
 ) -> float:
-    low, high = math.log(SMALLEST_P_VALUE), 0.0
-    while high - low > SEARCH_TOLERANCE:
-        middle = 0.5 * (low + high)
-        rejected = verdict(parameter, delta, tau, guesses, correct, canaries, math.exp(middle))
-        low, high = (low, middle) if rejected else (middle, high)
-    return min(1.0, math.exp(high) * (1 + SAFETY))
+    def rejected(exponent: float) -> bool:
+        return rejects(parameter, delta, tau, guesses, correct, canaries, math.exp(-exponent))
+
+    exponent = last_true(rejected, 0.0, -math.log(SMALLEST_P_VALUE), absolute=SEARCH_TOLERANCE)
+    return min(1.0, math.exp(-exponent) * (1 + SAFETY))

@@ -36,7 +36,7 @@ from dpaudit.estimators.selection import (
     Selection,
     SimultaneousBand,
     Split,
-    selection,
+    parse_selection,
 )
 from dpaudit.registry import register
 
@@ -101,7 +101,7 @@ def _descending(score: Floats) -> NDArray[np.uint32]:
     return cast("NDArray[np.uint32]", ~(dense << np.uint32(32 - score.size.bit_length())))
 
 
-def guess_counts(fractions: Sequence[float] | Floats, canaries: int) -> Ints:
+def guesses_at_fractions(fractions: Sequence[float] | Floats, canaries: int) -> Ints:
     """Numbers of guesses for fractions in (0, 1] of the canaries: rounded, at least 1, shape (fractions,)."""
     counts = np.rint(np.asarray(fractions, dtype=np.float64) * canaries)
     return np.clip(counts, 1, canaries).astype(np.int64)
@@ -141,7 +141,7 @@ class OneRunEstimator(ABC):
             f"guess must be one of {', '.join(get_args(GuessRule))}",
             guess=self.guess,
         )
-        chosen = selection(self.selection)
+        chosen = parse_selection(self.selection)
         require(
             not isinstance(chosen, SimultaneousBand),
             "a simultaneous band needs scores of independent trials, and the scores of one run are not",
@@ -198,7 +198,7 @@ class OneRunEstimator(ABC):
         """Counts of right guesses of one replay; the scores are counted, not sorted."""
         n = scores.score.size
         ranks = scores.tie_ranks()
-        sweep = guess_counts(PERCENTS, n)
+        sweep = guesses_at_fractions(PERCENTS, n)
         swept = right_guesses(scores.score, scores.truth, ranks, self.guess, sweep)
         if isinstance(self.selection, Split):
             canaries, guesses, correct = self._split(scores, ranks, self.selection)
@@ -226,22 +226,22 @@ class OneRunEstimator(ABC):
         tried = np.unique(np.rint(np.geomspace(1, choosing, _TRIED)).astype(np.int64))
         hits = right(chooses, tried)
         seen = np.asarray(one_run_epsilon(tried, hits, canaries=choosing, delta=0.0, confidence=self.confidence))
-        guesses = guess_counts((float(tried[seen.argmax()] / choosing),), n - choosing)
+        guesses = guesses_at_fractions((float(tried[seen.argmax()] / choosing),), n - choosing)
         return n - choosing, guesses, right(~chooses, guesses)
 
     def _looks(self, canaries: int) -> Ints:
         """The numbers of guesses looked at; decided before any score is seen."""
         match self.selection:
             case Fixed(value):
-                return guess_counts((value,), canaries)
+                return guesses_at_fractions((value,), canaries)
             case Grid(points):
-                counts: Ints = np.unique(guess_counts(points, canaries))
+                counts: Ints = np.unique(guesses_at_fractions(points, canaries))
                 shown: Ints = counts[counts >= min(_FEWEST, counts[-1])]
                 return shown
             case AsPublished(points):
-                return guess_counts(points, canaries)
+                return guesses_at_fractions(points, canaries)
             case _:
-                return np.unique(guess_counts(PERCENTS, canaries))
+                return np.unique(guesses_at_fractions(PERCENTS, canaries))
 
     def bound(self, tallies: Sequence[OneRunTally], *, lost: int = 0) -> Bound:
         """The best look of each replay, combined over the replays; `counts` are those of the replay in the middle.

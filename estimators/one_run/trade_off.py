@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from dpaudit.errors import InputError, require
+from dpaudit.estimators.bisection import last_true
 
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -58,8 +59,8 @@ def member(family: Family, parameter: float, delta: float = 0.0) -> TradeOff:
         if family == "approx-dp":
             return ApproximateDP(parameter, delta)
         return Gaussian(parameter) if family == "gaussian" else Laplace(parameter)
-    found = family(parameter)
-    return found if isinstance(found, TradeOff) else Inverted(found)
+    trade_off = family(parameter)
+    return trade_off if isinstance(trade_off, TradeOff) else Inverted(trade_off)
 
 
 @dataclass(frozen=True)
@@ -153,7 +154,7 @@ class Inverted:
         """By bisection; the lower end, which proves less."""
         if self.f(0.0) <= 1 - power:
             return 0.0
-        return crossing(lambda x: 1 - self.f(x) < power, 0.0, 1.0)
+        return last_true(lambda x: 1 - self.f(x) < power, 0.0, 1.0)
 
     def epsilon(self, delta: float, /) -> float:
         """max over x of log((1 - f(x) - delta) / x) (Definition 9), or 0; attained, so not above the maximum."""
@@ -209,7 +210,7 @@ class FromProfile:
             if high > LARGEST_EPSILON:
                 return math.inf
             high *= 2
-        return crossing(short, 0.0, high)
+        return last_true(short, 0.0, high)
 
 
 def from_profile(profiles: Callable[[float], Profile], *, grid: Floats | None = None) -> Family:
@@ -225,11 +226,11 @@ def from_profile(profiles: Callable[[float], Profile], *, grid: Floats | None = 
     require(points.size > 0 and bool(points[0] >= 0), "grid must hold epsilons >= 0", grid=points)
 
     @cache
-    def at(parameter: float) -> TradeOff:
+    def trade_off_at(parameter: float) -> TradeOff:
         profile = profiles(parameter)
         return FromProfile(profile, points, np.asarray(profile(points), dtype=np.float64))
 
-    return at
+    return trade_off_at
 
 
 def dp_sgd(sampling_rate: float, steps: int, *, interval: float = 1e-3) -> Family:
@@ -255,20 +256,13 @@ def dp_sgd(sampling_rate: float, steps: int, *, interval: float = 1e-3) -> Famil
     def profiles(parameter: float) -> Profile:
         if parameter == 0:
             return np.zeros_like
-        one = pld.from_gaussian_mechanism(
+        step = pld.from_gaussian_mechanism(
             1 / parameter, value_discretization_interval=interval, sampling_prob=sampling_rate
         )
-        whole = one.self_compose(steps)
-        return lambda epsilons: np.asarray(whole.get_delta_for_epsilon(epsilons.tolist()), dtype=np.float64)
+        run = step.self_compose(steps)
+        return lambda epsilons: np.asarray(run.get_delta_for_epsilon(epsilons.tolist()), dtype=np.float64)
 
     return from_profile(profiles)
-
-
-def crossing(below: Callable[[float], bool], low: float, high: float) -> float:
-    """Where `below` turns from true to false in [low, high], to the last digit; the lower end."""
-    while low < (middle := 0.5 * (low + high)) < high:
-        low, high = (middle, high) if below(middle) else (low, middle)
-    return low
 
 
 def _log_profile_far_out(mu: float, epsilon: float) -> float:

@@ -13,17 +13,17 @@ from numpy.typing import ArrayLike
 from scipy import special
 
 from dpaudit.errors import require
-from dpaudit.estimators.interval import (
+from dpaudit.estimators.arguments import (
     Counts,
     Floats,
-    Interval,
     as_confidence,
     as_counts,
+    common_shape,
     require_one_of,
     successes_of_trials,
-    together,
     unboxed,
 )
+from dpaudit.estimators.interval import Interval
 
 OUTWARD = 1e-13
 """Relative distance each proportion's limit is moved outwards: a hundred times the error of the Beta quantiles used."""
@@ -41,10 +41,10 @@ def clopper_pearson(k: ArrayLike, n: ArrayLike, *, confidence: ArrayLike, side: 
     Raises: InputError.
     Source: Clopper and Pearson (1934); as used in Zanella-Beguelin et al. (2022), section 2.6.
     """
-    successes, trials, each = _prepared(k, n, confidence, side)
+    successes, trials, error = _prepared(k, n, confidence, side)
     misses = trials - successes
-    lower: Floats = np.asarray(special.betaincinv(np.maximum(successes, 1.0), misses + 1.0, each))
-    upper: Floats = np.asarray(special.betainccinv(successes + 1.0, np.maximum(misses, 1.0), each))
+    lower: Floats = np.asarray(special.betaincinv(np.maximum(successes, 1.0), misses + 1.0, error))
+    upper: Floats = np.asarray(special.betainccinv(successes + 1.0, np.maximum(misses, 1.0), error))
     return _ends(lower, upper, successes, misses, side)
 
 
@@ -56,10 +56,10 @@ def jeffreys(k: ArrayLike, n: ArrayLike, *, confidence: ArrayLike, side: str = "
     Args and returns: As `clopper_pearson`.
     Source: Zanella-Beguelin et al. (2022), section 3.1; Cai (2005).
     """
-    successes, trials, each = _prepared(k, n, confidence, side)
+    successes, trials, error = _prepared(k, n, confidence, side)
     misses = trials - successes
-    lower: Floats = np.asarray(special.betaincinv(successes + 0.5, misses + 0.5, each))
-    upper: Floats = np.asarray(special.betainccinv(successes + 0.5, misses + 0.5, each))
+    lower: Floats = np.asarray(special.betaincinv(successes + 0.5, misses + 0.5, error))
+    upper: Floats = np.asarray(special.betainccinv(successes + 0.5, misses + 0.5, error))
     return _ends(lower, upper, successes, misses, side)
 
 
@@ -78,7 +78,7 @@ def katz_log(k1: ArrayLike, n1: ArrayLike, k0: ArrayLike, n0: ArrayLike, *, conf
     first, trials1 = successes_of_trials(k1, n1, names=("k1", "n1"))
     second, trials0 = successes_of_trials(k0, n0, names=("k0", "n0"))
     level = as_confidence(confidence)
-    together(first, trials1, second, trials0, level, names=("k1", "n1", "k0", "n0", "confidence"))
+    common_shape(first, trials1, second, trials0, level, names=("k1", "n1", "k0", "n0", "confidence"))
     seen = (first > 0) & (second > 0)
     p1, p0 = np.maximum(first, 1) / trials1, np.maximum(second, 1) / trials0
     spread = special.ndtri((1 + level) / 2) * np.sqrt((1 - p1) / (p1 * trials1) + (1 - p0) / (p0 * trials0))
@@ -130,7 +130,7 @@ def _prepared(k: ArrayLike, n: ArrayLike, confidence: ArrayLike, side: str) -> t
     successes, trials = successes_of_trials(k, n)
     level = as_confidence(confidence)
     require_one_of("side", side, ("two-sided", "lower", "upper"))
-    together(successes, trials, level, names=("k", "n", "confidence"))
+    common_shape(successes, trials, level, names=("k", "n", "confidence"))
     return successes, trials, (1 - level) / (2 if side == "two-sided" else 1)
 
 
@@ -151,7 +151,7 @@ def _multinomial(counts: ArrayLike, confidence: ArrayLike) -> tuple[Floats, Floa
     require(cells.ndim >= 1 and cells.shape[-1] >= 2, "counts must have shape (..., K) with K >= 2", shape=cells.shape)
     trials = cells.sum(axis=-1, keepdims=True)
     require(bool(np.all(trials >= 1)), "every multinomial in counts must hold at least one trial", least=trials.min())
-    together(level[..., None], trials, names=("confidence", "counts"))
+    common_shape(level[..., None], trials, names=("confidence", "counts"))
     return cells.astype(np.float64), trials.astype(np.float64), level[..., None]
 
 

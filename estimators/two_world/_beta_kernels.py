@@ -20,7 +20,7 @@ from typing import TypeVar, cast
 import numpy as np
 from numba import njit, prange
 
-from dpaudit.estimators.interval import Counts, Floats
+from dpaudit.estimators.arguments import Counts, Floats
 
 _F = TypeVar("_F", bound=Callable[..., object])
 

@@ -25,17 +25,17 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dpaudit.errors import require
-from dpaudit.estimators.interval import (
+from dpaudit.estimators.arguments import (
     Counts,
     Floats,
-    Interval,
     as_confidence,
     as_counts,
     as_delta,
+    common_shape,
     require_one_of,
-    together,
     unboxed,
 )
+from dpaudit.estimators.interval import Interval
 from dpaudit.estimators.proportions.binomial import clopper_pearson, jeffreys
 
 METHODS = ("bayesian", "jeffreys", "clopper-pearson")
@@ -151,7 +151,7 @@ class _Tables(NamedTuple):
         names = ("tp", "fp", "tn", "fn", "delta", "confidence")
         counts = [as_counts(name, given) for name, given in zip(names, (tp, fp, tn, fn), strict=False)]
         deltas, levels = as_delta(delta), as_confidence(confidence)
-        shape = together(*counts, deltas, levels, names=names)
+        shape = common_shape(*counts, deltas, levels, names=names)
         flat: list[Any] = [np.ascontiguousarray(np.broadcast_to(a, shape).ravel()) for a in (*counts, deltas, levels)]
         tables = cls._make([*flat, shape])
         for world, trials in (("tp + fn", tables.tp + tables.fn), ("fp + tn", tables.fp + tables.tn)):
@@ -245,7 +245,7 @@ def _posterior(
     points = np.asarray(epsilon, dtype=np.float64)
     require(bool(np.all(points >= 0)), "epsilon must be >= 0", epsilon=points)
     tables = _Tables.of(tp, fp, tn, fn, delta, 0.5)
-    shape = together(points, np.empty(tables.shape), names=("epsilon", "the counts"))
+    shape = common_shape(points, np.empty(tables.shape), names=("epsilon", "the counts"))
     rows = np.broadcast_to(np.arange(tables.tp.size).reshape(tables.shape), shape).ravel()
     # e^(-eps/2) must not underflow; no posterior of 2^53 trials reaches 700 nats.
     flat = np.minimum(np.ascontiguousarray(np.broadcast_to(points, shape).ravel()), 700.0)

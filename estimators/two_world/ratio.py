@@ -18,17 +18,18 @@ from numpy.typing import ArrayLike
 from scipy import special
 
 from dpaudit.errors import require
-from dpaudit.estimators.interval import (
+from dpaudit.estimators.arguments import (
     Counts,
     Floats,
     as_confidence,
     as_counts,
     as_delta,
+    common_shape,
     require_one_of,
     successes_of_trials,
-    together,
     unboxed,
 )
+from dpaudit.estimators.bisection import last_true_of_each
 from dpaudit.estimators.proportions.binomial import clopper_pearson
 
 METHODS = ("clopper-pearson", "katz-log")
@@ -84,7 +85,7 @@ def detectable_ceiling(trials: ArrayLike, *, confidence: ArrayLike) -> float | F
     """
     runs, level = as_counts("trials", trials), as_confidence(confidence)
     require(bool(np.all(runs >= 1)), "trials must be >= 1", trials=runs)
-    together(runs, level, names=("trials", "confidence"))
+    common_shape(runs, level, names=("trials", "confidence"))
     z = special.ndtri((1 + level) / 2)
     size = runs.astype(np.float64)
     # ln(N / n) - z sqrt(1/n - 1/N) rises up to the smaller root of n (1 - n/N) = z^2 / 4 and falls beyond.
@@ -121,7 +122,7 @@ class _Sample(NamedTuple):
         deltas, level, records = as_delta(delta), as_confidence(confidence), as_counts("group", group)
         require(bool(np.all(records >= 1)), "group must be >= 1", group=records)
         names = ("n1", "n0", "trials1", "trials0", "delta", "confidence", "group")
-        together(hits1, hits0, runs1, runs0, deltas, level, records, names=names)
+        common_shape(hits1, hits0, runs1, runs0, deltas, level, records, names=names)
         return cls(hits1, hits0, runs1, runs0, deltas, 1 - level, records)
 
     def complement(self) -> _Sample:
@@ -151,7 +152,7 @@ def _katz(sample: _Sample, directions: str) -> Floats:
     if directions == "one":
         return _katz_one(sample, z)
     set_and_complement = (sample, sample.complement())
-    candidates = [_katz_one(each, z) for one in set_and_complement for each in (one, one.exchanged())]
+    candidates = [_katz_one(direction, z) for hits in set_and_complement for direction in (hits, hits.exchanged())]
     return cast(Floats, np.maximum.reduce(np.broadcast_arrays(*candidates)))
 
 
@@ -182,11 +183,10 @@ def _epsilon_between(p1: Floats, p0: Floats, delta: Floats, group: Counts) -> Fl
     # The root without delta is too large: delta adds to the right side.
     with np.errstate(divide="ignore", invalid="ignore"):
         low, high = np.zeros(p1.shape), np.where(p1 > p0, np.log(p1 / p0) / records, 0.0)
-    for _ in range(80):
-        middle = (low + high) / 2
-        reached = np.exp(records * middle) * p0 + delta * _leak(middle, records)[0] <= p1
-        low, high = np.where(reached, middle, low), np.where(reached, high, middle)
-    return cast(Floats, np.where((records > 1) & (delta > 0), low, pure))
+    root = last_true_of_each(
+        lambda epsilon: np.exp(records * epsilon) * p0 + delta * _leak(epsilon, records)[0] <= p1, low, high
+    )
+    return cast(Floats, np.where((records > 1) & (delta > 0), root, pure))
 
 
 def _leak(epsilon: Floats, group: Counts) -> tuple[Floats, Floats]:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
 
 from dpaudit.errors import require
+from dpaudit.estimators.arguments import require_one_of
 from dpaudit.estimators.bound import Bound, Validity
 from dpaudit.estimators.counts import RATIO, Table, bound_rows, whole
-from dpaudit.estimators.interval import require_one_of
 from dpaudit.estimators.two_world.ratio import ratio_epsilon
 from dpaudit.registry import register
 

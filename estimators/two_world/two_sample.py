@@ -42,7 +42,7 @@ from dpaudit.estimators.selection import (
     Selection,
     SimultaneousBand,
     Split,
-    selection,
+    parse_selection,
 )
 from dpaudit.estimators.two_world.bands import WEIGHTS, upper_rates_at
 from dpaudit.estimators.two_world.confusion import best_epsilon, epsilon_interval
@@ -128,7 +128,7 @@ class TwoSampleEstimator(ABC):
     def __post_init__(self) -> None:
         require(0 <= self.delta < 1, "delta must be in [0, 1)", delta=self.delta)
         require(0 < self.confidence < 1, "confidence must be in (0, 1)", confidence=self.confidence)
-        object.__setattr__(self, "selection", selection(self.selection))
+        object.__setattr__(self, "selection", parse_selection(self.selection))
         require(
             not isinstance(self.selection, SimultaneousBand) or isinstance(self, Band),
             "a simultaneous band has its own limits for the rates",

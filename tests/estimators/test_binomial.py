@@ -9,7 +9,7 @@ import pytest
 from scipy import special, stats
 
 from dpaudit.errors import InputError
-from dpaudit.estimators.interval import Floats
+from dpaudit.estimators.arguments import Floats
 from dpaudit.estimators.proportions.binomial import clopper_pearson, goodman, jeffreys, katz_log, sison_glaz
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy import special, stats
 
 from dpaudit.errors import InputError
-from dpaudit.estimators.interval import Floats
+from dpaudit.estimators.arguments import Floats
 from dpaudit.estimators.proportions.binomial import katz_log
 from dpaudit.estimators.two_world.confusion import (
     best_epsilon,

@@ -182,10 +182,10 @@ def test_fields_out_of_range_are_refused(made: type[Bound], fields: dict[str, ob
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: one_run_epsilon([], [], canaries=[], delta=0.0, confidence=0.95), "guesses must not be empty"),
-        (lambda: one_run_epsilon(np.inf, 1, canaries=5, delta=0.0, confidence=0.95), "guesses must be whole"),  # type: ignore[call-overload]
+        (lambda: one_run_epsilon([], [], canaries=[], delta=0.0, confidence=0.95), "correct must not be empty"),
+        (lambda: one_run_epsilon(np.inf, 1, canaries=5, delta=0.0, confidence=0.95), "guesses must be <= 2"),
         (lambda: one_run_epsilon(5, 1, canaries=5, delta=[], confidence=0.95), "delta must not be empty"),
-        (lambda: f_dp_parameter(np.array([]), 1, canaries=5, confidence=0.95), "guesses must not be empty"),  # type: ignore[arg-type]
+        (lambda: f_dp_parameter(np.array([]), 1, canaries=5, confidence=0.95), "guesses must not be empty"),
         (lambda: epsilon_interval(5, 1, 5, 1, delta=[], confidence=0.95), "delta must not be empty"),
         (lambda: epsilon_interval(5, 1, 5, 1, delta=0, confidence=[]), "confidence must not be empty"),
         (lambda: rr_posterior([0.2, 0.3], [1, 0, 1], epsilon=1.0), "prior and released must have shapes"),

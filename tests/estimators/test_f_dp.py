@@ -295,19 +295,19 @@ def test_a_sweep_finds_what_looking_at_every_candidate_finds() -> None:
 def test_a_sweep_asks_about_once_for_each_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
     """100 fractions of a Gaussian game: one search of about 35 verdicts, and one verdict for each other candidate."""
     asked = 0
-    original = f_dp._verdict
+    original = f_dp._rejects
 
     def counting(family: object) -> Callable[..., bool]:
-        verdict = original(family)  # type: ignore[arg-type]
+        rejects = original(family)  # type: ignore[arg-type]
 
         def count(*arguments: float) -> bool:
             nonlocal asked
             asked += 1
-            return verdict(*arguments)  # type: ignore[arg-type]
+            return rejects(*arguments)  # type: ignore[arg-type]
 
         return count
 
-    monkeypatch.setattr(f_dp, "_verdict", counting)
+    monkeypatch.setattr(f_dp, "_rejects", counting)
     guesses = np.arange(1, 101) * 2000
     correct = np.array([int(g * gaussian_accuracy(g / 200_000)) for g in guesses])
     best_f_dp(guesses, correct, canaries=200_000, confidence=0.95)

@@ -12,7 +12,8 @@ from scipy.sparse import diags_array, hstack, vstack
 from scipy.stats import binom
 
 from dpaudit.errors import InputError
-from dpaudit.estimators.one_run.guesses import METHODS, guess_counts, one_run_epsilon, one_run_p_value
+from dpaudit.estimators.one_run.guesses import METHODS, one_run_epsilon, one_run_p_value
+from dpaudit.estimators.one_run.guessing_game import checked_counts
 
 
 def law(n: int, epsilon: float) -> list[mp.mpf]:
@@ -259,8 +260,8 @@ def test_no_guess_and_no_right_guess_show_nothing(method: str) -> None:
     ("change", "message"),
     [
         ({"guesses": -1, "correct": -1}, "correct must be >= 0, got -1"),
-        ({"correct": 1.5}, "correct must be whole numbers, got 1.5"),
-        ({"correct": float("nan")}, "correct must be whole numbers"),
+        ({"correct": 1.5}, "correct must be an integer count, got 1.5"),
+        ({"correct": float("nan")}, "correct must be >= 0, got nan"),
         ({"correct": 11}, "correct must be <= guesses, got correct = 11, guesses = 10"),
         ({"guesses": 101}, "guesses must be <= canaries"),
         ({"canaries": 0, "guesses": 0, "correct": 0}, "canaries must be >= 1"),
@@ -274,7 +275,7 @@ def test_no_guess_and_no_right_guess_show_nothing(method: str) -> None:
         ({"likelihood_ratio": 2.0, "delta": 1e-5}, 'likelihood_ratio needs method "binomial"'),
         (
             {"guesses": [10, 10], "correct": [1, 2, 3]},
-            "arguments must broadcast to one shape, got shapes (2,), (3,), ()",
+            "correct, guesses must have shapes that broadcast, got shapes (3,), (2,)",
         ),
     ],
 )
@@ -287,7 +288,7 @@ def test_bad_input_is_one_sentence(change: dict[str, object], message: str) -> N
 
 
 def test_counts_are_checked_whole() -> None:
-    n, k, m = guess_counts(3.0, [1, 2], np.int32(5))  # type: ignore[arg-type]
+    n, k, m = checked_counts(3.0, [1, 2], np.int32(5))
     assert (n.tolist(), k.tolist(), m.tolist()) == ([3, 3], [1, 2], [5, 5])
     assert n.dtype == np.int64
 

@@ -11,7 +11,13 @@ from numpy.typing import NDArray
 from dpaudit.errors import InputError
 from dpaudit.estimators.bound import Validity
 from dpaudit.estimators.one_run.guesses import one_run_epsilon
-from dpaudit.estimators.one_run.signed_scores import OneRun, OneRunFDP, OneRunTheorem16, guess_counts, right_guesses
+from dpaudit.estimators.one_run.signed_scores import (
+    OneRun,
+    OneRunFDP,
+    OneRunTheorem16,
+    guesses_at_fractions,
+    right_guesses,
+)
 from dpaudit.estimators.replays import median_rule, per_replay_confidence
 from dpaudit.estimators.scores import Scores
 from dpaudit.estimators.selection import AsPublished, Fixed, Grid, SimultaneousBand, Split
@@ -247,7 +253,7 @@ def test_the_gaussian_family_needs_a_delta() -> None:
 
 
 def test_guess_counts_round_and_never_vanish() -> None:
-    assert guess_counts((0.001, 0.5, 1.0), 30).tolist() == [1, 15, 30]
+    assert guesses_at_fractions((0.001, 0.5, 1.0), 30).tolist() == [1, 15, 30]
 
 
 # Two samples

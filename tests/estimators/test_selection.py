@@ -15,7 +15,7 @@ from dpaudit.estimators.selection import (
     Selection,
     SimultaneousBand,
     Split,
-    selection,
+    parse_selection,
 )
 
 
@@ -37,9 +37,9 @@ from dpaudit.estimators.selection import (
     ],
 )
 def test_a_spec_becomes_its_selection(spec: str, expected: Selection) -> None:
-    assert selection(spec) == expected
-    assert hash(selection(spec)) == hash(expected)
-    assert pickle.loads(pickle.dumps(selection(spec))) == expected
+    assert parse_selection(spec) == expected
+    assert hash(parse_selection(spec)) == hash(expected)
+    assert pickle.loads(pickle.dumps(parse_selection(spec))) == expected
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_a_spec_becomes_its_selection(spec: str, expected: Selection) -> None:
 )
 def test_what_a_spec_cannot_mean_is_refused_in_a_sentence(spec: str, message: str) -> None:
     with pytest.raises(InputError) as refused:
-        selection(spec)
+        parse_selection(spec)
     assert message in str(refused.value)
 
 

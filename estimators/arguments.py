@@ -1,0 +1,94 @@
+"""What every function of counts here does with its arguments: checks them, broadcasts them, and unboxes the answer.
+
+Scalars in give Python floats out; anything else gives arrays of the broadcast shape.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dpaudit.errors import InputError, require
+
+Floats: TypeAlias = NDArray[np.float64]
+Counts: TypeAlias = NDArray[np.int64]
+
+
+def as_counts(name: str, values: ArrayLike) -> Counts:
+    """Integers >= 0 of the same shape; floats without a fraction are taken, so that tables read from files work."""
+    numbers = np.asarray(values)
+    require(numbers.size > 0, f"{name} must not be empty", shape=numbers.shape)
+    require(numbers.dtype.kind in "iuf", f"{name} must be an integer count", dtype=numbers.dtype)
+    _require_all(numbers >= 0, f"{name} must be >= 0", numbers)  # refuses NaN as well
+    _require_all(numbers <= 2**53, f"{name} must be <= 2**53", numbers)
+    _require_all(numbers == np.floor(numbers), f"{name} must be an integer count", numbers)
+    return numbers.astype(np.int64)
+
+
+def as_confidence(values: ArrayLike) -> Floats:
+    """Probabilities strictly between 0 and 1."""
+    level = as_reals("confidence", values)
+    _require_all((level > 0) & (level < 1), "confidence must be in (0, 1)", level)
+    return level
+
+
+def as_delta(values: ArrayLike) -> Floats:
+    """Probabilities in [0, 1)."""
+    delta = as_reals("delta", values)
+    _require_all((delta >= 0) & (delta < 1), "delta must be in [0, 1)", delta)
+    return delta
+
+
+def as_reals(name: str, values: ArrayLike) -> Floats:
+    """Floats of the same shape, at least one."""
+    numbers = np.asarray(values, dtype=np.float64)
+    require(numbers.size > 0, f"{name} must not be empty", shape=numbers.shape)
+    return numbers
+
+
+def successes_of_trials(
+    k: ArrayLike, n: ArrayLike, *, names: tuple[str, str] = ("k", "n"), fewest: int = 1
+) -> tuple[Counts, Counts]:
+    """`k` and `n` as counts with k <= n and n >= `fewest`."""
+    successes, trials = as_counts(names[0], k), as_counts(names[1], n)
+    common_shape(successes, trials, names=names)
+    _require_all(trials >= fewest, f"{names[1]} must be >= {fewest}", trials)
+    counts = dict(zip(names, (successes, trials), strict=True))
+    require(bool(np.all(successes <= trials)), f"{names[0]} must be <= {names[1]}", **counts)
+    return successes, trials
+
+
+def common_shape(*arrays: NDArray[Any], names: tuple[str, ...] = ("arguments",)) -> tuple[int, ...]:
+    """The shape the arrays broadcast to."""
+    try:
+        return np.broadcast_shapes(*(array.shape for array in arrays))
+    except ValueError:
+        shapes = ", ".join(str(array.shape) for array in arrays)
+        raise InputError(f"{', '.join(names)} must have shapes that broadcast, got shapes {shapes}") from None
+
+
+def elementwise(function: Callable[..., Floats], *arrays: NDArray[Any]) -> float | Floats:
+    """Calls `function` with the arrays broadcast and flat; its values in the common shape, a float for scalars."""
+    shape = common_shape(*arrays)
+    values = function(*(np.broadcast_to(array, shape).ravel() for array in arrays))
+    return unboxed(values.reshape(shape))
+
+
+def unboxed(values: Floats) -> float | Floats:
+    """A Python float when there is one value without a shape, else the array."""
+    return float(values) if np.ndim(values) == 0 else values
+
+
+def require_one_of(name: str, value: str, choices: tuple[str, ...]) -> None:
+    """Refuses a word that is not among the choices, and lists them."""
+    require(value in choices, f"{name} must be one of {', '.join(choices)}", given=value)
+
+
+def _require_all(holds: NDArray[np.bool_], must: str, values: NDArray[Any]) -> None:
+    if not np.all(holds):
+        first = values[()] if values.ndim == 0 else values[~holds][0]
+        require(False, must, given=math.nan if first != first else first)
