@@ -57,7 +57,7 @@ def successes_of_trials(
     successes, trials = as_counts(names[0], k), as_counts(names[1], n)
     common_shape(successes, trials, names=names)
     _require_all(trials >= fewest, f"{names[1]} must be >= {fewest}", trials)
-    counts = dict(zip(names, (successes, trials), strict=True))
+    counts: dict[str, Any] = dict(zip(names, (successes, trials), strict=True))
     require(bool(np.all(successes <= trials)), f"{names[0]} must be <= {names[1]}", **counts)
     return successes, trials
 
