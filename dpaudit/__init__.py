@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from dpaudit.engine.spec.audit_spec import Audit, AuditSpec, RunOptions, load_spec
     from dpaudit.errors import AuditError
     from dpaudit.estimators.bound import Bound, Validity
+    from dpaudit.mechanisms.adapters.own_opacus import from_opacus
+    from dpaudit.mechanisms.adapters.own_torch import from_torch
+    from dpaudit.mechanisms.adapters.own_training import from_callable
+    from dpaudit.mechanisms.adapters.scikit_learn import from_sklearn
     from dpaudit.mechanisms.examples import Examples
 
 __version__ = "0.1.0"
@@ -38,6 +42,10 @@ _HOMES = {
     "Verdict": "dpaudit.engine.findings.verdict",
     "audit": "dpaudit.engine.driver",
     "estimate": "dpaudit.engine.estimate.estimating",
+    "from_callable": "dpaudit.mechanisms.adapters.own_training",
+    "from_opacus": "dpaudit.mechanisms.adapters.own_opacus",
+    "from_sklearn": "dpaudit.mechanisms.adapters.scikit_learn",
+    "from_torch": "dpaudit.mechanisms.adapters.own_torch",
     "load_spec": "dpaudit.engine.spec.audit_spec",
     "table": "dpaudit.engine.data.in_memory",
 }
@@ -59,6 +67,10 @@ __all__ = [
     "__version__",
     "audit",
     "estimate",
+    "from_callable",
+    "from_opacus",
+    "from_sklearn",
+    "from_torch",
     "load_spec",
     "table",
 ]

@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 PACKAGES = {
     "mechanism": "dpaudit.mechanisms",
-    "model": "dpaudit.mechanisms.models",
+    "model": "dpaudit.mechanisms",
     "embedder": "dpaudit.mechanisms.learners",
     "game": "dpaudit.engine.games",
     "attack": "dpaudit.engine.attacks",

@@ -7,7 +7,6 @@ first; `describe` is the way back, so that every run folder holds a spec that ca
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import math
 import types
 import typing
@@ -20,6 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 from dpaudit.claims import Claim
 from dpaudit.errors import InputError, SpecError, UnknownNameError
 from dpaudit.estimators.selection import SELECTION_NAMES
+from dpaudit.locations import has_location, located, location
 from dpaudit.registry import PACKAGES, catalogue, load
 
 _SELECTIONS: dict[object, str] = {selection: name for name, selection in SELECTION_NAMES.items()}
@@ -99,6 +99,8 @@ def describe(value: object) -> Any:
         return [describe(item) for item in value]
     if isinstance(value, Mapping):
         return {str(key): describe(item) for key, item in value.items()}
+    if has_location(value):
+        return location(value)
     if hasattr(value, "__dict__"):  # an object of the user's own
         return {"name": _name(value), **describe(vars(value))}
     return value
@@ -137,14 +139,10 @@ def _is_default(field: dataclasses.Field[Any], value: object) -> bool:
 
 
 def _own(name: str) -> Any:
-    module, _, attribute = name.partition(":")
     try:
-        return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as err:
-        raise SpecError(
-            f"{name!r} must name a class that can be imported here: {err}; its folder must be the current one or in "
-            "PYTHONPATH"
-        ) from err
+        return located(name)
+    except UnknownNameError as err:
+        raise SpecError(str(err)) from err
 
 
 def _value(field: dataclasses.Field[Any], hint: Any, value: object, at: str) -> Any:

@@ -1,0 +1,42 @@
+"""Classes and functions by where they are: "package.module:name", the words a spec has for one's own code."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any
+
+from dpaudit.errors import UnknownNameError
+
+
+def located(location: str) -> Any:
+    """What "package.module:name" names; imports the module.
+
+    Raises: UnknownNameError when it cannot be imported here.
+    """
+    module, _, attribute = location.partition(":")
+    try:
+        found: Any = importlib.import_module(module)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError, ValueError) as err:
+        raise UnknownNameError(
+            f"{location!r} must name a class or function that can be imported here, as `module:name`: {err}; its "
+            "folder must be the current one or in PYTHONPATH"
+        ) from err
+    return found
+
+
+def location(thing: Any) -> str:
+    """Where a class or function is, by the shortest public way: "sklearn.ensemble:RandomForestClassifier"."""
+    parts = thing.__module__.split(".")
+    for end in range(1, len(parts)):
+        module = sys.modules.get(".".join(parts[:end]))
+        if module is not None and vars(module).get(thing.__qualname__) is thing:
+            return f"{module.__name__}:{thing.__qualname__}"
+    return f"{thing.__module__}:{thing.__qualname__}"
+
+
+def has_location(value: object) -> bool:
+    """Whether it is a class, a function, or another callable that was given a name where it was defined."""
+    return callable(value) and isinstance(getattr(value, "__qualname__", None), str)

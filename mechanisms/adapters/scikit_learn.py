@@ -1,0 +1,242 @@
+"""Any classifier that speaks scikit-learn, as it is: HistGradientBoosting, LightGBM, XGBoost, a pipeline, one's own."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+from numpy.random import SeedSequence
+from numpy.typing import NDArray
+
+from dpaudit.claims import Claim
+from dpaudit.errors import InputError, require
+from dpaudit.mechanisms.adapters.randomness import global_randomness, whole_number
+from dpaudit.mechanisms.adapters.settings import Settings, as_settings, check_estimator_class, settings_of
+from dpaudit.mechanisms.adapters.user_code import checked_probabilities, code_of, stated
+from dpaudit.mechanisms.examples import Examples, Features
+from dpaudit.mechanisms.models.catboost import columns
+from dpaudit.mechanisms.models.constant import single_class
+from dpaudit.mechanisms.protocols import Compute, Model
+from dpaudit.mechanisms.seeds import spawned
+from dpaudit.registry import register
+
+READS_CATEGORIES = ("HistGradientBoostingClassifier", "LGBMClassifier", "Pipeline")
+"""Classes that read pandas' categories themselves, or a pipeline whose steps name the columns."""
+MOST_CATEGORIES = 100
+"""One-hot columns for each categorical column at most; the rare categories share one."""
+
+
+@register("mechanism", "sklearn", source="the package of the estimator; Pedregosa et al. (2011) for the interface")
+@register("model", "sklearn", source="the package of the estimator; Pedregosa et al. (2011) for the interface")
+@dataclass(frozen=True)
+class SklearnClassifier:
+    """A classifier of scikit-learn's kind: a model inside any learner, or with a claim a learner of its own.
+
+    A new estimator is made for each fit. Every `random_state` in it is seeded from the plan's seed, every `n_jobs` set
+    to the unit's threads. A class that a training set lacks has probability 0; labels of one class only are answered
+    by their shares.
+
+    Attributes:
+        estimator: Its class, or where it is: "sklearn.ensemble:HistGradientBoostingClassifier".
+        parameters: Those it is made with; a nested estimator is `{estimator: ..., parameters: {...}}`.
+        categories: How it takes categorical columns: "one-hot"; "native" as pandas' categories; "auto" is native for
+            HistGradientBoosting, LightGBM and pipelines, one-hot for others (XGBoost reads categories natively only
+            with enable_categorical=True).
+        claimed: What it promises, for a learner; a model needs none.
+    """
+
+    estimator: Any
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    categories: Literal["auto", "one-hot", "native"] = "auto"
+    claimed: Claim | None = None
+
+    def __post_init__(self) -> None:
+        estimator = code_of(self.estimator, field="estimator")
+        check_estimator_class(estimator)
+        require(
+            isinstance(self.parameters, Mapping),
+            "parameters must be a mapping from name to value",
+            given=self.parameters,
+        )
+        require(
+            self.categories in ("auto", "one-hot", "native"),
+            "categories must be one of auto, one-hot, native",
+            categories=self.categories,
+        )
+        object.__setattr__(self, "estimator", estimator)
+        object.__setattr__(
+            self,
+            "parameters",
+            {name: as_settings(value, f"parameters.{name}") for name, value in self.parameters.items()},
+        )
+        _check(self.make())
+
+    def make(self) -> Any:
+        """A new, unfitted estimator.
+
+        Raises: InputError when the class does not take the parameters.
+        """
+        try:
+            return Settings(self.estimator, self.parameters).make()
+        except (TypeError, ValueError) as err:
+            name = self.estimator.__qualname__
+            raise InputError(f"{name} cannot be made from parameters {dict(self.parameters)}: {err}") from err
+
+    def claim(self) -> Claim:
+        """The claim it was given.
+
+        Raises: InputError when it has none.
+        """
+        return stated(self.claimed, adapter="from_sklearn")
+
+    def fit(
+        self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None
+    ) -> Model:
+        """Fits a new estimator; `validation` is not used. Its own exceptions pass."""
+        from sklearn.exceptions import ConvergenceWarning
+        from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+        constant = single_class(train)
+        if constant is not None:
+            return constant
+        estimator = self._prepared(train, seed, compute)
+        reader = _Reader.of(train, native=self._native())
+        present, labels = np.unique(train.labels, return_inverse=True)  # XGBoost wants classes without gaps
+        with global_randomness(seed), threadpool_limits(compute.threads), warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            warnings.simplefilter("ignore", FutureWarning)  # n_jobs, where an estimator is about to drop it
+            estimator.fit(reader.read(train.features), labels)
+        return SklearnModel(estimator, reader, present, train.classes)
+
+    def _native(self) -> bool:
+        names = {kind.__name__ for kind in self.estimator.__mro__}
+        return self.categories == "native" or (self.categories == "auto" and bool(names & set(READS_CATEGORIES)))
+
+    def _prepared(self, train: Examples, seed: SeedSequence, compute: Compute) -> Any:
+        estimator = self.make()
+        names = sorted(estimator.get_params())
+        seeded = [name for name in names if name.rpartition("__")[2] == "random_state"]
+        settings = {
+            name: whole_number(child) for name, child in zip(seeded, spawned(seed, len(seeded)), strict=True)
+        } | {name: compute.threads for name in names if name.rpartition("__")[2] == "n_jobs"}
+        estimator.set_params(**settings)
+        if self._native() or not train.categorical:
+            return estimator
+        from sklearn.compose import make_column_transformer
+        from sklearn.pipeline import make_pipeline
+        from sklearn.preprocessing import OneHotEncoder
+
+        encoder = OneHotEncoder(
+            max_categories=MOST_CATEGORIES, handle_unknown="infrequent_if_exist", sparse_output=False
+        )
+        return make_pipeline(
+            make_column_transformer((encoder, list(train.categorical)), remainder="passthrough"), estimator
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class SklearnModel:
+    """A fitted estimator.
+
+    Attributes:
+        estimator: scikit-learn's own object.
+        reader: How it reads features.
+        present: The classes it was trained on, in the order of its columns.
+        classes: Number of classes K; those it was not trained on have probability 0.
+    """
+
+    estimator: Any
+    reader: _Reader
+    present: NDArray[np.int64]
+    classes: int
+
+    def probabilities(self, features: Features) -> NDArray[np.float64]:
+        """Class probabilities, shape (n, classes)."""
+        answer = self.estimator.predict_proba(self.reader.read(features))
+        name = f"{type(self.estimator).__name__}.predict_proba"
+        return checked_probabilities(answer, rows=len(features), classes=self.classes, columns=self.present, code=name)
+
+
+@dataclass(frozen=True, eq=False)
+class _Reader:
+    """Features as the estimator was trained on them.
+
+    Attributes:
+        categorical: Names of the categorical columns.
+        types: The pandas type of each, with the training set's categories, where the estimator reads them itself.
+    """
+
+    categorical: tuple[str, ...]
+    types: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, train: Examples, *, native: bool) -> _Reader:
+        if not native or not isinstance(train.features, pa.Table):
+            return cls(train.categorical, {})
+        import pandas as pd
+
+        frame = columns(train.features, train.categorical)
+        assert isinstance(frame, pd.DataFrame)
+        kinds = {name: pd.CategoricalDtype(sorted(frame[name].unique())) for name in train.categorical}
+        return cls(train.categorical, kinds)
+
+    def read(self, features: Features) -> Any:
+        """A float32 array of shape (n, d), or a data frame; a category that training lacked is missing there."""
+        frame = columns(features, self.categorical)
+        if isinstance(frame, np.ndarray):
+            return frame
+        known = {name: frame[name].where(frame[name].isin(kind.categories)) for name, kind in self.types.items()}
+        return frame.assign(**known).astype(dict(self.types))
+
+
+def _check(estimator: Any) -> None:
+    """Refuses before anything is trained what could only fail after minutes.
+
+    Raises: InputError.
+    """
+    from sklearn.base import BaseEstimator, clone
+
+    name = type(estimator).__name__
+    require(
+        hasattr(estimator, "predict_proba"),
+        f"{name} must have predict_proba as it is set up",
+        do="choose a loss or option with probabilities, or wrap it in sklearn.calibration.CalibratedClassifierCV",
+    )
+    try:
+        clone(estimator)
+    except (TypeError, RuntimeError) as err:
+        raise InputError(f"{name} must be cloneable, as scikit-learn's `clone` asks: {err}") from err
+    if isinstance(estimator, BaseEstimator) and "_parameter_constraints" in vars(type(estimator)):
+        try:
+            estimator._validate_params()
+        except ValueError as err:
+            raise InputError(" ".join(str(err).split())) from err
+
+
+def from_sklearn(
+    estimator: Any, claim: Claim | None = None, *, categories: Literal["auto", "one-hot", "native"] = "auto"
+) -> SklearnClassifier:
+    """A classifier of scikit-learn's kind for an audit: `LP1ST(1.0, model=from_sklearn(...))`, or audited itself.
+
+    Args:
+        estimator: An unfitted classifier with `predict_proba`, or its class. It is not changed, and its `random_state`
+            is not used: seeds come from the plan.
+        claim: What it promises, where it is the mechanism: `Claim(inf)` for an ordinary one.
+        categories: How it takes categorical columns, see `SklearnClassifier`.
+    Raises: InputError when it is no such classifier.
+    """
+    if isinstance(estimator, type):
+        return SklearnClassifier(estimator, {}, categories, claim)
+    require(
+        callable(getattr(estimator, "get_params", None)),
+        "from_sklearn takes an estimator with get_params and predict_proba",
+        do="for any other code use from_callable",
+        given=type(estimator).__name__,
+    )
+    _check(estimator)
+    settings = settings_of(estimator)
+    return SklearnClassifier(settings.estimator, settings.parameters, categories, claim)

@@ -1,0 +1,329 @@
+"""Other people's code as models and learners: decided by its seed, described by a spec, refused when not fit."""
+
+from __future__ import annotations
+
+import math
+import pickle
+import random
+import sys
+import threading
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+import yaml
+from numpy.random import SeedSequence
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.compose import make_column_transformer
+from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
+from sklearn.linear_model import LogisticRegression, SGDClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler
+from sklearn.svm import SVC
+
+from dpaudit import Claim, Relation, from_callable, from_opacus, from_sklearn, from_torch
+from dpaudit.actors.unit import fingerprint
+from dpaudit.engine.spec.build import build, describe
+from dpaudit.errors import InputError, SpecError
+from dpaudit.mechanisms.adapters.own_opacus import OwnOpacus
+from dpaudit.mechanisms.adapters.own_training import OwnTraining
+from dpaudit.mechanisms.adapters.scikit_learn import SklearnClassifier, SklearnModel
+from dpaudit.mechanisms.adapters.settings import Settings
+from dpaudit.mechanisms.examples import Examples
+from dpaudit.mechanisms.learners.lp_1st import LP1ST
+from dpaudit.mechanisms.protocols import Compute, Learner, Trainer, TrainingError
+from tests.mechanisms import own_code
+
+CPU = Compute()
+RNG = np.random.default_rng(0)
+POINTS = RNG.normal(size=(200, 4)).astype(np.float32)
+NUMBERS = Examples(POINTS, (POINTS[:, 0] > 0).astype(np.int64) + (POINTS[:, 1] > 1), 3)
+KINDS = RNG.choice(["a", "b", "c"], 200)
+TABLE = Examples(
+    pa.table({"x": POINTS[:, 0], "kind": KINDS}), ((KINDS == "a") | (POINTS[:, 0] > 1)).astype(np.int64), 2,
+    categorical=("kind",),
+)  # fmt: skip
+
+
+def probabilities(model: Any, data: Examples, seed: int = 0) -> Any:
+    return model.fit(data, seed=SeedSequence(seed), compute=CPU).probabilities(data.features)
+
+
+def lightgbm(**parameters: Any) -> Any:
+    return pytest.importorskip("lightgbm").LGBMClassifier(verbosity=-1, min_child_samples=5, **parameters)
+
+
+def xgboost(**parameters: Any) -> Any:
+    return pytest.importorskip("xgboost").XGBClassifier(**parameters)
+
+
+ESTIMATORS = {
+    "boosting": lambda: HistGradientBoostingClassifier(max_iter=5),
+    "forest": lambda: RandomForestClassifier(n_estimators=10),
+    "pipeline": lambda: make_pipeline(
+        make_column_transformer((OneHotEncoder(), [-1]), remainder="passthrough"), LogisticRegression()
+    ),
+    "lightgbm": lambda: lightgbm(n_estimators=5, subsample=0.5, subsample_freq=1),
+    "xgboost": lambda: xgboost(n_estimators=5, subsample=0.5),
+}
+
+
+@pytest.mark.parametrize("name", [name for name in ESTIMATORS if name != "pipeline"])
+def test_numbers_are_learned_and_the_seed_decides(name: str) -> None:
+    model = from_sklearn(ESTIMATORS[name]())
+    first, again = probabilities(model, NUMBERS), probabilities(model, NUMBERS)
+    np.testing.assert_array_equal(first, again)
+    np.testing.assert_allclose(first.sum(1), 1)
+    assert (first.argmax(1) == NUMBERS.labels).mean() > 0.8
+    if name != "boosting":  # which draws nothing on so few rows
+        assert np.abs(first - probabilities(model, NUMBERS, seed=1)).max() > 0.001
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_categories_are_read(name: str) -> None:
+    model = from_sklearn(ESTIMATORS[name]())
+    answers = probabilities(model, TABLE)
+    assert (answers.argmax(1) == TABLE.labels).mean() > 0.9, "x alone gives at most 0.8"
+    trained = model.fit(TABLE.take(KINDS != "c"), seed=SeedSequence(0), compute=CPU)
+    if name != "pipeline":  # whose own encoder refuses what it has not seen
+        assert trained.probabilities(TABLE.take(KINDS == "c").features).shape == ((KINDS == "c").sum(), 2)
+
+
+def test_xgboost_reads_categories_itself_when_told_so() -> None:
+    native = from_sklearn(xgboost(n_estimators=5, enable_categorical=True), categories="native")
+    assert (probabilities(native, TABLE).argmax(1) == TABLE.labels).mean() > 0.9
+
+
+@pytest.mark.parametrize("name", [name for name in ESTIMATORS if name != "pipeline"])
+def test_a_class_that_training_lacks_has_probability_0(name: str) -> None:
+    lacking = NUMBERS.take(NUMBERS.labels != 1)
+    model = from_sklearn(ESTIMATORS[name]()).fit(lacking, seed=SeedSequence(0), compute=CPU)
+    assert isinstance(model, SklearnModel)
+    answers = model.probabilities(NUMBERS.features)
+    assert answers.shape == (200, 3)
+    assert not answers[:, 1].any()
+    one = NUMBERS.take(NUMBERS.labels == 2)
+    shares = from_sklearn(ESTIMATORS[name]()).fit(one, seed=SeedSequence(0), compute=CPU).probabilities(POINTS)
+    np.testing.assert_allclose(shares[0], np.array([1, 1, len(one) + 1]) / (len(one) + 3))
+
+
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        *(pytest.param(make, id=name) for name, make in ESTIMATORS.items()),
+        pytest.param(lambda: LogisticRegression(class_weight={0: 1.0, 1: 5.0, 2: 1.0}), id="weights by class"),
+        pytest.param(
+            lambda: make_pipeline(FunctionTransformer(np.arctan), StandardScaler(), LogisticRegression(C=0.5)),
+            id="function",
+        ),
+    ],
+)
+def test_a_spec_describes_it_and_makes_it_again(estimator: Any) -> None:
+    model = from_sklearn(estimator())
+    words = describe(model)
+    assert words["name"] == "sklearn"
+    again = build("model", yaml.safe_load(yaml.safe_dump(words)))
+    assert fingerprint(again) == fingerprint(model)
+    assert fingerprint(cloudpickle.loads(cloudpickle.dumps(model))) == fingerprint(model)
+    assert again.make().get_params().keys() == estimator().get_params().keys()
+    data = TABLE if "ColumnTransformer" in str(estimator()) else NUMBERS
+    np.testing.assert_array_equal(probabilities(again, data), probabilities(model, data))
+
+
+def test_the_words_are_those_a_person_writes() -> None:
+    boosting = from_sklearn(HistGradientBoostingClassifier(max_iter=50, random_state=3), Claim(math.inf))
+    assert describe(boosting) == {
+        "name": "sklearn",
+        "estimator": "sklearn.ensemble:HistGradientBoostingClassifier",
+        "parameters": {"max_iter": 50},
+        "claimed": {"epsilon": math.inf},
+    }
+    assert from_sklearn(HistGradientBoostingClassifier) == SklearnClassifier(HistGradientBoostingClassifier)
+    assert isinstance(boosting, Learner)
+    assert isinstance(LP1ST(1.0, model=from_sklearn(RandomForestClassifier())).model, Trainer)
+
+
+def test_parameters_change_the_key() -> None:
+    keys = {fingerprint(from_sklearn(HistGradientBoostingClassifier(max_iter=n))) for n in (5, 6)}
+    assert len(keys) == 2
+
+
+class KnowsNothing(ClassifierMixin, BaseEstimator):
+    """Answers what is no probability."""
+
+    def fit(self, X: Any, y: Any) -> KnowsNothing:
+        return self
+
+    def predict_proba(self, X: Any) -> Any:
+        return np.full((len(X), 3), math.nan)
+
+
+class ChangesItsParameter(KnowsNothing):
+    """Cannot be cloned."""
+
+    def __init__(self, gap: Any = None) -> None:
+        self.gap = list(gap or [])
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: from_sklearn(SVC()), "SVC must have predict_proba as it is set up; choose a loss"),
+        (lambda: from_sklearn(SGDClassifier()), "SGDClassifier must have predict_proba"),
+        (lambda: from_sklearn(ChangesItsParameter([1])), "ChangesItsParameter must be cloneable"),
+        (lambda: from_sklearn(lambda X: X), "takes an estimator with get_params and predict_proba"),
+        (lambda: from_sklearn(RandomForestClassifier(n_estimators=-3)), "'n_estimators' parameter"),
+        (lambda: from_sklearn(RandomForestClassifier(class_weight=object())), "'class_weight' parameter"),
+        (lambda: from_sklearn(KnowsNothing).claim(), r"needs a claim: from_sklearn\(..., claim="),
+        (lambda: from_sklearn(KnowsNothing, categories="two-hot"), "one of auto, one-hot, native"),
+        (lambda: from_callable(lambda X, y: None), r"train must take \(X, y, seed\)"),
+        (lambda: from_callable(3), "train must be a function or a class"),
+        (lambda: from_torch(own_code.shares, own_code.descend), "module cannot be made from"),
+        (lambda: from_torch(threading.Event, own_code.descend), "module must make a torch.nn.Module, got 'Event'"),
+        (lambda: from_torch(own_code.Linear, own_code.shares, inputz=3), "inputz"),
+        (lambda: from_torch(own_code.Linear, len), r"train must take \(module, X, y, seed\)"),
+        (lambda: from_callable(own_code.shares).claim(), "needs a claim: from_callable"),
+        (lambda: from_torch(own_code.Linear, own_code.descend).claim(), "needs a claim: from_torch"),
+        (lambda: from_opacus(own_code.with_opacus, delta=1e-5), "takes the engine of a run, or epsilon"),
+        (lambda: OwnOpacus(own_code.with_opacus, 0.0, 1e-5), "epsilon must be > 0"),
+    ],
+)
+def test_what_does_not_fit_is_said_at_once(make: Any, sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        make()
+
+
+def test_what_cannot_be_sent_to_a_worker_is_said_at_once() -> None:
+    lock = threading.Lock()
+
+    def train(X: Any, y: Any, seed: int) -> Any:
+        with lock:
+            return None
+
+    with pytest.raises(InputError, match=r"cannot be sent to a worker: .*train holds something .*lock"):
+        from_callable(train)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ({"name": "sklearn", "estimator": "sklearn.ensemble:Nothing"}, "must name a class or function"),
+        ({"name": "sklearn", "estimator": "math:sqrt"}, "must be a scikit-learn compatible class"),
+        ({"name": "sklearn", "estimator": "sklearn.svm:SVC", "parameters": {"c": 1}}, "cannot be made from parameters"),
+        ({"name": "callable", "train": "tests.mechanisms.own_code:nothing"}, "must name a class or function"),
+    ],
+)
+def test_what_does_not_fit_is_said_of_a_spec(words: Any, sentence: str) -> None:
+    with pytest.raises(SpecError, match=sentence):
+        build("mechanism", words)
+
+
+def test_a_model_that_answers_no_probabilities_fails_its_training() -> None:
+    model = from_sklearn(KnowsNothing).fit(NUMBERS, seed=SeedSequence(0), compute=CPU)
+    with pytest.raises(TrainingError, match="are no probabilities"):
+        model.probabilities(POINTS)
+
+
+def test_a_function_of_ones_own_is_decided_by_its_seed_and_leaves_the_generators_alone() -> None:
+    model = from_callable(own_code.shares, Claim(1.0), pull=2.0)
+    random.seed(5)
+    np.random.seed(5)
+    torch.manual_seed(5)
+    before = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()  # type: ignore[union-attr,index]
+    first, again, other = (probabilities(model, TABLE, seed) for seed in (0, 0, 1))
+    after = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()  # type: ignore[union-attr,index]
+    assert before == after
+    np.testing.assert_array_equal(first, again)
+    assert np.abs(first - other).max() > 1e-6
+    words = describe(model)
+    assert words == {
+        "name": "callable",
+        "train": "tests.mechanisms.own_code:shares",
+        "parameters": {"pull": 2.0},
+        "claimed": {"epsilon": 1.0},
+    }
+    assert build("mechanism", words) == model
+
+
+def test_a_function_of_ones_own_may_give_an_estimator_or_a_function() -> None:
+    fitted = from_callable(lambda X, y, seed: LogisticRegression().fit(X, y))
+    lacking = NUMBERS.take(NUMBERS.labels != 1)
+    answers = fitted.fit(lacking, seed=SeedSequence(0), compute=CPU).probabilities(POINTS)
+    assert not answers[:, 1].any(), "the classes of its columns are those it was trained on"
+    images = NUMBERS.with_(features=POINTS.reshape(-1, 1, 2, 2))
+    seen: list[tuple[int, ...]] = []
+
+    def train(X: Any, y: Any, seed: int) -> Any:
+        X += 1  # one's own copy
+        seen.append(X.shape)
+        return lambda rows: np.ones((len(rows), 2))
+
+    with pytest.raises(InputError, match=r"must give one probability for each example and class, .*\(200, 3\)"):
+        probabilities(OwnTraining(train), images)
+    with pytest.raises(InputError, match=r"something with predict_proba\(X\), or a function of X, got NoneType"):
+        probabilities(from_callable(lambda X, y, seed: None), NUMBERS)
+
+
+def test_a_module_and_a_loop_of_ones_own() -> None:
+    model = from_torch(own_code.Linear, own_code.descend, Claim(1.0), classes=3)
+    first, again, other = (probabilities(model, NUMBERS, seed) for seed in (0, 0, 1))
+    np.testing.assert_array_equal(first, again)
+    assert np.abs(first - other).max() > 1e-4, "fresh weights for each seed"
+    assert (first.argmax(1) == NUMBERS.labels).mean() > 0.8
+    assert build("model", describe(model)) == model
+    with pytest.raises(InputError, match=r"must give one probability for each example and class"):
+        probabilities(from_torch(own_code.Linear, own_code.descend, classes=5), NUMBERS)
+
+
+def test_a_module_is_copied_with_its_weights() -> None:
+    module = own_code.Linear()
+    model = from_torch(module, lambda module, X, y, seed: None)
+    np.testing.assert_allclose(
+        probabilities(model, NUMBERS), module(torch.from_numpy(POINTS)).softmax(-1).detach().numpy(), atol=1e-6
+    )
+    assert fingerprint(model.module) != fingerprint(from_torch(own_code.Linear(), own_code.descend).module)
+    assert model.module == from_torch(module, own_code.descend).module
+    words = describe(from_torch(module, own_code.descend))
+    assert words["module"] == {"architecture": "Linear", "digest": model.module.digest}
+    with pytest.raises(SpecError, match="in the memory of another program"):
+        build("model", words)
+
+
+def test_opacus_is_held_to_its_own_accountant() -> None:
+    pytest.importorskip("opacus")
+    features = torch.from_numpy(POINTS)
+    _, engine = own_code.with_opacus(features, torch.from_numpy(NUMBERS.labels), 0)
+    learner = from_opacus(own_code.with_opacus, engine, delta=1e-5)
+    assert learner.claim() == Claim(engine.get_epsilon(1e-5), 1e-5, Relation.ADD_REMOVE)
+    first, again, other = (probabilities(learner, NUMBERS, seed) for seed in (0, 0, 1))
+    np.testing.assert_array_equal(first, again)
+    assert np.abs(first - other).max() > 0.01
+    with pytest.raises(InputError, match=r"must spend at most the claimed epsilon .* on 100 rows"):
+        probabilities(learner, NUMBERS.take(np.arange(100)))
+    assert build("mechanism", describe(learner)) == learner
+
+    from opacus import PrivacyEngine
+
+    with pytest.raises(InputError, match="its accountant has no steps"):
+        from_opacus(own_code.with_opacus, PrivacyEngine(), delta=1e-5)
+    with pytest.raises(InputError, match="must be an opacus"):
+        from_opacus(own_code.with_opacus, object(), delta=1e-5)
+    with pytest.raises(InputError, match="must give the trained module and its PrivacyEngine"):
+        probabilities(OwnOpacus(own_code.shares, 1.0, 1e-5), NUMBERS)
+
+
+def test_without_opacus_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "opacus", None)
+    with pytest.raises(InputError, match=r"pip install dpaudit\[opacus\]"):
+        from_opacus(own_code.with_opacus, epsilon=1.0, delta=1e-5)
+
+
+def test_settings_are_plain_values() -> None:
+    settings = from_sklearn(make_pipeline(StandardScaler(), LogisticRegression(C=2.0)))
+    (_, scaler), (_, regression) = settings.parameters["steps"]
+    assert scaler == Settings(StandardScaler, {})
+    assert regression == Settings(LogisticRegression, {"C": 2.0})
+    assert pickle.loads(pickle.dumps(settings)) == settings
