@@ -29,12 +29,12 @@ def located(location: str) -> Any:
 
 def location(thing: Any) -> str:
     """Where a class or function is, by the shortest public way: "sklearn.ensemble:RandomForestClassifier"."""
-    parts = thing.__module__.split(".")
+    parts, name = thing.__module__.split("."), thing.__qualname__
     for end in range(1, len(parts)):
-        module = sys.modules.get(".".join(parts[:end]))
-        if module is not None and vars(module).get(thing.__qualname__) is thing:
-            return f"{module.__name__}:{thing.__qualname__}"
-    return f"{thing.__module__}:{thing.__qualname__}"
+        module = ".".join(parts[:end])
+        if module in sys.modules and vars(sys.modules[module]).get(name) is thing:
+            return f"{module}:{name}"
+    return f"{thing.__module__}:{name}"
 
 
 def has_location(value: object) -> bool:

@@ -32,7 +32,11 @@ def test_a_part_and_its_description_are_one(entry) -> None:  # type: ignore[no-u
     needed = {"epsilon": 1.0, "path": "somewhere", "label": "y", "prior": [0.7, 0.3], "sigma": 2.0}
     needed |= {"bound": 1.0, "missed": 1e-5, "mu": 1.0, "orders": [2.0, 3.0], "values": [0.1, 0.2]}
     needed |= {"curve": {"name": "gaussian", "mu": 1.0}}
-    needed |= {"first": "iris", "second": "iris", "columns": ["race"]}
+    needed |= {"first": "iris", "second": "iris", "columns": ["race"], "digest": "0" * 32}
+    needed |= {"estimator": "sklearn.linear_model:LogisticRegression", "module": "tests.mechanisms.own_code:Linear"}
+    needed |= {"train": "tests.mechanisms.own_code:shares", "delta": 1e-5}
+    if entry.name == "opacus":
+        pytest.importorskip("opacus")
     fields = {
         field.name: needed[field.name]
         for field in dataclasses.fields(load(entry.kind, entry.name))
