@@ -17,9 +17,11 @@ from torch import nn
 
 from dpaudit.mechanisms.models.networks import Mlp, SmallCnn
 from dpaudit.mechanisms.protocols import Compute
-from dpaudit.mechanisms.training.dp_sgd import PrivateSteps, train_private_stack
-from dpaudit.mechanisms.training.plan import StackPlan
-from dpaudit.mechanisms.training.stack import TrainingTask, train_stack
+from dpaudit.mechanisms.training.dp_sgd import train_private_stack
+from dpaudit.mechanisms.training.private_steps import PrivateSteps
+from dpaudit.mechanisms.training.stack_plan import StackPlan
+from dpaudit.mechanisms.training.task import TrainingTask
+from dpaudit.mechanisms.training.train import train_stack
 
 ROWS = 20_000
 MODELS = 64

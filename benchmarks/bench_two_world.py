@@ -24,7 +24,7 @@ from dpaudit.engine.driver import audit
 from dpaudit.engine.findings.score_table import score_rows
 from dpaudit.engine.findings.tally_table import tallies_of
 from dpaudit.engine.games.shadows import TrainShadows
-from dpaudit.engine.games.stacks import Run, train_runs
+from dpaudit.engine.games.stacks import TrainingRun, train_runs
 from dpaudit.engine.plan import Tally
 from dpaudit.engine.spec.audit_spec import AuditSpec, load_spec
 from dpaudit.estimators.two_world.two_sample import Band, Bayesian, ClopperPearson, Jeffreys
@@ -132,7 +132,7 @@ class BareLoop:
 
         return True
 
-    def loop(self, mechanism: Any, points: Examples, stacks: list[list[Run]]) -> int:
+    def loop(self, mechanism: Any, points: Examples, stacks: list[list[TrainingRun]]) -> int:
         """How many models were trained."""
         return sum(len(train_runs(mechanism, points, runs, compute=Compute())) for runs in stacks)
 
@@ -143,7 +143,8 @@ def _bare_seconds() -> float:
     spec = _spec()
     pool = spec.audits[0].split.divide(spec.audits[0].data.load(), Seed(0).rng()).target
     runs = [
-        Run(Seed(0).child(i).rng().permutation(len(pool))[: len(pool) // 2], Seed(1).child(i)) for i in range(STACK)
+        TrainingRun(Seed(0).child(i).rng().permutation(len(pool))[: len(pool) // 2], Seed(1).child(i))
+        for i in range(STACK)
     ]
     stacks = (TRIALS + SHADOWS) // STACK // WORKERS
     actors = [ray.remote(num_cpus=1)(BareLoop).remote() for _ in range(WORKERS)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -12,6 +13,10 @@ from numpy.typing import NDArray
 from dpaudit.claims import Claim
 from dpaudit.errors import AuditError, require
 from dpaudit.mechanisms.examples import Examples, Features
+from dpaudit.mechanisms.training.private_steps import Observer, PrivateSteps
+from dpaudit.mechanisms.training.recipe import Recipe
+from dpaudit.mechanisms.training.stack_plan import StackPlan
+from dpaudit.mechanisms.training.task import TrainingTask
 
 
 class TrainingError(AuditError):
@@ -88,4 +93,55 @@ class Learner(Protocol):
 
         Raises: TrainingError when this seed's training failed.
         """
+        ...
+
+
+@runtime_checkable
+class StackLearner(Protocol):
+    """Trains many models side by side: a network, or a learner that trains one (see `StackTrainer`)."""
+
+    @property
+    def recipe(self) -> Recipe:
+        """The network, and how it is trained."""
+        ...
+
+    def stack_plan(self, shape: tuple[int, ...], *, classes: int, models: int, compute: Compute) -> StackPlan:
+        """How `models` models for examples of `shape` are grouped by a rule, so that it is the same at any time."""
+        ...
+
+    def fit_stack(
+        self,
+        features: Features,
+        tasks: Sequence[TrainingTask],
+        *,
+        classes: int,
+        compute: Compute,
+        plan: StackPlan | None = None,
+        checkpoint: Path | None = None,
+    ) -> Sequence[Model | TrainingError]:
+        """One model, or its error, for each task; arguments as in `train_stack`."""
+        ...
+
+
+@runtime_checkable
+class ObservableLearner(StackLearner, Protocol):
+    """A learner of the DP-SGD family: an attacker may watch its steps, and insert a gradient as a canary."""
+
+    def private_steps(self) -> PrivateSteps:
+        """Sampling, clipping and noise."""
+        ...
+
+    def fit_stack(
+        self,
+        features: Features,
+        tasks: Sequence[TrainingTask],
+        *,
+        classes: int,
+        compute: Compute,
+        plan: StackPlan | None = None,
+        checkpoint: Path | None = None,
+        canaries: Sequence[NDArray[np.float32] | None] | None = None,
+        observer: Observer | None = None,
+    ) -> Sequence[Model | TrainingError]:
+        """One model, or its error, for each task; arguments as in `train_private_stack`."""
         ...

@@ -116,7 +116,7 @@ def _outputs(models: list[Any], features: Features, compute: Compute) -> NDArray
     """Logits of networks, probabilities of others; shape (models, n, classes)."""
     if not _are_networks(models):
         return np.array([model.probabilities(features) for model in models])
-    from dpaudit.mechanisms.models.network_model import stack_logits
+    from dpaudit.mechanisms.training.network_model import stack_logits
 
     return stack_logits(models, features, compute=compute)
 

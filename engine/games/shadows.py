@@ -22,7 +22,7 @@ from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Inputs
 from dpaudit.engine.games.challenges import Challenges, challenges_of, with_crafted
 from dpaudit.engine.games.confidence import confidences
-from dpaudit.engine.games.stacks import Run, train_runs
+from dpaudit.engine.games.stacks import TrainingRun, train_runs
 from dpaudit.errors import RunError, require
 from dpaudit.mechanisms.protocols import Compute, TrainingError
 
@@ -97,7 +97,7 @@ class TrainShadows:
         points = with_crafted(pool, crafted)
         member = np.array([self.members(model, len(pool), crafted) for model in range(self.first, self.last)])
         runs = [
-            Run(np.flatnonzero(row), self.seed.child(model // 2, model % 2))
+            TrainingRun(np.flatnonzero(row), self.seed.child(model // 2, model % 2))
             for model, row in zip(range(self.first, self.last), member, strict=True)
         ]
         models = train_runs(self.mechanism, points, runs, compute=compute)

@@ -13,17 +13,24 @@ from dpaudit.actors.seed import Seed
 from dpaudit.errors import SpecError
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.learners.non_private import NonPrivate
-from dpaudit.mechanisms.models.networks import Network
-from dpaudit.mechanisms.protocols import Compute, LabelMechanism, Model, TrainingError
+from dpaudit.mechanisms.protocols import (
+    Compute,
+    LabelMechanism,
+    Learner,
+    Model,
+    ObservableLearner,
+    StackLearner,
+    TrainingError,
+)
+from dpaudit.mechanisms.training.recipe import Recipe
+from dpaudit.mechanisms.training.task import TrainingTask
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from dpaudit.mechanisms.training.plan import StackPlan
-
 
 @dataclass(frozen=True, eq=False)
-class Run:
+class TrainingRun:
     """One training of a stack.
 
     Attributes:
@@ -36,28 +43,34 @@ class Run:
 
 
 def train_runs(
-    mechanism: Any, examples: Examples, runs: Sequence[Run], *, compute: Compute, validation: Examples | None = None
+    mechanism: Any,
+    examples: Examples,
+    runs: Sequence[TrainingRun],
+    *,
+    compute: Compute,
+    validation: Examples | None = None,
 ) -> list[Model | TrainingError]:
     """One model for each run, or the error of a training that failed.
 
-    Networks are stacked whole; how they are grouped follows from the network and the device alone, never from a
+    How models of a stack are grouped follows from the network and the device alone, never from a
     timing, so that a stack trained again gives the same numbers.
     """
     stacked = mechanism.model if isinstance(mechanism, NonPrivate) else mechanism
-    if hasattr(stacked, "fit_stack"):
-        from dpaudit.mechanisms.training.stack import TrainingTask
+    if isinstance(stacked, StackLearner):
+        from dpaudit.mechanisms.training.inputs import example_shape
 
-        tasks = [TrainingTask(run.rows, examples.labels[run.rows], run.seed.sequence()) for run in runs]
-        options = {"plan": _plan(stacked, examples, len(runs), compute)} if isinstance(stacked, Network) else {}
-        made: list[Model | TrainingError] = stacked.fit_stack(
-            examples.features, tasks, classes=examples.classes, compute=compute, **options
+        shape = example_shape(examples.features)
+        plan = stacked.stack_plan(shape, classes=examples.classes, models=len(runs), compute=compute)
+        return list(
+            stacked.fit_stack(
+                examples.features, _tasks(examples, runs), classes=examples.classes, compute=compute, plan=plan
+            )
         )
-        return made
-    return [_one(mechanism, examples, run, compute, validation) for run in runs]
+    return [_trained_alone(mechanism, examples, run, compute, validation) for run in runs]
 
 
-def _one(
-    mechanism: Any, examples: Examples, run: Run, compute: Compute, validation: Examples | None
+def _trained_alone(
+    mechanism: Learner, examples: Examples, run: TrainingRun, compute: Compute, validation: Examples | None
 ) -> Model | TrainingError:
     train = examples.take(run.rows)
     try:
@@ -67,19 +80,12 @@ def _one(
     return model
 
 
-def _plan(network: Network, examples: Examples, models: int, compute: Compute) -> StackPlan:
-    from dpaudit.mechanisms.models.inputs import as_array
-    from dpaudit.mechanisms.training.plan import StackPlan, single_plan
-
-    alone = single_plan(network, as_array(examples.take([0]).features).shape[1:], examples.classes)
-    if alone.method == "batched":
-        return StackPlan("batched", models)
-    batch_norm = getattr(network, "norm", "") == "batch"
-    return alone if compute.device == "cpu" or batch_norm else StackPlan("vmapped", models)
+def _tasks(examples: Examples, runs: Sequence[TrainingRun]) -> list[TrainingTask]:
+    return [TrainingTask(run.rows, examples.labels[run.rows], run.seed.sequence()) for run in runs]
 
 
 @dataclass(frozen=True, eq=False)
-class Watched:
+class ObservedTrainings:
     """What an attacker of the training itself gathers of each run.
 
     Attributes:
@@ -92,17 +98,17 @@ class Watched:
     products: NDArray[np.float64]
 
 
-def watch_runs(
-    mechanism: Any,
+def train_observed(
+    mechanism: ObservableLearner,
     examples: Examples,
-    runs: Sequence[Run],
+    runs: Sequence[TrainingRun],
     *,
     compute: Compute,
     points: NDArray[np.int64] | None = None,
     gradients: NDArray[np.float32] | None = None,
     inserted: NDArray[np.bool_] | None = None,
-) -> Watched:
-    """Trains by DP-SGD and watches every step.
+) -> ObservedTrainings:
+    """Trains by DP-SGD and observes every step.
 
     Args:
         mechanism: A learner of the DP-SGD family.
@@ -115,15 +121,12 @@ def watch_runs(
         inserted: Which runs are given their gradient as if it were an example's, shape (runs,).
     Source: Nasr et al. (2023), arXiv:2302.07956: white-box audits of DP-SGD.
     """
-    from dpaudit.mechanisms.training.stack import TrainingTask
-
-    tasks = [TrainingTask(run.rows, examples.labels[run.rows], run.seed.sequence()) for run in runs]
     products = np.zeros((len(runs), 2))
-    clip, batch = mechanism.clip, mechanism.model.batch_size
+    clip, batch = mechanism.private_steps().clip, mechanism.recipe.batch_size
     direction: Callable[[NDArray[np.int64], Tensor], Tensor]
     if gradients is None:
         assert points is not None
-        direction = _ExampleGradients(mechanism, examples.take(points), compute)
+        direction = _ExampleGradients(mechanism.recipe, clip, examples.take(points), compute)
     else:
         direction = _FixedGradients(gradients)
 
@@ -135,12 +138,16 @@ def watch_runs(
 
     canaries = None
     if gradients is not None and inserted is not None:
-        planted = zip(gradients, inserted, strict=True)
-        canaries = [clip * gradient if there else None for gradient, there in planted]
+        canaries = [clip * gradient if there else None for gradient, there in zip(gradients, inserted, strict=True)]
     models = mechanism.fit_stack(
-        examples.features, tasks, classes=examples.classes, compute=compute, canaries=canaries, observer=observe
+        examples.features,
+        _tasks(examples, runs),
+        classes=examples.classes,
+        compute=compute,
+        canaries=canaries,
+        observer=observe,
     )
-    return Watched(models, products)
+    return ObservedTrainings(list(models), products)
 
 
 class _FixedGradients:
@@ -156,16 +163,16 @@ class _FixedGradients:
 class _ExampleGradients:
     """The clipped gradient of one example for each run, at the weights of the step, in units of the clip norm."""
 
-    def __init__(self, mechanism: Any, points: Examples, compute: Compute) -> None:
+    def __init__(self, recipe: Recipe, clip: float, points: Examples, compute: Compute) -> None:
         import torch
 
-        from dpaudit.mechanisms.models.inputs import as_array
-        from dpaudit.mechanisms.training.kernels import BatchedMlp, Kernel, Vmapped
+        from dpaudit.mechanisms.training.batched import BatchedMlp
+        from dpaudit.mechanisms.training.inputs import as_array
+        from dpaudit.mechanisms.training.kernels import Kernel, Vmapped
         from dpaudit.mechanisms.training.losses import CrossEntropy
 
         array = as_array(points.features)
-        with torch.device("meta"):
-            module = mechanism.model.module(array.shape[1:], points.classes)
+        module = recipe.meta_module(array.shape[1:], points.classes)
         self._kernel: Kernel = (
             BatchedMlp(module, loss=CrossEntropy())
             if BatchedMlp.takes(module)
@@ -174,45 +181,42 @@ class _ExampleGradients:
         device = torch.device(compute.device)
         self._inputs = torch.from_numpy(np.array(array)).to(device)[:, None]
         self._targets = torch.eye(points.classes)[torch.from_numpy(points.labels.copy())].to(device)[:, None]
-        self._clip = mechanism.clip
+        self._clip = clip
 
     def __call__(self, places: NDArray[np.int64], parameters: Tensor) -> Tensor:
         import torch
 
         inputs, targets = self._inputs[places], self._targets[places]
-        made = torch.zeros_like(parameters)
-        self._kernel.clipped_gradient(parameters, inputs, targets, torch.ones_like(targets[..., 0]), self._clip, made)
-        unit: Tensor = made.double() / self._clip
+        gradient = torch.zeros_like(parameters)
+        present = torch.ones_like(targets[..., 0])
+        self._kernel.clipped_gradient(parameters, inputs, targets, present, self._clip, gradient)
+        unit: Tensor = gradient.double() / self._clip
         return unit
 
 
-def parameter_count(mechanism: Any, examples: Examples) -> int:
+def parameter_count(mechanism: StackLearner, examples: Examples) -> int:
     """Number of weights P of the mechanism's network for these examples."""
-    import torch
-
-    from dpaudit.mechanisms.models.inputs import as_array
+    from dpaudit.mechanisms.training.inputs import example_shape
     from dpaudit.mechanisms.training.parameters import layout_of
 
-    with torch.device("meta"):
-        module = mechanism.model.module(as_array(examples.take([0]).features).shape[1:], examples.classes)
-    return layout_of(module).total
+    return layout_of(mechanism.recipe.meta_module(example_shape(examples.features), examples.classes)).total
 
 
-def require_learner(mechanism: Any) -> None:
+def require_learner(mechanism: object) -> None:
     """Refuses what trains no model.
 
     Raises: SpecError.
     """
-    if isinstance(mechanism, LabelMechanism) or not hasattr(mechanism, "fit"):
+    if isinstance(mechanism, LabelMechanism) or not isinstance(mechanism, Learner):
         raise SpecError("a two-world membership game audits learners; audit a label mechanism with a label game")
 
 
-def require_watchable(mechanism: Any) -> None:
-    """Refuses learners whose steps cannot be watched.
+def require_observable(mechanism: object) -> None:
+    """Refuses learners whose steps cannot be observed.
 
     Raises: SpecError.
     """
-    if not all(hasattr(mechanism, name) for name in ("private_steps", "clip", "fit_stack")):
+    if not isinstance(mechanism, ObservableLearner):
         raise SpecError(
             "a white-box attack or a gradient canary needs a learner of the DP-SGD family (dp-sgd); "
             "use a black-box attack and an example as canary"

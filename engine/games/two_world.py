@@ -29,13 +29,13 @@ from dpaudit.engine.games.confidence import accuracy, confidences
 from dpaudit.engine.games.protocol import GamePlan, Setting
 from dpaudit.engine.games.shadows import MOST_SHADOWS, TrainShadows, shadows_of
 from dpaudit.engine.games.stacks import (
-    Run,
-    Watched,
+    ObservedTrainings,
+    TrainingRun,
     parameter_count,
     require_learner,
-    require_watchable,
+    require_observable,
+    train_observed,
     train_runs,
-    watch_runs,
 )
 from dpaudit.errors import RunError, SpecError, require
 from dpaudit.mechanisms.examples import Examples
@@ -154,7 +154,7 @@ class TwoWorldGame(ABC):
                 "a gradient canary is no point whose confidence could be asked for; use attack: gradient-dot"
             )
         if gradient or "gradients" in needs:
-            require_watchable(setting.mechanism)
+            require_observable(setting.mechanism)
         shadows, choice = self._preparation(setting, bool("shadows" in needs))
         crafted = choice if choice and self.chooses.crafted else []
         trials = self._trial_units(setting, needs, choice)
@@ -418,7 +418,9 @@ class TrainTrials:
         stage = self.game.stage(len(pool), challenges, self.population, self.seed)
         numbers = range(self.first, self.last)
         trials = [self.game.trial(stage, self.seed.child(number).rng()) for number in numbers]
-        runs = [Run(trial.rows, self.seed.child(number, 0)) for number, trial in zip(numbers, trials, strict=True)]
+        runs = [
+            TrainingRun(trial.rows, self.seed.child(number, 0)) for number, trial in zip(numbers, trials, strict=True)
+        ]
         made = self._train(points, trials, runs, compute, _part(inputs, "validation"))
         errors = [model for model in made.models if isinstance(model, TrainingError)]
         if len(errors) == len(trials):
@@ -443,14 +445,19 @@ class TrainTrials:
         )
 
     def _train(
-        self, points: Examples, trials: list[Trial], runs: list[Run], compute: Compute, validation: Examples | None
-    ) -> Watched:
+        self,
+        points: Examples,
+        trials: list[Trial],
+        runs: list[TrainingRun],
+        compute: Compute,
+        validation: Examples | None,
+    ) -> ObservedTrainings:
         canary = self.game.chooses
         if hasattr(canary, "gradient"):
             size = parameter_count(self.mechanism, points)
             # One gradient for all trials: what comes or goes is fixed before they are drawn.
             gradient = canary.gradient(size, self.seed.child("gradient").rng())
-            return watch_runs(
+            return train_observed(
                 self.mechanism,
                 points,
                 runs,
@@ -460,12 +467,12 @@ class TrainTrials:
             )
         if self.watched:
             shown = np.array([trial.challenge for trial in trials])
-            return watch_runs(self.mechanism, points, runs, compute=compute, points=shown)
+            return train_observed(self.mechanism, points, runs, compute=compute, points=shown)
         models = train_runs(self.mechanism, points, runs, compute=compute, validation=validation)
-        return Watched(models, np.zeros((len(runs), 0)))
+        return ObservedTrainings(models, np.zeros((len(runs), 0)))
 
     def _at_challenge(
-        self, made: Watched, points: Examples, shown: NDArray[np.int64], compute: Compute
+        self, made: ObservedTrainings, points: Examples, shown: NDArray[np.int64], compute: Compute
     ) -> NDArray[np.float32]:
         if shown.min() < 0:
             return np.zeros((len(shown), 0), np.float32)
@@ -473,12 +480,14 @@ class TrainTrials:
         phi = confidences(made.models, points.take(different), queries=self.game.queries, compute=compute)
         return phi[np.arange(len(shown)), :, place]
 
-    def _at_population(self, made: Watched, points: Examples, stage: Stage, compute: Compute) -> NDArray[np.float32]:
+    def _at_population(
+        self, made: ObservedTrainings, points: Examples, stage: Stage, compute: Compute
+    ) -> NDArray[np.float32]:
         if not len(stage.population):
             return np.zeros((len(made.models), 0), np.float32)
         return confidences(made.models, points.take(stage.population), queries=1, compute=compute)[:, 0]
 
-    def _metrics(self, made: Watched, inputs: Inputs, compute: Compute) -> dict[str, str]:
+    def _metrics(self, made: ObservedTrainings, inputs: Inputs, compute: Compute) -> dict[str, str]:
         failed = float(np.mean([isinstance(model, TrainingError) for model in made.models]))
         test = _part(inputs, "test")
         found = {"test_accuracy": accuracy(made.models, test, compute)} if test is not None else {}

@@ -90,23 +90,10 @@ def laplace_counts_queries(epsilon: float, noise: float, delta: float, accountin
     return low
 
 
-def pure_rdp(orders: NDArray[np.float64], epsilon: float) -> NDArray[np.float64]:
-    """Largest Renyi divergence an epsilon-DP mechanism can have at each order > 1, reached by randomised response.
-
-    For the Laplace noisy maximum of vote counts, epsilon is 2 / b.
-
-    Source: Kairouz et al. (2015), arXiv:1311.0776, for the worst case; Mironov (2017), arXiv:1702.07476, for its value.
-    """
-    require(epsilon > 0, "epsilon must be > 0", epsilon=epsilon)
-    keep, flip = -np.logaddexp(0, -epsilon), -np.logaddexp(0, epsilon)
-    ends = np.logaddexp(orders * keep + (1 - orders) * flip, orders * flip + (1 - orders) * keep)
-    return np.asarray(ends / (orders - 1))
-
-
 # Gaussian noise on the counts
 
 
-def gnmax_rdp(orders: NDArray[np.float64], vote_noise: float) -> NDArray[np.float64]:
+def gnmax_rdp_data_independent(orders: NDArray[np.float64], vote_noise: float) -> NDArray[np.float64]:
     """Renyi cost of one argmax over counts with N(0, s^2) on each: order / s^2.
 
     Source: Papernot et al. (2018), arXiv:1802.08908, proposition 8.
@@ -134,7 +121,7 @@ def confident_gnmax_rdp(
     """
     require(0 <= answered <= asked, "answered must be in 0..asked", answered=answered, asked=asked)
     require(threshold_noise > 0, "threshold_noise must be > 0", threshold_noise=threshold_noise)
-    return asked * orders / (2 * threshold_noise**2) + answered * gnmax_rdp(orders, vote_noise)
+    return asked * orders / (2 * threshold_noise**2) + answered * gnmax_rdp_data_independent(orders, vote_noise)
 
 
 def rdp_to_epsilon(orders: NDArray[np.float64], rdp: NDArray[np.float64], delta: float) -> float:

@@ -11,8 +11,9 @@ import numpy as np
 from dpaudit.claims import Claim, Relation
 from dpaudit.errors import InputError, require
 from dpaudit.mechanisms.examples import Examples
-from dpaudit.mechanisms.models.networks import Mlp, Network, one_of
+from dpaudit.mechanisms.models.networks import Mlp, Network, require_network
 from dpaudit.mechanisms.protocols import Compute, Model, TrainingError
+from dpaudit.mechanisms.training.recipe import one_of
 from dpaudit.registry import register
 
 ACCOUNTANTS = ("prv", "rdp")
@@ -46,11 +47,7 @@ class OpacusDpSgd:
         require(0 < self.delta < 1, "delta must be in (0, 1)", delta=self.delta)
         require(self.clip > 0, "clip must be > 0", clip=self.clip)
         one_of("accountant", self.accountant, ACCOUNTANTS)
-        require(
-            isinstance(self.model, Network),
-            "the model of opacus-dp-sgd must be a network",
-            model=type(self.model).__name__,
-        )
+        require_network(self.model, of="opacus-dp-sgd")
         net = self.model
         alone = not net.standardise and not net.mixup and net.augment == "none"
         require(alone, "DP-SGD cannot look at several examples at once", do="leave out standardise, mixup, augment")
@@ -71,11 +68,11 @@ class OpacusDpSgd:
         import torch
         from torch.utils.data import DataLoader, TensorDataset
 
-        from dpaudit.mechanisms.models.inputs import as_array
-        from dpaudit.mechanisms.models.network_model import NetworkModel
         from dpaudit.mechanisms.seeds import spawned
+        from dpaudit.mechanisms.training.generators import torch_generator
+        from dpaudit.mechanisms.training.inputs import as_array
+        from dpaudit.mechanisms.training.network_model import NetworkModel
         from dpaudit.mechanisms.training.parameters import initial
-        from dpaudit.mechanisms.training.stack import torch_generator
 
         torch.set_num_threads(compute.threads)
         weights, order, noise = spawned(seed, 3)

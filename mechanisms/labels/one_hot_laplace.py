@@ -10,6 +10,7 @@ from scipy.special import softmax
 
 from dpaudit.claims import Claim
 from dpaudit.errors import require
+from dpaudit.mechanisms.budget import require_epsilon
 from dpaudit.registry import register
 
 
@@ -28,7 +29,7 @@ class OneHotLaplace:
     epsilon: float
 
     def __post_init__(self) -> None:
-        require(self.epsilon > 0, "epsilon must be > 0", epsilon=self.epsilon)
+        require_epsilon(self.epsilon)
 
     def claim(self) -> Claim:
         """(epsilon, 0)-label-DP; tight for the noisy vectors, not for the most likely label."""

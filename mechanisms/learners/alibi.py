@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,24 +10,25 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dpaudit.claims import Claim
-from dpaudit.errors import require
-from dpaudit.mechanisms.examples import Examples, Features
+from dpaudit.mechanisms.budget import require_finite_epsilon
+from dpaudit.mechanisms.examples import Features
 from dpaudit.mechanisms.labels.one_hot_laplace import OneHotLaplace, laplace_evidence
-from dpaudit.mechanisms.models.networks import Network, SmallCnn, stack_of_one
-from dpaudit.mechanisms.planted.labels import OneHotLaplaceSigmaForB
-from dpaudit.mechanisms.protocols import Compute, Model, TrainingError
+from dpaudit.mechanisms.models.networks import Network, SmallCnn, require_network
+from dpaudit.mechanisms.protocols import Compute, TrainingError
 from dpaudit.mechanisms.seeds import spawned
+from dpaudit.mechanisms.training.recipe import Recipe
+from dpaudit.mechanisms.training.stack_plan import StackPlan
+from dpaudit.mechanisms.training.stack_trainer import StackTrainer
+from dpaudit.mechanisms.training.task import TrainingTask
 from dpaudit.registry import register
 
 if TYPE_CHECKING:
-    from dpaudit.mechanisms.models.network_model import NetworkModel
-    from dpaudit.mechanisms.training.plan import StackPlan
-    from dpaudit.mechanisms.training.stack import TrainingTask
+    from dpaudit.mechanisms.training.network_model import NetworkModel
 
 
 @register("mechanism", "alibi", source="Malek et al. (2021), arXiv:2106.03408, ALIBI")
 @dataclass(frozen=True)
-class Alibi:
+class Alibi(StackTrainer):
     """Adds Laplace noise to one-hot labels once, then trains on their posterior under the model's own prediction.
 
     Noise of scale b = 2 / eps, standard deviation 2 sqrt(2) / eps. In each step the prior of an example's label is what
@@ -46,10 +46,8 @@ class Alibi:
     )
 
     def __post_init__(self) -> None:
-        require(0 < self.epsilon < math.inf, "epsilon must be > 0 and finite", epsilon=self.epsilon)
-        require(
-            isinstance(self.model, Network), "the model of alibi must be a network", model=type(self.model).__name__
-        )
+        require_finite_epsilon(self.epsilon)
+        require_network(self.model, of="alibi")
 
     def claim(self) -> Claim:
         """(epsilon, 0)-label-DP."""
@@ -59,14 +57,10 @@ class Alibi:
         """What releases the labels."""
         return OneHotLaplace(self.epsilon)
 
-    def fit(
-        self, train: Examples, *, seed: np.random.SeedSequence, compute: Compute, validation: Examples | None = None
-    ) -> Model:
-        """Releases the noisy labels of `train`, then trains on them; `validation` is not used.
-
-        Raises: TrainingError when the loss stops being a number.
-        """
-        return stack_of_one(self, train, seed=seed, compute=compute)
+    @property
+    def recipe(self) -> Recipe:
+        """The model's."""
+        return self.model
 
     def fit_stack(
         self,
@@ -78,9 +72,9 @@ class Alibi:
         plan: StackPlan | None = None,
         checkpoint: Path | None = None,
     ) -> list[NetworkModel | TrainingError]:
-        """Trains one model for each task, each on noisy labels of its own; arguments as in `train_stack`."""
+        """One model, or its error, for each task, each on noisy labels of its own; arguments as in `train_stack`."""
         from dpaudit.mechanisms.training.losses import Alibi as AlibiLoss
-        from dpaudit.mechanisms.training.stack import train_stack
+        from dpaudit.mechanisms.training.train import train_stack
 
         released = [self._released(task, classes) for task in tasks]
         return train_stack(
@@ -102,13 +96,3 @@ class Alibi:
         observed = mechanism.observe(true, classes=classes, rng=np.random.default_rng(noise))
         evidence = laplace_evidence(observed, mechanism.scale()).astype(np.float32)
         return replace(task, labels=evidence, seed=training)
-
-
-@register("mechanism", "alibi-sigma-for-b", source="planted defect")
-@dataclass(frozen=True)
-class AlibiSigmaForB(Alibi):
-    """DEFECT ON PURPOSE: ALIBI with 2 / eps taken for the noise's standard deviation; the truth is sqrt(2) eps."""
-
-    def labels(self) -> OneHotLaplace:
-        """Releases labels with too little noise."""
-        return OneHotLaplaceSigmaForB(self.epsilon)

@@ -12,23 +12,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.claims import Claim, Relation
-from dpaudit.errors import require
 from dpaudit.mechanisms.accounting.subsampled_gaussian import ACCOUNTANTS, dp_sgd_epsilon, dp_sgd_noise_multiplier
-from dpaudit.mechanisms.examples import Examples, Features
-from dpaudit.mechanisms.models.networks import Mlp, Network, one_of, stack_of_one
-from dpaudit.mechanisms.protocols import Compute, Model, TrainingError
+from dpaudit.mechanisms.budget import require_delta, require_epsilon
+from dpaudit.mechanisms.examples import Features
+from dpaudit.mechanisms.models.networks import Mlp, Network, require_network
+from dpaudit.mechanisms.protocols import Compute, TrainingError
+from dpaudit.mechanisms.training.private_steps import Observer, PrivateSteps, require_clip_and_rate, steps_in
+from dpaudit.mechanisms.training.recipe import Recipe, one_of
+from dpaudit.mechanisms.training.stack_plan import StackPlan
+from dpaudit.mechanisms.training.stack_trainer import StackTrainer
+from dpaudit.mechanisms.training.task import TrainingTask
 from dpaudit.registry import register
 
 if TYPE_CHECKING:
-    from dpaudit.mechanisms.models.network_model import NetworkModel
-    from dpaudit.mechanisms.training.dp_sgd import Observer, PrivateSteps
-    from dpaudit.mechanisms.training.plan import StackPlan
-    from dpaudit.mechanisms.training.stack import TrainingTask
+    from dpaudit.mechanisms.training.dp_sgd import PrivateStack
+    from dpaudit.mechanisms.training.network_model import NetworkModel
 
 
 @register("mechanism", "dp-sgd", source="Abadi et al. (2016), arXiv:1607.00133; accounting of arXiv:1908.10530")
 @dataclass(frozen=True)
-class DpSgd:
+class DpSgd(StackTrainer):
     """DP-SGD with Poisson sampling, the noise being what epsilon asks for.
 
     A step takes each example with probability `sample_rate`, clips its gradient, adds noise to the sum and divides by
@@ -51,14 +54,11 @@ class DpSgd:
     model: Network = field(default=Mlp(learning_rate=0.5, momentum=0.0), metadata={"kind": "model"})
 
     def __post_init__(self) -> None:
-        require(self.epsilon > 0, "epsilon must be > 0", epsilon=self.epsilon)
-        require(0 < self.delta < 1, "delta must be in (0, 1)", delta=self.delta)
-        require(self.clip > 0, "clip must be > 0", clip=self.clip)
-        require(0 < self.sample_rate <= 1, "sample_rate must be in (0, 1]", sample_rate=self.sample_rate)
+        require_epsilon(self.epsilon)
+        require_delta(self.delta)
+        require_clip_and_rate(self.clip, self.sample_rate)
         one_of("accountant", self.accountant, ACCOUNTANTS)
-        require(
-            isinstance(self.model, Network), "the model of dp-sgd must be a network", model=type(self.model).__name__
-        )
+        require_network(self.model, of="dp-sgd")
 
     def claim(self) -> Claim:
         """(epsilon, delta)-DP under adding or removing one record."""
@@ -66,7 +66,7 @@ class DpSgd:
 
     def steps(self) -> int:
         """Number of steps."""
-        return max(1, round(self.model.epochs / self.sample_rate))
+        return steps_in(self.model.epochs, self.sample_rate)
 
     def noise_multiplier(self) -> float:
         """Standard deviation of the noise over `clip`: the least that costs no more than epsilon."""
@@ -97,18 +97,24 @@ class DpSgd:
 
     def private_steps(self) -> PrivateSteps:
         """Sampling, clipping and noise."""
-        from dpaudit.mechanisms.training.dp_sgd import PrivateSteps
-
         return PrivateSteps(self.clip, self.noise_multiplier(), self.sample_rate)
 
-    def fit(
-        self, train: Examples, *, seed: np.random.SeedSequence, compute: Compute, validation: Examples | None = None
-    ) -> Model:
-        """Trains by DP-SGD; `validation` is not used.
+    @property
+    def recipe(self) -> Recipe:
+        """The model's."""
+        return self.model
 
-        Raises: TrainingError when the weights stop being numbers.
-        """
-        return stack_of_one(self, train, seed=seed, compute=compute)
+    def stack_type(self) -> type[PrivateStack]:
+        """What trains the models: where sampling, clipping and noise are."""
+        from dpaudit.mechanisms.training.dp_sgd import PrivateStack
+
+        return PrivateStack
+
+    def stack_plan(self, shape: tuple[int, ...], *, classes: int, models: int, compute: Compute) -> StackPlan:
+        """Smaller stacks than without privacy: each example's gradient is held."""
+        from dpaudit.mechanisms.training.plan import private_plan
+
+        return private_plan(self.model, shape, classes=classes, models=models, compute=compute)
 
     def fit_stack(
         self,
@@ -122,7 +128,7 @@ class DpSgd:
         canaries: Sequence[NDArray[np.float32] | None] | None = None,
         observer: Observer | None = None,
     ) -> list[NetworkModel | TrainingError]:
-        """Trains one model for each task; arguments as in `train_private_stack`."""
+        """One model, or its error, for each task; arguments as in `train_private_stack`."""
         from dpaudit.mechanisms.training.dp_sgd import train_private_stack
 
         return train_private_stack(
@@ -136,33 +142,5 @@ class DpSgd:
             checkpoint=checkpoint,
             canaries=canaries,
             observer=observer,
+            stack_type=self.stack_type(),
         )
-
-
-@register("mechanism", "dp-sgd-defective", source="planted defects, as found in published code")
-@dataclass(frozen=True)
-class DefectiveDpSgd(DpSgd):
-    """DEFECT ON PURPOSE: DP-SGD with one of four known bugs, its claim unchanged.
-
-    Attributes:
-        defect: "noise-over-batch", "clip-batch-mean", "no-noise-in-last-step" or "shuffled-batches"; see
-            `mechanisms.training.dp_sgd.Defect`.
-    """
-
-    defect: str = "noise-over-batch"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        one_of(
-            "defect",
-            self.defect,
-            ("noise-over-batch", "clip-batch-mean", "no-noise-in-last-step", "shuffled-batches"),
-        )
-
-    def private_steps(self) -> PrivateSteps:
-        """The honest ones with the bug."""
-        from dataclasses import replace
-
-        from dpaudit.mechanisms.training.dp_sgd import Defect
-
-        return replace(super().private_steps(), defect=Defect(self.defect))

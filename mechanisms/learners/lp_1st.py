@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.claims import Claim
-from dpaudit.errors import require
+from dpaudit.mechanisms.budget import require_epsilon
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.mechanisms.learners.released_labels import ReleasedLabels
@@ -32,7 +32,7 @@ class LP1ST:
     model: Trainer = field(default=CatBoost(), metadata={"kind": "model"})
 
     def __post_init__(self) -> None:
-        require(self.epsilon > 0, "epsilon must be > 0", epsilon=self.epsilon)
+        require_epsilon(self.epsilon)
 
     def claim(self) -> Claim:
         """(epsilon, 0)-label-DP, by post-processing of randomised response."""

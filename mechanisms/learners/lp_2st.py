@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from dpaudit.claims import Claim
 from dpaudit.errors import require
+from dpaudit.mechanisms.budget import require_epsilon
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.labels.rr_with_prior import best_k, rr_with_prior
 from dpaudit.mechanisms.models.catboost import CatBoost
@@ -50,7 +51,7 @@ class LP2ST:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shares", tuple(self.shares))
-        require(self.epsilon > 0, "epsilon must be > 0", epsilon=self.epsilon)
+        require_epsilon(self.epsilon)
         require(
             min(self.shares, default=0) > 0 and abs(sum(self.shares) - 1) < 1e-9,
             "shares must be > 0 and sum to 1",

@@ -19,6 +19,7 @@ from dpaudit.mechanisms.accounting.gnmax import (
     laplace_sample,
     sampled_classes,
 )
+from dpaudit.mechanisms.budget import require_delta, require_epsilon
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.models.catboost import CatBoost
 from dpaudit.mechanisms.protocols import Compute, Model, Trainer
@@ -60,8 +61,8 @@ class PATE:
     model: Trainer = field(default=CatBoost(), metadata={"kind": "model"})
 
     def __post_init__(self) -> None:
-        require(self.epsilon > 0, "epsilon must be > 0", epsilon=self.epsilon)
-        require(0 < self.delta < 1, "delta must be in (0, 1)", delta=self.delta)
+        require_epsilon(self.epsilon)
+        require_delta(self.delta)
         require(self.teachers >= 1, "teachers must be >= 1", teachers=self.teachers)
         require(
             (self.queries is None) != (self.noise is None),

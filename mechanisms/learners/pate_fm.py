@@ -17,11 +17,12 @@ from dpaudit.mechanisms.accounting.gnmax import (
     confident_gnmax_epsilon,
     confident_gnmax_noise_factor,
 )
+from dpaudit.mechanisms.budget import require_delta, require_epsilon
 from dpaudit.mechanisms.examples import Examples
-from dpaudit.mechanisms.models.inputs import as_array
-from dpaudit.mechanisms.models.networks import Network, WideResNet28x4
+from dpaudit.mechanisms.models.networks import Network, WideResNet28x4, require_network
 from dpaudit.mechanisms.protocols import Compute, Model, TrainingError
 from dpaudit.mechanisms.seeds import spawned
+from dpaudit.mechanisms.training.inputs import as_array
 from dpaudit.registry import register
 
 if TYPE_CHECKING:
@@ -72,8 +73,8 @@ class PateFm:
     model: Network = field(default=WIDE_RESNET, metadata={"kind": "model"})
 
     def __post_init__(self) -> None:
-        require(self.epsilon > 0, "epsilon must be > 0", epsilon=self.epsilon)
-        require(0 < self.delta < 1, "delta must be in (0, 1)", delta=self.delta)
+        require_epsilon(self.epsilon)
+        require_delta(self.delta)
         require(self.teachers >= 1, "teachers must be >= 1", teachers=self.teachers)
         require(self.answers >= 1, "answers must be >= 1", answers=self.answers)
         require(self.queries >= self.answers, f"queries must be >= answers, {self.answers}", queries=self.queries)
@@ -81,9 +82,7 @@ class PateFm:
         require(self.vote_noise > 0, "vote_noise must be > 0", vote_noise=self.vote_noise)
         require(self.teacher_steps >= 1, "teacher_steps must be >= 1", teacher_steps=self.teacher_steps)
         require(self.student_steps >= 1, "student_steps must be >= 1", student_steps=self.student_steps)
-        require(
-            isinstance(self.model, Network), "the model of pate-fm must be a network", model=type(self.model).__name__
-        )
+        require_network(self.model, of="pate-fm")
 
     def claim(self) -> Claim:
         """(epsilon, delta)-label-DP: a label is one teacher's, and moves one vote on each query."""

@@ -18,6 +18,8 @@ from dpaudit.registry import register
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from dpaudit.mechanisms.training.batched import BatchedMlp
+
 
 @dataclass(frozen=True, kw_only=True)
 class TextNetwork(Network):
@@ -49,7 +51,7 @@ class TextNetwork(Network):
             highest=high,
         )
 
-    def made_up(self, shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[np.float32]:
+    def synthetic_features(self, shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[np.float32]:
         """Texts without padding."""
         return rng.integers(1, self.vocabulary, shape).astype(np.float32)
 
@@ -68,6 +70,12 @@ class BagOfEmbeddings(TextNetwork):
         from dpaudit.mechanisms.models import text_architectures
 
         return text_architectures.BagOfEmbeddings(shape, classes, vocabulary=self.vocabulary, width=self.width)
+
+    def batched_kernel(self, module: nn.Module) -> type[BatchedMlp] | None:
+        """The one of bags of embeddings."""
+        from dpaudit.mechanisms.models.batched_bag import BatchedBag
+
+        return BatchedBag
 
 
 @register("model", "small-transformer", source="Vaswani et al. (2017), arXiv:1706.03762; normalisation first")

@@ -120,7 +120,7 @@ class FineTuned:
         """Class probabilities, shape (n, classes)."""
         import torch
 
-        from dpaudit.mechanisms.models.network_model import softmax
+        from dpaudit.mechanisms.training.network_model import softmax
 
         texts = texts_of(features)
         torch.set_num_threads(self.compute.threads)

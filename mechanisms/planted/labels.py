@@ -16,7 +16,7 @@ from dpaudit.mechanisms.seeds import spawned
 from dpaudit.registry import register
 
 
-@register("mechanism", "one-hot-laplace-sigma-for-b", source="planted defect")
+@register("mechanism", "planted-one-hot-laplace-sigma-for-b", source="planted defect")
 @dataclass(frozen=True)
 class OneHotLaplaceSigmaForB(OneHotLaplace):
     """DEFECT ON PURPOSE: 2 / eps is taken for the noise's standard deviation, so it costs sqrt(2) times the claim."""

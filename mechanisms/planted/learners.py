@@ -20,7 +20,7 @@ from dpaudit.mechanisms.seeds import spawned
 from dpaudit.registry import register
 
 
-@register("mechanism", "lp-1st-drawn-again", source="planted defect")
+@register("mechanism", "planted-lp-1st-drawn-again", source="planted defect")
 @dataclass(frozen=True)
 class LP1STDrawnAgain(LP1ST):
     """DEFECT ON PURPOSE: draws each noisy label several times and learns from all draws, at that many times the claim.
@@ -50,7 +50,9 @@ class LP1STDrawnAgain(LP1ST):
 
 
 @register(
-    "mechanism", "lp-1st-domain-prior-uncharged", source="planted defect, as in published code for arXiv:2102.06062"
+    "mechanism",
+    "planted-lp-1st-domain-prior-uncharged",
+    source="planted defect, as in published code for arXiv:2102.06062",
 )
 @dataclass(frozen=True)
 class LP1STDomainPriorUncharged(LP1STDomainPrior):
@@ -62,7 +64,7 @@ class LP1STDomainPriorUncharged(LP1STDomainPrior):
         return self.epsilon
 
 
-@register("mechanism", "pate-without-noise", source="planted defect")
+@register("mechanism", "planted-pate-without-noise", source="planted defect")
 @dataclass(frozen=True)
 class PATEWithoutNoise(PATE):
     """DEFECT ON PURPOSE: the teachers' most voted class is released as it is, whatever is claimed."""

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.claims import Claim
-from dpaudit.errors import require
+from dpaudit.mechanisms.budget import require_epsilon
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.registry import register
 
@@ -27,7 +27,7 @@ class LeakyRandomizedResponse:
     epsilon: float
 
     def __post_init__(self) -> None:
-        require(self.epsilon > 0, "epsilon must be > 0", epsilon=self.epsilon)
+        require_epsilon(self.epsilon)
 
     def claim(self) -> Claim:
         """(epsilon, 0)-label-DP, which is false."""

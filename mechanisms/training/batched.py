@@ -1,106 +1,86 @@
-"""Kernels that train a whole stack in batched products, and which network has one."""
+"""The kernel that trains a whole stack of perceptrons in batched products."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
 
-from dpaudit.mechanisms.models.text_architectures import BagOfEmbeddings, word_shares
-from dpaudit.mechanisms.training.kernels import BatchedMlp, Kernel, clip_factors
+from dpaudit.mechanisms.training.kernels import Kernel, clip_factors
 from dpaudit.mechanisms.training.losses import Loss, slope
 
 
-class BatchedBag(BatchedMlp):
-    """Bags of embeddings, forward and backward written out; the linear layer on the mean is a perceptron's.
-
-    Words are gone through place by place: all of them at once would need the length times the memory.
-    """
+class BatchedMlp(Kernel):
+    """Multilayer perceptrons by batched matrix products, forward and backward written out."""
 
     def __init__(self, module: nn.Module, *, loss: Loss) -> None:
-        Kernel.__init__(self, module, loss=loss)
-        self._activation = nn.Identity()
+        super().__init__(module, loss=loss)
+        self._activation = next(
+            (part for part in module.children() if not isinstance(part, nn.Flatten | nn.Linear)), nn.Identity()
+        )
 
     @staticmethod
     def takes(module: nn.Module) -> bool:
-        """Whether a module is a bag of embeddings."""
-        return isinstance(module, BagOfEmbeddings)
-
-    def _table(self, flat: Tensor) -> Tensor:
-        """The words' vectors, a view of shape (A, vocabulary, width)."""
-        return next(iter(self.layout.views(flat).values()))
+        """Whether a module is a perceptron this kernel can do: linear layers with ReLU or tanh between them."""
+        return isinstance(module, nn.Sequential) and all(
+            isinstance(part, nn.Flatten | nn.Linear | nn.ReLU | nn.Tanh) for part in module
+        )
 
     def _layers(self, flat: Tensor) -> list[tuple[Tensor, Tensor]]:
-        _, weight, bias = self.layout.views(flat).values()
-        return [(weight, bias)]
+        parts = list(self.layout.views(flat).values())
+        return list(zip(parts[0::2], parts[1::2], strict=True))
 
-    def _mean(self, flat: Tensor, words: Tensor, shares: Tensor) -> Tensor:
-        """Mean vector of each text, shape (A, b, width)."""
-        table, models = self._table(flat), _models(words)
-        mean = torch.zeros(*words.shape[:2], table.shape[2], device=flat.device)
-        for place in range(words.shape[2]):
-            mean.addcmul_(table[models, words[..., place]], shares[..., place, None])
-        return mean
+    def _forward(self, layers: list[tuple[Tensor, Tensor]], inputs: Tensor) -> list[Tensor]:
+        """What each layer takes, and the logits last."""
+        seen = [inputs.flatten(2)]
+        for depth, (weight, bias) in enumerate(layers):
+            outputs = torch.baddbmm(bias[:, None], seen[-1], weight.transpose(1, 2))
+            seen.append(outputs if depth == len(layers) - 1 else self._activate(outputs))
+        return seen
 
-    def _spread(self, words: Tensor, shares: Tensor, errors: Tensor, out: Tensor) -> None:
-        """Writes the derivative by the words' vectors, errors being those by the means."""
-        table, models = self._table(out), _models(words)
-        table.zero_()
-        for place in range(words.shape[2]):
-            table.index_put_((models, words[..., place]), errors * shares[..., place, None], accumulate=True)
+    def _activate(self, outputs: Tensor) -> Tensor:
+        return outputs.tanh_() if isinstance(self._activation, nn.Tanh) else outputs.relu_()
+
+    def _through_activation(self, errors: Tensor, activated: Tensor) -> Tensor:
+        if isinstance(self._activation, nn.Tanh):
+            return errors.mul_(1 - activated * activated)
+        return errors.mul_(activated > 0)
+
+    def _errors(self, layers: list[tuple[Tensor, Tensor]], seen: list[Tensor], last: Tensor) -> list[Tensor]:
+        """Derivatives by each layer's outputs, first layer first."""
+        errors = [last]
+        for (weight, _), activated in zip(reversed(layers[1:]), reversed(seen[1:-1]), strict=True):
+            errors.append(self._through_activation(torch.bmm(errors[-1], weight), activated))
+        return errors[::-1]
+
+    def _collect(self, seen: list[Tensor], errors: list[Tensor], out: Tensor) -> None:
+        for (weight, bias), activated, error in zip(self._layers(out), seen[:-1], errors, strict=True):
+            torch.bmm(error.transpose(1, 2), activated, out=weight)
+            torch.sum(error, 1, out=bias)
 
     def logits(self, parameters: Tensor, inputs: Tensor) -> Tensor:
-        words, shares = _read(inputs)
-        return super().logits(parameters, self._mean(parameters, words, shares))
+        return self._forward(self._layers(parameters), inputs)[-1]
 
     def gradient(
         self, parameters: Tensor, inputs: Tensor, targets: Tensor, coefficients: Tensor, out: Tensor
     ) -> Tensor:
-        words, shares = _read(inputs)
-        ((weight, _),) = layers = self._layers(parameters)
-        seen = self._forward(layers, self._mean(parameters, words, shares))
+        layers = self._layers(parameters)
+        seen = self._forward(layers, inputs)
         losses, last = slope(self.loss, seen[-1], targets)
         last *= coefficients[..., None]
-        self._collect(seen, [last], out)
-        self._spread(words, shares, torch.bmm(last, weight), out)
+        self._collect(seen, self._errors(layers, seen, last), out)
         return (losses * coefficients).sum(1)
 
     def clipped_gradient(
         self, parameters: Tensor, inputs: Tensor, targets: Tensor, present: Tensor, clip: float, out: Tensor
     ) -> None:
-        words, shares = _read(inputs)
-        ((weight, _),) = layers = self._layers(parameters)
-        seen = self._forward(layers, self._mean(parameters, words, shares))
-        last = slope(self.loss, seen[-1], targets)[1]
-        by_mean = torch.bmm(last, weight)
-        # A word's vector takes the error by the mean times its share of the text, repetitions of a word together.
-        squares = (last * last).sum(-1) * ((seen[0] * seen[0]).sum(-1) + 1)
-        squares += (by_mean * by_mean).sum(-1) * _squared_counts(words, shares)
+        layers = self._layers(parameters)
+        seen = self._forward(layers, inputs)
+        errors = self._errors(layers, seen, slope(self.loss, seen[-1], targets)[1])
+        # One example's gradient of a layer is error x input; squared norm |error|^2 (|input|^2 + 1), 1 for the bias.
+        squares = sum(
+            (error * error).sum(-1) * ((activated * activated).sum(-1) + 1)
+            for activated, error in zip(seen[:-1], errors, strict=True)
+        )
+        assert isinstance(squares, Tensor)
         factors = (clip_factors(squares.sqrt(), clip) * present)[..., None]
-        self._collect(seen, [last * factors], out)
-        self._spread(words, shares, by_mean * factors, out)
-
-
-def batched_kernel(module: nn.Module) -> type[BatchedMlp] | None:
-    """The batched kernel for a network; None when it has none."""
-    return next((kind for kind in (BatchedMlp, BatchedBag) if kind.takes(module)), None)
-
-
-def _read(inputs: Tensor) -> tuple[Tensor, Tensor]:
-    """Words and their shares, both (A, b, places), without places no text of the batch fills."""
-    words = inputs.long()
-    filled = words.flatten(0, 1).amax(0).nonzero() if words.numel() else words.new_zeros(0)
-    words = words[..., : int(filled.max()) + 1 if len(filled) else 0]
-    return words, word_shares(words)
-
-
-def _models(words: Tensor) -> Tensor:
-    return torch.arange(len(words), device=words.device)[:, None]
-
-
-def _squared_counts(words: Tensor, shares: Tensor) -> Tensor:
-    """Sum over different words of (its occurrences / length of the text)^2, shape (A, b)."""
-    total = torch.zeros(words.shape[:2], device=words.device)
-    for place in range(words.shape[2]):
-        same = (words == words[..., place, None]) * shares
-        total += same.sum(-1) * shares[..., place]
-    return total
+        self._collect(seen, [error * factors for error in errors], out)

@@ -10,12 +10,16 @@ import torch
 from numpy.random import SeedSequence
 from torch import Tensor, nn
 
-from dpaudit.mechanisms.models.networks import Network
+from dpaudit.mechanisms.examples import Features
 from dpaudit.mechanisms.protocols import Compute
-from dpaudit.mechanisms.training.batched import batched_kernel
+from dpaudit.mechanisms.training.inputs import example_shape
+from dpaudit.mechanisms.training.kernels import couples_examples
 from dpaudit.mechanisms.training.losses import CrossEntropy
-from dpaudit.mechanisms.training.plan import StackPlan, single_plan
-from dpaudit.mechanisms.training.stack import Stack, TrainingTask
+from dpaudit.mechanisms.training.plan import single_plan
+from dpaudit.mechanisms.training.recipe import Recipe
+from dpaudit.mechanisms.training.stack import Stack
+from dpaudit.mechanisms.training.stack_plan import StackPlan
+from dpaudit.mechanisms.training.task import TrainingTask
 
 SIZES = (8, 32, 128, 512)
 CPU_BYTES = 2 * 2**30
@@ -26,8 +30,16 @@ ENOUGH_S = 0.5
 CLEARLY = 1.3
 
 
+def calibrated_plan(recipe: Recipe, features: Features, *, classes: int, models: int, compute: Compute) -> StackPlan:
+    """The plan of trainings for which none was given: a rule for one model, a calibration for several."""
+    shape = example_shape(features)
+    if models == 1:
+        return single_plan(recipe, shape, classes)
+    return calibrate(recipe, shape, classes=classes, models=models, compute=compute)
+
+
 def calibrate(
-    trainer: Network,
+    recipe: Recipe,
     shape: tuple[int, ...],
     *,
     classes: int,
@@ -41,7 +53,7 @@ def calibrate(
     with the run, so that it is repeated exactly.
 
     Args:
-        trainer: What is to be trained.
+        recipe: What is to be trained.
         shape: Of one example.
         classes: Number of classes K.
         models: How many there are to train; no stack is larger.
@@ -50,17 +62,16 @@ def calibrate(
     """
     torch.set_num_threads(compute.threads)
     device = torch.device(compute.device)
-    with torch.device("meta"):
-        module = trainer.module(shape, classes)
-    best = single_plan(trainer, shape, classes)
-    if any(isinstance(part, nn.BatchNorm2d) for part in module.modules()):
+    module = recipe.meta_module(shape, classes)
+    best = single_plan(recipe, shape, classes)
+    if couples_examples(module):
         return best
-    method = "batched" if batched_kernel(module) else "vmapped"
+    method = "batched" if recipe.batched_kernel(module) else "vmapped"
     allowed = memory_bytes or free_bytes(device)
-    least = seconds_per_step(trainer, shape, best, classes=classes, device=device)
-    for size in stack_sizes(models, largest=allowed // bytes_per_model(trainer, module, shape)):
+    least = seconds_per_step(recipe, shape, best, classes=classes, device=device)
+    for size in stack_sizes(models, largest=allowed // bytes_per_model(recipe, module, shape)):
         plan = StackPlan(method, size)
-        taken = seconds_per_step(trainer, shape, plan, classes=classes, device=device)
+        taken = seconds_per_step(recipe, shape, plan, classes=classes, device=device)
         if taken < least:
             best, least = plan, taken
         elif taken > CLEARLY * least:
@@ -74,17 +85,17 @@ def stack_sizes(models: int, *, largest: int) -> list[int]:
 
 
 def seconds_per_step(
-    trainer: Network, shape: tuple[int, ...], plan: StackPlan, *, classes: int, device: torch.device
+    recipe: Recipe, shape: tuple[int, ...], plan: StackPlan, *, classes: int, device: torch.device
 ) -> float:
     """Time of one step of one model, in seconds: the best of some short epochs, fewer the longer they take."""
     rng = np.random.default_rng(0)
-    rows = STEPS * trainer.batch_size
-    features = torch.from_numpy(trainer.made_up((rows, *shape), rng)).to(device)
+    rows = STEPS * recipe.batch_size
+    features = torch.from_numpy(recipe.synthetic_features((rows, *shape), rng)).to(device)
     labels = rng.integers(0, classes, rows)
     tasks: Sequence[TrainingTask] = [
         TrainingTask(np.arange(rows), labels, seed) for seed in SeedSequence(0).spawn(plan.size)
     ]
-    stack = Stack(trainer, features, tasks, classes=classes, loss=CrossEntropy(), plan=plan)
+    stack = Stack(recipe, features, tasks, classes=classes, loss=CrossEntropy(), plan=plan)
     if device.type == "cuda":
         stack.run_epoch(0)  # the first one loads kernels
     times: list[float] = []
@@ -97,7 +108,7 @@ def seconds_per_step(
     return min(times) / (STEPS * plan.size)
 
 
-def bytes_per_model(trainer: Network, module: nn.Module, shape: tuple[int, ...]) -> int:
+def bytes_per_model(recipe: Recipe, module: nn.Module, shape: tuple[int, ...]) -> int:
     """About what one model of a stack needs: weights, gradients and moments, and the activations of a batch."""
     parameters = sum(parameter.numel() for parameter in module.parameters())
     outputs = 0
@@ -111,7 +122,7 @@ def bytes_per_model(trainer: Network, module: nn.Module, shape: tuple[int, ...])
     for hook in hooks:
         hook.remove()
     # Weights, gradient, its copy, two moments; each activation with its gradient and one temporary.
-    return 4 * (5 * parameters + 3 * outputs * trainer.batch_size)
+    return 4 * (5 * parameters + 3 * outputs * recipe.batch_size)
 
 
 def free_bytes(device: torch.device) -> int:

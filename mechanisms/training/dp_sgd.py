@@ -5,9 +5,7 @@ Source: Abadi et al. (2016), arXiv:1607.00133, with the sum divided by a public 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,65 +15,24 @@ from torch import Tensor
 
 from dpaudit.errors import require
 from dpaudit.mechanisms.examples import Features
-from dpaudit.mechanisms.models.network_model import NetworkModel
-from dpaudit.mechanisms.models.networks import Network
 from dpaudit.mechanisms.protocols import Compute, TrainingError
 from dpaudit.mechanisms.seeds import spawned
+from dpaudit.mechanisms.training.generators import child, epoch_generator, torch_generator
+from dpaudit.mechanisms.training.inputs import example_shape
 from dpaudit.mechanisms.training.kernels import clip_factors
 from dpaudit.mechanisms.training.losses import CrossEntropy
-from dpaudit.mechanisms.training.plan import StackPlan, single_plan
-from dpaudit.mechanisms.training.stack import Stack, TrainingTask, child, epoch_generator, run_stacks, torch_generator
-
-TOGETHER = 64
-
-
-class Defect(StrEnum):
-    """Bugs that were made in DP-SGD, to be planted on purpose."""
-
-    NONE = "none"
-    NOISE_OVER_BATCH = "noise-over-batch"
-    """Noise for the mean of the batch is added to the sum: too small by the batch size."""
-    CLIP_BATCH_MEAN = "clip-batch-mean"
-    """The mean gradient of the batch is clipped, not each example's."""
-    NO_NOISE_IN_LAST_STEP = "no-noise-in-last-step"
-    """The last step releases the exact clipped sum."""
-    SHUFFLED_BATCHES = "shuffled-batches"
-    """Each epoch is a shuffle cut into batches, accounted for as Poisson sampling."""
-
-
-@dataclass(frozen=True)
-class PrivateSteps:
-    """What makes a training private.
-
-    Attributes:
-        clip: Largest norm C of one example's gradient, > 0.
-        noise_multiplier: Standard deviation of the noise on the sum over C, >= 0.
-        sample_rate: Probability q that an example is in a step, in (0, 1].
-        defect: A bug to plant.
-    """
-
-    clip: float
-    noise_multiplier: float
-    sample_rate: float
-    defect: Defect = Defect.NONE
-
-    def __post_init__(self) -> None:
-        require(self.clip > 0, "clip must be > 0", clip=self.clip)
-        require(self.noise_multiplier >= 0, "noise_multiplier must be >= 0", noise_multiplier=self.noise_multiplier)
-        require(0 < self.sample_rate <= 1, "sample_rate must be in (0, 1]", sample_rate=self.sample_rate)
-
-    def steps(self, epochs: int) -> int:
-        """Steps in `epochs` expected passes over the data."""
-        return max(1, round(epochs / self.sample_rate))
-
-
-Observer = Callable[[NDArray[np.int64], int, Tensor, Tensor], None]
-"""Is shown each step: positions of the models in the list of tasks (A,), the step, the parameters before it (A, P), and
-the noisy sum divided by the public batch size (A, P), all an attacker of the training itself sees."""
+from dpaudit.mechanisms.training.network_model import NetworkModel
+from dpaudit.mechanisms.training.plan import private_plan
+from dpaudit.mechanisms.training.private_steps import Observer, PrivateSteps
+from dpaudit.mechanisms.training.recipe import Recipe
+from dpaudit.mechanisms.training.stack import Stack
+from dpaudit.mechanisms.training.stack_plan import StackPlan
+from dpaudit.mechanisms.training.task import TrainingTask
+from dpaudit.mechanisms.training.train import run_stacks
 
 
 def train_private_stack(
-    trainer: Network,
+    recipe: Recipe,
     steps: PrivateSteps,
     features: Features,
     tasks: Sequence[TrainingTask],
@@ -86,14 +43,15 @@ def train_private_stack(
     checkpoint: Path | None = None,
     canaries: Sequence[NDArray[np.float32] | None] | None = None,
     observer: Observer | None = None,
+    stack_type: type[PrivateStack] | None = None,
 ) -> list[NetworkModel | TrainingError]:
     """Trains one model for each task by DP-SGD.
 
-    The sum of a step is divided by `trainer.batch_size`, a public constant that need not be q n; `trainer.epochs` / q
+    The sum of a step is divided by `recipe.batch_size`, a public constant that need not be q n; `recipe.epochs` / q
     steps are made, those with an empty batch too.
 
     Args:
-        trainer: Network and step sizes.
+        recipe: The network and its step sizes.
         steps: Sampling, clipping and noise.
         features: Shared by all tasks.
         tasks: What each model is trained on.
@@ -103,22 +61,26 @@ def train_private_stack(
         checkpoint: See `train_stack`.
         canaries: For each task a gradient of shape (P,) that takes part in it as if it were an example's, or None.
         observer: Is shown every step.
-    Raises: InputError for a trainer that looks at several examples at once or at the data beforehand.
+        stack_type: What trains the models; `PrivateStack` by default.
+    Raises: InputError for a recipe that looks at several examples at once or at the data beforehand.
     """
-    require(not trainer.standardise, "DP-SGD cannot look at the features beforehand", do="set standardise: false")
-    require(not trainer.mixup, "mixup couples examples, which DP-SGD cannot clip", mixup=trainer.mixup)
-    require(trainer.augment == "none", "DP-SGD is without augmentation here", augment=trainer.augment)
+    require(not recipe.standardise, "DP-SGD cannot look at the features beforehand", do="set standardise: false")
+    require(not recipe.mixup, "mixup couples examples, which DP-SGD cannot clip", mixup=recipe.mixup)
+    require(recipe.augment == "none", "DP-SGD is without augmentation here", augment=recipe.augment)
     require(canaries is None or len(canaries) == len(tasks), "canaries must be one for each task")
-    plan = plan or _private_plan(trainer, features, classes, len(tasks), compute)
+    kind = stack_type or PrivateStack
+    plan = plan or private_plan(recipe, example_shape(features), classes=classes, models=len(tasks), compute=compute)
 
-    def make(resident: Tensor, some: Sequence[TrainingTask], first: int) -> PrivateStack:
-        stack = PrivateStack(trainer, resident, some, classes=classes, loss=CrossEntropy(), plan=plan)
-        stack.prepare(steps, canaries and canaries[first : first + len(some)], observer, first)
+    def stack_of(resident: Tensor, group: Sequence[TrainingTask], first: int) -> PrivateStack:
+        stack = kind(recipe, resident, group, classes=classes, loss=CrossEntropy(), plan=plan)
+        stack.prepare(steps, canaries and canaries[first : first + len(group)], observer, first)
         return stack
 
-    planted = [None if canary is None else canary.tobytes() for canary in canaries or []]
-    settings = (trainer, steps, plan, planted)
-    return run_stacks(make, features, tasks, size=plan.size, settings=settings, compute=compute, checkpoint=checkpoint)
+    inserted = [None if canary is None else canary.tobytes() for canary in canaries or []]
+    settings = (recipe, steps, kind, plan, inserted)
+    return run_stacks(
+        stack_of, features, tasks, size=plan.size, settings=settings, compute=compute, checkpoint=checkpoint
+    )
 
 
 class PrivateStack(Stack):
@@ -145,64 +107,63 @@ class PrivateStack(Stack):
         noises = [self._noise_generator(seed, epoch) for _, _, seed in self.seeds]
         draws = [epoch_generator(order, epoch) for _, order, _ in self.seeds]
         begin, end = (self.private.steps(passes) if passes else 0 for passes in (epoch, epoch + 1))
-        batches = self._batches(draws, end - begin)
-        planted = self._canaries_of(draws, end - begin)
-        total = self.private.steps(self.trainer.epochs)
-        for step, picked, canaries in zip(range(begin, end), batches, planted, strict=True):
-            self._sum_gradients(picked, canaries)
-            self._add_noise(noises, last=step == total - 1)
-            self.gradient /= self.trainer.batch_size
+        batches = self.batches(draws, end - begin)
+        canaries = self._canaries_in(draws, end - begin)
+        total = self.private.steps(self.recipe.epochs)
+        for step, batch, present in zip(range(begin, end), batches, canaries, strict=True):
+            self.sum_gradients(batch, present)
+            self._add_noise(noises, self.noise_deviation(last=step == total - 1))
+            self.gradient /= self.recipe.batch_size
             if self.observer is not None:
                 self.observer(self.places, step, self.parameters, self.gradient)
             self.optimizer.step(self.parameters, self.gradient, self._rate_at(step / total))
 
-    def _batches(self, draws: list[np.random.Generator], steps: int) -> list[list[NDArray[np.int64]]]:
-        """Positions of each model's examples, for each step."""
-        if self.private.defect is Defect.SHUFFLED_BATCHES:
-            shuffled = [rng.permutation(n) for rng, n in zip(draws, self.counts, strict=True)]
-            cut = [np.array_split(order, steps) for order in shuffled]
-            return [[parts[step] for parts in cut] for step in range(steps)]
+    def batches(self, draws: list[np.random.Generator], steps: int) -> list[list[NDArray[np.int64]]]:
+        """Positions of each model's examples, for each step of an epoch, from each model's generator."""
         return [
             [poisson_sample(rng, int(n), self.private.sample_rate) for rng, n in zip(draws, self.counts, strict=True)]
             for _ in range(steps)
         ]
 
-    def _canaries_of(self, draws: list[np.random.Generator], steps: int) -> list[Tensor | None]:
-        """For each step, each model's canary where it takes part, as an example would, else zeros."""
-        if self.canaries is None:
-            return [None] * steps
-        if self.private.defect is Defect.SHUFFLED_BATCHES:
-            included = np.stack([np.arange(steps) == rng.integers(steps) for rng in draws], 1)
-        else:
-            included = np.stack([rng.random(steps) < self.private.sample_rate for rng in draws], 1)
-        taking = torch.from_numpy(included).to(self.canaries)
-        return [self.canaries * row[:, None] for row in taking]
+    def canary_steps(self, draws: list[np.random.Generator], steps: int) -> NDArray[np.bool_]:
+        """In which steps of an epoch each model's canary takes part, as an example would; shape (steps, models)."""
+        return np.stack([rng.random(steps) < self.private.sample_rate for rng in draws], 1)
 
-    def _sum_gradients(self, batch: list[NDArray[np.int64]], canaries: Tensor | None) -> None:
-        """Writes each model's sum of clipped gradients, its canary's among them; 0 for an empty batch."""
-        clip, mean = self.private.clip, self.private.defect is Defect.CLIP_BATCH_MEAN
+    def sum_gradients(self, batch: list[NDArray[np.int64]], canaries: Tensor | None) -> None:
+        """Writes each model's sum of clipped gradients to `gradient`, its canary's among them; 0 for an empty batch.
+
+        Args:
+            batch: Positions of each model's examples.
+            canaries: Each model's canary, zeros where it takes no part, shape (models, P); None where there are none.
+        """
+        clip = self.private.clip
         if any(len(positions) for positions in batch):
-            picked = self._padded([torch.from_numpy(positions) for positions in batch])
-            sizes = torch.tensor([len(positions) for positions in batch], device=self.device)[:, None]
-            present = (torch.arange(picked.shape[1], device=self.device) < sizes).float()
-            inputs, targets = self._inputs(picked), self._targets(picked)
-            if mean:
-                self.kernel.gradient(self.parameters, inputs, targets, present, self.gradient)
-            else:
-                self.kernel.clipped_gradient(self.parameters, inputs, targets, present, clip, self.gradient)
+            self.kernel.clipped_gradient(self.parameters, *self.examples_of(batch), clip, self.gradient)
         else:
             self.gradient.zero_()
         if canaries is not None:
-            norms = canaries.norm(dim=1, keepdim=True)
-            self.gradient += canaries if mean else canaries * clip_factors(norms, clip)
-        if mean:
-            self.gradient *= clip_factors(self.gradient.norm(dim=1, keepdim=True), clip * self.trainer.batch_size)
+            self.gradient += canaries * clip_factors(canaries.norm(dim=1, keepdim=True), clip)
 
-    def _add_noise(self, noises: list[torch.Generator], *, last: bool) -> None:
-        deviation = self.private.noise_multiplier * self.private.clip
-        if self.private.defect is Defect.NOISE_OVER_BATCH:
-            deviation /= self.trainer.batch_size
-        if not deviation or (last and self.private.defect is Defect.NO_NOISE_IN_LAST_STEP):
+    def noise_deviation(self, *, last: bool) -> float:
+        """Standard deviation of the noise on the sum, in a step that may be the last one."""
+        return self.private.noise_multiplier * self.private.clip
+
+    def examples_of(self, batch: list[NDArray[np.int64]]) -> tuple[Tensor, Tensor, Tensor]:
+        """Inputs, targets, and 1 where a place of the batch is filled, for a batch that is not empty."""
+        picked = self._padded([torch.from_numpy(positions) for positions in batch])
+        sizes = torch.tensor([len(positions) for positions in batch], device=self.device)[:, None]
+        present = (torch.arange(picked.shape[1], device=self.device) < sizes).float()
+        return self._inputs(picked), self._targets(picked), present
+
+    def _canaries_in(self, draws: list[np.random.Generator], steps: int) -> list[Tensor | None]:
+        """For each step, each model's canary where it takes part, else zeros."""
+        if self.canaries is None:
+            return [None] * steps
+        taking = torch.from_numpy(self.canary_steps(draws, steps)).to(self.canaries)
+        return [self.canaries * row[:, None] for row in taking]
+
+    def _add_noise(self, noises: list[torch.Generator], deviation: float) -> None:
+        if not deviation:
             return
         for row, noise in zip(self.gradient, noises, strict=True):
             row.add_(torch.randn(row.shape, generator=noise, device=self.device), alpha=deviation)
@@ -219,11 +180,3 @@ def poisson_sample(rng: np.random.Generator, records: int, rate: float) -> NDArr
     A binomial size, then a subset of that size: the same law as a coin for each record, at the cost of the subset.
     """
     return rng.choice(records, rng.binomial(records, rate), replace=False, shuffle=False)
-
-
-def _private_plan(trainer: Network, features: Features, classes: int, models: int, compute: Compute) -> StackPlan:
-    shape = tuple(features.shape[1:]) if isinstance(features, np.ndarray) else (features.num_columns,)
-    alone = single_plan(trainer, shape, classes)
-    if alone.method == "batched":
-        return StackPlan("batched", min(models, TOGETHER))
-    return StackPlan("vmapped", 1 if compute.device == "cpu" else min(models, TOGETHER))

@@ -14,16 +14,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dpaudit.errors import require
-from dpaudit.mechanisms.models.network_model import NetworkModel
-from dpaudit.mechanisms.models.networks import Network
 from dpaudit.mechanisms.protocols import Compute, TrainingError
 from dpaudit.mechanisms.seeds import spawned
 from dpaudit.mechanisms.training.augment import Augment, RandAugment
-from dpaudit.mechanisms.training.kernels import Kernel, Looped
+from dpaudit.mechanisms.training.generators import torch_generator
+from dpaudit.mechanisms.training.kernels import Kernel, Looped, couples_examples
 from dpaudit.mechanisms.training.losses import CrossEntropy
+from dpaudit.mechanisms.training.network_model import NetworkModel
 from dpaudit.mechanisms.training.optimizers import Optimizer, scheduled
 from dpaudit.mechanisms.training.parameters import initial
-from dpaudit.mechanisms.training.stack import torch_generator
+from dpaudit.mechanisms.training.recipe import Recipe
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class FixMatch:
         average: Decay of the averaged weights that are the result, in [0, 1).
     """
 
-    network: Network
+    network: Recipe
     steps: int
     ratio: int = 7
     threshold: float = 0.95
@@ -55,7 +55,6 @@ class FixMatch:
         require(0 <= self.threshold <= 1, "threshold must be in [0, 1]", threshold=self.threshold)
         require(self.temperature > 0, "temperature must be > 0", temperature=self.temperature)
         require(0 <= self.average < 1, "average must be in [0, 1)", average=self.average)
-        require(getattr(self.network, "norm", "none") != "batch", "FixMatch is without batch norm here", do="use group")
 
     def fit(
         self,
@@ -76,7 +75,7 @@ class FixMatch:
             classes: Number of classes K.
             seed: Decides everything that is drawn.
             compute: Threads and device.
-        Raises: TrainingError when the weights stop being numbers.
+        Raises: TrainingError when the weights stop being numbers; InputError for a network with batch norm.
         """
         require(len(rows) >= 1, "FixMatch needs at least one labelled image", rows=len(rows))
         torch.set_num_threads(compute.threads)
@@ -106,8 +105,8 @@ class _Run:
         self.settings, self.device, self.classes = settings, device, classes
         first, order, changes = spawned(seed, 3)
         network, shape = settings.network, tuple(images.shape[1:])
-        with torch.device("meta"):
-            module = network.module(shape, classes)
+        module = network.meta_module(shape, classes)
+        require(not couples_examples(module), "FixMatch is without batch norm here", do="use group")
         self.kernel: Kernel = Looped(
             module, loss=CrossEntropy(), device=device, bfloat16=network.precision == "bfloat16"
         )

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from dpaudit.mechanisms.models.networks import Network
+from dpaudit.mechanisms.training.recipe import Recipe
 
 WARM_UP = 0.15
 DROPS = (0.3, 0.6, 0.9)
 
 
 def scheduled(schedule: str, progress: float) -> float:
-    """The factor of the learning rate at `progress` in [0, 1]; the schedules are described at `Network`."""
+    """The factor of the learning rate at `progress` in [0, 1]; the schedules are described at `Recipe`."""
     if schedule == "cosine":
         return 0.5 * (1 + math.cos(math.pi * progress))
     if schedule == "cosine-7-16":
@@ -34,20 +32,20 @@ class Optimizer:
     Models that have run out of batches in this epoch stand last and are left alone, state and all.
     """
 
-    def __init__(self, trainer: Network, parameters: Tensor, *, decayed: Tensor | None = None) -> None:
+    def __init__(self, recipe: Recipe, parameters: Tensor, *, decayed: Tensor | None = None) -> None:
         """`decayed`, shape (P,), says which parameters weight decay acts on; all of them when None."""
-        self._trainer = trainer
+        self._recipe = recipe
         self._decayed = None if decayed is None else decayed.to(parameters)
-        self._adam = trainer.optimizer == "adam"
-        moments = 2 if self._adam else int(trainer.momentum > 0)
+        self._adam = recipe.optimizer == "adam"
+        moments = 2 if self._adam else int(recipe.momentum > 0)
         self.moments = [torch.zeros_like(parameters) for _ in range(moments)]
         self.steps = torch.zeros(len(parameters), 1, device=parameters.device)
 
     def step(self, parameters: Tensor, gradient: Tensor, rate: Tensor | float) -> None:
         """Moves the first A models; parameters and gradient of shape (A, P), rate a number or (A, 1)."""
-        if self._trainer.weight_decay:
+        if self._recipe.weight_decay:
             shrunk = parameters if self._decayed is None else parameters * self._decayed
-            gradient.add_(shrunk, alpha=self._trainer.weight_decay)
+            gradient.add_(shrunk, alpha=self._recipe.weight_decay)
         update = self._adam_update(gradient) if self._adam else self._sgd_update(gradient)
         if isinstance(rate, float):
             parameters.sub_(update, alpha=rate)
@@ -57,10 +55,10 @@ class Optimizer:
     def _sgd_update(self, gradient: Tensor) -> Tensor:
         if not self.moments:
             return gradient
-        momentum = self._trainer.momentum
+        momentum = self._recipe.momentum
         velocity = self.moments[0][: len(gradient)]
         velocity.mul_(momentum).add_(gradient)
-        return gradient.add_(velocity, alpha=momentum) if self._trainer.nesterov else velocity
+        return gradient.add_(velocity, alpha=momentum) if self._recipe.nesterov else velocity
 
     def _adam_update(self, gradient: Tensor) -> Tensor:
         first, second = (moment[: len(gradient)] for moment in self.moments)

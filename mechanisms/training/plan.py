@@ -1,48 +1,31 @@
-"""How models are grouped for training."""
+"""Rules that group models for training, from the network and the device alone."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass
+from dpaudit.mechanisms.protocols import Compute
+from dpaudit.mechanisms.training.kernels import couples_examples
+from dpaudit.mechanisms.training.recipe import Recipe
+from dpaudit.mechanisms.training.stack_plan import StackPlan
 
-import torch
-
-from dpaudit.errors import require
-from dpaudit.mechanisms.models.networks import Network
-from dpaudit.mechanisms.training.batched import batched_kernel
-
-METHODS = ("looped", "batched", "vmapped")
+PRIVATE_STACK = 64
+"""Models trained by DP-SGD together at most: each example's gradient is held for each of them."""
 
 
-@dataclass(frozen=True)
-class StackPlan:
-    """How models are grouped.
-
-    Attributes:
-        method: "looped", "batched" (perceptrons, bags of embeddings) or "vmapped".
-        size: Models in a stack, >= 1; 1 when looped.
-    """
-
-    method: str
-    size: int = 1
-
-    def __post_init__(self) -> None:
-        require(self.method in METHODS, f"method must be one of {', '.join(METHODS)}", method=self.method)
-        require(self.size >= 1, "size must be >= 1", size=self.size)
-        require(self.method != "looped" or self.size == 1, "looped models are trained one at a time", size=self.size)
-
-    def to_json(self) -> str:
-        """For the run folder."""
-        return json.dumps(asdict(self))
-
-    @staticmethod
-    def from_json(text: str) -> StackPlan:
-        """What `to_json` wrote."""
-        return StackPlan(**json.loads(text))
-
-
-def single_plan(trainer: Network, shape: tuple[int, ...], classes: int) -> StackPlan:
+def single_plan(recipe: Recipe, shape: tuple[int, ...], classes: int) -> StackPlan:
     """The plan of a model on its own; a rule, so that it is the same everywhere."""
-    with torch.device("meta"):
-        module = trainer.module(shape, classes)
-    return StackPlan("batched" if batched_kernel(module) else "looped")
+    return StackPlan("batched" if recipe.batched_kernel(recipe.meta_module(shape, classes)) else "looped")
+
+
+def whole_plan(recipe: Recipe, shape: tuple[int, ...], *, classes: int, models: int, compute: Compute) -> StackPlan:
+    """All models in one stack, but one by one where a stack is no faster; a rule, so that it is the same everywhere."""
+    module = recipe.meta_module(shape, classes)
+    if recipe.batched_kernel(module):
+        return StackPlan("batched", models)
+    return StackPlan("looped") if compute.device == "cpu" or couples_examples(module) else StackPlan("vmapped", models)
+
+
+def private_plan(recipe: Recipe, shape: tuple[int, ...], *, classes: int, models: int, compute: Compute) -> StackPlan:
+    """The plan of models trained by DP-SGD, which needs each example's gradient; a rule as well."""
+    if recipe.batched_kernel(recipe.meta_module(shape, classes)):
+        return StackPlan("batched", min(models, PRIVATE_STACK))
+    return StackPlan("vmapped", 1 if compute.device == "cpu" else min(models, PRIVATE_STACK))

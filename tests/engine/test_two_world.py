@@ -31,7 +31,7 @@ from dpaudit.engine.canaries.points import GivenRow
 from dpaudit.engine.findings.score_table import SCHEMA
 from dpaudit.engine.games.challenges import Challenges
 from dpaudit.engine.games.shadows import Shadows, TrainShadows, shadow_table, shadows_of
-from dpaudit.engine.games.stacks import Run, parameter_count, watch_runs
+from dpaudit.engine.games.stacks import TrainingRun, parameter_count, train_observed
 from dpaudit.engine.games.two_world import IndMia, Mia, ScoreTrials
 from dpaudit.engine.plan import make_plan
 from dpaudit.engine.report.page import confusion, intervals
@@ -390,9 +390,9 @@ def test_watching_a_canary_without_noise_counts_its_steps() -> None:
     data = digits()
     gradient = np.zeros((6, parameter_count(learner, data)), np.float32)
     gradient[:, 0] = 1.0  # the first pixel is always blank
-    runs = [Run(np.arange(30), Seed(5).child(number)) for number in range(6)]
+    runs = [TrainingRun(np.arange(30), Seed(5).child(number)) for number in range(6)]
     inserted = np.array([True, False] * 3)
-    seen = watch_runs(learner, data, runs, compute=Compute(), gradients=gradient, inserted=inserted)
+    seen = train_observed(learner, data, runs, compute=Compute(), gradients=gradient, inserted=inserted)
     steps = seen.products[:, 0]
     np.testing.assert_allclose(steps[~inserted], 0, atol=1e-6)
     # The engine's clipping shortens a gradient of exactly the clip norm by 1e-6 of its norm.
@@ -406,8 +406,8 @@ def test_watching_an_example_finds_its_own_clipped_gradient() -> None:
     data = digits()
     for clip in (0.5, 100.0):
         learner = DpSgd(math.inf, sample_rate=1.0, clip=clip, model=DIGITS)
-        runs = [Run(np.array([row]), Seed(6).child(row)) for row in range(5)]
-        seen = watch_runs(learner, data, runs, compute=Compute(), points=np.arange(5))
+        runs = [TrainingRun(np.array([row]), Seed(6).child(row)) for row in range(5)]
+        seen = train_observed(learner, data, runs, compute=Compute(), points=np.arange(5))
         if clip == 0.5:
             np.testing.assert_allclose(seen.products[:, 0], 1.0, rtol=1e-4)
         else:
@@ -419,7 +419,7 @@ def test_a_planted_bug_of_dp_sgd_is_seen_step_by_step(tmp_path: Path) -> None:
     """Noise divided by the batch size: with 60 trials the bound is above the claim, honest DP-SGD's below."""
     audits = [
         {"name": "honest", "mechanism": {"name": "dp-sgd"}},
-        {"name": "bug", "mechanism": {"name": "dp-sgd-defective", "defect": "noise-over-batch"}},
+        {"name": "bug", "mechanism": {"name": "planted-noise-over-batch"}},
     ]
     for one in audits:
         one["mechanism"] |= {  # type: ignore[operator]

@@ -87,4 +87,6 @@ def test_bad_settings_are_refused() -> None:
     with pytest.raises(InputError, match="takes images"):
         TINY.fit(flat, seed=SeedSequence(0), compute=CPU)
     with pytest.raises(InputError, match="without batch norm"):
-        FixMatch(ResNet18(norm="batch"), steps=1)
+        FixMatch(ResNet18(norm="batch"), steps=1).fit(
+            IMAGES[:20], np.arange(20), DIGITS.labels[:20], classes=10, seed=SeedSequence(0), compute=CPU
+        )

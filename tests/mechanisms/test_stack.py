@@ -14,18 +14,23 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 from dpaudit.errors import InputError
-from dpaudit.mechanisms.models.network_model import NetworkModel, stack_probabilities
 from dpaudit.mechanisms.models.networks import Mlp, Network, ResNet18, SmallCnn
 from dpaudit.mechanisms.protocols import Compute, TrainingError
-from dpaudit.mechanisms.training import stack as engine
+from dpaudit.mechanisms.seeds import spawned
+from dpaudit.mechanisms.training import checkpoint
 from dpaudit.mechanisms.training.augment import OPERATIONS, Augment, RandAugment, crop, flip
+from dpaudit.mechanisms.training.batched import BatchedMlp
 from dpaudit.mechanisms.training.calibrate import bytes_per_model, calibrate, stack_sizes
-from dpaudit.mechanisms.training.kernels import BatchedMlp, Kernel, Looped, Vmapped, compiled_or_plain
+from dpaudit.mechanisms.training.generators import epoch_generator, torch_generator
+from dpaudit.mechanisms.training.kernels import Kernel, Looped, Vmapped, compiled_or_plain
 from dpaudit.mechanisms.training.losses import CrossEntropy
+from dpaudit.mechanisms.training.network_model import NetworkModel, softmax, stack_logits
 from dpaudit.mechanisms.training.optimizers import Optimizer, scheduled
 from dpaudit.mechanisms.training.parameters import initial
-from dpaudit.mechanisms.training.plan import StackPlan
-from dpaudit.mechanisms.training.stack import TrainingTask, train_stack
+from dpaudit.mechanisms.training.stack import Stack
+from dpaudit.mechanisms.training.stack_plan import StackPlan
+from dpaudit.mechanisms.training.task import TrainingTask
+from dpaudit.mechanisms.training.train import train_stack
 
 CPU = Compute()
 DATA = load_digits()
@@ -85,13 +90,13 @@ def test_the_engine_does_what_torch_optim_does() -> None:
     trainer = Mlp(epochs=3, batch_size=50, learning_rate=0.1, momentum=0.9, weight_decay=1e-2, nesterov=True)
     (task,) = tasks_of(1, rows=190)
     (model,) = train_stack(trainer, DIGITS, [task], classes=10, compute=CPU)
-    weights, order, _ = engine.spawned(task.seed, 3)
+    weights, order, _ = spawned(task.seed, 3)
     module = trainer.module((64,), 10)
-    nn.utils.vector_to_parameters(initial(module, engine.torch_generator(weights)), module.parameters())
+    nn.utils.vector_to_parameters(initial(module, torch_generator(weights)), module.parameters())
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-2, nesterov=True)
     x, y = torch.from_numpy(DIGITS[task.rows]), torch.from_numpy(LABELS[task.rows])
     for epoch in range(3):
-        for batch in torch.from_numpy(engine.epoch_generator(order, epoch).permutation(190)).split(50):
+        for batch in torch.from_numpy(epoch_generator(order, epoch).permutation(190)).split(50):
             optimizer.zero_grad()
             nn.functional.cross_entropy(module(x[batch]), y[batch]).backward()
             optimizer.step()
@@ -190,26 +195,26 @@ def test_a_training_cut_off_goes_on_from_its_checkpoint(
     trainer: Network, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed in the last epoch of the second stack; only what is missing runs again, with the same numbers."""
-    monkeypatch.setattr(engine, "CHECKPOINT_EVERY_S", 0.0)
+    monkeypatch.setattr(checkpoint, "CHECKPOINT_EVERY_S", 0.0)
     features = DIGITS if isinstance(trainer, Mlp) else IMAGES
     tasks = tasks_of(2, rows=80)
     plan = StackPlan("batched") if isinstance(trainer, Mlp) else StackPlan("looped")
     expected = scores(train_stack(trainer, features, tasks, classes=10, compute=CPU, plan=plan), features)
     path = tmp_path / "stack.pt"
     ran: list[int] = []
-    honest = engine.Stack.run_epoch
+    honest = Stack.run_epoch
 
-    def cut_off(self: engine.Stack, epoch: int) -> None:
+    def cut_off(self: Stack, epoch: int) -> None:
         if len(ran) == 2 * trainer.epochs - 1:
             raise KeyboardInterrupt
         ran.append(epoch)
         honest(self, epoch)
 
-    monkeypatch.setattr(engine.Stack, "run_epoch", cut_off)
+    monkeypatch.setattr(Stack, "run_epoch", cut_off)
     with pytest.raises(KeyboardInterrupt):
         train_stack(trainer, features, tasks, classes=10, compute=CPU, plan=plan, checkpoint=path)
     again: list[int] = []
-    monkeypatch.setattr(engine.Stack, "run_epoch", lambda self, epoch: (again.append(epoch), honest(self, epoch)))
+    monkeypatch.setattr(Stack, "run_epoch", lambda self, epoch: (again.append(epoch), honest(self, epoch)))
     outcomes = train_stack(trainer, features, tasks, classes=10, compute=CPU, plan=plan, checkpoint=path)
     np.testing.assert_array_equal(scores(outcomes, features), expected)
     assert again == [trainer.epochs - 1]
@@ -224,10 +229,10 @@ def test_a_checkpoint_of_another_training_is_not_used(tmp_path: Path) -> None:
     np.testing.assert_array_equal(scores(outcome, DIGITS), scores(fresh, DIGITS))
 
 
-def test_stack_probabilities_are_those_of_each_model() -> None:
+def test_logits_of_a_stack_are_those_of_each_model() -> None:
     outcomes = train_stack(MLPS[1], DIGITS, tasks_of(5), classes=10, compute=CPU)
     models = [outcome for outcome in outcomes if isinstance(outcome, NetworkModel)]
-    np.testing.assert_allclose(stack_probabilities(models, DIGITS, compute=CPU), scores(outcomes, DIGITS), atol=1e-6)
+    np.testing.assert_allclose(softmax(stack_logits(models, DIGITS, compute=CPU)), scores(outcomes, DIGITS), atol=1e-6)
 
 
 def test_calibration_stacks_perceptrons_and_keeps_to_the_memory() -> None:
@@ -239,7 +244,6 @@ def test_calibration_stacks_perceptrons_and_keeps_to_the_memory() -> None:
         each = bytes_per_model(trainer, trainer.module((64,), 2), (64,))
     small = calibrate(trainer, (64,), classes=2, models=40, compute=CPU, memory_bytes=3 * each)
     assert small.size <= 3
-    assert StackPlan.from_json(plan.to_json()) == plan
     assert stack_sizes(40, largest=1000) == [8, 32, 40]
     assert stack_sizes(40, largest=0) == []
 

@@ -14,16 +14,19 @@ from torch import Tensor, nn
 from dpaudit.errors import InputError
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.learners.dp_sgd import DpSgd
-from dpaudit.mechanisms.models.network_model import NetworkModel, stack_logits
+from dpaudit.mechanisms.models.batched_bag import BatchedBag
 from dpaudit.mechanisms.models.text_networks import BagOfEmbeddings, SmallTransformer, TextNetwork
 from dpaudit.mechanisms.protocols import Compute, Trainer
-from dpaudit.mechanisms.training.batched import BatchedBag
-from dpaudit.mechanisms.training.dp_sgd import PrivateSteps, train_private_stack
+from dpaudit.mechanisms.training.dp_sgd import train_private_stack
 from dpaudit.mechanisms.training.kernels import Vmapped
 from dpaudit.mechanisms.training.losses import CrossEntropy
+from dpaudit.mechanisms.training.network_model import NetworkModel, stack_logits
 from dpaudit.mechanisms.training.parameters import initial, layout_of
-from dpaudit.mechanisms.training.plan import StackPlan, single_plan
-from dpaudit.mechanisms.training.stack import TrainingTask, train_stack
+from dpaudit.mechanisms.training.plan import single_plan
+from dpaudit.mechanisms.training.private_steps import PrivateSteps
+from dpaudit.mechanisms.training.stack_plan import StackPlan
+from dpaudit.mechanisms.training.task import TrainingTask
+from dpaudit.mechanisms.training.train import train_stack
 
 CPU = Compute()
 VOCABULARY, LENGTH, CLASSES = 40, 7, 3

@@ -12,28 +12,15 @@ from torch import nn
 
 from dpaudit.errors import require
 from dpaudit.mechanisms.examples import Features
-from dpaudit.mechanisms.models.inputs import as_array
-from dpaudit.mechanisms.models.networks import Network
 from dpaudit.mechanisms.protocols import Compute
-from dpaudit.mechanisms.training.batched import batched_kernel
+from dpaudit.mechanisms.training.inputs import as_array
 from dpaudit.mechanisms.training.kernels import Kernel, Looped
 from dpaudit.mechanisms.training.losses import CrossEntropy
+from dpaudit.mechanisms.training.recipe import Recipe
+from dpaudit.mechanisms.training.scaling import Scaling, scaled, stack_scaling
 
 ROWS = 512
-TOGETHER = 64
-
-
-@dataclass(frozen=True, eq=False)
-class Scaling:
-    """What turns features into the network's inputs: (x - mean) / deviation, missing numbers becoming 0.
-
-    Attributes:
-        mean: Of each feature, shape of one example.
-        deviation: Of each feature, > 0 (1 where the feature does not vary).
-    """
-
-    mean: NDArray[np.float32]
-    deviation: NDArray[np.float32]
+STACK = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +28,7 @@ class NetworkModel:
     """A trained network.
 
     Attributes:
-        trainer: What it was trained by; says which network it is.
+        recipe: What it was trained by; says which network it is.
         shape: Of one example.
         classes: Number of classes K.
         parameters: Its weights, float32 of shape (P,).
@@ -50,7 +37,7 @@ class NetworkModel:
         compute: Where predictions are made.
     """
 
-    trainer: Network
+    recipe: Recipe
     shape: tuple[int, ...]
     classes: int
     parameters: NDArray[np.float32]
@@ -72,29 +59,24 @@ def stack_logits(models: Sequence[NetworkModel], features: Features, *, compute:
     array = as_array(features)
     shape = models[0].shape
     require(array.shape[1:] == shape, "features must have the shape the model was trained on", given=array.shape[1:])
-    require(all(m.trainer == models[0].trainer for m in models), "models of a stack must be of one network")
+    require(all(m.recipe == models[0].recipe for m in models), "models of a stack must be of one network")
     torch.set_num_threads(compute.threads)
     # A model trained on a GPU may be asked where there is none.
     device = torch.device(compute.device if torch.cuda.is_available() else "cpu")
-    group = TOGETHER if batched_kernel(_meta(models[0])) else 1
+    group = STACK if models[0].recipe.batched_kernel(_module(models[0])) else 1
     answers = np.empty((len(models), len(array), models[0].classes))
     for first in range(0, len(models), group):
-        some = models[first : first + group]
-        kernel = _kernel(some, device)
-        parameters = torch.from_numpy(np.stack([model.parameters for model in some])).to(device)
-        scaling = stack_scaling([model.scaling for model in some], device)
+        stack = models[first : first + group]
+        kernel = _kernel(stack, device)
+        parameters = torch.from_numpy(np.stack([model.parameters for model in stack])).to(device)
+        scaling = stack_scaling([model.scaling for model in stack], device)
         for row in range(0, len(array), ROWS):
             inputs = torch.as_tensor(np.array(array[row : row + ROWS]), device=device)[None].expand(
-                len(some), *[-1] * array.ndim
+                len(stack), *[-1] * array.ndim
             )
             logits = kernel.logits(parameters, scaled(inputs, scaling))
             answers[first : first + group, row : row + ROWS] = logits.double().cpu().numpy()
     return answers
-
-
-def stack_probabilities(models: Sequence[NetworkModel], features: Features, *, compute: Compute) -> NDArray[np.float64]:
-    """Class probabilities of many models of one network on the same features, shape (models, n, classes)."""
-    return softmax(stack_logits(models, features, compute=compute))
 
 
 def softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -104,32 +86,13 @@ def softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
     return powers
 
 
-def stack_scaling(scalings: Sequence[Scaling | None], device: torch.device) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """Means and deviations of a stack, each of shape (models, 1, *shape), or None when nothing is scaled."""
-    given = [scaling for scaling in scalings if scaling is not None]
-    if not given:
-        return None
-    mean = torch.from_numpy(np.stack([scaling.mean for scaling in given])).to(device)
-    deviation = torch.from_numpy(np.stack([scaling.deviation for scaling in given])).to(device)
-    return mean[:, None], deviation[:, None]
-
-
-def scaled(inputs: torch.Tensor, scaling: tuple[torch.Tensor, torch.Tensor] | None) -> torch.Tensor:
-    """Inputs (A, b, *shape) under the scaling of the first A models."""
-    if scaling is None:
-        return inputs
-    mean, deviation = (part[: len(inputs)] for part in scaling)
-    return ((inputs - mean) / deviation).nan_to_num_(nan=0.0)
-
-
-def _meta(model: NetworkModel) -> nn.Module:
-    with torch.device("meta"):
-        return model.trainer.module(model.shape, model.classes)
+def _module(model: NetworkModel) -> nn.Module:
+    return model.recipe.meta_module(model.shape, model.classes)
 
 
 def _kernel(models: Sequence[NetworkModel], device: torch.device) -> Kernel:
-    module = _meta(models[0])
-    if batched := batched_kernel(module):
+    module = _module(models[0])
+    if batched := models[0].recipe.batched_kernel(module):
         return batched(module, loss=CrossEntropy())
     looped = Looped(module, loss=CrossEntropy(), device=device)
     for name, buffer in looped.module.named_buffers():

@@ -21,6 +21,14 @@ def as_array(features: Features) -> NDArray[np.float32]:
     return features
 
 
+def example_shape(features: Features) -> tuple[int, ...]:
+    """Shape of one example in the array of `as_array`, without making it.
+
+    Raises: InputError as `as_array` does.
+    """
+    return tuple(as_array(features[:1] if isinstance(features, np.ndarray) else features.slice(0, 1)).shape[1:])
+
+
 def _column(table: pa.Table, name: str) -> NDArray[np.float32]:
     kind = table.schema.field(name).type
     numeric = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)

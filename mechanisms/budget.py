@@ -1,0 +1,22 @@
+"""The privacy a mechanism is asked for, checked in one way."""
+
+from __future__ import annotations
+
+import math
+
+from dpaudit.errors import require
+
+
+def require_epsilon(epsilon: float) -> None:
+    """Refuses an epsilon that is not > 0; `inf` asks for no privacy."""
+    require(epsilon > 0, "epsilon must be > 0", epsilon=epsilon)
+
+
+def require_finite_epsilon(epsilon: float) -> None:
+    """Refuses an epsilon that is not > 0 and finite."""
+    require(0 < epsilon < math.inf, "epsilon must be > 0 and finite", epsilon=epsilon)
+
+
+def require_delta(delta: float) -> None:
+    """Refuses a delta outside (0, 1)."""
+    require(0 < delta < 1, "delta must be in (0, 1)", delta=delta)

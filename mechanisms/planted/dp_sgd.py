@@ -1,0 +1,56 @@
+"""DP-SGD with known bugs on purpose, its claim unchanged; the bugs themselves are in `private_stacks`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dpaudit.mechanisms.learners.dp_sgd import DpSgd
+from dpaudit.registry import register
+
+if TYPE_CHECKING:
+    from dpaudit.mechanisms.training.dp_sgd import PrivateStack
+
+
+@register("mechanism", "planted-noise-over-batch", source="planted defect, as found in published code")
+@dataclass(frozen=True)
+class NoiseOverBatchDpSgd(DpSgd):
+    """DEFECT ON PURPOSE: DP-SGD whose noise is that of a batch's mean, added to its sum."""
+
+    def stack_type(self) -> type[PrivateStack]:
+        from dpaudit.mechanisms.planted.private_stacks import NoiseOverBatch
+
+        return NoiseOverBatch
+
+
+@register("mechanism", "planted-no-noise-in-last-step", source="planted defect, as found in published code")
+@dataclass(frozen=True)
+class NoNoiseInLastStepDpSgd(DpSgd):
+    """DEFECT ON PURPOSE: DP-SGD that forgets the noise of its last step."""
+
+    def stack_type(self) -> type[PrivateStack]:
+        from dpaudit.mechanisms.planted.private_stacks import NoNoiseInLastStep
+
+        return NoNoiseInLastStep
+
+
+@register("mechanism", "planted-clip-batch-mean", source="planted defect, as found in published code")
+@dataclass(frozen=True)
+class ClipBatchMeanDpSgd(DpSgd):
+    """DEFECT ON PURPOSE: DP-SGD that clips the mean gradient of a batch, not each example's."""
+
+    def stack_type(self) -> type[PrivateStack]:
+        from dpaudit.mechanisms.planted.private_stacks import ClipBatchMean
+
+        return ClipBatchMean
+
+
+@register("mechanism", "planted-shuffled-batches", source="planted defect, as found in published code")
+@dataclass(frozen=True)
+class ShuffledBatchesDpSgd(DpSgd):
+    """DEFECT ON PURPOSE: DP-SGD on shuffled batches, accounted for as Poisson sampling."""
+
+    def stack_type(self) -> type[PrivateStack]:
+        from dpaudit.mechanisms.planted.private_stacks import ShuffledBatches
+
+        return ShuffledBatches

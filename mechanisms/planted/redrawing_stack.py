@@ -1,0 +1,45 @@
+"""A training loop with a defect on purpose: it draws the noise of its labels again in every epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dpaudit.mechanisms.planted.labels import redrawn_labels
+from dpaudit.mechanisms.protocols import LabelMechanism
+from dpaudit.mechanisms.seeds import spawned
+from dpaudit.mechanisms.training.losses import CrossEntropy
+from dpaudit.mechanisms.training.recipe import Recipe
+from dpaudit.mechanisms.training.stack import Stack
+from dpaudit.mechanisms.training.stack_plan import StackPlan
+from dpaudit.mechanisms.training.task import TrainingTask
+
+
+class RedrawingStack(Stack):
+    """DEFECT ON PURPOSE: gets other labels before each epoch."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        features: Tensor,
+        tasks: Sequence[TrainingTask],
+        *,
+        classes: int,
+        plan: StackPlan,
+        mechanism: LabelMechanism,
+    ) -> None:
+        super().__init__(recipe, features, tasks, classes=classes, loss=CrossEntropy(), plan=plan)
+        self.mechanism = mechanism
+
+    def run_epoch(self, epoch: int) -> None:
+        """One pass of each model over its examples, with labels of this epoch."""
+        drawn = []
+        for task in self.tasks:
+            (noise,) = spawned(task.seed, 4)[3:]  # behind the three seeds of an ordinary training
+            labels = redrawn_labels(self.mechanism, np.asarray(task.labels), classes=self.classes, seed=noise)
+            drawn.append(torch.from_numpy(labels(epoch)))
+        self.relabel(drawn)
+        super().run_epoch(epoch)

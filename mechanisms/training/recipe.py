@@ -1,0 +1,105 @@
+"""The settings of a training and the network it makes: all that the training of stacks knows of a network.
+
+Holds hyper-parameters only; torch is imported when a network is built.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpaudit.errors import require
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from dpaudit.mechanisms.training.batched import BatchedMlp
+
+OPTIMIZERS = ("sgd", "adam")
+SCHEDULES = ("constant", "cosine", "cosine-7-16", "warmup-tenths", "warmup-fifths")
+AUGMENTS = ("none", "flip", "crop", "crop-flip", "crop-flip-cutout")
+PRECISIONS = ("float32", "bfloat16")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe(ABC):
+    """How a network is trained; subclasses say which network. It trains nothing itself.
+
+    Attributes:
+        epochs: Passes over the training examples, >= 1.
+        learning_rate: Peak step size, > 0; `schedule` scales it.
+        momentum: Of sgd, in [0, 1).
+        nesterov: Nesterov's form of momentum.
+        weight_decay: L2 penalty added to the gradient, >= 0.
+        batch_size: Examples a step, >= 1; the last batch of an epoch may be smaller.
+        optimizer: "sgd" or "adam".
+        schedule: Of the learning rate over progress u in [0, 1]: "constant"; "cosine", half a period down to 0;
+            "cosine-7-16", cos(7 pi u / 16), FixMatch's; "warmup-tenths", linear up to u = 0.15, then a tenth at 0.3,
+            0.6 and 0.9, LP-MST's; "warmup-fifths", linear up to u = 0.15, then a fifth at 0.3, 0.6 and 0.9, ALIBI's.
+        augment: Of images: "none", "flip", "crop" (padding of an eighth of the side), "crop-flip", "crop-flip-cutout"
+            (a square of a quarter of the side).
+        mixup: Beta parameter of mixup, >= 0; 0 turns it off.
+        standardise: Scale each feature to mean 0 and variance 1 over the training examples. That is free under label
+            privacy, where features are public, and a leak under any other relation.
+        precision: "float32", or "bfloat16" for the forward and backward pass on a GPU.
+        compile: Let torch compile the gradient; used on a GPU only, left out when the compiler fails.
+    """
+
+    epochs: int = 20
+    learning_rate: float = 0.1
+    momentum: float = 0.9
+    nesterov: bool = False
+    weight_decay: float = 0.0
+    batch_size: int = 64
+    optimizer: str = "sgd"
+    schedule: str = "constant"
+    augment: str = "none"
+    mixup: float = 0.0
+    standardise: bool = False
+    precision: str = "float32"
+    compile: bool = False
+
+    def __post_init__(self) -> None:
+        require(self.epochs >= 1, "epochs must be >= 1", epochs=self.epochs)
+        require(self.learning_rate > 0, "learning_rate must be > 0", learning_rate=self.learning_rate)
+        require(0 <= self.momentum < 1, "momentum must be in [0, 1)", momentum=self.momentum)
+        require(self.weight_decay >= 0, "weight_decay must be >= 0", weight_decay=self.weight_decay)
+        require(self.batch_size >= 1, "batch_size must be >= 1", batch_size=self.batch_size)
+        require(self.mixup >= 0, "mixup must be >= 0", mixup=self.mixup)
+        one_of("optimizer", self.optimizer, OPTIMIZERS)
+        one_of("schedule", self.schedule, SCHEDULES)
+        one_of("augment", self.augment, AUGMENTS)
+        one_of("precision", self.precision, PRECISIONS)
+
+    @abstractmethod
+    def module(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+        """The network for examples of `shape`, its weights not drawn yet."""
+
+    def meta_module(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+        """The network on the device "meta", without numbers: to look at, or to be given some."""
+        import torch
+
+        with torch.device("meta"):
+            return self.module(shape, classes)
+
+    def check(self, features: Tensor) -> None:  # noqa: B027, most networks need no more than this
+        """Refuses features that it cannot be trained on; takes all of them unless a subclass knows better."""
+
+    def synthetic_features(self, shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[np.float32]:
+        """Features of `shape` to time a training with: images or columns in [0, 1)."""
+        return rng.random(shape, dtype=np.float32)
+
+    def batched_kernel(self, module: nn.Module) -> type[BatchedMlp] | None:
+        """What trains a stack of this network, built as `module`, in batched products; None when nothing can."""
+        from dpaudit.mechanisms.training.batched import BatchedMlp
+
+        return BatchedMlp if BatchedMlp.takes(module) else None
+
+
+def one_of(field: str, value: str, allowed: tuple[str, ...]) -> None:
+    """Refuses a `value` that is not among the `allowed` ones."""
+    require(value in allowed, f"{field} must be one of {', '.join(allowed)}", value=value)

@@ -1,0 +1,61 @@
+"""What trains many models side by side also trains one: a stack of one."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.random import SeedSequence
+
+from dpaudit.mechanisms.examples import Examples, Features
+from dpaudit.mechanisms.protocols import Compute, TrainingError
+from dpaudit.mechanisms.training.recipe import Recipe
+from dpaudit.mechanisms.training.stack_plan import StackPlan
+from dpaudit.mechanisms.training.task import TrainingTask
+
+if TYPE_CHECKING:
+    from dpaudit.mechanisms.training.network_model import NetworkModel
+
+
+class StackTrainer(ABC):
+    """A trainer or learner of one network whose models are trained in stacks."""
+
+    @property
+    @abstractmethod
+    def recipe(self) -> Recipe:
+        """The network, and how it is trained."""
+
+    @abstractmethod
+    def fit_stack(
+        self,
+        features: Features,
+        tasks: Sequence[TrainingTask],
+        *,
+        classes: int,
+        compute: Compute,
+        plan: StackPlan | None = None,
+        checkpoint: Path | None = None,
+    ) -> list[NetworkModel | TrainingError]:
+        """One model, or its error, for each task; arguments as in `train_stack`."""
+
+    def stack_plan(self, shape: tuple[int, ...], *, classes: int, models: int, compute: Compute) -> StackPlan:
+        """How `models` models for examples of `shape` are grouped by a rule, so that it is the same at any time."""
+        from dpaudit.mechanisms.training.plan import whole_plan
+
+        return whole_plan(self.recipe, shape, classes=classes, models=models, compute=compute)
+
+    def fit(
+        self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None
+    ) -> NetworkModel:
+        """Trains one model; `validation` is not used.
+
+        Raises: TrainingError when the weights stop being numbers; InputError for features the network cannot take.
+        """
+        task = TrainingTask(np.arange(len(train)), train.labels, seed)
+        (outcome,) = self.fit_stack(train.features, [task], classes=train.classes, compute=compute)
+        if isinstance(outcome, TrainingError):
+            raise outcome
+        return outcome
