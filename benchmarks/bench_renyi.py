@@ -18,16 +18,11 @@ from dpaudit.estimators.label_reconstruction.advantage import (
     llp_laplace_posterior,
     llp_posterior,
 )
-from dpaudit.estimators.private_prediction.renyi import (
-    compose_bounds,
-    gnmax_rdp,
-    k_cut_bound,
-    noisy_argmax_probabilities,
-    query_confidence,
-    renyi_divergence,
-    two_cut_audit,
-    two_cut_bound,
-)
+from dpaudit.estimators.private_prediction.divergence import renyi_divergence
+from dpaudit.estimators.private_prediction.k_cut import k_cut_bound
+from dpaudit.estimators.private_prediction.noisy_argmax import gnmax_rdp_data_dependent, noisy_argmax_probabilities
+from dpaudit.estimators.private_prediction.rdp_bound import compose_bounds, query_confidence, two_cut_audit
+from dpaudit.estimators.private_prediction.two_cut import two_cut_bound
 
 ORDERS = np.concatenate([np.arange(1.5, 10.5, 0.5), np.arange(11, 64)])
 
@@ -51,7 +46,7 @@ def run() -> list[tuple[str, float, str]]:
         _timed("noisy argmax, 1,000 histograms of 10", lambda: noisy_argmax_probabilities(votes, 40.0), "sigma 40"),
         _timed("noisy argmax, 1,000 classes", lambda: noisy_argmax_probabilities(rng.random(1000) * 250, 40.0), ""),
         _timed("exact divergence of two laws", lambda: renyi_divergence(p, q, ORDERS), many),
-        _timed("GNMax data-dependent RDP", lambda: gnmax_rdp(votes[0], 40.0, ORDERS), many),
+        _timed("GNMax data-dependent RDP", lambda: gnmax_rdp_data_dependent(votes[0], 40.0, ORDERS), many),
         _timed(
             "2-cut bound, 1,000 queries", lambda: two_cut_bound(k1, 10**8, k2, 10**8, ORDERS, confidence=each), many
         ),

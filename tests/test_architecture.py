@@ -157,7 +157,7 @@ def modules_after(statement: str) -> set[str]:
     [
         "import dpaudit",
         "import dpaudit.estimators.one_run.guesses, dpaudit.estimators.two_world.confusion",
-        "import dpaudit.estimators.private_prediction.renyi",
+        "import dpaudit.estimators.private_prediction.rdp_bound",
         "import dpaudit.engine.cli",
         "from dpaudit.registry import PACKAGES, catalogue; [catalogue(kind) for kind in PACKAGES]",
     ],

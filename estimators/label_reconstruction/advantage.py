@@ -12,15 +12,13 @@ makes them epsilon-label-private.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import expit, logit
 
 from dpaudit.errors import require
-
-Floats = NDArray[np.float64]
+from dpaudit.estimators.arguments import Floats, as_counts, common_shape, unboxed
 
 # Below this likelihood of a bag, on the scale of its likeliest sum, underflow may have eaten what matters.
 _SMALLEST = 1e-250
@@ -36,14 +34,15 @@ def rr_posterior(prior: ArrayLike, released: ArrayLike, *, epsilon: float) -> fl
     Returns: Posteriors of the broadcast shape.
     Source: Busa-Fekete et al. (2024), section 4, with "+" for the "-" in its denominators.
     """
-    eta, labels = _together(_prior(prior), np.asarray(released), "prior and released")
+    eta, labels = _prior(prior), np.asarray(released)
+    common_shape(eta, labels, names=("prior", "released"))
     require(bool(np.all((labels == 0) | (labels == 1))), "released labels must be 0 or 1", released=released)
     _check_epsilon(epsilon, zero=True)
     less = math.exp(-epsilon)
     for_one = eta * np.where(labels == 1, 1.0, less)
     for_zero = (1 - eta) * np.where(labels == 1, less, 1.0)
     certain = (eta == 0) | (eta == 1)
-    return _scalar(np.where(certain, eta, for_one / np.where(certain, 1.0, for_one + for_zero)))
+    return unboxed(np.where(certain, eta, for_one / np.where(certain, 1.0, for_one + for_zero)))
 
 
 def llp_posterior(prior: ArrayLike, positives: ArrayLike) -> Floats:
@@ -101,7 +100,7 @@ def rr_additive_advantage(prior: ArrayLike, *, epsilon: float) -> float | Floats
     """
     eta = _prior(prior)
     _check_epsilon(epsilon, zero=True)
-    return _scalar(np.maximum(0.0, np.minimum(eta, 1 - eta) - expit(-epsilon)))
+    return unboxed(np.maximum(0.0, np.minimum(eta, 1 - eta) - expit(-epsilon)))
 
 
 def llp_additive_advantage(prior: ArrayLike) -> Floats:
@@ -162,9 +161,10 @@ def multiplicative_advantage(prior: ArrayLike, posterior: ArrayLike) -> float | 
     Returns: Nats, of the broadcast shape; 0 where the prior is 0 or 1 already.
     Source: Busa-Fekete et al. (2024), Definition 3.6 (binary).
     """
-    before, after = _together(_prior(prior), _prior(posterior, "a posterior"), "prior and posterior")
+    before, after = _prior(prior), _prior(posterior, "a posterior")
+    common_shape(before, after, names=("prior", "posterior"))
     certain = (before == 0) | (before == 1)
-    return _scalar(np.where(certain, 0.0, logit(after) - logit(np.where(certain, 0.5, before))))
+    return unboxed(np.where(certain, 0.0, logit(after) - logit(np.where(certain, 0.5, before))))
 
 
 def label_privacy_ceiling(epsilon: float) -> float:
@@ -185,7 +185,7 @@ def advantage_cdf(advantage: ArrayLike, at: ArrayLike) -> float | Floats:
     """
     ranked, points = _ranked(advantage), np.asarray(at, np.float64)
     require(bool(np.all(points >= 0)), "at must be thresholds >= 0", at=at)
-    return _scalar(np.asarray(np.searchsorted(ranked, points, side="right") / ranked.size))
+    return unboxed(np.asarray(np.searchsorted(ranked, points, side="right") / ranked.size))
 
 
 def advantage_quantile(advantage: ArrayLike, level: ArrayLike) -> float | Floats:
@@ -199,7 +199,7 @@ def advantage_quantile(advantage: ArrayLike, level: ArrayLike) -> float | Floats
     """
     ranked, levels = _ranked(advantage), np.asarray(level, np.float64)
     require(bool(np.all((levels >= 0) & (levels <= 1))), "level must be in [0, 1]", level=level)
-    return _scalar(np.asarray(np.quantile(ranked, levels, method="inverted_cdf"), np.float64))
+    return unboxed(np.asarray(np.quantile(ranked, levels, method="inverted_cdf"), np.float64))
 
 
 def _posteriors(eta: Floats, log_channel: Floats) -> Floats:
@@ -229,15 +229,6 @@ def _prior(prior: ArrayLike, name: str = "a prior") -> Floats:
     return eta
 
 
-def _together(first: Floats, second: NDArray[Any], names: str) -> tuple[Floats, NDArray[Any]]:
-    try:
-        one, other = np.broadcast_arrays(first, second)
-    except ValueError:
-        require(False, f"{names} must have shapes that broadcast", first=first.shape, second=second.shape)
-        raise
-    return one, other
-
-
 def _bag_priors(prior: ArrayLike) -> Floats:
     eta = _prior(prior)
     require(eta.ndim in (1, 2) and eta.shape[-1] >= 1, "priors must have the shape (bags, k), k >= 1", shape=eta.shape)
@@ -253,8 +244,7 @@ def _bags(prior: ArrayLike, count: ArrayLike, name: str) -> tuple[Floats, Floats
 
 
 def _check_whole(counts: Floats, k: int, name: str) -> None:
-    whole = bool(np.all((counts >= 0) & (counts <= k) & (counts == np.floor(counts))))
-    require(whole, f"{name} must be whole numbers in [0, {k}]", given=counts)
+    require(bool(np.all(as_counts(name, counts) <= k)), f"{name} must be <= {k}, the size of a bag", given=counts)
 
 
 def _check_epsilon(epsilon: float, *, zero: bool = False) -> None:
@@ -267,7 +257,3 @@ def _ranked(advantage: ArrayLike) -> Floats:
     require(values.size >= 1, "at least one advantage is needed", advantages=values.size)
     require(not np.any(np.isnan(values)), "advantages must not be NaN", advantages=values)
     return values
-
-
-def _scalar(values: Floats) -> float | Floats:
-    return float(values) if values.ndim == 0 else values

@@ -31,24 +31,20 @@ from dpaudit.estimators.counts import (
     same_classes,
     whole,
 )
-from dpaudit.estimators.private_prediction.renyi import (
+from dpaudit.estimators.private_prediction.conversion import Conversion, rdp_to_epsilon
+from dpaudit.estimators.private_prediction.divergence import renyi_divergence_of_logs
+from dpaudit.estimators.private_prediction.k_cut import KCut, bootstrap_bound
+from dpaudit.estimators.private_prediction.noisy_argmax import gnmax_rdp_data_dependent, noisy_argmax_probabilities
+from dpaudit.estimators.private_prediction.rdp_bound import (
     VALIDITY,
-    Conversion,
-    KCut,
     RdpBound,
-    TwoCut,
-    bootstrap_bound,
     compose_bounds,
-    gnmax_rdp,
     k_cut_audit,
-    noisy_argmax_probabilities,
     query_confidence,
-    rdp_to_epsilon,
-    renyi_divergence_of_logs,
     two_cut_audit,
-    two_cut_set,
     worst_query,
 )
+from dpaudit.estimators.private_prediction.two_cut import TwoCut, two_cut_set
 from dpaudit.registry import register
 
 ORDERS = (2.0, 4.0, 8.0, 16.0, 32.0)
@@ -191,7 +187,7 @@ class GNMax:
         costs = [
             Column("order", self.orders),
             Column("order / sigma^2", tuple(order / self.sigma**2 for order in self.orders), "up"),
-            _column("data-dependent", gnmax_rdp(votes, self.sigma, self.orders), "up"),
+            _column("data-dependent", gnmax_rdp_data_dependent(votes, self.sigma, self.orders), "up"),
         ]
         notes = [
             "order / sigma^2 holds for both directions when one vote moves; data-dependent bounds "

@@ -74,19 +74,6 @@ def upper_rates_at(counts: Ints, n: int, *, error: float, weight: str = "flat") 
     return limits
 
 
-def two_sided_rates(n: int, *, error: float) -> tuple[Floats, Floats]:
-    """Lower and upper limits of Pr[score >= threshold] that hold at all thresholds together (flat weights).
-
-    Args: as `upper_rates`.
-    Returns: Two arrays of shape (n + 1,), indexed by the number of scores at or above the threshold; the first starts
-        with 0, the second ends with 1.
-    """
-    _require_band(n, error, "flat")
-    level = _solve(lambda trial: _crossing_two_sided(n, trial), 0.5 * _start(n, error, "flat"), n, error)
-    upper = np.append(_limits(n, np.arange(1, n + 1), level, "flat"), 1.0)
-    return 1 - upper[::-1], upper
-
-
 @cache
 def local_level(n: int, *, error: float, weight: str = "flat") -> float:
     """The level each rank's limit is taken at (times its weight), so that all n hold together.
@@ -109,18 +96,7 @@ def crossing_probability(n: int, level: float, weight: str = "flat") -> float:
     """
     first, last = _blocks(n)
     times = _limits(n, first, level, weight)
-    return 1.0 - _staying_probability(times, last, np.full(last.shape, n), n)
-
-
-def _crossing_two_sided(n: int, level: float) -> float:
-    first, last = _blocks(n)
-    times = _limits(n, first, level, "flat")
-    # Mirrored: rank k is below its lower limit exactly if n + 1 - k of the reversed sample is above its upper one.
-    times = np.concatenate([times, 1 - times])
-    at_least = np.concatenate([last, np.zeros_like(last)])
-    at_most = np.concatenate([np.full_like(last, n), n - last])
-    order = np.argsort(times, kind="stable")
-    return 1.0 - _staying_probability(times[order], at_least[order], at_most[order], n)
+    return 1.0 - _staying_probability(times, last, n)
 
 
 def _limits(n: int, ranks: Ints, level: float, weight: str) -> Floats:
@@ -188,8 +164,8 @@ def _start(n: int, error: float, weight: str) -> float:
     return (1 - _SLACK / 2) * error * math.exp(float(share))
 
 
-def _staying_probability(times: Floats, at_least: Ints, at_most: Ints, n: int) -> float:
-    followed = _compiled()(times, at_least.astype(np.int64), at_most.astype(np.int64), n, _REACH)
+def _staying_probability(times: Floats, at_least: Ints, n: int) -> float:
+    followed = _compiled()(times, at_least.astype(np.int64), n, _REACH)
     return float(followed) * (1 - _ROUNDING)
 
 
@@ -202,8 +178,8 @@ def _compiled() -> Callable[..., float]:
     return compiled
 
 
-def _stay(times: Floats, at_least: Ints, at_most: Ints, n: int, reach: float) -> Any:
-    """Probability that at each of `times` the number of uniform points seen is within its limits; never too large.
+def _stay(times: Floats, at_least: Ints, n: int, reach: float) -> Any:
+    """Probability that at each of `times` enough of n uniform points are seen; never too large.
 
     A Poisson process of rate n is followed from time to time; only sums of products of positive numbers occur, so the
     relative error stays near that of one step times the steps. The end is divided by Pr[Poisson(n) = n].
@@ -219,7 +195,7 @@ def _stay(times: Floats, at_least: Ints, at_most: Ints, n: int, reach: float) ->
         then = 1.0 if last else times[step]
         spread = reach * math.sqrt(n * then * (1 - then)) + reach * reach / 3
         new_low = n if last else max(at_least[step], low, int(n * then - spread))
-        new_high = n if last else min(n, at_most[step], int(n * then + spread) + 1)
+        new_high = n if last else min(n, int(n * then + spread) + 1)
         mean = n * (then - now)
         wide = reach * math.sqrt(mean) + reach * reach / 3 + 2
         fewest = max(0, int(mean - wide))

@@ -25,13 +25,11 @@ from dpaudit.estimators.label_reconstruction.advantage import (
 )
 from dpaudit.estimators.one_run.f_dp import f_dp_epsilon, f_dp_p_value, f_dp_parameter
 from dpaudit.estimators.one_run.guesses import one_run_epsilon, one_run_p_value
-from dpaudit.estimators.private_prediction.renyi import (
-    k_cut_bound,
-    noisy_argmax_probabilities,
-    rdp_to_epsilon,
-    renyi_divergence,
-    two_cut_bound,
-)
+from dpaudit.estimators.private_prediction.conversion import rdp_to_epsilon
+from dpaudit.estimators.private_prediction.divergence import renyi_divergence
+from dpaudit.estimators.private_prediction.k_cut import k_cut_bound
+from dpaudit.estimators.private_prediction.noisy_argmax import noisy_argmax_probabilities
+from dpaudit.estimators.private_prediction.two_cut import two_cut_bound
 from dpaudit.estimators.proportions.binomial import clopper_pearson, goodman, jeffreys, sison_glaz
 from dpaudit.estimators.replays import mean_e_value, median_rule, twice_mean_p
 from dpaudit.estimators.two_world.confusion import epsilon_posterior_cdf
@@ -298,8 +296,8 @@ def test_list_shows_the_functions_they_are_made_of() -> None:
         "binomial.sison_glaz", "confusion.epsilon_interval", "confusion.epsilon_posterior_cdf",
         "confusion.epsilon_posterior_pdf", "guesses.one_run_epsilon", "guesses.one_run_p_value",
         "f_dp.f_dp_parameter", "f_dp.f_dp_epsilon", "ratio.ratio_epsilon", "ratio.detectable_ceiling",
-        "renyi.renyi_divergence", "renyi.two_cut_bound", "renyi.k_cut_bound", "renyi.bootstrap_bound",
-        "renyi.noisy_argmax_probabilities", "renyi.rdp_to_epsilon", "renyi.compose_bounds",
+        "divergence.renyi_divergence", "two_cut.two_cut_bound", "k_cut.k_cut_bound", "k_cut.bootstrap_bound",
+        "noisy_argmax.noisy_argmax_probabilities", "conversion.rdp_to_epsilon", "rdp_bound.compose_bounds",
         "advantage.rr_posterior", "advantage.llp_posterior", "advantage.llp_laplace_posterior",
         "advantage.llp_geometric_posterior", "advantage.rr_additive_advantage", "advantage.llp_additive_advantage",
         "advantage.llp_laplace_additive_advantage", "advantage.llp_geometric_additive_advantage",

@@ -15,7 +15,7 @@ from mpmath import mp, mpf
 from dpaudit.estimators.label_reconstruction import advantage
 from dpaudit.estimators.one_run import f_dp
 from dpaudit.estimators.one_run import guesses as one_run
-from dpaudit.estimators.private_prediction import renyi
+from dpaudit.estimators.private_prediction import divergence, k_cut, noisy_argmax, two_cut
 from dpaudit.estimators.proportions import binomial
 from dpaudit.estimators.two_world import confusion, ratio
 from tests.twins import advantage_twin, binomial_twin, confusion_twin, f_dp_twin, one_run_twin, ratio_twin, renyi_twin
@@ -476,7 +476,7 @@ LAWS = [
 @pytest.mark.parametrize(("p", "q"), LAWS)
 def test_renyi_divergence(p: list[float], q: list[float], order: float) -> None:
     exact = renyi_twin.divergence(p, q, order)
-    found = renyi.renyi_divergence(p, q, order)
+    found = divergence.renyi_divergence(p, q, order)
     assert found == exact if mp.isinf(exact) else abs(found - exact) < CLOSED_FORM
 
 
@@ -493,8 +493,8 @@ def test_renyi_divergence(p: list[float], q: list[float], order: float) -> None:
 )
 def test_two_cut_bound(k1: int, n1: int, k2: int, n2: int) -> None:
     given = {"confidence": 0.95}
-    corner = renyi.two_cut_bound(k1, n1, k2, n2, ORDERS, method="corner", **given)
-    termwise = renyi.two_cut_bound(k1, n1, k2, n2, ORDERS, method="termwise", **given)
+    corner = two_cut.two_cut_bound(k1, n1, k2, n2, ORDERS, method="corner", **given)
+    termwise = two_cut.two_cut_bound(k1, n1, k2, n2, ORDERS, method="termwise", **given)
     for i, order in enumerate(ORDERS):
         exact = renyi_twin.two_cut_minimum(k1, n1, k2, n2, order, **given)
         # A limit rounded outwards by 1e-13 of itself moves the divergence by order times that.
@@ -514,7 +514,7 @@ K_CUTS = [
 @pytest.mark.parametrize("method", ["goodman", "sison-glaz"])
 @pytest.mark.parametrize(("counts1", "counts2"), K_CUTS)
 def test_k_cut_as_published(counts1: list[int], counts2: list[int], method: str) -> None:
-    found = renyi.k_cut_bound(counts1, counts2, ORDERS, confidence=0.95, method=method)
+    found = k_cut.k_cut_bound(counts1, counts2, ORDERS, confidence=0.95, method=method)
     of_each = 1 - (1 - 0.95) / 2
     limits1, limits2 = (renyi_twin.k_cut_limits(c, method, confidence=of_each) for c in (counts1, counts2))
     for i, order in enumerate(ORDERS):
@@ -525,7 +525,7 @@ def test_k_cut_as_published(counts1: list[int], counts2: list[int], method: str)
 @pytest.mark.parametrize(("counts1", "counts2"), K_CUTS)
 def test_k_cut_of_finite_samples(counts1: list[int], counts2: list[int]) -> None:
     """Against the minimum over both boxes of laws; the general-purpose minimiser is good to about 1e-7."""
-    found = renyi.k_cut_bound(counts1, counts2, ORDERS, confidence=0.95, method="clopper-pearson")
+    found = k_cut.k_cut_bound(counts1, counts2, ORDERS, confidence=0.95, method="clopper-pearson")
     error = (1 - mpf(0.95)) / (2 * len(counts1)) / 2
     limits1, limits2 = (
         renyi_twin.k_cut_limits(c, "clopper-pearson", confidence=0.95, error_of_a_limit=error)
@@ -583,8 +583,8 @@ VOTES = [
 
 @pytest.mark.parametrize(("histogram", "sigma", "exact"), VOTES)
 def test_noisy_argmax(histogram: list[float], sigma: float, exact: list[float]) -> None:
-    assert renyi.noisy_argmax_probabilities(histogram, sigma) == pytest.approx(exact, rel=CLOSED_FORM, abs=0)
-    logarithms = renyi.noisy_argmax_probabilities(histogram, sigma, log=True)
+    assert noisy_argmax.noisy_argmax_probabilities(histogram, sigma) == pytest.approx(exact, rel=CLOSED_FORM, abs=0)
+    logarithms = noisy_argmax.noisy_argmax_probabilities(histogram, sigma, log=True)
     assert logarithms == pytest.approx(np.log(exact), rel=0, abs=CLOSED_FORM)
 
 
@@ -595,7 +595,7 @@ def test_rdp_to_epsilon(conversion: str, delta: float) -> None:
     for sigma in (0.7, 5.0):
         rdp = orders / (2 * sigma**2)
         exact = renyi_twin.rdp_to_epsilon(orders, rdp, delta=delta, conversion=conversion)
-        found = renyi.rdp_to_epsilon(orders, rdp, delta=delta, conversion=conversion)
+        found = conversion.rdp_to_epsilon(orders, rdp, delta=delta, conversion=conversion)
         assert abs(found - max(exact, 0)) < CLOSED_FORM
 
 

@@ -15,7 +15,6 @@ from dpaudit.estimators.two_world.bands import (
     WEIGHTS,
     crossing_probability,
     local_level,
-    two_sided_rates,
     upper_rates,
     upper_rates_at,
 )
@@ -76,15 +75,6 @@ def test_limits_contain_the_counts_and_increase() -> None:
         assert np.array_equal(upper_rates_at(counts, 200, error=0.05, weight=weight), upper[counts])
 
 
-def test_two_sided_band_is_symmetric_and_about_as_wide_as_two_halves() -> None:
-    """Both sides failing together is rare: each side at half the error is hardly wider, never narrower."""
-    lower, upper = two_sided_rates(300, error=0.05)
-    assert np.allclose(lower, 1 - upper[::-1])
-    half = upper_rates(300, error=0.025)
-    assert (upper <= half + 1e-4).all()
-    assert np.abs(upper - half).max() < 2e-3
-
-
 @pytest.mark.parametrize("ties", [False, True])
 def test_bands_hold_at_all_thresholds_together(ties: bool) -> None:
     """20,000 samples of 60 scores, continuous or with seven values: false failure < 1e-6 (binomial quantile)."""
@@ -108,15 +98,6 @@ def _worst_excess(level: np.ndarray, upper: np.ndarray, ties: bool) -> np.ndarra
         return (thresholds - 1 / 7 - upper[below]).max(axis=1)
     # Just below the k-th smallest score k - 1 scores are below, and the rate there is the score's own level.
     return (np.sort(level, axis=1) - upper[np.arange(n)]).max(axis=1)
-
-
-def test_two_sided_bands_hold() -> None:
-    """20,000 samples of 40 scores: the share outside is within five deviations of 5 % (false failure < 1e-6)."""
-    n, samples = 40, 20_000
-    lower, upper = two_sided_rates(n, error=0.05)
-    ranked = np.sort(np.random.default_rng(9).random((samples, n)), axis=1)
-    outside = ((ranked > upper[:n]) | (ranked < lower[1:])).any(axis=1)
-    assert abs(outside.mean() - 0.05) < 5 * math.sqrt(0.05 * 0.95 / samples)
 
 
 def test_a_band_for_a_hundred_thousand_scores_is_near_the_known_rate() -> None:

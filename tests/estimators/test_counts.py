@@ -23,7 +23,7 @@ from dpaudit.estimators.one_run.guesses import one_run_epsilon
 from dpaudit.estimators.one_run.replayed_counts import OneRunReplays
 from dpaudit.estimators.one_run.signed_scores import OneRun, OneRunFDP
 from dpaudit.estimators.private_prediction.answer_counts import GNMax, KCutCounts, TwoCutCounts
-from dpaudit.estimators.private_prediction.renyi import two_cut_bound
+from dpaudit.estimators.private_prediction.two_cut import two_cut_bound
 from dpaudit.estimators.proportions.tables import Multinomial, Proportion
 from dpaudit.estimators.two_world.confusion import epsilon_interval
 from dpaudit.estimators.two_world.ratio_counts import Ratio
@@ -132,7 +132,7 @@ TABLES = {
         (GNMax(2.0), "votes", {"v1_b": None}, "must have a column v1_NAME for each class"),
         (LabelAdvantage(), "bags", {"prior": [0.2, 1.4]}, "a prior must be in [0, 1]"),
         (LabelAdvantage(), "bags", {"positives": [1, 2]}, "column positives must repeat one number on all rows of a"),
-        (LabelAdvantage(), "bags", {"positives": [3, 3]}, "positives must be whole numbers in [0, 2]"),
+        (LabelAdvantage(), "bags", {"positives": [3, 3]}, "positives must be <= 2, the size of a bag"),
         (Proportion(), "proportion", {"k": [11]}, "k must be <= n"),
         (Proportion(), "proportion", {"n": [0], "k": [0]}, "n must be >= 1"),
         (Multinomial(), "multinomial", {"c_b": None}, "must have a column c_NAME for each class"),
@@ -188,8 +188,8 @@ def test_fields_out_of_range_are_refused(made: type[Bound], fields: dict[str, ob
         (lambda: f_dp_parameter(np.array([]), 1, canaries=5, confidence=0.95), "guesses must not be empty"),
         (lambda: epsilon_interval(5, 1, 5, 1, delta=[], confidence=0.95), "delta must not be empty"),
         (lambda: epsilon_interval(5, 1, 5, 1, delta=0, confidence=[]), "confidence must not be empty"),
-        (lambda: rr_posterior([0.2, 0.3], [1, 0, 1], epsilon=1.0), "prior and released must have shapes"),
-        (lambda: multiplicative_advantage([0.2, 0.3], [0.1] * 3), "prior and posterior must have shapes"),
+        (lambda: rr_posterior([0.2, 0.3], [1, 0, 1], epsilon=1.0), "prior, released must have shapes"),
+        (lambda: multiplicative_advantage([0.2, 0.3], [0.1] * 3), "prior, posterior must have shapes"),
         (lambda: rr_additive_advantage([], epsilon=1.0), "a prior must not be empty"),
         (lambda: advantage_cdf([0.2], np.nan), "at must be thresholds >= 0"),
     ],

@@ -10,7 +10,8 @@ from scipy.stats import beta, binom
 
 from dpaudit.estimators.one_run.f_dp import f_dp_epsilon, f_dp_parameter
 from dpaudit.estimators.one_run.guesses import one_run_epsilon, one_run_p_value
-from dpaudit.estimators.private_prediction.renyi import noisy_argmax_probabilities, two_cut_bound
+from dpaudit.estimators.private_prediction.noisy_argmax import noisy_argmax_probabilities
+from dpaudit.estimators.private_prediction.two_cut import two_cut_bound
 from dpaudit.estimators.proportions.binomial import clopper_pearson, jeffreys, katz_log
 from dpaudit.estimators.two_world.confusion import epsilon_interval, epsilon_posterior_cdf
 from dpaudit.estimators.two_world.two_sample import roc_corners
