@@ -16,13 +16,8 @@ from numpy.typing import ArrayLike
 
 from dpaudit.errors import require
 from dpaudit.estimators.arguments import Counts, Floats, as_confidence, as_counts, require_one_of, unboxed
-from dpaudit.estimators.private_prediction.divergence import (
-    as_orders,
-    divergence,
-    log_power_sum,
-    renyi_divergence_of_logs,
-    require_same_answers,
-)
+from dpaudit.estimators.private_prediction._laws import as_orders, divergences, log_power_sum, require_same_answers
+from dpaudit.estimators.private_prediction.divergence import renyi_divergence_of_logs
 from dpaudit.estimators.private_prediction.two_cut import ROUNDING
 from dpaudit.estimators.proportions.binomial import clopper_pearson, goodman, sison_glaz
 
@@ -115,7 +110,7 @@ def _k_cut(first: Counts, second: Counts, orders: Floats, confidence: float, met
             return log_power_sum(np.log(lower1), np.log(upper2), orders)
         pairs = np.log(_closest_laws(lower1, upper1, lower2, upper2))
     # Each candidate lies inside the boxes, and one of them is the minimum for every order.
-    return np.asarray(np.min(divergence(pairs[:, 0], pairs[:, 1], orders), axis=0))
+    return np.asarray(np.min(divergences(pairs[:, 0], pairs[:, 1], orders), axis=0))
 
 
 def _closest_laws(a: Floats, b: Floats, c: Floats, d: Floats) -> Floats:

@@ -15,13 +15,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpaudit.errors import require
 from dpaudit.estimators.arguments import Counts, Floats, as_confidence, unboxed
-from dpaudit.estimators.private_prediction.divergence import (
-    as_orders,
-    as_probabilities,
-    divergence,
-    log_power_sum,
-    renyi_divergence,
-)
+from dpaudit.estimators.private_prediction._laws import as_orders, as_probabilities, divergences, log_power_sum
+from dpaudit.estimators.private_prediction.divergence import renyi_divergence
 from dpaudit.estimators.proportions.binomial import clopper_pearson
 
 TwoCut = Literal["corner", "termwise"]
@@ -68,7 +63,7 @@ def two_cut_bound(
         above, below = lower1 > upper2, upper1 < lower2
         p = _logs(np.where(above, lower1, upper1), np.where(above, upper1c, lower1c))
         q = _logs(np.where(above, upper2, lower2), np.where(above, lower2c, upper2c))
-        values = np.where((above | below)[..., None], divergence(p, q, flat), 0.0)
+        values = np.where((above | below)[..., None], divergences(p, q, flat), 0.0)
     return unboxed(np.maximum(0.0, values - ROUNDING).reshape(lower1.shape + np.shape(orders)))
 
 
