@@ -81,16 +81,9 @@ def resume(folder: Path, fail_on_violation: bool, quiet: bool) -> None:
 
 
 def _audit(spec: Any, output: Path | None, seed: int | None, fail_on_violation: bool, quiet: bool) -> None:
-    from rich.console import Console
-
     from dpaudit.engine.driver import audit
-    from dpaudit.engine.report.progress import TerminalProgress
 
-    if quiet:
-        report = audit(spec, output=output, seed=seed)
-    else:
-        with TerminalProgress(Console(stderr=True)) as progress:
-            report = audit(spec, output=output, seed=seed, listeners=[progress])
+    report = audit(spec, output=output, seed=seed, quiet=quiet)
     click.echo(str(report))
     if report.failed:
         sys.exit(RUN_FAILED)

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
+from rich.console import Console
 
 from dpaudit.actors.backend import Backend, InProcess
 from dpaudit.actors.events import Event, EventKind, EventLog, EventStream, Listener, read_events
@@ -27,6 +28,7 @@ from dpaudit.engine.findings.stopping import Watch, spare_of, watches
 from dpaudit.engine.findings.tally_table import tallies_of
 from dpaudit.engine.plan import Plan, PlannedAudit, make_plan
 from dpaudit.engine.report.page import write_page
+from dpaudit.engine.report.progress import TerminalProgress
 from dpaudit.engine.report.report import AuditResult, Failure, Report, versions
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec, load_spec, slug
 from dpaudit.engine.spec.build import describe
@@ -40,6 +42,7 @@ def audit(
     output: str | Path | None = None,
     listeners: Sequence[Listener] = (),
     seed: int | None = None,
+    quiet: bool = False,
 ) -> Report:
     """Runs the audits of a spec and reports what they show.
 
@@ -47,8 +50,9 @@ def audit(
         spec: A spec, one `Audit`, the path of a YAML file, or a mapping like its content.
         output: The run folder. One that holds finished units of the same work is continued. Left out:
             `runs/<name>`.
-        listeners: Told of every event while it happens.
+        listeners: Told of every event while it happens, instead of the progress on standard error.
         seed: Overrides the spec's seed.
+        quiet: Show no progress.
     Returns: The report; the same content is in the run folder.
     Raises: SpecError and DataError for bad input; RunError when the run cannot go on; what is finished is kept.
     """
@@ -56,7 +60,10 @@ def audit(
     if seed is not None:
         made = AuditSpec(made.audits, made.name, seed, made.confidence, made.run)
     folder = Path(output) if output is not None else Path("runs") / slug(made.name)
-    return run_plan(make_plan(made), folder, listeners)
+    if quiet or listeners:
+        return run_plan(make_plan(made), folder, listeners)
+    with TerminalProgress(Console(stderr=True)) as progress:
+        return run_plan(make_plan(made), folder, [progress])
 
 
 def run_plan(plan: Plan, folder: Path, listeners: Sequence[Listener] = ()) -> Report:

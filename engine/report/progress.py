@@ -12,7 +12,7 @@ from dpaudit.actors.events import Event, EventKind
 
 
 class TerminalProgress:
-    """A bar of units done, running and failed, with rate and time left; on a pipe, a line now and then."""
+    """A bar of units done, running and failed, with rate and time left; on a pipe and in a notebook, a line now and then."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -46,6 +46,8 @@ class TerminalProgress:
         match event.kind:
             case EventKind.STAGE:
                 self._bar.update(self._task, description=event.detail)
+                if not self._console.is_terminal:
+                    self._console.print(event.detail, markup=False)
             case EventKind.UNITS_PLANNED:
                 self._total = event.count
             case EventKind.UNITS_SPARED:

@@ -75,7 +75,7 @@ def run_spec(tmp_path: Path, mechanism: str, *options: str) -> Result:
 def test_run_report_resume_and_exit_codes(tmp_path: Path) -> None:
     honest = run_spec(tmp_path, "randomized-response", "--fail-on-violation")
     assert honest.exit_code == 0
-    assert honest.output.startswith("NO VIOLATION FOUND")
+    assert honest.stdout.startswith("NO VIOLATION FOUND")
     again = dpaudit("resume", tmp_path / "run", "--quiet")
     assert again.exit_code == 0
     assert "0 of 6 units run now" in again.output
