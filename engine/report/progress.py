@@ -12,7 +12,7 @@ from dpaudit.actors.events import Event, EventKind
 
 
 class TerminalProgress:
-    """A bar of units done, running and failed, with rate and time left; on a pipe and in a notebook, a line now and then."""
+    """A bar of units done, running and failed, with rate and time left; a line now and then elsewhere."""
 
     def __init__(self, console: Console) -> None:
         self._console = console

@@ -19,8 +19,8 @@ from dpaudit.locations import location
 from dpaudit.mechanisms.adapters.randomness import global_randomness, whole_number
 from dpaudit.mechanisms.adapters.user_code import checked_probabilities, code_of, stated
 from dpaudit.mechanisms.examples import Examples, Features
-from dpaudit.mechanisms.models.inputs import as_array
 from dpaudit.mechanisms.protocols import Compute, Model
+from dpaudit.mechanisms.training.inputs import as_array
 from dpaudit.registry import register
 
 if TYPE_CHECKING:
