@@ -278,14 +278,14 @@ def _estimate(entry: PlannedAudit, plan: Plan, outcome: Outcome, store: UnitStor
 
 
 def _curve(audit_of: Audit, tallies: list[Any], lost: int) -> Mapping[str, Any]:
-    """The estimator's columns; beside epsilon against delta, what the mechanism's accountant says of it."""
+    """The estimator's columns; beside epsilon against delta, what the claim's curve says of it."""
     if not tallies:
         return {}
     estimator = audit_of.estimator
     curve = dict(estimator.curve(tallies, lost=lost) if lost else estimator.curve(tallies))
-    promise = getattr(audit_of.mechanism, "epsilon_at", None)
-    if "delta" in curve and promise is not None and audit_of.promised().relation == audit_of.game.relation:
-        curve["promised_at_delta"] = np.array([promise(float(delta)) for delta in curve["delta"]])
+    claim = claim_under(audit_of.promised(), audit_of.game.relation).claim
+    if "delta" in curve and not claim.is_point:
+        curve["promised_at_delta"] = np.array([claim.curve.epsilon(float(delta)) for delta in curve["delta"]])
     return curve
 
 

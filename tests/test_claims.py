@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 
 import numpy as np
 import pytest
@@ -11,13 +12,16 @@ from scipy.stats import norm
 
 from dpaudit.actors.unit import fingerprint
 from dpaudit.claims import (
+    AccountedEvent,
     ApproximateDP,
     Claim,
     GaussianDP,
     PrivacyCurve,
+    PrivacyProfile,
     PureDP,
     Relation,
     RenyiDP,
+    SubsampledGaussian,
     TwoSteps,
     claim_under,
     two_steps,
@@ -26,6 +30,7 @@ from dpaudit.claims.curve import DeltaCurve, delta_at
 from dpaudit.engine.spec.audit_spec import AuditSpec, load_spec
 from dpaudit.engine.spec.build import build, build_dataclass, describe
 from dpaudit.errors import InputError, SpecError
+from dpaudit.mechanisms.learners.dp_sgd import DpSgd
 
 ORDERS = (1.1, 1.5, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
 EXACT = [
@@ -327,3 +332,213 @@ def test_a_claim_about_other_neighbours_is_refused_in_a_sentence_that_says_what_
 def test_what_is_no_curve_is_refused(make, message: str) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(InputError, match=message):
         make()
+
+
+# Numerical composition
+
+
+SETTINGS = [(1.0, 0.01, 1000), (0.99, 0.1, 100), (10.0, 0.3, 50), (1.0, 0.9, 2), (0.6, 0.02, 500)]
+
+
+@pytest.mark.parametrize(("noise", "rate"), [(1.0, 0.1), (0.7, 0.5), (3.0, 0.01), (0.5, 0.99)])
+def test_one_step_is_the_integral_it_stands_for(noise: float, rate: float) -> None:
+    """Both directions of one step by quadrature; the curve is never below the larger, and within 1e-4 of it."""
+    curve = SubsampledGaussian(noise, rate, 1)
+    for epsilon in (0.0, 0.05, 0.5, 1.5):
+        exact = max(_one_step_delta(noise, rate, epsilon))
+        assert exact <= curve.delta(epsilon) + 1e-12
+        assert curve.delta(epsilon) == pytest.approx(exact, rel=1e-4, abs=1e-12)
+
+
+def _one_step_delta(noise: float, rate: float, epsilon: float) -> tuple[float, float]:
+    x = np.linspace(-12 * noise, 1 + 12 * noise, 400_001)
+    q = norm.pdf(x, scale=noise)
+    p = (1 - rate) * q + rate * norm.pdf(x, loc=1, scale=noise)
+    step = x[1] - x[0]
+    return tuple(float(np.maximum(a - math.exp(epsilon) * b, 0).sum() * step) for a, b in ((p, q), (q, p)))  # type: ignore[return-value]
+
+
+def test_two_steps_of_sampling_are_the_integral_they_stand_for() -> None:
+    """Two steps on a grid of both noises, both directions; coarse cells err by their width squared."""
+    noise, rate = 1.0, 0.3
+    x = np.linspace(-7, 8, 3001)
+    q = norm.pdf(x, scale=noise) * (x[1] - x[0])
+    p = (1 - rate) * q + rate * norm.pdf(x, loc=1, scale=noise) * (x[1] - x[0])
+    curve = SubsampledGaussian(noise, rate, 2)
+    for epsilon in (0.0, 0.4, 1.2):
+        scale = math.exp(epsilon)
+        exact = max(float(np.maximum(np.outer(a, a) - scale * np.outer(b, b), 0).sum()) for a, b in ((p, q), (q, p)))
+        assert exact <= curve.delta(epsilon) * (1 + 1e-6)
+        assert curve.delta(epsilon) == pytest.approx(exact, rel=1e-4)
+
+
+@pytest.mark.parametrize("setting", SETTINGS[:3], ids=str)
+def test_the_composed_curve_agrees_with_dp_accounting(setting: tuple[float, float, int]) -> None:
+    """Between its optimistic and its pessimistic estimate, the latter to 1e-4: never below in the unsafe direction."""
+    from dp_accounting.pld import privacy_loss_distribution as pld
+
+    noise, rate, steps = setting
+    curve = SubsampledGaussian(noise, rate, steps)
+    above, below = (
+        pld.from_gaussian_mechanism(
+            noise,
+            sampling_prob=rate,
+            pessimistic_estimate=sign,
+            use_connect_dots=sign,
+            value_discretization_interval=1e-4,
+        ).self_compose(steps)
+        for sign in (True, False)
+    )
+    for epsilon in (0.0, 0.5, 2.0):
+        assert curve.delta(epsilon) >= below.get_delta_for_epsilon(epsilon)
+        assert curve.delta(epsilon) == pytest.approx(above.get_delta_for_epsilon(epsilon), rel=1e-4, abs=1e-11)
+    for delta in (1e-8, 1e-5, 1e-2):
+        assert curve.epsilon(delta) == pytest.approx(above.get_epsilon_for_delta(delta), rel=1e-4)
+
+
+@pytest.mark.parametrize("setting", SETTINGS, ids=str)
+def test_faces_of_the_composed_curve_agree(setting: tuple[float, float, int]) -> None:
+    curve = SubsampledGaussian(*setting)
+    test_epsilon_is_the_inverse_of_delta(curve)
+    test_the_trade_off_function_is_one(curve)
+    renyi = RenyiDP(ORDERS, tuple(curve.renyi(order) for order in ORDERS))
+    for delta in (1e-8, 1e-5, 1e-2):
+        assert curve.epsilon(delta) <= renyi.epsilon(delta)
+
+
+def test_without_sampling_it_is_the_gaussian() -> None:
+    curve, gaussian = SubsampledGaussian(2.0, 1.0, 16), GaussianDP(2.0)
+    for epsilon in EPSILONS:
+        assert gaussian.delta(epsilon) <= curve.delta(epsilon) * (1 + 1e-12)
+        assert curve.delta(epsilon) == pytest.approx(gaussian.delta(epsilon), rel=1e-6, abs=1e-14)
+    assert curve.renyi(3.0) == pytest.approx(gaussian.renyi(3.0))
+
+
+def test_less_noise_is_another_curve() -> None:
+    """A tenth less noise moves every delta by far more than the composition errs."""
+    for epsilon in (0.0, 0.5, 2.0):
+        honest, less = (
+            SubsampledGaussian(1.0, 0.1, 100).delta(epsilon),
+            SubsampledGaussian(0.9, 0.1, 100).delta(epsilon),
+        )
+        assert less > 1.05 * honest
+
+
+def test_a_replaced_record_is_two_steps_of_sampling() -> None:
+    """The exact pair, one record's presence against another's, in one step of a rate: its divergence is below."""
+    noise, rate = 1.0, 0.3
+    x = np.linspace(-10, 10, 20_001)
+    base = norm.pdf(x, scale=noise)
+    p = (1 - rate) * base + rate * norm.pdf(x, loc=1, scale=noise)
+    r = (1 - rate) * base + rate * norm.pdf(x, loc=-1, scale=noise)
+    curve = two_steps(SubsampledGaussian(noise, rate, 1))
+    for epsilon in (0.0, 0.3, 1.0):
+        exact = float(np.maximum(p - math.exp(epsilon) * r, 0).sum() * (x[1] - x[0]))
+        assert exact <= curve.delta(epsilon)
+
+
+# Accountants
+
+
+def test_an_event_is_what_its_accountant_says() -> None:
+    import dp_accounting
+    from dp_accounting.pld import PLDAccountant
+
+    step = dp_accounting.PoissonSampledDpEvent(0.05, dp_accounting.GaussianDpEvent(1.5))
+    event = dp_accounting.ComposedDpEvent(
+        [dp_accounting.SelfComposedDpEvent(step, 100), dp_accounting.LaplaceDpEvent(3.0)]
+    )
+    curve, accountant = AccountedEvent(event), PLDAccountant().compose(event)
+    for epsilon in (0.0, 0.5, 2.0):
+        assert curve.delta(epsilon) == pytest.approx(accountant.get_delta(epsilon), rel=1e-5, abs=1e-12)
+    for delta in (1e-6, 1e-3):
+        assert curve.epsilon(delta) == pytest.approx(accountant.get_epsilon(delta), rel=1e-4)
+        assert curve.epsilon(delta) >= accountant.get_epsilon(delta) - 1e-9
+    test_the_trade_off_function_is_one(curve)
+    assert curve == AccountedEvent(curve.event)
+    assert hash(curve) == hash(AccountedEvent(event))
+    claim = Claim.of(curve, relation=Relation.ADD_REMOVE, delta=1e-5)
+    assert build_dataclass(Claim, yaml.safe_load(yaml.safe_dump(describe(claim))), at="claim") == claim
+    assert fingerprint(claim) == fingerprint(Claim.of(AccountedEvent(event), relation=Relation.ADD_REMOVE, delta=1e-5))
+
+
+def test_an_events_renyi_curve_is_ours() -> None:
+    import dp_accounting
+
+    step = dp_accounting.PoissonSampledDpEvent(0.05, dp_accounting.GaussianDpEvent(1.5))
+    curve = AccountedEvent(dp_accounting.SelfComposedDpEvent(step, 100))
+    for order in (2.0, 8.0):
+        assert curve.renyi(order) == pytest.approx(SubsampledGaussian(1.5, 0.05, 100).renyi(order), rel=1e-6)
+    # Between whole orders it interpolates, from above; ours is the integral.
+    x = np.linspace(-20, 20, 100_001)
+    q = norm.pdf(x, scale=1.5)
+    p = 0.95 * q + 0.05 * norm.pdf(x, loc=1, scale=1.5)
+    exact = 100 * math.log(float((p**1.5 * q**-0.5).sum() * (x[1] - x[0]))) / 0.5
+    assert SubsampledGaussian(1.5, 0.05, 100).renyi(1.5) == pytest.approx(exact, rel=1e-8)
+    assert curve.renyi(1.5) >= exact
+
+
+def test_a_privacy_loss_distribution_is_a_profile() -> None:
+    from dp_accounting.pld import privacy_loss_distribution as pld
+
+    distribution = pld.from_laplace_mechanism(1.0)
+    profile = PrivacyProfile.of_pld(distribution)
+    for epsilon in (0.0, 0.3, 0.9):
+        exact = max(0.0, 1 - math.exp((epsilon - 1) / 2))  # Laplace of scale 1 and sensitivity 1
+        assert exact <= profile.delta(epsilon) + 1e-12
+        assert profile.delta(epsilon) == pytest.approx(exact, abs=1e-4)
+    test_epsilon_is_the_inverse_of_delta(profile)
+    test_the_trade_off_function_is_one(profile)
+
+
+def test_a_profile_between_its_points_is_a_chord() -> None:
+    """Points of pure DP: their chords lie on its delta, which is a line in e^epsilon."""
+    pure = PureDP(1.0)
+    profile = PrivacyProfile((0.0, 1.0), (pure.delta(0.0), 0.0))
+    for epsilon in (0.0, 0.2, 0.7, 1.0, 3.0):
+        assert profile.delta(epsilon) == pytest.approx(pure.delta(epsilon), abs=1e-15)
+    for alarm in ALARMS:
+        assert profile.miss_rate(alarm) == pytest.approx(pure.miss_rate(alarm), abs=1e-15)
+    assert profile.epsilon(0.1) == pytest.approx(pure.epsilon(0.1))
+    assert profile.renyi(2.0) == pure.renyi(2.0)
+    assert PrivacyProfile((0.0, 1.0), (0.5, 1e-6)).renyi(2.0) == math.inf
+    assert PrivacyProfile((0.0, 1.0), (0.5, 1e-6)).epsilon(1e-7) == math.inf
+
+
+def test_sampled_curves_are_about_adding_or_removing() -> None:
+    with pytest.raises(InputError, match=r"needs Relation\.ADD_REMOVE"):
+        Claim.of(SubsampledGaussian(1.0, 0.01, 10), relation=Relation.LABEL, delta=1e-5)
+
+
+def test_without_dp_accounting_a_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "dp_accounting", None)
+    with pytest.raises(InputError, match=r'pip install "dpaudit\[accounting\]"'):
+        AccountedEvent({"name": "GaussianDpEvent", "noise_multiplier": 1.0})
+
+
+def test_an_event_nobody_knows_is_refused() -> None:
+    with pytest.raises(InputError, match="with its class as `name`"):
+        AccountedEvent({"name": "GausianDpEvent"})
+    with pytest.raises(InputError, match="GaussianDpEvent cannot be made from"):
+        AccountedEvent({"name": "GaussianDpEvent", "sigma": 1.0})
+    with pytest.raises(InputError, match="that the PLDAccountant of dp_accounting supports"):
+        AccountedEvent({"name": "ZCDpEvent", "rho": 1.0, "xi": 0.0})
+
+
+def test_dp_sgd_claims_its_whole_curve() -> None:
+    """Within its epsilon at its delta, whichever way the noise was found; the page's line is the claim's curve."""
+    for accountant in ("rdp", "pld"):
+        claim = DpSgd(4.0, sample_rate=0.1, accountant=accountant).claim()
+        assert (claim.epsilon, claim.delta, claim.relation) == (4.0, 1e-5, Relation.ADD_REMOVE)
+        assert 3.0 < claim.curve.epsilon(1e-5) <= 4.0
+        assert isinstance(claim.curve, SubsampledGaussian)
+    assert DpSgd(math.inf).claim() == Claim(math.inf, relation=Relation.ADD_REMOVE)
+
+
+def test_two_numbers_of_their_own_are_converted_as_two_numbers() -> None:
+    """A curve within them comes along as its two steps, which promise no less."""
+    claim = DpSgd(2.0, sample_rate=0.2).claim()
+    converted = claim_under(claim, Relation.REPLACE).claim
+    assert (converted.epsilon, converted.delta) == (4.0, pytest.approx((1 + math.exp(2.0)) * 1e-5))
+    assert converted.curve == TwoSteps(claim.curve)
+    assert converted.curve.epsilon(converted.delta) < 4.0

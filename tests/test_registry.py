@@ -31,7 +31,9 @@ def test_a_part_and_its_description_are_one(entry) -> None:  # type: ignore[no-u
         pytest.skip("reproductions are not parts of a spec")
     needed = {"epsilon": 1.0, "path": "somewhere", "label": "y", "prior": [0.7, 0.3], "sigma": 2.0}
     needed |= {"bound": 1.0, "missed": 1e-5, "mu": 1.0, "orders": [2.0, 3.0], "values": [0.1, 0.2]}
-    needed |= {"curve": {"name": "gaussian", "mu": 1.0}}
+    needed |= {"curve": {"name": "gaussian", "mu": 1.0}, "noise_multiplier": 1.0, "sample_rate": 0.1, "steps": 5}
+    needed |= {"epsilons": [0.0, 1.0], "deltas": [0.1, 0.0]}
+    needed |= {"event": {"name": "GaussianDpEvent", "noise_multiplier": 1.0}}
     needed |= {"first": "iris", "second": "iris", "columns": ["race"], "digest": "0" * 32}
     needed |= {"estimator": "sklearn.linear_model:LogisticRegression", "module": "tests.mechanisms.own_code:Linear"}
     needed |= {"train": "tests.mechanisms.own_code:shares", "delta": 1e-5}

@@ -67,8 +67,8 @@ class AccountedEvent:
 @lru_cache(maxsize=64)
 def _table(text: str) -> DeltaTable:
     accountant = _package().pld.PLDAccountant().compose(_event(json.loads(text)))
-    # One number at a time: the accountant's own face takes no arrays.
-    return pld_table(lambda epsilons: accountant._pld.get_delta_for_epsilon(epsilons), accountant.get_epsilon)
+    # Its own face takes no arrays; a privacy loss distribution does.
+    return pld_table(accountant._pld.get_delta_for_epsilon, accountant.get_epsilon)
 
 
 def _event(words: Any) -> Any:
@@ -82,7 +82,8 @@ def _event(words: Any) -> Any:
     kind = getattr(package, str(words.get("name")), None) if isinstance(words, Mapping) else None
     if not (isinstance(kind, type) and issubclass(kind, package.DpEvent)):
         raise InputError(
-            f"event must be a DpEvent of dp_accounting, or a mapping with its class as `name` and its fields, got {words!r}"
+            "event must be a DpEvent of dp_accounting, or a mapping with its class as `name` and its fields, got "
+            f"{words!r}"
         )
     fields = {name: _part(value) for name, value in words.items() if name != "name"}
     try:

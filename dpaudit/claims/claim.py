@@ -6,9 +6,11 @@ import math
 from dataclasses import dataclass, field
 from typing import ClassVar, cast
 
+from dpaudit.claims.accounted import AccountedEvent
 from dpaudit.claims.closed_forms import ApproximateDP, PureDP
 from dpaudit.claims.curve import PrivacyCurve
 from dpaudit.claims.relation import Relation
+from dpaudit.claims.subsampled_gaussian import SubsampledGaussian
 from dpaudit.errors import require
 
 
@@ -45,6 +47,11 @@ class Claim:
             require(self.epsilon > 0, "a claimed epsilon must be > 0", epsilon=epsilon)
             object.__setattr__(self, "curve", _point(self.epsilon, self.delta))
             return
+        require(
+            self.relation == Relation.ADD_REMOVE or not isinstance(curve, AccountedEvent | SubsampledGaussian),
+            f"the curve of {curve} is about adding or removing a record; its claim needs Relation.ADD_REMOVE",
+            relation=self.relation,
+        )
         promised = curve.epsilon(self.delta)
         if epsilon is None:
             object.__setattr__(self, "epsilon", promised)

@@ -28,8 +28,9 @@ def claim_under(claim: Claim, relation: Relation, *, audit: str = "") -> Convert
     """The claim under the game's neighbouring relation.
 
     Replacing a record (or its label) is removing one and adding another: an add/remove claim of (eps, delta) implies
-    (2 eps, (1 + e^eps) delta) under replace and label, a curve implies its `two_steps`. Replacing a label is a way of
-    replacing a record, so a replace claim covers labels as it stands.
+    (2 eps, (1 + e^eps) delta) under replace and label, a curve implies its `two_steps`. A claim whose epsilon is its
+    curve's keeps its delta; one that states an epsilon of its own is converted as these two numbers are. Replacing a
+    label is a way of replacing a record, so a replace claim covers labels as it stands.
 
     Args:
         claim: As stated.
@@ -57,9 +58,9 @@ def claim_under(claim: Claim, relation: Relation, *, audit: str = "") -> Convert
 
 def _two_step_claim(claim: Claim, relation: Relation) -> ConvertedClaim:
     curve = two_steps(claim.curve)
-    if claim.is_point:
+    if claim.is_point or claim.epsilon > claim.curve.epsilon(claim.delta):  # stated in two numbers of its own
         delta = min(two_step_missed(claim.epsilon, claim.delta), 1 - 1e-12)
-        converted = Claim(2 * claim.epsilon, delta, relation, curve)
+        converted = Claim(max(2 * claim.epsilon, curve.epsilon(delta)), delta, relation, curve)
     else:
         converted = Claim.of(curve, relation=relation, delta=claim.delta)
     kind = "" if claim.is_point else f"{claim.curve}: "

@@ -1,15 +1,15 @@
 """The curve of the Poisson-subsampled Gaussian mechanism, the release of DP-SGD, composed numerically.
 
-One step includes every record with probability q and adds N(0, (m C)^2) to a sum of vectors of norm at most C. Adding or
-removing a record, it is no easier to tell apart than P = (1 - q) N(0, m^2) + q N(1, m^2) and Q = N(0, m^2) in one
+One step includes every record with probability q and adds N(0, (m C)^2) to a sum of vectors of norm at most C. Adding
+or removing a record, it is no easier to tell apart than P = (1 - q) N(0, m^2) + q N(1, m^2) and Q = N(0, m^2) in one
 direction or the other, and k steps no easier than k-fold products (Zhu, Dong and Wang, 2022).
 
-The loss log dP/dQ is put on a grid: the mass of each cell is split over its two ends so that its weight under both P and
-Q is kept. A spread of likelihood ratios with their mean kept is easier to tell apart, so the discrete pair dominates the
-true one ("connecting the dots", Doroshenko et al., 2022, arXiv:2207.04380); what lies past the grid counts as told apart
-for certain, or moves up. The k-fold convolution is one power of a Fourier transform; what could wrap around, by
-Chernoff's bound, and rounding, are added to delta. So delta, epsilon and Renyi divergences err upwards only, the
-trade-off function downwards only, and evidence above the curve is above the true curve too.
+The loss log dP/dQ is put on a grid: the mass of each cell is split over its two ends so that its weight under both P
+and Q is kept. Likelihood ratios spread with their mean kept are easier to tell apart, so the discrete pair dominates
+the true one ("connecting the dots", Doroshenko et al., 2022, arXiv:2207.04380); what lies past the grid counts as told
+apart for certain, or moves up. The k-fold convolution is one power of a Fourier transform; what could wrap around, by
+Chernoff's bound, and rounding, are added to delta. So delta and epsilon err upwards only and the trade-off function
+downwards only, and evidence above the curve is above the true curve too.
 """
 
 from __future__ import annotations
@@ -207,7 +207,8 @@ def _larger(directions: list[_Losses], width: float) -> DeltaTable:
         deltas = np.maximum(deltas, _deltas(mass, width) + direction.certain)
     deltas = np.minimum(deltas, 1)
     short = int(np.searchsorted(-deltas, -deltas[-1])) + 1  # the rest repeats the last
-    return DeltaTable(width * np.arange(short), np.maximum.accumulate(deltas[:short][::-1])[::-1])
+    falling = np.maximum.accumulate(deltas[:short][::-1])[::-1]
+    return DeltaTable(width * np.arange(short), np.asarray(falling, dtype=np.float64))
 
 
 def _deltas(mass: NDArray[np.float64], width: float) -> NDArray[np.float64]:

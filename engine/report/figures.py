@@ -230,7 +230,7 @@ def bound_against_delta(curve: Mapping[str, NDArray[Any]], claim: Claim) -> Figu
     figure, axes = canvas()
     axes.plot(curve["delta"], curve["epsilon_at_delta"], color=MEMBER, label="lower bound, all δ at once")
     if "promised_at_delta" in curve:
-        axes.plot(curve["delta"], curve["promised_at_delta"], color=CLAIM, label="the mechanism's accountant")
+        axes.plot(curve["delta"], curve["promised_at_delta"], color=CLAIM, label="the claim's curve")
     if math.isfinite(claim.epsilon) and claim.delta > 0:
         axes.plot(
             [claim.delta], [claim.epsilon], "o", color=CLAIM, markersize=4.5, label=f"claim: ε = {claim.epsilon:g}"

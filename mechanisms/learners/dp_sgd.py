@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.claims import Claim, Relation
+from dpaudit.claims import Claim, Relation, SubsampledGaussian
 from dpaudit.mechanisms.accounting.subsampled_gaussian import ACCOUNTANTS, dp_sgd_epsilon, dp_sgd_noise_multiplier
 from dpaudit.mechanisms.budget import require_delta, require_epsilon
 from dpaudit.mechanisms.examples import Features
@@ -42,7 +42,7 @@ class DpSgd(StackTrainer):
         delta: In (0, 1).
         clip: Largest norm of one example's gradient, > 0.
         sample_rate: In (0, 1].
-        accountant: "rdp", or "pld" with the package dp-accounting.
+        accountant: "rdp", or the tighter "pld"; how the noise is found. The claim's curve is the tight one.
         model: The network and its step sizes; without standardise, mixup, augment and batch norm.
     """
 
@@ -61,8 +61,11 @@ class DpSgd(StackTrainer):
         require_network(self.model, of="dp-sgd")
 
     def claim(self) -> Claim:
-        """(epsilon, delta)-DP under adding or removing one record."""
-        return Claim(self.epsilon, 0.0 if math.isinf(self.epsilon) else self.delta, Relation.ADD_REMOVE)
+        """(epsilon, delta)-DP under adding or removing one record, and the whole curve of the noise that is added."""
+        if math.isinf(self.epsilon):
+            return Claim(self.epsilon, relation=Relation.ADD_REMOVE)
+        curve = SubsampledGaussian(self.noise_multiplier(), self.sample_rate, self.steps())
+        return Claim(self.epsilon, self.delta, Relation.ADD_REMOVE, curve)
 
     def steps(self) -> int:
         """Number of steps."""
@@ -80,10 +83,6 @@ class DpSgd(StackTrainer):
 
     def spent(self) -> float:
         """Epsilon the accountant gives for the noise used; at most epsilon."""
-        return self.epsilon_at(self.delta)
-
-    def epsilon_at(self, delta: float) -> float:
-        """Epsilon the accountant gives for the noise used at another delta in (0, 1)."""
         noise = self.noise_multiplier()
         if not noise:
             return math.inf
@@ -91,7 +90,7 @@ class DpSgd(StackTrainer):
             noise_multiplier=noise,
             sample_rate=self.sample_rate,
             steps=self.steps(),
-            delta=delta,
+            delta=self.delta,
             accountant=self.accountant,
         )
 
