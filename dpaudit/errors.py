@@ -5,6 +5,9 @@ Every message is a sentence: what must hold, what was given, what to do.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
 
 class AuditError(Exception):
     """Anything dpaudit refuses or could not do; catch this to catch them all."""
@@ -51,6 +54,12 @@ def sentence(must: str, /, *, do: str = "", **given: object) -> str:
     elif shown:
         must = f"{must}, got " + ", ".join(f"{name} = {value}" for name, value in zip(given, shown, strict=True))
     return f"{must}; {do}" if do else must
+
+
+def did_you_mean(given: str, names: Iterable[str]) -> str:
+    """The end of a sentence that proposes the known name nearest to an unknown one; "" where none is near."""
+    near = get_close_matches(given, list(names), n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def _short(value: object) -> str:

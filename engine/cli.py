@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import traceback
 from collections.abc import Callable
@@ -12,17 +13,40 @@ from typing import Any, Literal
 import click
 
 import dpaudit
-from dpaudit.engine.commands.exits import BAD_INPUT, RUN_FAILED, VIOLATION, stop
+from dpaudit.engine.commands.exits import BAD_INPUT, FINISHED, RUN_FAILED, VIOLATION, show, silence, stop
+from dpaudit.engine.commands.names import list_, schema, show_name
 from dpaudit.engine.commands.own_scores import estimate
-from dpaudit.errors import AuditError, DataError, InputError, RunError, SpecError, UnknownNameError
+from dpaudit.errors import AuditError, DataError, InputError, RunError, SpecError, UnknownNameError, did_you_mean
 
 
 class _Verbs(click.Group):
     """Turns every refusal into one sentence and an exit code."""
 
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        try:
+            return super().make_context(info_name, args, parent, **extra)
+        except BrokenPipeError:  # the help's reader has gone away
+            silence()
+            sys.exit(FINISHED)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
+            verbs = self.list_commands(ctx)
+            raise UnknownNameError(
+                f"the command must be one of {', '.join(verbs)}, got {args[0]!r}{did_you_mean(args[0], verbs)}"
+            )
+        return super().resolve_command(ctx, args)
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
+        except BrokenPipeError:
+            silence()
+            sys.exit(FINISHED)
         except (InputError, SpecError, DataError, UnknownNameError) as err:
             stop(str(err), BAD_INPUT)
         except (RunError, AuditError) as err:
@@ -33,7 +57,7 @@ class _Verbs(click.Group):
             click.echo(traceback.format_exc(), err=True)
             stop("this error is not foreseen; the lines above say where it happened", RUN_FAILED)
         except KeyboardInterrupt:
-            stop("interrupted; what was finished is kept, `dpaudit resume RUN` goes on", RUN_FAILED)
+            stop("interrupted", RUN_FAILED)
 
 
 @click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -81,10 +105,16 @@ def resume(folder: Path, fail_on_violation: bool, quiet: bool) -> None:
 
 
 def _audit(spec: Any, output: Path | None, seed: int | None, fail_on_violation: bool, quiet: bool) -> None:
-    from dpaudit.engine.driver import audit
+    from dpaudit.engine.driver import audit, run_folder
+    from dpaudit.engine.spec.audit_spec import load_spec
 
-    report = audit(spec, output=output, seed=seed, quiet=quiet)
-    click.echo(str(report))
+    checked = load_spec(spec) if isinstance(spec, Path) else spec
+    folder = output or run_folder(checked)
+    try:
+        report = audit(checked, output=folder, seed=seed, quiet=quiet)
+    except KeyboardInterrupt:
+        stop(f"interrupted; what was finished is kept, `dpaudit resume {shlex.quote(str(folder))}` goes on", RUN_FAILED)
+    show(str(report))
     if report.failed:
         sys.exit(RUN_FAILED)
     if fail_on_violation and report.violations:
@@ -103,47 +133,23 @@ def plan(spec: Path, seed: int | None) -> None:
 
     made = load_spec(spec)
     planned = make_plan(replace(made, seed=seed) if seed is not None else made)
-    click.echo(f"{planned.spec.name}: {len(planned.units)} units, seed {planned.spec.seed}, {planned.spec.run.runner}")
+    show(f"{planned.spec.name}: {len(planned.units)} units, seed {planned.spec.seed}, {planned.spec.run.runner}")
     for row in planned.table().to_pylist():
         needs = f"  needs {' '.join(need[:8] for need in row['needs'])}" if row["needs"] else ""
         seed_of = f"  seed {row['seed']}" if row["seed"] else ""
-        click.echo(f"{row['key'][:8]}  {row['label']:<34} {row['cpus']} CPU {row['gpus']:g} GPU{seed_of}{needs}")
-
-
-@main.command(name="list")
-@click.argument("kind", required=False)
-def list_(kind: str | None) -> None:
-    """Lists mechanisms, models, games, attacks, proxies, estimators, data sets and reproductions.
-
-    KIND narrows it: `dpaudit list estimators`, which shows the functions they are made of as well.
-    """
-    from dpaudit.registry import PACKAGES, catalogue, functions, plural
-
-    kinds = {plural(name): name for name in PACKAGES}
-    if kind is not None and kind not in kinds:
-        raise InputError(f"KIND must be one of {', '.join(kinds)}, got {kind!r}")
-    for title, name in kinds.items():
-        if kind in (None, title):
-            click.secho(title, bold=True)
-            for entry in catalogue(name).values():
-                click.echo(f"  {entry.name:<28} {entry.summary}")
-                if kind is not None:
-                    click.echo(f"  {'':<28} [{entry.source}]")
-    if kind == "estimators":
-        click.secho("functions and types (in Python: from dpaudit.estimators.MODULE import NAME)", bold=True)
-        for part in functions():
-            click.echo(f"  {part.module + '.' + part.name:<40} {part.summary}")
+        show(f"{row['key'][:8]}  {row['label']:<34} {row['cpus']} CPU {row['gpus']:g} GPU{seed_of}{needs}")
 
 
 @main.command()
 @click.argument("folder", metavar="RUN", type=click.Path(path_type=Path))
 @click.option("--fail-on-violation", is_flag=True, help="Exit with 1 when a bound exceeds its claim.")
-def report(folder: Path, fail_on_violation: bool) -> None:
+@click.option("--quiet", is_flag=True, help="One line an audit: its verdict.")
+def report(folder: Path, fail_on_violation: bool, quiet: bool) -> None:
     """Writes and prints the report of the run in folder RUN anew, from what is finished there; nothing runs."""
     from dpaudit.engine.driver import report_again
 
     again = report_again(folder)
-    click.echo(str(again))
+    show("\n".join(f"{result.verdict:<19}{result.name}" for result in again.results) if quiet else str(again))
     if fail_on_violation and again.violations:
         sys.exit(VIOLATION)
 
@@ -174,7 +180,7 @@ def reproduce(
     if paper is None or what is None:
         for entry in catalogue("reproduction").values():
             if paper is None or entry.name.startswith(f"{paper} "):
-                click.echo(f"  {entry.name:<36} {entry.summary}")
+                show(f"  {entry.name:<36} {entry.summary}")
         return
     make = load("reproduction", f"{paper} {what}")
     from rich.console import Console
@@ -186,12 +192,13 @@ def reproduce(
     with TerminalProgress(Console(stderr=True)) as progress:
         run_options = RunOptions(workers=workers)
         made = make(Options(output / paper, data, scale, run_options, listeners=[progress], seed=seed))
-    click.echo(made.text)
+    show(made.text)
     for path in made.files:
-        click.echo(f"{path}")
+        show(f"{path}")
 
 
-main.add_command(estimate)
+for command in (list_, show_name, estimate, schema):
+    main.add_command(command)
 
 
 if __name__ == "__main__":

@@ -59,11 +59,16 @@ def audit(
     made = _spec(spec)
     if seed is not None:
         made = AuditSpec(made.audits, made.name, seed, made.confidence, made.run)
-    folder = Path(output) if output is not None else Path("runs") / slug(made.name)
+    folder = Path(output) if output is not None else run_folder(made)
     if quiet or listeners:
         return run_plan(make_plan(made), folder, listeners)
     with TerminalProgress(Console(stderr=True)) as progress:
         return run_plan(make_plan(made), folder, [progress])
+
+
+def run_folder(spec: AuditSpec) -> Path:
+    """Where a run goes when nothing else is said."""
+    return Path("runs") / slug(spec.name)
 
 
 def run_plan(plan: Plan, folder: Path, listeners: Sequence[Listener] = ()) -> Report:

@@ -1,7 +1,8 @@
-"""How a command ends: its exit codes, and a refusal in one sentence."""
+"""What a command prints and how it ends: its exit codes, and a refusal in one sentence."""
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import NoReturn
 
@@ -14,3 +15,18 @@ def stop(message: str, code: int) -> NoReturn:
     """Ends the process with one sentence on standard error."""
     click.echo(f"dpaudit: {message}", err=True)
     sys.exit(code)
+
+
+def show(text: str) -> None:
+    """Prints a line. A reader who has gone away, such as `head`, changes neither the work nor the exit code."""
+    try:
+        click.echo(text)
+    except BrokenPipeError:
+        silence()
+
+
+def silence() -> None:
+    """Lets what is still to be printed go nowhere."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)

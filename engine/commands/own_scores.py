@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from dpaudit.claims import Claim, Relation
-from dpaudit.engine.commands.exits import VIOLATION
+from dpaudit.engine.commands.exits import VIOLATION, show
+from dpaudit.engine.commands.names import complete_estimator
 from dpaudit.errors import InputError
 
 if TYPE_CHECKING:
@@ -31,7 +32,11 @@ def _claim(ctx: click.Context, parameter: click.Parameter, value: str | None) ->
 
 @click.command()
 @click.argument("scores", type=click.Path(path_type=Path, allow_dash=True))
-@click.option("--method", help="An estimator (see `dpaudit list estimators`); left out: by the columns.")
+@click.option(
+    "--method",
+    shell_complete=complete_estimator,
+    help="An estimator (see `dpaudit list estimators`); left out: by the columns.",
+)
 @click.option("--delta", type=float, help="The delta the bound is stated at, in [0, 1); left out: the claim's, or 0.")
 @click.option("--confidence", type=float, help="Stated confidence, in (0, 1); left out: 0.95.")
 @click.option("--option", "options", multiple=True, metavar="NAME=VALUE", help="A field of the estimator: group=4.")
@@ -106,13 +111,13 @@ def estimate(
     if output is not None:
         write_page(output, table.name, readings)
     if as_json:
-        click.echo(to_json(table.name, readings))
+        show(to_json(table.name, readings))
     else:
         for reading in readings:
-            click.echo(str(reading))
+            show(str(reading))
             if not isinstance(reading, Estimate):  # an estimate prints its own
                 for note in reading.notes:
-                    click.echo(f"  {note}")
+                    show(f"  {note}")
     violated = [one for one in readings if isinstance(one, Estimate) and one.verdict is Verdict.VIOLATION]
     if fail_on_violation and violated:
         sys.exit(VIOLATION)

@@ -28,6 +28,7 @@ class TerminalProgress:
         )
         self._task = self._bar.add_task("planning", total=None, state="")
         self._total = self._done = self._failed = self._running = self._cached = 0
+        self._workers = 1  # in process, or until the first worker says how many there are
         self._began = self._last_line = time.monotonic()
 
     def __enter__(self) -> TerminalProgress:
@@ -52,6 +53,8 @@ class TerminalProgress:
                 self._total = event.count
             case EventKind.UNITS_SPARED:
                 self._total -= event.count
+            case EventKind.WORKER_STARTED:
+                self._workers = event.count
             case EventKind.UNIT_CACHED:
                 self._cached += 1
             case EventKind.UNIT_STARTED:
@@ -81,7 +84,8 @@ class TerminalProgress:
         seconds = max(time.monotonic() - self._began, 1e-9)
         rate = self._done / seconds
         left = self._total - self._done - self._cached - self._failed
-        parts = [f"{self._running} running", f"{self._failed} failed"]
+        # A worker has its next unit waiting: started, but not running yet.
+        parts = [f"{min(self._running, self._workers)} running", f"{self._failed} failed"]
         if self._done:
             parts.append(f"{rate:.2g}/s, {left / rate:.0f} s left")
         return ", ".join(parts)

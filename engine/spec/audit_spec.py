@@ -16,7 +16,7 @@ from dpaudit.engine.data.in_memory import data_source, found_again
 from dpaudit.engine.spec.build import build, build_dataclass, describe
 from dpaudit.engine.spec.partition import Partition
 from dpaudit.engine.spec.stop_rule import StopRule
-from dpaudit.errors import SpecError, require
+from dpaudit.errors import SpecError, did_you_mean, require
 from dpaudit.estimators.two_world.betting import Betting
 
 
@@ -201,8 +201,9 @@ def _from_mapping(content: Mapping[str, Any]) -> AuditSpec:
     of_audit = {field.name for field in fields(Audit)} - {"name"}
     unknown = sorted(set(content) - of_spec - of_audit - {"audits"})
     if unknown:
+        known = sorted(of_spec | of_audit | {"audits"})
         raise SpecError(
-            f"a spec has no field {unknown[0]!r}; it has {', '.join(sorted(of_spec | of_audit | {'audits'}))}"
+            f"a spec has no field {unknown[0]!r}; it has {', '.join(known)}{did_you_mean(unknown[0], known)}"
         )
     shared = {name: value for name, value in content.items() if name in of_audit}
     entries = content.get("audits", [{}] if "mechanism" in shared else [])

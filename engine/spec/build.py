@@ -17,7 +17,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from dpaudit.claims import Claim
-from dpaudit.errors import InputError, SpecError, UnknownNameError
+from dpaudit.errors import InputError, SpecError, UnknownNameError, did_you_mean
 from dpaudit.estimators.selection import SELECTION_NAMES
 from dpaudit.locations import has_location, located, location
 from dpaudit.registry import PACKAGES, catalogue, load
@@ -66,7 +66,8 @@ def build_dataclass(
     values: dict[str, Any] = {}
     for name, value in filled.items():
         if name not in known:
-            raise SpecError(f"{at} has no field {name!r}; it has {', '.join(known) or 'none'}")
+            near = did_you_mean(name, known)
+            raise SpecError(f"{at} has no field {name!r}; it has {', '.join(known) or 'none'}{near}")
         values[name] = _value(known[name], hints[name], value, f"{at}.{name}")
     missing = [
         name

@@ -1,0 +1,100 @@
+"""`dpaudit list`, `show` and `schema`: what can be named in a spec, and what can be said of it."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from typing import TYPE_CHECKING
+
+import click
+from click.shell_completion import CompletionItem
+
+from dpaudit.engine.commands.exits import show
+from dpaudit.errors import InputError, UnknownNameError, did_you_mean
+from dpaudit.registry import PACKAGES, Entry, catalogue, functions, load, plural
+
+if TYPE_CHECKING:
+    from dpaudit.engine.spec.fields import DescribedField
+
+WIDTH = 110
+
+
+def _complete_kind(ctx: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
+    return [CompletionItem(plural(kind)) for kind in PACKAGES if plural(kind).startswith(begun)]
+
+
+def _complete_name(ctx: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
+    return [CompletionItem(entry.name, help=entry.summary) for entry in _entries() if entry.name.startswith(begun)]
+
+
+def complete_estimator(ctx: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
+    """Names of estimators that begin so, for the shell."""
+    entries = catalogue("estimator").values()
+    return [CompletionItem(entry.name, help=entry.summary) for entry in entries if entry.name.startswith(begun)]
+
+
+def _entries() -> list[Entry]:
+    return [entry for kind in PACKAGES for entry in catalogue(kind).values()]
+
+
+@click.command(name="list")
+@click.argument("kind", required=False, shell_complete=_complete_kind)
+@click.option("--fields", "with_fields", is_flag=True, help="Every field of each name: type, default, meaning.")
+def list_(kind: str | None, with_fields: bool) -> None:
+    """Lists mechanisms, models, games, attacks, proxies, estimators, data sets and reproductions.
+
+    KIND narrows it: `dpaudit list estimators`, which shows the functions they are made of as well.
+    """
+    kinds = {plural(name): name for name in PACKAGES}
+    if kind is not None and kind not in kinds:
+        raise InputError(f"KIND must be one of {', '.join(kinds)}, got {kind!r}{did_you_mean(kind, kinds)}")
+    for title, name in kinds.items():
+        if kind in (None, title):
+            show(click.style(title, bold=True))
+            for entry in catalogue(name).values():
+                show(f"  {entry.name:<28} {entry.summary}")
+                if kind is not None:
+                    show(f"  {'':<28} [{entry.source}]")
+                if with_fields:
+                    _show_fields(entry)
+    if kind == "estimators":
+        show(click.style("functions and types (in Python: from dpaudit.estimators.MODULE import NAME)", bold=True))
+        for part in functions():
+            show(f"  {part.module + '.' + part.name:<40} {part.summary}")
+
+
+@click.command(name="show")
+@click.argument("name", shell_complete=_complete_name)
+def show_name(name: str) -> None:
+    """Shows what NAME is, where it comes from, and every field of it: type, default, meaning."""
+    entries = [entry for entry in _entries() if entry.name == name]
+    if not entries:
+        names = [entry.name for entry in _entries()]
+        raise UnknownNameError(f"NAME must be one that `dpaudit list` shows, got {name!r}{did_you_mean(name, names)}")
+    for entry in entries:
+        show(f"{click.style(entry.name, bold=True)}  {entry.kind} [{entry.source}]")
+        show(f"  {entry.summary}")
+        _show_fields(entry)
+
+
+def _show_fields(entry: Entry) -> None:
+    from dpaudit.engine.spec.fields import described_fields
+
+    for field in described_fields(load(entry.kind, entry.name)):
+        show(f"    {field.name}: {field.type}, {_default(field)}")
+        for line in textwrap.wrap(field.meaning, WIDTH - 8):
+            show(f"        {line}")
+
+
+def _default(field: DescribedField) -> str:
+    from dpaudit.engine.spec.fields import NEEDED
+
+    return NEEDED if field.default == NEEDED else f"default {field.default}"
+
+
+@click.command()
+def schema() -> None:
+    """Prints the JSON Schema of a spec, for editors that complete and check YAML."""
+    from dpaudit.engine.spec.fields import spec_schema
+
+    show(json.dumps(spec_schema(), indent=1))
