@@ -16,6 +16,7 @@ class EventKind(StrEnum):
     STAGE = "stage"  # the run entered a stage; `detail` names it
     UNITS_PLANNED = "units-planned"  # `count` units are in this run
     UNIT_CACHED = "unit-cached"  # its result was already in the run folder
+    UNIT_DAMAGED = "unit-damaged"  # its file in the run folder failed its check: it is run again
     UNIT_STARTED = "unit-started"
     UNIT_DONE = "unit-done"
     UNIT_RETRIED = "unit-retried"  # an attempt failed and another one follows

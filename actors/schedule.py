@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from dpaudit.actors.backend import Backend, Completion, Handle
 from dpaudit.actors.events import Event, EventKind, EventStream
-from dpaudit.actors.store import UnitStore
-from dpaudit.actors.unit import Unit
+from dpaudit.actors.store import Made, UnitStore
+from dpaudit.actors.unit import Unit, code_version, own_version
 
 Spare: TypeAlias = Callable[[Set[str], Set[str]], Set[str]]
 """(finished, failed) -> units that need not be run any more: enough is known without them. Never takes one back."""
@@ -38,12 +38,16 @@ class Outcome:
         failed: Error text by key; units that need a failed one are among them.
         ran: How many units were run now rather than found finished.
         spared: Keys of units that were not run because enough was known without them.
+        reused: What made the results that were found finished.
+        damaged: What was wrong with the files of units that were run again for it, by key.
     """
 
     finished: frozenset[str]
     failed: dict[str, str]
     ran: int
     spared: frozenset[str] = frozenset()
+    reused: Made = Made()
+    damaged: Mapping[str, str] = field(default_factory=dict)
 
 
 def run_units(
@@ -80,11 +84,14 @@ class _Schedule:
 
     def run(self) -> Outcome:
         unique = {unit.key: unit for unit in self.units}
-        self.finished = self.store.finished() & unique.keys()
+        self.finished = self.store.finished(unique)
+        reused, damaged = self.store.made(self.finished), dict(self.store.damaged)
         self.events.emit(Event(EventKind.UNITS_PLANNED, count=len(unique)))
         for key in unique:
             if key in self.finished:
                 self.events.emit(Event(EventKind.UNIT_CACHED, key, unique[key].label))
+            elif key in damaged:
+                self.events.emit(Event(EventKind.UNIT_DAMAGED, key, unique[key].label, detail=damaged[key]))
         waiting = [unit for unit in unique.values() if unit.key not in self.finished]
         self.users = Counter(need for unit in waiting for need in set(unit.needs))
         self.dependents: dict[str, list[Unit]] = {}
@@ -108,7 +115,7 @@ class _Schedule:
         spared = unique.keys() - self.finished - self.failed.keys()
         if spared:
             self.events.emit(Event(EventKind.UNITS_SPARED, count=len(spared)))
-        return Outcome(frozenset(self.finished), self.failed, self.ran, frozenset(spared))
+        return Outcome(frozenset(self.finished), self.failed, self.ran, frozenset(spared), reused, damaged)
 
     def _wanted(self, ready: deque[Unit]) -> deque[Unit]:
         if self.spare is None:
@@ -134,7 +141,8 @@ class _Schedule:
             return self._lost(unit, attempt.error)
         event = {"unit": unit.key, "label": unit.label, "attempt": self.tries[unit.key], "seconds": attempt.seconds}
         if not attempt.error:
-            self.store.write(unit.key, self.backend.fetch(done.table))
+            table = self.backend.fetch(done.table)
+            self.store.write(unit.key, table, version=code_version(), own=own_version(unit.own))
             self.ran += 1
             self.finished.add(unit.key)
             if self.users[unit.key]:

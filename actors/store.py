@@ -2,50 +2,157 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
+from dpaudit.errors import RunError
+
+_SEAL = re.compile(rb"dpaudit-seal:([0-9a-f]{64})")
+_OPEN = b"dpaudit-seal:" + b"0" * 64
+"""Stands in the file while the hash over the whole of it is taken."""
+
+
+@dataclass(frozen=True)
+class Made:
+    """What made the results of finished units.
+
+    Attributes:
+        units: How many.
+        first: When the first of them was written, UTC; None when there is none.
+        last: When the last was.
+        versions: The code versions of dpaudit.
+        own: Short names of the user's code behind them.
+    """
+
+    units: int = 0
+    first: datetime | None = None
+    last: datetime | None = None
+    versions: tuple[str, ...] = ()
+    own: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        first, last = (when.isoformat(timespec="seconds") if when else None for when in (self.first, self.last))
+        return {"units": self.units, "first": first, "last": last, "versions": self.versions, "own": self.own}
+
+    def __str__(self) -> str:
+        if self.first is None or self.last is None:
+            return "never"
+        first, last = (f"{when:%Y-%m-%d %H:%M}" for when in (self.first, self.last))
+        when = f"{first} UTC" if first == last else f"{first} to {last} UTC"
+        own = f", your code {' and '.join(self.own)}" if self.own else ""
+        return f"{when}, dpaudit {' and '.join(self.versions)}{own}"
+
 
 class UnitStore:
     """A folder of `<key>.parquet`, each written whole and then renamed.
 
-    A unit whose file is there is finished; a half-written file is never seen under its final name. Failures are
-    recorded beside it as `<key>.failed`, and tried again by the next run.
+    A unit whose file is there is finished; a half-written file is never seen under its final name. Each file holds its
+    key and a hash over all its bytes, checked whenever it is read: one that was damaged, or that another key's
+    results were copied over, does not count as finished. This protects from accidents, not from somebody who can
+    write in the folder. Failures are recorded beside it as `<key>.failed`, and tried again by the next run.
+
+    Attributes:
+        damaged: What is wrong with each unit file that failed its check, by key.
     """
 
     def __init__(self, folder: str | Path, filesystem: pafs.FileSystem | None = None) -> None:
         self._fs = filesystem or pafs.LocalFileSystem()
         self._folder = str(folder)
         self._fs.create_dir(self._folder, recursive=True)
+        self._checked: dict[str, tuple[datetime, int, str, str]] = {}  # time, size, version, own code
+        self.damaged: dict[str, str] = {}
 
-    def finished(self) -> set[str]:
-        """Keys of all finished units; a file that a full disk or a power cut left without its end does not count."""
+    def finished(self, keys: Iterable[str]) -> set[str]:
+        """Those of the units whose results are here and whole; `damaged` says what is wrong with others."""
         found = self._fs.get_file_info(pafs.FileSelector(self._folder))
-        return {Path(info.path).stem for info in found if info.path.endswith(".parquet") and self._whole(info)}
+        there = {Path(info.path).stem: info for info in found if info.path.endswith(".parquet")}
+        return {key for key in set(keys) & there.keys() if self._whole(key, there[key])}
 
-    def _whole(self, info: pafs.FileInfo) -> bool:
-        if info.size < 12:
+    def _whole(self, key: str, info: pafs.FileInfo) -> bool:
+        checked = self._checked.get(key)
+        if checked is not None and checked[:2] == (info.mtime, info.size):
+            return True
+        try:
+            footer = pq.read_metadata(pa.BufferReader(self._bytes(key))).metadata or {}
+        except RunError:
             return False
-        with self._fs.open_input_file(info.path) as file:
-            file.seek(info.size - 4)
-            return bool(file.read(4) == b"PAR1")
+        version, own = footer[b"dpaudit-version"].decode(), footer[b"dpaudit-own"].decode()
+        self._checked[key] = (info.mtime, info.size, version, own)
+        return True
+
+    def made(self, keys: Iterable[str]) -> Made:
+        """When and by which code the results of these units, all finished, were made."""
+        facts = [self._checked[key] for key in sorted(self.finished(keys))]
+        if not facts:
+            return Made()
+        times = [time for time, *_ in facts]
+        versions = tuple(sorted({version for *_, version, _ in facts}))
+        own = tuple(sorted({own for *_, own in facts if own}))
+        return Made(len(facts), min(times).astimezone(UTC), max(times).astimezone(UTC), versions, own)
 
     def path(self, key: str) -> str:
         """Where a unit's table is or will be."""
         return f"{self._folder}/{key}.parquet"
 
     def read(self, key: str) -> pa.Table:
-        """The table of a finished unit, memory-mapped where the file system allows."""
-        return pq.read_table(self.path(key), filesystem=self._fs, memory_map=True)
+        """The table of a finished unit.
 
-    def write(self, key: str, table: pa.Table) -> None:
-        """Stores a finished unit's table; a second write of the same key leaves the same content."""
+        Raises: RunError when its file is damaged, unreadable or another unit's.
+        """
+        return pq.read_table(pa.BufferReader(self._bytes(key)))
+
+    def _bytes(self, key: str) -> bytes:
+        """A unit's file, whole and its own."""
+        self.damaged.pop(key, None)
+        try:
+            with self._fs.open_input_file(self.path(key)) as file:
+                content: bytes = file.read()
+        except OSError as err:
+            raise self._refused(key, f"it cannot be read ({err})") from err
+        seal = _seal_of(content)
+        if seal is None or hashlib.sha256(_unsealed(content, seal)).hexdigest().encode() != seal[1]:
+            raise self._refused(key, "its content is not what was written")
+        if pq.read_metadata(pa.BufferReader(content)).metadata[b"dpaudit-key"] != key.encode():
+            raise self._refused(key, "it holds another unit's results")
+        return content
+
+    def _refused(self, key: str, why: str) -> RunError:
+        self.damaged[key] = why
+        return RunError(f"{self.path(key)} must be whole: {why}; `dpaudit resume` runs this unit again")
+
+    def write(self, key: str, table: pa.Table, *, version: str = "", own: str = "") -> None:
+        """Stores a finished unit's table; a second write of the same key leaves the same content.
+
+        Args:
+            key: The unit's.
+            table: Its result.
+            version: Code version of dpaudit that made it.
+            own: Short name of the user's code that made it; "" for none.
+        """
+        facts = {"dpaudit-key": key, "dpaudit-version": version, "dpaudit-own": own, "dpaudit-seal": _OPEN.decode()}
+        sink = pa.BufferOutputStream()
+        with pq.ParquetWriter(sink, table.schema, compression="zstd", compression_level=1) as writer:
+            writer.write_table(table)
+            writer.add_key_value_metadata(facts)
+        content = sink.getvalue().to_pybytes()
+        start = content.rindex(_OPEN)
+        digest = hashlib.sha256(content).hexdigest().encode()
         partial = f"{self._folder}/.{key}.{os.getpid()}.partial"
-        pq.write_table(table, partial, filesystem=self._fs, compression="zstd", compression_level=1)
+        with self._fs.open_output_stream(partial) as stream:
+            stream.write(content[:start] + _OPEN[:-64] + digest + content[start + len(_OPEN) :])
+        if self.damaged.pop(key, None) is not None:  # kept, for whoever wants to know what happened to it
+            self._fs.move(self.path(key), f"{self._folder}/{key}.damaged")
         self._fs.move(partial, self.path(key))
         failure = f"{self._folder}/{key}.failed"
         if self._fs.get_file_info(failure).type != pafs.FileType.NotFound:
@@ -65,3 +172,12 @@ class UnitStore:
                 with self._fs.open_input_stream(info.path) as stream:
                     texts[Path(info.path).stem] = stream.read().decode()
         return texts
+
+
+def _seal_of(content: bytes) -> re.Match[bytes] | None:
+    """The seal in the file's footer: the last one there is."""
+    return _SEAL.match(content, max(0, content.rfind(_OPEN[:-64])))
+
+
+def _unsealed(content: bytes, seal: re.Match[bytes]) -> bytes:
+    return content[: seal.start()] + _OPEN + content[seal.end() :]

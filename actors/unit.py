@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import hashlib
-import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass
-from enum import Enum
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
 import pyarrow as pa
 
 import dpaudit
+from dpaudit.actors.fingerprint import OwnCode, fingerprint, one_reading
 from dpaudit.errors import require
 from dpaudit.mechanisms.protocols import Compute
 
@@ -78,6 +75,7 @@ class Unit:
         needs: Keys of the units whose tables it takes, in order.
         resources: What it occupies.
         key: Hash of everything that decides the result; names the file in the run folder.
+        own: The user's code that the key speaks of.
     """
 
     task: Task
@@ -86,29 +84,51 @@ class Unit:
     needs: tuple[str, ...] = ()
     resources: Resources = Resources()
     key: str = ""
+    own: tuple[OwnCode, ...] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
         if not self.key:
             # Shared inputs are named by their content, so the names stand for them here.
-            parts = (self.task, self.shared, self.needs, self.resources, code_version())
-            object.__setattr__(self, "key", fingerprint(parts)[:32])
+            found = fingerprint((self.task, self.shared, self.needs, self.resources, code_version()))
+            object.__setattr__(self, "key", found.digest[:32])
+            object.__setattr__(self, "own", found.own)
+
+
+def own_code(units: Iterable[Unit]) -> dict[str, OwnCode]:
+    """The user's code behind some units, by its label."""
+    found = {code.label: code for unit in units for code in unit.own}
+    return dict(sorted(found.items()))
+
+
+def own_version(codes: Iterable[OwnCode]) -> str:
+    """A short name for the user's code as it is; "" where there is none, "unread" where some of it cannot be read."""
+    digests = [f"{code.label}={code.digest}" for code in codes]
+    if any(code.unseen for code in codes):
+        return "unread"
+    return hashlib.sha256("\n".join(sorted(digests)).encode()).hexdigest()[:12] if digests else ""
 
 
 _RECORDED: ContextVar[str | None] = ContextVar("recorded code version", default=None)
 
 
 @contextlib.contextmanager
-def as_of(version: str | None) -> Iterator[None]:
-    """Keys inside the block are those of an earlier code version: to read what it left, not to run anything."""
+def as_of(version: str | None, own: Mapping[str, str] | None = None) -> Iterator[None]:
+    """Keys inside the block are those of earlier code: to read what it left, not to run anything.
+
+    Args:
+        version: What `code_version` was.
+        own: Digest of the user's code by its label, as it was.
+    """
     token = _RECORDED.set(version)
     try:
-        yield
+        with one_reading(own):
+            yield
     finally:
         _RECORDED.reset(token)
 
 
 def code_version() -> str:
-    """Version of the code that produces results: the release and a hash of its sources."""
+    """Version of dpaudit's code that produces results: the release and a hash of its sources."""
     return _RECORDED.get() or _version_of_sources()
 
 
@@ -117,55 +137,7 @@ def _version_of_sources() -> str:
     root = Path(dpaudit.__file__).parent
     hasher = hashlib.sha256(dpaudit.__version__.encode())
     of_engine = ("engine/games", "engine/attacks", "engine/canaries", "engine/proxies")
-    for folder in ("claims", "actors", *of_engine, "mechanisms", "estimators"):
-        for path in sorted((root / folder).rglob("*.py")):
-            hasher.update(path.read_bytes())
+    folders = [root / folder for folder in ("claims", "actors", *of_engine, "mechanisms", "estimators")]
+    for path in (*sorted(root.glob("*.py")), *(path for folder in folders for path in sorted(folder.rglob("*.py")))):
+        hasher.update(path.read_bytes())
     return f"{dpaudit.__version__}+{hasher.hexdigest()[:12]}"
-
-
-def fingerprint(value: object) -> str:
-    """SHA-256 of a value made of dataclasses, containers, numbers, strings, enums and arrays."""
-    hasher = hashlib.sha256()
-    _feed(hasher, value)
-    return hasher.hexdigest()
-
-
-def _feed(hasher: hashlib._Hash, value: object) -> None:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        _feed_class(hasher, type(value))
-        for field in dataclasses.fields(value):
-            hasher.update(f"{field.name}=".encode())
-            _feed(hasher, getattr(value, field.name))
-    elif isinstance(value, Enum):
-        _feed(hasher, value.value)
-    elif isinstance(value, np.ndarray):
-        hasher.update(f"<array {value.dtype.str} {value.shape}>".encode())
-        hasher.update(np.ascontiguousarray(value).data)
-    elif isinstance(value, Mapping):
-        hasher.update(b"{")
-        for name in sorted(value, key=str):
-            _feed(hasher, (name, value[name]))
-        hasher.update(b"}")
-    elif isinstance(value, list | tuple):
-        hasher.update(b"(")
-        for item in value:
-            _feed(hasher, item)
-            hasher.update(b",")
-        hasher.update(b")")
-    elif value is None or isinstance(value, str | bytes | bool | int | float | np.generic):
-        hasher.update(f"{type(value).__name__}:{value!r}".encode())
-    elif callable(value) and hasattr(value, "__qualname__"):
-        hasher.update(f"<{value.__module__}.{value.__qualname__}>".encode())
-    else:  # an object of the user's own
-        require(
-            hasattr(value, "__dict__"), "a unit's values must be plain data or objects made of it", value=type(value)
-        )
-        _feed_class(hasher, type(value))
-        _feed(hasher, vars(value))
-
-
-def _feed_class(hasher: hashlib._Hash, kind: type) -> None:
-    hasher.update(f"<{kind.__module__}.{kind.__qualname__}>".encode())
-    if not kind.__module__.startswith("dpaudit."):  # `code_version` knows nothing of the user's code
-        with contextlib.suppress(OSError, TypeError):  # typed at a prompt: its name has to do
-            hasher.update(inspect.getsource(kind).encode())

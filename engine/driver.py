@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import time
@@ -19,7 +20,7 @@ from dpaudit.actors.backend import Backend, InProcess
 from dpaudit.actors.events import Event, EventKind, EventLog, EventStream, Listener, read_events
 from dpaudit.actors.schedule import Outcome, run_units
 from dpaudit.actors.store import UnitStore
-from dpaudit.actors.unit import Resources, as_of, code_version
+from dpaudit.actors.unit import Resources, as_of, code_version, own_code
 from dpaudit.claims import claim_under
 from dpaudit.engine.data.in_memory import keep
 from dpaudit.engine.findings.score_table import metrics_of
@@ -97,11 +98,13 @@ def report_again(folder: Path) -> Report:
 
     Raises: SpecError when it is no run folder.
     """
-    with as_of(_recorded_version(folder)):
+    with as_of(*_recorded_code(folder)):
         plan = make_plan(read_spec(folder))
     store = UnitStore(folder / "units")
-    finished = store.finished() & {unit.key for unit in plan.units}
-    failed = store.failures()
+    finished = store.finished(unit.key for unit in plan.units)
+    failed = store.failures() | {
+        key: f"its file failed its check: {why}; `dpaudit resume` runs it again" for key, why in store.damaged.items()
+    }
     spare = spare_of(plan, watches(plan, store))
     spared = spare(finished, failed.keys()) if spare else frozenset()
     outcome = Outcome(
@@ -113,6 +116,8 @@ def report_again(folder: Path) -> Report:
         },
         0,
         frozenset(spared - finished - failed.keys()),
+        store.made(finished),
+        dict(store.damaged),
     )
     return _report(plan, outcome, store, folder, time.monotonic())
 
@@ -131,6 +136,9 @@ def _report(plan: Plan, outcome: Outcome, store: UnitStore, folder: Path, began:
         seconds=time.monotonic() - began,
         ran=outcome.ran,
         units=len(plan.units),
+        reused=outcome.reused,
+        damaged=tuple(f"units/{key}.parquet: {why}" for key, why in sorted(outcome.damaged.items())),
+        unseen=tuple(sorted({why for code in own_code(plan.units).values() for why in code.unseen})),
         folder=str(folder),
         spec=plan.spec.to_yaml(),
         versions=versions(),
@@ -158,12 +166,13 @@ def read_spec(folder: Path) -> AuditSpec:
     return load_spec(folder / "spec.yaml")
 
 
-def _recorded_version(folder: Path) -> str | None:
-    """The code version a run folder's units were made with."""
+def _recorded_code(folder: Path) -> tuple[str | None, Mapping[str, str]]:
+    """The code version a run folder's units were made with, and the digests of the user's code, by label."""
     if not (folder / "plan.parquet").exists():
-        return None
+        return None, {}
     metadata = pq.read_schema(folder / "plan.parquet").metadata or {}
-    return metadata[b"code_version"].decode() if b"code_version" in metadata else None
+    version = metadata[b"code_version"].decode() if b"code_version" in metadata else None
+    return version, json.loads(metadata.get(b"own_code", b"{}"))
 
 
 def _spec(spec: AuditSpec | Audit | str | Path | Mapping[str, Any]) -> AuditSpec:
@@ -177,7 +186,8 @@ def _prepare(folder: Path, plan: Plan) -> None:
     for entry in plan.spec.audits:
         keep(entry.data, folder)
     _write(folder / "spec.yaml", plan.spec.to_yaml())
-    table = plan.table().replace_schema_metadata({"code_version": code_version()})
+    own = {label: code.digest for label, code in own_code(plan.units).items()}
+    table = plan.table().replace_schema_metadata({"code_version": code_version(), "own_code": json.dumps(own)})
     pq.write_table(table, folder / ".plan.parquet")
     os.replace(folder / ".plan.parquet", folder / "plan.parquet")
 
@@ -189,7 +199,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _run(plan: Plan, store: UnitStore, events: EventStream, folder: Path) -> Outcome:
-    finished = store.finished()
+    finished = store.finished(unit.key for unit in plan.units)
     spare = spare_of(plan, watches(plan, store))
     spared = spare(finished, frozenset()) if spare else frozenset()
     missing = {unit.key for unit in plan.units} - finished - spared

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from dpaudit.actors.fingerprint import one_reading
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Inputs, Resources, Unit
 from dpaudit.engine.findings.score_table import SCHEMA
@@ -81,6 +82,7 @@ class Plan:
         )
 
 
+@one_reading()
 def make_plan(spec: AuditSpec) -> Plan:
     """Loads the data (its content is part of every key) and plans every audit.
 

@@ -72,6 +72,8 @@ class TerminalProgress:
                 self._running -= 1
                 what = "worker lost during" if event.kind is EventKind.WORKER_LOST else "retrying"
                 self._console.print(f"{what} {event.label} (attempt {event.attempt})", style="yellow", markup=False)
+            case EventKind.UNIT_DAMAGED:
+                self._console.print(f"running {event.label} again: {event.detail}", style="yellow", markup=False)
             case _:
                 pass
         finished = self._done + self._cached + self._failed

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpaudit.actors.store import Made
 from dpaudit.claims import Claim, ConvertedClaim
 from dpaudit.engine.findings.shift import ShiftControl
 from dpaudit.engine.findings.stopping import Stopped
@@ -176,6 +177,9 @@ class Report:
         seconds: Wall time of this run (units found finished cost nothing).
         ran: Units run now.
         units: Units planned; one that several audits share counts once.
+        reused: When and by which code the results that were found finished were made.
+        damaged: Unit files that failed their check and what is wrong with them.
+        unseen: What of the user's code cannot be read; units that depend on it are never reused.
         folder: The run folder; "" when nothing was written.
         spec: The spec in YAML.
         versions: Packages and platform.
@@ -193,6 +197,23 @@ class Report:
     spec: str
     versions: Mapping[str, str] = field(default_factory=dict)
     events: Mapping[str, int] = field(default_factory=dict)
+    reused: Made = Made()
+    damaged: tuple[str, ...] = ()
+    unseen: tuple[str, ...] = ()
+
+    @property
+    def origin(self) -> tuple[str, ...]:
+        """Where the results come from, as far as they were not made by this run with code that could be read."""
+        again = "run again" if self.ran else "not used"
+        return (
+            *(
+                [f"{self.reused.units} of {self.units} units were finished before ({self.reused})"]
+                if self.reused.units
+                else []
+            ),
+            *(f"damaged, {again}: {file}" for file in self.damaged),
+            *(f"what depends on it is never reused: {why}" for why in self.unseen),
+        )
 
     @property
     def violations(self) -> tuple[AuditResult, ...]:
@@ -219,6 +240,7 @@ class Report:
         blocks = [str(result) for result in self.results]
         tail = [
             f"{self.ran} of {self.units} units run now, {self.seconds:.1f} s; seed {self.seed}",
+            *self.origin,
             self.many,
             NOT_SHOWN[0],
         ]
@@ -234,6 +256,9 @@ class Report:
             "confidence": self.confidence,
             "seconds": round(self.seconds, 3),
             "results": [result.to_dict() for result in self.results],
+            "reused": self.reused.to_dict(),
+            "damaged": list(self.damaged),
+            "unseen": list(self.unseen),
             "together": self.many,
             "not_shown": list(NOT_SHOWN),
             "versions": dict(self.versions),

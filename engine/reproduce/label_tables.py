@@ -160,7 +160,7 @@ def _spec(study: Study, options: Options) -> AuditSpec:
 
 def _constant(plan: Plan, audit: int, store: UnitStore) -> bool:
     (training,) = plan.audits[audit].game.trainings
-    if training not in store.finished():
+    if not store.finished([training]):
         return False
     predicted = probabilities_of(store.read(training))
     return bool((predicted == predicted[0]).all())

@@ -1,0 +1,272 @@
+"""The fingerprint changes with all code of the user's that can decide a result, and with nothing else."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dpaudit.actors import sources
+from dpaudit.actors.fingerprint import Fingerprint, fingerprint, one_reading
+
+FILES = {
+    "owner/__init__.py": "",
+    "owner/mechanism.py": """
+from dataclasses import dataclass
+import owner.scale as scale
+from owner.base import Base
+from .helpers import flip
+
+SHARE = 0.5
+
+@dataclass(frozen=True)
+class Mechanism(Base):
+    epsilon: float = 1.0
+    def release(self, labels):
+        from owner import lazily
+        return flip(labels, SHARE * scale.SCALE)
+""",
+    "owner/base.py": "class Base:\n    offset = 1\n",
+    "owner/scale.py": "from owner.deeper import SCALE\n",
+    "owner/deeper.py": "SCALE = 2\n",
+    "owner/helpers.py": "import math\ndef flip(labels, share):\n    return labels\n",
+    "owner/lazily.py": "TWO = 2\n",
+    "owner/unrelated.py": "import owner.mechanism\nTHREE = 3\n",
+}
+
+
+@pytest.fixture
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, str], None]]:
+    """Writes one file of the package `owner`, and lets the package be imported anew."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # the same second may see two versions
+
+    def forget() -> None:
+        for name in [name for name in sys.modules if name.partition(".")[0] == "owner"]:
+            del sys.modules[name]
+        importlib.invalidate_caches()
+
+    def one(name: str, text: str) -> None:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+        forget()
+
+    for name, text in FILES.items():
+        one(name, text)
+    yield one
+    forget()
+
+
+def mechanism() -> Fingerprint:
+    return fingerprint(importlib.import_module("owner.mechanism").Mechanism())
+
+
+@pytest.mark.parametrize("name", sorted(set(FILES) - {"owner/unrelated.py"}))
+def test_every_module_it_imports_counts(write: Callable[[str, str], None], name: str) -> None:
+    before = mechanism()
+    assert [code.label for code in before.own] == ["owner.mechanism.Mechanism"]
+    write(name, FILES[name] + "\nANOTHER = 1\n")
+    assert mechanism().digest != before.digest
+    write(name, FILES[name])
+    assert mechanism() == before
+
+
+def test_a_module_it_does_not_import_does_not_count(write: Callable[[str, str], None]) -> None:
+    before = mechanism()
+    write("owner/unrelated.py", "THREE = 4\n")
+    write("owner/new.py", "")
+    assert mechanism() == before
+
+
+def test_modules_are_found_without_being_imported(write: Callable[[str, str], None]) -> None:
+    mechanism()
+    assert "owner.lazily" not in sys.modules
+    assert "owner.unrelated" not in sys.modules
+
+
+def test_a_file_edited_under_a_running_process_is_not_reused(write: Callable[[str, str], None], tmp_path: Path) -> None:
+    """What is loaded is not what is on disk: results of the one must not be found under the name of the other."""
+    module = importlib.import_module("owner.mechanism")
+    fingerprint(module.Mechanism())
+    (tmp_path / "owner" / "helpers.py").write_text("def flip(labels, share):\n    return 1 - labels\n")
+    (first,), (second,) = fingerprint(module.Mechanism()).own, fingerprint(module.Mechanism()).own
+    assert first.unseen == ("the module owner.helpers changed on disk after it was imported",)
+    assert first.digest != second.digest
+    importlib.reload(sys.modules["owner.helpers"])
+    assert fingerprint(module.Mechanism()).own[0].unseen == ()
+
+
+def test_versions_of_installed_packages_count(write: Callable[[str, str], None], monkeypatch: Any) -> None:
+    write("owner/helpers.py", "import catboost\n" + FILES["owner/helpers.py"])
+    before = mechanism()
+    monkeypatch.setattr(sources, "_version", lambda distribution: "another" if distribution == "catboost" else "same")
+    changed = mechanism()
+    monkeypatch.setattr(sources, "_version", lambda distribution: "same")
+    assert len({before.digest, changed.digest, mechanism().digest}) == 3
+
+
+def test_versions_behind_the_models_that_come_along_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dpaudit.mechanisms.models.catboost import CatBoost
+
+    before = fingerprint(CatBoost())
+    assert before.own == ()
+    known = sources._version
+    monkeypatch.setattr(sources, "_version", lambda name: "another" if name == "catboost" else known(name))
+    assert fingerprint(CatBoost()).digest != before.digest
+
+
+def closure(share: float) -> Callable[[float], float]:
+    return lambda label: label * share
+
+
+def test_a_callable_counts_with_its_closure_defaults_and_parts() -> None:
+    def with_default(label: float, share: float) -> Callable[[float], float]:
+        def release(label: float, share: float = share) -> float:
+            return label * share
+
+        return release
+
+    digests = [
+        fingerprint(value).digest
+        for value in (
+            closure(0.5),
+            closure(0.25),
+            with_default(1, 0.5),
+            with_default(1, 0.25),
+            functools.partial(closure, 0.5),
+            functools.partial(closure, share=0.25),
+            closure,
+        )
+    ]
+    assert len(set(digests)) == len(digests)
+    assert fingerprint(closure(0.5)).digest == digests[0]
+
+
+def test_a_class_made_by_a_function_counts_with_what_it_was_made_with() -> None:
+    def made(share: float) -> Any:
+        class Mechanism:
+            def release(self, label: float) -> float:
+                return label * share
+
+        return Mechanism()
+
+    assert fingerprint(made(1.0)).digest == fingerprint(made(1.0)).digest
+    assert fingerprint(made(1.0)).digest != fingerprint(made(2.0)).digest
+
+
+TYPED = """
+import sys
+from dataclasses import dataclass
+import numpy as np
+SHARE = 0.5
+UNRELATED = 1
+def helper(label):
+    return label * SHARE
+def unrelated():
+    return UNRELATED
+class Base:
+    words = frozenset({"one", "two", "three"})
+    def claim(self):
+        return 1
+@dataclass(frozen=True)
+class Mechanism(Base):
+    epsilon: float = 1.0
+    def release(self, labels):
+        return [helper(label) for label in labels if label in {"a", "b", "c"}]
+from dpaudit.actors.fingerprint import fingerprint
+found = fingerprint(Mechanism())
+assert not found.own[0].unseen, found
+print(found.digest, found.own[0].label)
+"""
+
+
+def typed(text: str) -> str:
+    """Typed at a prompt: read from standard input, so there is no file."""
+    done = subprocess.run([sys.executable, "-"], input=text, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "__main__.Mechanism" in done.stdout
+    return done.stdout.split()[0]
+
+
+def test_what_is_typed_at_a_prompt_counts_by_its_code() -> None:
+    before = typed(TYPED)
+    assert typed(TYPED) == before, "another process reads the same, whatever its hash seed"
+    for old, new in (
+        ("SHARE = 0.5", "SHARE = 1.0"),
+        ("label * SHARE", "label + SHARE"),
+        ("return 1\n", "return 2\n"),
+        ('"three"', '"four"'),
+        ('"a", "b"', '"a", "d"'),
+        ("epsilon: float = 1.0", "epsilon: float = 2.0"),
+    ):
+        assert typed(TYPED.replace(old, new)) != before, new
+    assert typed(TYPED.replace("UNRELATED = 1", "UNRELATED = 2")) == before
+
+
+def test_a_script_counts_with_its_whole_file(tmp_path: Path) -> None:
+    def run(text: str) -> str:
+        (tmp_path / "script.py").write_text(text)
+        done = subprocess.run([sys.executable, str(tmp_path / "script.py")], capture_output=True, text=True, check=True)
+        return done.stdout
+
+    assert run(TYPED) == run(TYPED)
+    assert run(TYPED) != run(TYPED.replace("SHARE = 0.5", "SHARE = 0.6"))
+
+
+class Holds:
+    """An object of the user's own that holds something."""
+
+    def __init__(self, held: object) -> None:
+        self.held = held
+
+
+def test_what_cannot_be_read_is_like_nothing_else_and_says_so() -> None:
+    holds = Holds(threading.Lock())
+    first, second = fingerprint(holds), fingerprint(holds)
+    assert first.digest != second.digest
+    assert any("_thread.lock cannot be read" in why for code in first.own for why in code.unseen)
+    with one_reading():
+        assert fingerprint(holds) == fingerprint(holds), "within one plan a unit keeps its key"
+    record = {code.label: code.digest for code in first.own}
+    with one_reading(record):
+        assert fingerprint(holds).digest == first.digest, "and `report` finds what the run has left"
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ((1, "1"), ("1", 1)),
+        (("ab", "c"), ("a", "bc")),
+        ({"a": 1}, {"a": 2}),
+        ({1, 2}, {1, 3}),
+        (np.array([1.0, 2.0]), np.array([1.0, 3.0])),
+        (np.array(["a", None], dtype=object), np.array(["a", 1], dtype=object)),
+        (Holds([1]), Holds([2])),
+    ],
+)
+def test_values_that_differ_have_fingerprints_that_differ(one: object, other: object) -> None:
+    assert fingerprint(one).digest != fingerprint(other).digest
+
+
+def test_values_that_contain_themselves_are_read() -> None:
+    holds = Holds(None)
+    holds.held = [holds]
+    assert fingerprint(holds).digest == fingerprint(holds).digest
+
+
+def test_each_class_is_read_once_a_plan(write: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    content = sources._content
+    monkeypatch.setattr(sources, "_content", lambda name, origin: (read.append(name), content(name, origin))[1])
+    made = importlib.import_module("owner.mechanism").Mechanism
+    with one_reading():
+        assert len({fingerprint((made(), number)).digest for number in range(500)}) == 500
+    assert sorted(set(read)) == sorted(read)

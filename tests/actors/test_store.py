@@ -1,0 +1,101 @@
+"""Unit files hold what was written under their key, or do not count."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from dpaudit.actors.store import UnitStore
+from dpaudit.errors import RunError
+
+ONE, OTHER = "a" * 32, "b" * 32
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    store = UnitStore(tmp_path)
+    store.write(ONE, pa.table({"total": [1, 2, 3], "name": ["x", "y", None]}), version="0.1+1", own="abc")
+    store.write(OTHER, pa.table({"total": [4]}), version="0.1+2")
+    return tmp_path
+
+
+def file(folder: Path, key: str = ONE) -> Path:
+    return folder / f"{key}.parquet"
+
+
+def refused(folder: Path, why: str) -> None:
+    """The unit does not count, it is said why, and writing it again mends it."""
+    store = UnitStore(folder)
+    assert store.finished([ONE, OTHER]) == {OTHER}
+    assert why in store.damaged[ONE]
+    with pytest.raises(RunError, match="runs this unit again"):
+        store.read(ONE)
+    store.write(ONE, pa.table({"total": [7]}))
+    assert not store.damaged
+    assert UnitStore(folder).finished([ONE, OTHER]) == {ONE, OTHER}
+    assert UnitStore(folder).read(ONE)["total"].to_pylist() == [7]
+    assert (folder / f"{ONE}.damaged").exists()
+
+
+def test_what_was_written_is_read_and_known(folder: Path) -> None:
+    store = UnitStore(folder)
+    assert store.finished([ONE, OTHER, "c" * 32]) == {ONE, OTHER}
+    assert store.read(ONE).to_pydict() == {"total": [1, 2, 3], "name": ["x", "y", None]}
+    made = store.made([ONE, OTHER])
+    assert (made.units, made.versions, made.own) == (2, ("0.1+1", "0.1+2"), ("abc",))
+    assert not store.damaged
+
+
+def test_the_same_table_gives_the_same_bytes(folder: Path, tmp_path: Path) -> None:
+    before = file(folder).read_bytes()
+    UnitStore(folder).write(ONE, pa.table({"total": [1, 2, 3], "name": ["x", "y", None]}), version="0.1+1", own="abc")
+    assert file(folder).read_bytes() == before
+
+
+def test_every_flipped_bit_is_noticed(folder: Path) -> None:
+    """All bits of every third byte, the seal and the footer among them."""
+    whole = file(folder).read_bytes()
+    for place in range(0, len(whole), 3):
+        flipped = bytearray(whole)
+        flipped[place] ^= 1 << (place % 8)
+        file(folder).write_bytes(flipped)
+        assert UnitStore(folder).finished([ONE]) == set(), f"bit {place % 8} of byte {place}"
+    refused(folder, "not what was written")
+
+
+@pytest.mark.parametrize("left", [0, 1, 11, 100, -1])
+def test_a_truncated_file_does_not_count(folder: Path, left: int) -> None:
+    file(folder).write_bytes(file(folder).read_bytes()[:left])
+    refused(folder, "not what was written")
+
+
+def test_results_swapped_between_keys_do_not_count(folder: Path) -> None:
+    shutil.copyfile(file(folder, OTHER), file(folder))
+    refused(folder, "another unit's results")
+
+
+def test_a_file_that_cannot_be_read_does_not_count(folder: Path) -> None:
+    file(folder).unlink()
+    file(folder).mkdir()
+    refused(folder, "cannot be read")
+
+
+def test_damage_while_the_store_is_open_is_noticed(folder: Path) -> None:
+    store = UnitStore(folder)
+    assert ONE in store.finished([ONE])
+    content = bytearray(file(folder).read_bytes())
+    content[40] ^= 1
+    file(folder).write_bytes(content)
+    with pytest.raises(RunError, match="not what was written"):
+        store.read(ONE)
+
+
+def test_scores_keep_their_types(tmp_path: Path) -> None:
+    table = pa.table({"score": np.array([0.5, -1], dtype=np.float32), "truth": [True, False]})
+    store = UnitStore(tmp_path)
+    store.write(ONE, table)
+    assert store.read(ONE).schema.equals(table.schema)

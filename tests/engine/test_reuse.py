@@ -1,0 +1,151 @@
+"""Through `audit()`: what is reused is said, and a leak that a change brings in is found."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dpaudit import Report, Verdict, audit
+from dpaudit.actors.events import EventKind, read_events
+from dpaudit.engine.driver import report_again
+
+MECHANISM = """
+from dataclasses import dataclass
+from dpaudit import Claim
+from leaky.helpers import answer
+
+@dataclass(frozen=True)
+class Coins:
+    def claim(self):
+        return Claim(0.5)
+    def release(self, labels, *, classes, rng):
+        return answer(labels, classes, rng)
+"""
+HONEST = "def answer(labels, classes, rng):\n    return rng.integers(0, classes, size=labels.shape)\n"
+LEAK = "def answer(labels, classes, rng):\n    return labels.copy()\n"
+
+
+@pytest.fixture
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, str], None]]:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    (tmp_path / "leaky").mkdir()
+
+    def forget() -> None:
+        for name in [name for name in sys.modules if name.partition(".")[0] == "leaky"]:
+            del sys.modules[name]
+        importlib.invalidate_caches()
+
+    def one(name: str, text: str) -> None:
+        (tmp_path / "leaky" / name).write_text(text)
+        forget()
+
+    for name, text in {"__init__.py": "", "mechanism.py": MECHANISM, "helpers.py": HONEST, "other.py": ""}.items():
+        one(name, text)
+    yield one
+    forget()
+
+
+def spec(mechanism: Any = "leaky.mechanism:Coins") -> dict[str, Any]:
+    return {
+        "name": "reuse",
+        "data": {"name": "gaussian-mixture", "rows": 600},
+        "mechanism": mechanism,
+        "proxy": "true-posterior",
+        "game": {"name": "label-inference", "replays": 4},
+        "split": {"target": 1.0, "reference": 0.0, "test": 0.0},
+        "run": {"runner": "in-process", "figures": False},
+    }
+
+
+def run(folder: Path) -> Report:
+    return audit(spec(), output=folder / "run")
+
+
+def test_a_leak_in_a_helper_is_found(write: Callable[[str, str], None], tmp_path: Path) -> None:
+    """The seed is fixed; with another one the honest version would be accused with probability <= 0.05."""
+    assert run(tmp_path).results[0].verdict is Verdict.NO_VIOLATION
+    write("helpers.py", LEAK)
+    report = run(tmp_path)
+    assert report.results[0].verdict is Verdict.VIOLATION
+    assert report.ran == report.units - report.reused.units
+    assert report.ran > 0
+
+
+def test_what_is_reused_is_said_in_text_page_and_json(write: Callable[[str, str], None], tmp_path: Path) -> None:
+    first = run(tmp_path)
+    assert first.reused.units == 0
+    assert "finished before" not in str(first)
+    write("other.py", "UNRELATED = 1\n")
+    report = run(tmp_path)
+    assert report.ran == 0
+    said = rf"{report.units} of {report.units} units were finished before \(20\d\d-\d\d-\d\d \d\d:\d\d UTC.*, dpaudit "
+    said += r"0\.1\.0\+[0-9a-f]{12}, your code [0-9a-f]{12}\)"
+    assert re.search(said, str(report))
+    assert re.search(said, (tmp_path / "run" / "report.html").read_text())
+    found = json.loads((tmp_path / "run" / "bounds.json").read_text())["reused"]
+    assert found["units"] == report.units
+    assert found["own"] == list(report.reused.own)
+
+
+def test_a_report_is_of_the_code_that_ran(write: Callable[[str, str], None], tmp_path: Path) -> None:
+    made = run(tmp_path)
+    write("helpers.py", LEAK)
+    again = report_again(tmp_path / "run")
+    assert again.results[0].bound == made.results[0].bound
+    assert again.reused.own != ()
+
+
+def test_a_leak_typed_at_a_prompt_is_found(tmp_path: Path) -> None:
+    text = MECHANISM.replace("from leaky.helpers import answer\n", "{helper}") + (
+        f"from dpaudit import audit\nspec = {spec()!r}\nspec['mechanism'] = Coins()\n"
+        f"print(audit(spec, output={str(tmp_path / 'run')!r}))\n"
+    )
+    shown = []
+    for helper in (HONEST, HONEST, LEAK):
+        code = text.replace("{helper}", helper)
+        done = subprocess.run([sys.executable, "-"], input=code, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        shown.append(done.stdout)
+    assert shown[0].startswith("NO VIOLATION FOUND")
+    assert "\n0 of " in shown[1]
+    assert shown[2].startswith("VIOLATION")
+
+
+def test_what_cannot_be_told_runs_again_and_is_said(write: Callable[[str, str], None], tmp_path: Path) -> None:
+    """The file changed under this process, which still runs the honest code: its results are kept for nobody."""
+    run(tmp_path)
+    (tmp_path / "leaky" / "helpers.py").write_text(LEAK)
+    for _ in range(2):
+        report = run(tmp_path)
+        assert report.ran > 0
+        assert "never reused: the module leaky.helpers changed on disk after it was imported" in str(report)
+    assert report.unseen == ("the module leaky.helpers changed on disk after it was imported",)
+    assert "never reused" in (tmp_path / "run" / "report.html").read_text()
+    assert json.loads((tmp_path / "run" / "bounds.json").read_text())["unseen"] == list(report.unseen)
+    assert report_again(tmp_path / "run").results[0].bound == report.results[0].bound
+    write("helpers.py", LEAK)
+    assert run(tmp_path).results[0].verdict is Verdict.VIOLATION
+
+
+def test_a_damaged_unit_is_run_again_and_said(write: Callable[[str, str], None], tmp_path: Path) -> None:
+    made = run(tmp_path)
+    unit = min((tmp_path / "run" / "units").iterdir())
+    content = bytearray(unit.read_bytes())
+    content[len(content) // 2] ^= 1
+    unit.write_bytes(content)
+    assert f"damaged, not used: units/{unit.name}" in str(report_again(tmp_path / "run"))
+    report = run(tmp_path)
+    assert report.ran == 1
+    assert f"damaged, run again: units/{unit.name}: its content is not what was written" in str(report)
+    assert report.results[0].bound == made.results[0].bound
+    assert EventKind.UNIT_DAMAGED in [event.kind for event in read_events(tmp_path / "run" / "events.jsonl")]
+    assert run(tmp_path).damaged == ()
