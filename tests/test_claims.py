@@ -30,7 +30,9 @@ from dpaudit.claims.curve import DeltaCurve, delta_at
 from dpaudit.engine.spec.audit_spec import AuditSpec, load_spec
 from dpaudit.engine.spec.build import build, build_dataclass, describe
 from dpaudit.errors import InputError, SpecError
+from dpaudit.mechanisms.accounting.gnmax import confident_gnmax_rdp
 from dpaudit.mechanisms.learners.dp_sgd import DpSgd
+from dpaudit.mechanisms.learners.pate_fm import PateFm
 
 ORDERS = (1.1, 1.5, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
 EXACT = [
@@ -542,3 +544,20 @@ def test_two_numbers_of_their_own_are_converted_as_two_numbers() -> None:
     assert (converted.epsilon, converted.delta) == (4.0, pytest.approx((1 + math.exp(2.0)) * 1e-5))
     assert converted.curve == TwoSteps(claim.curve)
     assert converted.curve.epsilon(converted.delta) < 4.0
+
+
+def test_pate_fm_claims_the_gaussian_it_is() -> None:
+    """Its Renyi cost is order mu^2 / 2; at its delta the Gaussian spends less than Renyi accounting says."""
+    learner = PateFm(4.0)
+    curve = learner.claim().curve
+    assert isinstance(curve, GaussianDP)
+    factor = learner.noise_factor()
+    cost = confident_gnmax_rdp(
+        np.array([3.0]),
+        asked=learner.queries,
+        answered=learner.answers,
+        threshold_noise=factor * learner.threshold_noise,
+        vote_noise=factor * learner.vote_noise,
+    )
+    assert curve.renyi(3.0) == pytest.approx(float(cost[0]), rel=1e-12)
+    assert 3.0 < curve.epsilon(learner.delta) < learner.spent() <= 4.0

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln
 
+from dpaudit.claims.renyi import rdp_to_epsilon
 from dpaudit.errors import require
 
 Accounting = Literal["moments", "optimal"]
@@ -122,22 +123,6 @@ def confident_gnmax_rdp(
     require(0 <= answered <= asked, "answered must be in 0..asked", answered=answered, asked=asked)
     require(threshold_noise > 0, "threshold_noise must be > 0", threshold_noise=threshold_noise)
     return asked * orders / (2 * threshold_noise**2) + answered * gnmax_rdp_data_independent(orders, vote_noise)
-
-
-def rdp_to_epsilon(orders: NDArray[np.float64], rdp: NDArray[np.float64], delta: float) -> float:
-    """The best epsilon at `delta` that Renyi costs imply.
-
-    The smallest over the orders a of rdp + log(1 - 1/a) - log(delta a) / (a - 1), at least 0.
-
-    Args:
-        orders: Renyi orders a, > 1, shape (n,).
-        rdp: Cost at each order, shape (n,).
-        delta: In (0, 1).
-    Source: Canonne, Kamath and Steinke (2020), arXiv:2004.00010, proposition 12.
-    """
-    require(0 < delta < 1, "delta must be in (0, 1)", delta=delta)
-    epsilons = rdp + np.log1p(-1 / orders) - (math.log(delta) + np.log(orders)) / (orders - 1)
-    return max(0.0, float(epsilons.min()))
 
 
 def confident_gnmax_epsilon(

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.random import SeedSequence
 from numpy.typing import NDArray
 
-from dpaudit.claims import Claim
+from dpaudit.claims import Claim, GaussianDP
 from dpaudit.errors import require
 from dpaudit.mechanisms.accounting.gnmax import (
     confident_gnmax,
@@ -85,8 +85,16 @@ class PateFm:
         require_network(self.model, of="pate-fm")
 
     def claim(self) -> Claim:
-        """(epsilon, delta)-label-DP: a label is one teacher's, and moves one vote on each query."""
-        return Claim(self.epsilon, 0.0 if math.isinf(self.epsilon) else self.delta)
+        """(epsilon, delta)-label-DP: a label is one teacher's, and moves one vote on each query.
+
+        Every answer is Gaussian noise on votes, at most so many of each kind: mu^2 adds up, also where what is asked
+        next depends on the answers (Smith and Thakurta, 2022, arXiv:2210.17520).
+        """
+        factor = self.noise_factor()
+        if not factor:
+            return Claim(self.epsilon)
+        squared = self.queries / self.threshold_noise**2 + 2 * self.answers / self.vote_noise**2
+        return Claim(self.epsilon, self.delta, curve=GaussianDP(math.sqrt(squared) / factor))
 
     def noise_factor(self) -> float:
         """What both noises are multiplied by; 0 for infinite epsilon."""
