@@ -4,26 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dpaudit.claims import Claim
 from dpaudit.mechanisms.budget import require_finite_epsilon
-from dpaudit.mechanisms.examples import Features
 from dpaudit.mechanisms.labels.one_hot_laplace import OneHotLaplace, laplace_evidence
 from dpaudit.mechanisms.models.networks import Network, SmallCnn, require_network
-from dpaudit.mechanisms.protocols import Compute, TrainingError
 from dpaudit.mechanisms.seeds import spawned
 from dpaudit.mechanisms.training.recipe import Recipe
-from dpaudit.mechanisms.training.stack_plan import StackPlan
 from dpaudit.mechanisms.training.stack_trainer import StackTrainer
 from dpaudit.mechanisms.training.task import TrainingTask
 from dpaudit.registry import register
 
 if TYPE_CHECKING:
-    from dpaudit.mechanisms.training.network_model import NetworkModel
+    from dpaudit.mechanisms.training.losses import Loss
 
 
 @register("mechanism", "alibi", source="Malek et al. (2021), arXiv:2106.03408, ALIBI")
@@ -62,34 +58,17 @@ class Alibi(StackTrainer):
         """The model's."""
         return self.model
 
-    def fit_stack(
-        self,
-        features: Features,
-        tasks: Sequence[TrainingTask],
-        *,
-        classes: int,
-        compute: Compute,
-        plan: StackPlan | None = None,
-        checkpoint: Path | None = None,
-    ) -> list[NetworkModel | TrainingError]:
-        """One model, or its error, for each task, each on noisy labels of its own; arguments as in `train_stack`."""
+    def loss(self) -> Loss:
+        """Cross-entropy with the posterior of the label."""
         from dpaudit.mechanisms.training.losses import Alibi as AlibiLoss
-        from dpaudit.mechanisms.training.train import train_stack
 
-        released = [self._released(task, classes) for task in tasks]
-        return train_stack(
-            self.model,
-            features,
-            released,
-            classes=classes,
-            compute=compute,
-            loss=AlibiLoss(),
-            plan=plan,
-            checkpoint=checkpoint,
-        )
+        return AlibiLoss()
+
+    def released(self, tasks: Sequence[TrainingTask], *, classes: int) -> Sequence[TrainingTask]:
+        """The tasks with the evidence of noisy labels, drawn for each task, in place of the labels."""
+        return [self._released(task, classes) for task in tasks]
 
     def _released(self, task: TrainingTask, classes: int) -> TrainingTask:
-        """The task with the evidence of its noisy labels in place of the labels."""
         noise, training = spawned(task.seed, 2)
         mechanism = self.labels()
         true = np.asarray(task.labels, np.int64)

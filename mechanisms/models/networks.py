@@ -6,24 +6,16 @@ The classes hold hyper-parameters only; torch is imported when one is built or t
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dpaudit.errors import require
-from dpaudit.mechanisms.examples import Features
-from dpaudit.mechanisms.protocols import Compute, TrainingError
 from dpaudit.mechanisms.training.recipe import Recipe, one_of
-from dpaudit.mechanisms.training.stack_plan import StackPlan
 from dpaudit.mechanisms.training.stack_trainer import StackTrainer
-from dpaudit.mechanisms.training.task import TrainingTask
 from dpaudit.registry import register
 
 if TYPE_CHECKING:
     from torch import nn
-
-    from dpaudit.mechanisms.training.network_model import NetworkModel
 
 ACTIVATIONS = ("relu", "tanh", "gelu", "silu")
 NORMS = ("group", "batch", "none")
@@ -37,21 +29,6 @@ class Network(Recipe, StackTrainer, ABC):
     def recipe(self) -> Recipe:
         """A network is its own recipe."""
         return self
-
-    def fit_stack(
-        self,
-        features: Features,
-        tasks: Sequence[TrainingTask],
-        *,
-        classes: int,
-        compute: Compute,
-        plan: StackPlan | None = None,
-        checkpoint: Path | None = None,
-    ) -> list[NetworkModel | TrainingError]:
-        """One model, or its error, for each task; arguments as in `train_stack`."""
-        from dpaudit.mechanisms.training.train import train_stack
-
-        return train_stack(self, features, tasks, classes=classes, compute=compute, plan=plan, checkpoint=checkpoint)
 
 
 def require_network(model: object, *, of: str) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 from dpaudit.mechanisms.planted.labels import redrawn_labels
 from dpaudit.mechanisms.protocols import LabelMechanism
 from dpaudit.mechanisms.seeds import spawned
-from dpaudit.mechanisms.training.losses import CrossEntropy
+from dpaudit.mechanisms.training.losses import Loss
 from dpaudit.mechanisms.training.recipe import Recipe
 from dpaudit.mechanisms.training.stack import Stack
 from dpaudit.mechanisms.training.stack_plan import StackPlan
@@ -28,10 +28,11 @@ class RedrawingStack(Stack):
         tasks: Sequence[TrainingTask],
         *,
         classes: int,
+        loss: Loss,
         plan: StackPlan,
         mechanism: LabelMechanism,
     ) -> None:
-        super().__init__(recipe, features, tasks, classes=classes, loss=CrossEntropy(), plan=plan)
+        super().__init__(recipe, features, tasks, classes=classes, loss=loss, plan=plan)
         self.mechanism = mechanism
 
     def run_epoch(self, epoch: int) -> None:

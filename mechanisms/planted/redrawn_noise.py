@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING
 
 from dpaudit.claims import Claim
 from dpaudit.mechanisms.budget import require_epsilon
-from dpaudit.mechanisms.examples import Features
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.mechanisms.models.networks import Mlp, Network, require_network
-from dpaudit.mechanisms.protocols import Compute, TrainingError
 from dpaudit.mechanisms.training.recipe import Recipe
-from dpaudit.mechanisms.training.stack_plan import StackPlan
 from dpaudit.mechanisms.training.stack_trainer import StackTrainer
-from dpaudit.mechanisms.training.task import TrainingTask
 from dpaudit.registry import register
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
-    from dpaudit.mechanisms.training.network_model import NetworkModel
     from dpaudit.mechanisms.training.stack import Stack
 
 
@@ -52,27 +45,8 @@ class RedrawnNoise(StackTrainer):
         """The model's."""
         return self.model
 
-    def fit_stack(
-        self,
-        features: Features,
-        tasks: Sequence[TrainingTask],
-        *,
-        classes: int,
-        compute: Compute,
-        plan: StackPlan | None = None,
-        checkpoint: Path | None = None,
-    ) -> list[NetworkModel | TrainingError]:
-        """One model, or its error, for each task; arguments as in `train_stack`."""
+    def stack_type(self) -> Callable[..., Stack]:
+        """Stacks that draw the noise again."""
         from dpaudit.mechanisms.planted.redrawing_stack import RedrawingStack
-        from dpaudit.mechanisms.training.calibrate import calibrated_plan
-        from dpaudit.mechanisms.training.train import run_stacks
 
-        mechanism = RandomizedResponse(self.epsilon)
-        plan = plan or calibrated_plan(self.model, features, classes=classes, models=len(tasks), compute=compute)
-
-        def stack_of(resident: Tensor, group: Sequence[TrainingTask], first: int) -> Stack:
-            return RedrawingStack(self.model, resident, group, classes=classes, plan=plan, mechanism=mechanism)
-
-        return run_stacks(
-            stack_of, features, tasks, size=plan.size, settings=(self, plan), compute=compute, checkpoint=checkpoint
-        )
+        return partial(RedrawingStack, mechanism=RandomizedResponse(self.epsilon))

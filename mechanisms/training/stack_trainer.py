@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,9 @@ from dpaudit.mechanisms.training.stack_plan import StackPlan
 from dpaudit.mechanisms.training.task import TrainingTask
 
 if TYPE_CHECKING:
+    from dpaudit.mechanisms.training.losses import Loss
     from dpaudit.mechanisms.training.network_model import NetworkModel
+    from dpaudit.mechanisms.training.stack import Stack
 
 
 class StackTrainer(ABC):
@@ -28,7 +30,28 @@ class StackTrainer(ABC):
     def recipe(self) -> Recipe:
         """The network, and how it is trained."""
 
-    @abstractmethod
+    def stack_type(self) -> Callable[..., Stack]:
+        """What trains the models of a stack; takes the arguments of `Stack`."""
+        from dpaudit.mechanisms.training.stack import Stack
+
+        return Stack
+
+    def loss(self) -> Loss:
+        """The loss of one example."""
+        from dpaudit.mechanisms.training.losses import CrossEntropy
+
+        return CrossEntropy()
+
+    def released(self, tasks: Sequence[TrainingTask], *, classes: int) -> Sequence[TrainingTask]:
+        """What is trained on: the tasks, or what a mechanism releases of them."""
+        return tasks
+
+    def stack_plan(self, shape: tuple[int, ...], *, classes: int, models: int, compute: Compute) -> StackPlan:
+        """How `models` models for examples of `shape` are grouped by a rule, so that it is the same at any time."""
+        from dpaudit.mechanisms.training.plan import whole_plan
+
+        return whole_plan(self.recipe, shape, classes=classes, models=models, compute=compute)
+
     def fit_stack(
         self,
         features: Features,
@@ -40,12 +63,19 @@ class StackTrainer(ABC):
         checkpoint: Path | None = None,
     ) -> list[NetworkModel | TrainingError]:
         """One model, or its error, for each task; arguments as in `train_stack`."""
+        from dpaudit.mechanisms.training.train import train_stack
 
-    def stack_plan(self, shape: tuple[int, ...], *, classes: int, models: int, compute: Compute) -> StackPlan:
-        """How `models` models for examples of `shape` are grouped by a rule, so that it is the same at any time."""
-        from dpaudit.mechanisms.training.plan import whole_plan
-
-        return whole_plan(self.recipe, shape, classes=classes, models=models, compute=compute)
+        return train_stack(
+            self.recipe,
+            features,
+            self.released(tasks, classes=classes),
+            classes=classes,
+            compute=compute,
+            loss=self.loss(),
+            plan=plan,
+            checkpoint=checkpoint,
+            stack_type=self.stack_type(),
+        )
 
     def fit(
         self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None

@@ -32,6 +32,7 @@ def train_stack(
     loss: Loss | None = None,
     plan: StackPlan | None = None,
     checkpoint: Path | None = None,
+    stack_type: Callable[..., Stack] = Stack,
 ) -> list[NetworkModel | TrainingError]:
     """Trains one model for each task.
 
@@ -45,6 +46,7 @@ def train_stack(
         plan: How to group the models; found by a short calibration when there are several and none is given.
         checkpoint: A file that keeps finished stacks and the epoch of the current one, so that the same call goes on
             where it was cut off; removed by nobody but the caller. Left out: one in `compute.scratch`, if there is any.
+        stack_type: What trains the models of a stack; takes the arguments of `Stack`.
     Returns: For each task its model, or the error when its loss stopped being a number.
     Raises: TrainingError when the GPU has not enough memory for the plan.
     """
@@ -52,9 +54,9 @@ def train_stack(
     plan = plan or calibrated_plan(recipe, features, classes=classes, models=len(tasks), compute=compute)
 
     def stack_of(resident: Tensor, group: Sequence[TrainingTask], first: int) -> Stack:
-        return Stack(recipe, resident, group, classes=classes, loss=loss, plan=plan)
+        return stack_type(recipe, resident, group, classes=classes, loss=loss, plan=plan)
 
-    settings = (recipe, plan, loss)
+    settings = (recipe, plan, loss, stack_type)
     return run_stacks(
         stack_of, features, tasks, size=plan.size, settings=settings, compute=compute, checkpoint=checkpoint
     )

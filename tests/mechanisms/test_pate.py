@@ -15,6 +15,7 @@ from scipy.optimize import minimize_scalar
 from scipy.stats import binom, norm
 
 from dpaudit.claims import Claim
+from dpaudit.claims.renyi import rdp_to_epsilon
 from dpaudit.errors import InputError
 from dpaudit.mechanisms.accounting.gnmax import (
     ORDERS,
@@ -28,7 +29,6 @@ from dpaudit.mechanisms.accounting.gnmax import (
     laplace_counts_noise,
     laplace_counts_queries,
     laplace_sample,
-    rdp_to_epsilon,
     sampled_classes,
 )
 from dpaudit.mechanisms.examples import Examples, Features
