@@ -52,6 +52,20 @@ class Model(Protocol):
 
 
 @runtime_checkable
+class LogitModel(Model, Protocol):
+    """A trained network, whose logits say more than probabilities that round to 0; many are asked in one pass."""
+
+    @property
+    def recipe(self) -> Recipe:
+        """What it was trained by."""
+        ...
+
+    def logits(self, features: Features) -> NDArray[np.float64]:
+        """Logits before the softmax, shape (n, classes)."""
+        ...
+
+
+@runtime_checkable
 class Trainer(Protocol):
     """A non-private way to train a classifier (registered as "model"): CatBoost, an MLP, a CNN."""
 

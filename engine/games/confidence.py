@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from dpaudit.errors import require
 from dpaudit.mechanisms.examples import Examples, Features
-from dpaudit.mechanisms.protocols import Compute, Model, TrainingError
+from dpaudit.mechanisms.protocols import Compute, LogitModel, Model, TrainingError
 
 SMALLEST_PROBABILITY = 1e-45
 ROWS_AT_ONCE = 4096
@@ -122,4 +122,4 @@ def _outputs(models: list[Any], features: Features, compute: Compute) -> NDArray
 
 
 def _are_networks(models: list[Any]) -> bool:
-    return all(hasattr(model, "logits") and hasattr(model, "trainer") for model in models)
+    return all(isinstance(model, LogitModel) for model in models)

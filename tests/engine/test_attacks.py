@@ -18,6 +18,7 @@ from dpaudit.engine.attacks.loss import DifficultyCalibration, LossThreshold
 from dpaudit.engine.attacks.rmia import CANDIDATES, Rmia, offline_marginal, tuned_a
 from dpaudit.engine.games.confidence import (
     QUERIES,
+    confidences,
     log_probability,
     phi_of_logits,
     phi_of_probabilities,
@@ -26,6 +27,10 @@ from dpaudit.engine.games.confidence import (
 )
 from dpaudit.engine.games.shadows import Shadows
 from dpaudit.errors import InputError
+from dpaudit.mechanisms.examples import Examples
+from dpaudit.mechanisms.models.networks import Mlp
+from dpaudit.mechanisms.protocols import Compute
+from dpaudit.mechanisms.training.network_model import NetworkModel
 
 
 def made_up(seed: int = 0, models: int = 20, points: int = 7, queries: int = 3, trials: int = 11) -> ChallengeView:
@@ -207,6 +212,14 @@ def test_phi_keeps_its_digits_where_probabilities_round_to_0_and_1(scale: float)
             powers = [mp.exp(mpf(float(value))) for value in row]
             exact = mp.log(powers[label]) - mp.log(sum(powers[:label] + powers[label + 1 :]))
             assert abs(phi - float(exact)) <= 4e-16 * 8 * np.abs(row).max() + 1e-15
+
+
+def test_a_network_is_asked_for_logits_where_its_probabilities_round_to_nothing() -> None:
+    """Two logits 400 apart: probabilities know no more than log(1e-45) = -104."""
+    network = NetworkModel(Mlp(hidden=()), (1,), 2, np.array([200, -200, 0, 0], np.float32))
+    points = Examples(np.ones((2, 1), np.float32), np.array([0, 1]), 2)
+    phi = confidences([network, network], points, queries=1, compute=Compute())
+    np.testing.assert_array_equal(phi, np.broadcast_to([400.0, -400.0], (2, 1, 2)))
 
 
 def test_phi_of_probabilities_takes_zeros() -> None:
