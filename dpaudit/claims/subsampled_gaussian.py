@@ -208,7 +208,7 @@ def _larger(directions: list[_Losses], width: float) -> DeltaTable:
     deltas = np.minimum(deltas, 1)
     short = int(np.searchsorted(-deltas, -deltas[-1])) + 1  # the rest repeats the last
     falling = np.maximum.accumulate(deltas[:short][::-1])[::-1]
-    return DeltaTable(width * np.arange(short), np.asarray(falling, dtype=np.float64))
+    return DeltaTable(width * np.arange(short, dtype=np.float64), np.asarray(falling, dtype=np.float64))
 
 
 def _deltas(mass: NDArray[np.float64], width: float) -> NDArray[np.float64]:
