@@ -22,7 +22,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
-from dpaudit.estimators.arguments import Counts, Floats, common_shape, successes_of_trials
+from dpaudit.errors import require
+from dpaudit.estimators.arguments import Counts, Floats, as_counts, common_shape, successes_of_trials
 
 SAFETY = 1e-12
 """Relative (and absolute) amount by which closed forms are moved to the safe side: over ten times the error of the
@@ -32,9 +33,11 @@ incomplete Beta function and its inverse against 40 digits (`tests/estimators/te
 def checked_counts(guesses: ArrayLike, correct: ArrayLike, canaries: ArrayLike) -> tuple[Counts, Counts, Counts]:
     """The counts of a game, of one shape; refuses all but 0 <= correct <= guesses <= canaries and canaries >= 1."""
     k, n = successes_of_trials(correct, guesses, names=("correct", "guesses"), fewest=0)
-    _, m = successes_of_trials(guesses, canaries, names=("guesses", "canaries"))
+    m = as_counts("canaries", canaries)
+    require(bool(np.all(m >= 1)), "canaries must be >= 1", canaries=canaries)
     shape = common_shape(n, k, m, names=("guesses", "correct", "canaries"))
     n, k, m = (np.broadcast_to(column, shape) for column in (n, k, m))
+    require(bool(np.all(n <= m)), "guesses must be <= canaries", guesses=guesses, canaries=canaries)
     return n, k, m
 
 

@@ -6,13 +6,14 @@ have failed, had the seed been drawn at random.
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import special, stats
 
-from dpaudit.estimators.one_run.signed_scores import OneRun, OneRunFDP, OneRunTheorem16
+from dpaudit.estimators.one_run.signed_scores import OneRun, OneRunFDP, OneRunTally, OneRunTheorem16
 from dpaudit.estimators.scores import ScoreEstimator, Scores
 from dpaudit.estimators.selection import AsPublished, Bonferroni, Fixed, Grid, SimultaneousBand, Split
 from dpaudit.estimators.two_world.two_sample import Band, ClopperPearson, KatzLog
@@ -66,17 +67,30 @@ def false_claims(
     epsilon: float,
     games: int,
 ) -> dict[str, int]:
-    """In how many of the games each estimator's bound is above the exact epsilon."""
+    """In how many of the games each estimator's bound is above the exact epsilon; equal tallies are bounded once."""
     misses = dict.fromkeys(estimators, 0)
+    exceeds: dict[tuple[str, bytes], bool] = {}
     for seed in np.random.SeedSequence(11).spawn(games):
         scores = play(np.random.default_rng(seed))
         for name, estimator in estimators.items():
-            misses[name] += estimator.bound([estimator.tally(scores)]).lower > epsilon
+            tally = estimator.tally(scores)
+            key = name, pickle.dumps(counted(tally))
+            if key not in exceeds:
+                exceeds[key] = estimator.bound([tally]).lower > epsilon
+            misses[name] += exceeds[key]
     return misses
 
 
+def counted(tally: object) -> object:
+    """All that a bound reads of a tally: of one run the guesses looked at, not the sweep drawn in figures."""
+    if isinstance(tally, OneRunTally):
+        return tally.canaries, tally.guesses.tolist(), tally.correct.tolist()
+    return tally
+
+
 def test_one_run_bounds_hold_for_randomised_response_and_the_published_sweep_does_not() -> None:
-    """2,000 games of exact RR(1) with 1,000 canaries. False failure < 4e-6."""
+    """1,000 games of exact RR(1) with 1,000 canaries. False failure < 4e-6; a bound that errs twice as often as stated
+    is caught with probability 0.92."""
     misses = false_claims(
         {
             "default": OneRun(),
@@ -86,11 +100,11 @@ def test_one_run_bounds_hold_for_randomised_response_and_the_published_sweep_doe
         },
         lambda rng: one_run(randomised_response(1.0), 1_000, rng),
         epsilon=1.0,
-        games=2_000,
+        games=1_000,
     )
-    assert max(misses[name] for name in ("default", "split", "fixed")) <= limit(2_000)
-    assert misses["fixed"] >= stats.binom.ppf(1e-6, 2_000, 0.03), "exact at 1,000 guesses up to the binomial's steps"
-    assert misses["as published"] > limit(2_000)
+    assert max(misses[name] for name in ("default", "split", "fixed")) <= limit(1_000)
+    assert misses["fixed"] >= stats.binom.ppf(1e-6, 1_000, 0.03), "exact at 1,000 guesses up to the binomial's steps"
+    assert misses["as published"] > limit(1_000)
 
 
 def test_the_median_of_replays_holds_when_they_share_everything_but_the_noise() -> None:

@@ -7,41 +7,15 @@ import itertools
 import mpmath as mp
 import numpy as np
 import pytest
-from scipy.optimize import linprog
-from scipy.sparse import diags_array, hstack, vstack
 from scipy.stats import binom
 
 from dpaudit.errors import InputError
 from dpaudit.estimators.one_run.guesses import METHODS, one_run_epsilon, one_run_p_value
 from dpaudit.estimators.one_run.guessing_game import checked_counts
+from tests.twins import one_run_twin
+from tests.twins.one_run_twin import largest_tail
 
-
-def law(n: int, epsilon: float) -> list[mp.mpf]:
-    """Binomial(n, e^epsilon / (1 + e^epsilon)) with 40 digits."""
-    with mp.workdps(40):
-        beta = 1 / (1 + mp.exp(-mp.mpf(epsilon)))
-        return [mp.binomial(n, i) * beta**i * (1 - beta) ** (n - i) for i in range(n + 1)]
-
-
-def theorem_16(n: int, k: int, m: int, delta: float, epsilon: float, factor: int = 1) -> mp.mpf:
-    """The formula of Theorem 16 as FINDINGS reads it; `factor` 2 is Steinke's."""
-    with mp.workdps(40):
-        mass = law(n, epsilon)
-        below = list(itertools.accumulate(reversed(mass[:k])))
-        steepest = max(window / j for j, window in enumerate(below, start=1))
-        return mp.fsum(mass[k:]) + factor * steepest * m * mp.mpf(delta)
-
-
-def root(n: int, k: int, m: int, delta: float, factor: int, alpha: float = 0.05) -> float:
-    """inf{epsilon: formula >= alpha} within 1e-4."""
-    low, high = 0.0, 20.0
-    while high - low > 1e-4:
-        middle = 0.5 * (low + high)
-        low, high = (middle, high) if theorem_16(n, k, m, delta, middle, factor) < alpha else (low, middle)
-    return low
-
-
-# FINDINGS 3.11: canaries, guesses, correct, delta -> Algorithm 3, Theorem 16, Theorem 16 with factor 2.
+# Canaries, guesses, correct, delta -> Algorithm 3, Theorem 16, Theorem 16 with factor 2.
 TABLE_OF_METHODS = [
     (200, 200, 200, 1e-2, 4.124, 1.731, 0.718),
     (200, 200, 190, 1e-2, 2.316, 1.408, 0.506),
@@ -59,41 +33,18 @@ def test_bounds_at_small_counts(
     counts = {"canaries": canaries, "delta": delta, "confidence": 0.95}
     assert one_run_epsilon(guesses, correct, method="f-dp", **counts) == pytest.approx(f_dp, abs=5.1e-4)
     assert one_run_epsilon(guesses, correct, method="theorem-16", **counts) == pytest.approx(published, abs=1e-3)
-    assert root(guesses, correct, canaries, delta, factor=2) == pytest.approx(doubled, abs=6.1e-4)
-
-
-def most_right(guesses: int, correct: int, canaries: int, epsilon: float, delta: float) -> float:
-    """sup Pr[C >= correct] over all (epsilon, delta)-DP mechanisms that guess `guesses` bits, by a linear program.
-
-    Averaged over permutations and signs, an output's probability depends on its number c of right guesses alone. With
-    u[c] = Pr[C = c], flipping one bit moves mass between c and c - 1; what exceeds e^epsilon sums to at most delta.
-    """
-    n, grow = guesses, np.exp(epsilon)
-    c = np.arange(n + 1)
-    lost = diags_array(c / n) - grow * diags_array((n - c[1:] + 1) / n, offsets=-1, shape=(n + 1, n + 1))
-    gained = diags_array((n - c) / n) - grow * diags_array((c[:-1] + 1) / n, offsets=1, shape=(n + 1, n + 1))
-    slack = diags_array(np.full(2 * n + 2, -1.0))
-    excess = np.concatenate([np.zeros(n + 1), np.ones(2 * n + 2)])[None, :]
-    solved = linprog(
-        np.concatenate([-(c >= correct).astype(float), np.zeros(2 * n + 2)]),
-        A_ub=vstack([hstack([vstack([lost, gained]), slack]), excess]).tocsc(),
-        b_ub=np.concatenate([np.zeros(2 * n + 2), [delta * canaries / n]]),
-        A_eq=np.concatenate([np.ones(n + 1), np.zeros(2 * n + 2)])[None, :],
-        b_eq=[1.0],
-        options={"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10},
-    )
-    assert solved.status == 0
-    return -float(solved.fun)
+    twice = counts | {"delta": 2 * delta}  # Steinke's factor 2
+    assert one_run_epsilon(guesses, correct, method="theorem-16", **twice) == pytest.approx(doubled, abs=6.1e-4)
 
 
 @pytest.mark.parametrize(
     ("row", "exact"), list(zip(TABLE_OF_METHODS, (4.124, 2.334, 2.107, 1.080, 1.816), strict=True))
 )
 def test_algorithm_3_nearly_reaches_the_best_mechanism(row: tuple[int, int, int, float], exact: float) -> None:
-    """FINDINGS 3.11, column "exact": where the best mechanism reaches 0.05, to the three digits printed."""
+    """Theorem 16's table, exact values: where the best mechanism reaches 0.05, to the three digits printed."""
     canaries, guesses, correct, delta = row[:4]
-    assert most_right(guesses, correct, canaries, exact - 6e-4, delta) < 0.05
-    assert most_right(guesses, correct, canaries, exact + 6e-4, delta) > 0.05
+    assert largest_tail(guesses, correct, canaries, exact - 6e-4, delta) < 0.05
+    assert largest_tail(guesses, correct, canaries, exact + 6e-4, delta) > 0.05
     bound = one_run_epsilon(guesses, correct, canaries=canaries, delta=delta, confidence=0.95, method="f-dp")
     assert exact - 0.02 < bound < exact + 6e-4
 
@@ -106,7 +57,7 @@ def test_no_mechanism_is_right_more_often_than_the_p_value_says(seed: int) -> No
     guesses = int(rng.integers(1, canaries + 1))
     epsilon, delta = float(rng.uniform(0, 4)), float(10 ** rng.uniform(-5, -1.5))
     correct = int(rng.integers(guesses // 2, guesses + 1))
-    best = most_right(guesses, correct, canaries, epsilon, min(delta, guesses / canaries))
+    best = largest_tail(guesses, correct, canaries, epsilon, min(delta, guesses / canaries))
     for method in ("f-dp", "theorem-16"):
         p_value = one_run_p_value(guesses, correct, epsilon=epsilon, canaries=canaries, delta=delta, method=method)
         assert best <= p_value + 1e-8
@@ -114,20 +65,12 @@ def test_no_mechanism_is_right_more_often_than_the_p_value_says(seed: int) -> No
 
 @pytest.mark.parametrize(("guesses", "epsilon", "delta"), [(100, 1.0, 1e-3), (200, 1.0, 1e-4), (200, 2.0, 1e-4)])
 def test_exact_coverage_at_the_worst_approximate_dp_mechanism(guesses: int, epsilon: float, delta: float) -> None:
-    """FINDINGS 6: false claims at the mechanism made to provoke them, .035 to .048 for Theorem 16."""
+    """False claims at the mechanism made to provoke them, .035 to .048 for Theorem 16."""
     counts = np.arange(guesses // 2, guesses + 1)
     for method in ("f-dp", "theorem-16"):
         bounds = one_run_epsilon(guesses, counts, canaries=guesses, delta=delta, confidence=0.95, method=method)
         least = int(counts[bounds > epsilon].min())
-        assert 0.02 < most_right(guesses, least, guesses, epsilon, delta) <= 0.05 + 1e-8
-
-
-@pytest.mark.parametrize(("canaries", "guesses", "correct", "delta"), [row[:4] for row in TABLE_OF_METHODS])
-def test_theorem_16_is_its_formula(canaries: int, guesses: int, correct: int, delta: float) -> None:
-    """The bound is at most 2e-8 below the root: the slow formula is below 0.05 at the bound, and not above it."""
-    bound = one_run_epsilon(guesses, correct, canaries=canaries, delta=delta, confidence=0.95, method="theorem-16")
-    assert theorem_16(guesses, correct, canaries, delta, bound) < 1 - 0.95
-    assert theorem_16(guesses, correct, canaries, delta, bound + 2e-8) >= 1 - 0.95
+        assert 0.02 < largest_tail(guesses, least, guesses, epsilon, delta) <= 0.05 + 1e-8
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -137,7 +80,7 @@ def test_theorem_16_p_value_is_its_formula(seed: int) -> None:
     guesses = int(rng.integers(1, canaries + 1))
     correct = int(rng.integers(1, guesses + 1))
     epsilon, delta = float(rng.uniform(0, 5)), float(10 ** rng.uniform(-6, -1))
-    slow = theorem_16(guesses, correct, canaries, delta, epsilon)
+    slow = one_run_twin.theorem_16_p_value(guesses, correct, canaries, delta, epsilon)
     fast = one_run_p_value(guesses, correct, epsilon=epsilon, canaries=canaries, delta=delta, method="theorem-16")
     if slow < 0.5:
         assert 0 <= fast / slow - 1 < 2e-9  # rounded up by 1e-9
@@ -145,7 +88,7 @@ def test_theorem_16_p_value_is_its_formula(seed: int) -> None:
         assert fast == 1.0
 
 
-# FINDINGS 7: RR's epsilon, canaries (all guessed) -> delta = 0, delta = 1e-5 (factor 1), Algorithm 3 at delta = 0.
+# RR's epsilon, canaries (all guessed) -> delta = 0, delta = 1e-5 (factor 1), Algorithm 3 at delta = 0.
 TABLE_OF_RESPONSES = [
     (1, 10**4, 0.9629, 0.9628, 0.9609),
     (1, 10**6, 0.9963, 0.9961, 0.9961),
@@ -169,7 +112,7 @@ def test_bounds_at_the_median_outcome_of_randomised_response(
 
 
 def test_the_ceiling_of_one_run() -> None:
-    """All of a million right: beta^m = 0.05, so epsilon = 12.718 (FINDINGS 7)."""
+    """All of a million right: beta^m = 0.05, so epsilon = 12.718."""
     bound = one_run_epsilon(10**6, 10**6, canaries=10**6, delta=0.0, confidence=0.95)
     beta = mp.mpf("0.05") ** (mp.mpf(1) / 10**6)
     exact = float(mp.log(beta / (1 - beta)))

@@ -87,7 +87,12 @@ def largest_tail(guesses: int, correct: int, canaries: int, epsilon: float, delt
     gain = np.zeros(unknowns)
     gain[correct : r + 1] = -1
     solution = linprog(
-        gain, A_ub=coo_array((values, (rows, columns)), (2 * r + 1, unknowns)), b_ub=limits, A_eq=whole, b_eq=[1.0]
+        gain,
+        A_ub=coo_array((values, (rows, columns)), (2 * r + 1, unknowns)),
+        b_ub=limits,
+        A_eq=whole,
+        b_eq=[1.0],
+        options={"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10},
     )
     assert solution.success, solution.message
     return float(-solution.fun)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cache
 from itertools import product
 
 import numpy as np
@@ -108,13 +109,13 @@ def noisy_argmax(histogram: Sequence[float], sigma: float) -> list[mpf]:
         panels = int(mp.ceil((high - low) / (2 * sigma)))
         points = sorted({*mp.linspace(low, high, panels + 1), *counts})
 
+        @cache  # the integrals of all classes meet at the same points
+        def below(x: mpf, i: int) -> mpf:
+            return mp.ncdf(x, counts[i], sigma)
+
         def chance(c: int) -> mpf:
             def density(x: mpf) -> mpf:
-                value = mp.npdf(x, counts[c], sigma)
-                for i, n in enumerate(counts):
-                    if i != c:
-                        value *= mp.ncdf(x, n, sigma)
-                return value
+                return mp.npdf(x, counts[c], sigma) * mp.fprod(below(x, i) for i in range(len(counts)) if i != c)
 
             # The quadrature stops at an absolute error: bring the integrand to the size of 1 first.
             fine = mp.linspace(low, high, 8 * panels + 1)
