@@ -119,9 +119,9 @@ class InProcess:
     def wait(self) -> list[Completion]:
         """Runs the unit that was submitted."""
         unit, tables = self._queue.popleft()
-        attempt, table = attempt_unit(
-            unit, Inputs({name: self._shared[name] for name in unit.shared}, tables), self._scratch
-        )
+        shared = {name: self._shared[name] for name in unit.shared}
+        inputs = Inputs(shared, dict(zip(unit.needs, tables, strict=True)))
+        attempt, table = attempt_unit(unit, inputs, self._scratch)
         return [Completion(unit, attempt, table)]
 
     def hold(self, table: pa.Table) -> Handle:

@@ -41,7 +41,8 @@ class Worker:
     def run(self, unit: Unit, shared_count: int, *objects: Any) -> tuple[Attempt, pa.Table | None]:
         """One attempt; the table stays in the object store, the attempt travels to the driver."""
         shared = dict(zip(unit.shared, objects[:shared_count], strict=True))
-        return attempt_unit(unit, Inputs(shared, tuple(objects[shared_count:])), self._scratch)
+        inputs = Inputs(shared, dict(zip(unit.needs, objects[shared_count:], strict=True)))
+        return attempt_unit(unit, inputs, self._scratch)
 
 
 @dataclass

@@ -25,11 +25,11 @@ class Inputs:
 
     Attributes:
         shared: Large inputs by name, read-only; each was put into the object store once.
-        tables: Results of the units this one needs, in the order of `Unit.needs`.
+        tables: Results of the units this one needs, by key, in the order of `Unit.needs`.
     """
 
     shared: Mapping[str, Any]
-    tables: tuple[pa.Table, ...] = ()
+    tables: Mapping[str, pa.Table] = field(default_factory=dict)
 
 
 class Task(Protocol):
@@ -72,7 +72,7 @@ class Unit:
         task: What to do.
         label: For people: "target training 1/1".
         shared: Names of the shared inputs it takes.
-        needs: Keys of the units whose tables it takes, in order.
+        needs: Keys of the units whose tables it takes; a task that takes several kinds holds their keys itself.
         resources: What it occupies.
         key: Hash of everything that decides the result; names the file in the run folder.
         own: The user's code that the key speaks of.
@@ -136,7 +136,7 @@ def code_version() -> str:
 def _version_of_sources() -> str:
     root = Path(dpaudit.__file__).parent
     hasher = hashlib.sha256(dpaudit.__version__.encode())
-    of_engine = ("engine/games", "engine/attacks", "engine/canaries", "engine/proxies")
+    of_engine = ("engine/games", "engine/attacks", "engine/canaries", "engine/proxies", "engine/views")
     folders = [root / folder for folder in ("claims", "actors", *of_engine, "mechanisms", "estimators")]
     for path in (*sorted(root.glob("*.py")), *(path for folder in folders for path in sorted(folder.rglob("*.py")))):
         hasher.update(path.read_bytes())

@@ -26,7 +26,8 @@ from dpaudit.engine.findings.tally_table import tallies_of
 from dpaudit.engine.games.shadows import TrainShadows
 from dpaudit.engine.games.stacks import TrainingRun, train_runs
 from dpaudit.engine.plan import Tally
-from dpaudit.engine.spec.audit_spec import AuditSpec, load_spec
+from dpaudit.engine.spec.audit_spec import AuditSpec
+from dpaudit.engine.spec.loading import load_spec
 from dpaudit.estimators.two_world.two_sample import Band, Bayesian, ClopperPearson, Jeffreys
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.learners.non_private import NonPrivate

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from dpaudit.engine.estimate.estimating import Estimate, estimate
     from dpaudit.engine.findings.verdict import Verdict
     from dpaudit.engine.report.report import AuditResult, Report
-    from dpaudit.engine.spec.audit_spec import Audit, AuditSpec, RunOptions, load_spec
+    from dpaudit.engine.spec.audit_spec import Audit, AuditSpec, RunOptions
+    from dpaudit.engine.spec.loading import load_spec
     from dpaudit.errors import AuditError
     from dpaudit.estimators.bound import Bound, Validity
     from dpaudit.mechanisms.adapters.own_opacus import from_opacus
@@ -46,7 +47,7 @@ _HOMES = {
     "from_opacus": "dpaudit.mechanisms.adapters.own_opacus",
     "from_sklearn": "dpaudit.mechanisms.adapters.scikit_learn",
     "from_torch": "dpaudit.mechanisms.adapters.own_torch",
-    "load_spec": "dpaudit.engine.spec.audit_spec",
+    "load_spec": "dpaudit.engine.spec.loading",
     "table": "dpaudit.engine.data.in_memory",
 }
 

@@ -106,7 +106,7 @@ def resume(folder: Path, fail_on_violation: bool, quiet: bool) -> None:
 
 def _audit(spec: Any, output: Path | None, seed: int | None, fail_on_violation: bool, quiet: bool) -> None:
     from dpaudit.engine.driver import audit, run_folder
-    from dpaudit.engine.spec.audit_spec import load_spec
+    from dpaudit.engine.spec.loading import load_spec
 
     checked = load_spec(spec) if isinstance(spec, Path) else spec
     folder = output or run_folder(checked)
@@ -129,7 +129,7 @@ def plan(spec: Path, seed: int | None) -> None:
     from dataclasses import replace
 
     from dpaudit.engine.plan import make_plan
-    from dpaudit.engine.spec.audit_spec import load_spec
+    from dpaudit.engine.spec.loading import load_spec
 
     made = load_spec(spec)
     planned = make_plan(replace(made, seed=seed) if seed is not None else made)

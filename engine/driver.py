@@ -27,12 +27,14 @@ from dpaudit.engine.findings.score_table import metrics_of
 from dpaudit.engine.findings.shift import shift_control
 from dpaudit.engine.findings.stopping import Watch, spare_of, watches
 from dpaudit.engine.findings.tally_table import tallies_of
+from dpaudit.engine.games.fits import Reading
 from dpaudit.engine.plan import Plan, PlannedAudit, make_plan
 from dpaudit.engine.report.page import write_page
 from dpaudit.engine.report.progress import TerminalProgress
 from dpaudit.engine.report.report import AuditResult, Failure, Report, versions
-from dpaudit.engine.spec.audit_spec import Audit, AuditSpec, load_spec, slug
+from dpaudit.engine.spec.audit_spec import Audit, AuditSpec, slug
 from dpaudit.engine.spec.build import describe
+from dpaudit.engine.spec.loading import load_spec
 from dpaudit.errors import SpecError
 from dpaudit.estimators.bound import Bound
 
@@ -259,7 +261,7 @@ def _estimate(entry: PlannedAudit, plan: Plan, outcome: Outcome, store: UnitStor
     counted = watch.tallies if watch else [key for key in entry.tallies if key in outcome.finished]
     tallies = tallies_of(store.read(key) for key in counted)
     # A replay that failed is a bound of 0: one for each that was planned and is not there.
-    lost = entry.game.replays - len(tallies) if entry.game.replays is not None and tallies else 0
+    lost = entry.game.replays - len(tallies) if entry.game.reading is Reading.PER_REPLAY and tallies else 0
     held_out = [tallies_of([store.read(key)]) for key in entry.controls if key in outcome.finished]
     metrics = [metrics_of(store.read(key)) for key in entry.game.trainings if key in outcome.finished]
     return AuditResult(
@@ -276,14 +278,14 @@ def _estimate(entry: PlannedAudit, plan: Plan, outcome: Outcome, store: UnitStor
             if part is not None
         ),
         claimed=audit_of.promised(),
-        compared=claim_under(audit_of.promised(), audit_of.game.relation),
-        bound=_bound(entry, tallies, lost, stopped=watch is not None),
+        compared=claim_under(audit_of.promised(), audit_of.game.fits.relation),
+        bound=_bound(entry, tallies, lost),
         metrics={name: float(np.mean([one[name] for one in metrics])) for name in (metrics[0] if metrics else {})},
         rows=dict(entry.rows),
         data=entry.data_name,
         units=(len(keys & outcome.finished), len(keys)),
         observational=entry.game.observational,
-        assumes=audit_of.game.assumes,
+        assumes=audit_of.game.fits.assumes,
         failures=failures,
         curve=_curve(audit_of, tallies, lost),
         control=shift_control(audit_of.estimator, tallies, held_out, lost=lost) if tallies else None,
@@ -298,16 +300,16 @@ def _curve(audit_of: Audit, tallies: list[Any], lost: int) -> Mapping[str, Any]:
         return {}
     estimator = audit_of.estimator
     curve = dict(estimator.curve(tallies, lost=lost) if lost else estimator.curve(tallies))
-    claim = claim_under(audit_of.promised(), audit_of.game.relation).claim
+    claim = claim_under(audit_of.promised(), audit_of.game.fits.relation).claim
     if "delta" in curve and not claim.is_point:
         curve["promised_at_delta"] = np.array([claim.curve.epsilon(float(delta)) for delta in curve["delta"]])
     return curve
 
 
-def _bound(entry: PlannedAudit, tallies: list[Any], lost: int, *, stopped: bool) -> Bound | None:
+def _bound(entry: PlannedAudit, tallies: list[Any], lost: int) -> Bound | None:
     """The bound with what failed counted against it; None when nothing is left to bound, or too much is missing."""
     estimator = entry.audit.estimator
-    if not tallies or (entry.game.replays is None and len(tallies) < len(entry.tallies) and not stopped):
+    if not tallies or (entry.game.reading is Reading.TOGETHER and len(tallies) < len(entry.tallies)):
         return None
     bound: Bound = estimator.bound(tallies, lost=lost) if lost else estimator.bound(tallies)
     return bound

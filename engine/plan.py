@@ -121,7 +121,7 @@ def _plan_audit(spec: AuditSpec, audit: Audit, parts: Parts) -> tuple[PlannedAud
         Seed(spec.seed),
         resources,
         rows,
-        sequential=audit.stop is not None,
+        reading=audit.game.fits.reading(stops_early=audit.stop is not None),
     )
     game: GamePlan = audit.game.plan(setting)
     counting = dict.fromkeys(game.scores, audit.estimator)
@@ -160,7 +160,8 @@ class Tally:
 
     def run(self, inputs: Inputs, compute: Compute) -> pa.Table:
         """One row a replay."""
-        return tally_table(self.estimator.tally(scores) for scores in by_replay(inputs.tables[0]))
+        (table,) = inputs.tables.values()
+        return tally_table(self.estimator.tally(scores) for scores in by_replay(table))
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,9 @@ from dpaudit.claims import (
     two_steps,
 )
 from dpaudit.claims.curve import DeltaCurve, delta_at
-from dpaudit.engine.spec.audit_spec import AuditSpec, load_spec
+from dpaudit.engine.spec.audit_spec import AuditSpec
 from dpaudit.engine.spec.build import build, build_dataclass, describe
+from dpaudit.engine.spec.loading import load_spec
 from dpaudit.errors import InputError, SpecError
 from dpaudit.mechanisms.accounting.gnmax import confident_gnmax_rdp
 from dpaudit.mechanisms.learners.dp_sgd import DpSgd

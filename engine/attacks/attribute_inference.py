@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.engine.games.protocol import AdversaryView
+from dpaudit.engine.views.canary_view import CanaryView
 from dpaudit.errors import require
 from dpaudit.registry import register
 
@@ -26,11 +27,12 @@ class AttributeInferenceScore:
     """
 
     t: float = 2.0
+    view: ClassVar[type[CanaryView]] = CanaryView
 
     def __post_init__(self) -> None:
         require(self.t >= 0, "t must be >= 0", t=self.t)
 
-    def score(self, view: AdversaryView) -> NDArray[np.float64]:
+    def score(self, view: CanaryView) -> NDArray[np.float64]:
         """Shape (m,), in [-1, 1], positive = the record's own value is shown."""
         rows = np.arange(len(view.labels))
         prior = view.reference.astype(np.float64)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.engine.games.protocol import AdversaryView
+from dpaudit.engine.views.canary_view import CanaryView
 from dpaudit.registry import register
 
 SMALLEST_PROBABILITY = 1e-30
@@ -18,7 +19,9 @@ SMALLEST_PROBABILITY = 1e-30
 class CalibratedLoss:
     """Reference loss minus target loss on the shown label: larger = the target knows the point too well."""
 
-    def score(self, view: AdversaryView) -> NDArray[np.float64]:
+    view: ClassVar[type[CanaryView]] = CanaryView
+
+    def score(self, view: CanaryView) -> NDArray[np.float64]:
         """log M(x)[y] - log M'(x)[y], probabilities cut at 1e-30; shape (m,), in nats."""
         rows = np.arange(len(view.labels))
         target = np.log(np.maximum(view.target[rows, view.labels].astype(np.float64), SMALLEST_PROBABILITY))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.engine.games.protocol import AdversaryView
+from dpaudit.engine.views.canary_view import CanaryView
 from dpaudit.registry import register
 
 
@@ -24,7 +25,9 @@ class CanaryConfidence:
     offered: the bound is a one-run estimator's.
     """
 
-    def score(self, view: AdversaryView) -> NDArray[np.float64]:
+    view: ClassVar[type[CanaryView]] = CanaryView
+
+    def score(self, view: CanaryView) -> NDArray[np.float64]:
         """Shape (m,), in [-1, 1]; 0 where the label that is taken for the true one is shown."""
         rows = np.arange(len(view.labels))
         target = view.target.astype(np.float64)

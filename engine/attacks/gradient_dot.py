@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.engine.attacks.challenge import ChallengeView
+from dpaudit.engine.views.challenge_view import ChallengeView
 from dpaudit.registry import register
 
 
@@ -22,8 +22,9 @@ class GradientDot:
     """
 
     steps: Literal["all", "last"] = "all"
+    view: ClassVar[type[ChallengeView]] = ChallengeView
     needs: ClassVar[frozenset[str]] = frozenset({"gradients"})
 
-    def score_trials(self, view: ChallengeView) -> NDArray[np.float64]:
+    def score(self, view: ChallengeView) -> NDArray[np.float64]:
         """In units of the clip norm: about 1 for each step that held the canary."""
-        return view.products[:, 0 if self.steps == "all" else 1]
+        return view.gradient_products[:, 0 if self.steps == "all" else 1]

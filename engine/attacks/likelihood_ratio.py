@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.engine.games.protocol import AdversaryView
+from dpaudit.engine.views.canary_view import ReleaseView
 from dpaudit.errors import SpecError, require
 from dpaudit.registry import register
+
+
+@runtime_checkable
+class KnownChannel(Protocol):
+    """A label mechanism that states its law."""
+
+    def transition(self, classes: int) -> NDArray[np.float64]:
+        """Probability of each released label (columns) given each true one (rows), shape (K, K)."""
+        ...
 
 
 @register("attack", "likelihood-ratio", source="Neyman-Pearson, for Algorithm 2 of arXiv:2511.14084; ours")
@@ -28,26 +37,27 @@ class LikelihoodRatio:
     """
 
     law: tuple[tuple[float, ...], ...] = ()
+    view: ClassVar[type[ReleaseView]] = ReleaseView
 
-    def knowing(self, mechanism: Any, classes: int) -> LikelihoodRatio:
+    def for_mechanism(self, mechanism: Any, classes: int) -> LikelihoodRatio:
         """The attack on one mechanism: Algorithm 1's adversary has access to it.
 
         Raises: SpecError when the mechanism does not state its law.
         """
-        if not hasattr(mechanism, "transition"):
+        if not isinstance(mechanism, KnownChannel):
             raise SpecError(
                 "attack likelihood-ratio needs a label mechanism that states its law, with a method "
                 f"`transition(classes)`; {type(mechanism).__name__} has none: use attack label-inference"
             )
         return replace(self, law=tuple(map(tuple, mechanism.transition(classes).tolist())))
 
-    def score(self, view: AdversaryView) -> NDArray[np.float64]:
+    def score(self, view: ReleaseView) -> NDArray[np.float64]:
         """log T[v, z] - log sum_y M'(x)[y] T[y, z]; shape (m,), positive = the training label."""
         law = np.asarray(self.law)
         require(
-            law.shape == (view.target.shape[1],) * 2, "the mechanism's law must be of shape (K, K)", shape=law.shape
+            law.shape == (view.release.classes,) * 2, "the mechanism's law must be of shape (K, K)", shape=law.shape
         )
-        released = view.target.argmax(axis=1)
+        released = view.release.labels
         world_0 = np.einsum("ij,ij->i", view.reference, law.T[released])
         scores: NDArray[np.float64] = np.log(law[view.labels, released]) - np.log(world_0)
         return scores

@@ -15,8 +15,8 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.engine.attacks.challenge import ChallengeView
-from dpaudit.engine.games.shadows import Shadows
+from dpaudit.engine.views.challenge_view import ChallengeView
+from dpaudit.engine.views.shadows import Shadows
 from dpaudit.errors import require
 from dpaudit.registry import register
 
@@ -84,42 +84,42 @@ def _residuals(shadows: Shadows, members: bool) -> tuple[NDArray[np.float64], ND
     return mean, squares, counts
 
 
-@register("attack", "lira-online", source="Carlini et al. (2022), arXiv:2112.03570, Algorithm 1")
 @dataclass(frozen=True)
-class LiraOnline:
-    """LiRA: log-likelihood ratio of the target's confidence, from shadow models with and without the challenge.
+class Lira:
+    """What both attacks share.
 
     Attributes:
         variance: "fixed" over all points, or "per-point" for some 64 shadow models and more.
     """
 
     variance: Variance = "fixed"
+    view: ClassVar[type[ChallengeView]] = ChallengeView
     needs: ClassVar[frozenset[str]] = frozenset({"shadows"})
 
-    def score_trials(self, view: ChallengeView) -> NDArray[np.float64]:
-        """log N(phi; in) - log N(phi; out), in nats."""
+    def _normals(self, view: ChallengeView, *, members: bool) -> Normals:
         assert view.shadows is not None
-        inside = normals(view.shadows, view.point, members=True, variance=self.variance)
-        outside = normals(view.shadows, view.point, members=False, variance=self.variance)
+        return normals(view.shadows, view.point, members=members, variance=self.variance)
+
+
+@register("attack", "lira-online", source="Carlini et al. (2022), arXiv:2112.03570, Algorithm 1")
+@dataclass(frozen=True)
+class LiraOnline(Lira):
+    """LiRA: log-likelihood ratio of the target's confidence, from shadow models with and without the challenge."""
+
+    def score(self, view: ChallengeView) -> NDArray[np.float64]:
+        """log N(phi; in) - log N(phi; out), in nats."""
+        inside, outside = (self._normals(view, members=world) for world in (True, False))
         return log_likelihood_ratio(inside, outside, view.phi)
 
 
 @register("attack", "lira-offline", source="Carlini et al. (2022), arXiv:2112.03570, section VI-C")
 @dataclass(frozen=True)
-class LiraOffline:
-    """LiRA from models without the challenge only: how far in their upper tail the target's confidence lies.
+class LiraOffline(Lira):
+    """LiRA from models without the challenge only: how far in their upper tail the target's confidence lies."""
 
-    Attributes:
-        variance: "fixed" over all points, or "per-point" for some 64 shadow models and more.
-    """
-
-    variance: Variance = "fixed"
-    needs: ClassVar[frozenset[str]] = frozenset({"shadows"})
-
-    def score_trials(self, view: ChallengeView) -> NDArray[np.float64]:
+    def score(self, view: ChallengeView) -> NDArray[np.float64]:
         """(phi - mean) / deviation: the tail's probability is Phi of it, but does not run into 1."""
-        assert view.shadows is not None
-        outside = normals(view.shadows, view.point, members=False, variance=self.variance)
+        outside = self._normals(view, members=False)
         scores: NDArray[np.float64] = (view.phi - outside.mean) / outside.deviation
         return scores
 

@@ -8,9 +8,9 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.engine.attacks.challenge import ChallengeView
-from dpaudit.engine.games.confidence import log_probability
-from dpaudit.engine.games.shadows import Shadows
+from dpaudit.engine.views.challenge_view import ChallengeView
+from dpaudit.engine.views.confidence import log_probability
+from dpaudit.engine.views.shadows import Shadows
 from dpaudit.errors import require
 from dpaudit.registry import register
 
@@ -20,9 +20,10 @@ from dpaudit.registry import register
 class LossThreshold:
     """The smaller the loss on the challenge, the likelier it was trained on; no shadow models."""
 
+    view: ClassVar[type[ChallengeView]] = ChallengeView
     needs: ClassVar[frozenset[str]] = frozenset()
 
-    def score_trials(self, view: ChallengeView) -> NDArray[np.float64]:
+    def score(self, view: ChallengeView) -> NDArray[np.float64]:
         """Minus the mean log-loss over the queries, in nats."""
         mean: NDArray[np.float64] = log_probability(view.target).mean(1)
         return mean
@@ -33,9 +34,10 @@ class LossThreshold:
 class DifficultyCalibration:
     """How much smaller the target's loss is than that of shadow models that were not trained on the challenge."""
 
+    view: ClassVar[type[ChallengeView]] = ChallengeView
     needs: ClassVar[frozenset[str]] = frozenset({"shadows"})
 
-    def score_trials(self, view: ChallengeView) -> NDArray[np.float64]:
+    def score(self, view: ChallengeView) -> NDArray[np.float64]:
         """Mean loss of the references minus the target's loss, in nats.
 
         Raises: InputError when a challenge is in every shadow model.

@@ -16,9 +16,9 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.engine.attacks.challenge import ChallengeView
-from dpaudit.engine.games.confidence import probability
-from dpaudit.engine.games.shadows import Shadows
+from dpaudit.engine.views.challenge_view import ChallengeView
+from dpaudit.engine.views.confidence import probability
+from dpaudit.engine.views.shadows import Shadows
 from dpaudit.errors import require
 from dpaudit.registry import register
 
@@ -40,13 +40,14 @@ class Rmia:
     gamma: float = 1.0
     offline: bool = False
     a: float | None = None
+    view: ClassVar[type[ChallengeView]] = ChallengeView
     needs: ClassVar[frozenset[str]] = frozenset({"shadows", "population"})
 
     def __post_init__(self) -> None:
         require(self.gamma > 0, "gamma must be > 0", gamma=self.gamma)
         require(self.a is None or 0 <= self.a <= 1, "a must be in [0, 1]", a=self.a)
 
-    def score_trials(self, view: ChallengeView) -> NDArray[np.float64]:
+    def score(self, view: ChallengeView) -> NDArray[np.float64]:
         """Shares in [0, 1]; strict inequality, so a target that knows nothing has score 0 at gamma = 1.
 
         Raises: InputError when there is no population, or a point lacks shadow models.

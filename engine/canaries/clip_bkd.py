@@ -8,9 +8,9 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.engine.canaries.protocol import PointCanary, features_of, made
-from dpaudit.engine.games.challenges import Challenges
-from dpaudit.engine.games.shadows import Shadows
+from dpaudit.engine.canaries.protocol import PointCanary, crafted_challenges, features_of
+from dpaudit.engine.views.challenges import Challenges
+from dpaudit.engine.views.shadows import Shadows
 from dpaudit.errors import require
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.registry import register
@@ -49,7 +49,7 @@ class ClipBackdoor(PointCanary):
         fitted = LogisticRegression(max_iter=1000).fit(flat, pool.labels)
         least = fitted.classes_[fitted.predict_proba(point[None])[0].argmin()]
         crafted = point.reshape(1, *features.shape[1:]).astype(np.float32)
-        return made(pool, crafted, np.array([least]), np.array([-1]))
+        return crafted_challenges(pool, crafted, np.array([least]), np.array([-1]))
 
 
 def last_direction(flat: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -26,9 +26,9 @@ class DiracGradient:
         """1 at one weight, else 0; shape (parameters,)."""
         weight = int(rng.integers(parameters)) if self.weight is None else self.weight
         require(0 <= weight < parameters, f"weight must be in 0..{parameters - 1}", weight=weight)
-        made = np.zeros(parameters, np.float32)
-        made[weight] = 1.0
-        return made
+        gradient = np.zeros(parameters, np.float32)
+        gradient[weight] = 1.0
+        return gradient
 
 
 @register("canary", "random-gradient", source="Andrew et al. (2024), arXiv:2302.03098; Nasr et al. (2023)")

@@ -7,9 +7,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from dpaudit.engine.canaries.protocol import PointCanary, features_of, made
-from dpaudit.engine.games.challenges import Challenges
-from dpaudit.engine.games.shadows import Shadows
+from dpaudit.engine.canaries.protocol import PointCanary, crafted_challenges, features_of
+from dpaudit.engine.views.challenges import Challenges
+from dpaudit.engine.views.shadows import Shadows
 from dpaudit.errors import require
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.registry import register
@@ -26,7 +26,7 @@ class GivenRow:
 
     rows: tuple[int, ...] = (0,)
     crafted: ClassVar[bool] = False
-    selects: ClassVar[bool] = False
+    needs_shadows: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rows", tuple(self.rows))
@@ -56,7 +56,7 @@ class Mislabelled(PointCanary):
         require(self.count <= len(pool), "count must be at most the rows of the pool", count=self.count)
         rows = rng.choice(len(pool), self.count, replace=False)
         labels = (pool.labels[rows] + rng.integers(1, pool.classes, self.count)) % pool.classes
-        return made(pool, features_of(pool)[rows], labels, rows)
+        return crafted_challenges(pool, features_of(pool)[rows], labels, rows)
 
 
 @register("canary", "blank", source="Nasr et al. (2023), arXiv:2302.07956")
@@ -76,4 +76,6 @@ class Blank(PointCanary):
         """One point a label."""
         require(self.count <= pool.classes, "count must be at most the number of classes", count=self.count)
         shape = (self.count, *features_of(pool).shape[1:])
-        return made(pool, np.full(shape, self.value, np.float32), np.arange(self.count), np.full(self.count, -1))
+        return crafted_challenges(
+            pool, np.full(shape, self.value, np.float32), np.arange(self.count), np.full(self.count, -1)
+        )

@@ -7,17 +7,18 @@ valid; a good one shows more.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.engine.games.challenges import Challenges
-from dpaudit.engine.games.shadows import Shadows
+from dpaudit.engine.views.challenges import Challenges
+from dpaudit.engine.views.shadows import Shadows
 from dpaudit.errors import require
 from dpaudit.mechanisms.examples import Examples
 
 
+@runtime_checkable
 class Canary(Protocol):
     """Chooses or makes challenge points."""
 
@@ -27,18 +28,19 @@ class Canary(Protocol):
         ...
 
     @property
-    def selects(self) -> bool:
+    def needs_shadows(self) -> bool:
         """Whether the choice looks at shadow models."""
         ...
 
     def choose(self, pool: Examples, shadows: Shadows | None, rng: np.random.Generator) -> Challenges:
-        """The challenge points; shadow models are given when it `selects`.
+        """The challenge points; shadow models are given when it `needs_shadows`.
 
         Raises: InputError when the pool does not fit.
         """
         ...
 
 
+@runtime_checkable
 class GradientCanary(Protocol):
     """Makes a gradient that takes part in DP-SGD as if it were an example's, clipped as those are."""
 
@@ -57,7 +59,7 @@ class PointCanary:
 
     count: int = 1
     crafted: ClassVar[bool] = False
-    selects: ClassVar[bool] = False
+    needs_shadows: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         require(self.count >= 1, "count must be >= 1", count=self.count)
@@ -73,7 +75,7 @@ def features_of(pool: Examples) -> NDArray[np.float32]:
     return pool.features
 
 
-def made(
+def crafted_challenges(
     pool: Examples, features: NDArray[np.float32], labels: NDArray[np.int64], rows: NDArray[np.int64]
 ) -> Challenges:
     """Crafted challenge points."""

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from dpaudit.engine.attacks.lira import POINTS_AT_ONCE, log_likelihood_ratio, normals
 from dpaudit.engine.canaries.protocol import PointCanary
-from dpaudit.engine.games.challenges import Challenges
-from dpaudit.engine.games.shadows import Shadows
+from dpaudit.engine.views.challenges import Challenges
+from dpaudit.engine.views.shadows import Shadows
 from dpaudit.errors import require
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.registry import register
@@ -36,7 +36,7 @@ class SelectWorst(PointCanary):
     fpr: float = 0.05
     test_share: float = 0.2
     variance: Literal["fixed", "per-point"] = "fixed"
-    selects: ClassVar[bool] = True
+    needs_shadows: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -69,9 +69,9 @@ class SelectWorst(PointCanary):
         parts = []
         for first in range(0, len(everywhere), POINTS_AT_ONCE):
             rows = slice(first, first + POINTS_AT_ONCE)
-            some = test.at(everywhere[rows])
-            scores = log_likelihood_ratio(inside.of(rows), outside.of(rows), some.phi)
-            parts.append(self._aggregate(scores, some.member))
+            measured = test.at(everywhere[rows])
+            scores = log_likelihood_ratio(inside.of(rows), outside.of(rows), measured.phi)
+            parts.append(self._aggregate(scores, measured.member))
         weights, gaps = (np.concatenate(columns) for columns in zip(*parts, strict=True))
         return weights, gaps
 

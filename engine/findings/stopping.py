@@ -54,7 +54,7 @@ class Watch:
         self._rule = entry.audit.stop
         self._estimator: Betting = entry.audit.estimator
         self._state = BettingState()
-        self._claimed = claim_under(entry.audit.promised(), entry.audit.game.relation).claim.epsilon
+        self._claimed = claim_under(entry.audit.promised(), entry.audit.game.fits.relation).claim.epsilon
 
     def advance(self, finished: Set[str], failed: Set[str]) -> None:
         """Reads on, up to the first tally that is missing or as far as is needed."""

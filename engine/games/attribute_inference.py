@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from dpaudit.claims import Relation
+from dpaudit.engine.games.fits import LEARNERS, Fits
 from dpaudit.engine.games.label_inference import LabelInference
-from dpaudit.engine.games.one_run import Predictor
+from dpaudit.engine.games.one_run_rules import Predictor
 from dpaudit.engine.games.protocol import GamePlan, Setting
+from dpaudit.engine.views.canary_view import CanaryView
 from dpaudit.errors import SpecError, require
 from dpaudit.mechanisms.examples import Examples, Features
-from dpaudit.mechanisms.protocols import LabelMechanism
 from dpaudit.registry import register
 
 MOST_VALUES = 200
@@ -41,6 +43,17 @@ class AttributeInference(LabelInference):
         bins: Bins of a number column, equally full on the reference part, >= 2.
     """
 
+    fits: ClassVar[Fits] = Fits(
+        relation=Relation.REPLACE,
+        assumes="Given the rest of the record, the proxy's attributes must have the law of the true ones, as far as "
+        "the adversary can tell before it sees the model; a proxy that differs adds to the bound what it gives away "
+        "itself (the shift tau).",
+        views={LEARNERS: CanaryView},
+        attack="attribute-inference",
+        estimator="one-run",
+        uses_proxy=True,
+    )
+
     columns: tuple[str, ...] = ()
     bins: int = 4
 
@@ -50,35 +63,19 @@ class AttributeInference(LabelInference):
         require(len(set(self.columns)) == len(self.columns), "columns must differ", columns=self.columns)
         require(self.bins >= 2, "bins must be >= 2", bins=self.bins)
 
-    @property
-    def relation(self) -> Relation:
-        """One record is replaced by one with other attributes; a claim for labels says nothing of them."""
-        return Relation.REPLACE
-
-    @property
-    def assumes(self) -> str:
-        """The proxy is taken for the truth."""
-        return (
-            "Given the rest of the record, the proxy's attributes must have the law of the true ones, as far as the "
-            "adversary can tell before it sees the model; a proxy that differs adds to the bound what it gives away "
-            "itself (the shift tau)."
-        )
-
-    def asks_reference(self) -> bool:
+    def needs_reference(self) -> bool:
         """The values and bins come from it."""
         return True
 
     def plan(self, setting: Setting) -> GamePlan:
         """As for labels.
 
-        Raises: SpecError when there is no reference part, a column is not there, or the mechanism trains no model.
+        Raises: SpecError when there is no reference part, or a column is not there.
         """
-        if isinstance(setting.mechanism, LabelMechanism):
-            raise SpecError("attribute inference asks a trained model; a label mechanism releases labels only")
         self._values(setting.parts.reference if len(setting.parts.reference) else None)
         return super().plan(setting)
 
-    def posed(self, examples: Examples, reference: Examples | None) -> Examples:
+    def proxy_task(self, examples: Examples, reference: Examples | None) -> Examples:
         """The record without the protected columns, its label among the features, its attribute as the label."""
         values = self._values(reference)
         table = as_table(examples.features)
@@ -89,7 +86,7 @@ class AttributeInference(LabelInference):
         categorical = (*(name for name in examples.categorical if name not in self.columns), LABEL)
         return Examples(public, codes, math.prod(column.size for column in values), examples.name, categorical)
 
-    def answered(self, predict: Predictor, examples: Examples, reference: Examples | None) -> NDArray[np.float64]:
+    def model_answers(self, predict: Predictor, examples: Examples, reference: Examples | None) -> NDArray[np.float64]:
         """The probability the model gives each record's label, with each value of the attribute; shape (n, values)."""
         values = self._values(reference)
         answers = [

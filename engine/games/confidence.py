@@ -1,10 +1,4 @@
-"""How sure trained models are of labels: phi = log p_y - log(sum of the other probabilities).
-
-phi is close to normal over models, which the likelihood-ratio attack lives on; it keeps its precision at both ends,
-where 1 - p is rounded to 0. Both p_y and log p_y follow from it.
-
-Source: Carlini et al. (2022), arXiv:2112.03570, section VI-B.
-"""
+"""Asking trained models how sure they are of labels, and how often they are right."""
 
 from __future__ import annotations
 
@@ -14,42 +8,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpaudit.engine.views.confidence import phi_of_logits, phi_of_probabilities
 from dpaudit.errors import require
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.protocols import Compute, LogitModel, Model, TrainingError
 
-SMALLEST_PROBABILITY = 1e-45
 ROWS_AT_ONCE = 4096
 QUERIES = 18
 """An image as it is, its mirror image, and both of them shifted by one pixel in eight directions."""
-
-
-def phi_of_logits(logits: NDArray[np.floating[Any]], labels: NDArray[np.int64]) -> NDArray[np.float64]:
-    """phi from logits of shape (..., n, classes) and labels (n,); shape (..., n)."""
-    wide = logits.astype(np.float64)
-    at_label = np.broadcast_to(labels[:, None], (*wide.shape[:-1], 1))
-    own = np.take_along_axis(wide, at_label, -1)[..., 0]
-    np.put_along_axis(wide, at_label, -np.inf, -1)
-    largest = wide.max(-1)
-    others = largest + np.log(np.exp(wide - largest[..., None]).sum(-1))
-    phi: NDArray[np.float64] = own - others
-    return phi
-
-
-def phi_of_probabilities(probabilities: NDArray[np.floating[Any]], labels: NDArray[np.int64]) -> NDArray[np.float64]:
-    """phi from probabilities of shape (n, classes) and labels (n,), those below 1e-45 raised to it; shape (n,)."""
-    with np.errstate(divide="ignore"):
-        return phi_of_logits(np.log(np.maximum(probabilities.astype(np.float64), SMALLEST_PROBABILITY)), labels)
-
-
-def log_probability(phi: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
-    """log p_y = -log(1 + e^-phi), in nats."""
-    return -np.logaddexp(0.0, -phi.astype(np.float64))
-
-
-def probability(phi: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
-    """p_y = 1 / (1 + e^-phi)."""
-    return np.exp(log_probability(phi))
 
 
 def queries_of(features: Features, number: int) -> list[Features]:
@@ -71,11 +37,11 @@ def queries_of(features: Features, number: int) -> list[Features]:
     assert isinstance(features, np.ndarray)
     height, width = features.shape[2:]
     padded = np.pad(features, ((0, 0), (0, 0), (1, 1), (1, 1)), mode="edge")
-    made: list[Features] = []
+    augmented: list[Features] = []
     for down, right in SHIFTS[: -(-number // 2)]:
         shifted = padded[:, :, 1 + down : 1 + down + height, 1 + right : 1 + right + width]
-        made += [np.ascontiguousarray(shifted), np.ascontiguousarray(shifted[..., ::-1])]
-    return made[:number]
+        augmented += [np.ascontiguousarray(shifted), np.ascontiguousarray(shifted[..., ::-1])]
+    return augmented[:number]
 
 
 SHIFTS = ((0, 0), (0, 1), (0, -1), (1, 0), (-1, 0), (1, 1), (1, -1), (-1, 1), (-1, -1))
@@ -90,8 +56,8 @@ def confidences(
     for query, features in enumerate(queries_of(points.features, queries)):
         for first in range(0, len(points), ROWS_AT_ONCE):
             rows = slice(first, min(first + ROWS_AT_ONCE, len(points)))
-            some = features.slice(first, rows.stop - first) if not isinstance(features, np.ndarray) else features[rows]
-            phi[trained, query, rows] = _phi([models[place] for place in trained], some, points.labels[rows], compute)
+            batch = features[rows] if isinstance(features, np.ndarray) else features.slice(first, rows.stop - first)
+            phi[trained, query, rows] = _phi([models[place] for place in trained], batch, points.labels[rows], compute)
     return phi
 
 
@@ -100,9 +66,9 @@ def accuracy(models: Sequence[Model | TrainingError], test: Examples, compute: C
     trained = [model for model in models if not isinstance(model, TrainingError)]
     hits = 0
     for first in range(0, len(test), ROWS_AT_ONCE):
-        some = test.take(np.arange(first, min(first + ROWS_AT_ONCE, len(test))))
-        guesses = _outputs(trained, some.features, compute).argmax(-1)
-        hits += int(np.count_nonzero(guesses == some.labels))
+        batch = test.take(np.arange(first, min(first + ROWS_AT_ONCE, len(test))))
+        guesses = _outputs(trained, batch.features, compute).argmax(-1)
+        hits += int(np.count_nonzero(guesses == batch.labels))
     return hits / (len(trained) * len(test))
 
 

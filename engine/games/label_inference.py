@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from dpaudit.claims import Relation
-from dpaudit.engine.games.one_run import Design, Draw, Hint, OneRunGame, Stage
+from dpaudit.engine.games.fits import LABEL_MECHANISMS, LEARNERS, Fits
+from dpaudit.engine.games.one_run import OneRunGame
+from dpaudit.engine.games.one_run_rules import CanarySetup, Design, Draw, Hint
 from dpaudit.engine.games.sampling import drawn_classes
+from dpaudit.engine.views.canary_view import CanaryView, ReleaseView
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.registry import register
 
@@ -19,41 +23,35 @@ class LabelInference(OneRunGame):
     """Observational: shows each training point with its own label or with one drawn from a proxy; training untouched.
 
     Attributes:
-        replays: How often bits and proxy labels are drawn for one trained model, >= 1.
-        canaries: How many of the target rows are canaries; None takes all.
-        trainings: How many independent trainings, >= 1; their bounds are combined like replays.
         control: Whether the game is played on the test part too, whose rows the mechanism never saw: there an honest
             proxy shows nothing.
     """
 
-    control: bool = True
+    fits: ClassVar[Fits] = Fits(
+        relation=Relation.LABEL,
+        assumes="Given the features, the proxy's labels must have the law of the true ones, as far as the adversary "
+        "can tell before it sees the model; a proxy that differs adds what it gives away itself (the shift tau).",
+        views={LABEL_MECHANISMS: ReleaseView, LEARNERS: CanaryView},
+        attack="label-inference",
+        estimator="one-run",
+        uses_proxy=True,
+    )
 
-    @property
-    def relation(self) -> Relation:
-        """One label is substituted."""
-        return Relation.LABEL
+    control: bool = True
 
     def has_control(self) -> bool:
         """As chosen; needs a test part."""
         return self.control
 
-    @property
-    def assumes(self) -> str:
-        """The proxy is taken for the truth."""
-        return (
-            "Given the features, the proxy's labels must have the law of the true ones, as far as the adversary can "
-            "tell before it sees the model; a proxy that differs adds what it gives away itself (the shift tau)."
-        )
-
-    def draw(self, stage: Stage, design: Design, rng: np.random.Generator) -> Draw:
+    def draw(self, setup: CanarySetup, design: Design, rng: np.random.Generator) -> Draw:
         """A fair bit and a proxy label y1 ~ Multinoulli(M'(x)) for each canary; bit True shows the training label."""
-        bits = rng.random(len(stage.canaries)) < 0.5
-        return Draw(bits, drawn_classes(stage.proxy, rng.random(len(stage.canaries))))
+        bits = rng.random(len(setup.canaries)) < 0.5
+        return Draw(bits, drawn_classes(setup.proxy_cdf, rng.random(len(setup.canaries))))
 
-    def hint(self, stage: Stage, design: Design, draw: Draw) -> Hint:
+    def hint(self, setup: CanarySetup, design: Design, draw: Draw) -> Hint:
         """Every canary, with the training label where the bit is True, else with the proxy's."""
         assert draw.labels is not None
-        labels = np.where(draw.bits, stage.canaries.labels, draw.labels)
+        labels = np.where(draw.bits, setup.canaries.labels, draw.labels)
         return Hint(np.arange(len(labels)), labels)
 
 
@@ -65,32 +63,27 @@ class LabelCanaries(OneRunGame):
     The two labels have one law whatever the features say, so there is no distribution shift to worry about and the
     attack has power even where features give the label away; the price is that canaries spoil the training data.
 
-    Attributes:
-        replays: How often bits and other labels are drawn for one trained model, >= 1.
-        canaries: How many of the target rows are canaries; None takes all.
-        trainings: How many independent trainings, each with labels of its own, >= 1.
     """
 
-    @property
-    def relation(self) -> Relation:
-        """One label is substituted."""
-        return Relation.LABEL
-
-    @property
-    def assumes(self) -> str:
-        """Nothing: both labels are drawn by the challenger."""
-        return "Nothing beyond fair bits: planted and other labels are drawn by the challenger from one law."
+    fits: ClassVar[Fits] = Fits(
+        relation=Relation.LABEL,
+        assumes="Nothing beyond fair bits: planted and other labels are drawn by the challenger from one law.",
+        views={LABEL_MECHANISMS: ReleaseView, LEARNERS: CanaryView},
+        attack="label-inference",
+        estimator="one-run",
+        uses_proxy=True,
+    )
 
     def design(self, canaries: Examples, rng: np.random.Generator) -> Design:
         """A uniformly random label for each canary."""
         return Design(labels=rng.integers(0, canaries.classes, len(canaries)))
 
-    def draw(self, stage: Stage, design: Design, rng: np.random.Generator) -> Draw:
+    def draw(self, setup: CanarySetup, design: Design, rng: np.random.Generator) -> Draw:
         """A fair bit and another uniformly random label for each canary."""
-        bits = rng.random(len(stage.canaries)) < 0.5
-        return Draw(bits, rng.integers(0, stage.canaries.classes, len(stage.canaries)))
+        bits = rng.random(len(setup.canaries)) < 0.5
+        return Draw(bits, rng.integers(0, setup.canaries.classes, len(setup.canaries)))
 
-    def hint(self, stage: Stage, design: Design, draw: Draw) -> Hint:
+    def hint(self, setup: CanarySetup, design: Design, draw: Draw) -> Hint:
         """Every canary, with the label it was trained with where the bit is True, else with the other one."""
         assert design.labels is not None
         assert draw.labels is not None

@@ -1,4 +1,4 @@
-"""The game between challenger and adversary (Algorithm 1), and what a game hands the planner.
+"""What a game (registered as "game") is planned from, and what it hands the planner.
 
 Source: arXiv:2511.14084, Algorithm 1 (after Swanberg et al., 2025).
 """
@@ -7,40 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any, ClassVar, Protocol
 
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Resources, Unit
-from dpaudit.claims import Relation
+from dpaudit.engine.games.fits import Fits, Reading
 from dpaudit.engine.spec.partition import Parts
 from dpaudit.mechanisms.examples import Examples
-
-
-@dataclass(frozen=True, eq=False)
-class AdversaryView:
-    """What the adversary sees of m canaries: outputs on the points it is shown, and nothing of the truth.
-
-    Attributes:
-        target: Class probabilities of the audited mechanism, shape (m, classes); in the attribute game, the
-            probability it gives the record's label with each value of the attribute, shape (m, values).
-        reference: Probabilities of the adversary's own model M' for what is at stake, of the same shape.
-        labels: The labels it is shown (in the attribute game, the values), shape (m,).
-    """
-
-    target: NDArray[np.float32]
-    reference: NDArray[np.float32]
-    labels: NDArray[np.int64]
-
-
-class Attack(Protocol):
-    """The adversary (registered as "attack"): one score for each canary."""
-
-    def score(self, view: AdversaryView) -> NDArray[np.float64]:
-        """Scores, shape (m,); larger = more likely that the training label, or a member, is shown."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -56,8 +29,7 @@ class Setting:
         seed: The audit's seed.
         resources: What one unit occupies.
         rows_per_unit: Score rows one unit should make at most: seconds of work, and memory where scores are kept.
-        sequential: Whether trials are read while later ones still run: their scores must come in several tables, in the
-            order of the trials, none of which needs a later trial.
+        reading: How the scores will be read.
     """
 
     mechanism: Any
@@ -68,7 +40,7 @@ class Setting:
     seed: Seed
     resources: Resources
     rows_per_unit: int
-    sequential: bool = False
+    reading: Reading
 
 
 @dataclass(frozen=True)
@@ -80,33 +52,27 @@ class GamePlan:
         scores: Keys of the units whose tables are score tables, in the order of their rows.
         trainings: Keys of the units that ran the mechanism.
         observational: Whether the training data are left as they are (Definition 4), found by comparing them.
+        reading: How the scores are read.
         controls: Keys of the units that play the game on rows the mechanism never saw, one for each distinguisher.
         shared: Large inputs the game brings beside the parts of the data, by name.
-        replays: How many replays there are, each a bound of its own; None where the scores make one bound together,
-            which no part of them may be missing from.
+        replays: How many replays there are in all, >= 1; trials that are read together are one.
     """
 
     units: tuple[Unit, ...]
     scores: tuple[str, ...]
     trainings: tuple[str, ...]
     observational: bool
+    reading: Reading
     controls: tuple[str, ...] = ()
     shared: Mapping[str, Examples] = field(default_factory=dict)
-    replays: int | None = None
+    replays: int = 1
 
 
 class Game(Protocol):
     """An experiment (registered as "game")."""
 
-    @property
-    def relation(self) -> Relation:
-        """Which neighbouring data sets its two worlds are."""
-        ...
-
-    @property
-    def assumes(self) -> str:
-        """What must hold beside the arithmetic for the bound to hold, as a sentence."""
-        ...
+    fits: ClassVar[Fits]
+    """What it goes together with."""
 
     def plan(self, setting: Setting) -> GamePlan:
         """Every unit, each with its seed; nothing runs."""

@@ -15,7 +15,6 @@ from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.learners.non_private import NonPrivate
 from dpaudit.mechanisms.protocols import (
     Compute,
-    LabelMechanism,
     Learner,
     Model,
     ObservableLearner,
@@ -200,15 +199,6 @@ def parameter_count(mechanism: StackLearner, examples: Examples) -> int:
     from dpaudit.mechanisms.training.parameters import layout_of
 
     return layout_of(mechanism.recipe.meta_module(example_shape(examples.features), examples.classes)).total
-
-
-def require_learner(mechanism: object) -> None:
-    """Refuses what trains no model.
-
-    Raises: SpecError.
-    """
-    if isinstance(mechanism, LabelMechanism) or not isinstance(mechanism, Learner):
-        raise SpecError("a two-world membership game audits learners; audit a label mechanism with a label game")
 
 
 def require_observable(mechanism: object) -> None:

@@ -1,23 +1,27 @@
-"""What the user asks for: one or several audits, from YAML or Python, validated once, defaults filled in."""
+"""What the user asks for: one or several audits, validated once, defaults filled in."""
 
 from __future__ import annotations
 
 import hashlib
-import os
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, runtime_checkable
 
+import numpy as np
 import yaml
+from numpy.typing import NDArray
 
 from dpaudit.claims import Claim, claim_under
-from dpaudit.engine.data.in_memory import data_source, found_again
-from dpaudit.engine.spec.build import build, build_dataclass, describe
+from dpaudit.engine.data.in_memory import data_source
+from dpaudit.engine.games.fits import Fits
+from dpaudit.engine.games.protocol import Game
+from dpaudit.engine.spec.build import build, describe
 from dpaudit.engine.spec.partition import Partition
 from dpaudit.engine.spec.stop_rule import StopRule
-from dpaudit.errors import SpecError, did_you_mean, require
+from dpaudit.engine.views.view import View
+from dpaudit.errors import SpecError, require
 from dpaudit.estimators.two_world.betting import Betting
+from dpaudit.registry import catalogue, load
 
 
 @dataclass(frozen=True)
@@ -116,152 +120,121 @@ class AuditSpec:
         )
 
     def _complete(self, audit: Audit, index: int) -> Audit:
-        """Builds what is still a name or a mapping, and fills in delta and confidence."""
+        """Builds what is still a name or a mapping, fills in what is left open, and refuses what does not fit."""
         at = f"audits[{index}] ({audit.name})"
-        game = build("game", audit.game, at=f"{at}.game")
-        given = {part.name: getattr(audit, part.name) for part in fields(Audit) if "kind" in part.metadata}
-        given["game"] = game
-        given["data"] = data_source(audit.data)
-        given["attack"] = audit.attack or getattr(game, "usual_attack", "label-inference")
-        given["proxy"] = audit.proxy if getattr(game, "uses_proxy", True) else None
-        estimator = audit.estimator or getattr(game, "usual_estimator", "one-run")
+        game: Game = build("game", audit.game, at=f"{at}.game")
+        proxy = audit.proxy if game.fits.uses_proxy else None
+        attack, data = audit.attack or game.fits.attack, data_source(audit.data)
+        audit = replace(audit, game=game, data=data, attack=attack, proxy=proxy)
         parts = {
-            part.name: build(part.metadata["kind"], given[part.name], at=f"{at}.{part.name}")
+            part.name: build(part.metadata["kind"], getattr(audit, part.name), at=f"{at}.{part.name}")
             for part in fields(Audit)
             if "kind" in part.metadata and part.name != "estimator"
         }
-        built = replace(audit, **parts, estimator=estimator)
-        if not hasattr(built.mechanism, "claim"):
-            raise SpecError(f"{at}.mechanism must state its claim: give it a method `claim() -> Claim`")
-        if not isinstance(built.promised(), Claim):
-            raise SpecError(f"{at}.mechanism.claim() must give a dpaudit.Claim, got {built.promised()!r}")
-        claim = claim_under(built.promised(), built.game.relation, audit=at).claim
+        audit = replace(audit, **parts)
+        claim = _claim_in_game(audit, at)
+        _require_fitting(audit, at)
         defaults = {"delta": claim.delta, "confidence": self.confidence}
-        estimator = build("estimator", estimator, at=f"{at}.estimator", defaults=defaults)
-        if not hasattr(estimator, "tally"):
-            raise SpecError(
-                f"{at}.estimator must read scores, got {estimator.registered_name}, which reads tables of counts; use "
-                "`dpaudit estimate` for those"
-            )
-        if estimator.delta < claim.delta:
-            raise SpecError(
-                f"{at}.estimator.delta must be at least the claim's delta {claim.delta:g}, got {estimator.delta:g}: a "
-                "claim that may fail with probability delta says nothing at a smaller one"
-            )
-        if audit.stop is not None and not isinstance(estimator, Betting):
-            raise SpecError(
-                f"{at}.stop needs `estimator: betting`: another bound, looked at while trials come in, errs more often "
-                "than it says"
-            )
-        if audit.stop is not None and not getattr(game, "independent_trials", False):
-            raise SpecError(f"{at}.stop needs a game of independent trials, one training each: ind-mia or mia")
-        if not getattr(game, "independent_trials", False) and getattr(estimator, "independent_trials", False):
-            raise SpecError(
-                f"{at}.estimator must be one for many canaries of one training (one-run, ...), got "
-                f"{describe(estimator).get('name')}, which takes scores for independent trials; the game is one of "
-                "dependent ones: ind-mia and mia have independent trials"
-            )
-        return replace(built, estimator=estimator)
+        estimator = build("estimator", audit.estimator or game.fits.estimator, at=f"{at}.estimator", defaults=defaults)
+        audit = replace(audit, estimator=estimator)
+        _require_estimator(audit, claim, at)
+        return audit
 
     def to_yaml(self) -> str:
         """The spec in words; `load_spec` reads it back."""
         return yaml.safe_dump(describe(self), sort_keys=False, allow_unicode=True)
 
 
-def load_spec(source: str | Path | Mapping[str, Any]) -> AuditSpec:
-    """Reads a spec from a YAML file or a mapping.
-
-    Top-level `mechanism`, `data`, `game`, `proxy`, `attack`, `estimator`, `split`, `claim` and `stop` are defaults for
-    every entry of `audits`; without `audits` they are the one audit. Paths in it may use `~` and `$VARIABLES`.
-
-    Raises: SpecError naming the field.
-    """
-    if isinstance(source, Mapping):
-        return _from_mapping(source)
-    path = Path(source)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as err:
-        raise SpecError(f"{path} must be a readable spec file: {err.strerror or err}") from err
-    try:
-        content = yaml.safe_load(text)
-    except yaml.YAMLError as err:
-        raise SpecError(f"{path} must be YAML: {' '.join(str(err).split())}") from err
-    if not isinstance(content, Mapping):
-        raise SpecError(f"{path} must hold a mapping with `mechanism` or `audits`, got {type(content).__name__}")
-    spec = _from_mapping({"name": path.stem, **content})
-    # The spec of a run folder lies beside the rows that were given in memory.
-    found = tuple(replace(audit, data=found_again(audit.data, path.parent)) for audit in spec.audits)
-    return replace(spec, audits=found)
+def _claim_in_game(audit: Audit, at: str) -> Claim:
+    """The claim the bound will be compared with, under the game's relation."""
+    if audit.claim is None and not isinstance(audit.mechanism, Claiming):
+        raise SpecError(f"{at}.mechanism must state its claim: give it a method `claim() -> Claim`")
+    if not isinstance(audit.promised(), Claim):
+        raise SpecError(f"{at}.mechanism.claim() must give a dpaudit.Claim, got {audit.promised()!r}")
+    return claim_under(audit.promised(), audit.game.fits.relation, audit=at).claim
 
 
-def _from_mapping(content: Mapping[str, Any]) -> AuditSpec:
-    content = _expanded(content)
-    of_spec = {field.name for field in fields(AuditSpec)} - {"audits"}
-    of_audit = {field.name for field in fields(Audit)} - {"name"}
-    unknown = sorted(set(content) - of_spec - of_audit - {"audits"})
-    if unknown:
-        known = sorted(of_spec | of_audit | {"audits"})
+def _require_fitting(audit: Audit, at: str) -> None:
+    """Refuses a mechanism the game does not play, and an attack that sees something else than the game shows."""
+    fits: Fits = audit.game.fits
+    face = fits.face_of(audit.mechanism)
+    if face is None:
+        words = " or ".join(face.words for face in fits.views)
         raise SpecError(
-            f"a spec has no field {unknown[0]!r}; it has {', '.join(known)}{did_you_mean(unknown[0], known)}"
+            f"{at}.game {_name(audit.game)} plays {words}, not {_name(audit.mechanism)}; "
+            + _those("game", lambda other: other.fits.face_of(audit.mechanism) is not None)
         )
-    shared = {name: value for name, value in content.items() if name in of_audit}
-    entries = content.get("audits", [{}] if "mechanism" in shared else [])
-    if not isinstance(entries, list) or not all(isinstance(entry, Mapping) for entry in entries):
-        raise SpecError("`audits` must be a list of mappings")
-    audits = []
-    for index, entry in enumerate(entries):
-        merged = {**shared, **entry}
-        merged.setdefault("name", _default_name(merged, index))
-        for needed in ("mechanism", "data"):
-            if needed not in merged:
-                raise SpecError(f"audits[{index}] ({merged['name']}) needs `{needed}`")
-        audits.append(_audit(merged, f"audits[{index}] ({merged['name']})"))
-    options = {name: value for name, value in content.items() if name in of_spec}
-    made: AuditSpec = build_dataclass(AuditSpec, {"audits": tuple(audits), **options}, at="spec")
-    return made
+    shown = fits.views[face]
+    if not isinstance(audit.attack, Attacking):
+        raise SpecError(
+            f"{at}.attack must say what it sees: give it a field `view`, a class of dpaudit.engine.views, and a method "
+            "`score(view)`"
+        )
+    if not issubclass(shown, audit.attack.view):
+        raise SpecError(
+            f"{at}.attack {_name(audit.attack)} sees {audit.attack.view.shows}, the game {_name(audit.game)} shows "
+            f"{shown.shows}; " + _those("attack", lambda other: issubclass(shown, other.view))
+        )
 
 
-def _audit(entry: Mapping[str, Any], at: str) -> Audit:
-    parts = {field.name for field in fields(Audit) if "kind" in field.metadata}
-    plain = {name: value for name, value in entry.items() if name not in parts}
-    checked = build_dataclass(_AuditWords, plain, at=at)
-    return Audit(
-        **{name: value for name, value in entry.items() if name in parts},
-        split=checked.split,
-        claim=checked.claim,
-        stop=checked.stop,
-        name=checked.name,
-    )
+def _require_estimator(audit: Audit, claim: Claim, at: str) -> None:
+    """Refuses an estimator that does not read the game's evidence, or reads it in a way that would not be valid."""
+    estimator, independent = audit.estimator, audit.game.fits.independent_trials
+    if not hasattr(estimator, "tally"):
+        raise SpecError(
+            f"{at}.estimator must read scores, got {_name(estimator)}, which reads tables of counts; use "
+            "`dpaudit estimate` for those"
+        )
+    if estimator.delta < claim.delta:
+        raise SpecError(
+            f"{at}.estimator.delta must be at least the claim's delta {claim.delta:g}, got {estimator.delta:g}: a "
+            "claim that may fail with probability delta says nothing at a smaller one"
+        )
+    if audit.stop is not None and not isinstance(estimator, Betting):
+        raise SpecError(
+            f"{at}.stop needs `estimator: betting`: another bound, looked at while trials come in, errs more often "
+            "than it says"
+        )
+    if audit.stop is not None and not independent:
+        raise SpecError(f"{at}.stop needs a game of independent trials, one training each: ind-mia or mia")
+    if not independent and getattr(estimator, "independent_trials", False):
+        raise SpecError(
+            f"{at}.estimator must be one for many canaries of one training (one-run, ...), got "
+            f"{_name(estimator)}, which takes scores for independent trials; the game is one of "
+            "dependent ones: ind-mia and mia have independent trials"
+        )
 
 
-@dataclass(frozen=True)
-class _AuditWords:
-    """The fields of an audit that are no registered parts."""
-
-    split: Partition = Partition()
-    claim: Claim | None = None
-    stop: StopRule | None = None
-    name: str = "audit"
+def _name(part: object) -> str:
+    """A part as the user names it."""
+    words = describe(part)
+    return str(words["name"]) if isinstance(words, dict) and "name" in words else type(part).__name__
 
 
-def _default_name(entry: Mapping[str, Any], index: int) -> str:
-    mechanism = entry.get("mechanism")
-    name = mechanism.get("name") if isinstance(mechanism, Mapping) else mechanism
-    if not isinstance(name, str):
-        name = "" if name is None else type(name).__name__
-    return f"{index + 1} {name}".strip()
+def _those(kind: str, fit: Callable[[Any], bool]) -> str:
+    """The registered names of a kind that would fit, as advice."""
+    names = [name for name in catalogue(kind) if fit(load(kind, name))]
+    return f"{kind}s that fit: {', '.join(names) or 'none'}"
 
 
-def _expanded(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {
-            key: os.path.expanduser(os.path.expandvars(item))
-            if key == "path" and isinstance(item, str)
-            else _expanded(item)
-            for key, item in value.items()
-        }
-    return [_expanded(item) for item in value] if isinstance(value, list) else value
+@runtime_checkable
+class Claiming(Protocol):
+    """A mechanism that states its claim."""
+
+    def claim(self) -> Claim:
+        """What it promises."""
+        ...
+
+
+@runtime_checkable
+class Attacking(Protocol):
+    """An attack that says what it sees."""
+
+    view: type[View]
+
+    def score(self, view: Any, /) -> NDArray[np.float64]:
+        """One score for each thing at stake."""
+        ...
 
 
 def slug(name: str) -> str:

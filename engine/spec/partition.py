@@ -8,6 +8,7 @@ from typing import Literal
 
 import numpy as np
 
+from dpaudit.actors.unit import Inputs
 from dpaudit.errors import SpecError, require
 from dpaudit.mechanisms.examples import Examples
 
@@ -74,7 +75,32 @@ class Parts:
     def name(self, part: str) -> str:
         """The shared name of a part; "" when it has no rows."""
         examples: Examples = getattr(self, part)
-        return f"{part}:{examples.digest[:24]}" if len(examples) else ""
+        return shared_name(part, examples) if len(examples) else ""
+
+    def names(self, *parts: str) -> tuple[str, ...]:
+        """The shared names of those of the parts that have rows."""
+        return tuple(name for name in map(self.name, parts) if name)
+
+
+def shared_name(part: str, examples: Examples) -> str:
+    """The name a large input is shared under: its part, and its content (it stands for it in a unit's key)."""
+    return f"{part}:{examples.digest[:24]}"
+
+
+def part_of(inputs: Inputs, part: str) -> Examples | None:
+    """The examples a unit was given as `part`; None when it was given none."""
+    return next((value for name, value in inputs.shared.items() if name.partition(":")[0] == part), None)
+
+
+def required_part(inputs: Inputs, part: str) -> Examples:
+    """The examples a unit was given as `part`.
+
+    Raises: SpecError when it was given none.
+    """
+    examples = part_of(inputs, part)
+    if examples is None:
+        raise SpecError(f"the {part} part of the data is empty; give `split.{part}` a share above 0")
+    return examples
 
 
 PART_NAMES = ("target", "reference", "test", "validation")

@@ -22,7 +22,11 @@ class Add:
 
     def run(self, inputs: Inputs, compute: Compute) -> pa.Table:
         time.sleep(self.sleep_s)
-        total = self.number + sum(inputs.shared.values()) + sum(table["total"][0].as_py() for table in inputs.tables)
+        total = (
+            self.number
+            + sum(inputs.shared.values())
+            + sum(table["total"][0].as_py() for table in inputs.tables.values())
+        )
         return pa.table({"total": [total]})
 
 

@@ -11,21 +11,19 @@ from mpmath import mp, mpf
 from numpy.typing import NDArray
 from scipy.stats import norm
 
-from dpaudit.engine.attacks.challenge import ChallengeView
 from dpaudit.engine.attacks.gradient_dot import GradientDot
 from dpaudit.engine.attacks.lira import LiraOffline, LiraOnline
 from dpaudit.engine.attacks.loss import DifficultyCalibration, LossThreshold
 from dpaudit.engine.attacks.rmia import CANDIDATES, Rmia, offline_marginal, tuned_a
-from dpaudit.engine.games.confidence import (
-    QUERIES,
-    confidences,
+from dpaudit.engine.games.confidence import QUERIES, confidences, queries_of
+from dpaudit.engine.views.challenge_view import ChallengeView
+from dpaudit.engine.views.confidence import (
     log_probability,
     phi_of_logits,
     phi_of_probabilities,
     probability,
-    queries_of,
 )
-from dpaudit.engine.games.shadows import Shadows
+from dpaudit.engine.views.shadows import Shadows
 from dpaudit.errors import InputError
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.models.networks import Mlp
@@ -49,7 +47,7 @@ def made_up(seed: int = 0, models: int = 20, points: int = 7, queries: int = 3, 
         population=rng.normal(0, 3, (trials, 3)).astype(np.float32),
         population_points=np.array([4, 5, 6]),
         shadows=Shadows(confidence.astype(np.float32), member),
-        products=np.stack([np.arange(trials), -np.arange(trials)], 1).astype(np.float64),
+        gradient_products=np.stack([np.arange(trials), -np.arange(trials)], 1).astype(np.float64),
     )
 
 
@@ -78,8 +76,8 @@ def deviation(view: ChallengeView, point: int, member: bool, variance: str) -> f
 @pytest.mark.parametrize("variance", ["fixed", "per-point"])
 def test_lira_is_its_slow_twin(variance: str) -> None:
     view = made_up()
-    online = LiraOnline(variance).score_trials(view)  # type: ignore[arg-type]
-    offline = LiraOffline(variance).score_trials(view)  # type: ignore[arg-type]
+    online = LiraOnline(variance).score(view)  # type: ignore[arg-type]
+    offline = LiraOffline(variance).score(view)  # type: ignore[arg-type]
     for trial, point in enumerate(view.point):
         phi = statistics.fmean(map(float, view.target[trial]))
         laws = [
@@ -97,7 +95,7 @@ def test_a_fixed_variance_leaves_out_the_spread_between_points() -> None:
     found = deviation(view, 0, False, "fixed")
     freedom = int((~view.shadows.member).sum()) - 40
     assert abs(found * math.sqrt(3) - 1) < 5 / math.sqrt(2 * freedom)
-    z = LiraOffline().score_trials(view)
+    z = LiraOffline().score(view)
     centre = np.array([statistics.fmean(phis(view, point, False)) for point in view.point])
     np.testing.assert_allclose((view.phi - centre) / z, found, rtol=1e-9)
 
@@ -105,7 +103,7 @@ def test_a_fixed_variance_leaves_out_the_spread_between_points() -> None:
 def test_offline_lira_gives_low_scores_to_unusually_low_confidence() -> None:
     view = made_up()
     lower, usual, higher = (
-        LiraOffline().score_trials(ChallengeView(*(view.target + by, *list(vars(view).values())[1:])))
+        LiraOffline().score(ChallengeView(*(view.target + by, *list(vars(view).values())[1:])))
         for by in (np.float32(-30), np.float32(0), np.float32(30))
     )
     assert (lower < usual).all()
@@ -126,11 +124,11 @@ def test_rmia_is_exact_where_the_ratios_are_known() -> None:
     view = ChallengeView(
         logit(at[:1])[None], np.array([0]), logit(at[1:])[None], np.arange(1, 5), shadows, np.zeros((1, 0))
     )
-    assert Rmia(gamma=1.0).score_trials(view).tolist() == [0.5], "strict: the equal one is not beaten"
-    assert Rmia(gamma=1.5).score_trials(view).tolist() == [0.25]
-    assert Rmia(gamma=0.5).score_trials(view).tolist() == [1.0]
+    assert Rmia(gamma=1.0).score(view).tolist() == [0.5], "strict: the equal one is not beaten"
+    assert Rmia(gamma=1.5).score(view).tolist() == [0.25]
+    assert Rmia(gamma=0.5).score(view).tolist() == [1.0]
     # Offline p = ((1 + a) 0.2 + 1 - a) / 2 for all points alike: the same ratios, the same shares.
-    assert Rmia(gamma=1.0, offline=True, a=0.3).score_trials(view).tolist() == [0.5]
+    assert Rmia(gamma=1.0, offline=True, a=0.3).score(view).tolist() == [0.5]
     np.testing.assert_allclose(offline_marginal(shadows, 0.3), ((1 + 0.3) * 0.2 + 0.7) / 2)
 
 
@@ -151,7 +149,7 @@ def test_rmia_is_its_slow_twin(offline: bool) -> None:
         out = statistics.fmean(worlds[False])
         return ((1 + 0.4) * out + 1 - 0.4) / 2 if offline else (statistics.fmean(worlds[True]) + out) / 2
 
-    for trial, score in enumerate(attack.score_trials(view)):
+    for trial, score in enumerate(attack.score(view)):
         ratio = sure(float(view.target[trial, 0])) / marginal(int(view.point[trial]))
         others = [sure(float(view.population[trial, i])) / marginal(point) for i, point in enumerate((4, 5, 6))]
         assert score == pytest.approx(sum(ratio / other > 1.3 for other in others) / 3)
@@ -182,8 +180,8 @@ def test_a_is_tuned_on_a_shadow_model_with_its_own_labels() -> None:
 def test_losses_are_their_slow_twins() -> None:
     view = made_up()
     assert view.shadows is not None
-    loss = LossThreshold().score_trials(view)
-    gained = DifficultyCalibration().score_trials(view)
+    loss = LossThreshold().score(view)
+    gained = DifficultyCalibration().score(view)
     for trial, point in enumerate(view.point):
         ours = statistics.fmean(-math.log1p(math.exp(-float(phi))) for phi in view.target[trial])
         theirs = statistics.fmean(
@@ -197,8 +195,8 @@ def test_losses_are_their_slow_twins() -> None:
 
 def test_gradient_dot_reads_what_was_watched() -> None:
     view = made_up()
-    assert GradientDot().score_trials(view).tolist() == list(range(11))
-    assert GradientDot("last").score_trials(view).tolist() == [-float(i) for i in range(11)]
+    assert GradientDot().score(view).tolist() == list(range(11))
+    assert GradientDot("last").score(view).tolist() == [-float(i) for i in range(11)]
 
 
 @pytest.mark.parametrize("scale", [1.0, 30.0, 1000.0, 1e6])
@@ -250,9 +248,9 @@ def test_missing_shadow_models_are_said() -> None:
     view = made_up()
     assert view.shadows is not None
     everyone = Shadows(view.shadows.confidence, np.ones_like(view.shadows.member))
-    view = ChallengeView(*(list(vars(view).values())[:4]), everyone, view.products)
+    view = ChallengeView(*(list(vars(view).values())[:4]), everyone, view.gradient_products)
     for attack in (LiraOffline(), LiraOnline(), DifficultyCalibration()):
         with pytest.raises(InputError, match="left out of"):
-            attack.score_trials(view)
+            attack.score(view)
     with pytest.raises(InputError, match="gamma must be > 0"):
         Rmia(gamma=0)

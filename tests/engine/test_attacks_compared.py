@@ -10,11 +10,11 @@ from scipy.stats import binom
 from dpaudit import RunOptions
 from dpaudit.engine.attacks.canary_confidence import CanaryConfidence
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
-from dpaudit.engine.games.protocol import AdversaryView
 from dpaudit.engine.proxies.model import ModelProxy
 from dpaudit.engine.reproduce.attacks_compared import METHODS, Comparison, compare
 from dpaudit.engine.reproduce.making import Options
 from dpaudit.engine.spec.partition import Partition
+from dpaudit.engine.views.canary_view import CanaryView
 from dpaudit.estimators.one_run.signed_scores import OneRun
 from dpaudit.estimators.scores import Scores
 from dpaudit.mechanisms.learners.lp_1st import LP1ST
@@ -73,11 +73,9 @@ def test_the_canary_attack_compares_wrong_labels_only() -> None:
     """Rows by hand; the reference's first choice, class 0, stands for the true label."""
     target = np.array([[0.5, 0.3, 0.1, 0.1], [0.1, 0.2, 0.6, 0.1], [0.9, 0.05, 0.05, 0.0]], np.float32)
     reference = np.array([[0.7, 0.1, 0.1, 0.1]] * 3, np.float32)
-    view = AdversaryView(target, reference, np.array([1, 3, 0]))
+    view = CanaryView(target, reference, np.array([1, 3, 0]))
     assert CanaryConfidence().score(view) == pytest.approx([0.3 - 0.1, 0.1 - 0.6, 0.0], abs=1e-7)
-    two = AdversaryView(
-        np.array([[0.2, 0.8]] * 2, np.float32), np.array([[0.9, 0.1]] * 2, np.float32), np.array([0, 1])
-    )
+    two = CanaryView(np.array([[0.2, 0.8]] * 2, np.float32), np.array([[0.9, 0.1]] * 2, np.float32), np.array([0, 1]))
     assert CanaryConfidence().score(two) == pytest.approx([-0.6, 0.6], abs=1e-7)
 
 
@@ -92,7 +90,7 @@ def scores(planted_mass: float, seed: int) -> Scores:
     target += 0.01 * rng.random(target.shape)
     reference = np.zeros((300, CLASSES))
     reference[np.arange(300), rng.integers(0, CLASSES, 300)] = 1
-    view = AdversaryView(target.astype(np.float32), reference.astype(np.float32), np.where(bits, planted, other))
+    view = CanaryView(target.astype(np.float32), reference.astype(np.float32), np.where(bits, planted, other))
     return Scores(CanaryConfidence().score(view), bits)
 
 

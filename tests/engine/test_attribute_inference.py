@@ -15,10 +15,10 @@ from dpaudit import Audit, AuditResult, AuditSpec, Claim, Examples, Relation, Ru
 from dpaudit.engine.attacks.attribute_inference import AttributeInferenceScore
 from dpaudit.engine.games.attribute_inference import LABEL, AttributeInference, values_of
 from dpaudit.engine.games.membership import ObservationalMembership
-from dpaudit.engine.games.protocol import AdversaryView
 from dpaudit.engine.plan import make_plan
 from dpaudit.engine.proxies.model import ModelProxy
 from dpaudit.engine.spec.partition import Partition
+from dpaudit.engine.views.canary_view import CanaryView
 from dpaudit.errors import InputError, SpecError
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.mechanisms.learners.non_private import NonPrivate
@@ -171,14 +171,14 @@ def test_columns_of_an_array_go_by_their_numbers(tmp_path: Path) -> None:
 
 def test_the_score_is_bayes_rule_against_the_proxy() -> None:
     """By hand: prior (.5, .25, .25), likelihoods (.1, .4, .2): posterior (.25, .5, .25)."""
-    view = AdversaryView(
+    view = CanaryView(
         np.array([[0.1, 0.4, 0.2]] * 3, np.float32),
         np.array([[0.5, 0.25, 0.25]] * 3, np.float32),
         np.array([0, 1, 2]),
     )
     assert AttributeInferenceScore(t=0).score(view) == pytest.approx([-0.25, 0.25, 0.0], abs=1e-7)
     assert AttributeInferenceScore(t=2).score(view) == pytest.approx([-0.0625, 0.140625, 0.0], abs=1e-7)
-    silent = AdversaryView(np.zeros((3, 3), np.float32), view.reference, view.labels)
+    silent = CanaryView(np.zeros((3, 3), np.float32), view.reference, view.labels)
     assert AttributeInferenceScore().score(silent).tolist() == [0, 0, 0]
 
 

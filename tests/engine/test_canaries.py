@@ -12,8 +12,8 @@ from dpaudit.engine.canaries.clip_bkd import ClipBackdoor, last_direction
 from dpaudit.engine.canaries.gradients import DiracGradient, RandomGradient
 from dpaudit.engine.canaries.points import Blank, GivenRow, Mislabelled
 from dpaudit.engine.canaries.select_worst import SelectWorst
-from dpaudit.engine.games.challenges import Challenges, challenge_table, challenges_of, with_crafted
-from dpaudit.engine.games.shadows import Shadows
+from dpaudit.engine.views.challenges import Challenges, challenge_table, challenges_of, with_crafted
+from dpaudit.engine.views.shadows import Shadows
 from dpaudit.errors import InputError
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.registry import catalogue

@@ -13,9 +13,9 @@ from dpaudit.engine.attacks.likelihood_ratio import LikelihoodRatio
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.games.label_inference import LabelCanaries, LabelInference
 from dpaudit.engine.games.membership import Membership, ObservationalMembership
-from dpaudit.engine.games.one_run import Design, Stage
-from dpaudit.engine.games.protocol import AdversaryView
+from dpaudit.engine.games.one_run_rules import CanarySetup, Design
 from dpaudit.engine.games.sampling import drawn_classes
+from dpaudit.engine.views.canary_view import CanaryView, LabelRelease, ReleaseView
 from dpaudit.errors import InputError, SpecError
 from dpaudit.estimators.one_run.signed_scores import OneRun
 from dpaudit.estimators.scores import Scores
@@ -27,7 +27,7 @@ RNG = np.random.default_rng(11)
 TARGET = RNG.dirichlet(np.ones(4), 50).astype(np.float32)
 REFERENCE = RNG.dirichlet(np.ones(4), 50).astype(np.float32)
 LABELS = RNG.integers(0, 4, 50)
-VIEW = AdversaryView(TARGET, REFERENCE, LABELS)
+VIEW = CanaryView(TARGET, REFERENCE, LABELS)
 
 
 @pytest.mark.parametrize("t", [0.0, 1.0, 2.0])
@@ -47,17 +47,19 @@ def test_likelihood_ratio_is_that_of_the_two_worlds() -> None:
     mechanism = RandomizedResponse(1.5)
     law = mechanism.transition(4)
     released = RNG.integers(0, 4, 50)
-    view = AdversaryView(np.eye(4, dtype=np.float32)[released], REFERENCE, LABELS)
+    view = ReleaseView(np.eye(4, dtype=np.float32)[released], REFERENCE, LABELS, LabelRelease(released, 4))
     expected = [
         math.log(law[LABELS[i], z] / sum(float(REFERENCE[i, y]) * law[y, z] for y in range(4)))
         for i, z in enumerate(released)
     ]
-    np.testing.assert_allclose(LikelihoodRatio().knowing(mechanism, 4).score(view), expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        LikelihoodRatio().for_mechanism(mechanism, 4).score(view), expected, rtol=1e-5, atol=1e-6
+    )
 
 
 def test_likelihood_ratio_needs_a_mechanism_that_states_its_law() -> None:
     with pytest.raises(SpecError, match="NonPrivate has none: use attack label-inference"):
-        LikelihoodRatio().knowing(NonPrivate(), 4)
+        LikelihoodRatio().for_mechanism(NonPrivate(), 4)
 
 
 def test_classes_are_drawn_with_their_probabilities() -> None:
@@ -75,18 +77,19 @@ def tightest(attack: LabelInferenceScore | LikelihoodRatio, epsilon: float) -> f
     data = GaussianMixture(rows=200_000)
     examples = data.load(seed=3)
     posterior = data.posterior(examples.features)
-    stage = Stage(examples, examples.take(np.arange(0)), np.cumsum(posterior, axis=1))
+    setup = CanarySetup(examples, examples.take(np.arange(0)), np.cumsum(posterior, axis=1))
     game = LabelInference()
     released = RandomizedResponse(epsilon).release(examples.labels, classes=2, rng=np.random.default_rng(1))
-    draw = game.draw(stage, Design(), np.random.default_rng(2))
-    shown = game.hint(stage, Design(), draw)
-    view = AdversaryView(np.eye(2, dtype=np.float32)[released], posterior.astype(np.float32), shown.labels)
+    draw = game.draw(setup, Design(), np.random.default_rng(2))
+    shown = game.hint(setup, Design(), draw)
+    certain = np.eye(2, dtype=np.float32)[released]
+    view = ReleaseView(certain, posterior.astype(np.float32), shown.labels, LabelRelease(released, 2))
     estimator = OneRun(selection=Fixed(0.002))
     return estimator.bound([estimator.tally(Scores(attack.score(view), draw.bits))]).lower
 
 
 def test_the_likelihood_ratio_is_tighter_than_the_published_score() -> None:
-    law = LikelihoodRatio().knowing(RandomizedResponse(4.0), 2)
+    law = LikelihoodRatio().for_mechanism(RandomizedResponse(4.0), 2)
     assert 4.0 >= tightest(law, 4.0) > tightest(LabelInferenceScore(), 4.0) + 0.3
 
 
@@ -126,9 +129,9 @@ def test_label_canaries_train_on_the_planted_labels_and_show_both_worlds() -> No
     train = game.intervene(target, design)
     np.testing.assert_array_equal(train.labels[300:], target.labels[300:])
     np.testing.assert_array_equal(train.labels[:300], design.labels)
-    stage = Stage(canaries, target.take(np.arange(0)), np.zeros((300, 3)))
-    draw = game.draw(stage, design, np.random.default_rng(1))
-    shown = game.hint(stage, design, draw)
+    setup = CanarySetup(canaries, target.take(np.arange(0)), np.zeros((300, 3)))
+    draw = game.draw(setup, design, np.random.default_rng(1))
+    shown = game.hint(setup, design, draw)
     assert (shown.labels[draw.bits] == train.labels[:300][draw.bits]).all()
     agree = (shown.labels == train.labels[:300])[~draw.bits].mean()
     assert agree < 0.6, "in world 0 a label agrees by chance only: 1/3, far from 0.6 for 150 canaries (p < 1e-10)"

@@ -17,7 +17,7 @@ from scipy.stats import binom
 
 from dpaudit.engine.attacks.label_inference import LabelInferenceScore
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
-from dpaudit.engine.games.protocol import AdversaryView
+from dpaudit.engine.views.canary_view import CanaryView
 from dpaudit.estimators.one_run.signed_scores import OneRun
 from dpaudit.estimators.scores import Scores
 from dpaudit.mechanisms.examples import Examples
@@ -63,7 +63,7 @@ def bound_of_a_run(mechanism: Any, examples: Examples, law: NDArray[np.float32],
     bits = rng.random(len(examples)) < 0.5
     proxied = (rng.random(len(examples))[:, None] >= np.cumsum(law, axis=1)[:, :-1]).sum(axis=1)
     labels = np.where(bits, examples.labels, proxied)
-    view = AdversaryView(model.probabilities(examples.features).astype(np.float32), law, labels)
+    view = CanaryView(model.probabilities(examples.features).astype(np.float32), law, labels)
     scores = Scores(score=LabelInferenceScore().score(view), truth=bits, replay=0, canary=np.arange(len(examples)))
     estimator = OneRun(delta=mechanism.claim().delta)
     return estimator.bound([estimator.tally(scores)]).lower

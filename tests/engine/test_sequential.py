@@ -21,9 +21,11 @@ from dpaudit.actors.unit import Inputs, Unit
 from dpaudit.claims import Claim, Relation
 from dpaudit.engine.driver import report_again
 from dpaudit.engine.findings.score_table import SCHEMA
+from dpaudit.engine.games.fits import Face, Fits
 from dpaudit.engine.games.protocol import GamePlan, Setting
 from dpaudit.engine.plan import make_plan
 from dpaudit.engine.spec.stop_rule import StopRule
+from dpaudit.engine.views.challenge_view import ChallengeView
 from dpaudit.errors import InputError, SpecError
 from dpaudit.mechanisms.protocols import Compute, TrainingError
 from tests.actors.tasks import Add
@@ -78,9 +80,14 @@ class Coins:
     """A game of independent trials that costs nothing."""
 
     trials: int = 400
-    independent_trials: ClassVar[bool] = True
-    relation: ClassVar[Relation] = Relation.ADD_REMOVE
-    assumes: ClassVar[str] = "Nothing."
+    fits: ClassVar[Fits] = Fits(
+        relation=Relation.ADD_REMOVE,
+        assumes="Nothing.",
+        views={Face(Leaks, "leaks"): ChallengeView},
+        attack="loss",
+        estimator="betting",
+        independent_trials=True,
+    )
 
     def plan(self, setting: Setting) -> GamePlan:
         units = tuple(
@@ -88,7 +95,7 @@ class Coins:
             for first in range(0, self.trials, STACK)
         )
         keys = tuple(unit.key for unit in units)
-        return GamePlan(units, keys, keys, observational=False)
+        return GamePlan(units, keys, keys, observational=False, reading=setting.reading)
 
 
 def spec(

@@ -17,11 +17,11 @@ from dpaudit.engine.attacks.label_inference import LabelInferenceScore
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.findings.shift import advantage_limits, control_estimator, shift_control
 from dpaudit.engine.games.label_inference import LabelInference
-from dpaudit.engine.games.protocol import AdversaryView
 from dpaudit.engine.plan import make_plan
 from dpaudit.engine.proxies.model import Predictor
 from dpaudit.engine.proxies.true_posterior import TruePosterior
 from dpaudit.engine.spec.partition import Partition
+from dpaudit.engine.views.canary_view import CanaryView
 from dpaudit.errors import InputError
 from dpaudit.estimators.one_run.guesses import one_run_epsilon
 from dpaudit.estimators.one_run.signed_scores import OneRun, OneRunTally
@@ -127,7 +127,7 @@ def false_alarms(power: float, games: int) -> int:
         proxy /= proxy.sum(axis=1, keepdims=True)
         drawn = (rng.random(500)[:, None] >= proxy.cumsum(axis=1)[:, :-1]).sum(axis=1)
         bits = rng.random(500) < 0.5
-        view = AdversaryView(
+        view = CanaryView(
             np.full((500, 4), 0.25, np.float32), proxy.astype(np.float32), np.where(bits, rows.labels, drawn)
         )
         alarms += reads.bound([reads.tally(Scores(attack.score(view), bits))]).lower > 0

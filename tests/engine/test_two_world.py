@@ -29,12 +29,14 @@ from dpaudit.claims import Claim, Relation
 from dpaudit.engine.attacks.loss import LossThreshold
 from dpaudit.engine.canaries.points import GivenRow
 from dpaudit.engine.findings.score_table import SCHEMA
-from dpaudit.engine.games.challenges import Challenges
-from dpaudit.engine.games.shadows import Shadows, TrainShadows, shadow_table, shadows_of
+from dpaudit.engine.games.shadows import TrainShadows
 from dpaudit.engine.games.stacks import TrainingRun, parameter_count, train_observed
-from dpaudit.engine.games.two_world import IndMia, Mia, ScoreTrials
+from dpaudit.engine.games.two_world import IndMia, Mia
+from dpaudit.engine.games.two_world_units import ScoreChallenges
 from dpaudit.engine.plan import make_plan
 from dpaudit.engine.report.page import confusion, intervals
+from dpaudit.engine.views.challenges import Challenges
+from dpaudit.engine.views.shadows import Shadows, shadow_table, shadows_of
 from dpaudit.errors import RunError, SpecError
 from dpaudit.mechanisms.learners.dp_sgd import DpSgd
 from dpaudit.mechanisms.models.networks import Mlp
@@ -171,15 +173,15 @@ def challenges_at(rows: list[int], crafted: bool) -> Challenges:
 @pytest.mark.parametrize("crafted", [False, True])
 def test_ind_mia_trains_on_a_fixed_base_set_with_or_without_the_challenge(crafted: bool) -> None:
     game, found = IndMia(), challenges_at([4, 9], crafted)
-    stage = game.stage(100, found, 30, Seed(1))
-    trials = [game.trial(stage, Seed(1).child(number).rng()) for number in range(400)]
+    setup = game.setup(100, found, 30, Seed(1))
+    trials = [game.trial(setup, Seed(1).child(number).rng()) for number in range(400)]
     without = {tuple(trial.rows) for trial in trials if not trial.truth}
     assert len(without) == 1, "the base set is one"
     (base,) = without
     assert len(base) == 50
     assert not {4, 9} & set(base)
-    assert not set(stage.population) & {*base, 4, 9}
-    assert len(stage.population) == 30
+    assert not set(setup.population) & {*base, 4, 9}
+    assert len(setup.population) == 30
     for trial in trials:
         assert trial.challenge in ({100, 101} if crafted else {4, 9})
         assert tuple(trial.rows) == (*base, trial.challenge) if trial.truth else tuple(trial.rows) == base
@@ -187,21 +189,21 @@ def test_ind_mia_trains_on_a_fixed_base_set_with_or_without_the_challenge(crafte
     cells = [
         sum(trial.truth == truth and trial.challenge == place for trial in trials)
         for truth in (True, False)
-        for place in stage.challenges
+        for place in setup.challenges
     ]
     assert all(abs(cell - 100) < 6 * math.sqrt(400 * 3 / 16) for cell in cells)
 
 
 def test_mia_replaces_one_fresh_point_by_another() -> None:
     game = Mia()
-    stage = game.stage(100, None, 20, Seed(1))
-    trials = [game.trial(stage, Seed(1).child(number).rng()) for number in range(200)]
+    setup = game.setup(100, None, 20, Seed(1))
+    trials = [game.trial(setup, Seed(1).child(number).rng()) for number in range(200)]
     for trial in trials:
         assert len(trial.rows) == 50 == len(set(trial.rows))
         assert (trial.challenge in trial.rows) == trial.truth
-        assert not set(stage.population) & {*trial.rows, trial.challenge}
+        assert not set(setup.population) & {*trial.rows, trial.challenge}
     assert len({tuple(sorted(trial.rows)) for trial in trials}) == 200, "each trial draws its own data set"
-    assert game.relation is Relation.REPLACE
+    assert game.fits.relation is Relation.REPLACE
 
 
 def test_shadow_models_come_in_halves() -> None:
@@ -349,13 +351,13 @@ def test_one_score_for_each_trial_or_an_error() -> None:
     class Broken:
         needs = frozenset[str]()
 
-        def score_trials(self, view: Any) -> NDArray[np.float64]:
+        def score(self, view: Any) -> NDArray[np.float64]:
             return np.full(len(view.point), np.nan)
 
     trials = pa.table({"trial": [0], "truth": [True], "point": [0], "failed": [False]})
     trials = trials.replace_schema_metadata({"population": ""})
     with pytest.raises(RunError, match="scores that are no numbers"):
-        ScoreTrials(Broken(), ("key",), 0).run(Inputs({}, (trials,)), Compute())
+        ScoreChallenges(Broken(), ("key",)).run(Inputs({}, {"key": trials}), Compute())
 
 
 def test_a_game_of_replaced_points_doubles_an_add_remove_claim(tmp_path: Path) -> None:

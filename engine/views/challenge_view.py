@@ -1,14 +1,14 @@
-"""What the adversary of a two-world game sees, and what its attacks offer (registered as "attack")."""
+"""What the adversary of a two-world game sees of all its trials."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.engine.games.shadows import Shadows
+from dpaudit.engine.views.shadows import Shadows
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,8 +21,8 @@ class ChallengeView:
         population: phi of the target model at points none of the targets were trained on, shape (T, P).
         population_points: Which points those are, shape (P,).
         shadows: What shadow models say of all points; None without.
-        products: Inner products of released and canary gradients in units of the clip norm, summed over the steps and
-            of the last step, shape (T, 2).
+        gradient_products: Inner products of released and canary gradients in units of the clip norm, summed over the
+            steps and of the last step, shape (T, 2).
     """
 
     target: NDArray[np.float32]
@@ -30,7 +30,8 @@ class ChallengeView:
     population: NDArray[np.float32]
     population_points: NDArray[np.int64]
     shadows: Shadows | None
-    products: NDArray[np.float64]
+    gradient_products: NDArray[np.float64]
+    shows: ClassVar[str] = "independent trials, each about one challenge"
 
     @property
     def phi(self) -> NDArray[np.float64]:
@@ -42,14 +43,3 @@ class ChallengeView:
         """The different challenge points, and which of them each trial is about."""
         different, place = np.unique(self.point, return_inverse=True)
         return different, place
-
-
-class ChallengeAttack(Protocol):
-    """The adversary of a two-world game: one score for each trial."""
-
-    needs: ClassVar[frozenset[str]]
-    """Among "shadows", "population" and "gradients"."""
-
-    def score_trials(self, view: ChallengeView) -> NDArray[np.float64]:
-        """Scores, shape (T,); larger = more likely that the challenge was trained on."""
-        ...

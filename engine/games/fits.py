@@ -1,0 +1,82 @@
+"""What a game goes together with: which mechanisms it plays, what the attack sees of each, what evidence it leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from dpaudit.claims import Relation
+from dpaudit.engine.views.view import View
+from dpaudit.errors import require
+from dpaudit.estimators.scores import Scores
+from dpaudit.mechanisms.protocols import LabelMechanism, Learner
+
+
+class Reading(Enum):
+    """How the evidence of a game is read."""
+
+    PER_REPLAY = "per replay"
+    """Each replay makes a bound of its own; one that is missing counts as a bound of 0."""
+    TOGETHER = "together"
+    """All scores make one bound, which no part of them may be missing from."""
+    IN_ORDER = "in order"
+    """Trials are read in the order of the plan while later ones still run: their scores must come in several tables,
+    none of which needs a later trial."""
+
+
+@dataclass(frozen=True)
+class Face:
+    """A side of mechanisms that a game plays with.
+
+    Attributes:
+        protocol: What such a mechanism offers, a runtime-checkable protocol.
+        words: The same for people, in the plural.
+    """
+
+    protocol: type
+    words: str
+
+
+LABEL_MECHANISMS = Face(LabelMechanism, "label mechanisms (with methods `claim` and `release`)")
+LEARNERS = Face(Learner, "learners (with methods `claim` and `fit`)")
+
+
+@dataclass(frozen=True)
+class Fits:
+    """What a game goes together with; the spec refuses what does not fit.
+
+    Attributes:
+        relation: Which neighbouring data sets its two worlds are.
+        assumes: What must hold beside the arithmetic for the bound to hold, as a sentence.
+        views: The faces of a mechanism it plays, first the one that is taken when there are several, and the class of
+            what the attack gets to see of each.
+        attack: Its usual attack, a registered name.
+        estimator: Its usual estimator, a registered name.
+        evidence: What it leaves for the estimator.
+        uses_proxy: Whether the adversary has a reference of its own, which the spec's `proxy` makes.
+        independent_trials: Whether scores come from independent trials, one training each.
+    """
+
+    relation: Relation
+    assumes: str
+    views: Mapping[Face, type[View]]
+    attack: str
+    estimator: str
+    evidence: type = Scores
+    uses_proxy: bool = False
+    independent_trials: bool = False
+
+    def __post_init__(self) -> None:
+        require(len(self.views) > 0, "a game must play with some mechanism")
+
+    def face_of(self, mechanism: Any) -> Face | None:
+        """The side the mechanism is played from; None when the game does not play it."""
+        return next((face for face in self.views if isinstance(mechanism, face.protocol)), None)
+
+    def reading(self, *, stops_early: bool) -> Reading:
+        """How the evidence is read."""
+        if stops_early:
+            return Reading.IN_ORDER
+        return Reading.TOGETHER if self.independent_trials else Reading.PER_REPLAY

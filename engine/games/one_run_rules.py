@@ -1,0 +1,190 @@
+"""Games that need one training: many canaries at once, each with its own fair bit.
+
+A one-run game is Algorithm 1 in four pure functions: `design` (those of the challenger's draws that decide the training
+data), `intervene` (the training data they lead to), `draw` (the bits, and what else is drawn after training) and `hint`
+(what the adversary is shown). One training serves as many replays as fresh draws make sense for. Whether a game is
+observational is not declared: the data before and after the intervention are compared (Definition 4).
+
+Source: arXiv:2511.14084, Algorithms 1 and 2, Definition 4.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpaudit.actors.seed import Seed
+from dpaudit.engine.games.fits import Fits
+from dpaudit.errors import SpecError, require
+from dpaudit.mechanisms.examples import Examples
+
+Predictor = Callable[[Examples], NDArray[np.float64]]
+"""From examples to class probabilities, shape (n, classes)."""
+
+
+@dataclass(frozen=True, eq=False)
+class CanarySetup:
+    """What the challenger draws from.
+
+    Attributes:
+        canaries: The canaries, m rows of the training data; their labels are what is at stake.
+        fresh: Held-out examples, at most m rows; empty when the game needs none.
+        proxy_cdf: Cumulative class probabilities of the proxy at the canaries, shape (m, classes).
+    """
+
+    canaries: Examples
+    fresh: Examples
+    proxy_cdf: NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Design:
+    """The draws that decide the training data.
+
+    Attributes:
+        included: Which canaries are trained on, shape (m,); None = all.
+        labels: The labels canaries are trained with, shape (m,); None = their own.
+    """
+
+    included: NDArray[np.bool_] | None = None
+    labels: NDArray[np.int64] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Draw:
+    """The draws of one replay.
+
+    Attributes:
+        bits: One fair bit for each canary, shape (m,); True = world 1, the training label or a member is shown.
+        labels: Labels drawn to be shown in world 0, shape (m,), for games that draw some.
+    """
+
+    bits: NDArray[np.bool_]
+    labels: NDArray[np.int64] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Hint:
+    """What is shown for each canary.
+
+    Attributes:
+        points: Which query it is, shape (m,): i = canary i, m + i = fresh point i.
+        labels: The label it is shown with, shape (m,).
+    """
+
+    points: NDArray[np.int64]
+    labels: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class OneRunRules(ABC):
+    """The fields and the rules all one-run games share.
+
+    Attributes:
+        replays: How often bits are drawn for one trained model, >= 1.
+        canaries: How many of the target rows are canaries; None takes all.
+        trainings: How many independent trainings, >= 1; their bounds are combined like replays.
+    """
+
+    replays: int = 100
+    canaries: int | None = None
+    trainings: int = 1
+    fits: ClassVar[Fits]
+
+    def __post_init__(self) -> None:
+        require(self.replays >= 1, "replays must be >= 1", replays=self.replays)
+        require(self.trainings >= 1, "trainings must be >= 1", trainings=self.trainings)
+        require(self.canaries is None or self.canaries >= 1, "canaries must be >= 1", canaries=self.canaries)
+
+    def design(self, canaries: Examples, rng: np.random.Generator) -> Design:
+        """The draws that decide the training data; none unless a game makes some."""
+        return Design()
+
+    @abstractmethod
+    def draw(self, setup: CanarySetup, design: Design, rng: np.random.Generator) -> Draw:
+        """The draws of one replay."""
+
+    @abstractmethod
+    def hint(self, setup: CanarySetup, design: Design, draw: Draw) -> Hint:
+        """What the adversary is shown."""
+
+    def needs_fresh_points(self) -> bool:
+        """Whether held-out points are shown in world 0."""
+        return False
+
+    def draw_fresh(self, count: int, rng: np.random.Generator) -> Examples | None:
+        """Fresh points from elsewhere than the test part, for games that have such a source."""
+        return None
+
+    def has_control(self) -> bool:
+        """Whether the game is played on held-out rows too, which the mechanism never saw."""
+        return False
+
+    def needs_reference(self) -> bool:
+        """Whether the question at stake is worded with the help of the reference part."""
+        return False
+
+    def proxy_task(self, examples: Examples, reference: Examples | None) -> Examples:
+        """What the proxy is asked: the features it sees, and as labels what is at stake. Here: the rows as they are."""
+        return examples
+
+    def model_answers(self, predict: Predictor, examples: Examples, reference: Examples | None) -> NDArray[np.float64]:
+        """What the adversary learns of the mechanism's model at these rows. Here: its class probabilities."""
+        return predict(examples)
+
+    def intervene(self, train: Examples, design: Design) -> Examples:
+        """The data the mechanism is run on; the canaries are the first rows of `train`."""
+        if design.labels is not None:
+            labels = train.labels.copy()
+            labels[: len(design.labels)] = design.labels
+            train = train.with_(labels=labels)
+        if design.included is not None:
+            kept = np.ones(len(train), np.bool_)
+            kept[: len(design.included)] = design.included
+            train = train.take(kept)
+        return train
+
+    def is_observational(self, target: Examples, seed: Seed) -> bool:
+        """Whether the intervention of this seed leaves the training data as they are (Definition 4)."""
+        return self.intervene(target, self.design(self.canaries_of(target), seed.rng())).digest == target.digest
+
+    def canary_count(self, target: Examples) -> int:
+        """How many canaries there are in a target set.
+
+        Raises: SpecError when it has fewer rows than canaries are asked for.
+        """
+        if self.canaries is not None and self.canaries > len(target):
+            raise SpecError(f"canaries must be at most the {len(target)} rows of the target set, got {self.canaries}")
+        return self.canaries or len(target)
+
+    def canaries_of(self, target: Examples) -> Examples:
+        """The canaries: the first rows of the target set."""
+        count = self.canary_count(target)
+        return target if count == len(target) else target.take(np.arange(count))
+
+    def fresh_of(self, test: Examples | None, count: int) -> Examples:
+        """As many held-out points as there are canaries.
+
+        Raises: SpecError when the game needs them and there are too few.
+        """
+        if not self.needs_fresh_points():
+            assert test is not None
+            return test.take(np.arange(0))
+        if test is None or len(test) < count:
+            have = 0 if test is None else len(test)
+            raise SpecError(
+                f"this game shows one fresh point a canary: the test part must have at least {count} rows, got {have}; "
+                "give `split.test` a larger share or ask for fewer `canaries`"
+            )
+        return test.take(np.arange(count))
+
+    def held_out_of(self, test: Examples | None, count: int) -> Examples | None:
+        """The held-out rows of the control, at most as many as there are canaries; None when it is not played."""
+        if not self.has_control() or test is None:
+            return None
+        return test.take(np.arange(min(count, len(test))))

@@ -1,0 +1,119 @@
+"""Games of independent trials: each runs the mechanism once, in world 0 or world 1 by its own fair coin.
+
+A trial is decided by its number and the seed alone. Trials are run in stacks, one unit each, whose table has a row a
+trial; the attack is a unit of its own, so that another attack costs no run of the mechanism. What a trial leaves behind
+(confidences, a vector that sums up a run, ...) and what the attack makes of it is the game's: it plans the units that
+fill the tables, and a `ScoreTrials` that turns them into the attack's view.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from dpaudit.actors.unit import Inputs, Unit
+from dpaudit.engine.findings.score_table import SCHEMA
+from dpaudit.engine.games.fits import Fits, Reading
+from dpaudit.engine.games.protocol import GamePlan, Setting
+from dpaudit.errors import RunError, require
+from dpaudit.mechanisms.protocols import Compute
+
+
+@dataclass(frozen=True)
+class TrialGame(ABC):
+    """What all games of independent trials share.
+
+    Attributes:
+        trials: Runs of the mechanism that are scored, each with a coin of its own, >= 2.
+        stack: Runs made by one unit, >= 1.
+    """
+
+    trials: int = 1000
+    stack: int = 64
+    fits: ClassVar[Fits]
+
+    def __post_init__(self) -> None:
+        require(self.trials >= 2, "trials must be >= 2", trials=self.trials)
+        require(self.stack >= 1, "stack must be >= 1", stack=self.stack)
+
+    @abstractmethod
+    def plan(self, setting: Setting) -> GamePlan:
+        """Every unit, each with its seed; nothing runs."""
+
+    def stacks(self) -> list[tuple[int, int]]:
+        """First trial of each stack, and one past its last."""
+        return [(first, min(first + self.stack, self.trials)) for first in range(0, self.trials, self.stack)]
+
+
+@dataclass(frozen=True)
+class ScoreTrials(ABC):
+    """The attack on trials.
+
+    Attributes:
+        attack: The adversary.
+        trainings: Keys of the units that ran the trials; their tables have columns trial, truth and failed, and those
+            that `view` reads.
+    """
+
+    attack: Any
+    trainings: tuple[str, ...]
+
+    @abstractmethod
+    def view(self, trials: pa.Table, inputs: Inputs) -> Any:
+        """What the attack sees of those trials, which did not fail; nothing of the truth."""
+
+    def run(self, inputs: Inputs, compute: Compute) -> pa.Table:
+        """A score table of one replay, canary = number of the trial."""
+        return pa.Table.from_batches(list(self.batches(inputs)), SCHEMA)
+
+    def batches(self, inputs: Inputs) -> Iterator[pa.RecordBatch]:
+        """All trials as one record batch.
+
+        Raises: RunError when a score is no number.
+        """
+        tables = [inputs.tables[key] for key in self.trainings]
+        trials = pa.concat_tables(tables, promote_options="none").combine_chunks()
+        truth = trials["truth"].to_numpy()
+        failed = trials["failed"].to_numpy()
+        # A failed training counts as the attack's worst guess: dropping it would bias the bound.
+        scores = np.where(truth, -np.inf, np.inf)
+        scores[~failed] = self.attack.score(self.view(trials.filter(pa.array(~failed)), inputs))
+        if np.isnan(scores).any():
+            raise RunError(f"the attack {type(self.attack).__name__} gave scores that are no numbers")
+        unit = np.repeat(np.arange(len(tables)), [table.num_rows for table in tables]).astype(np.int32)
+        yield pa.record_batch(
+            [
+                pa.DictionaryArray.from_arrays(pa.array(unit), pa.array(self.trainings)),
+                pa.array(np.zeros(len(truth), np.int32)),
+                trials["trial"].combine_chunks().cast(pa.int32()),
+                pa.array(truth),
+                pa.array(scores.astype(np.float32)),
+            ],
+            schema=SCHEMA,
+        )
+
+
+def grouped_for_reading(trainings: Sequence[Unit], setting: Setting) -> list[tuple[Unit, ...]]:
+    """The units of trials that are scored together: each by itself where scores are read in order, else all."""
+    return [(unit,) for unit in trainings] if setting.reading is Reading.IN_ORDER else [tuple(trainings)]
+
+
+def vector_column(vectors: NDArray[Any]) -> pa.Array:
+    """One vector a trial, shape (trials, width), as a column of lists; `vectors_in` reads it back."""
+    flat = np.ascontiguousarray(vectors)
+    return pa.FixedSizeListArray.from_arrays(pa.array(flat.ravel()), flat.shape[1])
+
+
+def vectors_in(table: pa.Table, name: str) -> NDArray[Any]:
+    """The vectors of a column, shape (trials, width); of width 0 where there is no such column."""
+    if name not in table.column_names:
+        return np.empty((table.num_rows, 0), np.float32)
+    column = table[name].combine_chunks()
+    values: NDArray[Any] = column.flatten().to_numpy(zero_copy_only=False)
+    return values.reshape(len(column), column.type.list_size)

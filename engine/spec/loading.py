@@ -1,0 +1,115 @@
+"""Reads a spec from YAML or from mappings like its content."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dpaudit.claims import Claim
+from dpaudit.engine.data.in_memory import found_again
+from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
+from dpaudit.engine.spec.build import build_dataclass
+from dpaudit.engine.spec.partition import Partition
+from dpaudit.engine.spec.stop_rule import StopRule
+from dpaudit.errors import SpecError, did_you_mean
+
+
+def load_spec(source: str | Path | Mapping[str, Any]) -> AuditSpec:
+    """Reads a spec from a YAML file or a mapping.
+
+    Top-level `mechanism`, `data`, `game`, `proxy`, `attack`, `estimator`, `split`, `claim` and `stop` are defaults for
+    every entry of `audits`; without `audits` they are the one audit. Paths in it may use `~` and `$VARIABLES`.
+
+    Raises: SpecError naming the field.
+    """
+    if isinstance(source, Mapping):
+        return _from_mapping(source)
+    path = Path(source)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as err:
+        raise SpecError(f"{path} must be a readable spec file: {err.strerror or err}") from err
+    try:
+        content = yaml.safe_load(text)
+    except yaml.YAMLError as err:
+        raise SpecError(f"{path} must be YAML: {' '.join(str(err).split())}") from err
+    if not isinstance(content, Mapping):
+        raise SpecError(f"{path} must hold a mapping with `mechanism` or `audits`, got {type(content).__name__}")
+    spec = _from_mapping({"name": path.stem, **content})
+    # The spec of a run folder lies beside the rows that were given in memory.
+    found = tuple(replace(audit, data=found_again(audit.data, path.parent)) for audit in spec.audits)
+    return replace(spec, audits=found)
+
+
+def _from_mapping(content: Mapping[str, Any]) -> AuditSpec:
+    content = _expanded(content)
+    of_spec = {field.name for field in fields(AuditSpec)} - {"audits"}
+    of_audit = {field.name for field in fields(Audit)} - {"name"}
+    unknown = sorted(set(content) - of_spec - of_audit - {"audits"})
+    if unknown:
+        known = sorted(of_spec | of_audit | {"audits"})
+        raise SpecError(
+            f"a spec has no field {unknown[0]!r}; it has {', '.join(known)}{did_you_mean(unknown[0], known)}"
+        )
+    shared = {name: value for name, value in content.items() if name in of_audit}
+    entries = content.get("audits", [{}] if "mechanism" in shared else [])
+    if not isinstance(entries, list) or not all(isinstance(entry, Mapping) for entry in entries):
+        raise SpecError("`audits` must be a list of mappings")
+    audits = []
+    for index, entry in enumerate(entries):
+        merged = {**shared, **entry}
+        merged.setdefault("name", _default_name(merged, index))
+        for needed in ("mechanism", "data"):
+            if needed not in merged:
+                raise SpecError(f"audits[{index}] ({merged['name']}) needs `{needed}`")
+        audits.append(_audit(merged, f"audits[{index}] ({merged['name']})"))
+    options = {name: value for name, value in content.items() if name in of_spec}
+    spec: AuditSpec = build_dataclass(AuditSpec, {"audits": tuple(audits), **options}, at="spec")
+    return spec
+
+
+def _audit(entry: Mapping[str, Any], at: str) -> Audit:
+    parts = {field.name for field in fields(Audit) if "kind" in field.metadata}
+    plain = {name: value for name, value in entry.items() if name not in parts}
+    checked = build_dataclass(_PlainFields, plain, at=at)
+    return Audit(
+        **{name: value for name, value in entry.items() if name in parts},
+        split=checked.split,
+        claim=checked.claim,
+        stop=checked.stop,
+        name=checked.name,
+    )
+
+
+@dataclass(frozen=True)
+class _PlainFields:
+    """The fields of an audit that are no registered parts."""
+
+    split: Partition = Partition()
+    claim: Claim | None = None
+    stop: StopRule | None = None
+    name: str = "audit"
+
+
+def _default_name(entry: Mapping[str, Any], index: int) -> str:
+    mechanism = entry.get("mechanism")
+    name = mechanism.get("name") if isinstance(mechanism, Mapping) else mechanism
+    if not isinstance(name, str):
+        name = "" if name is None else type(name).__name__
+    return f"{index + 1} {name}".strip()
+
+
+def _expanded(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {
+            key: os.path.expanduser(os.path.expandvars(item))
+            if key == "path" and isinstance(item, str)
+            else _expanded(item)
+            for key, item in value.items()
+        }
+    return [_expanded(item) for item in value] if isinstance(value, list) else value

@@ -1,0 +1,140 @@
+"""What the audited mechanism answers about the points of a one-run game, and how a unit stores it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from dpaudit.engine.findings.score_table import probabilities_of, probability_table
+from dpaudit.engine.views.canary_view import CanaryView, LabelRelease, ReleaseView
+from dpaudit.errors import require
+from dpaudit.mechanisms.examples import Examples
+
+
+class Answers(Protocol):
+    """One answer for each of n points."""
+
+    def __len__(self) -> int:
+        """n."""
+        ...
+
+    @classmethod
+    def of(cls, table: pa.Table) -> Answers:
+        """The answers a unit stored."""
+        ...
+
+    @classmethod
+    def silent(cls, count: int, classes: int) -> Answers:
+        """Answers of a mechanism that looked at nothing, for `count` points."""
+        ...
+
+    def at(self, points: NDArray[np.int64] | slice) -> Answers:
+        """Those for some of the points, in that order."""
+        ...
+
+    def view(self, reference: NDArray[np.float32], labels: NDArray[np.int64]) -> CanaryView:
+        """What the adversary sees: the answers, its own model's probabilities, the labels it is shown."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Predictions:
+    """Answers of a trained model.
+
+    Attributes:
+        probabilities: Of the classes, or whatever else the game asks the model for; shape (n, classes).
+    """
+
+    probabilities: NDArray[np.float32]
+
+    def __len__(self) -> int:
+        return len(self.probabilities)
+
+    @classmethod
+    def of(cls, table: pa.Table) -> Predictions:
+        """What `table` stored."""
+        return cls(probabilities_of(table))
+
+    @classmethod
+    def silent(cls, count: int, classes: int) -> Predictions:
+        """The same probability for every class."""
+        return cls(np.full((count, classes), 1 / classes, np.float32))
+
+    def table(self, metrics: dict[str, float]) -> pa.Table:
+        """As a unit's result, the model's utility beside them."""
+        return probability_table(self.probabilities, metrics)
+
+    def at(self, points: NDArray[np.int64] | slice) -> Predictions:
+        """Those for some of the points, in that order."""
+        return Predictions(self.probabilities[points])
+
+    def view(self, reference: NDArray[np.float32], labels: NDArray[np.int64]) -> CanaryView:
+        """Both models' probabilities."""
+        return CanaryView(self.probabilities, reference, labels)
+
+
+@dataclass(frozen=True, eq=False)
+class Releases:
+    """Answers of a label mechanism.
+
+    Attributes:
+        release: One label for each point.
+        probabilities: The same for adversaries that read models: certain of the released label; shape (n, classes).
+    """
+
+    release: LabelRelease
+    probabilities: NDArray[np.float32]
+
+    def __len__(self) -> int:
+        return len(self.probabilities)
+
+    @classmethod
+    def of(cls, table: pa.Table) -> Releases:
+        """What `table` stored."""
+        classes = int(table.schema.metadata[b"classes"])
+        labels = table["released"].to_numpy()
+        return cls(LabelRelease(labels, classes), np.eye(classes, dtype=np.float32)[labels])
+
+    @classmethod
+    def silent(cls, count: int, classes: int) -> Releases:
+        """The same label for everybody, whatever theirs; as probabilities it is certain of nothing."""
+        return cls(LabelRelease(np.zeros(count, np.int64), classes), Predictions.silent(count, classes).probabilities)
+
+    def at(self, points: NDArray[np.int64] | slice) -> Releases:
+        """Those for some of the points, in that order."""
+        release = LabelRelease(self.release.labels[points], self.release.classes)
+        return Releases(release, self.probabilities[points])
+
+    def view(self, reference: NDArray[np.float32], labels: NDArray[np.int64]) -> ReleaseView:
+        """The released labels."""
+        return ReleaseView(self.probabilities, reference, labels, self.release)
+
+
+def release_table(release: LabelRelease) -> pa.Table:
+    """A release as a unit's result; `Releases.of` reads it back."""
+    return pa.table({"released": release.labels}).replace_schema_metadata({"classes": str(release.classes)})
+
+
+def checked_release(released: Any, train: Examples, mechanism: str) -> LabelRelease:
+    """What a label mechanism released.
+
+    Raises: InputError when it is not one class for each example.
+    """
+    labels = np.asarray(released)
+    require(
+        labels.shape == train.labels.shape and np.issubdtype(labels.dtype, np.integer),
+        f"{mechanism}.release must give one integer label for each of {len(train)} examples",
+        shape=labels.shape,
+        type=labels.dtype,
+    )
+    require(
+        bool((labels >= 0).all() and (labels < train.classes).all()),
+        f"{mechanism}.release must give labels in 0..{train.classes - 1}",
+        lowest=labels.min(),
+        highest=labels.max(),
+    )
+    return LabelRelease(labels.astype(np.int64), train.classes)
