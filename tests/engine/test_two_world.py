@@ -35,6 +35,7 @@ from dpaudit.engine.games.two_world import IndMia, Mia
 from dpaudit.engine.games.two_world_units import ScoreChallenges
 from dpaudit.engine.plan import make_plan
 from dpaudit.engine.report.page import confusion, intervals
+from dpaudit.engine.views.challenge_view import ChallengeView
 from dpaudit.engine.views.challenges import Challenges
 from dpaudit.engine.views.shadows import Shadows, shadow_table, shadows_of
 from dpaudit.errors import RunError, SpecError
@@ -349,6 +350,7 @@ def test_failed_trainings_are_kept_as_the_worst_guess(tmp_path: Path) -> None:
 def test_one_score_for_each_trial_or_an_error() -> None:
     @dataclass(frozen=True)
     class Broken:
+        view = ChallengeView
         needs = frozenset[str]()
 
         def score(self, view: Any) -> NDArray[np.float64]:
@@ -447,15 +449,25 @@ def test_the_page_shows_roc_posterior_and_three_intervals(finished: Path) -> Non
     assert all(lower <= upper for _, lower, upper in intervals(result))
 
 
+RR = {"name": "randomized-response", "epsilon": 1.0}
 ANY = Claim(1.0, 0.0, Relation.ADD_REMOVE)
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"attack": "label-inference"}, "scores many canaries of one model"),
-        ({"game": {"name": "membership"}, "attack": "loss"}, "scores independent trials"),
-        ({"mechanism": {"name": "randomized-response", "epsilon": 1.0}, "claim": ANY}, "audits learners"),
+        (
+            {"attack": "label-inference"},
+            "sees a model's answers .* game ind-mia shows independent trials",
+        ),
+        (
+            {"game": {"name": "membership"}, "attack": "loss"},
+            "sees independent trials.*that fit: .*label-inference",
+        ),
+        (
+            {"mechanism": {"name": "randomized-response", "epsilon": 1.0}, "claim": ANY},
+            "ind-mia plays learners .* not randomized-response; games that fit: label-c",
+        ),
         ({"canary": "dirac-gradient", "attack": "gradient-dot"}, "DP-SGD family"),
         ({"canary": "dirac-gradient"}, "use attack: gradient-dot"),
         ({"attack": "gradient-dot"}, "DP-SGD family"),
