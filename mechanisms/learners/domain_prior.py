@@ -160,5 +160,5 @@ def nearest_centres(vectors: NDArray[np.float64], clusters: int, seed: SeedSeque
     chosen = rng.permutation(len(vectors))[:CLUSTERED_AT_MOST]
     means = KMeans(min(clusters, len(chosen)), n_init=1, random_state=int(rng.integers(2**31)))
     with threadpool_limits(1):  # sums in one order, whatever machine this runs on
-        found = means.fit(vectors[chosen]).predict(vectors)
-    return np.asarray(np.unique(found, return_inverse=True)[1], dtype=np.int64)
+        clusters_found = means.fit(vectors[chosen]).predict(vectors)
+    return np.asarray(np.unique(clusters_found, return_inverse=True)[1], dtype=np.int64)

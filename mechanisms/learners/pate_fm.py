@@ -167,9 +167,9 @@ class PateFm:
         share = len(train) // self.teachers
         parts = np.random.default_rng(splitting).permutation(len(train))[: share * self.teachers]
         votes = np.zeros((len(asked), train.classes), np.int64)
-        for rows, own in zip(parts.reshape(self.teachers, share), seeds, strict=True):
+        for rows, training in zip(parts.reshape(self.teachers, share), seeds, strict=True):
             teacher = self._fixmatch(self.teacher_steps).fit(
-                images, rows, train.labels[rows], classes=train.classes, seed=own, compute=compute
+                images, rows, train.labels[rows], classes=train.classes, seed=training, compute=compute
             )
             votes[np.arange(len(asked)), teacher.logits(images[asked]).argmax(1)] += 1
         return votes

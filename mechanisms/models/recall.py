@@ -44,13 +44,13 @@ class RecallModel:
     def probabilities(self, features: Features) -> NDArray[np.float64]:
         """Class probabilities, shape (n, classes)."""
         classes = self.answers.shape[1]
-        found = np.full((len(features), classes), 1 / classes)
+        probabilities = np.full((len(features), classes), 1 / classes)
         if len(self.rows):
             asked = fingerprints(features)
             place = np.searchsorted(self.rows, asked).clip(max=len(self.rows) - 1)
             known = self.rows[place] == asked
-            found[known] = self.answers[place[known]]
-        return found
+            probabilities[known] = self.answers[place[known]]
+        return probabilities
 
 
 def recalling(features: Features, answers: NDArray[np.float64]) -> RecallModel:

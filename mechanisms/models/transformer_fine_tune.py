@@ -82,9 +82,9 @@ class TransformerFineTune:
             for _ in range(self.epochs):
                 rows = order.permutation(len(texts))
                 for first in range(0, len(rows), self.batch_size):
-                    some = rows[first : first + self.batch_size]
-                    tokens = _tokens(tokenizer, [texts[row] for row in some], self.length, compute.device)
-                    labels = torch.from_numpy(train.labels[some]).to(compute.device)
+                    batch = rows[first : first + self.batch_size]
+                    tokens = _tokens(tokenizer, [texts[row] for row in batch], self.length, compute.device)
+                    labels = torch.from_numpy(train.labels[batch]).to(compute.device)
                     loss = torch.nn.functional.cross_entropy(module(**tokens).logits, labels)
                     if not torch.isfinite(loss):
                         raise TrainingError("the loss is no longer a finite number; lower learning_rate")
@@ -127,8 +127,8 @@ class FineTuned:
         logits = np.empty((len(texts), self.module.config.num_labels))
         with torch.no_grad():
             for first in range(0, len(texts), ROWS):
-                some = texts[first : first + ROWS]
-                tokens = _tokens(self.tokenizer, some, self.length, self.compute.device)
+                batch = texts[first : first + ROWS]
+                tokens = _tokens(self.tokenizer, batch, self.length, self.compute.device)
                 logits[first : first + ROWS] = self.module(**tokens).logits.double().cpu().numpy()
         return softmax(logits)
 

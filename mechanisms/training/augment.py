@@ -58,9 +58,9 @@ def crop(images: Tensor, down: Tensor, right: Tensor, *, padding: int) -> Tensor
     padded = functional.pad(images, [padding] * 4)
     rows = (down * (2 * padding + 1)).long()[:, None] + torch.arange(height, device=images.device)
     columns = (right * (2 * padding + 1)).long()[:, None] + torch.arange(width, device=images.device)
-    each = torch.arange(len(images), device=images.device)[:, None, None]
+    image = torch.arange(len(images), device=images.device)[:, None, None]
     # Indexing (image, :, row, column) puts the channels last.
-    return padded[each, :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
+    return padded[image, :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
 
 
 def cutout(images: Tensor, down: Tensor, right: Tensor, *, side: int) -> Tensor:

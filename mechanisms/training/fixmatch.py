@@ -137,8 +137,8 @@ class _Run:
                 confident * (settings.unlabelled_weight / len(unknown)),
             ]
         )
-        both = torch.cat([inputs, self._changed(unknown, strongly=True)])
-        self.kernel.gradient(self.parameters, both[None], targets[None], coefficients[None], self.gradient)
+        batch = torch.cat([inputs, self._changed(unknown, strongly=True)])
+        self.kernel.gradient(self.parameters, batch[None], targets[None], coefficients[None], self.gradient)
         network = settings.network
         rate = network.learning_rate * scheduled(network.schedule, step / settings.steps)
         self.optimizer.step(self.parameters, self.gradient, rate)

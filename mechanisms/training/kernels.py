@@ -123,8 +123,8 @@ class Vmapped(Kernel):
     def _weighted(self, flat: Tensor, inputs: Tensor, targets: Tensor, coefficients: Tensor) -> Tensor:
         return (self.loss(self._forward(flat, inputs), targets) * coefficients).sum()
 
-    def _single(self, flat: Tensor, one: Tensor, target: Tensor) -> Tensor:
-        return self.loss(self._forward(flat, one[None]), target[None]).sum()
+    def _single(self, flat: Tensor, example: Tensor, target: Tensor) -> Tensor:
+        return self.loss(self._forward(flat, example[None]), target[None]).sum()
 
     def logits(self, parameters: Tensor, inputs: Tensor) -> Tensor:
         with torch.no_grad():
@@ -142,10 +142,10 @@ class Vmapped(Kernel):
     ) -> None:
         out.zero_()
         together = max(1, PER_SAMPLE_BYTES // (4 * parameters.shape[0] * self.layout.total))
-        for some in torch.arange(inputs.shape[1], device=inputs.device).split(together):
-            each = self._one_by_one(parameters, inputs[:, some], targets[:, some])
-            factors = clip_factors(torch.linalg.vector_norm(each, dim=-1), clip) * present[:, some]
-            out += torch.einsum("ab,abp->ap", factors, each)
+        for examples in torch.arange(inputs.shape[1], device=inputs.device).split(together):
+            gradients = self._one_by_one(parameters, inputs[:, examples], targets[:, examples])
+            factors = clip_factors(torch.linalg.vector_norm(gradients, dim=-1), clip) * present[:, examples]
+            out += torch.einsum("ab,abp->ap", factors, gradients)
 
 
 def couples_examples(module: nn.Module) -> bool:

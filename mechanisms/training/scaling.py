@@ -36,11 +36,11 @@ def scaling_of(features: NDArray[np.float32]) -> Scaling:
 
 def stack_scaling(scalings: Sequence[Scaling | None], device: torch.device) -> tuple[torch.Tensor, torch.Tensor] | None:
     """Means and deviations of a stack, each of shape (models, 1, *shape), or None when nothing is scaled."""
-    given = [scaling for scaling in scalings if scaling is not None]
-    if not given:
+    present = [scaling for scaling in scalings if scaling is not None]
+    if not present:
         return None
-    mean = torch.from_numpy(np.stack([scaling.mean for scaling in given])).to(device)
-    deviation = torch.from_numpy(np.stack([scaling.deviation for scaling in given])).to(device)
+    mean = torch.from_numpy(np.stack([scaling.mean for scaling in present])).to(device)
+    deviation = torch.from_numpy(np.stack([scaling.deviation for scaling in present])).to(device)
     return mean[:, None], deviation[:, None]
 
 

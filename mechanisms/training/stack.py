@@ -67,7 +67,7 @@ class Stack:
         self._weights: Tensor | None = None
         if any(task.weights is not None for task in self.tasks):
             weights = [np.ones(len(t.rows), np.float32) if t.weights is None else t.weights for t in self.tasks]
-            self._weights = self._padded([torch.from_numpy(np.asarray(own, np.float32)) for own in weights])
+            self._weights = self._padded([torch.from_numpy(np.asarray(values, np.float32)) for values in weights])
         self._one_hot = torch.eye(classes, device=self.device)
         self._counts = torch.from_numpy(self.counts)[:, None].to(self.device)
 
@@ -168,8 +168,8 @@ class Stack:
         alpha, steps = self.recipe.mixup, -(-int(self.counts[0]) // self.recipe.batch_size)
         shares = np.zeros((len(orders), steps), np.float32)
         for model, (rng, n) in enumerate(zip(orders, self.counts, strict=True)):
-            own = -(-int(n) // self.recipe.batch_size)
-            shares[model, :own] = rng.beta(alpha, alpha, own)
+            batches = -(-int(n) // self.recipe.batch_size)
+            shares[model, :batches] = rng.beta(alpha, alpha, batches)
         return shares
 
     def _partners(self, orders: list[np.random.Generator], left: NDArray[np.int64], width: int) -> Tensor:

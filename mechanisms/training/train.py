@@ -86,9 +86,9 @@ def run_stacks(
     torch.set_num_threads(compute.threads)
     array = as_array(features)
     # Arrays from an object store are read-only, which torch cannot wrap: those are copied.
-    own = np.ascontiguousarray(array) if array.flags.writeable else np.array(array)
+    writeable = np.ascontiguousarray(array) if array.flags.writeable else np.array(array)
     torch.backends.cudnn.deterministic = True  # else a GPU may choose another algorithm, and other rounding, each time
-    resident = torch.from_numpy(own).to(torch.device(compute.device))
+    resident = torch.from_numpy(writeable).to(torch.device(compute.device))
     digest = training_digest(settings, array, tasks) if checkpoint or compute.scratch else ""
     saved = Checkpoint(checkpoint or (compute.scratch and compute.scratch / f"{digest}.pt"), digest)
     outcomes: list[NetworkModel | TrainingError] = list(saved.finished)
