@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -28,7 +27,7 @@ class Scores:
         truth: The challenger's bits, shape (n,): True = member, or the shown canary is the training one.
         replay: Which repetition of the game this is.
         canary: Identity of each row, shape (n,), int64; 0, 1, ..., n-1 when left out.
-            Distinct. A shuffle of them breaks ties between equal scores.
+            Distinct. A shuffle, seeded by all scores and truths, breaks ties between equal scores.
     """
 
     score: NDArray[np.float64]
@@ -60,25 +59,33 @@ class Scores:
         object.__setattr__(self, "truth", truth.astype(np.bool_, copy=False))
         object.__setattr__(self, "canary", canary)
 
+    def places(self) -> NDArray[np.int64]:
+        """The place of each row in the order of the canaries' numbers, shape (n,)."""
+        return _inverse(self._by_canary())
+
     def tie_ranks(self) -> NDArray[np.int64]:
         """The place of each row in `shuffled`, shape (n,)."""
-        return _shuffle_ranks(self.canary.size) if self._in_order() else np.argsort(self._shuffled_rows())
-
-    def _in_order(self) -> bool:
-        return bool((np.diff(self.canary) > 0).all())
-
-    def _shuffled_rows(self) -> NDArray[np.int64]:
-        order = _shuffle(self.canary.size)
-        return order if self._in_order() else np.argsort(self.canary, kind="stable")[order]
+        by_canary = self._by_canary()
+        seed = content_seed((self.score[by_canary], self.truth[by_canary]))
+        ranks = np.empty(by_canary.size, dtype=np.int64)
+        ranks[by_canary] = np.random.default_rng(seed).permutation(by_canary.size)
+        return ranks
 
     def shuffled(self) -> Scores:
-        """The same rows in an order that depends on the canaries alone, and on nothing they could have in common.
+        """The same rows in an order that all their content decides, whatever order they come in.
 
         Ties between equal scores go by this order. The order of arrival, or of the ids, would do only if it told
-        nothing about the truth; in a table with the members first it tells everything.
+        nothing about the truth; in a table with the members first it tells everything. One order for all tables of a
+        size would favour the same tables for ever: constant scores, the members first, at an unlucky size.
         """
-        order = self._shuffled_rows()
+        order = _inverse(self.tie_ranks())
         return Scores(self.score[order], self.truth[order], self.replay, self.canary[order])
+
+    def _by_canary(self) -> NDArray[np.int64]:
+        """The rows in the order of the canaries' numbers."""
+        if bool((np.diff(self.canary) > 0).all()):
+            return np.arange(self.canary.size, dtype=np.int64)
+        return np.argsort(self.canary, kind="stable")
 
 
 def content_seed(*replays: tuple[NDArray[np.float64], NDArray[np.bool_]]) -> int:
@@ -90,19 +97,10 @@ def content_seed(*replays: tuple[NDArray[np.float64], NDArray[np.bool_]]) -> int
     return int.from_bytes(content.digest(), "little")
 
 
-@lru_cache(maxsize=4)
-def _shuffle_ranks(count: int) -> NDArray[np.int64]:
-    """The place of each row in that order."""
-    return np.argsort(_shuffle(count))
-
-
-@lru_cache(maxsize=4)
-def _shuffle(count: int) -> NDArray[np.int64]:
-    """One fixed order of `count` rows, the same for every replay."""
-    return np.random.default_rng(_TIES).permutation(count)
-
-
-_TIES = 20_231_107  # any number that nobody chose after seeing scores
+def _inverse(order: NDArray[np.int64]) -> NDArray[np.int64]:
+    inverse = np.empty_like(order)
+    inverse[order] = np.arange(order.size)
+    return inverse
 
 
 T = TypeVar("T")

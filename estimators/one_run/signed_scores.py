@@ -218,7 +218,7 @@ class OneRunEstimator(ABC):
         require(0 < choosing < n, "a split needs canaries on both sides", choosing=choosing, canaries=n)
         chooses = np.zeros(n, dtype=np.bool_)
         chooses[np.random.default_rng(split.seed).permutation(n)[:choosing]] = True
-        chooses = chooses[ranks]
+        chooses = chooses[scores.places()]
 
         def right(part: NDArray[np.bool_], guesses: Ints) -> Ints:
             return right_guesses(scores.score[part], scores.truth[part], _dense(ranks[part]), self.guess, guesses)
