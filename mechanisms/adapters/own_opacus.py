@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -20,8 +21,8 @@ from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.protocols import Compute, Model
 from dpaudit.registry import register
 
-SLACK = 1e-6
-"""Relative: what the rounding of an accountant may change from one run to the next."""
+DIGITS = 4
+"""Digits after the point of a claim; it is rounded up, so that the accountant's figure stays below it."""
 
 
 @register("mechanism", "opacus", source="one's own code with Yousefpour et al. (2021), arXiv:2109.12298")
@@ -75,7 +76,7 @@ class OwnOpacus:
         module, engine = given
         spent = spent_epsilon(engine, self.delta)
         require(
-            spent <= self.epsilon * (1 + SLACK),
+            spent <= self.epsilon,
             f"a training must spend at most the claimed epsilon {self.epsilon:g} at delta={self.delta:g}",
             do=f"Opacus's accountant says so of this one, on {len(train)} rows; claim it, or fix epsilon with "
             "make_private_with_epsilon",
@@ -103,7 +104,7 @@ def from_opacus(
 
     Args:
         train: `train(X, y, seed)`, gives the trained module and its PrivacyEngine.
-        engine: The engine of a run of it: epsilon is taken from its accountant.
+        engine: The engine of a run of it: epsilon is taken from its accountant, rounded up to 4 digits.
         delta: At which delta, in (0, 1).
         epsilon: The claim in nats, instead of an engine.
     Raises: InputError when these are no such things.
@@ -113,4 +114,6 @@ def from_opacus(
         "from_opacus takes the engine of a run, or epsilon",
         do="write from_opacus(train, engine, delta=1e-5)",
     )
-    return OwnOpacus(train, spent_epsilon(engine, delta) if epsilon is None else epsilon, delta)
+    if epsilon is None:
+        epsilon = math.ceil(spent_epsilon(engine, delta) * 10**DIGITS) / 10**DIGITS
+    return OwnOpacus(train, epsilon, delta)
