@@ -6,6 +6,7 @@ import math
 import struct
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,10 +33,9 @@ CLOTHES = (
 )
 
 
-@register("data", "mnist", source="LeCun, Cortes, Burges (1998)")
 @dataclass(frozen=True)
-class Mnist:
-    """Handwritten digits, images (n, 1, 28, 28) in [0, 1] from idx files, plain, .gz or .xz.
+class IdxImages:
+    """What both data sets share: pictures of ten classes.
 
     Attributes:
         path: The folder with `train-images-idx3-ubyte`, `train-labels-idx1-ubyte` or the t10k pair.
@@ -46,42 +46,37 @@ class Mnist:
     path: str
     part: str = "train"
     rows: int | None = None
+    title: ClassVar[str]
+    class_names: ClassVar[tuple[str, ...]]
 
     def __post_init__(self) -> None:
-        _check(self.part, self.rows)
+        require(self.part in PARTS, "part must be 'train' or 't10k'", part=self.part)
+        require(self.rows is None or self.rows >= 1, "rows must be >= 1", rows=self.rows)
 
     def load(self, *, seed: int = 0) -> Examples:
         """The images in the order of the file; `seed` is not used.
 
         Raises: DataError naming the file and what is wrong with it.
         """
-        return _load(self.path, self.part, self.rows, "mnist", DIGITS)
+        return _load(self.path, self.part, self.rows, self.title, self.class_names)
+
+
+@register("data", "mnist", source="LeCun, Cortes, Burges (1998)")
+@dataclass(frozen=True)
+class Mnist(IdxImages):
+    """Handwritten digits, images (n, 1, 28, 28) in [0, 1] from idx files, plain, .gz or .xz."""
+
+    title: ClassVar[str] = "mnist"
+    class_names: ClassVar[tuple[str, ...]] = DIGITS
 
 
 @register("data", "fashion-mnist", source="Xiao, Rasul, Vollgraf (2017)")
 @dataclass(frozen=True)
-class FashionMnist:
-    """Pictures of clothes, images (n, 1, 28, 28) in [0, 1] from idx files, plain, .gz or .xz.
+class FashionMnist(IdxImages):
+    """Pictures of clothes, images (n, 1, 28, 28) in [0, 1] from idx files, plain, .gz or .xz."""
 
-    Attributes:
-        path: The folder with `train-images-idx3-ubyte`, `train-labels-idx1-ubyte` or the t10k pair.
-        part: "train" or "t10k" (the official test part).
-        rows: At most this many images, from the start; all when None.
-    """
-
-    path: str
-    part: str = "train"
-    rows: int | None = None
-
-    def __post_init__(self) -> None:
-        _check(self.part, self.rows)
-
-    def load(self, *, seed: int = 0) -> Examples:
-        """The images in the order of the file; `seed` is not used.
-
-        Raises: DataError naming the file and what is wrong with it.
-        """
-        return _load(self.path, self.part, self.rows, "fashion-mnist", CLOTHES)
+    title: ClassVar[str] = "fashion-mnist"
+    class_names: ClassVar[tuple[str, ...]] = CLOTHES
 
 
 def read_idx(path: Path, magic: int, *, rows: int | None = None) -> tuple[NDArray[np.uint8], int]:
@@ -107,11 +102,6 @@ def read_idx(path: Path, magic: int, *, rows: int | None = None) -> tuple[NDArra
         if wanted == promised and file.read(1):
             raise fault(path, f"must end after {promised:,} items of {item:,} bytes, goes on", do="fetch it again")
     return np.frombuffer(data, np.uint8).reshape(wanted, *shape), promised
-
-
-def _check(part: str, rows: int | None) -> None:
-    require(part in PARTS, "part must be 'train' or 't10k'", part=part)
-    require(rows is None or rows >= 1, "rows must be >= 1", rows=rows)
 
 
 def _load(path: str, part: str, rows: int | None, name: str, class_names: tuple[str, ...]) -> Examples:

@@ -26,7 +26,6 @@ from dpaudit.engine.data.csv import Csv
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.data.idx import FashionMnist, Mnist
 from dpaudit.engine.data.parquet import Parquet
-from dpaudit.engine.data.split import fractions, halves, in_time
 from dpaudit.errors import DataError, InputError
 from dpaudit.registry import catalogue
 
@@ -613,50 +612,3 @@ def test_adult_names_what_is_wrong(tmp_path: Path) -> None:
 
 
 # ------------------------------------------------------------------------------------------------------------ splits
-
-
-def test_halves_are_disjoint_sorted_and_decided_by_the_seed() -> None:
-    first, second = halves(11, seed=1)
-    assert (len(first), len(second)) == (6, 5)
-    assert sorted([*first, *second]) == list(range(11))
-    assert (np.diff(first) > 0).all()
-    np.testing.assert_array_equal(first, halves(11, np.random.SeedSequence(1))[0])
-    assert first.tolist() != halves(11, seed=2)[0].tolist()
-
-
-def test_halves_are_drawn_uniformly() -> None:
-    """False failure < 1e-6: every one of the 6 halves of 4 is drawn Binomial(6000, 1/6) times."""
-    drawn = [tuple(halves(4, seed=seed)[0]) for seed in range(6_000)]
-    counts = [drawn.count(half) for half in sorted(set(drawn))]
-    assert len(counts) == 6
-    assert binom.ppf(5e-8, 6_000, 1 / 6) <= min(counts)
-    assert max(counts) <= binom.ppf(1 - 5e-8, 6_000, 1 / 6)
-
-
-@pytest.mark.parametrize("n", [25, 997, 100_000])
-def test_fractions_have_their_shares(n: int) -> None:
-    shares = {"train": 0.8, "validation": 0.04, "test": 0.16}
-    parts = fractions(n, shares, seed=3)
-    assert list(parts) == list(shares)
-    assert sorted(np.concatenate(list(parts.values()))) == list(range(n))
-    assert all(abs(len(parts[name]) - n * share) <= 1 for name, share in shares.items())
-    assert len(fractions(n, {"some": 0.2}, seed=3)["some"]) == round(n * 0.2)
-
-
-def test_in_time_keeps_the_order() -> None:
-    parts = in_time(10, {"before": 0.3, "after": 0.5})
-    assert parts["before"].tolist() == [0, 1, 2]
-    assert parts["after"].tolist() == [3, 4, 5, 6, 7]
-
-
-def test_splits_refuse_what_cannot_be_split() -> None:
-    with pytest.raises(InputError, match="n must be >= 2 to have two halves, got 1"):
-        halves(1, seed=0)
-    with pytest.raises(InputError, match="shares must add up to at most 1"):
-        fractions(10, {"a": 0.7, "b": 0.4}, seed=0)
-    with pytest.raises(InputError, match="shares must be > 0"):
-        in_time(10, {"a": 0.7, "b": -0.1})
-    with pytest.raises(InputError, match="part 'b' must get at least one example"):
-        fractions(10, {"a": 0.9, "b": 0.01}, seed=0)
-    with pytest.raises(InputError, match="at least one part"):
-        in_time(10, {})

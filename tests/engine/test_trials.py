@@ -1,0 +1,157 @@
+"""Games of independent trials beyond membership: each run leaves a vector, the attack is learned on search trials."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from numpy.random import SeedSequence
+from numpy.typing import NDArray
+
+from dpaudit import Audit, AuditSpec, Claim, Examples, Relation, RunOptions, Verdict, audit
+from dpaudit.actors.seed import Seed
+from dpaudit.actors.unit import Inputs, Unit
+from dpaudit.engine.data.bundled import Iris
+from dpaudit.engine.games.fits import LEARNERS, Fits
+from dpaudit.engine.games.protocol import GamePlan, Setting
+from dpaudit.engine.games.trials import ScoreTrials, TrialGame, grouped_for_reading, vector_column, vectors_in
+from dpaudit.errors import SpecError
+from dpaudit.mechanisms.protocols import Compute
+
+EPSILON = 1.0
+
+
+@dataclass(frozen=True)
+class NoisyCount:
+    """A "learner" whose model is one number: 0 or 1 plus Laplace noise of scale 1 / truth, so exactly `truth`-DP."""
+
+    truth: float = EPSILON
+
+    def claim(self) -> Claim:
+        return Claim(EPSILON, relation=Relation.ADD_REMOVE)
+
+    def fit(self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None) -> Any:
+        return len(train) + np.random.default_rng(seed).laplace(0, 1 / self.truth)
+
+
+@dataclass(frozen=True, eq=False)
+class SummaryView:
+    """What the attack sees: summaries of search trials and which world they were, summaries of fresh trials."""
+
+    search: NDArray[np.float64]
+    search_truth: NDArray[np.bool_]
+    fresh: NDArray[np.float64]
+    shows: ClassVar[str] = "summaries of independent runs"
+
+
+@dataclass(frozen=True)
+class MeanDifference:
+    """A learned direction: from the mean of world 0 to that of world 1."""
+
+    view: ClassVar[type[SummaryView]] = SummaryView
+
+    def score(self, view: SummaryView) -> NDArray[np.float64]:
+        direction = view.search[view.search_truth].mean(0) - view.search[~view.search_truth].mean(0)
+        scores: NDArray[np.float64] = view.fresh @ direction
+        return scores
+
+
+@dataclass(frozen=True)
+class RunTrials:
+    """Trials by their numbers: a coin, a data set with a row or without, a summary of three numbers."""
+
+    mechanism: Any
+    seed: Seed
+    numbers: tuple[int, ...]
+
+    def run(self, inputs: Inputs, compute: Compute) -> pa.Table:
+        row = Examples(np.zeros((1, 1), np.float32), np.zeros(1, np.int64), 2)
+        truth = np.array([self.seed.child(number).rng().random() < 0.5 for number in self.numbers])
+        summaries = [
+            [
+                self.mechanism.fit(
+                    row.take(np.array([world])), seed=self.seed.child(number, 0).sequence(), compute=compute
+                )
+            ]
+            * 3
+            for number, world in zip(self.numbers, truth, strict=True)
+        ]
+        count = len(self.numbers)
+        columns = {"trial": pa.array(self.numbers, pa.int32()), "truth": truth, "failed": np.zeros(count, np.bool_)}
+        return pa.table({**columns, "summary": vector_column(np.tile(np.array(counts)[:, None], 3))})
+
+
+@dataclass(frozen=True)
+class ScoreSummaries(ScoreTrials):
+    """The learned attack; search trials come from units of their own."""
+
+    search: tuple[str, ...] = ()
+
+    def view(self, trials: pa.Table, inputs: Inputs) -> SummaryView:
+        search = pa.concat_tables([inputs.tables[key] for key in self.search])
+        return SummaryView(vectors_in(search, "summary"), search["truth"].to_numpy(), vectors_in(trials, "summary"))
+
+
+@dataclass(frozen=True)
+class Neighbours(TrialGame):
+    """One row or none; as many search trials as fresh ones."""
+
+    fits: ClassVar[Fits] = Fits(
+        relation=Relation.ADD_REMOVE,
+        assumes="Nothing beyond fair coins.",
+        views={LEARNERS: SummaryView},
+        attack="tests.engine.test_trials:MeanDifference",
+        estimator="band",
+        independent_trials=True,
+    )
+
+    def plan(self, setting: Setting) -> GamePlan:
+        search, fresh = (self._units(setting, name) for name in ("search", "fresh"))
+        keys = tuple(unit.key for unit in search)
+        scores = [self._score(setting, trials, keys) for trials in grouped_for_reading(fresh, setting)]
+        return GamePlan(
+            (*search, *fresh, *scores),
+            tuple(unit.key for unit in scores),
+            tuple(unit.key for unit in fresh),
+            observational=False,
+            reading=setting.reading,
+        )
+
+    def _units(self, setting: Setting, name: str) -> list[Unit]:
+        task = RunTrials(setting.mechanism, setting.seed.child(name), ())
+        return [
+            Unit(replace(task, numbers=tuple(range(first, last))), f"{name} {first + 1}-{last}")
+            for first, last in self.stacks()
+        ]
+
+    def _score(self, setting: Setting, trials: Sequence[Unit], search: tuple[str, ...]) -> Unit:
+        keys = tuple(unit.key for unit in trials)
+        return Unit(ScoreSummaries(setting.attack, keys, search), f"scores {keys[0]}", (), (*keys, *search))
+
+
+def audited(folder: Path, mechanism: Any, **fields: Any) -> Any:
+    entry = Audit(mechanism, Iris(), game=Neighbours(trials=2_000, stack=1_000), **fields)
+    spec = AuditSpec((entry,), seed=5, confidence=1 - 1e-6, run=RunOptions(runner="in-process", figures=False))
+    return audit(spec, output=folder).results[0]
+
+
+def test_a_learned_attack_bounds_what_it_never_saw(tmp_path: Path) -> None:
+    """False failure <= 1e-6 for the upper side, by the bound's own confidence; the seed is fixed."""
+    result = audited(tmp_path, NoisyCount())
+    assert 0.3 < result.bound.lower <= EPSILON
+    assert result.verdict is Verdict.NO_VIOLATION
+
+
+def test_a_planted_defect_shows_in_the_same_game(tmp_path: Path) -> None:
+    """A third of the noise: the truth is 3 times the claim. The seed is fixed."""
+    assert audited(tmp_path, NoisyCount(truth=3.0)).verdict is Verdict.VIOLATION
+
+
+def test_an_attack_that_sees_something_else_is_refused() -> None:
+    with pytest.raises(SpecError, match=r"lira-online sees independent trials.* shows summaries of independent runs"):
+        AuditSpec((Audit(NoisyCount(), Iris(), game=Neighbours(), attack="lira-online"),))
