@@ -72,13 +72,8 @@ class RunTrials:
     def run(self, inputs: Inputs, compute: Compute) -> pa.Table:
         row = Examples(np.zeros((1, 1), np.float32), np.zeros(1, np.int64), 2)
         truth = np.array([self.seed.child(number).rng().random() < 0.5 for number in self.numbers])
-        summaries = [
-            [
-                self.mechanism.fit(
-                    row.take(np.array([world])), seed=self.seed.child(number, 0).sequence(), compute=compute
-                )
-            ]
-            * 3
+        counts = [
+            self.mechanism.fit(row.take(np.array([world])), seed=self.seed.child(number, 0).sequence(), compute=compute)
             for number, world in zip(self.numbers, truth, strict=True)
         ]
         count = len(self.numbers)
