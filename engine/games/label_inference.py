@@ -60,14 +60,16 @@ class LabelInference(OneRunGame):
 class LabelCanaries(OneRunGame):
     """Interventional: trains canaries with uniformly random labels, shows each with that label or another random one.
 
-    The two labels have one law whatever the features say, so there is no distribution shift to worry about and the
-    attack has power even where features give the label away; the price is that canaries spoil the training data.
+    The other label is drawn among those that were not planted. Given the shown label the planted one was that label or,
+    as likely, another one: fair bits, and each of the two labels is uniform whatever the features say. So there is no
+    distribution shift to worry about, and the attack has power even where features give the label away; the price is
+    that canaries spoil the training data.
 
     """
 
     fits: ClassVar[Fits] = Fits(
         relation=Relation.LABEL,
-        assumes="Nothing beyond fair bits: planted and other labels are drawn by the challenger from one law.",
+        assumes="Nothing beyond fair bits: the challenger draws the planted label and the other one, each uniform.",
         views={LABEL_MECHANISMS: ReleaseView, LEARNERS: CanaryView},
         attack="label-inference",
         estimator="one-run",
@@ -79,9 +81,11 @@ class LabelCanaries(OneRunGame):
         return Design(labels=rng.integers(0, canaries.classes, len(canaries)))
 
     def draw(self, setup: CanarySetup, design: Design, rng: np.random.Generator) -> Draw:
-        """A fair bit and another uniformly random label for each canary."""
+        """A fair bit and a label for each canary, uniform over those other than the planted one."""
+        assert design.labels is not None
         bits = rng.random(len(setup.canaries)) < 0.5
-        return Draw(bits, rng.integers(0, setup.canaries.classes, len(setup.canaries)))
+        steps = rng.integers(1, setup.canaries.classes, len(setup.canaries))
+        return Draw(bits, (design.labels + steps) % setup.canaries.classes)
 
     def hint(self, setup: CanarySetup, design: Design, draw: Draw) -> Hint:
         """Every canary, with the label it was trained with where the bit is True, else with the other one."""
