@@ -147,7 +147,7 @@ def test_label_canaries_show_what_randomised_response_leaks(epsilon: float, leas
 
     The bound lies above the truth with probability <= 1e-6 by its own confidence. It lies below `least` when the share
     of right guesses is 9 deviations below its mean, with the 4.9 that the confidence takes. If half of the labels of
-    world 0 agreed with the planted ones, as uniform ones do, the guesses would be right with 0.74 and 0.62: bounds of at
+    world 0 agreed with the planted ones, as uniform ones do, guesses would be right with 0.74 and 0.62: bounds of at
     most 1.05 and 0.47.
     """
     target = GaussianMixture(rows=20_000, classes=2).load(seed=4)
