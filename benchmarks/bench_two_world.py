@@ -22,7 +22,7 @@ from dpaudit.cluster.session import ray_session
 from dpaudit.engine.data.bundled import Digits
 from dpaudit.engine.driver import audit
 from dpaudit.engine.findings.score_table import score_rows
-from dpaudit.engine.findings.tally_table import tallies_of
+from dpaudit.engine.findings.tally_table import TallyTable
 from dpaudit.engine.games.shadows import TrainShadows
 from dpaudit.engine.games.stacks import TrainingRun, train_runs
 from dpaudit.engine.plan import Tally
@@ -101,7 +101,7 @@ def sweep() -> list[tuple[str, float, str]]:
             def work(scores: Unit = scores, units: list[Unit] = units) -> None:
                 run_units([scores, *units], pool, store, events)
                 for one, unit in zip(estimators, units, strict=True):
-                    one.bound(tallies_of([store.read(unit.key)]))
+                    one.bound(TallyTable(one.tally_type).decode([store.read(unit.key)]))
 
             times.append(_timed(work))
     return [

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize, special
 
-from dpaudit.estimators.bound import Validity
+from dpaudit.estimators.finding import Validity
 from dpaudit.estimators.one_run.signed_scores import OneRun, OneRunFDP, OneRunTheorem16
 from dpaudit.estimators.scores import ScoreEstimator, Scores
 from dpaudit.estimators.two_world.two_sample import Band, Bayesian, ClopperPearson, Jeffreys, KatzLog

@@ -13,12 +13,14 @@ if TYPE_CHECKING:
     from dpaudit.engine.data.in_memory import table
     from dpaudit.engine.driver import audit
     from dpaudit.engine.estimate.estimating import Estimate, estimate
+    from dpaudit.engine.findings.result import AuditResult
+    from dpaudit.engine.findings.run_report import Report
     from dpaudit.engine.findings.verdict import Verdict
-    from dpaudit.engine.report.report import AuditResult, Report
     from dpaudit.engine.spec.audit_spec import Audit, AuditSpec, RunOptions
     from dpaudit.engine.spec.loading import load_spec
     from dpaudit.errors import AuditError
-    from dpaudit.estimators.bound import Bound, Validity
+    from dpaudit.estimators.bound import Bound
+    from dpaudit.estimators.finding import Validity
     from dpaudit.mechanisms.adapters.own_opacus import from_opacus
     from dpaudit.mechanisms.adapters.own_torch import from_torch
     from dpaudit.mechanisms.adapters.own_training import from_callable
@@ -30,16 +32,16 @@ __version__ = "0.1.0"
 _HOMES = {
     "Audit": "dpaudit.engine.spec.audit_spec",
     "AuditError": "dpaudit.errors",
-    "AuditResult": "dpaudit.engine.report.report",
+    "AuditResult": "dpaudit.engine.findings.result",
     "AuditSpec": "dpaudit.engine.spec.audit_spec",
     "Bound": "dpaudit.estimators.bound",
     "Claim": "dpaudit.claims",
     "Estimate": "dpaudit.engine.estimate.estimating",
     "Examples": "dpaudit.mechanisms.examples",
     "Relation": "dpaudit.claims",
-    "Report": "dpaudit.engine.report.report",
+    "Report": "dpaudit.engine.findings.run_report",
     "RunOptions": "dpaudit.engine.spec.audit_spec",
-    "Validity": "dpaudit.estimators.bound",
+    "Validity": "dpaudit.estimators.finding",
     "Verdict": "dpaudit.engine.findings.verdict",
     "audit": "dpaudit.engine.driver",
     "estimate": "dpaudit.engine.estimate.estimating",

@@ -1,18 +1,16 @@
-"""From a spec to a report: plan, run, gather, estimate, write."""
+"""From a spec to a report: plan, run, have what came out read, write."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
-import os
-import shutil
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow.parquet as pq
 from rich.console import Console
 
@@ -21,22 +19,19 @@ from dpaudit.actors.events import Event, EventKind, EventLog, EventStream, Liste
 from dpaudit.actors.schedule import Outcome, run_units
 from dpaudit.actors.store import UnitStore
 from dpaudit.actors.unit import Resources, as_of, code_version, own_code
-from dpaudit.claims import claim_under
 from dpaudit.engine.data.in_memory import keep
-from dpaudit.engine.findings.score_table import metrics_of
-from dpaudit.engine.findings.shift import shift_control
-from dpaudit.engine.findings.stopping import Watch, spare_of, watches
-from dpaudit.engine.findings.tally_table import tallies_of
-from dpaudit.engine.games.fits import Reading
-from dpaudit.engine.plan import Plan, PlannedAudit, make_plan
+from dpaudit.engine.findings.gather import gather
+from dpaudit.engine.findings.run_report import Report
+from dpaudit.engine.findings.stopping import sequential_readers, spare_of
+from dpaudit.engine.findings.versions import versions
+from dpaudit.engine.plan import Plan, make_plan
+from dpaudit.engine.report.bounds_file import bounds_json, bounds_table
 from dpaudit.engine.report.page import write_page
 from dpaudit.engine.report.progress import TerminalProgress
-from dpaudit.engine.report.report import AuditResult, Failure, Report, versions
+from dpaudit.engine.report.whole import write_whole
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec, slug
-from dpaudit.engine.spec.build import describe
 from dpaudit.engine.spec.loading import load_spec
 from dpaudit.errors import SpecError
-from dpaudit.estimators.bound import Bound
 
 
 def audit(
@@ -59,14 +54,14 @@ def audit(
     Returns: The report; the same content is in the run folder.
     Raises: SpecError and DataError for bad input; RunError when the run cannot go on; what is finished is kept.
     """
-    made = _spec(spec)
+    checked_spec = _spec(spec)
     if seed is not None:
-        made = AuditSpec(made.audits, made.name, seed, made.confidence, made.run)
-    folder = Path(output) if output is not None else run_folder(made)
+        checked_spec = dataclasses.replace(checked_spec, seed=seed)
+    folder = Path(output) if output is not None else run_folder(checked_spec)
     if quiet or listeners:
-        return run_plan(make_plan(made), folder, listeners)
+        return run_plan(make_plan(checked_spec), folder, listeners)
     with TerminalProgress(Console(stderr=True)) as progress:
-        return run_plan(make_plan(made), folder, [progress])
+        return run_plan(make_plan(checked_spec), folder, [progress])
 
 
 def run_folder(spec: AuditSpec) -> Path:
@@ -107,7 +102,7 @@ def report_again(folder: Path) -> Report:
     failed = store.failures() | {
         key: f"its file failed its check: {why}; `dpaudit resume` runs it again" for key, why in store.damaged.items()
     }
-    spare = spare_of(plan, watches(plan, store))
+    spare = spare_of(plan, sequential_readers(plan, store))
     spared = spare(finished, failed.keys()) if spare else frozenset()
     outcome = Outcome(
         frozenset(finished),
@@ -125,18 +120,14 @@ def report_again(folder: Path) -> Report:
 
 
 def _report(plan: Plan, outcome: Outcome, store: UnitStore, folder: Path, began: float) -> Report:
-    watching = watches(plan, store)
-    for watch in watching.values():
-        watch.advance(outcome.finished, store.failures().keys() & outcome.failed.keys())
-    _gather_scores(plan, outcome, store, folder, watching)
     counted = Counter(event.kind.value for event in read_events(folder / "events.jsonl"))
     report = Report(
         name=plan.spec.name,
-        results=tuple(_estimate(entry, plan, outcome, store, watching.get(entry.audit.name)) for entry in plan.audits),
+        results=gather(plan, outcome, store, folder),
         seed=plan.spec.seed,
         confidence=plan.spec.confidence,
         seconds=time.monotonic() - began,
-        ran=outcome.ran,
+        executed=outcome.ran,
         units=len(plan.units),
         reused=outcome.reused,
         damaged=tuple(f"units/{key}.parquet: {why}" for key, why in sorted(outcome.damaged.items())),
@@ -152,7 +143,8 @@ def _report(plan: Plan, outcome: Outcome, store: UnitStore, folder: Path, began:
 
 def write_report(report: Report, folder: Path, *, draw: bool = True) -> None:
     """`bounds.json`, `bounds.parquet`, the figures and `report.html`, each written whole and then renamed."""
-    _write(folder / "bounds.json", report.to_json())
+    write_whole(folder / "bounds.json", lambda path: path.write_text(bounds_json(report), encoding="utf-8"))
+    write_whole(folder / "bounds.parquet", lambda path: pq.write_table(bounds_table(report), path))
     write_page(report, folder, draw=draw)
 
 
@@ -187,22 +179,15 @@ def _prepare(folder: Path, plan: Plan) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for entry in plan.spec.audits:
         keep(entry.data, folder)
-    _write(folder / "spec.yaml", plan.spec.to_yaml())
+    write_whole(folder / "spec.yaml", lambda path: path.write_text(plan.spec.to_yaml(), encoding="utf-8"))
     own = {label: code.digest for label, code in own_code(plan.units).items()}
     table = plan.table().replace_schema_metadata({"code_version": code_version(), "own_code": json.dumps(own)})
-    pq.write_table(table, folder / ".plan.parquet")
-    os.replace(folder / ".plan.parquet", folder / "plan.parquet")
-
-
-def _write(path: Path, text: str) -> None:
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(text, encoding="utf-8")
-    os.replace(partial, path)
+    write_whole(folder / "plan.parquet", lambda path: pq.write_table(table, path))
 
 
 def _run(plan: Plan, store: UnitStore, events: EventStream, folder: Path) -> Outcome:
     finished = store.finished(unit.key for unit in plan.units)
-    spare = spare_of(plan, watches(plan, store))
+    spare = spare_of(plan, sequential_readers(plan, store))
     spared = spare(finished, frozenset()) if spare else frozenset()
     missing = {unit.key for unit in plan.units} - finished - spared
     with _backend(plan, len(missing), events, (folder / "checkpoints").absolute()) as backend:
@@ -228,104 +213,3 @@ def _backend(plan: Plan, missing: int, events: EventStream, scratch: Path) -> It
             yield pool
         finally:
             pool.close()
-
-
-def _gather_scores(plan: Plan, outcome: Outcome, store: UnitStore, folder: Path, watching: Mapping[str, Watch]) -> None:
-    """`scores/<audit>/<part>.parquet` in the order of the plan: the same files whoever ran the units."""
-    for entry in plan.audits:
-        target = folder / "scores" / slug(entry.audit.name)
-        shutil.rmtree(target, ignore_errors=True)
-        watch = watching.get(entry.audit.name)
-        for number, key in enumerate(entry.game.scores[: len(watch.tallies)] if watch else entry.game.scores):
-            if key in outcome.finished:
-                target.mkdir(parents=True, exist_ok=True)
-                _link(Path(store.path(key)), target / f"{number:05d}.parquet")
-
-
-def _link(source: Path, target: Path) -> None:
-    try:
-        os.link(source, target)  # the same bytes under a second name: no copy
-    except OSError:
-        shutil.copyfile(source, target)
-
-
-def _estimate(entry: PlannedAudit, plan: Plan, outcome: Outcome, store: UnitStore, watch: Watch | None) -> AuditResult:
-    audit_of = entry.audit
-    keys = {unit.key for unit in entry.game.units} | set(entry.tallies) | set(entry.controls)
-    labels = {unit.key: unit.label for unit in plan.units}
-    failures = tuple(
-        Failure(labels[key], key, error.strip().splitlines()[-1])
-        for key, error in outcome.failed.items()
-        if key in keys
-    )
-    counted = watch.tallies if watch else [key for key in entry.tallies if key in outcome.finished]
-    tallies = tallies_of(store.read(key) for key in counted)
-    # A replay that failed is a bound of 0: one for each that was planned and is not there.
-    lost = entry.game.replays - len(tallies) if entry.game.reading is Reading.PER_REPLAY and tallies else 0
-    held_out = [tallies_of([store.read(key)]) for key in entry.controls if key in outcome.finished]
-    metrics = [metrics_of(store.read(key)) for key in entry.game.trainings if key in outcome.finished]
-    return AuditResult(
-        name=audit_of.name,
-        mechanism=in_words(audit_of.mechanism),
-        game="; ".join(
-            f"{kind} {in_words(part)}"
-            for kind, part in (
-                ("game", audit_of.game),
-                ("attack", audit_of.attack),
-                ("proxy", audit_of.proxy),
-                ("estimator", audit_of.estimator),
-            )
-            if part is not None
-        ),
-        claimed=audit_of.promised(),
-        compared=claim_under(audit_of.promised(), audit_of.game.fits.relation),
-        bound=_bound(entry, tallies, lost),
-        metrics={name: float(np.mean([one[name] for one in metrics])) for name in (metrics[0] if metrics else {})},
-        rows=dict(entry.rows),
-        data=entry.data_name,
-        units=(len(keys & outcome.finished), len(keys)),
-        observational=entry.game.observational,
-        assumes=audit_of.game.fits.assumes,
-        failures=failures,
-        curve=_curve(audit_of, tallies, lost),
-        control=shift_control(audit_of.estimator, tallies, held_out, lost=lost) if tallies else None,
-        control_lost=len(held_out) < len(entry.controls),
-        stopped=watch.stopped(outcome.finished) if watch else None,
-    )
-
-
-def _curve(audit_of: Audit, tallies: list[Any], lost: int) -> Mapping[str, Any]:
-    """The estimator's columns; beside epsilon against delta, what the claim's curve says of it."""
-    if not tallies:
-        return {}
-    estimator = audit_of.estimator
-    curve = dict(estimator.curve(tallies, lost=lost) if lost else estimator.curve(tallies))
-    claim = claim_under(audit_of.promised(), audit_of.game.fits.relation).claim
-    if "delta" in curve and not claim.is_point:
-        curve["promised_at_delta"] = np.array([claim.curve.epsilon(float(delta)) for delta in curve["delta"]])
-    return curve
-
-
-def _bound(entry: PlannedAudit, tallies: list[Any], lost: int) -> Bound | None:
-    """The bound with what failed counted against it; None when nothing is left to bound, or too much is missing."""
-    estimator = entry.audit.estimator
-    if not tallies or (entry.game.reading is Reading.TOGETHER and len(tallies) < len(entry.tallies)):
-        return None
-    bound: Bound = estimator.bound(tallies, lost=lost) if lost else estimator.bound(tallies)
-    return bound
-
-
-def in_words(value: Any) -> str:
-    """A part of an audit as `name(field=value, ...)`, defaults left out."""
-    words = describe(value)
-    return _call(words) if isinstance(words, Mapping) else str(words)
-
-
-def _call(words: Mapping[str, Any]) -> str:
-    fields = ", ".join(
-        f"{key}={_call(value) if isinstance(value, Mapping) else value}"
-        for key, value in words.items()
-        if key != "name"
-    )
-    name = words.get("name", "")
-    return f"{name}({fields})" if fields else str(name)

@@ -5,21 +5,21 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
-import numpy as np
 import pyarrow as pa
 
 from dpaudit.actors.fingerprint import one_reading
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Inputs, Resources, Unit
-from dpaudit.engine.findings.score_table import SCHEMA
+from dpaudit.engine.findings.evidence import CODECS
 from dpaudit.engine.findings.shift import control_estimator
-from dpaudit.engine.findings.tally_table import tally_table
+from dpaudit.engine.findings.tally_table import TallyTable
 from dpaudit.engine.games.protocol import GamePlan, Setting
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
 from dpaudit.engine.spec.partition import Parts
-from dpaudit.estimators.scores import Scores
+from dpaudit.errors import SpecError
+from dpaudit.estimators.estimator import Estimator
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.protocols import Compute
 
@@ -124,8 +124,9 @@ def _plan_audit(spec: AuditSpec, audit: Audit, parts: Parts) -> tuple[PlannedAud
         reading=audit.game.fits.reading(stops_early=audit.stop is not None),
     )
     game: GamePlan = audit.game.plan(setting)
-    counting = dict.fromkeys(game.scores, audit.estimator)
-    counting |= dict.fromkeys(game.controls, control_estimator(audit.estimator, len(game.controls)))
+    counting: dict[str, Estimator[Any, Any]] = dict.fromkeys(game.scores, audit.estimator)
+    if game.controls:
+        counting |= dict.fromkeys(game.controls, control_estimator(audit.estimator, len(game.controls)))
     plays = {unit.key: unit for unit in game.units if unit.key in counting}
     if spec.run.keep_scores:
         units = list(game.units)
@@ -146,7 +147,9 @@ def _tally_unit(estimator: Any, scores: Unit, resources: Resources) -> Unit:
     return Unit(Tally(estimator), f"counting {scores.label}", needs=(scores.key,), resources=resources)
 
 
-def _fused(estimator: Any, scores: Unit) -> Unit:
+def _fused(estimator: Estimator[Any, Any], scores: Unit) -> Unit:
+    if not isinstance(scores.task, BatchedPlay):
+        raise SpecError(f"run.keep_scores must be true for units that do not play in batches, got '{scores.label}'")
     return dataclasses.replace(
         scores, task=PlayAndTally(scores.task, estimator), key="", label=f"{scores.label}, counted"
     )
@@ -154,41 +157,38 @@ def _fused(estimator: Any, scores: Unit) -> Unit:
 
 @dataclass(frozen=True)
 class Tally:
-    """Counts the scores of one unit, replay by replay."""
+    """Counts the evidence of one unit, piece by piece."""
 
-    estimator: Any
+    estimator: Estimator[Any, Any]
 
     def run(self, inputs: Inputs, compute: Compute) -> pa.Table:
-        """One row a replay."""
-        (table,) = inputs.tables.values()
-        return tally_table(self.estimator.tally(scores) for scores in by_replay(table))
+        """One row a replay, query or release."""
+        return _tallies(self.estimator, inputs.tables.values())
 
 
 @dataclass(frozen=True)
 class PlayAndTally:
-    """Plays replays and counts each at once; the scores are not kept."""
+    """Plays replays and counts each at once; the evidence is not kept."""
 
-    play: Any
-    estimator: Any
+    play: BatchedPlay
+    estimator: Estimator[Any, Any]
 
     def run(self, inputs: Inputs, compute: Compute) -> pa.Table:
         """One row a replay."""
-        return tally_table(
-            self.estimator.tally(scores)
-            for batch in self.play.batches(inputs)
-            for scores in by_replay(pa.Table.from_batches([batch], SCHEMA))
-        )
+        schema = CODECS[self.estimator.evidence].schema
+        return _tallies(self.estimator, (pa.Table.from_batches([batch], schema) for batch in self.play.batches(inputs)))
 
 
-def by_replay(table: pa.Table) -> Iterable[Scores]:
-    """The score table one replay at a time, in order; rows of a replay are together."""
-    replays = table.column("replay").to_numpy()
-    cuts = np.flatnonzero(np.diff(replays)) + 1
-    for first, last in zip([0, *cuts], [*cuts, len(replays)], strict=True):
-        part = table.slice(first, last - first)
-        yield Scores(
-            score=part.column("score").to_numpy().astype(np.float64),
-            truth=part.column("truth").to_numpy(),
-            replay=int(replays[first]),
-            canary=part.column("canary").to_numpy().astype(np.int64),
-        )
+def _tallies(estimator: Estimator[Any, Any], tables: Iterable[pa.Table]) -> pa.Table:
+    codec = CODECS[estimator.evidence]
+    pieces = (piece for table in tables for piece in codec.decode(table))
+    return TallyTable(estimator.tally_type).encode(estimator.tally(piece) for piece in pieces)
+
+
+@runtime_checkable
+class BatchedPlay(Protocol):
+    """A task that can hand over its evidence a replay at a time, so that it need not be held at once."""
+
+    def batches(self, inputs: Inputs) -> Iterable[pa.RecordBatch]:
+        """The rows of its table, whole replays at a time."""
+        ...

@@ -1,28 +1,16 @@
-"""What every audit ends in: a bound on epsilon that carries its evidence and says in what sense it is valid."""
+"""The finding about epsilon: a bound that carries its evidence and says in what sense it is valid."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
-from enum import StrEnum
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
+from dpaudit.claims import PrivacyCurve
 from dpaudit.errors import require
-
-
-class Validity(StrEnum):
-    """In what sense `Pr[bound > true epsilon] <= 1 - confidence` holds."""
-
-    FINITE_SAMPLE = "finite-sample"
-    """For every sample size, under the assumptions of the game alone."""
-    ASYMPTOTIC = "asymptotic"
-    """In the limit of many trials; may err more often for few."""
-    CREDIBLE = "credible"
-    """Posterior probability under the stated prior; may err more often than 1 - confidence for some true epsilon."""
-    CONDITIONAL_ON_FAMILY = "conditional-on-family"
-    """Only if the mechanism's trade-off function belongs to the stated family."""
-    AS_PUBLISHED = "as-published"
-    """The best of several looks at the same samples, uncorrected, as in the paper; errs more often than it says."""
+from dpaudit.estimators.finding import Breach, Standing, Validity, breach_at
+from dpaudit.estimators.series import Series
 
 
 @dataclass(frozen=True)
@@ -40,6 +28,7 @@ class Bound:
         validity: In what sense the confidence holds.
         counts: The integers the bound was computed from, by name.
         notes: Sentences a reader must see beside the number.
+        series: What there is to draw; two bounds that differ in this alone are equal.
     """
 
     lower: float
@@ -51,6 +40,7 @@ class Bound:
     selection: str = "fixed beforehand"
     counts: tuple[tuple[str, int], ...] = ()
     notes: tuple[str, ...] = ()
+    series: tuple[Series, ...] = field(default=(), compare=False, repr=False)
 
     def __post_init__(self) -> None:
         require(self.lower >= 0, "a lower bound on epsilon must be >= 0", lower=self.lower)
@@ -60,11 +50,38 @@ class Bound:
         require(0 <= self.delta <= 1, "delta must be in [0, 1]", delta=self.delta)
         require(0 < self.confidence < 1, "confidence must be in (0, 1)", confidence=self.confidence)
 
-    def __str__(self) -> str:
+    @property
+    def headline(self) -> str:
+        """The bound as it is printed, at its delta."""
         shown = f"epsilon >= {rounded_down(self.lower)} at delta={self.delta:g}"
         if self.upper is not None and math.isfinite(self.upper):
             shown += f", <= {rounded_up(self.upper)} for this attack"
-        return f"{shown} ({self.confidence:.6g} confidence, {self.validity}; {self.method}, {self.selection})"
+        return shown
+
+    def standing(self, curve: PrivacyCurve) -> Standing:
+        """The lower bound beside the epsilon that is claimed at its delta."""
+        return Standing("epsilon", f"delta = {self.delta:g}", self.lower, curve.epsilon(self.delta))
+
+    def breach(self, curve: PrivacyCurve) -> Breach | None:
+        """Where the claim broke; None where it did not, or where the bound is `as-published`."""
+        return breach_at(self.standing(curve), self.validity)
+
+    def to_dict(self) -> Mapping[str, Any]:
+        """Plain values for JSON, without the series."""
+        return {
+            "lower": self.lower,
+            "upper": self.upper,
+            "delta": self.delta,
+            "confidence": self.confidence,
+            "method": self.method,
+            "selection": self.selection,
+            "validity": self.validity.value,
+            "counts": dict(self.counts),
+            "notes": list(self.notes),
+        }
+
+    def __str__(self) -> str:
+        return f"{self.headline} ({self.confidence:.6g} confidence, {self.validity}; {self.method}, {self.selection})"
 
 
 def rounded_down(value: float, digits: int = 3) -> str:

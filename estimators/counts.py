@@ -7,15 +7,17 @@ choice, and needs a correction.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.errors import InputError, require
-from dpaudit.estimators.bound import Bound, Validity, rounded_down, rounded_up
+from dpaudit.estimators.bound import Bound, rounded_down, rounded_up
+from dpaudit.estimators.finding import Validity
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -44,30 +46,28 @@ class Reading(Protocol):
         ...
 
 
-class CountEstimator(Protocol):
-    """From a table of counts to readings (registered as "estimator"; some of them read scores as well)."""
+class CountEstimator(ABC):
+    """From a table of counts to readings (registered as "estimator"; some of them read evidence as well).
 
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The columns it needs, a "*" at the end standing for one column a class."""
-        ...
+    Attributes:
+        columns: The columns it needs, a "*" at the end standing for one column a class.
+        optional_columns: The columns it reads where the table has them.
+    """
 
-    @property
-    def optional_columns(self) -> tuple[str, ...]:
-        """The columns it reads where the table has them."""
-        ...
+    columns: ClassVar[tuple[str, ...]]
+    optional_columns: ClassVar[tuple[str, ...]] = ()
 
+    @abstractmethod
     def read(self, table: Table) -> Sequence[Reading]:
         """What the rows show, in their order.
 
         Raises: InputError for missing or unequal columns, no rows, or counts out of range.
         """
-        ...
 
 
 @dataclass(frozen=True)
 class Column:
-    """One printed column of a `Finding`; bounds are rounded to the side on which they hold as printed.
+    """One printed column of a `TextTable`; bounds are rounded to the side on which they hold as printed.
 
     Attributes:
         name: Its heading.
@@ -92,8 +92,8 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Finding:
-    """Something read off counts that is no bound on epsilon: intervals, divergences, advantages.
+class TextTable:
+    """Something read off counts, printed as columns: intervals, exact values, conversions.
 
     Attributes:
         title: What it is, at which confidence and in what sense that holds.
@@ -116,7 +116,7 @@ class Finding:
         return {column.name: column.values for column in self.columns}[name]
 
 
-def reads(patterns: Iterable[str], names: Iterable[str]) -> bool:
+def has_columns(patterns: Iterable[str], names: Iterable[str]) -> bool:
     """Whether a table with columns of these names has all that an estimator needs."""
     names = list(names)
     return all(any(matches(pattern, name) for name in names) for pattern in patterns)
@@ -127,15 +127,15 @@ def matches(pattern: str, name: str) -> bool:
     return name.startswith(pattern[:-1]) and len(name) >= len(pattern) if pattern.endswith("*") else name == pattern
 
 
-def whole(table: Table, names: Sequence[str]) -> dict[str, Ints]:
+def count_columns(table: Table, names: Sequence[str]) -> dict[str, Ints]:
     """Columns of counts, each of shape (rows,), at least one row.
 
     Raises: InputError for missing or unequal columns, and for values that are not whole or below 0.
     """
-    return {name: _whole(name, column) for name, column in reals(table, names).items()}
+    return {name: _whole(name, column) for name, column in number_columns(table, names).items()}
 
 
-def reals(table: Table, names: Sequence[str]) -> dict[str, Floats]:
+def number_columns(table: Table, names: Sequence[str]) -> dict[str, Floats]:
     """Columns of finite numbers, each of shape (rows,), at least one row.
 
     Raises: InputError for missing or unequal columns, and for values that are no finite numbers.
@@ -179,7 +179,7 @@ def same_classes(table: Table, first: str, second: str) -> tuple[str, ...]:
 
 def per_class(table: Table, prefix: str, named: Sequence[str]) -> Ints:
     """The counts of all classes, shape (rows, classes)."""
-    return np.stack(list(whole(table, [prefix + name for name in named]).values()), axis=1)
+    return np.stack(list(count_columns(table, [prefix + name for name in named]).values()), axis=1)
 
 
 def bound_rows(

@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from dpaudit.errors import require
-from dpaudit.estimators.counts import CONFUSION, GUESSES, Column, Finding, Table, whole
+from dpaudit.estimators.counts import CONFUSION, GUESSES, Column, CountEstimator, Table, TextTable, count_columns
 from dpaudit.estimators.one_run.f_dp import f_dp_p_value
 from dpaudit.estimators.one_run.guesses import METHODS, Method, one_run_p_value
 from dpaudit.estimators.two_world.confusion import epsilon_posterior_cdf, epsilon_posterior_pdf
@@ -19,7 +19,7 @@ from dpaudit.registry import register
 
 @register("estimator", "one-run-p-value", source="Kalemaj et al., Theorems 16 and 17 and Algorithm 3")
 @dataclass(frozen=True)
-class OneRunPValue:
+class OneRunPValue(CountEstimator):
     """Counts of one training run: p-values of the hypothesis that the mechanism is (epsilon, delta)-private.
 
     Attributes:
@@ -32,7 +32,6 @@ class OneRunPValue:
     """
 
     columns: ClassVar[tuple[str, ...]] = GUESSES
-    optional_columns: ClassVar[tuple[str, ...]] = ()
 
     epsilon: float
     delta: float = 0.0
@@ -49,9 +48,9 @@ class OneRunPValue:
         require(0 <= self.tau < 1, "tau must be in [0, 1)", tau=self.tau)
         require(not self.tau or self.family is not None, "tau needs a family", do="name one", tau=self.tau)
 
-    def read(self, table: Table) -> Sequence[Finding]:
+    def read(self, table: Table) -> Sequence[TextTable]:
         """One finding for the whole table, a line a row."""
-        guesses, correct, canaries = whole(table, GUESSES).values()
+        guesses, correct, canaries = count_columns(table, GUESSES).values()
         values: object
         if self.family is None:
             named = f"epsilon {self.epsilon:g} at delta={self.delta:g} ({self.method})"
@@ -72,12 +71,12 @@ class OneRunPValue:
         shown = [tuple(str(count) for count in column) for column in (guesses, correct, canaries)]
         columns = [Column(name, column) for name, column in zip(GUESSES, shown, strict=True)]
         p_values = Column("p-value", tuple(np.asarray(values).tolist()))
-        return [Finding(f"p-values of {named}, each row by itself", (*columns, p_values))]
+        return [TextTable(f"p-values of {named}, each row by itself", (*columns, p_values))]
 
 
 @register("estimator", "bayesian-posterior", source="Zanella-Beguelin et al. (2023), section 3.3")
 @dataclass(frozen=True)
-class BayesianPosterior:
+class BayesianPosterior(CountEstimator):
     """Counts tp,fp,tn,fn: the posterior of epsilon under Jeffreys priors, its CDF and density at stated points.
 
     Attributes:
@@ -86,7 +85,6 @@ class BayesianPosterior:
     """
 
     columns: ClassVar[tuple[str, ...]] = CONFUSION
-    optional_columns: ClassVar[tuple[str, ...]] = ()
 
     delta: float = 0.0
     epsilon: tuple[float, ...] = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)
@@ -96,12 +94,12 @@ class BayesianPosterior:
         good = len(self.epsilon) > 0 and all(0 <= at < math.inf for at in self.epsilon)
         require(good, "epsilon must be finite points >= 0", epsilon=self.epsilon)
 
-    def read(self, table: Table) -> Sequence[Finding]:
+    def read(self, table: Table) -> Sequence[TextTable]:
         """One finding a row."""
-        counts = np.stack(list(whole(table, CONFUSION).values()))
+        counts = np.stack(list(count_columns(table, CONFUSION).values()))
         points = np.array(self.epsilon)
         return [
-            Finding(
+            TextTable(
                 f"posterior of epsilon at delta={self.delta:g}, tp {row[0]}, fp {row[1]}, tn {row[2]}, fn {row[3]}",
                 (
                     Column("epsilon", self.epsilon),

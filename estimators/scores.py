@@ -1,21 +1,21 @@
-"""What scores an attack hands over, and what an estimator of scores offers in return.
-
-An estimator works in two steps, so that its work can be split: `tally` reads the scores of one replay and keeps the
-few counts its bound needs (pure, any order, any machine); `bound` and `curve` read all the tallies.
-"""
+"""Scores as evidence: what an attack hands over, and what an estimator of scores offers in return."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.errors import require
 from dpaudit.estimators.bound import Bound
+from dpaudit.estimators.estimator import Estimator
+from dpaudit.estimators.replays import median_rule
+from dpaudit.estimators.series import ReplayBounds, Series
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,6 +29,8 @@ class Scores:
         canary: Identity of each row, shape (n,), int64; 0, 1, ..., n-1 when left out.
             Distinct. A shuffle, seeded by all scores and truths, breaks ties between equal scores.
     """
+
+    words: ClassVar[str] = "scores"
 
     score: NDArray[np.float64]
     truth: NDArray[np.bool_]
@@ -103,20 +105,53 @@ def _inverse(order: NDArray[np.int64]) -> NDArray[np.int64]:
     return inverse
 
 
+def replay_bounds(
+    replays: Sequence[int], epsilon: NDArray[np.float64], alone: NDArray[np.float64], *, lost: int, mean: bool
+) -> ReplayBounds:
+    """The bounds of replays as a series; lost replays come last with a bound of 0.
+
+    Args:
+        replays: Numbers of the replays that were played.
+        epsilon: Their bounds as they enter the combination, shape (played,).
+        alone: Their bounds if each were the only replay, shape (played,).
+        lost: Replays that failed.
+        mean: Whether they are combined by their mean, as published, instead of by the median rule.
+    """
+    every = np.concatenate([epsilon, np.zeros(lost)])
+    combined: NDArray[np.float64]
+    if mean:
+        combined = np.cumsum(every) / np.arange(1, every.size + 1)
+    else:
+        combined = np.array([median_rule(every[:count]) for count in range(1, every.size + 1)])
+    return ReplayBounds(np.array(replays, dtype=np.int64), every, alone, combined)
+
+
 T = TypeVar("T")
 
 
-class ScoreEstimator(Protocol[T]):
-    """From scores to a bound (registered as "estimator"). `T` is its tally: picklable, a few small arrays."""
+class ScoreEstimator(Estimator[Scores, T]):
+    """From scores to a bound on epsilon.
 
-    def tally(self, scores: Scores) -> T:
-        """The counts of one replay. Pure: decided by its argument alone."""
-        ...
+    Attributes:
+        independent_trials: Whether it takes scores for independent trials, one training each.
+        delta: Where the bound is stated, in [0, 1).
+        confidence: Stated confidence of the bound, in (0, 1).
+    """
 
-    def bound(self, tallies: Sequence[T]) -> Bound:
-        """One bound from the tallies of all replays, in any order."""
-        ...
+    delta: float
+    confidence: float
 
-    def curve(self, tallies: Sequence[T]) -> Mapping[str, NDArray[Any]]:
-        """Columns for the figures; the estimator's docstring names them."""
-        ...
+    evidence: ClassVar[type[Any]] = Scores
+    independent_trials: ClassVar[bool] = False
+
+    @abstractmethod
+    def bound(self, tallies: Sequence[T], *, lost: int = 0) -> Bound:
+        """The number alone; a lost replay counts as a bound of 0."""
+
+    @abstractmethod
+    def series(self, tallies: Sequence[T], *, lost: int = 0) -> tuple[Series, ...]:
+        """What there is to draw of the same tallies."""
+
+    def find(self, tallies: Sequence[T], *, lost: int = 0) -> Bound:
+        """The bound with all there is to draw; `bound` alone costs less."""
+        return replace(self.bound(tallies, lost=lost), series=self.series(tallies, lost=lost))

@@ -33,11 +33,11 @@ from dpaudit.estimators.counts import (
     VOTES,
     CountEstimator,
     Reading,
+    has_columns,
     matches,
-    reads,
 )
 from dpaudit.estimators.one_run.signed_scores import OneRunEstimator
-from dpaudit.estimators.scores import Scores, content_seed
+from dpaudit.estimators.scores import ScoreEstimator, Scores, content_seed
 from dpaudit.estimators.two_world.betting import Betting
 from dpaudit.registry import load
 
@@ -254,7 +254,7 @@ def estimates(table: SourceTable, question: Question) -> Sequence[Reading]:
     if _reads_counts(estimator, table.names):
         return _from_counts(table, estimator, question)
     missing = [column for column in (question.score_column, question.member_column) if column not in table.names]
-    if missing or not hasattr(estimator, "tally"):
+    if missing or not isinstance(estimator, ScoreEstimator):
         raise DataError(_unfit(table, None if question.method is None else estimator, question))
     replays, notes = _replays(table, question)
     _require_fair_coins(replays, estimator)
@@ -314,7 +314,7 @@ def field_values(method: str, options: Sequence[str]) -> dict[str, object]:
 
 def natural_method(table: SourceTable, question: Question) -> str:
     """The method that reads a table when none is named."""
-    fitting = [method for needed, method in COUNTS.items() if reads(needed, table.names)]
+    fitting = [method for needed, method in COUNTS.items() if has_columns(needed, table.names)]
     natural = fitting[0] if fitting else DEFAULT_METHOD
     if not fitting and question.selection and not question.selection.startswith("band"):
         natural = WITH_SELECTION
@@ -322,7 +322,7 @@ def natural_method(table: SourceTable, question: Question) -> str:
 
 
 def _reads_counts(estimator: object, names: Sequence[str]) -> bool:
-    return hasattr(estimator, "read") and reads(cast(CountEstimator, estimator).columns, names)
+    return isinstance(estimator, CountEstimator) and has_columns(estimator.columns, names)
 
 
 def _count_columns(table: SourceTable, estimator: Any) -> dict[str, NDArray[Any]]:
@@ -338,9 +338,9 @@ def _count_columns(table: SourceTable, estimator: Any) -> dict[str, NDArray[Any]
 def _unfit(table: SourceTable, estimator: Any, question: Question) -> str:
     """What the table should have had, for one estimator or (None) for any."""
     got = f"got {','.join(table.names)}"
-    counts = list(COUNTS) if estimator is None else [estimator.columns] if hasattr(estimator, "columns") else []
+    counts = list(COUNTS) if estimator is None else [estimator.columns] if isinstance(estimator, CountEstimator) else []
     listed = ", or ".join(",".join(columns) for columns in counts)
-    if estimator is not None and not hasattr(estimator, "tally"):
+    if estimator is not None and not isinstance(estimator, ScoreEstimator):
         return f"{table.name} must have the columns {listed} for {estimator.registered_name}, {got}"
     needed = f"{question.score_column},{question.member_column}" + (f" (or counts: {listed})" if listed else "")
     return f"{table.name} must have the columns {needed}, {got}; name yours with --score-column and --member-column"

@@ -1,10 +1,14 @@
-"""The score table: what every attack leaves behind, as Arrow."""
+"""Scores as Arrow, and the class probabilities they are made of: one row a canary."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+
+from dpaudit.estimators.scores import Scores
 
 SCHEMA = pa.schema(
     [
@@ -32,6 +36,33 @@ def score_rows(unit: str, replay: int, truth: NDArray[np.bool_], score: NDArray[
         ],
         schema=SCHEMA,
     )
+
+
+class ScoreTable:
+    """The codec of `Scores`."""
+
+    schema = SCHEMA
+
+    def encode(self, evidence: Iterable[Scores]) -> pa.Table:
+        """One row a score; who ran the mechanism is left blank, canaries keep their numbers."""
+        batches = []
+        for scores in evidence:
+            batch = score_rows("", scores.replay, scores.truth, scores.score)
+            batches.append(batch.set_column(2, SCHEMA.field(2), pa.array(scores.canary.astype(np.int32))))
+        return pa.Table.from_batches(batches, SCHEMA)
+
+    def decode(self, table: pa.Table) -> Iterator[Scores]:
+        """One replay at a time, in order; rows of a replay are together."""
+        replays = table.column("replay").to_numpy()
+        cuts = np.flatnonzero(np.diff(replays)) + 1
+        for first, last in zip([0, *cuts], [*cuts, len(replays)], strict=True):
+            part = table.slice(first, last - first)
+            yield Scores(
+                score=part.column("score").to_numpy().astype(np.float64),
+                truth=part.column("truth").to_numpy(),
+                replay=int(replays[first]),
+                canary=part.column("canary").to_numpy().astype(np.int64),
+            )
 
 
 def probability_table(probabilities: NDArray[np.floating], metrics: dict[str, float]) -> pa.Table:

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from dpaudit.estimators.bound import Bound, rounded_down, rounded_up
-from dpaudit.estimators.one_run.signed_scores import GuessRule, OneRun, OneRunFDP, OneRunTally
+from dpaudit.estimators.one_run.signed_scores import GuessRule, OneRun, OneRunEstimator, OneRunFDP, OneRunTally
 from dpaudit.estimators.proportions.binomial import clopper_pearson
 from dpaudit.estimators.replays import median_rule, per_replay_confidence
 from dpaudit.estimators.selection import AsPublished, Split
@@ -51,7 +51,7 @@ class ShiftControl:
     bound: Bound | None
 
     @property
-    def visible(self) -> bool:
+    def shift_detected(self) -> bool:
         """Whether the attack tells the proxy's draws from true ones, beyond what tau allows."""
         return self.advantage[0] > self.tau if self.tau else self.epsilon > 0
 
@@ -61,12 +61,12 @@ class ShiftControl:
         where = f"on {self.rows:,} rows the mechanism never saw the same attack"
         low, high = rounded_down(self.advantage[0]), rounded_up(self.advantage[1])
         chance = f"(by chance with probability <= {1 - self.confidence:.4g})"
-        if self.visible and self.tau:
+        if self.shift_detected and self.tau:
             first = (
                 f"NOT TRUSTWORTHY: {where} tells the proxy's draws from true ones with advantage >= {low} {chance}: "
                 f"the given tau = {self.tau:g} is too small"
             )
-        elif self.visible:
+        elif self.shift_detected:
             first = (
                 f"NOT TRUSTWORTHY: {where} shows epsilon >= {rounded_down(self.epsilon)} {chance}: the proxy's draws "
                 "can be told from true ones without the training data, and the bound above counts that as leakage; "
@@ -91,7 +91,7 @@ class ShiftControl:
         return {
             "rows": self.rows,
             "epsilon": self.epsilon,
-            "visible": self.visible,
+            "shift_detected": self.shift_detected,
             "confidence": self.confidence,
             "tau": self.tau,
             "advantage": list(self.advantage),
@@ -103,7 +103,7 @@ class ShiftControl:
 def control_estimator(estimator: Any, distinguishers: int) -> OneRun:
     """Reads the control's scores: exact at delta = 0, with the guesses of the audit's estimator, error shared."""
     error = (1 - estimator.confidence) / max(distinguishers, 1)
-    guess: GuessRule = getattr(estimator, "guess", "signed")
+    guess: GuessRule = estimator.guess if isinstance(estimator, OneRunEstimator) else "signed"
     return OneRun(confidence=1 - error, guess=guess)
 
 
@@ -121,17 +121,17 @@ def shift_control(
     """
     if not held_out:
         return None
-    reads = control_estimator(estimator, len(held_out))
-    error = (1 - estimator.confidence) / 2  # one half for the advantage, one for the bound that uses it
-    each = [advantage_limits(one, confidence=1 - error / len(held_out)) for one in held_out]
-    advantage = max(low for low, _ in each), max(high for _, high in each)
+    control = control_estimator(estimator, len(held_out))
+    half = (1 - estimator.confidence) / 2  # one half for the advantage, one for the bound that uses it
+    limits = [advantage_limits(replays, confidence=1 - half / len(held_out)) for replays in held_out]
+    lower, upper = (max(ends) for ends in zip(*limits, strict=True))
     return ShiftControl(
         rows=held_out[0][0].all_canaries,
-        epsilon=max(reads.bound(one).lower for one in held_out),
+        epsilon=max(control.bound(replays).lower for replays in held_out),
         confidence=estimator.confidence,
-        tau=getattr(estimator, "tau", 0.0),
-        advantage=advantage,
-        bound=_allowing(estimator, tallies, lost, advantage[1], 1 - error),
+        tau=estimator.tau if isinstance(estimator, OneRun | OneRunFDP) else 0.0,
+        advantage=(lower, upper),
+        bound=_bound_at_shift(estimator, tallies, lost, upper, 1 - half),
     )
 
 
@@ -147,15 +147,15 @@ def advantage_limits(tallies: Sequence[OneRunTally], *, confidence: float) -> tu
     """
     right = np.array([tally.sweep_correct[-1] for tally in tallies])
     rows = np.array([tally.all_canaries for tally in tallies])
-    each = confidence if len(tallies) == 1 else per_replay_confidence(confidence)
-    low, high = (2 * np.asarray(end) - 1 for end in clopper_pearson(right, rows, confidence=each))
+    single = confidence if len(tallies) == 1 else per_replay_confidence(confidence)
+    low, high = (2 * np.asarray(end) - 1 for end in clopper_pearson(right, rows, confidence=single))
     at_least = np.maximum(0.0, np.maximum(low, -high))
     at_most = np.maximum(high, -low)
     # The median rule is for lower bounds; minus an upper bound is one.
     return float(median_rule(at_least)), min(1.0, -float(median_rule(-at_most)))
 
 
-def _allowing(estimator: Any, tallies: Sequence[Any], lost: int, tau: float, confidence: float) -> Bound | None:
+def _bound_at_shift(estimator: Any, tallies: Sequence[Any], lost: int, tau: float, confidence: float) -> Bound | None:
     """The audit's bound again, at a shift and a confidence."""
     if not isinstance(estimator, OneRun | OneRunFDP) or isinstance(estimator.selection, Split | AsPublished):
         return None

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from dpaudit.actors.schedule import Spare
 from dpaudit.actors.store import UnitStore
 from dpaudit.claims import claim_under
-from dpaudit.engine.findings.tally_table import tallies_of
+from dpaudit.engine.findings.tally_table import TallyTable
 from dpaudit.engine.plan import Plan, PlannedAudit
 from dpaudit.estimators.two_world.betting import Betting, BettingState
 
@@ -37,7 +37,7 @@ class Stopped:
         return f"stopped: {self.reason}; {saved}" if self.reason else saved
 
 
-class Watch:
+class SequentialReader:
     """Reads the tallies of one audit in the order of the plan, and says when it is enough.
 
     Attributes:
@@ -53,6 +53,7 @@ class Watch:
         self._store = store
         self._rule = entry.audit.stop
         self._estimator: Betting = entry.audit.estimator
+        self._codec = TallyTable(self._estimator.tally_type)
         self._state = BettingState()
         self._claimed = claim_under(entry.audit.promised(), entry.audit.game.fits.relation).claim.epsilon
 
@@ -65,7 +66,7 @@ class Watch:
                 self.reason = "a unit failed, and trials after it are not read (run again to retry it)"
             if key not in finished:
                 return
-            for trials in tallies_of([self._store.read(key)]):
+            for trials in self._codec.decode([self._store.read(key)]):
                 self._state = self._estimator.update(self._state, trials)
             self.tallies += (key,)
             lower = self._estimator.lower(self._state)
@@ -77,20 +78,20 @@ class Watch:
         return Stopped(self.reason, sum(key in finished for key in trainings), len(trainings))
 
 
-def watches(plan: Plan, store: UnitStore) -> dict[str, Watch]:
-    """A watch for each audit with a stop rule, by the audit's name."""
-    return {entry.audit.name: Watch(entry, store) for entry in plan.audits if entry.audit.stop is not None}
+def sequential_readers(plan: Plan, store: UnitStore) -> dict[str, SequentialReader]:
+    """A reader for each audit with a stop rule, by the audit's name."""
+    return {entry.audit.name: SequentialReader(entry, store) for entry in plan.audits if entry.audit.stop is not None}
 
 
-def spare_of(plan: Plan, watching: Mapping[str, Watch]) -> Spare | None:
+def spare_of(plan: Plan, readers: Mapping[str, SequentialReader]) -> Spare | None:
     """Which units the scheduler need not start: those that only audits with enough evidence have asked for."""
-    if not watching:
+    if not readers:
         return None
 
     def spare(finished: Set[str], failed: Set[str]) -> Set[str]:
-        for watch in watching.values():
-            watch.advance(finished, failed)
-        done = [watch.entry for watch in watching.values() if watch.reason]
+        for reader in readers.values():
+            reader.advance(finished, failed)
+        done = [reader.entry for reader in readers.values() if reader.reason]
         return _keys(done) - _keys([entry for entry in plan.audits if entry not in done]) if done else frozenset()
 
     return spare

@@ -1,4 +1,4 @@
-"""Compares a bound with the claim it is about; `dpaudit.claims.claim_under` brings both under one relation."""
+"""Compares a finding with the claim it is about; `dpaudit.claims.claim_under` brings both under one relation."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from enum import StrEnum
 
 from dpaudit.claims import Claim
-from dpaudit.estimators.bound import Bound, Validity
+from dpaudit.estimators.finding import Finding, Validity
 
 
 class Verdict(StrEnum):
@@ -24,21 +24,22 @@ class Verdict(StrEnum):
     """There is no bound: too much of the audit failed."""
 
 
-def verdict(bound: Bound | None, claim: Claim) -> Verdict:
-    """What a bound says of a claim under the same relation."""
-    if bound is None:
+def verdict(finding: Finding | None, claim: Claim) -> Verdict:
+    """What a finding says of a claim under the same relation."""
+    if finding is None:
         return Verdict.FAILED
-    if math.isinf(claim.epsilon):
+    if claim.is_point and math.isinf(claim.epsilon):
         return Verdict.NO_CLAIM
-    return Verdict.VIOLATION if bound.lower > claim.epsilon else Verdict.NO_VIOLATION
+    return Verdict.VIOLATION if finding.breach(claim.curve) else Verdict.NO_VIOLATION
 
 
-def caution(bound: Bound) -> str:
+def caution(validity: Validity) -> str:
     """What a reader must know before trusting the stated confidence; "" when nothing."""
     return {
+        Validity.EXACT: "",
         Validity.FINITE_SAMPLE: "",
         Validity.ASYMPTOTIC: "the confidence holds for many trials only",
         Validity.CREDIBLE: "a credible bound: it exceeds the truth more often than stated for some mechanisms",
         Validity.CONDITIONAL_ON_FAMILY: "holds only if the mechanism's trade-off function belongs to the stated family",
         Validity.AS_PUBLISHED: "WARNING: chosen on the samples it is measured on, as published; not a valid bound",
-    }[bound.validity]
+    }[validity]

@@ -64,7 +64,7 @@ class Fits:
     views: Mapping[Face, type[View]]
     attack: str
     estimator: str
-    evidence: type = Scores
+    evidence: type[Any] = Scores
     uses_proxy: bool = False
     independent_trials: bool = False
 

@@ -24,10 +24,10 @@ from dpaudit.engine.attacks.calibrated_loss import CalibratedLoss
 from dpaudit.engine.attacks.canary_confidence import CanaryConfidence
 from dpaudit.engine.attacks.label_inference import LabelInferenceScore
 from dpaudit.engine.driver import audit
+from dpaudit.engine.findings.result import AuditResult
 from dpaudit.engine.games.label_inference import LabelCanaries, LabelInference
 from dpaudit.engine.games.membership import ObservationalMembership
-from dpaudit.engine.report import figures
-from dpaudit.engine.report.report import AuditResult
+from dpaudit.engine.report.figures import style
 from dpaudit.engine.reproduce import criteo_tables, image_tables
 from dpaudit.engine.reproduce.label_tables import DELTA, REPLAYS, Study
 from dpaudit.engine.reproduce.making import Made, Options
@@ -37,12 +37,13 @@ from dpaudit.estimators.bound import rounded_down
 from dpaudit.estimators.one_run.signed_scores import OneRun
 from dpaudit.estimators.replays import mean_and_deviation
 from dpaudit.estimators.selection import AsPublished
+from dpaudit.estimators.series import ReplayBounds
 from dpaudit.registry import register
 
 METHODS = {
-    "label inference": figures.MEMBER,
-    "membership, calibrated": figures.OTHER,
-    "planted labels, same score": figures.CLAIM,
+    "label inference": style.MEMBER,
+    "membership, calibrated": style.OTHER,
+    "planted labels, same score": style.CLAIM,
     "planted labels, canary attack": "#a16207",
 }
 """The attacks in the order of the bars, each with its colour."""
@@ -118,7 +119,7 @@ def compare(comparison: Comparison, options: Options, name: str) -> Made:
     table = pa.Table.from_pylist(
         [_row(learner, epsilon, method, *pair) for (learner, epsilon, method), pair in zip(cells, pairs, strict=True)]
     )
-    figures.save(_draw(table, report.results[0].data), folder, name)
+    style.save(_draw(table, report.results[0].data), folder, name)
     pacsv.write_csv(table, folder / f"{name}.csv")
     lines = [
         f"Attacks on {report.results[0].data}, bounds at 95 % and delta = {DELTA:g}; one training an attack, "
@@ -174,17 +175,18 @@ def _audit(comparison: Comparison, mechanism: Any, method: str, estimator: OneRu
 
 def _row(learner: str, epsilon: float, method: str, valid: AuditResult, published: AuditResult) -> dict[str, Any]:
     """One bar; NaN where a training failed."""
-    alone = [mean_and_deviation(one.curve["replay_alone"]) if one.bound else None for one in (valid, published)]
+    replays = [result.series(ReplayBounds) for result in (valid, published)]
+    alone = [mean_and_deviation(bounds.alone) if bounds else None for bounds in replays]
     return {
         "learner": learner,
         "epsilon": epsilon,
         "attack": method,
-        "bound": valid.bound.lower if valid.bound else math.nan,
+        "bound": valid.standing.observed if valid.standing else math.nan,
         "deviation": float(alone[0].deviation) if alone[0] else math.nan,
         "as_published": float(alone[1].mean) if alone[1] else math.nan,
         "as_published_deviation": float(alone[1].deviation) if alone[1] else math.nan,
         "observational": valid.observational,
-        "proxy_shift_visible": valid.control is not None and valid.control.visible,
+        "proxy_shift_visible": valid.control is not None and valid.control.shift_detected,
         "test_accuracy": valid.metrics.get("test_accuracy", math.nan),
         "test_log_loss": valid.metrics.get("test_log_loss", math.nan),
         "failed": valid.failures[0].error if valid.failures else "",
@@ -203,7 +205,7 @@ def _line(row: Mapping[str, Any]) -> str:
 def _draw(table: pa.Table, data: str) -> Figure:
     rows = table.to_pylist()
     groups = list(dict.fromkeys((row["learner"], row["epsilon"]) for row in rows))
-    figure, axes = figures.canvas(max(6.4, 1.5 * len(groups)), 4.2)
+    figure, axes = style.canvas(max(6.4, 1.5 * len(groups)), 4.2)
     width = 0.8 / len(METHODS)
     for place, (method, colour) in enumerate(METHODS.items()):
         bars = [row for row in rows if row["attack"] == method]
@@ -216,17 +218,17 @@ def _draw(table: pa.Table, data: str) -> Figure:
             alpha=1.0 if method in OBSERVATIONAL else 0.55,
             yerr=np.nan_to_num([row["deviation"] for row in bars]),
             capsize=2,
-            ecolor=figures.INK,
+            ecolor=style.INK,
             error_kw={"linewidth": 0.9},
             label=method,
         )
         published = [row["as_published"] for row in bars]
-        axes.plot(centres, published, "D", markersize=3.5, markerfacecolor="white", color=figures.INK, zorder=3)
-    axes.plot([], [], "D", markersize=3.5, markerfacecolor="white", color=figures.INK, label="as published, not valid")
+        axes.plot(centres, published, "D", markersize=3.5, markerfacecolor="white", color=style.INK, zorder=3)
+    axes.plot([], [], "D", markersize=3.5, markerfacecolor="white", color=style.INK, label="as published, not valid")
     top = axes.get_ylim()[1]
     for group, (_, epsilon) in enumerate(groups):
         if epsilon <= top:
-            axes.plot([group - 0.45, group + 0.45], [epsilon] * 2, color=figures.INK, linewidth=1.6)
+            axes.plot([group - 0.45, group + 0.45], [epsilon] * 2, color=style.INK, linewidth=1.6)
     axes.set_ylim(0, top)
     axes.set_xticks(
         range(len(groups)),

@@ -27,14 +27,15 @@ from dpaudit.engine.data.idx import FashionMnist
 from dpaudit.engine.data.made_phrases import MadePhrases
 from dpaudit.engine.data.sst2 import Sst2
 from dpaudit.engine.driver import audit
+from dpaudit.engine.findings.result import AuditResult
 from dpaudit.engine.games.two_world import IndMia
-from dpaudit.engine.report import figures
-from dpaudit.engine.report.report import AuditResult
+from dpaudit.engine.report.figures import style
 from dpaudit.engine.reproduce.making import Made, Options
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
 from dpaudit.engine.spec.partition import Partition
 from dpaudit.estimators.bound import rounded_down
 from dpaudit.estimators.selection import Fixed
+from dpaudit.estimators.series import ConfusionCounts, Roc
 from dpaudit.estimators.two_world.confusion import best_epsilon, epsilon_interval
 from dpaudit.estimators.two_world.two_sample import Band, Bayesian
 from dpaudit.mechanisms.learners.dp_sgd import DpSgd
@@ -263,24 +264,18 @@ def _lines(found: Found) -> list[Line]:
     lines = []
     for (kind, learner), (everywhere, fixed) in found.items():
         lines.append(Line(kind, learner, PAPER, PRINTED[kind, learner]))
-        if everywhere.bound is not None and fixed.bound is not None:
-            counts = dict(fixed.bound.counts)
-            tables = {
-                PUBLISHED: _best_table(everywhere),
-                FIXED: tuple(counts[name] for name in ("tp", "fp", "tn", "fn")),
-            }
+        roc, counts = everywhere.series(Roc), fixed.series(ConfusionCounts)
+        if roc is not None and counts is not None:
+            tables = {PUBLISHED: _best_table(roc), FIXED: (counts.tp, counts.fp, counts.tn, counts.fn)}
             lines += [Line(kind, learner, source, _intervals(table)) for source, table in tables.items()]
     return lines
 
 
-def _best_table(result: AuditResult) -> tuple[int, ...]:
+def _best_table(roc: Roc) -> tuple[int, ...]:
     """True and false positives, true and false negatives at the threshold with the largest Bayesian lower end."""
-    assert result.bound is not None
-    counts = dict(result.bound.counts)
-    members, others = counts["tp"] + counts["fn"], counts["fp"] + counts["tn"]
-    tp = np.rint(result.curve["true_positive_rate"] * members).astype(np.int64)
-    fp = np.rint(result.curve["false_positive_rate"] * others).astype(np.int64)
-    tables = np.stack([tp, fp, others - fp, members - tp])
+    tp = np.rint(roc.true_positive_rate * roc.members).astype(np.int64)
+    fp = np.rint(roc.false_positive_rate * roc.non_members).astype(np.int64)
+    tables = np.stack([tp, fp, roc.non_members - fp, roc.members - tp])
     best, _ = best_epsilon(*tables, delta=DELTA, confidence=1 - ALPHA / 2)
     return tuple(tables[:, best].tolist())
 
@@ -312,7 +307,7 @@ def _written(options: Options, folder: Path, studies: tuple[Study, ...], size: S
     )
     (folder / "table-2.md").write_text(text, encoding="utf-8")
     pacsv.write_csv(_long(lines), folder / "table-2.csv")
-    figures.save(_draw(lines, found), folder, "table-2")
+    style.save(_draw(lines, found), folder, "table-2")
     names = ("table-2.md", "table-2.csv", "table-2.png", "report.html")
     return Made(text, tuple(folder / name for name in names))
 
@@ -353,12 +348,13 @@ def _valid(found: Found) -> list[str]:
     """What holds at the stated confidence, all thresholds together, and how good the models are."""
     notes = []
     for (kind, learner), (everywhere, _) in found.items():
-        if everywhere.bound is None:
+        if everywhere.standing is None:
             reason = everywhere.failures[0].error if everywhere.failures else "nothing was trained"
             notes.append(f"{kind}, {learner}: no bound, {reason}")
             continue
+        shown = rounded_down(everywhere.standing.observed)
         notes.append(
-            f"{_data_name(everywhere)}, {learner}: ε ≥ {rounded_down(everywhere.bound.lower)} at {1 - ALPHA / 2:.0%} "
+            f"{_data_name(everywhere)}, {learner}: ε ≥ {shown} at {1 - ALPHA / 2:.0%} "
             f"confidence over all thresholds; test accuracy {everywhere.metrics['test_accuracy']:.1%}"
         )
     return notes
@@ -405,12 +401,12 @@ def _long(lines: list[Line]) -> pa.Table:
     )
 
 
-COLOURS = dict(zip(METHODS, (figures.OTHER, figures.CLAIM, figures.MEMBER), strict=True))
+COLOURS = dict(zip(METHODS, (style.OTHER, style.CLAIM, style.MEMBER), strict=True))
 
 
 def _draw(lines: list[Line], found: Found) -> Figure:
     """One panel a cell; an interval without end leaves the panel."""
-    figure, panels = figures.canvases(len(found), width=10.5, height=3.6)
+    figure, panels = style.canvases(len(found), width=10.5, height=3.6)
     finite = [upper for line in lines for _, upper in line.intervals if math.isfinite(upper)]
     top = 1.1 * max([EPSILON, *finite])
     for panel, (kind, learner) in zip(panels, found, strict=True):
@@ -418,7 +414,7 @@ def _draw(lines: list[Line], found: Found) -> Figure:
         for place, line in enumerate(chosen):
             _draw_line(panel, place, line, top)
         if learner != LEARNERS[0]:
-            panel.axhline(EPSILON, color=figures.INK, linewidth=1)
+            panel.axhline(EPSILON, color=style.INK, linewidth=1)
         names = [f"paper,\n{PAPER_DATA[kind]}", *(line.source.replace(" ", "\n", 1) for line in chosen[1:])]
         panel.set_xticks(range(len(chosen)), names, fontsize=8.5)
         panel.set_xlim(-0.5, len(chosen) - 0.5)

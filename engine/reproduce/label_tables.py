@@ -17,17 +17,18 @@ import matplotlib
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pacsv
-from jinja2 import Environment, PackageLoader, select_autoescape
 from matplotlib.figure import Figure
 
 from dpaudit.actors.store import UnitStore
 from dpaudit.engine.driver import run_plan
+from dpaudit.engine.findings.result import AuditResult
+from dpaudit.engine.findings.run_report import Report
 from dpaudit.engine.findings.score_table import probabilities_of
 from dpaudit.engine.findings.verdict import Verdict
 from dpaudit.engine.games.label_inference import LabelInference
 from dpaudit.engine.plan import Plan, make_plan
-from dpaudit.engine.report import figures
-from dpaudit.engine.report.report import AuditResult, Report
+from dpaudit.engine.report.figures import style
+from dpaudit.engine.report.templates import figure_markup, template
 from dpaudit.engine.reproduce.making import Made, Options
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
 from dpaudit.engine.spec.partition import Partition
@@ -35,6 +36,7 @@ from dpaudit.estimators.bound import rounded_down
 from dpaudit.estimators.one_run.signed_scores import OneRun
 from dpaudit.estimators.replays import mean_and_deviation
 from dpaudit.estimators.selection import AsPublished
+from dpaudit.estimators.series import ReplayBounds
 
 DELTA = 1e-5
 """The delta of all four tables; a pure claim is a claim at every delta."""
@@ -167,16 +169,17 @@ def _constant(plan: Plan, audit: int, store: UnitStore) -> bool:
 
 
 def _cell(learner: str, epsilon: float, published: AuditResult, valid: AuditResult, *, constant: bool) -> Cell:
-    alone = [mean_and_deviation(one.curve["replay_alone"]) if one.bound else None for one in (published, valid)]
+    replays = [result.series(ReplayBounds) for result in (published, valid)]
+    alone = [mean_and_deviation(bounds.alone) if bounds else None for bounds in replays]
     return Cell(
         learner=learner,
         epsilon=epsilon,
-        published=published.bound.lower if published.bound else math.nan,
+        published=published.standing.observed if published.standing else math.nan,
         published_deviation=float(alone[0].deviation) if alone[0] else math.nan,
-        bound=valid.bound.lower if valid.bound else math.nan,
+        bound=valid.standing.observed if valid.standing else math.nan,
         bound_deviation=float(alone[1].deviation) if alone[1] else math.nan,
         violation=valid.verdict is Verdict.VIOLATION,
-        shift=valid.control is not None and valid.control.visible,
+        shift=valid.control is not None and valid.control.shift_detected,
         constant=constant,
         utility=dict(valid.metrics),
         failed=valid.failures[0].error if valid.failures else "",
@@ -310,7 +313,7 @@ def _written(
 ) -> Made:
     """Markdown, CSV, HTML and the figure of a table."""
     folder = options.output / name
-    svg = figures.save(figure, folder, name)
+    svg = style.save(figure, folder, name)
     rows = found.report.results[0].rows
     setting = (
         f"{options.scale} scale on {found.report.results[0].data.partition(':')[0]}: "
@@ -336,9 +339,8 @@ def _written(
     files = tuple(folder / f"{name}.{kind}" for kind in ("md", "csv", "html", "png"))
     files[0].write_text(text, encoding="utf-8")
     pacsv.write_csv(_long(found, printed), files[1])
-    environment = Environment(loader=PackageLoader("dpaudit.engine.report", "."), autoescape=select_autoescape())
-    page = environment.get_template("reproduced.html.j2").render(
-        title=title, setting=setting, heads=heads, lines=lines, notes=notes, figure=svg
+    page = template("reproduced.html.j2").render(
+        title=title, setting=setting, heads=heads, lines=lines, notes=notes, figure=figure_markup(svg)
     )
     files[2].write_text(page, encoding="utf-8")
     return Made(text, (*files, Path(found.report.folder) / "report.html"))
@@ -383,17 +385,17 @@ def _draw_bounds(found: Found, printed: Printed) -> Figure:
         cells = found.of(learner)
         blank = [math.nan if cell.constant else 1.0 for cell in cells]
         return [
-            ("paper", figures.INK, "s", *_paper(printed[learner])),
+            ("paper", style.INK, "s", *_paper(printed[learner])),
             (
                 "ours, as published",
-                figures.OTHER,
+                style.OTHER,
                 "o",
                 [cell.published * keep for cell, keep in zip(cells, blank, strict=True)],
                 [cell.published_deviation for cell in cells],
             ),
             (
                 "ours, valid bound",
-                figures.MEMBER,
+                style.MEMBER,
                 "o",
                 [cell.bound * keep for cell, keep in zip(cells, blank, strict=True)],
                 [math.nan] * len(cells),
@@ -407,8 +409,8 @@ def _draw_utility(found: Found, printed: Printed, metric: Metric) -> Figure:
     def series(learner: str) -> list[Series]:
         values = [metric.factor * cell.utility.get(metric.key, math.nan) for cell in found.of(learner)]
         return [
-            ("paper", figures.INK, "s", *_paper(printed[learner])),
-            ("ours", figures.MEMBER, "o", values, [math.nan] * len(values)),
+            ("paper", style.INK, "s", *_paper(printed[learner])),
+            ("ours", style.MEMBER, "o", values, [math.nan] * len(values)),
         ]
 
     return _panels(found, series, metric.label, claims=False)
@@ -424,7 +426,7 @@ def _panels(found: Found, series: Callable[[str], list[Series]], label: str, *, 
     learners = list(found.study.learners)
     epsilons = found.study.epsilons[::-1]
     places = np.arange(len(epsilons))
-    with matplotlib.rc_context(figures.STYLE):
+    with matplotlib.rc_context(style.STYLE):
         figure = Figure(figsize=(2.5 * len(learners), 3.4), layout="constrained")
         panels = figure.subplots(1, len(learners), sharey=True, squeeze=False)[0]
     for learner, axes in zip(learners, panels, strict=True):
@@ -440,7 +442,7 @@ def _panels(found: Found, series: Callable[[str], list[Series]], label: str, *, 
     for axes in panels:
         for place, epsilon in zip(places, epsilons, strict=True):
             if claims and epsilon <= top:
-                axes.plot([place - 0.35, place + 0.35], [epsilon] * 2, color=figures.CLAIM, linewidth=2, label="claim")
+                axes.plot([place - 0.35, place + 0.35], [epsilon] * 2, color=style.CLAIM, linewidth=2, label="claim")
         axes.set_ylim(0, top)
     figure.supxlabel("claimed ε", fontsize=9.5)
     panels[0].set_ylabel(label)

@@ -14,16 +14,17 @@ from dpaudit.engine.attacks.label_inference import LabelInferenceScore
 from dpaudit.engine.attacks.likelihood_ratio import LikelihoodRatio
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.driver import audit
+from dpaudit.engine.findings.run_report import Report
 from dpaudit.engine.games.label_inference import LabelInference
 from dpaudit.engine.proxies.model import ModelProxy
 from dpaudit.engine.proxies.true_posterior import TruePosterior
-from dpaudit.engine.report import figures
-from dpaudit.engine.report.report import Report
+from dpaudit.engine.report.figures import style
 from dpaudit.engine.reproduce.making import Made, Options
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
 from dpaudit.engine.spec.partition import Partition
 from dpaudit.estimators.one_run.signed_scores import OneRun
 from dpaudit.estimators.selection import Fixed
+from dpaudit.estimators.series import ReplayBounds
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.registry import register
 
@@ -57,7 +58,7 @@ def _figure(options: Options, *, fraction: float, name: str) -> Made:
     report = audit(_spec(options, fraction, name), output=options.output / name, listeners=options.listeners)
     table = _table(report)
     drawn = options.output / name
-    figures.save(_draw(table, fraction), drawn, name)
+    style.save(_draw(table, fraction), drawn, name)
     pacsv.write_csv(table, drawn / f"{name}.csv")
     lines = [f"Lower bounds on randomised response, {fraction:.1%} of {ROWS:,} canaries guessed, 100 replays, 95 %:"]
     lines += [
@@ -92,8 +93,10 @@ def _table(report: Report) -> pa.Table:
     cells = itertools.product(CLASSES, EPSILONS, SERIES)
     rows = []
     for (classes, epsilon, (attack, proxy, _)), result in zip(cells, report.results, strict=True):
-        assert result.bound is not None
-        single = result.curve["replay_alone"]
+        replays = result.series(ReplayBounds)
+        assert replays is not None
+        assert result.standing is not None
+        single = replays.alone
         rows.append(
             {
                 "classes": classes,
@@ -102,18 +105,18 @@ def _table(report: Report) -> pa.Table:
                 "proxy": proxy,
                 "mean": float(np.mean(single)),
                 "deviation": float(np.std(single, ddof=1)),
-                "median_rule": result.bound.lower,
+                "median_rule": result.standing.observed,
             }
         )
     return pa.Table.from_pylist(rows)
 
 
 def _draw(table: pa.Table, fraction: float) -> Figure:
-    figure, panels = figures.canvases(len(ATTACKS), width=9.6, height=4.2)
+    figure, panels = style.canvases(len(ATTACKS), width=9.6, height=4.2)
     rows = table.to_pylist()
-    colours = dict(zip(CLASSES, (figures.OTHER, figures.MEMBER, figures.CLAIM), strict=True))
+    colours = dict(zip(CLASSES, (style.OTHER, style.MEMBER, style.CLAIM), strict=True))
     for panel, attack in zip(panels, ATTACKS, strict=True):
-        panel.plot([0, max(EPSILONS)], [0, max(EPSILONS)], color=figures.INK, linewidth=1, label="true ε")
+        panel.plot([0, max(EPSILONS)], [0, max(EPSILONS)], color=style.INK, linewidth=1, label="true ε")
         for classes, (of, proxy, line) in itertools.product(CLASSES, SERIES):
             chosen = [row for row in rows if (row["attack"], row["classes"], row["proxy"]) == (attack, classes, proxy)]
             if of == attack:

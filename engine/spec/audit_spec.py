@@ -20,6 +20,7 @@ from dpaudit.engine.spec.partition import Partition
 from dpaudit.engine.spec.stop_rule import StopRule
 from dpaudit.engine.views.view import View
 from dpaudit.errors import SpecError, require
+from dpaudit.estimators.estimator import Estimator
 from dpaudit.estimators.two_world.betting import Betting
 from dpaudit.registry import catalogue, load
 
@@ -180,9 +181,11 @@ def _require_fitting(audit: Audit, at: str) -> None:
 def _require_estimator(audit: Audit, claim: Claim, at: str) -> None:
     """Refuses an estimator that does not read the game's evidence, or reads it in a way that would not be valid."""
     estimator, independent = audit.estimator, audit.game.fits.independent_trials
-    if not hasattr(estimator, "tally"):
+    evidence = audit.game.fits.evidence
+    if not isinstance(estimator, Estimator) or estimator.evidence is not evidence:
+        read = estimator.evidence.words if isinstance(estimator, Estimator) else "tables of counts"
         raise SpecError(
-            f"{at}.estimator must read scores, got {_name(estimator)}, which reads tables of counts; use "
+            f"{at}.estimator must read {evidence.words}, got {_name(estimator)}, which reads {read}; use "
             "`dpaudit estimate` for those"
         )
     if estimator.delta < claim.delta:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 
 from dpaudit.errors import require
-from dpaudit.estimators.counts import BAGS, Column, Finding, Floats, Ints, Table, reals
+from dpaudit.estimators.counts import BAGS, Column, CountEstimator, Floats, Ints, Table, TextTable, number_columns
+from dpaudit.estimators.estimator import Estimator
 from dpaudit.estimators.label_reconstruction.advantage import (
     advantage_cdf,
     advantage_quantile,
@@ -24,6 +25,9 @@ from dpaudit.estimators.label_reconstruction.advantage import (
     rr_additive_advantage,
     rr_posterior,
 )
+from dpaudit.estimators.label_reconstruction.advantage_distribution import AdvantageDistribution, Kind
+from dpaudit.estimators.posteriors import Posteriors
+from dpaudit.estimators.series import quantiles_of
 from dpaudit.registry import register
 
 Mechanism = Literal["rr", "llp", "llp-laplace", "llp-geometric"]
@@ -31,20 +35,41 @@ RELEASED = {"rr": "released", "llp": "positives", "llp-laplace": "count", "llp-g
 """The column that holds what each mechanism released: one label a row, or one number a bag, repeated on its rows."""
 
 
+@dataclass(frozen=True, eq=False)
+class AdvantageTally:
+    """The advantages at one release.
+
+    Attributes:
+        release: Number of the release.
+        bags: How many bags it is made of.
+        advantage: Of each example, shape (n,); its sign is of no matter, it may be inf.
+    """
+
+    release: int
+    bags: int
+    advantage: Floats
+
+
 @register("estimator", "label-advantage", source="Busa-Fekete et al. (2024), Definitions 3.1 and 3.6, section 4")
 @dataclass(frozen=True)
-class LabelAdvantage:
+class LabelAdvantage(Estimator[Posteriors, AdvantageTally], CountEstimator):
     """Prior of every example in its bag: what rr or llp releases add to guessing labels, exact given the priors.
 
     Additive advantages need the priors alone. Multiplicative ones are of one release, and are printed where the table
-    has it: `released` labels for rr, the bag's `positives` for llp, its noisy `count` for the others.
+    has it: `released` labels for rr, the bag's `positives` for llp, its noisy `count` for the others. Of posteriors one
+    kind is read, of tables both.
 
     Attributes:
         mechanism: "rr", "llp" (plain counts), "llp-laplace" or "llp-geometric".
         epsilon: Of the mechanism, > 0; not for plain counts, which promise none.
         quantiles: Levels in [0, 1] at which the advantages' absolute values are shown.
         within: Thresholds >= 0: the share of examples whose advantage stays within each of them is shown.
+        kind: Which advantages are read off posteriors: "multiplicative" (of the given posteriors, whatever the
+            mechanism), or "additive" (on average over all releases of the stated mechanism).
     """
+
+    evidence: ClassVar[type[Any]] = Posteriors
+    tally_type: ClassVar[type[Any]] = AdvantageTally
 
     columns: ClassVar[tuple[str, ...]] = BAGS
     optional_columns: ClassVar[tuple[str, ...]] = ("released", "positives", "count")
@@ -53,8 +78,10 @@ class LabelAdvantage:
     epsilon: float | None = None
     quantiles: tuple[float, ...] = (0.5, 0.9, 0.98, 1.0)
     within: tuple[float, ...] = ()
+    kind: Kind = "multiplicative"
 
     def __post_init__(self) -> None:
+        require(self.kind in get_args(Kind), f"kind must be one of {', '.join(get_args(Kind))}", kind=self.kind)
         known = get_args(Mechanism)
         require(self.mechanism in known, f"mechanism must be one of {', '.join(known)}", mechanism=self.mechanism)
         require(
@@ -68,11 +95,47 @@ class LabelAdvantage:
         require(all(0 <= level <= 1 for level in levels), "quantiles must be in [0, 1]", quantiles=levels)
         require(all(at >= 0 for at in self.within), "within must be thresholds >= 0", within=self.within)
 
-    def read(self, table: Table) -> Sequence[Finding]:
+    def tally(self, evidence: Posteriors) -> AdvantageTally:
+        """The advantage of each example at one release."""
+        if self.kind == "additive":
+            advantage = self._additive(evidence.prior, _bags(evidence.bag))
+        else:
+            advantage = np.asarray(multiplicative_advantage(evidence.prior, evidence.posterior))
+        return AdvantageTally(evidence.release, np.unique(evidence.bag).size, advantage)
+
+    def find(self, tallies: Sequence[AdvantageTally], *, lost: int = 0) -> AdvantageDistribution:
+        """The distribution over all examples of all releases; those of a lost release count as 0."""
+        require(len(tallies) > 0, "a distribution needs the tally of at least one release", tallies=len(tallies))
+        found = np.abs(np.concatenate([tally.advantage for tally in tallies]))
+        advantages = np.concatenate([found, np.zeros(lost * found.size // len(tallies))])
+        counts = {
+            "examples": found.size,
+            "bags": sum(tally.bags for tally in tallies),
+            "releases": len(tallies) + lost,
+        }
+        if lost:
+            counts["lost releases"] = lost
+        values = np.atleast_1d(advantage_quantile(advantages, self.quantiles)).tolist()
+        shares = np.atleast_1d(advantage_cdf(advantages, self.within)).tolist() if self.within else []
+        named = f" of {self.mechanism}" if self.kind == "additive" else ""
+        unit = ", nats" if self.kind == "multiplicative" else ""
+        return AdvantageDistribution(
+            kind=self.kind,
+            mean=float(advantages.mean()),
+            largest=float(advantages.max()),
+            quantiles=tuple(zip(self.quantiles, values, strict=True)),
+            within=tuple(zip(self.within, shares, strict=True)),
+            method=f"label-advantage ({self.kind}{named})",
+            counts=tuple(counts.items()),
+            notes=("exact given the priors: another prior gives other advantages",),
+            series=(quantiles_of(advantages, f"{self.kind} advantage{unit}"),),
+        )
+
+    def read(self, table: Table) -> Sequence[TextTable]:
         """The additive advantages, then the multiplicative ones of the release in the table."""
         released = RELEASED[self.mechanism]
         shown = released in table
-        rows = reals(table, (*BAGS, released) if shown else BAGS)
+        rows = number_columns(table, (*BAGS, released) if shown else BAGS)
         prior, bags = rows["prior"], _bags(rows["bag"])
         additive = self._additive(prior, bags)
         named = self.mechanism + (f", epsilon {self.epsilon:g}" if self.epsilon else "")
@@ -117,13 +180,13 @@ class LabelAdvantage:
             found[group] = posteriors[self.mechanism](prior[group], one[:, 0])
         return found
 
-    def _finding(self, title: str, advantages: Floats, notes: tuple[str, ...]) -> Finding:
+    def _finding(self, title: str, advantages: Floats, notes: tuple[str, ...]) -> TextTable:
         names = ["mean", *(f"{level:g} quantile" for level in self.quantiles)]
         values = [float(advantages.mean()), *np.atleast_1d(advantage_quantile(advantages, self.quantiles)).tolist()]
         names += [f"share within {at:g}" for at in self.within]
         if self.within:
             values += np.atleast_1d(advantage_cdf(advantages, self.within)).tolist()
-        return Finding(title, (Column("of |advantage|", tuple(names)), Column("value", tuple(values))), notes)
+        return TextTable(title, (Column("of |advantage|", tuple(names)), Column("value", tuple(values))), notes)
 
     def _ceiling(self) -> tuple[str, ...]:
         if self.epsilon is None:
@@ -136,7 +199,7 @@ class LabelAdvantage:
         return self.epsilon
 
 
-def _bags(names: Floats) -> list[Ints]:
+def _bags(names: Floats | Ints) -> list[Ints]:
     """Rows of all bags of one size, shape (bags, size), for each size."""
     _, bag, size = np.unique(names, return_inverse=True, return_counts=True)
     order, first = np.argsort(bag, kind="stable"), np.cumsum(size) - size

@@ -9,8 +9,9 @@ from typing import ClassVar, Literal, get_args
 import numpy as np
 
 from dpaudit.errors import require
-from dpaudit.estimators.bound import Bound, Validity
-from dpaudit.estimators.counts import GUESSES, Ints, Table, whole
+from dpaudit.estimators.bound import Bound
+from dpaudit.estimators.counts import GUESSES, CountEstimator, Ints, Table, count_columns
+from dpaudit.estimators.finding import Validity
 from dpaudit.estimators.one_run.guesses import one_run_epsilon, one_run_p_value
 from dpaudit.estimators.replays import (
     mean_and_deviation,
@@ -26,7 +27,7 @@ Rule = Literal["median", "twice-mean-p", "mean-e-value"]
 
 @register("estimator", "one-run-replays", source="Rueger (1978); Vovk and Wang (2020, 2021)")
 @dataclass(frozen=True)
-class OneRunReplays:
+class OneRunReplays(CountEstimator):
     """Counts of one training run, one replay of the game a row, combined into one bound under any dependence.
 
     Attributes:
@@ -37,7 +38,6 @@ class OneRunReplays:
     """
 
     columns: ClassVar[tuple[str, ...]] = GUESSES
-    optional_columns: ClassVar[tuple[str, ...]] = ()
 
     delta: float = 0.0
     confidence: float = 0.95
@@ -59,7 +59,7 @@ class OneRunReplays:
 
     def read(self, table: Table) -> Sequence[Bound]:
         """One bound for the whole table."""
-        guesses, correct, canaries = whole(table, GUESSES).values()
+        guesses, correct, canaries = count_columns(table, GUESSES).values()
         alone = one_run_epsilon(guesses, correct, canaries=canaries, delta=self.delta, confidence=self.confidence)
         mean, deviation = mean_and_deviation(alone)
         return [

@@ -13,7 +13,7 @@ Several replays of the game on one trained model are dependent; their bounds are
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, cast, get_args
@@ -22,12 +22,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.errors import require
-from dpaudit.estimators.bound import Bound, Validity, rounded_down
-from dpaudit.estimators.counts import GUESSES, Table, bound_rows, whole
+from dpaudit.estimators.bound import Bound, rounded_down
+from dpaudit.estimators.counts import GUESSES, CountEstimator, Table, bound_rows, count_columns
+from dpaudit.estimators.finding import Validity
 from dpaudit.estimators.one_run.f_dp import best_f_dp, f_dp_epsilon, f_dp_parameter
 from dpaudit.estimators.one_run.guesses import one_run_epsilon
 from dpaudit.estimators.replays import mean_and_deviation, median_rule, per_replay_confidence
-from dpaudit.estimators.scores import Scores
+from dpaudit.estimators.scores import ScoreEstimator, Scores, replay_bounds
 from dpaudit.estimators.selection import (
     PERCENTS,
     AsPublished,
@@ -38,6 +39,7 @@ from dpaudit.estimators.selection import (
     Split,
     parse_selection,
 )
+from dpaudit.estimators.series import GuessSweep, Series
 from dpaudit.registry import register
 
 Floats = NDArray[np.float64]
@@ -108,13 +110,10 @@ def guesses_at_fractions(fractions: Sequence[float] | Floats, canaries: int) -> 
 
 
 @dataclass(frozen=True)
-class OneRunEstimator(ABC):
+class OneRunEstimator(ScoreEstimator[OneRunTally], CountEstimator):
     """What the one-run estimators share: guessing, choosing the fraction, combining replays.
 
-    `curve` returns the columns `fraction`, `epsilon`, `low`, `high` (shape (100,): for each guess fraction on its own,
-    the median of the replays' bounds and their 10 % and 90 % quantiles, not corrected for having looked at all), and
-    `replay`, `replay_epsilon`, `replay_alone`, `combined_epsilon` (shape (replays,): each replay's bound as it enters
-    the combination, as it would be if it were the only replay, and the combined bound of the replays so far).
+    Drawn: a `GuessSweep` at 1 %, 2 %, ..., 100 % of the canaries, and `ReplayBounds`.
 
     Attributes:
         delta: The delta the bound is stated at, in [0, 1).
@@ -126,7 +125,7 @@ class OneRunEstimator(ABC):
     """
 
     columns: ClassVar[tuple[str, ...]] = GUESSES
-    optional_columns: ClassVar[tuple[str, ...]] = ()
+    tally_type: ClassVar[type[Any]] = OneRunTally
 
     delta: float = 0.0
     confidence: float = 0.95
@@ -178,7 +177,7 @@ class OneRunEstimator(ABC):
 
     def read(self, table: Table) -> Sequence[Bound]:
         """A bound for each row of counts by itself, whose number of guesses was fixed beforehand."""
-        counts = whole(table, GUESSES)
+        counts = count_columns(table, GUESSES)
         guesses, correct, canaries = counts.values()
         return bound_rows(
             self.epsilon(guesses, correct, canaries, self.confidence),
@@ -303,11 +302,20 @@ class OneRunEstimator(ABC):
         bounds = np.asarray(self.epsilon(pairs[0], pairs[1], canaries, confidence), dtype=np.float64)
         return bounds[where.ravel()].reshape(guesses.shape)
 
-    def curve(self, tallies: Sequence[OneRunTally], *, lost: int = 0) -> dict[str, NDArray[Any]]:
-        """Columns for the figures, named in the class's docstring; lost replays come last, with a bound of 0."""
+    def series(self, tallies: Sequence[OneRunTally], *, lost: int = 0) -> tuple[Series, ...]:
+        """The sweep over guess fractions, and the replays one by one."""
         ordered = _ordered(tallies)
         best, _ = self._replay_bounds(tallies, lost)
-        with_lost = np.concatenate([best, np.zeros(lost)])
+        replays = replay_bounds(
+            [tally.replay for tally in ordered],
+            best,
+            self._alone(ordered),
+            lost=lost,
+            mean=isinstance(self.selection, AsPublished),
+        )
+        return self._sweep(ordered), replays
+
+    def _sweep(self, ordered: Sequence[OneRunTally]) -> GuessSweep:
         canaries = ordered[0].all_canaries
         same = [tally for tally in ordered if tally.all_canaries == canaries]
         correct = np.stack([tally.sweep_correct for tally in same])
@@ -315,26 +323,11 @@ class OneRunEstimator(ABC):
         # For a number of guesses the bound rises with the right ones, so its quantiles are bounds at their quantiles.
         quantiles = np.sort(correct, axis=0)[[(len(same) - 1) * tenths // 10 for tenths in (1, 5, 9)]]
         shown = self._unique_epsilon(np.broadcast_to(guesses, quantiles.shape), quantiles, canaries, self.confidence)
-        return {
-            "fraction": guesses / canaries,
-            "epsilon": shown[1],
-            "low": shown[0],
-            "high": shown[2],
-            "replay": np.array([tally.replay for tally in ordered], dtype=np.int64),
-            "replay_epsilon": with_lost,
-            "replay_alone": self._alone(ordered),
-            "combined_epsilon": self._combined_so_far(with_lost),
-        }
+        return GuessSweep(guesses / canaries, epsilon=shown[1], low=shown[0], high=shown[2])
 
     def _alone(self, ordered: Sequence[OneRunTally]) -> Floats:
         """What each replay would report if it were the only one: the numbers papers take the mean of."""
         return np.array([self._replay_bounds([tally])[0][0] for tally in ordered])
-
-    def _combined_so_far(self, best: Floats) -> Floats:
-        if isinstance(self.selection, AsPublished):
-            running: Floats = np.cumsum(best) / np.arange(1, best.size + 1)
-            return running
-        return np.array([median_rule(best[:count]) for count in range(1, best.size + 1)])
 
 
 @register("estimator", "one-run", source="Kalemaj et al., observational label auditing, Theorem 17 and Algorithm 3")

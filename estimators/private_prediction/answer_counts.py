@@ -6,6 +6,7 @@ One row is one query. Bounds from samples speak of the mechanism from below, `gn
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,35 +16,39 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.errors import require
-from dpaudit.estimators.bound import Validity, rounded_up
+from dpaudit.estimators.answers import AnswerCounts
+from dpaudit.estimators.bound import rounded_up
 from dpaudit.estimators.counts import (
     GUARANTEE,
     K_CUT,
     TWO_CUT,
     VOTES,
     Column,
-    Finding,
+    CountEstimator,
     Ints,
     Table,
+    TextTable,
     classes,
+    count_columns,
+    number_columns,
     per_class,
-    reals,
     same_classes,
-    whole,
 )
+from dpaudit.estimators.estimator import Estimator
+from dpaudit.estimators.finding import Validity
 from dpaudit.estimators.private_prediction.conversion import Conversion, rdp_to_epsilon
 from dpaudit.estimators.private_prediction.divergence import renyi_divergence_of_logs
 from dpaudit.estimators.private_prediction.k_cut import KCut, bootstrap_bound
 from dpaudit.estimators.private_prediction.noisy_argmax import gnmax_rdp_data_dependent, noisy_argmax_probabilities
 from dpaudit.estimators.private_prediction.rdp_bound import (
     VALIDITY,
-    RdpBound,
     compose_bounds,
     k_cut_audit,
     query_confidence,
     two_cut_audit,
     worst_query,
 )
+from dpaudit.estimators.private_prediction.renyi_bound import RenyiBound
 from dpaudit.estimators.private_prediction.two_cut import TwoCut, two_cut_set
 from dpaudit.registry import register
 
@@ -55,7 +60,7 @@ NO_EPSILON = (
 
 @register("estimator", "two-cut", source="Chadha et al. (2024), section 4.2 and appendix B; the corner is ours")
 @dataclass(frozen=True)
-class TwoCutCounts:
+class TwoCutCounts(Estimator[AnswerCounts, AnswerCounts], CountEstimator):
     """Counts k1 of n1 and k2 of n2 answers in one fixed set: lower bounds on the Renyi divergence of two data sets.
 
     Several rows are several queries that share the error: each row's bound, the largest and their sum hold together.
@@ -64,7 +69,11 @@ class TwoCutCounts:
         orders: Orders > 1.
         confidence: Of everything printed together, in (0, 1).
         cut: "corner" (exact minimum over the limits) or "termwise" (as published, valid and looser).
+        answers: For answers of several classes: numbers of those in the set, chosen without looking at these answers.
     """
+
+    evidence: ClassVar[type[Any]] = AnswerCounts
+    tally_type: ClassVar[type[Any]] = AnswerCounts
 
     columns: ClassVar[tuple[str, ...]] = TWO_CUT
     optional_columns: ClassVar[tuple[str, ...]] = ("query",)
@@ -72,24 +81,47 @@ class TwoCutCounts:
     orders: tuple[float, ...] = ORDERS
     confidence: float = 0.95
     cut: TwoCut = "corner"
+    answers: tuple[int, ...] = (0,)
 
     def __post_init__(self) -> None:
         _check(self.orders, self.confidence)
+        distinct = len(set(self.answers)) == len(self.answers) > 0 and min(self.answers) >= 0
+        require(distinct, "answers must be distinct numbers of classes, from 0, at least one", answers=self.answers)
         require(self.cut in get_args(TwoCut), f"cut must be one of {', '.join(get_args(TwoCut))}", cut=self.cut)
 
-    def read(self, table: Table) -> Sequence[Finding]:
+    def tally(self, evidence: AnswerCounts) -> AnswerCounts:
+        """How many answers are in the set, and how many outside."""
+        inside = np.zeros(evidence.world_1.size, dtype=np.bool_)
+        require(
+            max(self.answers) < inside.size,
+            "answers must be numbers of classes that are counted",
+            answers=self.answers,
+            classes=inside.size,
+        )
+        inside[list(self.answers)] = True
+        sums = [np.array([world[inside].sum(), world[~inside].sum()]) for world in (evidence.world_1, evidence.world_0)]
+        return AnswerCounts(sums[0], sums[1], evidence.query)
+
+    def find(self, tallies: Sequence[AnswerCounts], *, lost: int = 0) -> RenyiBound:
+        """The largest bound of all queries at each order."""
+        each = query_confidence(self.confidence, len(tallies) + lost)
+        bounds = [self._audit(*_hits(tally.world_1), *_hits(tally.world_0), confidence=each) for tally in tallies]
+        return _worst(f"two-cut ({self.cut})", tallies, bounds, self.confidence, lost)
+
+    def _audit(self, k1: int, n1: int, k2: int, n2: int, *, confidence: float) -> RenyiBound:
+        return two_cut_audit(k1, n1, k2, n2, self.orders, confidence=confidence, method=self.cut)
+
+    def read(self, table: Table) -> Sequence[TextTable]:
         """Bounds of each query, then of all together."""
-        rows = np.stack(list(whole(table, TWO_CUT).values()), axis=1).tolist()
+        rows = np.stack(list(count_columns(table, TWO_CUT).values()), axis=1).tolist()
         each = query_confidence(self.confidence, len(rows))
-        bounds = [
-            two_cut_audit(k1, n1, k2, n2, self.orders, confidence=each, method=self.cut) for k1, n1, k2, n2 in rows
-        ]
+        bounds = [self._audit(*row, confidence=each) for row in rows]
         return _queries("two-cut", bounds, table, self.confidence, limits=4)
 
 
 @register("estimator", "k-cut", source="Chadha et al. (2024), appendix B; Huber and Strassen (1973)")
 @dataclass(frozen=True)
-class KCutCounts:
+class KCutCounts(Estimator[AnswerCounts, AnswerCounts], CountEstimator):
     """Counts c1_* and c2_* of every answer: lower bounds on the Renyi divergence of two data sets.
 
     Several rows are several queries that share the error, as with two-cut.
@@ -101,6 +133,9 @@ class KCutCounts:
             or "bootstrap" (as published; no bound where little leaks).
         seed: Of the bootstrap.
     """
+
+    evidence: ClassVar[type[Any]] = AnswerCounts
+    tally_type: ClassVar[type[Any]] = AnswerCounts
 
     columns: ClassVar[tuple[str, ...]] = K_CUT
     optional_columns: ClassVar[tuple[str, ...]] = ("query",)
@@ -116,7 +151,17 @@ class KCutCounts:
         require(self.intervals in known, f"intervals must be one of {', '.join(known)}", intervals=self.intervals)
         require(self.seed >= 0, "a seed must be >= 0", seed=self.seed)
 
-    def read(self, table: Table) -> Sequence[Finding]:
+    def tally(self, evidence: AnswerCounts) -> AnswerCounts:
+        """The counts themselves: all of them are needed."""
+        return evidence
+
+    def find(self, tallies: Sequence[AnswerCounts], *, lost: int = 0) -> RenyiBound:
+        """The largest bound of all queries at each order."""
+        each = query_confidence(self.confidence, len(tallies) + lost)
+        bounds = [self._audit(tally.world_1, tally.world_0, each, tally.query) for tally in tallies]
+        return _worst(f"k-cut ({self.intervals})", tallies, bounds, self.confidence, lost)
+
+    def read(self, table: Table) -> Sequence[TextTable]:
         """Bounds of each query, then of all together."""
         named = same_classes(table, "c1_", "c2_")
         first, second = (per_class(table, prefix, named) for prefix in ("c1_", "c2_"))
@@ -124,7 +169,7 @@ class KCutCounts:
         bounds = [self._audit(*pair, each, row) for row, pair in enumerate(zip(first, second, strict=True))]
         return _queries("k-cut", bounds, table, self.confidence, limits=4 * len(named))
 
-    def _audit(self, first: Ints, second: Ints, confidence: float, row: int) -> RdpBound:
+    def _audit(self, first: Ints, second: Ints, confidence: float, row: int) -> RenyiBound:
         if self.intervals != "bootstrap":
             return k_cut_audit(first, second, self.orders, confidence=confidence, method=self.intervals)
         ends = [
@@ -139,12 +184,12 @@ class KCutCounts:
             for direction, pair in enumerate(((first, second), (second, first)))
         ]
         forward, backward = (tuple(float(value) for value in end) for end in ends)
-        return RdpBound(self.orders, forward, backward, confidence, "bootstrap", VALIDITY["bootstrap"])
+        return RenyiBound(self.orders, forward, backward, confidence, "bootstrap", VALIDITY["bootstrap"])
 
 
 @register("estimator", "gnmax", source="Papernot et al. (2018); Chadha et al. (2024), Eq. 4")
 @dataclass(frozen=True)
-class GNMax:
+class GNMax(CountEstimator):
     """Votes v1_* of every class (and v2_* of a neighbour): exact answers of the noisy argmax, and what they leak.
 
     One row is one query. With the neighbour's votes the Renyi divergence of the two laws is exact, in both directions.
@@ -169,7 +214,7 @@ class GNMax:
         require(math.isfinite(self.sigma) and self.sigma > 0, "sigma must be finite and > 0", sigma=self.sigma)
         require(0 <= self.delta < 1, "delta must be in [0, 1)", delta=self.delta)
 
-    def read(self, table: Table) -> Sequence[Finding]:
+    def read(self, table: Table) -> Sequence[TextTable]:
         """Two findings a query, probabilities and divergences; then what all of them cost."""
         neighbour = any(name.startswith("v2_") for name in table)
         named = same_classes(table, "v1_", "v2_") if neighbour else classes(table, "v1_")
@@ -180,7 +225,7 @@ class GNMax:
             found += self._query(query, named, first[row], None if second is None else second[row])
         return [*found, *self._cost(len(first))]
 
-    def _query(self, query: str, named: tuple[str, ...], votes: Ints, other: Ints | None) -> list[Finding]:
+    def _query(self, query: str, named: tuple[str, ...], votes: Ints, other: Ints | None) -> list[TextTable]:
         logs = noisy_argmax_probabilities(votes, self.sigma, log=True)
         words = [Column("class", named), Column("votes", tuple(str(vote) for vote in votes))]
         words.append(_column("probability", np.exp(logs)))
@@ -203,8 +248,8 @@ class GNMax:
             ]
             notes += self._moved(named, votes, other, np.exp(logs), np.exp(other_logs))
         return [
-            Finding(f"{query}: noisy argmax, sigma {self.sigma:g} (exact)", tuple(words)),
-            Finding(f"{query}: Renyi divergence in nats (exact; guarantees from above)", tuple(costs), tuple(notes)),
+            TextTable(f"{query}: noisy argmax, sigma {self.sigma:g} (exact)", tuple(words)),
+            TextTable(f"{query}: Renyi divergence in nats (exact; guarantees from above)", tuple(costs), tuple(notes)),
         ]
 
     def _moved(
@@ -219,7 +264,7 @@ class GNMax:
             notes.append(f"the set of answers with the largest two-cut at order {self.orders[0]:g}: {inside}")
         return notes
 
-    def _cost(self, queries: int) -> list[Finding]:
+    def _cost(self, queries: int) -> list[TextTable]:
         if not self.delta:
             return []
         guarantee = queries * np.asarray(self.orders) / self.sigma**2
@@ -228,7 +273,7 @@ class GNMax:
 
 @register("estimator", "rdp-to-epsilon", source="Balle et al. (2020), Theorem 21; Mironov (2017), Proposition 3")
 @dataclass(frozen=True)
-class RdpToEpsilon:
+class RdpToEpsilon(CountEstimator):
     """A guarantee rdp at each order, one a row: the epsilon that it implies; a conversion of upper bounds, no audit.
 
     Attributes:
@@ -237,7 +282,6 @@ class RdpToEpsilon:
     """
 
     columns: ClassVar[tuple[str, ...]] = GUARANTEE
-    optional_columns: ClassVar[tuple[str, ...]] = ()
 
     delta: float = 1e-5
     conversion: Conversion = "improved"
@@ -247,19 +291,50 @@ class RdpToEpsilon:
         known = get_args(Conversion)
         require(self.conversion in known, f"conversion must be one of {', '.join(known)}", conversion=self.conversion)
 
-    def read(self, table: Table) -> Sequence[Finding]:
+    def read(self, table: Table) -> Sequence[TextTable]:
         """One finding for the whole table."""
-        rows = reals(table, GUARANTEE)
+        rows = number_columns(table, GUARANTEE)
         return [_converted(rows["order"], rows["rdp"], self.delta, self.conversion, "the guarantee of the table")]
 
 
-def _converted(orders: Any, rdp: Any, delta: float, conversion: Conversion, what: str) -> Finding:
+def _converted(orders: Any, rdp: Any, delta: float, conversion: Conversion, what: str) -> TextTable:
     epsilon = float(rdp_to_epsilon(orders, rdp, delta=delta, conversion=conversion))
     title = f"epsilon <= {rounded_up(epsilon, 6)} at delta={delta:g} ({what}, {conversion} conversion)"
-    return Finding(title, notes=("a conversion of upper bounds, no result of an audit",))
+    return TextTable(title, notes=("a conversion of upper bounds, no result of an audit",))
 
 
-def _queries(method: str, bounds: Sequence[RdpBound], table: Table, confidence: float, *, limits: int) -> list[Finding]:
+def _hits(inside_and_outside: Ints) -> tuple[int, int]:
+    """Answers in the set, and all answers."""
+    return int(inside_and_outside[0]), int(inside_and_outside.sum())
+
+
+def _worst(
+    method: str, tallies: Sequence[AnswerCounts], bounds: Sequence[RenyiBound], confidence: float, lost: int
+) -> RenyiBound:
+    """The finding of several queries that share the error with those that failed.
+
+    The largest bound speaks against a claim about one query and against one about all of them; the sum only against the
+    latter.
+    """
+    counts = {
+        "queries": len(tallies) + lost,
+        "answers in world 1": sum(int(tally.world_1.sum()) for tally in tallies),
+        "answers in world 0": sum(int(tally.world_0.sum()) for tally in tallies),
+    }
+    if lost:
+        counts["lost queries"] = lost
+    return dataclasses.replace(
+        worst_query(bounds) if len(bounds) > 1 else bounds[0],
+        confidence=confidence,
+        method=method,
+        counts=tuple(counts.items()),
+        notes=(NO_EPSILON,),
+    )
+
+
+def _queries(
+    method: str, bounds: Sequence[RenyiBound], table: Table, confidence: float, *, limits: int
+) -> list[TextTable]:
     """The queries' bounds one by one; of several also the largest and the sum; what holds is said once, at the end."""
     found = [
         _finding(f"{method}, {query}", bound) for query, bound in zip(_labels(table, len(bounds)), bounds, strict=True)
@@ -274,11 +349,11 @@ def _queries(method: str, bounds: Sequence[RdpBound], table: Table, confidence: 
     else:
         shared = f"the error {1 - confidence:.3g} is shared by both directions; its validity is {validity}"
     shared += f", of each of {len(bounds)} queries" if len(bounds) > 1 else ""
-    return [*found, Finding(last.title, last.columns, (shared, NO_EPSILON))]
+    return [*found, TextTable(last.title, last.columns, (shared, NO_EPSILON))]
 
 
-def _finding(title: str, bound: RdpBound) -> Finding:
-    return Finding(
+def _finding(title: str, bound: RenyiBound) -> TextTable:
+    return TextTable(
         f"{title}: RDP lower bounds in nats ({bound.confidence:.6g} confidence, {bound.validity}; {bound.method})",
         (
             Column("order", bound.orders),

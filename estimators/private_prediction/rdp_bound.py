@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
@@ -15,8 +14,9 @@ from numpy.typing import ArrayLike
 
 from dpaudit.errors import require
 from dpaudit.estimators.arguments import as_confidence
-from dpaudit.estimators.bound import Validity
+from dpaudit.estimators.finding import Validity
 from dpaudit.estimators.private_prediction.k_cut import KCut, k_cut_bound
+from dpaudit.estimators.private_prediction.renyi_bound import RenyiBound
 from dpaudit.estimators.private_prediction.two_cut import TwoCut, two_cut_bound
 
 VALIDITY = MappingProxyType(
@@ -32,49 +32,9 @@ VALIDITY = MappingProxyType(
 """In what sense each method's confidence holds. The bootstrap's does not hold at all where the divergence is near 0."""
 
 
-@dataclass(frozen=True)
-class RdpBound:
-    """Lower bounds on the Renyi divergence of two neighbouring data sets, in both directions and for every order.
-
-    Attributes:
-        orders: The orders a > 1.
-        forward: Lower bounds on D_a(first || second) in nats, one for each order.
-        backward: Lower bounds on D_a(second || first).
-        confidence: With this probability all of them hold together; in (0, 1).
-        method: The method, a key of `VALIDITY`.
-        validity: In what sense the confidence holds.
-        queries: How many queries' bounds it was made from.
-    """
-
-    orders: tuple[float, ...]
-    forward: tuple[float, ...]
-    backward: tuple[float, ...]
-    confidence: float
-    method: str
-    validity: Validity
-    queries: int = 1
-
-    def __post_init__(self) -> None:
-        as_confidence(self.confidence)
-        lengths = {len(self.orders), len(self.forward), len(self.backward)}
-        require(len(lengths) == 1, "orders, forward and backward must be equally long", lengths=sorted(lengths))
-
-    @property
-    def lower(self) -> tuple[float, ...]:
-        """What the mechanism's RDP is at least: the larger direction at each order."""
-        return tuple(max(pair) for pair in zip(self.forward, self.backward, strict=True))
-
-    def __str__(self) -> str:
-        value, order = max(zip(self.lower, self.orders, strict=True))
-        shown = math.floor(value * 1e6) / 1e6 if math.isfinite(value) else value
-        queries = f"{self.queries} queries, " if self.queries > 1 else ""
-        how = f"{queries}{self.confidence:.6g} confidence, {self.validity}; {self.method}"
-        return f"RDP >= {shown:.6f} at order {order:g} ({how})"
-
-
 def two_cut_audit(
     k1: int, n1: int, k2: int, n2: int, orders: Sequence[float], *, confidence: float, method: TwoCut = "corner"
-) -> RdpBound:
+) -> RenyiBound:
     """`two_cut_bound` of one query in both directions, with its validity."""
     forward = two_cut_bound(k1, n1, k2, n2, orders, confidence=confidence, method=method)
     backward = two_cut_bound(k2, n2, k1, n1, orders, confidence=confidence, method=method)
@@ -88,7 +48,7 @@ def k_cut_audit(
     *,
     confidence: float,
     method: KCut = "clopper-pearson",
-) -> RdpBound:
+) -> RenyiBound:
     """`k_cut_bound` of one query in both directions, with its validity; counts of shape (k,)."""
     forward = k_cut_bound(counts1, counts2, orders, confidence=confidence, method=method)
     backward = k_cut_bound(counts2, counts1, orders, confidence=confidence, method=method)
@@ -102,7 +62,7 @@ def query_confidence(confidence: float, queries: int) -> float:
     return 1 - (1 - confidence) / queries
 
 
-def compose_bounds(bounds: Sequence[RdpBound]) -> RdpBound:
+def compose_bounds(bounds: Sequence[RenyiBound]) -> RenyiBound:
     """The bound on answering all queries: divergences add up order by order, and so do the errors.
 
     Take each query's bound at `query_confidence(confidence, queries)`, and the composition holds at `confidence`. Exact
@@ -114,22 +74,22 @@ def compose_bounds(bounds: Sequence[RdpBound]) -> RdpBound:
     return _joined(bounds, math.fsum)
 
 
-def worst_query(bounds: Sequence[RdpBound]) -> RdpBound:
+def worst_query(bounds: Sequence[RenyiBound]) -> RenyiBound:
     """The largest bound over the queries at each order; choosing it is a selection, so the errors add up as well."""
     return _joined(bounds, max)
 
 
 def _rdp_bound(
     orders: Sequence[float], forward: ArrayLike, backward: ArrayLike, confidence: float, method: str
-) -> RdpBound:
-    return RdpBound(_row(orders), _row(forward), _row(backward), confidence, method, VALIDITY[method])
+) -> RenyiBound:
+    return RenyiBound(_row(orders), _row(forward), _row(backward), confidence, method, VALIDITY[method])
 
 
 def _row(values: ArrayLike) -> tuple[float, ...]:
     return tuple(float(value) for value in np.atleast_1d(np.asarray(values, np.float64)))
 
 
-def _joined(bounds: Sequence[RdpBound], reduce: Callable[[tuple[float, ...]], float]) -> RdpBound:
+def _joined(bounds: Sequence[RenyiBound], reduce: Callable[[tuple[float, ...]], float]) -> RenyiBound:
     """One bound from many, order by order; the errors add up and the weakest validity stays."""
     require(len(bounds) >= 1, "at least one query's bound is needed", bounds=len(bounds))
     require(len({bound.orders for bound in bounds}) == 1, "all queries must have the same orders")
@@ -142,7 +102,7 @@ def _joined(bounds: Sequence[RdpBound], reduce: Callable[[tuple[float, ...]], fl
     backward = tuple(reduce(column) for column in zip(*(bound.backward for bound in bounds), strict=True))
     weakest = max((bound.validity for bound in bounds), key=_WEAKNESS.index)
     methods = "+".join(sorted({bound.method for bound in bounds}))
-    return RdpBound(
+    return RenyiBound(
         bounds[0].orders, forward, backward, 1 - error, methods, weakest, sum(bound.queries for bound in bounds)
     )
 

@@ -9,15 +9,25 @@ from typing import ClassVar
 import numpy as np
 
 from dpaudit.errors import require
-from dpaudit.estimators.bound import Validity
-from dpaudit.estimators.counts import MULTINOMIAL, PROPORTION, Column, Finding, Table, classes, per_class, whole
+from dpaudit.estimators.counts import (
+    MULTINOMIAL,
+    PROPORTION,
+    Column,
+    CountEstimator,
+    Table,
+    TextTable,
+    classes,
+    count_columns,
+    per_class,
+)
+from dpaudit.estimators.finding import Validity
 from dpaudit.estimators.proportions.binomial import clopper_pearson, goodman, jeffreys, sison_glaz
 from dpaudit.registry import register
 
 
 @register("estimator", "proportion", source="Clopper and Pearson (1934); Brown, Cai and DasGupta (2001)")
 @dataclass(frozen=True)
-class Proportion:
+class Proportion(CountEstimator):
     """Counts k of n: two-sided Clopper-Pearson and Jeffreys intervals for one proportion a row.
 
     Attributes:
@@ -25,21 +35,20 @@ class Proportion:
     """
 
     columns: ClassVar[tuple[str, ...]] = PROPORTION
-    optional_columns: ClassVar[tuple[str, ...]] = ()
 
     confidence: float = 0.95
 
     def __post_init__(self) -> None:
         require(0 < self.confidence < 1, "confidence must be in (0, 1)", confidence=self.confidence)
 
-    def read(self, table: Table) -> Sequence[Finding]:
+    def read(self, table: Table) -> Sequence[TextTable]:
         """Both intervals of each row."""
-        counts = whole(table, PROPORTION)
+        counts = count_columns(table, PROPORTION)
         exact = clopper_pearson(counts["k"], counts["n"], confidence=self.confidence)
         credible = jeffreys(counts["k"], counts["n"], confidence=self.confidence)
         lower, upper = np.stack([exact.lower, credible.lower]), np.stack([exact.upper, credible.upper])
         return [
-            Finding(
+            TextTable(
                 f"proportion, {k} of {n} ({self.confidence:.6g} confidence)",
                 (
                     Column("interval", ("clopper-pearson", "jeffreys")),
@@ -54,7 +63,7 @@ class Proportion:
 
 @register("estimator", "multinomial", source="Goodman (1965); Sison and Glaz (1995)")
 @dataclass(frozen=True)
-class Multinomial:
+class Multinomial(CountEstimator):
     """Counts c_* of every class: Goodman and Sison-Glaz intervals that hold for all classes of a row together.
 
     Attributes:
@@ -62,14 +71,13 @@ class Multinomial:
     """
 
     columns: ClassVar[tuple[str, ...]] = MULTINOMIAL
-    optional_columns: ClassVar[tuple[str, ...]] = ()
 
     confidence: float = 0.95
 
     def __post_init__(self) -> None:
         require(0 < self.confidence < 1, "confidence must be in (0, 1)", confidence=self.confidence)
 
-    def read(self, table: Table) -> Sequence[Finding]:
+    def read(self, table: Table) -> Sequence[TextTable]:
         """Both kinds of intervals for the classes of each row."""
         named = classes(table, "c_")
         counts = per_class(table, "c_", named)
@@ -77,7 +85,7 @@ class Multinomial:
         ends = [np.asarray(end) for end in (score.lower, score.upper, common.lower, common.upper)]
         titles = ("goodman lower", "goodman upper", "sison-glaz lower", "sison-glaz upper")
         return [
-            Finding(
+            TextTable(
                 f"multinomial, {int(cells.sum())} trials ({self.confidence:.6g} confidence for all classes together, "
                 f"{Validity.ASYMPTOTIC})",
                 (

@@ -43,9 +43,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.errors import require
-from dpaudit.estimators.bound import Bound, Validity
+from dpaudit.estimators.bound import Bound
+from dpaudit.estimators.finding import Validity
 from dpaudit.estimators.replays import median_rule, per_replay_confidence
-from dpaudit.estimators.scores import Scores
+from dpaudit.estimators.scores import ScoreEstimator, Scores, replay_bounds
+from dpaudit.estimators.series import Series, TrialPath
 from dpaudit.registry import register
 
 Floats = NDArray[np.float64]
@@ -101,11 +103,10 @@ class BettingState:
 
 @register("estimator", "betting", source="Ville (1939); Waudby-Smith and Ramdas (2024)")
 @dataclass(frozen=True)
-class Betting:
+class Betting(ScoreEstimator[Scores]):
     """Two-sample scores in trial order, an anytime-valid test by betting: holds whenever the audit stops.
 
-    `curve` returns the columns `trials` and `epsilon_so_far`, the bound after so many trials (first replay), at most a
-    thousand rows; and `replay`, `replay_epsilon` (shape (replays,)).
+    Drawn: the `TrialPath` of the first replay, at most a thousand points, and `ReplayBounds`.
 
     Attributes:
         delta: The delta the bound is stated at, in [0, 1).
@@ -113,6 +114,7 @@ class Betting:
     """
 
     independent_trials: ClassVar[bool] = True
+    tally_type: ClassVar[type[Any]] = Scores
 
     delta: float = 0.0
     confidence: float = 0.95
@@ -174,12 +176,12 @@ class Betting:
         order = np.argsort(scores.canary, kind="stable")
         return Scores(scores.score[order], scores.truth[order], scores.replay, scores.canary[order])
 
-    def bound(self, tallies: Sequence[Scores]) -> Bound:
+    def bound(self, tallies: Sequence[Scores], *, lost: int = 0) -> Bound:
         """One bound from all trials. Tallies of one replay are one stream; several replays combine by their median.
 
         Raises: InputError when one of the worlds has no trial.
         """
-        states = self._streams(tallies)
+        states = self._streams(tallies, lost)
         bounds = np.array([self.lower(state) for state in states])
         middle = states[int(np.argsort(bounds, kind="stable")[(bounds.size - 1) // 2])]
         counts = {
@@ -187,8 +189,10 @@ class Betting:
             "members": middle.members.size,
             "non_members": middle.non_members.size,
             "pairs": middle.rejected.size,
-            "replays": len(states),
+            "replays": len(states) + lost,
         }
+        if lost:
+            counts["lost replays"] = lost
         require(
             counts["pairs"] > 0,
             "scores must hold trials with and without the member",
@@ -197,7 +201,7 @@ class Betting:
             non_members=counts["non_members"],
         )
         return Bound(
-            lower=float(median_rule(bounds)),
+            lower=float(median_rule(np.concatenate([bounds, np.zeros(lost)]))),
             delta=self.delta,
             confidence=self.confidence,
             method="betting",
@@ -207,24 +211,27 @@ class Betting:
             notes=("anytime-valid: holds whenever and for whatever reason the trials ended",),
         )
 
-    def curve(self, tallies: Sequence[Scores]) -> dict[str, NDArray[Any]]:
-        """Columns for the figures, named in the class's docstring."""
-        states = self._streams(tallies)
+    def series(self, tallies: Sequence[Scores], *, lost: int = 0) -> tuple[Series, ...]:
+        """The first replay's bound while trials came in, and the replays one by one."""
+        states = self._streams(tallies, lost)
         path = states[0].rejected
         shown = np.unique(np.linspace(0, path.size - 1, 1_000).astype(np.int64)) if path.size else path
-        return {
-            "trials": 2 * (shown + 1),
-            "epsilon_so_far": _epsilon(path[shown]),
-            "replay": np.array(sorted({tally.replay for tally in tallies}), dtype=np.int64),
-            "replay_epsilon": np.array([self.lower(state) for state in states]),
-        }
+        bounds = np.array([self.lower(state) for state in states])
+        # What it would report of one replay: of a single one, that is what it reports.
+        alone = bounds
+        if len(states) + lost > 1:
+            alone = np.array([self.lower(self._stream(replay)) for replay in _by_replay(tallies)])
+        replays = [replay[0].replay for replay in _by_replay(tallies)]
+        return (
+            TrialPath(2 * (shown + 1), _epsilon(path[shown])),
+            replay_bounds(replays, bounds, alone, lost=lost, mean=False),
+        )
 
-    def _streams(self, tallies: Sequence[Scores]) -> list[BettingState]:
+    def _streams(self, tallies: Sequence[Scores], lost: int) -> list[BettingState]:
         """The final state of each replay, at the confidence that each needs."""
         require(len(tallies) > 0, "a bound needs the tally of at least one replay", tallies=len(tallies))
-        ordered = sorted(tallies, key=lambda tally: (tally.replay, int(tally.canary.min())))
-        replays = [list(group) for _, group in groupby(ordered, key=lambda tally: tally.replay)]
-        if len(replays) > 1:
+        replays = _by_replay(tallies)
+        if len(replays) + lost > 1:
             one = replace(self, confidence=per_replay_confidence(self.confidence))
             return [one._stream(replay) for replay in replays]
         return [self._stream(replays[0])]
@@ -235,6 +242,12 @@ class Betting:
             np.concatenate([tally.truth for tally in tallies]),
         )
         return self.update(BettingState(), joined)
+
+
+def _by_replay(tallies: Sequence[Scores]) -> list[list[Scores]]:
+    """The tallies of each replay, in trial order."""
+    ordered = sorted(tallies, key=lambda tally: (tally.replay, int(tally.canary.min())))
+    return [list(group) for _, group in groupby(ordered, key=lambda tally: tally.replay)]
 
 
 def _epsilon(rejected: Ints) -> Floats:

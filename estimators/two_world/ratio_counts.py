@@ -8,8 +8,9 @@ from typing import ClassVar, Literal, get_args
 
 from dpaudit.errors import require
 from dpaudit.estimators.arguments import require_one_of
-from dpaudit.estimators.bound import Bound, Validity
-from dpaudit.estimators.counts import RATIO, Table, bound_rows, whole
+from dpaudit.estimators.bound import Bound
+from dpaudit.estimators.counts import RATIO, CountEstimator, Table, bound_rows, count_columns
+from dpaudit.estimators.finding import Validity
 from dpaudit.estimators.two_world.ratio import ratio_epsilon
 from dpaudit.registry import register
 
@@ -18,7 +19,7 @@ Directions = Literal["best", "one"]
 
 @register("estimator", "ratio", source="Lu et al. (2022), Eq. 1 with exact limits")
 @dataclass(frozen=True)
-class Ratio:
+class Ratio(CountEstimator):
     """Hits n1, n0 of one fixed output set in two worlds, exact limits of both rates; group privacy included.
 
     Attributes:
@@ -29,7 +30,6 @@ class Ratio:
     """
 
     columns: ClassVar[tuple[str, ...]] = RATIO
-    optional_columns: ClassVar[tuple[str, ...]] = ()
 
     delta: float = 0.0
     confidence: float = 0.95
@@ -43,7 +43,7 @@ class Ratio:
 
     def read(self, table: Table) -> Sequence[Bound]:
         """One bound a row."""
-        counts = whole(table, RATIO)
+        counts = count_columns(table, RATIO)
         lower = ratio_epsilon(
             *counts.values(),
             delta=self.delta,
@@ -57,7 +57,7 @@ class Ratio:
             counts,
             delta=self.delta,
             confidence=self.confidence,
-            method="ratio" + in_words(self.group, self.directions),
+            method="ratio" + grouping(self.group, self.directions),
             validity=Validity.FINITE_SAMPLE,
         )
 
@@ -68,7 +68,7 @@ def require_group(group: int, directions: str) -> None:
     require_one_of("directions", directions, get_args(Directions))
 
 
-def in_words(group: int, directions: str) -> str:
+def grouping(group: int, directions: str) -> str:
     """What a bound's method says of these, where they are not the default."""
     words = [f"groups of {group}"] * (group > 1) + ["one direction"] * (directions == "one")
     return f" ({', '.join(words)})" if words else ""

@@ -19,7 +19,7 @@ Assumed: the scores of the trials are independent, within each world of one law.
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, cast
@@ -29,11 +29,12 @@ from numpy.typing import NDArray
 from scipy import special
 
 from dpaudit.errors import require
-from dpaudit.estimators.bound import Bound, Validity
-from dpaudit.estimators.counts import CONFUSION, RATIO, Table, bound_rows, whole
+from dpaudit.estimators.bound import Bound
+from dpaudit.estimators.counts import CONFUSION, RATIO, CountEstimator, Table, bound_rows, count_columns
+from dpaudit.estimators.finding import Validity
 from dpaudit.estimators.proportions.binomial import katz_log
 from dpaudit.estimators.replays import median_rule, per_replay_confidence
-from dpaudit.estimators.scores import Scores
+from dpaudit.estimators.scores import ScoreEstimator, Scores, replay_bounds
 from dpaudit.estimators.selection import (
     AsPublished,
     Bonferroni,
@@ -44,10 +45,11 @@ from dpaudit.estimators.selection import (
     Split,
     parse_selection,
 )
+from dpaudit.estimators.series import ConfusionCounts, EpsilonProfile, Roc, Series
 from dpaudit.estimators.two_world.bands import WEIGHTS, upper_rates_at
 from dpaudit.estimators.two_world.confusion import best_epsilon, epsilon_interval
 from dpaudit.estimators.two_world.ratio import detectable_ceiling, ratio_epsilon
-from dpaudit.estimators.two_world.ratio_counts import Directions, in_words, require_group
+from dpaudit.estimators.two_world.ratio_counts import Directions, grouping, require_group
 from dpaudit.registry import register
 
 Floats = NDArray[np.float64]
@@ -65,7 +67,7 @@ class TwoSampleTally:
         threshold: Member at or above it, shape (looks,).
         true_positives: Members called members, shape (looks,).
         false_positives: Non-members called members, shape (looks,).
-        looks: Among how many looks the error is shared.
+        error_shares: Among how many looks the error is shared.
     """
 
     replay: int
@@ -74,11 +76,11 @@ class TwoSampleTally:
     threshold: Floats
     true_positives: Ints
     false_positives: Ints
-    looks: int
+    error_shares: int
 
 
 @dataclass(frozen=True, eq=False)
-class Roc:
+class RocCorners:
     """The corners of the empirical ROC curve: no other threshold has fewer errors of both kinds.
 
     Attributes:
@@ -92,7 +94,7 @@ class Roc:
     false_positives: Ints
 
 
-def roc_corners(score: Floats, member: NDArray[np.bool_]) -> Roc:
+def roc_corners(score: Floats, member: NDArray[np.bool_]) -> RocCorners:
     """The corners of the ROC curve of scores, shape (n,), and their worlds, shape (n,); equal scores go together."""
     order = np.argsort(-score, kind="stable")
     ranked, world = score[order], member[order]
@@ -103,15 +105,14 @@ def roc_corners(score: Floats, member: NDArray[np.bool_]) -> Roc:
     gains = np.diff(hits, prepend=0) > 0
     costs_next = np.append(np.diff(alarms) > 0, True)
     corner = gains & costs_next
-    return Roc(ranked[corner], hits[corner], alarms[corner])
+    return RocCorners(ranked[corner], hits[corner], alarms[corner])
 
 
 @dataclass(frozen=True)
-class TwoSampleEstimator(ABC):
+class TwoSampleEstimator(ScoreEstimator[TwoSampleTally]):
     """What the two-sample estimators share: choosing the threshold, combining replays.
 
-    `curve` returns the columns `threshold`, `true_positive_rate`, `false_positive_rate`, `epsilon` (the first replay's
-    looks, each with its bound at the error it has), and `replay`, `replay_epsilon` (shape (replays,)).
+    Drawn: the `Roc` of the first replay's looks, the `ConfusionCounts` at the reported threshold, and `ReplayBounds`.
 
     Attributes:
         delta: The delta the bound is stated at, in [0, 1).
@@ -120,6 +121,7 @@ class TwoSampleEstimator(ABC):
     """
 
     independent_trials: ClassVar[bool] = True
+    tally_type: ClassVar[type[Any]] = TwoSampleTally
 
     delta: float = 0.0
     confidence: float = 0.95
@@ -162,53 +164,69 @@ class TwoSampleEstimator(ABC):
             case Fixed(value):
                 return _at_threshold(rows, value)
             case Split() as split:
-                return _at_threshold(*_chosen(rows, split, self.delta, self.confidence))
+                return _at_threshold(*_split_at_best_threshold(rows, split, self.delta, self.confidence))
             case Grid(points):
                 return _at_ranks(rows, points)
             case Bonferroni():
-                return _everywhere(rows, looks=int(np.count_nonzero(~rows.truth)))
+                return _all_corners(rows, error_shares=int(np.count_nonzero(~rows.truth)))
             case _:
-                return _everywhere(rows, looks=1)
+                return _all_corners(rows, error_shares=1)
 
-    def bound(self, tallies: Sequence[TwoSampleTally]) -> Bound:
+    def bound(self, tallies: Sequence[TwoSampleTally], *, lost: int = 0) -> Bound:
         """The best look of each replay, combined by the median; `counts` are those of the replay in the middle."""
-        best, look = self._replay_bounds(tallies)
-        middle = int(np.argsort(best, kind="stable")[(best.size - 1) // 2])
-        tally = _ordered(tallies)[middle]
+        best, look = self._replay_bounds(tallies, lost)
+        shown = np.concatenate([best, np.zeros(lost)])
+        tally, index = self._middle(tallies, best, look)
         published = isinstance(self.selection, AsPublished)
-        tp, fp = int(tally.true_positives[look[middle]]), int(tally.false_positives[look[middle]])
-        counts = {"tp": tp, "fp": fp, "tn": tally.non_members - fp, "fn": tally.members - tp, "replays": len(tallies)}
+        counts = {**_confusion(tally, index), "replays": len(tallies) + lost}
+        if lost:
+            counts["lost replays"] = lost
         return Bound(
-            lower=float(best.mean() if published else median_rule(best)),
+            lower=float(shown.mean() if published else median_rule(shown)),
             delta=self.delta,
             confidence=self.confidence,
             method=self._method(),
             validity=Validity.AS_PUBLISHED if published else self.validity(),
             selection=str(self.selection),
             counts=tuple(counts.items()),
-            notes=(f"threshold {tally.threshold[look[middle]]:.6g}",) if tally.threshold.size else (),
+            notes=(f"threshold {tally.threshold[index]:.6g}",) if tally.threshold.size else (),
         )
 
-    def curve(self, tallies: Sequence[TwoSampleTally]) -> dict[str, NDArray[Any]]:
-        """Columns for the figures, named in the class's docstring."""
+    def series(self, tallies: Sequence[TwoSampleTally], *, lost: int = 0) -> tuple[Series, ...]:
+        """The ROC curve, the counts at the reported threshold, and the replays one by one."""
         ordered = _ordered(tallies)
-        first = ordered[0]
-        best, _ = self._replay_bounds(tallies)
-        return {
-            "threshold": first.threshold,
-            "true_positive_rate": first.true_positives / first.members,
-            "false_positive_rate": first.false_positives / first.non_members,
-            "epsilon": self.epsilon(first, self._error(first, len(ordered))),
-            "replay": np.array([tally.replay for tally in ordered], dtype=np.int64),
-            "replay_epsilon": best,
-        }
+        best, look = self._replay_bounds(tallies, lost)
+        confusion = _confusion(*self._middle(tallies, best, look))
+        # What it would report of one replay: of a single one, that is what it reports.
+        alone = best if len(ordered) + lost == 1 else np.array([self._replay_bounds([one])[0][0] for one in ordered])
+        published = isinstance(self.selection, AsPublished)
+        return (
+            self._roc(ordered[0], len(ordered) + lost),
+            ConfusionCounts(**confusion, delta=self.delta, confidence=self.confidence),
+            replay_bounds([tally.replay for tally in ordered], best, alone, lost=lost, mean=published),
+        )
 
-    def _replay_bounds(self, tallies: Sequence[TwoSampleTally]) -> tuple[Floats, Ints]:
+    def _roc(self, tally: TwoSampleTally, replays: int) -> Roc:
+        return Roc(
+            threshold=tally.threshold,
+            true_positive_rate=tally.true_positives / tally.members,
+            false_positive_rate=tally.false_positives / tally.non_members,
+            epsilon=self.epsilon(tally, self._error(tally, replays)),
+            members=tally.members,
+            non_members=tally.non_members,
+        )
+
+    def _middle(self, tallies: Sequence[TwoSampleTally], best: Floats, look: Ints) -> tuple[TwoSampleTally, int]:
+        """The replay whose bound is in the middle, and its best look."""
+        middle = int(np.argsort(best, kind="stable")[(best.size - 1) // 2])
+        return _ordered(tallies)[middle], int(look[middle])
+
+    def _replay_bounds(self, tallies: Sequence[TwoSampleTally], lost: int = 0) -> tuple[Floats, Ints]:
         """Each replay's best bound and its look, both shape (replays,)."""
         require(len(tallies) > 0, "a bound needs the tally of at least one replay", tallies=len(tallies))
         best, look = [], []
         for tally in _ordered(tallies):
-            index, value = self.best(tally, self._error(tally, len(tallies)))
+            index, value = self.best(tally, self._error(tally, len(tallies) + lost))
             best.append(value)
             look.append(index)
         return np.array(best), np.array(look, dtype=np.int64)
@@ -224,7 +242,7 @@ class TwoSampleEstimator(ABC):
         error = 1 - self.confidence
         if isinstance(self.selection, AsPublished):
             return error
-        return (error if replays == 1 else 1 - per_replay_confidence(self.confidence)) / tally.looks
+        return (error if replays == 1 else 1 - per_replay_confidence(self.confidence)) / tally.error_shares
 
 
 DELTAS = np.geomspace(1e-7, 0.5, 60)
@@ -252,16 +270,17 @@ class Band(TwoSampleEstimator):
     def validity(self) -> Validity:
         return Validity.FINITE_SAMPLE
 
-    def curve(self, tallies: Sequence[TwoSampleTally]) -> dict[str, NDArray[Any]]:
-        """As of every two-sample estimator, and `delta`, `epsilon_at_delta`: the bands hold for every delta at once.
+    def series(self, tallies: Sequence[TwoSampleTally], *, lost: int = 0) -> tuple[Series, ...]:
+        """As of every two-sample estimator, and an `EpsilonProfile`: the bands hold for every delta at once.
 
         The bound of several replays is their median, at each delta.
         """
         ordered = _ordered(tallies)
-        rates = [self._rates(tally, self._error(tally, len(ordered))) for tally in ordered]
+        rates = [self._rates(tally, self._error(tally, len(ordered) + lost)) for tally in ordered]
         bounds = [[epsilon_of_rates(*rate, delta).max(initial=0.0) for delta in DELTAS] for rate in rates]
-        trade_off = {"delta": DELTAS, "epsilon_at_delta": np.asarray(median_rule(np.array(bounds), axis=0))}
-        return {**super().curve(tallies), **trade_off}
+        every = np.array(bounds + [[0.0] * DELTAS.size] * lost)
+        profile = EpsilonProfile(DELTAS, np.asarray(median_rule(every, axis=0)))
+        return (*super().series(tallies, lost=lost), profile)
 
     def epsilon(self, tally: TwoSampleTally, error: float) -> Floats:
         return epsilon_of_rates(*self._rates(tally, error), self.delta)
@@ -278,15 +297,14 @@ class Band(TwoSampleEstimator):
 
 
 @dataclass(frozen=True)
-class _Confusion(TwoSampleEstimator):
+class _Confusion(TwoSampleEstimator, CountEstimator):
     """The estimators that read one confusion table a threshold, or tables of confusion counts."""
 
     columns: ClassVar[tuple[str, ...]] = CONFUSION
-    optional_columns: ClassVar[tuple[str, ...]] = ()
 
     def read(self, table: Table) -> Sequence[Bound]:
         """A two-sided interval for each row of counts, whose threshold was fixed beforehand."""
-        counts = whole(table, CONFUSION)
+        counts = count_columns(table, CONFUSION)
         interval = epsilon_interval(
             *counts.values(), delta=self.delta, confidence=self.confidence, method=self._method()
         )
@@ -356,7 +374,7 @@ class Bayesian(_Confusion):
 
 @register("estimator", "katz-log", source="Katz et al. (1978)")
 @dataclass(frozen=True)
-class KatzLog(TwoSampleEstimator):
+class KatzLog(TwoSampleEstimator, CountEstimator):
     """Two-sample scores or hits n1, n0: normal limits for the logarithm of the rates' ratio.
 
     Attributes:
@@ -367,7 +385,6 @@ class KatzLog(TwoSampleEstimator):
     """
 
     columns: ClassVar[tuple[str, ...]] = RATIO
-    optional_columns: ClassVar[tuple[str, ...]] = ()
 
     group: int = 1
     directions: Directions = "best"
@@ -377,7 +394,7 @@ class KatzLog(TwoSampleEstimator):
         require_group(self.group, self.directions)
 
     def _method(self) -> str:
-        return super()._method() + in_words(self.group, self.directions)
+        return super()._method() + grouping(self.group, self.directions)
 
     def validity(self) -> Validity:
         return Validity.ASYMPTOTIC
@@ -391,7 +408,7 @@ class KatzLog(TwoSampleEstimator):
 
     def read(self, table: Table) -> Sequence[Bound]:
         """One bound a row, with the interval of ln(p1 / p0) beside it and what so many runs can show at most."""
-        counts = whole(table, RATIO)
+        counts = count_columns(table, RATIO)
         n1, n0, trials1, trials0 = counts.values()
         bounds = self._epsilon(n1, n0, trials1, trials0, 1 - self.confidence, self.directions)
         ratio = katz_log(n1, trials1, n0, trials0, confidence=self.confidence)
@@ -455,10 +472,10 @@ _ROUND_UP = 1 + 1e-11  # far above the relative error of the Beta quantiles
 def _at_threshold(rows: Scores, threshold: float) -> TwoSampleTally:
     called = rows.score >= threshold
     hits, alarms = np.count_nonzero(called & rows.truth), np.count_nonzero(called & ~rows.truth)
-    return _tally(rows, np.array([threshold]), np.array([hits]), np.array([alarms]), looks=1)
+    return _tally(rows, np.array([threshold]), np.array([hits]), np.array([alarms]), error_shares=1)
 
 
-def _chosen(rows: Scores, split: Split, delta: float, confidence: float) -> tuple[Scores, float]:
+def _split_at_best_threshold(rows: Scores, split: Split, delta: float, confidence: float) -> tuple[Scores, float]:
     """The reporting part of the trials, and the threshold that is best on the other part."""
     n = rows.score.size
     chooses = np.zeros(n, dtype=np.bool_)
@@ -501,7 +518,7 @@ def _at_ranks(rows: Scores, rates: Sequence[float]) -> TwoSampleTally:
     second = members[members.size - by_misses]
     hits = np.concatenate([first - (by_alarms - 1), members.size - (by_misses - 1)])
     alarms = np.concatenate([by_alarms - 1, second - (members.size - by_misses)])
-    return _tally(rows, ranked[np.concatenate([first, second])], hits, alarms, looks=max(1, hits.size))
+    return _tally(rows, ranked[np.concatenate([first, second])], hits, alarms, error_shares=max(1, hits.size))
 
 
 def _ranks(rates: Sequence[float], trials: int) -> Ints:
@@ -509,12 +526,18 @@ def _ranks(rates: Sequence[float], trials: int) -> Ints:
     return np.unique(np.clip(ranks, 1, trials))
 
 
-def _everywhere(rows: Scores, *, looks: int) -> TwoSampleTally:
+def _all_corners(rows: Scores, *, error_shares: int) -> TwoSampleTally:
     roc = roc_corners(rows.score, rows.truth)
-    return _tally(rows, roc.threshold, roc.true_positives, roc.false_positives, looks=looks)
+    return _tally(rows, roc.threshold, roc.true_positives, roc.false_positives, error_shares=error_shares)
 
 
-def _tally(rows: Scores, threshold: Floats, hits: Ints, alarms: Ints, *, looks: int) -> TwoSampleTally:
+def _confusion(tally: TwoSampleTally, look: int) -> dict[str, int]:
+    """Right and wrong answers at one look."""
+    tp, fp = int(tally.true_positives[look]), int(tally.false_positives[look])
+    return {"tp": tp, "fp": fp, "tn": tally.non_members - fp, "fn": tally.members - tp}
+
+
+def _tally(rows: Scores, threshold: Floats, hits: Ints, alarms: Ints, *, error_shares: int) -> TwoSampleTally:
     members = int(np.count_nonzero(rows.truth))
     return TwoSampleTally(
         rows.replay,
@@ -523,7 +546,7 @@ def _tally(rows: Scores, threshold: Floats, hits: Ints, alarms: Ints, *, looks: 
         threshold,
         hits.astype(np.int64),
         alarms.astype(np.int64),
-        looks,
+        error_shares,
     )
 
 

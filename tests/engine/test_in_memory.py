@@ -189,11 +189,11 @@ def test_a_run_on_own_rows_is_resumed_from_its_folder(tmp_path: Path) -> None:
     frame["y"] = (frame["x"] > 0) ^ (frame["kind"] == "b")
     spec = spec_of(table(frame, label="y"))
     first = audit(spec, output=tmp_path)
-    assert first.ran > 0
+    assert first.executed > 0
     restored = read_spec(tmp_path)
     assert [unit.key for unit in make_plan(restored).units] == [unit.key for unit in make_plan(spec).units]
     again = audit(restored, output=tmp_path)
-    assert again.ran == 0
+    assert again.executed == 0
     assert again.results[0].bound == first.results[0].bound
     assert report_again(tmp_path).results[0].bound == first.results[0].bound
 

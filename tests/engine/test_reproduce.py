@@ -32,7 +32,7 @@ def column(printed: label_tables.Printed, at: int) -> label_tables.Printed:
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """One epsilon a table: 1 for click logs, where the domain prior leaves one label, and 10 for images."""
     monkeypatch.setattr(label_tables, "REPLAYS", 3)
-    monkeypatch.setattr(page, "_audit_figures", lambda *arguments: [])  # the run's own report has tests of its own
+    monkeypatch.setattr(page, "_figures", lambda *arguments: [])  # the run's own report has tests of its own
     for name, value in {
         "EPSILONS": (1.0,),
         "BOUNDS": column(criteo_tables.BOUNDS, 4),

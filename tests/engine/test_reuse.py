@@ -76,8 +76,8 @@ def test_a_leak_in_a_helper_is_found(write: Callable[[str, str], None], tmp_path
     write("helpers.py", LEAK)
     report = run(tmp_path)
     assert report.results[0].verdict is Verdict.VIOLATION
-    assert report.ran == report.units - report.reused.units
-    assert report.ran > 0
+    assert report.executed == report.units - report.reused.units
+    assert report.executed > 0
 
 
 def test_what_is_reused_is_said_in_text_page_and_json(write: Callable[[str, str], None], tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_what_is_reused_is_said_in_text_page_and_json(write: Callable[[str, str]
     assert "finished before" not in str(first)
     write("other.py", "UNRELATED = 1\n")
     report = run(tmp_path)
-    assert report.ran == 0
+    assert report.executed == 0
     said = rf"{report.units} of {report.units} units were finished before \(20\d\d-\d\d-\d\d \d\d:\d\d UTC.*, dpaudit "
     said += r"0\.1\.0\+[0-9a-f]{12}, your code [0-9a-f]{12}\)"
     assert re.search(said, str(report))
@@ -126,7 +126,7 @@ def test_what_cannot_be_told_runs_again_and_is_said(write: Callable[[str, str], 
     (tmp_path / "leaky" / "helpers.py").write_text(LEAK)
     for _ in range(2):
         report = run(tmp_path)
-        assert report.ran > 0
+        assert report.executed > 0
         assert "never reused: the module leaky.helpers changed on disk after it was imported" in str(report)
     assert report.unseen == ("the module leaky.helpers changed on disk after it was imported",)
     assert "never reused" in (tmp_path / "run" / "report.html").read_text()
@@ -144,7 +144,7 @@ def test_a_damaged_unit_is_run_again_and_said(write: Callable[[str, str], None],
     unit.write_bytes(content)
     assert f"damaged, not used: units/{unit.name}" in str(report_again(tmp_path / "run"))
     report = run(tmp_path)
-    assert report.ran == 1
+    assert report.executed == 1
     assert f"damaged, run again: units/{unit.name}: its content is not what was written" in str(report)
     assert report.results[0].bound == made.results[0].bound
     assert EventKind.UNIT_DAMAGED in [event.kind for event in read_events(tmp_path / "run" / "events.jsonl")]

@@ -100,12 +100,12 @@ def test_the_run_folder_holds_what_the_design_says(in_process: Path) -> None:
         "NO CLAIM",
     ]
     first = found["results"][0]
-    assert first["bound"]["validity"] == "finite-sample"
+    assert first["finding"]["validity"] == "finite-sample"
     assert first["observational"] is True
     assert first["rows"] == {"target": 1500, "reference": 1200, "test": 300, "validation": 0}
     page = (in_process / "report.html").read_text()
     assert page.count("<svg") == 1 + 3 * 3
-    assert "http-equiv" not in page
+    assert 'http-equiv="refresh"' not in page
     assert "src=" not in page, "the page stands alone"
     table = pads.dataset(next((in_process / "scores").glob("released-*")), format="parquet").to_table()
     assert table.num_rows == 8 * 1500
@@ -116,7 +116,7 @@ def test_the_run_folder_holds_what_the_design_says(in_process: Path) -> None:
 def test_nothing_is_run_twice(in_process: Path) -> None:
     before = digests(in_process)
     report = audit(spec_on("in-process"), output=in_process)
-    assert report.ran == 0
+    assert report.executed == 0
     assert digests(in_process) == before
 
 
@@ -128,8 +128,8 @@ def test_more_replays_reuse_the_training(in_process: Path) -> None:
         for event in list(read_events(in_process / "events.jsonl"))[-60:]
         if event.kind is EventKind.UNIT_DONE
     ]
-    assert report.ran
-    assert not any("training" in label or "reference" in label for label in labels[-report.ran :])
+    assert report.executed
+    assert not any("training" in label or "reference" in label for label in labels[-report.executed :])
     audit(spec_on("in-process"), output=in_process)
 
 
@@ -137,7 +137,7 @@ def test_report_writes_the_report_anew_and_runs_nothing(in_process: Path) -> Non
     (in_process / "report.html").unlink()
     report = report_again(in_process)
     assert (in_process / "report.html").exists()
-    assert report.ran == 0
+    assert report.executed == 0
     assert [result.verdict for result in report.results] == [
         Verdict.NO_VIOLATION,
         Verdict.NO_VIOLATION,
@@ -150,7 +150,7 @@ def test_scores_need_not_be_kept(in_process: Path, tmp_path: Path) -> None:
     report = audit(lean, output=tmp_path)
     assert not (tmp_path / "scores").exists()
     kept = audit(spec_on("in-process"), output=in_process)
-    assert [result.bound for result in report.results] == [result.bound for result in kept.results]
+    assert [result.finding for result in report.results] == [result.finding for result in kept.results]
 
 
 def test_another_seed_gives_other_scores(in_process: Path, tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped(in_process: Path, tmp_path:
     finished = len(list((folder / "units").glob("*.parquet")))
     assert finished == 3
     report = audit(spec, output=folder)
-    assert report.ran == len(make_plan(spec).units) - finished
+    assert report.executed == len(make_plan(spec).units) - finished
     assert digests(folder) == digests(in_process)
 
 
@@ -207,7 +207,7 @@ def test_a_failed_training_is_shown_and_gives_no_bound(tmp_path: Path) -> None:
     spec = AuditSpec((base, failing), name="half", seed=5, run=RunOptions(runner="in-process"))
     report = audit(spec, output=tmp_path)
     good, bad = report.results
-    assert good.bound is not None
+    assert good.standing is not None
     assert bad.verdict is Verdict.FAILED
     assert "lower the learning rate" in str(report)
     assert "lower the learning rate" in (tmp_path / "report.html").read_text()
@@ -234,10 +234,10 @@ def test_a_failed_training_of_several_counts_as_having_shown_nothing(tmp_path: P
     none = replace(base, mechanism=NonPrivate(Recall()), game=LabelInference(replays=2, trainings=3), name="none")
     spec = AuditSpec((some, none), name="part", seed=5, run=RunOptions(runner="in-process"))
     lossy, whole = audit(spec, output=tmp_path).results
-    assert lossy.bound is not None
-    assert whole.bound is not None
-    assert dict(lossy.bound.counts)["lost replays"] == 2
-    assert 0 < lossy.bound.lower < whole.bound.lower
+    assert lossy.standing is not None
+    assert whole.standing is not None
+    assert dict(lossy.finding.counts)["lost replays"] == 2
+    assert 0 < lossy.standing.observed < whole.standing.observed
     assert "training 2 of 3" in str(lossy)
 
 
@@ -274,7 +274,7 @@ def test_a_run_of_older_code_can_still_be_reported(in_process: Path, monkeypatch
     audit(spec_on("in-process"), output=in_process)
     monkeypatch.setattr("dpaudit.actors.unit._version_of_sources", lambda: "another version")
     again = report_again(in_process)
-    assert all(result.bound is not None for result in again.results)
+    assert all(result.standing is not None for result in again.results)
     assert make_plan(spec_on("in-process")).units[0].key not in {path.stem for path in (in_process / "units").iterdir()}
 
 
@@ -283,8 +283,8 @@ def test_a_violation_that_the_proxys_shift_explains_is_not_called_one(tmp_path: 
     base = load_spec({**SPEC, "game": {"name": "label-inference", "replays": 20}}).audits[0]
     shifted = replace(base, proxy=AlwaysTheFirst(), mechanism=NonPrivate(Recall()), claim=Claim(0.1), name="shifted")
     (result,) = audit(AuditSpec((shifted,), seed=5, run=RunOptions(runner="in-process")), output=tmp_path).results
-    assert result.bound is not None
-    assert result.bound.lower > 0.1
+    assert result.standing is not None
+    assert result.standing.observed > 0.1
     assert result.verdict is Verdict.NOT_TRUSTWORTHY
 
 

@@ -138,7 +138,7 @@ def test_a_leak_ends_the_audit_and_the_rest_is_saved(stopped: Path) -> None:
 def test_nothing_more_is_run_by_another_run(stopped: Path) -> None:
     before = finished(stopped)
     report = audit(spec(), output=stopped)
-    assert report.ran == 0
+    assert report.executed == 0
     assert finished(stopped) == before
     assert report.results[0].verdict is Verdict.VIOLATION
 
@@ -147,15 +147,15 @@ def test_the_bound_rests_on_the_first_trials_that_suffice(stopped: Path, tmp_pat
     """One stack less is not enough, and a run of all trials that is asked afterwards stops at the same one."""
     audit(spec(stop=None), output=tmp_path)
     assert finished(tmp_path) == 200
-    short, full = report_again(stopped).results[0].bound, audit(spec(), output=tmp_path).results[0].bound
+    short, full = report_again(stopped).results[0].finding, audit(spec(), output=tmp_path).results[0].finding
     assert short == full
     assert short is not None
     used = dict(short.counts)["trials"]
     rows = pads.dataset(next((tmp_path / "scores").iterdir()), format="parquet").count_rows()
     assert rows == used
     one_less = audit(spec(stop=StopRule(most_trials=used - STACK)), output=tmp_path).results[0]
-    assert one_less.bound is not None
-    assert one_less.bound.lower <= 1.0
+    assert one_less.standing is not None
+    assert one_less.standing.observed <= 1.0
     assert one_less.stopped is not None
     assert one_less.stopped.reason == f"the budget of {used - STACK} trials is used up"
 
@@ -165,7 +165,7 @@ def test_the_bound_is_the_same_on_workers_that_finish_in_any_order(
     ray_cluster: None, stopped: Path, tmp_path: Path
 ) -> None:
     result = audit(spec(runner="ray"), output=tmp_path).results[0]
-    assert result.bound == report_again(stopped).results[0].bound
+    assert result.finding == report_again(stopped).results[0].finding
 
 
 def test_an_interrupted_audit_ends_like_one_that_was_not(stopped: Path, tmp_path: Path) -> None:
@@ -184,8 +184,8 @@ def test_an_interrupted_audit_ends_like_one_that_was_not(stopped: Path, tmp_path
     assert half.stopped is not None
     assert half.stopped.reason == ""
     report = audit(spec(), output=tmp_path)
-    assert report.ran == finished(stopped) - 5
-    assert report.results[0].bound == report_again(stopped).results[0].bound
+    assert report.executed == finished(stopped) - 5
+    assert report.results[0].finding == report_again(stopped).results[0].finding
 
 
 def test_a_private_mechanism_is_run_to_the_end(tmp_path: Path) -> None:
@@ -196,8 +196,8 @@ def test_a_private_mechanism_is_run_to_the_end(tmp_path: Path) -> None:
 
 def test_a_wanted_bound_ends_the_audit(tmp_path: Path) -> None:
     result = audit(spec(stop=StopRule(refuted=False, epsilon=1.5)), output=tmp_path).results[0]
-    assert result.bound is not None
-    assert result.bound.lower >= 1.5
+    assert result.standing is not None
+    assert result.standing.observed >= 1.5
     assert result.stopped is not None
     assert result.stopped.reason == "the bound has reached 1.500"
 
@@ -205,8 +205,8 @@ def test_a_wanted_bound_ends_the_audit(tmp_path: Path) -> None:
 def test_trials_after_a_failed_unit_are_not_read(tmp_path: Path) -> None:
     """What came before it still counts: an anytime-valid bound may end anywhere, but not leave out what went wrong."""
     result = audit(spec(fails_at=3 * STACK), output=tmp_path).results[0]
-    assert result.bound is not None
-    assert dict(result.bound.counts)["trials"] == 3 * STACK
+    assert result.standing is not None
+    assert dict(result.finding.counts)["trials"] == 3 * STACK
     assert result.stopped is not None
     assert result.stopped.reason.startswith("a unit failed")
     assert [failure.label for failure in result.failures] == ["trials from 12", "counting trials from 12"]
@@ -215,7 +215,7 @@ def test_trials_after_a_failed_unit_are_not_read(tmp_path: Path) -> None:
 def test_counts_alone_may_be_kept(stopped: Path, tmp_path: Path) -> None:
     lean = replace(spec(), run=RunOptions(runner="in-process", keep_scores=False))
     result = audit(lean, output=tmp_path).results[0]
-    assert result.bound == report_again(stopped).results[0].bound
+    assert result.finding == report_again(stopped).results[0].finding
 
 
 def test_another_audit_keeps_the_units_it_needs(tmp_path: Path) -> None:
@@ -224,9 +224,9 @@ def test_another_audit_keeps_the_units_it_needs(tmp_path: Path) -> None:
     both = replace(spec(), audits=(one, replace(one, name="all", stop=None)))
     short, full = audit(both, output=tmp_path).results
     assert finished(tmp_path) == 200
-    assert short.bound is not None
-    assert full.bound is not None
-    assert dict(full.bound.counts)["trials"] == 400 > dict(short.bound.counts)["trials"]
+    assert short.standing is not None
+    assert full.standing is not None
+    assert dict(full.finding.counts)["trials"] == 400 > dict(short.finding.counts)["trials"]
 
 
 def test_two_world_games_score_stack_by_stack() -> None:

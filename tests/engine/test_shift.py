@@ -68,15 +68,15 @@ def audited(proxy: Any, folder: Path, **fields: Any) -> AuditResult:
 def test_a_planted_shift_is_caught_on_rows_the_mechanism_never_saw(tmp_path: Path) -> None:
     """A regression of 5 weights a class hardly remembers 4,000 labels: the bound is the proxy's doing."""
     result = audited(Sharpened(), tmp_path)
-    assert result.bound is not None
+    assert result.standing is not None
     assert result.control is not None
-    assert result.bound.lower > 0.1
-    assert result.control.visible
+    assert result.standing.observed > 0.1
+    assert result.control.shift_detected
     assert result.control.epsilon > 0.1
     assert "NOT TRUSTWORTHY" in str(result)
     assert "NOT TRUSTWORTHY" in (tmp_path / "report.html").read_text()
     control = result.to_dict()["control"]
-    assert control["visible"]
+    assert control["shift_detected"]
     # The shift the rows allow explains all that was seen.
     assert control["epsilon_at_that_tau"] == 0
 
@@ -85,7 +85,7 @@ def test_the_truth_as_proxy_shows_no_shift(tmp_path: Path) -> None:
     """False failure <= 0.05 over seeds by the control's own confidence; the seed is fixed."""
     result = audited(TruePosterior(), tmp_path)
     assert result.control is not None
-    assert not result.control.visible
+    assert not result.control.shift_detected
     assert result.control.rows == 2_400
     assert "shows nothing" in str(result)
 
@@ -95,13 +95,13 @@ def test_a_given_tau_that_is_too_small_is_refuted(tmp_path: Path) -> None:
     large = audited(Sharpened(), tmp_path / "large", estimator=OneRun(tau=0.6, selection=Fixed(1.0)))
     assert small.control is not None
     assert large.control is not None
-    assert small.control.visible
+    assert small.control.shift_detected
     assert small.control.advantage[0] > 0.01
     assert "the given tau = 0.01 is too small" in str(small)
-    assert not large.control.visible
-    assert large.bound is not None
-    assert large.bound.lower == 0
-    assert "Theorem 10, tau 0.6" in large.bound.method
+    assert not large.control.shift_detected
+    assert large.standing is not None
+    assert large.standing.observed == 0
+    assert "Theorem 10, tau 0.6" in large.finding.method
 
 
 def test_the_control_can_be_left_out_and_needs_a_test_part() -> None:

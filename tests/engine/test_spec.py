@@ -10,7 +10,8 @@ from dpaudit import Audit, AuditSpec, Claim, load_spec
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.findings.verdict import Verdict, verdict
 from dpaudit.errors import InputError, SpecError
-from dpaudit.estimators.bound import Bound, Validity
+from dpaudit.estimators.bound import Bound
+from dpaudit.estimators.finding import Breach, Validity
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 
 EXAMPLES = sorted((Path(__file__).parent.parent.parent / "examples").rglob("*.yaml"))
@@ -67,7 +68,7 @@ def test_delta_and_confidence_reach_the_estimator() -> None:
         ({"data": "iris", "mechanism": RR, "estimator": "betting"}, "got betting, which takes scores"),
         (
             {"data": "iris", "mechanism": RR, "estimator": "two-cut"},
-            "estimator must read scores, got two-cut, which reads tables of counts; use `dpaudit estimate`",
+            "estimator must read scores, got two-cut, which reads counts of answers; use `dpaudit estimate`",
         ),
         ({"data": "iris", "audits": [{"name": "a", "mechanism": RR}] * 2}, "a is used twice"),
         (
@@ -104,3 +105,11 @@ def test_verdicts() -> None:
     assert verdict(bound, Claim(1.5)) is Verdict.NO_VIOLATION
     assert verdict(bound, Claim(float("inf"))) is Verdict.NO_CLAIM
     assert verdict(None, Claim(1.0)) is Verdict.FAILED
+
+
+def test_a_bound_as_published_refutes_nothing() -> None:
+    published = Bound(1.5, 0.0, 0.95, "one-run", Validity.AS_PUBLISHED)
+    assert verdict(published, Claim(1.0)) is Verdict.NO_VIOLATION
+    assert published.breach(Claim(1.0).curve) is None
+    valid = Bound(1.5, 0.0, 0.95, "one-run", Validity.FINITE_SAMPLE)
+    assert valid.breach(Claim(1.0).curve) == Breach("epsilon", "delta = 0", 1.5, 1.0)

@@ -135,6 +135,6 @@ def test_a_text_classifier_is_audited_in_two_worlds(tmp_path: Path) -> None:
     )
     report = audit(replace(spec, run=RunOptions("in-process")), output=tmp_path)
     assert not report.failed
-    bound = report.results[0].bound
+    bound = report.results[0].finding
     assert bound is not None
-    assert bound.lower > 0.2
+    assert report.results[0].standing.observed > 0.2

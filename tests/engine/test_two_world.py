@@ -34,11 +34,12 @@ from dpaudit.engine.games.stacks import TrainingRun, parameter_count, train_obse
 from dpaudit.engine.games.two_world import IndMia, Mia
 from dpaudit.engine.games.two_world_units import ScoreChallenges
 from dpaudit.engine.plan import make_plan
-from dpaudit.engine.report.page import confusion, intervals
+from dpaudit.engine.report.page import intervals
 from dpaudit.engine.views.challenge_view import ChallengeView
 from dpaudit.engine.views.challenges import Challenges
 from dpaudit.engine.views.shadows import Shadows, shadow_table, shadows_of
 from dpaudit.errors import RunError, SpecError
+from dpaudit.estimators.series import ConfusionCounts
 from dpaudit.mechanisms.learners.dp_sgd import DpSgd
 from dpaudit.mechanisms.models.networks import Mlp
 from dpaudit.mechanisms.protocols import Compute, Model, TrainingError
@@ -113,13 +114,13 @@ def test_shadow_models_and_trials_are_trained_once_for_all_attacks(finished: Pat
     together = make_plan(load_spec({**SPEC, "audits": audits}))
     trained = [unit.label for unit in together.units if "training" in unit.label or "shadow" in unit.label]
     assert len(trained) == 3 + 2
-    assert audit(load_spec({**SPEC, "audits": audits}), output=folder).ran == 2 * 4
+    assert audit(load_spec({**SPEC, "audits": audits}), output=folder).executed == 2 * 4
 
 
 def test_more_trials_reuse_the_finished_stacks(finished: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(finished, tmp_path / "copy")
     report = audit(spec_with(trials=32), output=folder)
-    assert report.ran == 3, "one more stack, the scores, the counts"
+    assert report.executed == 3, "one more stack, the scores, the counts"
     before, after = scores_in(finished).to_pylist(), scores_in(folder).to_pylist()
     assert [row["score"] for row in after[:24]] == [row["score"] for row in before]
 
@@ -140,7 +141,7 @@ def test_a_killed_driver_costs_only_unfinished_stacks(finished: Path, tmp_path: 
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert ended.returncode == -signal.SIGKILL
     report = audit(spec, output=folder)
-    assert report.ran == 3, "the last stack, the scores, the counts"
+    assert report.executed == 3, "the last stack, the scores, the counts"
     assert digests(folder) == digests(finished)
 
 
@@ -312,8 +313,8 @@ def test_the_bound_of_a_known_mechanism_lies_below_its_truth(tmp_path: Path, kee
     spec = counting(CountOnly(2.0), trials=3000)
     spec = replace(spec, run=replace(spec.run, keep_scores=keep_scores))
     (result,) = audit(spec, output=tmp_path).results
-    assert result.bound is not None
-    assert 1.0 < result.bound.lower <= 2.0
+    assert result.standing is not None
+    assert 1.0 < result.standing.observed <= 2.0
     assert result.verdict is Verdict.NO_VIOLATION
     assert result.compared.claim.relation is Relation.ADD_REMOVE
 
@@ -321,8 +322,8 @@ def test_the_bound_of_a_known_mechanism_lies_below_its_truth(tmp_path: Path, kee
 def test_the_planted_defect_of_a_known_mechanism_is_found(tmp_path: Path) -> None:
     (result,) = audit(counting(CountOnly(0.7, weaker=4.0), trials=3000), output=tmp_path).results
     assert result.verdict is Verdict.VIOLATION
-    assert result.bound is not None
-    assert result.bound.lower <= 2.8
+    assert result.standing is not None
+    assert result.standing.observed <= 2.8
 
 
 @dataclass(frozen=True)
@@ -365,8 +366,8 @@ def test_one_score_for_each_trial_or_an_error() -> None:
 def test_a_game_of_replaced_points_doubles_an_add_remove_claim(tmp_path: Path) -> None:
     spec = spec_with(game={"name": "mia", "trials": 24, "stack": 12, "shadows": 4, "population": 10})
     (result,) = audit(spec, output=tmp_path).results
-    assert result.bound is not None
-    assert result.bound.method == "band", "the game's usual estimator"
+    assert result.standing is not None
+    assert result.finding.method == "band", "the game's usual estimator"
     assert "lira-online" in result.game
     assert "proxy" not in result.game
     private = spec_with(
@@ -443,10 +444,11 @@ def test_the_page_shows_roc_posterior_and_three_intervals(finished: Path) -> Non
     assert page.count("<svg") == 1 + 4
     drawn = {path.stem.rpartition("-")[2] for path in (finished / "figures").glob("*.png")}
     assert drawn == {"overview", "scores", "delta", "roc", "posterior"}
-    counts = confusion(result)
-    assert sum(counts.values()) == 24
-    assert [method for method, _, _ in intervals(result)] == ["clopper-pearson", "jeffreys", "bayesian"]
-    assert all(lower <= upper for _, lower, upper in intervals(result))
+    counts = result.series(ConfusionCounts)
+    assert counts is not None
+    assert counts.tp + counts.fp + counts.tn + counts.fn == 24
+    assert [way.method for way in intervals(result)] == ["clopper-pearson", "jeffreys", "bayesian"]
+    assert all(way.lower <= way.upper for way in intervals(result))
 
 
 RR = {"name": "randomized-response", "epsilon": 1.0}

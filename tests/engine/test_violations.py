@@ -21,6 +21,6 @@ def test_the_defect_is_caught_and_the_honest_twin_is_not(defect: str, tmp_path: 
     honest, planted = report.results
     assert honest.verdict is Verdict.NO_VIOLATION
     assert planted.verdict is Verdict.VIOLATION
-    assert honest.bound is not None
-    assert planted.bound is not None
+    assert honest.standing is not None
+    assert planted.standing is not None
     assert planted.compared.claim.epsilon <= honest.compared.claim.epsilon

@@ -11,9 +11,9 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from dpaudit.engine.findings.tally_table import tallies_of, tally_table
+from dpaudit.engine.findings.tally_table import TallyTable
 from dpaudit.errors import InputError
-from dpaudit.estimators.bound import Validity
+from dpaudit.estimators.finding import Validity
 from dpaudit.estimators.scores import Scores
 from dpaudit.estimators.two_world import _betting_kernels as kernels
 from dpaudit.estimators.two_world import betting
@@ -190,11 +190,12 @@ def test_tallies_in_any_order_are_one_stream_in_the_order_of_the_trials() -> Non
         test.tally(Scores(rows.score[i : i + 20][::-1], truth[i : i + 20][::-1], 0, rows.canary[i : i + 20][::-1]))
         for i in range(0, 200, 20)
     ]
-    stored = tallies_of([tally_table(parts[::-1])])
+    codec = TallyTable(test.tally_type)
+    stored = codec.decode([codec.encode(parts[::-1])])
     assert test.bound(stored) == test.bound([test.tally(rows)])
-    curve = test.curve(stored)
-    assert curve["epsilon_so_far"][-1] == test.bound(stored).lower
-    assert curve["trials"][-1] == 2 * dict(test.bound(stored).counts)["pairs"]
+    path, replays = test.find(stored).series
+    assert path.epsilon[-1] == replays.combined[-1] == test.bound(stored).lower
+    assert path.trials[-1] == 2 * dict(test.bound(stored).counts)["pairs"]
 
 
 def test_replays_combine_by_their_median_at_half_the_error() -> None:

@@ -7,9 +7,12 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from dpaudit.engine.findings.evidence import CODECS
 from dpaudit.errors import InputError
-from dpaudit.estimators.bound import Bound, Validity
-from dpaudit.estimators.counts import Column, Finding, matches, reads
+from dpaudit.estimators.bound import Bound
+from dpaudit.estimators.counts import Column, CountEstimator, TextTable, has_columns, matches
+from dpaudit.estimators.estimator import Estimator
+from dpaudit.estimators.finding import Validity
 from dpaudit.estimators.hypotheses import BayesianPosterior, OneRunPValue
 from dpaudit.estimators.label_reconstruction.advantage import (
     advantage_cdf,
@@ -44,10 +47,12 @@ def test_counts_of_other_software_become_bounds() -> None:
     assert ratio[0].validity is Validity.ASYMPTOTIC
 
 
-def test_every_estimator_reads_scores_or_counts() -> None:
+def test_every_estimator_reads_evidence_or_counts() -> None:
     for name in catalogue("estimator"):
         made = load("estimator", name)
-        assert hasattr(made, "tally") or hasattr(made, "read"), name
+        assert issubclass(made, Estimator | CountEstimator), name
+        if issubclass(made, Estimator):
+            assert made.evidence in CODECS, name
 
 
 def test_column_patterns() -> None:
@@ -55,12 +60,12 @@ def test_column_patterns() -> None:
     assert not matches("c1_*", "c1_")
     assert not matches("c_*", "c1_cat")
     assert not matches("k", "k1")
-    assert reads(("k", "c_*"), ("c_a", "k"))
-    assert not reads(("k", "c_*"), ("c_a",))
+    assert has_columns(("k", "c_*"), ("c_a", "k"))
+    assert not has_columns(("k", "c_*"), ("c_a",))
 
 
 def test_a_finding_prints_bounds_rounded_to_their_side() -> None:
-    finding = Finding("it", (Column("low", (0.12345678,), "down"), Column("high", (0.12345612,), "up")))
+    finding = TextTable("it", (Column("low", (0.12345678,), "down"), Column("high", (0.12345612,), "up")))
     assert str(finding) == "it\n       low      high\n  0.123456  0.123457"
     assert finding.column("low") == (0.12345678,)
 

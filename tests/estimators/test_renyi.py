@@ -15,7 +15,7 @@ from scipy.special import log_ndtr
 from scipy.stats import binom
 
 from dpaudit.errors import InputError
-from dpaudit.estimators.bound import Validity
+from dpaudit.estimators.finding import Validity
 from dpaudit.estimators.private_prediction.conversion import rdp_to_epsilon
 from dpaudit.estimators.private_prediction.divergence import renyi_divergence, renyi_divergence_of_logs
 from dpaudit.estimators.private_prediction.k_cut import bootstrap_bound, k_cut_bound
@@ -26,13 +26,13 @@ from dpaudit.estimators.private_prediction.noisy_argmax import (
 )
 from dpaudit.estimators.private_prediction.rdp_bound import (
     VALIDITY,
-    RdpBound,
     compose_bounds,
     k_cut_audit,
     query_confidence,
     two_cut_audit,
     worst_query,
 )
+from dpaudit.estimators.private_prediction.renyi_bound import RenyiBound
 from dpaudit.estimators.private_prediction.two_cut import two_cut_bound, two_cut_set
 from dpaudit.estimators.proportions.binomial import clopper_pearson
 
@@ -512,5 +512,5 @@ def test_bad_input_gets_one_sentence(call: object, says: str) -> None:
         call()
 
 
-def _bound(confidence: float, orders: tuple[float, ...] = (2.0,)) -> RdpBound:
-    return RdpBound(orders, orders, orders, confidence, "corner", Validity.FINITE_SAMPLE)
+def _bound(confidence: float, orders: tuple[float, ...] = (2.0,)) -> RenyiBound:
+    return RenyiBound(orders, orders, orders, confidence, "corner", Validity.FINITE_SAMPLE)

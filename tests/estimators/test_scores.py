@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from dpaudit.errors import InputError
-from dpaudit.estimators.bound import Validity
+from dpaudit.estimators.finding import Validity
 from dpaudit.estimators.one_run.guesses import one_run_epsilon
 from dpaudit.estimators.one_run.signed_scores import (
     OneRun,
@@ -21,6 +21,7 @@ from dpaudit.estimators.one_run.signed_scores import (
 from dpaudit.estimators.replays import median_rule, per_replay_confidence
 from dpaudit.estimators.scores import Scores
 from dpaudit.estimators.selection import AsPublished, Fixed, Grid, SimultaneousBand, Split
+from dpaudit.estimators.series import ConfusionCounts, EpsilonProfile, GuessSweep, ReplayBounds, Roc
 from dpaudit.estimators.two_world.confusion import epsilon_interval
 from dpaudit.estimators.two_world.two_sample import (
     Band,
@@ -170,7 +171,7 @@ def test_lost_replays_count_as_having_shown_nothing() -> None:
     assert two_lost.lower == np.median([*np.asarray(each), 0, 0])
     assert dict(two_lost.counts)["lost replays"] == 2
     assert estimator.bound(tallies, lost=4).lower == 0
-    assert estimator.curve(tallies, lost=4)["combined_epsilon"][-1] == 0
+    assert estimator.series(tallies, lost=4)[1].combined[-1] == 0
     one_left = one_run_epsilon(100, correct[0], canaries=500, delta=0.0, confidence=per_replay_confidence(0.95))
     assert estimator.bound(tallies[:1], lost=1).lower == pytest.approx(float(one_left) / 2)
 
@@ -202,16 +203,18 @@ def test_as_published_is_the_mean_of_the_best_of_each_replay_and_says_so() -> No
 
 
 @pytest.mark.parametrize("estimator", [OneRun(), OneRun(delta=1e-5), OneRun(selection=AsPublished())])
-def test_curve_has_its_columns(estimator: OneRun) -> None:
+def test_a_one_run_finding_has_its_series(estimator: OneRun) -> None:
     tallies = [estimator.tally(noisy(400, replay=replay)) for replay in range(4)]
-    curve = estimator.curve(tallies)
-    assert {name: column.shape for name, column in curve.items()} == {
-        **dict.fromkeys(("fraction", "epsilon", "low", "high"), (100,)),
-        **dict.fromkeys(("replay", "replay_epsilon", "replay_alone", "combined_epsilon"), (4,)),
-    }
-    assert (curve["low"] <= curve["epsilon"]).all()
-    assert (curve["epsilon"] <= curve["high"]).all()
-    assert curve["combined_epsilon"][-1] == pytest.approx(estimator.bound(tallies).lower)
+    found = estimator.find(tallies)
+    assert found == estimator.bound(tallies)
+    sweep, replays = found.series
+    assert isinstance(sweep, GuessSweep)
+    assert isinstance(replays, ReplayBounds)
+    assert {column.shape for column in (sweep.fraction, sweep.epsilon, sweep.low, sweep.high)} == {(100,)}
+    assert {column.shape for column in (replays.replay, replays.epsilon, replays.alone, replays.combined)} == {(4,)}
+    assert (sweep.low <= sweep.epsilon).all()
+    assert (sweep.epsilon <= sweep.high).all()
+    assert replays.combined[-1] == pytest.approx(found.lower)
 
 
 def test_families_are_conditional_and_theorem_16_is_weaker() -> None:
@@ -251,7 +254,7 @@ def test_the_gaussian_family_needs_a_delta() -> None:
         OneRunFDP(delta=0.0)
 
 
-def test_guess_counts_round_and_never_vanish() -> None:
+def test_guesses_at_fractions_round_and_never_vanish() -> None:
     assert guesses_at_fractions((0.001, 0.5, 1.0), 30).tolist() == [1, 15, 30]
 
 
@@ -305,7 +308,7 @@ def test_grid_looks_are_at_ranks_of_each_world() -> None:
     scores = Scores(truth + rng.normal(size=90), truth)
     tally = ClopperPearson(selection=Grid((0.1,))).tally(scores)
     others, members = np.sort(scores.score[~truth])[::-1], np.sort(scores.score[truth])
-    assert tally.looks == 2
+    assert tally.error_shares == 2
     assert tally.false_positives[0] == 4
     assert tally.true_positives[0] == (members > others[4]).sum()
     assert tally.true_positives[1] == 40 - 3
@@ -344,9 +347,20 @@ def test_every_two_sample_estimator_bounds_and_draws(estimator: TwoSampleEstimat
     tallies = [pickle.loads(pickle.dumps(estimator.tally(noisy(500, replay=replay)))) for replay in range(3)]
     bound = estimator.bound(tallies)
     assert 0.3 < bound.lower < 6.0
-    curve = estimator.curve(tallies)
-    assert curve["replay_epsilon"].shape == (3,)
-    assert curve["epsilon"].shape == curve["threshold"].shape == curve["true_positive_rate"].shape
+    found = estimator.find(tallies)
+    assert found == bound
+    roc, counts, replays = found.series[:3]
+    assert isinstance(roc, Roc)
+    assert isinstance(counts, ConfusionCounts)
+    assert isinstance(replays, ReplayBounds)
+    assert roc.epsilon.shape == roc.threshold.shape == roc.true_positive_rate.shape
+    assert counts.tp + counts.fp + counts.tn + counts.fn == roc.members + roc.non_members
+    assert replays.epsilon.shape == replays.alone.shape == replays.combined.shape == (3,)
+    assert replays.combined[-1] == bound.lower
+    lossy = estimator.find(tallies, lost=1)
+    assert dict(lossy.counts)["lost replays"] == 1
+    assert lossy.lower <= bound.lower
+    assert lossy.series[2].epsilon[-1] == 0
     published = isinstance(estimator.selection, AsPublished)
     assert (bound.validity is Validity.AS_PUBLISHED) == published
 
@@ -405,11 +419,12 @@ def test_a_band_holds_for_every_delta_at_once() -> None:
     """Its curve over delta is, at each delta, the bound stated at that delta."""
     rng = np.random.default_rng(8)
     scores = Scores(np.concatenate([rng.normal(2, 1, 200), rng.normal(0, 1, 200)]), np.arange(400) < 200)
-    curve = Band(delta=0.0).curve([Band().tally(scores)])
-    assert (np.diff(curve["epsilon_at_delta"]) <= 1e-12).all()
+    profile = Band(delta=0.0).series([Band().tally(scores)])[-1]
+    assert isinstance(profile, EpsilonProfile)
+    assert (np.diff(profile.epsilon) <= 1e-12).all()
     for index in (0, 30, 59):
-        at = Band(delta=float(curve["delta"][index]))
-        assert at.bound([at.tally(scores)]).lower == pytest.approx(float(curve["epsilon_at_delta"][index]), abs=1e-12)
+        at = Band(delta=float(profile.delta[index]))
+        assert at.bound([at.tally(scores)]).lower == pytest.approx(float(profile.epsilon[index]), abs=1e-12)
 
 
 def test_ties_go_by_no_fixed_order() -> None:

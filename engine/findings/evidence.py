@@ -1,0 +1,40 @@
+"""Evidence as Arrow: one codec for each kind that a game may leave."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from dpaudit.engine.findings.answer_table import AnswerTable
+from dpaudit.engine.findings.posterior_table import PosteriorTable
+from dpaudit.engine.findings.score_table import ScoreTable
+from dpaudit.estimators.answers import AnswerCounts
+from dpaudit.estimators.posteriors import Posteriors
+from dpaudit.estimators.scores import Scores
+
+
+class EvidenceTable(Protocol):
+    """How one kind of evidence travels and is stored."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The table's columns, each with what it is."""
+        ...
+
+    def encode(self, evidence: Iterable[Any]) -> pa.Table:
+        """The table of several pieces of evidence."""
+        ...
+
+    def decode(self, table: pa.Table) -> Iterator[Any]:
+        """The pieces one at a time, in order."""
+        ...
+
+
+CODECS: dict[type[Any], EvidenceTable] = {
+    Scores: ScoreTable(),
+    AnswerCounts: AnswerTable(),
+    Posteriors: PosteriorTable(),
+}
+"""The codec of each kind of evidence."""

@@ -1,0 +1,147 @@
+"""From finished units to results: what was stored is gathered, audit by audit, and read by the audit's estimator."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpaudit.actors.schedule import Outcome
+from dpaudit.actors.store import UnitStore
+from dpaudit.claims import claim_under
+from dpaudit.engine.findings.result import AuditResult, Failure
+from dpaudit.engine.findings.score_table import metrics_of
+from dpaudit.engine.findings.shift import ShiftControl, control_estimator, shift_control
+from dpaudit.engine.findings.stopping import SequentialReader, sequential_readers
+from dpaudit.engine.findings.tally_table import TallyTable
+from dpaudit.engine.findings.words import in_words
+from dpaudit.engine.games.fits import Reading
+from dpaudit.engine.plan import Plan, PlannedAudit
+from dpaudit.engine.spec.audit_spec import Audit, slug
+from dpaudit.estimators.finding import Finding
+
+
+def gather(plan: Plan, outcome: Outcome, store: UnitStore, folder: Path) -> tuple[AuditResult, ...]:
+    """The result of each audit, in the order of the spec; the evidence is linked into `scores/`."""
+    recorded = store.failures()
+    readers = sequential_readers(plan, store)
+    for reader in readers.values():
+        reader.advance(outcome.finished, recorded.keys() & outcome.failed.keys())
+    failures = _failures(plan, outcome, recorded)
+    results = []
+    for entry in plan.audits:
+        finished = _Finished(entry, outcome, store, readers.get(entry.audit.name))
+        finished.link_scores(folder / "scores" / slug(entry.audit.name))
+        results.append(finished.result(failures))
+    return tuple(results)
+
+
+def _failures(plan: Plan, outcome: Outcome, recorded: Mapping[str, str]) -> dict[str, Failure]:
+    """What was not finished, by key."""
+    return {
+        unit.key: Failure(
+            unit.label,
+            unit.key,
+            outcome.failed[unit.key].strip().splitlines()[-1],
+            skipped=unit.key not in recorded or any(need in outcome.failed for need in unit.needs),
+        )
+        for unit in plan.units
+        if unit.key in outcome.failed
+    }
+
+
+class _Finished:
+    """The finished units of one audit."""
+
+    def __init__(
+        self, entry: PlannedAudit, outcome: Outcome, store: UnitStore, reader: SequentialReader | None
+    ) -> None:
+        self._entry = entry
+        self._audit: Audit = entry.audit
+        self._keys = outcome.finished
+        self._store = store
+        self._reader = reader
+        counted = reader.tallies if reader else [key for key in entry.tallies if key in self._keys]
+        self._tallies = TallyTable(self._audit.estimator.tally_type).decode(store.read(key) for key in counted)
+
+    def result(self, failures: Mapping[str, Failure]) -> AuditResult:
+        """The audit's result."""
+        entry, audit = self._entry, self._audit
+        keys = {unit.key for unit in entry.game.units} | set(entry.tallies) | set(entry.controls)
+        return AuditResult(
+            name=audit.name,
+            mechanism=in_words(audit.mechanism),
+            game=_game_in_words(audit),
+            claimed=audit.promised(),
+            compared=claim_under(audit.promised(), audit.game.fits.relation),
+            finding=self._finding(),
+            metrics=self._metrics(),
+            rows=dict(entry.rows),
+            data=entry.data_name,
+            units=(len(keys & self._keys), len(keys)),
+            assumes=audit.game.fits.assumes,
+            observational=entry.game.observational,
+            failures=tuple(failure for key, failure in failures.items() if key in keys),
+            control=self._control(),
+            control_lost=any(key not in self._keys for key in entry.controls),
+            stopped=self._reader.stopped(self._keys) if self._reader else None,
+        )
+
+    @property
+    def _lost(self) -> int:
+        """Replays that failed: each is a bound of 0, one for each that was planned and is not there."""
+        game = self._entry.game
+        return game.replays - len(self._tallies) if game.reading is Reading.PER_REPLAY else 0
+
+    def _finding(self) -> Finding | None:
+        """What failed counts against it; None when nothing is left to read, or too much is missing."""
+        together = self._entry.game.reading is Reading.TOGETHER
+        if not self._tallies or (together and len(self._tallies) < len(self._entry.tallies)):
+            return None
+        finding: Finding = self._audit.estimator.find(self._tallies, lost=self._lost)
+        return finding
+
+    def _control(self) -> ShiftControl | None:
+        """The game on rows the mechanism never saw."""
+        keys = [key for key in self._entry.controls if key in self._keys]
+        if not keys or not self._tallies:
+            return None
+        codec = TallyTable(control_estimator(self._audit.estimator, len(keys)).tally_type)
+        held_out = [codec.decode([self._store.read(key)]) for key in keys]
+        return shift_control(self._audit.estimator, self._tallies, held_out, lost=self._lost)
+
+    def _metrics(self) -> dict[str, float]:
+        """Utility, averaged over the trainings."""
+        measured = [metrics_of(self._store.read(key)) for key in self._entry.game.trainings if key in self._keys]
+        names = measured[0] if measured else {}
+        return {name: float(np.mean([metrics[name] for metrics in measured])) for name in names}
+
+    def link_scores(self, target: Path) -> None:
+        """`<part>.parquet` in the order of the plan: the same files whoever ran the units."""
+        shutil.rmtree(target, ignore_errors=True)
+        keys = self._entry.game.scores
+        for number, key in enumerate(keys[: len(self._reader.tallies)] if self._reader else keys):
+            if key in self._keys:
+                target.mkdir(parents=True, exist_ok=True)
+                _link(Path(self._store.path(key)), target / f"{number:05d}.parquet")
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)  # the same bytes under a second name: no copy
+    except OSError:
+        shutil.copyfile(source, target)
+
+
+def _game_in_words(audit: Audit) -> str:
+    parts: dict[str, Any] = {
+        "game": audit.game,
+        "attack": audit.attack,
+        "proxy": audit.proxy,
+        "estimator": audit.estimator,
+    }
+    return "; ".join(f"{kind} {in_words(part)}" for kind, part in parts.items() if part is not None)

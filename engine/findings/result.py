@@ -1,0 +1,166 @@
+"""What one audit found: the finding, the verdict on the claim, and what a reader must know beside it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from dpaudit.claims import Claim, ConvertedClaim
+from dpaudit.engine.findings.shift import ShiftControl
+from dpaudit.engine.findings.stopping import Stopped
+from dpaudit.engine.findings.verdict import Verdict, caution, verdict
+from dpaudit.estimators.finding import Breach, Finding, Standing
+from dpaudit.estimators.series import Series
+
+S = TypeVar("S", bound=Series)
+
+CONTROL_LOST = "the control on held-out rows failed: a proxy that differs from the truth would not have been noticed"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A unit that was not finished.
+
+    Attributes:
+        label: What it was.
+        key: Its key; `units/<key>.failed` holds the log.
+        error: The last line of its error.
+        skipped: Whether it was never tried, most often because it needs a failed one.
+    """
+
+    label: str
+    key: str
+    error: str
+    skipped: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class AuditResult:
+    """What one audit found.
+
+    Attributes:
+        name: The audit's name.
+        mechanism: The mechanism in words.
+        game: The game, the attack and the estimator in words.
+        claimed: The claim as stated.
+        compared: The claim as the game's relation sees it.
+        finding: What the evidence shows; None when too much failed.
+        metrics: Utility of the trained models, averaged over trainings.
+        rows: Rows of each part of the data.
+        data: What the data are.
+        units: Units finished and planned.
+        assumes: What must hold beside the arithmetic for the finding to hold.
+        observational: Whether the training data were left as they are, found by comparing them.
+        failures: What failed.
+        control: What the same attack shows on rows the mechanism never saw; None where that was not played.
+        control_lost: Whether a control was planned and failed, in whole or in part.
+        stopped: How far a sequential audit went; None for one that runs all its trials.
+    """
+
+    name: str
+    mechanism: str
+    game: str
+    claimed: Claim
+    compared: ConvertedClaim
+    finding: Finding | None
+    metrics: Mapping[str, float]
+    rows: Mapping[str, int]
+    data: str
+    units: tuple[int, int]
+    observational: bool
+    assumes: str
+    failures: tuple[Failure, ...] = ()
+    control: ShiftControl | None = None
+    control_lost: bool = False
+    stopped: Stopped | None = None
+
+    def series(self, kind: type[S]) -> S | None:
+        """The finding's series of a kind; None where it has none."""
+        return next((series for series in self._drawable if isinstance(series, kind)), None)
+
+    @property
+    def _drawable(self) -> tuple[Series, ...]:
+        return () if self.finding is None else self.finding.series
+
+    @property
+    def standing(self) -> Standing | None:
+        """Observed beside claimed; None without a finding."""
+        return None if self.finding is None else self.finding.standing(self.compared.claim.curve)
+
+    @property
+    def breach(self) -> Breach | None:
+        """Where the claim broke; None where it did not, or where that is not trustworthy."""
+        return self._refuted() if self.verdict is Verdict.VIOLATION else None
+
+    @property
+    def verdict(self) -> Verdict:
+        """What the finding says of the claim."""
+        said = verdict(self.finding, self.compared.claim)
+        if said is Verdict.VIOLATION and self.control is not None and self.control.shift_detected:
+            return Verdict.NOT_TRUSTWORTHY
+        return said
+
+    @property
+    def headline(self) -> str:
+        """The verdict for a reader who reads one line."""
+        if self.finding is None:
+            return f"no bound: {len(self.failures)} of {self.units[1]} units failed or were not run"
+        standing = self.finding.standing(self.compared.claim.curve)
+        if self.compared.claim.is_point and math.isinf(self.compared.claim.epsilon):
+            claimed = "no privacy claimed;"
+        elif math.isinf(standing.claimed):
+            claimed = f"the claim says nothing about {standing.quantity} at {standing.where};"
+        else:
+            claimed = f"claimed {standing.quantity} {standing.claimed:g},"
+        return f"{claimed} observed {self.finding.headline} ({self._odds(self.finding)})"
+
+    def _odds(self, finding: Finding) -> str:
+        if finding.confidence is None or caution(finding.validity):
+            return str(finding.validity)
+        return f"wrong with probability <= {1 - finding.confidence:.4g}"
+
+    def _refuted(self) -> Breach | None:
+        return None if self.finding is None else self.finding.breach(self.compared.claim.curve)
+
+    @property
+    def cautions(self) -> tuple[str, ...]:
+        """Sentences that must not be overlooked."""
+        lines = [caution(self.finding.validity) if self.finding else "", self.compared.note]
+        lines.append(CONTROL_LOST if self.control_lost else "")
+        return tuple(line for line in lines if line)
+
+    @property
+    def blocked(self) -> tuple[Failure, ...]:
+        """Units that were not tried."""
+        return tuple(failure for failure in self.failures if failure.skipped)
+
+    def __str__(self) -> str:
+        lines = [f"{self.verdict:<{INDENT}}{self.name}: {self.headline}", f"{self.mechanism} on {self.data}"]
+        if self.finding is not None:
+            counts = ", ".join(f"{name} {value:,}" for name, value in self.finding.counts)
+            lines.append(f"{self.finding.method}, {self.finding.selection}; {counts}")
+            lines += [note for note in (*self.finding.notes, caution(self.finding.validity)) if note]
+        if self.compared.note:
+            lines.append(self.compared.note)
+        if self.stopped is not None:
+            lines.append(str(self.stopped))
+        if self.control_lost:
+            lines.append(CONTROL_LOST)
+        if self.control is not None:
+            lines.append(self.control.lines[0])
+        if self.metrics:
+            lines.append(", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in self.metrics.items()))
+        lines += [
+            f"failed: {failure.label}: {failure.error} (units/{failure.key}.failed)"
+            for failure in self.failures
+            if not failure.skipped
+        ]
+        if self.blocked:
+            lines.append(f"{len(self.blocked)} units were not run, most because they need a failed one")
+        return f"\n{'':{INDENT}}".join(lines)
+
+
+INDENT = 19
+"""Columns that the verdict takes in printed text."""

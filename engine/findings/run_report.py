@@ -1,0 +1,99 @@
+"""What a run found: the results of its audits, and what they were made from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from dpaudit.actors.store import Made
+from dpaudit.engine.findings.result import AuditResult
+from dpaudit.engine.findings.verdict import Verdict
+
+NOT_SHOWN = (
+    "A low bound is no evidence of privacy: it speaks of this attack, this data set and this trained model only.",
+    "An upper end, where one is printed, bounds what this attack shows, never the mechanism's privacy loss.",
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Report:
+    """What a run found.
+
+    Attributes:
+        name: The spec's name.
+        results: One for each audit, in the order of the spec.
+        seed: The spec's seed.
+        confidence: Stated confidence of each bound on its own.
+        seconds: Wall time of this run (units found finished cost nothing).
+        executed: Units run now.
+        units: Units planned; one that several audits share counts once.
+        reused: When and by which code the results that were found finished were made.
+        damaged: Unit files that failed their check and what is wrong with them.
+        unseen: What of the user's code cannot be read; units that depend on it are never reused.
+        folder: The run folder; "" when nothing was written.
+        spec: The spec in YAML.
+        versions: Packages and platform.
+        events: How often each kind of event happened, over all runs in the folder.
+    """
+
+    name: str
+    results: tuple[AuditResult, ...]
+    seed: int
+    confidence: float
+    seconds: float
+    executed: int
+    units: int
+    folder: str
+    spec: str
+    versions: Mapping[str, str] = field(default_factory=dict)
+    events: Mapping[str, int] = field(default_factory=dict)
+    reused: Made = Made()
+    damaged: tuple[str, ...] = ()
+    unseen: tuple[str, ...] = ()
+
+    @property
+    def origin(self) -> tuple[str, ...]:
+        """Where the results come from, as far as they were not made by this run with code that could be read."""
+        again = "run again" if self.executed else "not used"
+        return (
+            *(
+                [f"{self.reused.units} of {self.units} units were finished before ({self.reused})"]
+                if self.reused.units
+                else []
+            ),
+            *(f"damaged, {again}: {file}" for file in self.damaged),
+            *(f"what depends on it is never reused: {why}" for why in self.unseen),
+        )
+
+    @property
+    def violations(self) -> tuple[AuditResult, ...]:
+        """The audits whose finding refutes their claim."""
+        return tuple(result for result in self.results if result.verdict is Verdict.VIOLATION)
+
+    @property
+    def failed(self) -> tuple[AuditResult, ...]:
+        """The audits without a finding."""
+        return tuple(result for result in self.results if result.verdict is Verdict.FAILED)
+
+    @property
+    def joint_confidence_note(self) -> str:
+        """What several bounds in one report mean together."""
+        count = len(self.results)
+        if count < 2:
+            return ""
+        return (
+            f"Each of the {count} bounds holds with confidence {self.confidence:g} on its own; "
+            f"all of them together with at least {max(0.0, 1 - count * (1 - self.confidence)):.4g}."
+        )
+
+    def __str__(self) -> str:
+        blocks = [str(result) for result in self.results]
+        tail = [
+            f"{self.executed} of {self.units} units run now, {self.seconds:.1f} s; seed {self.seed}",
+            *self.origin,
+            self.joint_confidence_note,
+            NOT_SHOWN[0],
+        ]
+        if self.folder:
+            tail.append(f"report: {self.folder}/report.html")
+        return "\n".join([*blocks, *filter(None, tail)])

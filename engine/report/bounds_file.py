@@ -1,0 +1,105 @@
+"""`bounds.json` and `bounds.parquet`: everything that was found, for machines."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from dpaudit.engine.findings.result import AuditResult
+from dpaudit.engine.findings.run_report import NOT_SHOWN, Report
+from dpaudit.estimators.series import Series
+
+
+def bounds_json(report: Report) -> str:
+    """The report in JSON."""
+    content = {
+        "name": report.name,
+        "seed": report.seed,
+        "confidence": report.confidence,
+        "seconds": round(report.seconds, 3),
+        "results": [result_values(result) for result in report.results],
+        "reused": report.reused.to_dict(),
+        "damaged": list(report.damaged),
+        "unseen": list(report.unseen),
+        "together": report.joint_confidence_note,
+        "not_shown": list(NOT_SHOWN),
+        "versions": dict(report.versions),
+        "events": dict(report.events),
+    }
+    return json.dumps(content, indent=1, allow_nan=False)
+
+
+def result_values(result: AuditResult) -> dict[str, Any]:
+    """One audit as plain values: series are lists of columns by kind, `inf` is a string."""
+    values: dict[str, Any] = _plain(
+        {
+            "name": result.name,
+            "verdict": result.verdict.value,
+            "headline": result.headline,
+            "mechanism": result.mechanism,
+            "game": result.game,
+            "data": result.data,
+            "observational": result.observational,
+            "assumes": result.assumes,
+            "rows": dict(result.rows),
+            "claim": result.claimed.to_dict(),
+            "compared_with": result.compared.claim.to_dict(),
+            "conversion": result.compared.note,
+            "finding": None if result.finding is None else dict(result.finding.to_dict()),
+            "standing": None if result.standing is None else dataclasses.asdict(result.standing),
+            "breach": None if result.breach is None else dataclasses.asdict(result.breach),
+            "metrics": dict(result.metrics),
+            "units": {"finished": result.units[0], "planned": result.units[1]},
+            "stopped": None if result.stopped is None else dataclasses.asdict(result.stopped),
+            "control": None if result.control is None else result.control.to_dict(),
+            "failures": [dataclasses.asdict(failure) for failure in result.failures],
+            "series": {} if result.finding is None else dict(map(_columns, result.finding.series)),
+        }
+    )
+    return values
+
+
+def bounds_table(report: Report) -> pa.Table:
+    """One row an audit: verdict, what was observed and claimed, validity, counts."""
+    return pa.Table.from_pylist([_row(result) for result in report.results])
+
+
+def _row(result: AuditResult) -> dict[str, Any]:
+    finding, standing = result.finding, result.standing
+    return {
+        "audit": result.name,
+        "verdict": result.verdict.value,
+        "quantity": standing.quantity if standing else "",
+        "where": standing.where if standing else "",
+        "claimed": standing.claimed if standing else math.nan,
+        "observed": standing.observed if standing else math.nan,
+        "finding": finding.headline if finding else "",
+        "confidence": finding.confidence if finding else math.nan,
+        "method": finding.method if finding else "",
+        "selection": finding.selection if finding else "",
+        "validity": finding.validity.value if finding else "",
+        "counts": "; ".join(f"{name} {value}" for name, value in finding.counts) if finding else "",
+    }
+
+
+def _columns(series: Series) -> tuple[str, dict[str, Any]]:
+    """The name of a series and its columns."""
+    values: Any = series
+    columns = {field.name: np.asarray(getattr(values, field.name)).tolist() for field in dataclasses.fields(values)}
+    return type(series).__name__, columns
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value

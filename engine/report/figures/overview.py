@@ -1,0 +1,46 @@
+"""Every audit beside its claim, one bar each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from matplotlib.figure import Figure
+
+from dpaudit.engine.findings.result import AuditResult
+from dpaudit.engine.findings.verdict import Verdict
+from dpaudit.engine.report.figures.style import INK, canvas
+from dpaudit.estimators.bound import rounded_down
+
+COLOURS = {
+    Verdict.VIOLATION: "#b91c1c",
+    Verdict.NO_VIOLATION: "#15803d",
+    Verdict.NO_CLAIM: "#475569",
+    Verdict.NOT_TRUSTWORTHY: "#a16207",
+    Verdict.FAILED: "#a16207",
+}
+
+
+def overview(results: Sequence[AuditResult]) -> Figure:
+    """What was observed as a bar, what is claimed as a line; each audit in its own quantity."""
+    figure, axes = canvas(7.2, 1.0 + 0.55 * len(results))
+    reach = 0.5
+    for row, result in enumerate(reversed(results)):
+        observed = result.standing.observed if result.standing else 0.0
+        claimed = result.standing.claimed if result.standing else result.compared.claim.epsilon
+        axes.barh(row, observed if math.isfinite(observed) else 0.0, height=0.55, color=COLOURS[result.verdict])
+        shown = rounded_down(observed) if result.standing else "no bound"
+        axes.text(observed if math.isfinite(observed) else 0.0, row, f"  {shown}", va="center", fontsize=9)
+        if math.isfinite(claimed):
+            axes.plot([claimed] * 2, [row - 0.4, row + 0.4], color=INK, linewidth=2)
+        reach = max(reach, *(value for value in (observed, claimed) if math.isfinite(value)), 0.0)
+    axes.set_yticks(range(len(results)), [result.name for result in reversed(results)])
+    axes.set_xlabel(f"{_quantities(results)}: bar = what leaks at least, black line = what is claimed")
+    axes.set_xlim(0, 1.18 * reach)
+    axes.grid(visible=False, axis="y")
+    return figure
+
+
+def _quantities(results: Sequence[AuditResult]) -> str:
+    named = sorted({result.standing.quantity for result in results if result.standing})
+    return "ε in nats" if named in ([], ["epsilon"]) else ", ".join(named)

@@ -1,0 +1,44 @@
+"""The attack's ROC curve on logarithmic axes, with the most that the claim lets any attack reach."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from dpaudit.engine.report.figures.draw import Context, Drawing, draw
+from dpaudit.engine.report.figures.style import CLAIM, MEMBER, canvas
+from dpaudit.estimators.series import Roc
+
+
+@draw.register
+def _(series: Roc, context: Context) -> Drawing:
+    figure, axes = canvas(4.6, 4.2)
+    # The axes end where half a trial would be.
+    ends = 0.5 / max(series.non_members, 1), 0.5 / max(series.members, 1)
+    order = np.lexsort((series.true_positive_rate, series.false_positive_rate))
+    alarm = np.maximum(np.append(series.false_positive_rate[order], 1.0), ends[0])
+    hit = np.maximum(np.append(series.true_positive_rate[order], 1.0), ends[1])
+    axes.step(alarm, hit, where="post", color=MEMBER, label="this attack")
+    line = np.geomspace(ends[0], 1.0, 300)
+    axes.plot(line, line, color="#9aa5b1", linewidth=1, linestyle=":", label="guessing")
+    claim = context.claim
+    if math.isfinite(claim.epsilon):
+        most = np.minimum(
+            np.exp(claim.epsilon) * line + claim.delta, 1 - np.exp(-claim.epsilon) * (1 - claim.delta - line)
+        )
+        axes.plot(
+            line,
+            np.clip(most, 0, 1),
+            color=CLAIM,
+            linewidth=1.6,
+            label=f"claimed ε = {claim.epsilon:g}: the most it allows",
+        )
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlim(ends[0], 1)
+    axes.set_ylim(ends[1], 1.05)
+    axes.set_xlabel("false-alarm rate")
+    axes.set_ylabel("hit rate")
+    axes.legend(loc="lower right", fontsize=8.5)
+    return Drawing("roc", "What the attack tells apart", figure)

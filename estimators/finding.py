@@ -1,0 +1,116 @@
+"""What every audit ends in, whatever was measured: the one face through which reports, pages and exit codes read it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Protocol
+
+from dpaudit.claims import PrivacyCurve
+from dpaudit.estimators.series import Series
+
+
+class Validity(StrEnum):
+    """In what sense a finding holds; of a bound: in what sense `Pr[bound > truth] <= 1 - confidence` does."""
+
+    EXACT = "exact"
+    """Computed, not estimated: nothing was sampled, so there is no confidence to state."""
+    FINITE_SAMPLE = "finite-sample"
+    """For every sample size, under the assumptions of the game alone."""
+    ASYMPTOTIC = "asymptotic"
+    """In the limit of many trials; may err more often for few."""
+    CREDIBLE = "credible"
+    """Posterior probability under the stated prior; may err more often than 1 - confidence for some true epsilon."""
+    CONDITIONAL_ON_FAMILY = "conditional-on-family"
+    """Only if the mechanism's trade-off function belongs to the stated family."""
+    AS_PUBLISHED = "as-published"
+    """The best of several looks at the same samples, uncorrected, as in the paper; errs more often than it says."""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How a finding stands to a claim, at the point where it speaks most against it.
+
+    Attributes:
+        quantity: What is compared: "epsilon", "RDP", ...
+        where: At which point: "delta = 1e-05", "order 8".
+        observed: What was found there, on the safe side of rounding.
+        claimed: The most that the claim allows there; inf where it implies nothing.
+    """
+
+    quantity: str
+    where: str
+    observed: float
+    claimed: float
+
+
+@dataclass(frozen=True)
+class Breach(Standing):
+    """A standing in which what was observed exceeds what was claimed."""
+
+
+def breach_at(standing: Standing, validity: Validity) -> Breach | None:
+    """The breach that a standing is; None where the claim is kept, or where nothing valid speaks against it.
+
+    What was chosen on the samples it is measured on errs more often than it says: it refutes no claim.
+    """
+    if validity is Validity.AS_PUBLISHED or not standing.observed > standing.claimed:
+        return None
+    return Breach(standing.quantity, standing.where, standing.observed, standing.claimed)
+
+
+class Finding(Protocol):
+    """What an audit found. Frozen; `str` prints it with all its numbers."""
+
+    @property
+    def headline(self) -> str:
+        """The finding in half a sentence: "epsilon >= 1.039 at delta=1e-05"; rounded so that it holds as printed."""
+        ...
+
+    @property
+    def validity(self) -> Validity:
+        """In what sense it holds."""
+        ...
+
+    @property
+    def confidence(self) -> float | None:
+        """Stated confidence, in (0, 1); None where it is exact."""
+        ...
+
+    @property
+    def method(self) -> str:
+        """The estimator's registered name, with its variant."""
+        ...
+
+    @property
+    def selection(self) -> str:
+        """How what had to be chosen (a threshold, a set of answers) was chosen, in words."""
+        ...
+
+    @property
+    def counts(self) -> tuple[tuple[str, int], ...]:
+        """The integers it rests on, by name."""
+        ...
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences a reader must see beside it."""
+        ...
+
+    @property
+    def series(self) -> tuple[Series, ...]:
+        """What there is to draw, each a small value of its own type."""
+        ...
+
+    def standing(self, curve: PrivacyCurve, /) -> Standing:
+        """Observed against claimed, at the point that speaks most against the claim."""
+        ...
+
+    def breach(self, curve: PrivacyCurve, /) -> Breach | None:
+        """Where the claim broke; None where the evidence does not refute it. Never for an `as-published` finding."""
+        ...
+
+    def to_dict(self) -> Mapping[str, Any]:
+        """Plain values for JSON, without the series."""
+        ...
