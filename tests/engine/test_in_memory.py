@@ -194,8 +194,8 @@ def test_a_run_on_own_rows_is_resumed_from_its_folder(tmp_path: Path) -> None:
     assert [unit.key for unit in make_plan(restored).units] == [unit.key for unit in make_plan(spec).units]
     again = audit(restored, output=tmp_path)
     assert again.executed == 0
-    assert again.results[0].bound == first.results[0].bound
-    assert report_again(tmp_path).results[0].bound == first.results[0].bound
+    assert again.results[0].finding == first.results[0].finding
+    assert report_again(tmp_path).results[0].finding == first.results[0].finding
 
     (kept,) = (tmp_path / "data").iterdir()
     kept.rename(tmp_path / "elsewhere.parquet")

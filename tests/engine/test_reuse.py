@@ -100,7 +100,7 @@ def test_a_report_is_of_the_code_that_ran(write: Callable[[str, str], None], tmp
     made = run(tmp_path)
     write("helpers.py", LEAK)
     again = report_again(tmp_path / "run")
-    assert again.results[0].bound == made.results[0].bound
+    assert again.results[0].finding == made.results[0].finding
     assert again.reused.own != ()
 
 
@@ -131,7 +131,7 @@ def test_what_cannot_be_told_runs_again_and_is_said(write: Callable[[str, str], 
     assert report.unseen == ("the module leaky.helpers changed on disk after it was imported",)
     assert "never reused" in (tmp_path / "run" / "report.html").read_text()
     assert json.loads((tmp_path / "run" / "bounds.json").read_text())["unseen"] == list(report.unseen)
-    assert report_again(tmp_path / "run").results[0].bound == report.results[0].bound
+    assert report_again(tmp_path / "run").results[0].finding == report.results[0].finding
     write("helpers.py", LEAK)
     assert run(tmp_path).results[0].verdict is Verdict.VIOLATION
 
@@ -146,6 +146,6 @@ def test_a_damaged_unit_is_run_again_and_said(write: Callable[[str, str], None],
     report = run(tmp_path)
     assert report.executed == 1
     assert f"damaged, run again: units/{unit.name}: its content is not what was written" in str(report)
-    assert report.results[0].bound == made.results[0].bound
+    assert report.results[0].finding == made.results[0].finding
     assert EventKind.UNIT_DAMAGED in [event.kind for event in read_events(tmp_path / "run" / "events.jsonl")]
     assert run(tmp_path).damaged == ()

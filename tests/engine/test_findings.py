@@ -1,0 +1,205 @@
+"""Three kinds of evidence, three kinds of finding: each comes out of the same text, page and JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dpaudit import AuditResult, Claim, Relation, Report, Verdict
+from dpaudit.claims import claim_under
+from dpaudit.engine.findings.evidence import CODECS
+from dpaudit.engine.findings.tally_table import TallyTable
+from dpaudit.engine.report.bounds_file import bounds_json, bounds_table
+from dpaudit.engine.report.page import write_page
+from dpaudit.engine.report.templates import template
+from dpaudit.errors import InputError, RunError
+from dpaudit.estimators.answers import AnswerCounts
+from dpaudit.estimators.estimator import Estimator
+from dpaudit.estimators.finding import Finding, Validity
+from dpaudit.estimators.label_reconstruction.advantage import rr_posterior
+from dpaudit.estimators.label_reconstruction.bags import LabelAdvantage
+from dpaudit.estimators.one_run.signed_scores import OneRun
+from dpaudit.estimators.posteriors import Posteriors
+from dpaudit.estimators.private_prediction.answer_counts import KCutCounts, TwoCutCounts
+from dpaudit.estimators.private_prediction.rdp_bound import k_cut_audit, two_cut_audit
+from dpaudit.estimators.scores import Scores
+from dpaudit.estimators.two_world.betting import Betting
+from dpaudit.estimators.two_world.two_sample import Band
+
+ANSWERS = [AnswerCounts(np.array([900, 60, 40]), np.array([300, 500, 200]), query=query) for query in range(2)]
+
+
+def two_worlds(shift: float, replay: int = 0) -> Scores:
+    truth = np.arange(400) % 2 == 0
+    return Scores(np.random.default_rng(replay).normal(size=400) + shift * truth, truth, replay)
+
+
+def released_labels(epsilon: float) -> Posteriors:
+    rng = np.random.default_rng(5)
+    prior = rng.uniform(0.05, 0.95, 300)
+    posterior = np.asarray(rr_posterior(prior, rng.integers(0, 2, 300).astype(float), epsilon=epsilon))
+    return Posteriors(prior, posterior, np.arange(300) // 5)
+
+
+def found(estimator: Estimator, pieces: list) -> Finding:
+    """The whole way of the evidence: stored, read back, counted, stored, read back, found."""
+    codec, tallies = CODECS[estimator.evidence], TallyTable(estimator.tally_type)
+    counted = tallies.encode(estimator.tally(piece) for piece in codec.decode(codec.encode(pieces)))
+    return estimator.find(tallies.decode([counted]))
+
+
+def result(finding: Finding | None, claim: Claim, name: str = "one") -> AuditResult:
+    return AuditResult(
+        name=name,
+        mechanism="mechanism",
+        game="game",
+        claimed=claim,
+        compared=claim_under(claim, claim.relation),
+        finding=finding,
+        metrics={},
+        rows={"target": 10},
+        data="data",
+        units=(1, 1),
+        observational=False,
+        assumes="nothing",
+    )
+
+
+def report(*results: AuditResult) -> Report:
+    return Report("run", results, 0, 0.95, 1.0, 1, 1, "", "spec: here")
+
+
+KINDS = {
+    "scores of one run": (OneRun(), [two_worlds(4.0, replay) for replay in range(3)], {"fractions", "replays"}),
+    "scores of two worlds": (Band(), [two_worlds(3.0)], {"roc", "posterior", "delta"}),
+    "several replays of a band": (
+        Band(),
+        [two_worlds(3.0, replay) for replay in range(3)],
+        {"roc", "posterior", "delta", "replays"},
+    ),
+    "scores in trial order": (Betting(), [two_worlds(3.0)], {"trials"}),
+    "two-cut": (TwoCutCounts(), ANSWERS, {"renyi"}),
+    "k-cut": (KCutCounts(), ANSWERS, {"renyi"}),
+    "advantage": (LabelAdvantage(), [released_labels(1.0)], {"advantages"}),
+    "additive advantage": (LabelAdvantage("rr", 1.0, kind="additive"), [released_labels(1.0)], {"advantages"}),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_finding_comes_out_of_the_same_text_page_and_json(kind: str, tmp_path: Path) -> None:
+    estimator, pieces, figures = KINDS[kind]
+    finding = found(estimator, pieces)
+    refuted = result(finding, Claim(0.05))
+    kept = result(finding, Claim(30.0), name="two")
+    assert refuted.verdict is Verdict.VIOLATION
+    assert kept.verdict is Verdict.NO_VIOLATION
+    assert refuted.breach is not None
+    assert refuted.breach.observed > refuted.breach.claimed
+    both = report(refuted, kept)
+    assert finding.headline in str(both)
+    assert all(note in str(both) for note in finding.notes)
+    plain = json.loads(bounds_json(both))["results"]
+    assert plain[0]["breach"]["where"] == refuted.breach.where
+    assert plain[1]["breach"] is None
+    assert len(plain[0]["series"]) == len(finding.series) > 0
+    assert bounds_table(both).column("observed").to_pylist() == [refuted.breach.observed] * 2
+    write_page(both, tmp_path)
+    page = (tmp_path / "report.html").read_text()
+    assert page.count("<svg") == 1 + 2 * len(figures)
+    assert refuted.breach.where in page
+    drawn = {path.stem.rpartition("-")[2] for path in (tmp_path / "figures").glob("one-*.png")}
+    assert drawn == figures
+    assert not list(tmp_path.glob(".*")), "nothing half-written stays"
+
+
+def test_queries_share_the_error_and_a_lost_one_costs_its_share() -> None:
+    estimator = TwoCutCounts(answers=(0,))
+    tallies = [estimator.tally(counts) for counts in ANSWERS]
+    assert [tally.world_1.tolist() for tally in tallies] == [[900, 100]] * 2
+    two = two_cut_audit(900, 1000, 300, 1000, estimator.orders, confidence=0.975)
+    three = two_cut_audit(900, 1000, 300, 1000, estimator.orders, confidence=1 - 0.05 / 3)
+    assert estimator.find(tallies).forward == two.forward
+    lossy = estimator.find(tallies, lost=1)
+    assert lossy.forward == three.forward
+    assert all(less < more for less, more in zip(lossy.lower, two.lower, strict=True))
+    assert dict(lossy.counts)["lost queries"] == 1
+    k_cut = KCutCounts().find(ANSWERS[:1])
+    expected = k_cut_audit(ANSWERS[0].world_1, ANSWERS[0].world_0, KCutCounts().orders, confidence=0.95)
+    assert (k_cut.forward, k_cut.backward) == (expected.forward, expected.backward)
+
+
+def test_a_set_of_answers_must_be_among_those_counted() -> None:
+    with pytest.raises(InputError, match="answers must be numbers of classes that are counted"):
+        TwoCutCounts(answers=(3,)).tally(ANSWERS[0])
+
+
+def test_exact_advantages_refute_a_smaller_epsilon_and_never_the_true_one() -> None:
+    """Randomised response moves log-odds by epsilon to the last digit: rounding must not convict it."""
+    for epsilon in (0.1, 1.0, 2.5, 7.0):
+        finding = found(LabelAdvantage(), [released_labels(epsilon)])
+        assert finding.validity is Validity.EXACT
+        assert finding.confidence is None
+        assert finding.breach(Claim(epsilon).curve) is None
+        assert finding.breach(Claim(0.999 * epsilon).curve) is not None
+        additive = found(LabelAdvantage("rr", epsilon, kind="additive"), [released_labels(epsilon)])
+        assert additive.breach(Claim(epsilon).curve) is None
+
+
+def test_a_lost_release_counts_as_no_advantage() -> None:
+    estimator = LabelAdvantage()
+    tally = estimator.tally(released_labels(1.0))
+    assert estimator.find([tally], lost=1).mean == pytest.approx(estimator.find([tally]).mean / 2)
+
+
+def test_a_finding_as_published_is_no_violation_anywhere(tmp_path: Path) -> None:
+    estimator = KCutCounts(intervals="bootstrap")
+    published = result(estimator.find(ANSWERS[:1]), Claim(0.05))
+    assert published.finding is not None
+    assert published.finding.validity is Validity.AS_PUBLISHED
+    assert published.verdict is Verdict.NO_VIOLATION
+    assert "WARNING" in str(published)
+
+
+def test_a_claim_that_implies_no_divergence_is_said_to_say_nothing() -> None:
+    approximate = result(found(TwoCutCounts(), ANSWERS), Claim(1.0, 1e-5))
+    assert approximate.verdict is Verdict.NO_VIOLATION
+    assert approximate.headline.startswith("the claim says nothing about RDP")
+    nothing = result(found(TwoCutCounts(), ANSWERS), Claim(math.inf))
+    assert nothing.verdict is Verdict.NO_CLAIM
+
+
+def test_tallies_of_another_estimator_are_refused() -> None:
+    estimator = TwoCutCounts()
+    table = TallyTable(AnswerCounts).encode([estimator.tally(ANSWERS[0])])
+    with pytest.raises(RunError, match="a stored tally must have the columns"):
+        TallyTable(OneRun.tally_type).decode([table])
+
+
+def test_nothing_in_a_page_is_taken_for_markup(tmp_path: Path) -> None:
+    evil = "<script>alert(1)</script>"
+    finding = replace(found(Band(), [two_worlds(1.0)]), notes=(evil,), method=evil)
+    bad = replace(
+        result(finding, Claim(1.0, relation=Relation.ADD_REMOVE), name=evil),
+        mechanism=evil,
+        game=evil,
+        data=evil,
+        assumes=evil,
+        metrics={evil: 0.5},
+    )
+    whole = replace(report(bad, bad), name=evil, spec=evil, versions={evil: evil}, events={evil: 1})
+    write_page(whole, tmp_path)
+    reproduced = template("reproduced.html.j2").render(
+        title=evil, setting=evil, heads=[evil], lines=[{"learner": evil, "kind": evil, "entries": [evil]}],
+        notes=[evil], figure=evil,
+    )  # fmt: skip
+    for page in ((tmp_path / "report.html").read_text(), reproduced):
+        assert "<script" not in page
+        assert "&lt;script&gt;" in page
+        assert (
+            "Content-Security-Policy\" content=\"default-src 'none'; img-src data:; style-src 'unsafe-inline'\"" in page
+        )
