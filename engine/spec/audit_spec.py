@@ -21,6 +21,7 @@ from dpaudit.engine.spec.stop_rule import StopRule
 from dpaudit.engine.views.view import View
 from dpaudit.errors import SpecError, require
 from dpaudit.estimators.estimator import Estimator
+from dpaudit.estimators.scores import ScoreEstimator
 from dpaudit.estimators.two_world.betting import Betting
 from dpaudit.registry import catalogue, load
 
@@ -188,7 +189,7 @@ def _require_estimator(audit: Audit, claim: Claim, at: str) -> None:
             f"{at}.estimator must read {evidence.words}, got {_name(estimator)}, which reads {read}; use "
             "`dpaudit estimate` for those"
         )
-    if estimator.delta < claim.delta:
+    if isinstance(estimator, ScoreEstimator) and estimator.delta < claim.delta:
         raise SpecError(
             f"{at}.estimator.delta must be at least the claim's delta {claim.delta:g}, got {estimator.delta:g}: a "
             "claim that may fail with probability delta says nothing at a smaller one"
