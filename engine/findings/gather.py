@@ -35,8 +35,9 @@ def gather(plan: Plan, outcome: Outcome, store: UnitStore, folder: Path) -> tupl
     results = []
     for entry in plan.audits:
         finished = _Finished(entry, outcome, store, readers.get(entry.audit.name))
-        finished.link_scores(folder / "scores" / slug(entry.audit.name))
-        results.append(finished.result(failures))
+        evidence = folder / "scores" / slug(entry.audit.name)
+        finished.link_scores(evidence)
+        results.append(finished.result(failures, evidence))
     return tuple(results)
 
 
@@ -68,7 +69,7 @@ class _Finished:
         counted = reader.tallies if reader else [key for key in entry.tallies if key in self._keys]
         self._tallies = TallyTable(self._audit.estimator.tally_type).decode(store.read(key) for key in counted)
 
-    def result(self, failures: Mapping[str, Failure]) -> AuditResult:
+    def result(self, failures: Mapping[str, Failure], evidence: Path) -> AuditResult:
         """The audit's result."""
         entry, audit = self._entry, self._audit
         keys = {unit.key for unit in entry.game.units} | set(entry.tallies) | set(entry.controls)
@@ -89,6 +90,7 @@ class _Finished:
             control=self._control(),
             control_lost=any(key not in self._keys for key in entry.controls),
             stopped=self._reader.stopped(self._keys) if self._reader else None,
+            evidence=str(evidence),
         )
 
     @property

@@ -5,14 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dpaudit.claims import Claim, ConvertedClaim
 from dpaudit.engine.findings.shift import ShiftControl
 from dpaudit.engine.findings.stopping import Stopped
 from dpaudit.engine.findings.verdict import Verdict, caution, verdict
+from dpaudit.errors import RunError, UnknownNameError
 from dpaudit.estimators.finding import Breach, Finding, Standing
 from dpaudit.estimators.series import Series
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
 
 S = TypeVar("S", bound=Series)
 
@@ -36,7 +43,7 @@ class Failure:
     skipped: bool = False
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class AuditResult:
     """What one audit found.
 
@@ -57,6 +64,7 @@ class AuditResult:
         control: What the same attack shows on rows the mechanism never saw; None where that was not played.
         control_lost: Whether a control was planned and failed, in whole or in part.
         stopped: How far a sequential audit went; None for one that runs all its trials.
+        evidence: Folder of its score tables in the run folder; "" where nothing was written.
     """
 
     name: str
@@ -75,6 +83,7 @@ class AuditResult:
     control: ShiftControl | None = None
     control_lost: bool = False
     stopped: Stopped | None = None
+    evidence: str = ""
 
     def series(self, kind: type[S]) -> S | None:
         """The finding's series of a kind; None where it has none."""
@@ -135,6 +144,59 @@ class AuditResult:
     def blocked(self) -> tuple[Failure, ...]:
         """Units that were not tried."""
         return tuple(failure for failure in self.failures if failure.skipped)
+
+    def row(self) -> dict[str, Any]:
+        """The audit as one row of a table: verdict, what was observed and claimed, validity, counts."""
+        finding, standing = self.finding, self.standing
+        return {
+            "audit": self.name,
+            "verdict": self.verdict.value,
+            "quantity": standing.quantity if standing else "",
+            "where": standing.where if standing else "",
+            "claimed": standing.claimed if standing else math.nan,
+            "observed": standing.observed if standing else math.nan,
+            "finding": finding.headline if finding else "",
+            "confidence": finding.confidence if finding else math.nan,
+            "method": finding.method if finding else "",
+            "selection": finding.selection if finding else "",
+            "validity": finding.validity.value if finding else "",
+            "counts": "; ".join(f"{name} {value}" for name, value in finding.counts) if finding else "",
+        }
+
+    def scores(self) -> pd.DataFrame:
+        """Every score with the truth beside it, read from the run folder now.
+
+        Raises: RunError when the run kept none.
+        """
+        import pyarrow.dataset as pads
+
+        if not self.evidence or not Path(self.evidence).is_dir():
+            raise RunError(f"{self.name}: no scores were kept; run it with keep_scores = true, and keep the run folder")
+        frame: pd.DataFrame = pads.dataset(self.evidence, format="parquet").to_table().to_pandas()
+        return frame
+
+    def figure(self, name: str) -> Figure:
+        """One of the report's figures by its name.
+
+        Raises: UnknownNameError, listing the names there are.
+        """
+        from dpaudit.engine.report.figures.draw import Context
+        from dpaudit.engine.report.figures.kinds import drawings
+
+        drawn = {}
+        if self.finding is not None:
+            claim = self.compared.claim
+            context = Context(claim, self.finding.standing(claim.curve))
+            drawn = {drawing.stem: drawing.figure for drawing in drawings(self.finding, context)}
+        if name not in drawn:
+            raise UnknownNameError(f"figure must be one of {', '.join(drawn) or '(none)'}, got {name!r}")
+        return drawn[name]
+
+    def __repr__(self) -> str:
+        return f"<AuditResult {self.name!r}: {self.verdict}, {self.headline}>"
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(str(self))}</pre>"
 
     def __str__(self) -> str:
         lines = [f"{self.verdict:<{INDENT}}{self.name}: {self.headline}", f"{self.mechanism} on {self.data}"]

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from html import escape
+from typing import TYPE_CHECKING
 
 from dpaudit.actors.store import Made
 from dpaudit.engine.findings.result import AuditResult
 from dpaudit.engine.findings.verdict import Verdict
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 NOT_SHOWN = (
     "A low bound is no evidence of privacy: it speaks of this attack, this data set and this trained model only.",
@@ -15,7 +20,7 @@ NOT_SHOWN = (
 )
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Report:
     """What a run found.
 
@@ -85,6 +90,18 @@ class Report:
             f"Each of the {count} bounds holds with confidence {self.confidence:g} on its own; "
             f"all of them together with at least {max(0.0, 1 - count * (1 - self.confidence)):.4g}."
         )
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row an audit: verdict, what was observed and claimed, validity, counts."""
+        import pandas as pd
+
+        return pd.DataFrame([result.row() for result in self.results])
+
+    def __repr__(self) -> str:
+        return f"<Report {self.name!r}: {', '.join(f'{result.name} {result.verdict}' for result in self.results)}>"
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(str(self))}</pre>"
 
     def __str__(self) -> str:
         blocks = [str(result) for result in self.results]

@@ -67,25 +67,7 @@ def result_values(result: AuditResult) -> dict[str, Any]:
 
 def bounds_table(report: Report) -> pa.Table:
     """One row an audit: verdict, what was observed and claimed, validity, counts."""
-    return pa.Table.from_pylist([_row(result) for result in report.results])
-
-
-def _row(result: AuditResult) -> dict[str, Any]:
-    finding, standing = result.finding, result.standing
-    return {
-        "audit": result.name,
-        "verdict": result.verdict.value,
-        "quantity": standing.quantity if standing else "",
-        "where": standing.where if standing else "",
-        "claimed": standing.claimed if standing else math.nan,
-        "observed": standing.observed if standing else math.nan,
-        "finding": finding.headline if finding else "",
-        "confidence": finding.confidence if finding else math.nan,
-        "method": finding.method if finding else "",
-        "selection": finding.selection if finding else "",
-        "validity": finding.validity.value if finding else "",
-        "counts": "; ".join(f"{name} {value}" for name, value in finding.counts) if finding else "",
-    }
+    return pa.Table.from_pylist([result.row() for result in report.results])
 
 
 def _columns(series: Series) -> tuple[str, dict[str, Any]]:
