@@ -1,0 +1,78 @@
+"""Compiled: how probable is it that a Bernoulli walk, looked at now and then, ever reaches its limits?"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+SMALLEST_TERM = 1e-18
+"""Binomial terms below this are not added; the mass they hold counts as having reached a limit."""
+SMALLEST_COUNT = 1e-16
+"""Counts too low to matter are lifted to the lowest count that is kept, which can only help them reach a limit."""
+
+
+@njit(cache=True, nogil=True)
+def binomial_terms(trials: int, p: float) -> tuple[int, NDArray[np.float64]]:
+    """The largest terms of Binomial(trials, p): the first count among them, and their probabilities, ascending counts.
+
+    Args:
+        trials: >= 1.
+        p: In (0, 1).
+    """
+    mode = min(trials, int((trials + 1) * p))
+    logarithm = math.lgamma(trials + 1.0) - math.lgamma(mode + 1.0) - math.lgamma(trials - mode + 1.0)
+    top = math.exp(logarithm + mode * math.log(p) + (trials - mode) * math.log1p(-p))
+    odds = p / (1 - p)
+    first, term = mode, top
+    while first > 0 and term > SMALLEST_TERM:
+        term *= first / ((trials - first + 1) * odds)
+        first -= 1
+    last, term = mode, top
+    while last < trials and term > SMALLEST_TERM:
+        term *= (trials - last) / (last + 1) * odds
+        last += 1
+    terms = np.empty(last - first + 1)
+    terms[mode - first] = top
+    for count in range(mode, first, -1):
+        terms[count - 1 - first] = terms[count - first] * count / ((trials - count + 1) * odds)
+    for count in range(mode, last):
+        terms[count + 1 - first] = terms[count - first] * (trials - count) / (count + 1) * odds
+    return first, terms
+
+
+@njit(cache=True, nogil=True)
+def crossing_probability(looks: NDArray[np.int64], limits: NDArray[np.int64], p: float) -> float:
+    """Pr[W_k >= limit at some look k], W_k the successes of the first k of independent trials of probability p.
+
+    Exact but for rounding and for mass that is counted as having reached a limit: never too small by more than 1e-12.
+
+    Args:
+        looks: Numbers of trials after which the walk is looked at, ascending, >= 1, shape (looks,).
+        limits: Shape (looks,).
+        p: In (0, 1).
+    """
+    lowest, staying, crossed, before = 0, np.ones(1), 0.0, 0
+    for look in range(looks.size):
+        first, terms = binomial_terms(looks[look] - before, p)
+        before = looks[look]
+        lowest += first
+        kept = max(0, min(staying.size + terms.size - 1, limits[look] - lowest))
+        moved = np.zeros(kept)
+        for count in range(min(staying.size, kept)):
+            share = staying[count]
+            for more in range(min(terms.size, kept - count)):
+                moved[count + more] += share * terms[more]
+        crossed += max(0.0, staying.sum() - moved.sum())
+        if kept == 0:
+            return 1.0
+        cut, lifted = 0, 0.0
+        while cut < kept - 1 and lifted + moved[cut] < SMALLEST_COUNT:
+            lifted += moved[cut]
+            cut += 1
+        moved[cut] += lifted
+        staying = moved[cut:]
+        lowest += cut
+    return min(1.0, crossed + 1e-12)

@@ -1,0 +1,211 @@
+"""The guess band: all numbers of guesses at once, one valid test, nothing split and no grid paid for.
+
+Bits are fair and independent; canaries are guessed in an order, and with guesses, that may depend on all that was
+released and on the bits guessed before. Under pure epsilon each guess is right with conditional probability at most
+p = e^eps / (1 + e^eps), so the numbers of right guesses S_1, S_2, ... are dominated, all together, by a Bernoulli(p)
+walk W_1, W_2, .... A stated epsilon has the p-value
+
+    Pr[some look k: Pr[Bin(k, p) >= W_k] <= a w_k],    a = min over looks of Pr[Bin(k, p) >= S_k] / w_k,
+
+which the recursion of `_guess_band_kernel` computes. The looks are fixed beforehand: every k up to 10, then a tenth
+more each time (looking at every k costs more of the error than it finds). The weights w_k = 1 / sqrt(k) give more of
+the error to few guesses, where a leak of few canaries shows; `benchmarks/compare_selection.py` has what others give.
+
+The p-value need not be monotone in epsilon, so the bound is searched from below: steps [e, e + s] of which *every*
+epsilon is rejected, on the limits of e (the lowest) and the walk of e + s (the fastest), until no small step is.
+
+delta > 0: right guesses exceed the walk by a count E whose law is bounded: `IndependentTrials` and `OneTraining`.
+
+Source: the one-run proof of Steinke et al. (2023) for one number of guesses; simultaneous looks as Berk-Jones bands.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit
+from scipy.stats import binom
+
+from dpaudit.errors import require
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+LARGEST_EPSILON = 60.0
+"""No number of guesses that fits into memory rejects more."""
+FIRST_STEP, SMALLEST_STEP = 0.5, 2e-4
+"""Of the search from below, in nats; the smallest is relative to 1 + epsilon, and that much at most is given away."""
+SHARE_FOR_DELTA = 0.2
+"""The part of the error that the delta of one training may cost at most."""
+
+
+def guess_looks(canaries: int) -> Ints:
+    """Numbers of guesses that are looked at: 1, 2, ..., 10, then a tenth more each time, and all canaries.
+
+    Args:
+        canaries: How many there are, >= 1.
+    Returns: Ascending, shape (looks,).
+    """
+    require(canaries >= 1, "canaries must be >= 1", canaries=canaries)
+    looks = [1]
+    while looks[-1] < canaries:
+        looks.append(min(canaries, max(looks[-1] + 1, math.ceil(1.1 * looks[-1]))))
+    return np.array(looks, dtype=np.int64)
+
+
+def look_weights(looks: Ints) -> Floats:
+    """The weight of each look's local level, 1 / sqrt(k), shape as `looks`."""
+    weights: Floats = 1 / np.sqrt(looks.astype(np.float64))
+    return weights
+
+
+class BadGuesses(Protocol):
+    """How many right guesses delta may add to the walk's, and with which probability it adds more."""
+
+    def allowance(self, epsilon: float, significance: float) -> tuple[int, float]:
+        """A count B and the probability, at most, that more than B right guesses are added at this epsilon.
+
+        Non-increasing in epsilon, both of them.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class IndependentTrials:
+    """Every guess is about a trial of its own, one training each.
+
+    (eps, delta)-close worlds are eps-close ones but for an event of probability delta a trial, so at most a
+    Binomial(trials, delta) number of guesses owes nothing to the walk.
+
+    Attributes:
+        trials: How many, >= 1.
+        delta: In [0, 1).
+    """
+
+    trials: int
+    delta: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check(self.trials, self.delta)
+
+    def allowance(self, epsilon: float, significance: float) -> tuple[int, float]:
+        """The smallest B that is exceeded with probability <= a fifth of the error."""
+        if self.delta == 0:
+            return 0, 0.0
+        allowed = int(binom.isf(SHARE_FOR_DELTA * significance, self.trials, self.delta))
+        return allowed, float(binom.sf(allowed, self.trials, self.delta))
+
+
+@dataclass(frozen=True)
+class OneTraining:
+    """All canaries share one training, and the number of guesses may depend on its output.
+
+    For canary j, "its turn comes with a conditional chance q > p and guess g" is a set of outputs once the other bits
+    are fixed; (eps, delta) bounds E[(q - p) 1] by delta / (2 (1 + e^eps)) for each g. Summed over canaries, the right
+    guesses beyond the walk number at most canaries delta / (1 + e^eps) on average; Markov's inequality bounds the tail.
+
+    Attributes:
+        canaries: All of them, guessed or not, >= 1.
+        delta: In [0, 1).
+    """
+
+    canaries: int
+    delta: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check(self.canaries, self.delta)
+
+    def allowance(self, epsilon: float, significance: float) -> tuple[int, float]:
+        """The smallest B of 0, 1, 2, 4, ... that costs at most a fifth of the error, and its cost."""
+        expected = self.canaries * self.delta * float(expit(-epsilon))
+        allowed = 0
+        while expected / (allowed + 1) > SHARE_FOR_DELTA * significance:
+            allowed = max(1, 2 * allowed)
+        return allowed, expected / (allowed + 1)
+
+
+def guess_band_p_value(epsilon: float, right: Ints, looks: Ints) -> float:
+    """p-value of pure epsilon against the numbers of right guesses, at delta = 0.
+
+    Args:
+        epsilon: In nats, >= 0.
+        right: Right ones among the first k guesses, for each k of `looks`, shape (looks,).
+        looks: Ascending and fixed beforehand, shape (looks,).
+    Returns: In [0, 1]; at the true epsilon at most u with probability <= u. Rounded up.
+    """
+    _check_counts(right, looks)
+    return _largest_p_value(epsilon, epsilon, right, looks, look_weights(looks), enough=0.0)
+
+
+def guess_band_epsilon(right: Ints, looks: Ints, *, significance: float, bad: BadGuesses | None = None) -> float:
+    """Lower bound on epsilon from the numbers of right guesses.
+
+    Args:
+        right: Right ones among the first k guesses, for each k of `looks`, shape (looks,).
+        looks: Numbers of guesses looked at, ascending and fixed beforehand (`guess_looks`), shape (looks,).
+        significance: Probability that the bound exceeds the true epsilon, in (0, 1).
+        bad: What delta adds; None at delta = 0.
+    Returns: In nats, >= 0; every smaller epsilon is rejected. Rounded down.
+    """
+    _check_counts(right, looks)
+    require(0 < significance < 1, "significance must be in (0, 1)", significance=significance)
+    weights = look_weights(looks)
+    low, step = 0.0, FIRST_STEP
+    while low < LARGEST_EPSILON:
+        allowed, cost = bad.allowance(low, significance) if bad else (0, 0.0)
+        error = significance - cost
+        if _largest_p_value(low, low + step, np.maximum(right - allowed, 0), looks, weights, error) <= error:
+            low, step = low + step, 1.6 * step
+        else:
+            step /= 2.5
+            if step < SMALLEST_STEP * (1 + low):
+                break
+    return low
+
+
+def _largest_p_value(low: float, high: float, right: Ints, looks: Ints, weights: Floats, enough: float) -> float:
+    """A number that no p-value of an epsilon in [low, high] exceeds; the first found that is <= `enough` will do."""
+    slow, fast = float(expit(low)), float(expit(high))
+    level = float(np.min(binom.sf(right - 1, looks, fast) / weights))
+    if level * float(weights.max()) >= 1:
+        return 1.0
+    limits = _limits(looks, slow, level * weights)
+    union = float(binom.sf(limits - 1, looks, fast).sum())
+    if union <= 0.9 * enough:
+        return union
+    from dpaudit.estimators.one_run._guess_band_kernel import crossing_probability  # compiled when first used
+
+    return float(crossing_probability(looks, limits, fast))
+
+
+def _limits(looks: Ints, p: float, levels: Floats) -> Ints:
+    """The smallest count c at each look with Pr[Bin(k, p) >= c] <= level; in doubt one too low, which is safe."""
+    limits = binom.isf(levels, looks, p) + 1
+    too_high = binom.sf(limits - 2, looks, p) <= levels * (1 + 1e-9)
+    lower: Ints = (limits - too_high).astype(np.int64)
+    return lower
+
+
+def _check(count: int, delta: float) -> None:
+    require(count >= 1, "canaries or trials must be >= 1", count=count)
+    require(0 <= delta < 1, "delta must be in [0, 1)", delta=delta)
+
+
+def _check_counts(right: Ints, looks: Ints) -> None:
+    require(
+        right.shape == looks.shape and looks.ndim == 1 and looks.size > 0,
+        "right must have one count a look",
+        right=right.shape,
+        looks=looks.shape,
+    )
+    require(bool((np.diff(looks, prepend=0) > 0).all()), "looks must ascend from 1 or more", looks=looks[:5].tolist())
+    more = np.diff(right, prepend=0)
+    require(
+        bool(((more >= 0) & (more <= np.diff(looks, prepend=0))).all()),
+        "right guesses must grow by at most the guesses made between two looks",
+        right=right[:5].tolist(),
+    )

@@ -1,0 +1,154 @@
+"""The guess band: exact against every walk, coverage at the truth, delta, and a planted defect."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Literal
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy.stats import binom
+
+from dpaudit.errors import InputError
+from dpaudit.estimators.one_run import guess_band
+from dpaudit.estimators.one_run._guess_band_kernel import crossing_probability
+from dpaudit.estimators.one_run.guess_band import (
+    IndependentTrials,
+    OneTraining,
+    guess_band_epsilon,
+    guess_band_p_value,
+    guess_looks,
+)
+from tests.twins import guess_band_twin as twin
+
+
+def odds(epsilon: float) -> Fraction:
+    return Fraction(math.exp(epsilon) / (1 + math.exp(epsilon)))
+
+
+@pytest.mark.parametrize("guesses", [1, 2, 5, 9])
+@pytest.mark.parametrize("epsilon", [0.0, 0.7, 3.0])
+def test_p_value_is_exact(guesses: int, epsilon: float) -> None:
+    looks = np.arange(1, guesses + 1)
+    rng = np.random.default_rng(guesses)
+    for chance in (0.5, 0.9, 1.0):
+        right = np.cumsum(rng.random(guesses) < chance)
+        exact = float(twin.p_value(right.tolist(), looks.tolist(), odds(epsilon)))
+        found = guess_band_p_value(epsilon, right, looks)
+        assert exact - 1e-12 <= found <= exact + 1e-9
+
+
+def test_crossing_probability_skips_guesses_between_looks() -> None:
+    """Twelve guesses looked at after 3, 7 and 12, against every walk."""
+    looks, limits, p = np.array([3, 7, 12]), np.array([3, 6, 9]), 0.6
+    total = 0.0
+    for walk in range(2**12):
+        steps = [(walk >> place) & 1 for place in range(12)]
+        reached = any(sum(steps[:look]) >= limit for look, limit in zip(looks, limits, strict=True))
+        total += reached * p ** sum(steps) * (1 - p) ** (12 - sum(steps))
+    assert crossing_probability(looks, limits, p) == pytest.approx(total, abs=1e-11)
+
+
+def test_bound_is_the_first_epsilon_that_is_not_rejected() -> None:
+    right, looks = np.arange(1, 8), np.arange(1, 8)
+    slow = twin.epsilon(right.tolist(), looks.tolist(), 0.1, steps=50, largest=1.0)
+    assert 0 < slow <= guess_band_epsilon(right, looks, significance=0.1) + 1e-3
+    assert guess_band_epsilon(right, looks, significance=0.1) <= slow + 1 / 50
+
+
+def walks(rng: np.random.Generator, games: int, chance: float, looks: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Right guesses at the looks, shape (games, looks)."""
+    between = np.diff(looks, prepend=0)
+    return np.cumsum(rng.binomial(between, chance, (games, looks.size)), axis=1)
+
+
+def misses_at_the_truth(epsilon: float, canaries: int, games: int, significance: float) -> int:
+    looks = guess_looks(canaries)
+    chance = math.exp(epsilon) / (1 + math.exp(epsilon))
+    rights = walks(np.random.default_rng(canaries), games, chance, looks)
+    return sum(guess_band_p_value(epsilon, right, looks) <= significance for right in rights)
+
+
+@pytest.mark.parametrize(("epsilon", "canaries", "used"), [(0.0, 100, 0.04), (1.0, 1_000, 0.04), (3.0, 300, 0.006)])
+def test_no_more_false_claims_than_stated_and_little_error_unused(epsilon: float, canaries: int, used: float) -> None:
+    """False failure < 1e-6 each way. A bound that exceeds epsilon rejects it, so this counts every false claim.
+
+    Few canaries at a large epsilon are almost all right, so few p-values exist and much of the error cannot be used.
+    """
+    games = 1_000
+    misses = misses_at_the_truth(epsilon, canaries, games, 0.05)
+    assert misses <= binom.ppf(1 - 1e-6, games, 0.05)
+    assert misses >= binom.ppf(1e-6, games, used)
+
+
+def test_without_the_price_of_many_looks_the_claims_are_false(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted defect: each look at the full level."""
+    monkeypatch.setattr(
+        guess_band,
+        "_largest_p_value",
+        lambda low, high, right, looks, weights, enough: float(
+            np.min(binom.sf(right - 1, looks, 1 / (1 + math.exp(-high))))
+        ),
+    )
+    assert misses_at_the_truth(1.0, 1_000, 200, 0.05) > binom.ppf(1 - 1e-6, 200, 0.05)
+
+
+def bits_shown(
+    rng: np.random.Generator, canaries: int, epsilon: float, delta: float, how: Literal["singly", "together"]
+) -> NDArray[np.bool_]:
+    """Right guesses in the order of certainty: bits shown outright with probability delta come first."""
+    shown = canaries * (rng.random() < delta) if how == "together" else rng.binomial(canaries, delta)
+    answered = rng.random(canaries - shown) < 1 / (1 + math.exp(-epsilon))
+    return np.concatenate([np.ones(shown, np.bool_), answered])
+
+
+@pytest.mark.parametrize("how", ["singly", "together"])
+@pytest.mark.parametrize("delta", [1e-4, 1e-2])
+def test_delta_is_paid_for(how: Literal["singly", "together"], delta: float) -> None:
+    """(1, delta)-DP mechanisms that show bits outright, alone or all at once; false failure < 1e-6."""
+    rng, looks, games = np.random.default_rng(7), guess_looks(500), 80
+    kinds = [OneTraining(500, delta)] + ([IndependentTrials(500, delta)] if how == "singly" else [])
+    for bad in kinds:
+        misses = 0
+        for _ in range(games):
+            right = np.cumsum(bits_shown(rng, 500, 1.0, delta, how))[looks - 1]
+            misses += guess_band_epsilon(right, looks, significance=0.05, bad=bad) > 1.0
+        assert misses <= binom.ppf(1 - 1e-6, games, 0.05)
+
+
+def test_forgetting_delta_is_noticed() -> None:
+    """Planted defect: the same mechanism judged as if delta were 0 claims too much in almost every game."""
+    rng, looks = np.random.default_rng(8), guess_looks(500)
+    rights = [np.cumsum(bits_shown(rng, 500, 1.0, 0.05, "singly"))[looks - 1] for _ in range(30)]
+    assert sum(guess_band_epsilon(right, looks, significance=0.05) > 1.0 for right in rights) > 20
+
+
+@pytest.mark.parametrize(("guesses", "epsilon"), [(100, 1.0), (1_000, 3.0), (5_000, 0.2)])
+def test_a_leak_is_found_and_the_bound_grows_with_the_evidence(guesses: int, epsilon: float) -> None:
+    looks = guess_looks(guesses)
+    expected = np.floor(looks / (1 + math.exp(-epsilon))).astype(np.int64)
+    found = guess_band_epsilon(expected, looks, significance=0.05)
+    assert 0 <= found < epsilon
+    assert guess_band_epsilon(looks, looks, significance=0.05) > max(found, math.log(guesses) - 2)
+
+
+def test_the_largest_bound_of_all_right_guesses() -> None:
+    """All m right: p^m falls below what is spent at m, so the bound is about log(m / log(1 / significance))."""
+    looks = guess_looks(10**6)
+    assert 11.5 < guess_band_epsilon(looks, looks, significance=0.05) < math.log(10**6 / math.log(1 / 0.05))
+
+
+@pytest.mark.parametrize(
+    ("right", "looks", "message"),
+    [
+        ([1, 2], [1, 2, 3], "one count a look"),
+        ([1, 1], [2, 2], "ascend"),
+        ([2, 3], [1, 5], "at most the guesses made"),
+        ([1, 0], [1, 2], "at most the guesses made"),
+    ],
+)
+def test_counts_that_cannot_be(right: list[int], looks: list[int], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        guess_band_epsilon(np.array(right), np.array(looks), significance=0.05)

@@ -1,0 +1,41 @@
+"""Slow twin of the guess band: every walk of up to twelve guesses, one by one, in exact arithmetic."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from itertools import accumulate, product
+from math import comb, exp
+
+
+def tail(count: int, trials: int, p: Fraction) -> Fraction:
+    """Pr[Bin(trials, p) >= count]."""
+    return sum(
+        (comb(trials, c) * p**c * (1 - p) ** (trials - c) for c in range(max(count, 0), trials + 1)), Fraction(0)
+    )
+
+
+def statistic(right: list[int], looks: list[int], p: Fraction) -> float:
+    """The smallest local level, each look's divided by its weight 1 / sqrt(k)."""
+    return min(float(tail(count, look, p)) * look**0.5 for count, look in zip(right, looks, strict=True))
+
+
+def p_value(right: list[int], looks: list[int], p: Fraction) -> Fraction:
+    """The probability of all walks whose statistic is no larger, by writing down each of the 2^m walks."""
+    observed = statistic(right, looks, p)
+    total = Fraction(0)
+    for steps in product((0, 1), repeat=looks[-1]):
+        walk = list(accumulate(steps))
+        if statistic([walk[look - 1] for look in looks], looks, p) <= observed * (1 + 1e-12):
+            total += p ** sum(steps) * (1 - p) ** (looks[-1] - sum(steps))
+    return total
+
+
+def epsilon(right: list[int], looks: list[int], significance: float, *, steps: int, largest: float) -> float:
+    """The last point of a grid from below up to which every point is rejected."""
+    reached = 0.0
+    for step in range(steps + 1):
+        trial = largest * step / steps
+        if p_value(right, looks, Fraction(exp(trial) / (1 + exp(trial))).limit_denominator(10**6)) > significance:
+            return reached
+        reached = trial
+    return reached
