@@ -33,6 +33,7 @@ def test_a_part_and_its_description_are_one(entry) -> None:  # type: ignore[no-u
     needed |= {"bound": 1.0, "missed": 1e-5, "mu": 1.0, "orders": [2.0, 3.0], "values": [0.1, 0.2]}
     needed |= {"curve": {"name": "gaussian", "mu": 1.0}, "noise_multiplier": 1.0, "sample_rate": 0.1, "steps": 5}
     needed |= {"epsilons": [0.0, 1.0], "deltas": [0.1, 0.0]}
+    needed |= {"scale": 1.0, "releases": 2}
     needed |= {"event": {"name": "GaussianDpEvent", "noise_multiplier": 1.0}}
     needed |= {"first": "iris", "second": "iris", "columns": ["race"], "digest": "0" * 32}
     needed |= {"estimator": "sklearn.linear_model:LogisticRegression", "module": "tests.mechanisms.own_code:Linear"}

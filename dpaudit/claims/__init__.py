@@ -3,6 +3,7 @@
 from dpaudit.claims.accounted import AccountedEvent
 from dpaudit.claims.claim import Claim
 from dpaudit.claims.closed_forms import ApproximateDP, GaussianDP, PureDP
+from dpaudit.claims.composed_laplace import ComposedLaplace
 from dpaudit.claims.conversion import ConvertedClaim, claim_under
 from dpaudit.claims.curve import PrivacyCurve
 from dpaudit.claims.relation import Relation
@@ -15,6 +16,7 @@ __all__ = [
     "AccountedEvent",
     "ApproximateDP",
     "Claim",
+    "ComposedLaplace",
     "ConvertedClaim",
     "GaussianDP",
     "PrivacyCurve",

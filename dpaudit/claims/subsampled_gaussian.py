@@ -20,10 +20,10 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.signal import lfilter
 from scipy.special import gammaln, logsumexp, ndtr, ndtri
 
 from dpaudit.claims.closed_forms import GaussianDP
+from dpaudit.claims.composition import CUT_MASS, LARGEST_GRID, Losses, composed, larger_of
 from dpaudit.claims.curve import checked_order
 from dpaudit.claims.table import DeltaTable, tabulated
 from dpaudit.errors import require
@@ -31,9 +31,6 @@ from dpaudit.registry import register
 
 CELLS_A_DEVIATION = 100
 """Cells of the grid on one standard deviation of one step's loss: its variance grows by at most 1 in 40,000."""
-CUT_MASS = 1e-17
-"""Probability that may be cut off one step at each end, and that may wrap around at each end of all steps."""
-LARGEST_GRID = 2**21
 
 
 @register("curve", "subsampled-gaussian", source="Doroshenko et al. (2022), arXiv:2207.04380; Mironov et al. (2019)")
@@ -94,27 +91,10 @@ def _table(curve: SubsampledGaussian) -> DeltaTable:
     width = _deviation(curve) / CELLS_A_DEVIATION
     while True:
         step = _one_step(curve, width)
-        composed = [_compose(direction, curve.steps) for direction in step] if step else []
-        if composed and all(composed):
-            return _larger([direction for direction in composed if direction], width)
+        sums = [composed(direction, curve.steps) for direction in step] if step else []
+        if sums and all(sums):
+            return larger_of([direction for direction in sums if direction])
         width *= 2
-
-
-@dataclass(frozen=True, eq=False)
-class _Losses:
-    """A distribution of losses on the whole multiples of a width.
-
-    Attributes:
-        first: The lowest multiple.
-        mass: Probability at each from there on, shape (n,).
-        certain: Probability of an infinite loss.
-        width: In nats.
-    """
-
-    first: int
-    mass: NDArray[np.float64]
-    certain: float
-    width: float
 
 
 def _deviation(curve: SubsampledGaussian) -> float:
@@ -131,7 +111,7 @@ def _loss(x: NDArray[np.float64], curve: SubsampledGaussian) -> NDArray[np.float
     return np.asarray(np.logaddexp(math.log1p(-q), math.log(q) + (2 * x - 1) / (2 * m * m)))
 
 
-def _one_step(curve: SubsampledGaussian, width: float) -> tuple[_Losses, _Losses] | None:
+def _one_step(curve: SubsampledGaussian, width: float) -> tuple[Losses, Losses] | None:
     """Losses of one step, removing and adding a record; None where the grid would be too fine."""
     q, m = curve.sample_rate, curve.noise_multiplier
     end = 1 - m * float(ndtri(CUT_MASS))
@@ -152,71 +132,15 @@ def _one_step(curve: SubsampledGaussian, width: float) -> tuple[_Losses, _Losses
     mass[:-1] += low - raised
     mass[1:] += raised
     beyond = float(ndtr(-reached[-1] / m))
-    removing = _Losses(first, mass * np.exp(at), (1 - q) * beyond + q * float(ndtr((1 - reached[-1]) / m)), width)
+    removing = Losses(first, mass * np.exp(at), (1 - q) * beyond + q * float(ndtr((1 - reached[-1]) / m)), width)
     mass[-1] += beyond  # a loss below -last when adding: moved up to it
-    return removing, _Losses(-last, mass[::-1].copy(), 0.0, width)
+    return removing, Losses(-last, mass[::-1].copy(), 0.0, width)
 
 
 def _cell_mass(z: NDArray[np.float64]) -> NDArray[np.float64]:
     """Standard normal mass between neighbours, from the nearer tail."""
     below, above = np.diff(ndtr(z)), -np.diff(ndtr(-z))
     return np.asarray(np.where(z[:-1] < 0, below, above))
-
-
-def _compose(one: _Losses, steps: int) -> _Losses | None:
-    """The sum of independent losses; None where it would not fit the largest grid."""
-    multiples = one.first + np.arange(len(one.mass))
-    start, stop = _window(one, multiples, steps)
-    size = 1 << max(len(one.mass), stop - start + 1).bit_length()
-    if size > 2 * LARGEST_GRID:
-        return None
-    circle = np.zeros(size)
-    circle[multiples % size] = one.mass
-    summed = np.fft.irfft(np.fft.rfft(circle) ** steps, size)
-    mass = np.maximum(np.roll(summed, -(start % size)), 0)
-    # One rounding a step, and what may have left the window at its upper end.
-    rounding = 2.3e-16 * (100 + 10 * steps)
-    certain = -math.expm1(steps * math.log1p(-one.certain)) + CUT_MASS + rounding
-    return _Losses(start, mass, certain, one.width)
-
-
-def _window(one: _Losses, multiples: NDArray[np.int64], steps: int) -> tuple[int, int]:
-    """Multiples between which the sum lies but for `CUT_MASS` at each end, by Chernoff's bound."""
-    with np.errstate(divide="ignore"):
-        log_mass = np.log(one.mass)
-    losses = multiples * one.width
-    ends = []
-    for sign in (-1, 1):
-        bounds = [
-            (steps * float(logsumexp(log_mass + sign * tilt * losses)) - math.log(CUT_MASS)) / tilt
-            for tilt in np.geomspace(1e-2, 1e4, 61).tolist()
-        ]
-        ends.append(math.ceil(min(bounds) / one.width) + 1)
-    return max(-ends[0], steps * int(multiples[0])), min(ends[1], steps * int(multiples[-1]))
-
-
-def _larger(directions: list[_Losses], width: float) -> DeltaTable:
-    """Delta at the multiples of the width from 0 on, the larger of the directions'."""
-    count = max(1, *(direction.first + len(direction.mass) for direction in directions)) + 1
-    deltas = np.zeros(count)
-    for direction in directions:
-        mass = np.zeros(count)
-        from_zero = max(0, direction.first)
-        kept = direction.mass[from_zero - direction.first :]
-        mass[from_zero : from_zero + len(kept)] = kept
-        deltas = np.maximum(deltas, _deltas(mass, width) + direction.certain)
-    deltas = np.minimum(deltas, 1)
-    short = int(np.searchsorted(-deltas, -deltas[-1])) + 1  # the rest repeats the last
-    falling = np.maximum.accumulate(deltas[:short][::-1])[::-1]
-    return DeltaTable(width * np.arange(short, dtype=np.float64), np.asarray(falling, dtype=np.float64))
-
-
-def _deltas(mass: NDArray[np.float64], width: float) -> NDArray[np.float64]:
-    """sum over losses l > epsilon of mass (1 - e^(epsilon - l)), at each multiple of the width from 0 on."""
-    # delta_i = delta_(i+1) e^-width + (1 - e^-width) x the mass above i: positive terms only, nothing cancels.
-    above = np.concatenate([np.cumsum(mass[::-1])[::-1][1:], [0.0]])
-    shrink = math.exp(-width)
-    return np.asarray(lfilter([1 - shrink], [1, -shrink], above[::-1])[::-1])
 
 
 def subsampled_gaussian_rdp(order: float, *, noise_multiplier: float, sample_rate: float) -> float:

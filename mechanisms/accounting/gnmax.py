@@ -8,34 +8,46 @@ independent of the data, so they may be published.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import gammaln
+from scipy.optimize import brentq
 
-from dpaudit.claims.renyi import rdp_to_epsilon
+from dpaudit.claims import ComposedLaplace, GaussianDP
 from dpaudit.errors import require
 
-Accounting = Literal["moments", "optimal"]
+Accounting = Literal["exact", "moments"]
 """How the cost of T noisy counts is added up.
 
-"moments" is the closed form 4 T g^2 + 2 g sqrt(2 T log(1 / delta)) of Papernot et al. (2017); "optimal" is the exact
-composition of pure mechanisms (Kairouz, Oh and Viswanath, 2015), never larger.
+"exact" is the composition of what is released, two counts moved by one on each query; "moments" is the published closed
+form 4 T g^2 + 2 g sqrt(2 T log(1 / delta)) of Papernot et al. (2017), about twice that.
 """
-
-ORDERS = 1 + np.geomspace(1e-3, 1e6, 4001)
-"""Renyi orders looked at; any set of orders gives a valid cost, a finer one a slightly smaller cost."""
 
 
 # Laplace noise on the counts
 
 
-def laplace_counts_epsilon(queries: int, noise: float, delta: float, accounting: Accounting = "moments") -> float:
-    """Total cost of `queries` vote counts, each released with Laplace noise on every class.
+def laplace_counts_curve(queries: int, noise: float) -> ComposedLaplace:
+    """What `queries` vote counts, each released with Laplace noise on every class, tell of one teacher's votes.
 
-    Holds for whatever is made of the noisy counts: their argmax, or a label sampled in proportion to them.
+    On each query two counts move by one and the others stay: the two are what can be told apart, and no less. Holds for
+    whatever is made of the noisy counts: their argmax, or a label sampled in proportion to them.
+
+    Args:
+        queries: Number of queries T, >= 1.
+        noise: Laplace scale b on each count, > 0.
+    """
+    require(queries >= 1, "queries must be >= 1", queries=queries)
+    require(noise > 0, "noise must be > 0", noise=noise)
+    return ComposedLaplace(noise, 2 * queries)
+
+
+def laplace_counts_epsilon(queries: int, noise: float, delta: float, accounting: Accounting = "exact") -> float:
+    """Total cost of `queries` vote counts, each released with Laplace noise on every class.
 
     Args:
         queries: Number of queries T, >= 1.
@@ -43,37 +55,28 @@ def laplace_counts_epsilon(queries: int, noise: float, delta: float, accounting:
         delta: In (0, 1).
         accounting: See `Accounting`.
     Returns: epsilon at `delta`.
-    Source: Papernot et al. (2017), arXiv:1610.05755; Kairouz et al. (2015), arXiv:1311.0776, theorem 3.3.
+    Source: Papernot et al. (2017), arXiv:1610.05755, for the closed form.
     """
-    require(queries >= 1, "queries must be >= 1", queries=queries)
-    require(noise > 0, "noise must be > 0", noise=noise)
     require(0 < delta < 1, "delta must be in (0, 1)", delta=delta)
+    curve = laplace_counts_curve(queries, noise)
     if accounting == "moments":
         return 4 * queries / noise**2 + 2 / noise * math.sqrt(2 * queries * math.log(1 / delta))
-    return _optimal_epsilon(queries, 2 / noise, delta)
+    return curve.epsilon(delta)
 
 
-def laplace_counts_noise(epsilon: float, queries: int, delta: float, accounting: Accounting = "moments") -> float:
+@cache
+def laplace_counts_noise(epsilon: float, queries: int, delta: float, accounting: Accounting = "exact") -> float:
     """Smallest Laplace scale b at which `queries` noisy vote counts cost at most `epsilon`; 0 for infinite epsilon.
 
-    Found by bisection to a relative 1e-12, then the larger end: the cost never exceeds `epsilon`.
+    Found to a relative 1e-9, then rounded up: the cost never exceeds `epsilon`.
     """
     require(epsilon > 0, "epsilon must be > 0", epsilon=epsilon)
     if math.isinf(epsilon):
         return 0.0
-    low, high = 0.0, 1.0
-    while laplace_counts_epsilon(queries, high, delta, accounting) > epsilon:
-        low, high = high, 2 * high
-    while high - low > 1e-12 * high:
-        middle = (low + high) / 2
-        if laplace_counts_epsilon(queries, middle, delta, accounting) > epsilon:
-            low = middle
-        else:
-            high = middle
-    return high
+    return _least_noise(lambda noise: laplace_counts_epsilon(queries, noise, delta, accounting) - epsilon)
 
 
-def laplace_counts_queries(epsilon: float, noise: float, delta: float, accounting: Accounting = "moments") -> int:
+def laplace_counts_queries(epsilon: float, noise: float, delta: float, accounting: Accounting = "exact") -> int:
     """Most queries whose vote counts, with Laplace noise of scale `noise`, cost at most `epsilon`; may be 0."""
     require(0 < epsilon < math.inf, "epsilon must be > 0 and finite", epsilon=epsilon, do="give the number of queries")
 
@@ -91,73 +94,57 @@ def laplace_counts_queries(epsilon: float, noise: float, delta: float, accountin
     return low
 
 
+def _least_noise(excess: Callable[[float], float]) -> float:
+    """Where a falling function of a noise > 0 reaches 0, to a relative 1e-9, then up to where it is not above 0."""
+    low = high = 1.0
+    while excess(high) > 0:
+        low, high = high, 2 * high
+    while excess(low) <= 0:
+        low, high = low / 2, low
+    # Costs are nearly powers of the noise, so steps are taken in its logarithm.
+    noise = math.exp(brentq(lambda log_noise: excess(math.exp(log_noise)), math.log(low), math.log(high), xtol=1e-9))
+    while excess(noise) > 0:
+        noise *= 1 + 1e-9
+    return noise
+
+
 # Gaussian noise on the counts
 
 
-def gnmax_rdp_data_independent(orders: NDArray[np.float64], vote_noise: float) -> NDArray[np.float64]:
-    """Renyi cost of one argmax over counts with N(0, s^2) on each: order / s^2.
+def confident_gnmax_curve(*, asked: int, answered: int, threshold_noise: float, vote_noise: float) -> GaussianDP:
+    """What Confident-GNMax with one Gaussian on the largest count tells of one teacher's votes.
 
-    Source: Papernot et al. (2018), arXiv:1802.08908, proposition 8.
-    """
-    require(vote_noise > 0, "vote_noise must be > 0", vote_noise=vote_noise)
-    return orders / vote_noise**2
-
-
-def confident_gnmax_rdp(
-    orders: NDArray[np.float64], *, asked: int, answered: int, threshold_noise: float, vote_noise: float
-) -> NDArray[np.float64]:
-    """Renyi cost of Confident-GNMax with one Gaussian on the largest count.
-
-    Each query asked pays order / (2 s1^2) for its threshold, each query answered pays order / s2^2 on top. `asked` and
-    `answered` are limits fixed beforehand: stopping earlier, on what was seen, costs no more (a Renyi filter, Feldman
-    and Zrnic, 2021).
+    Each query asked moves the largest count by at most 1, each query answered moves two counts by 1:
+    mu^2 = asked / s1^2 + 2 answered / s2^2. `asked` and `answered` are limits fixed beforehand: stopping earlier, on
+    what was seen, costs no more, and mu^2 adds up also where what is asked next depends on the answers.
 
     Args:
-        orders: Renyi orders, > 1.
         asked: Queries put to the teachers at most.
         answered: Queries answered at most, <= asked.
         threshold_noise: Standard deviation s1 of the noise on the largest count, > 0.
         vote_noise: Standard deviation s2 of the noise on each count, > 0.
-    Source: Papernot et al. (2018), arXiv:1802.08908, algorithm 1.
+    Source: Papernot et al. (2018), arXiv:1802.08908, algorithm 1; Smith and Thakurta (2022), arXiv:2210.17520.
     """
     require(0 <= answered <= asked, "answered must be in 0..asked", answered=answered, asked=asked)
     require(threshold_noise > 0, "threshold_noise must be > 0", threshold_noise=threshold_noise)
-    return asked * orders / (2 * threshold_noise**2) + answered * gnmax_rdp_data_independent(orders, vote_noise)
+    require(vote_noise > 0, "vote_noise must be > 0", vote_noise=vote_noise)
+    return GaussianDP(math.sqrt(asked / threshold_noise**2 + 2 * answered / vote_noise**2))
 
 
-def confident_gnmax_epsilon(
-    *, asked: int, answered: int, threshold_noise: float, vote_noise: float, delta: float
-) -> float:
-    """Epsilon at `delta` of Confident-GNMax; arguments as in `confident_gnmax_rdp`."""
-    rdp = confident_gnmax_rdp(
-        ORDERS, asked=asked, answered=answered, threshold_noise=threshold_noise, vote_noise=vote_noise
-    )
-    return rdp_to_epsilon(ORDERS, rdp, delta)
-
-
+@cache
 def confident_gnmax_noise_factor(
     epsilon: float, *, asked: int, answered: int, threshold_noise: float, vote_noise: float, delta: float
 ) -> float:
     """Smallest factor on both noises at which Confident-GNMax costs at most `epsilon`; 0 for infinite epsilon.
 
-    Found by bisection to a relative 1e-12, then the larger end: the cost never exceeds `epsilon`.
+    Found to a relative 1e-9, then rounded up: the cost never exceeds `epsilon`.
     """
     require(epsilon > 0, "epsilon must be > 0", epsilon=epsilon)
+    require(0 < delta < 1, "delta must be in (0, 1)", delta=delta)
     if math.isinf(epsilon):
         return 0.0
-    unit = confident_gnmax_rdp(
-        ORDERS, asked=asked, answered=answered, threshold_noise=threshold_noise, vote_noise=vote_noise
-    )
-    low, high = 0.0, 1.0
-    while rdp_to_epsilon(ORDERS, unit / high**2, delta) > epsilon:
-        low, high = high, 2 * high
-    while high - low > 1e-12 * high:
-        middle = (low + high) / 2
-        if rdp_to_epsilon(ORDERS, unit / middle**2, delta) > epsilon:
-            low = middle
-        else:
-            high = middle
-    return high
+    unit = confident_gnmax_curve(asked=asked, answered=answered, threshold_noise=threshold_noise, vote_noise=vote_noise)
+    return _least_noise(lambda factor: GaussianDP(unit.mu / factor).epsilon(delta) - epsilon)
 
 
 # The releases themselves
@@ -187,8 +174,8 @@ def confident_gnmax(
 ) -> Answers:
     """Answers the queries whose largest count, with one Gaussian on it, exceeds the threshold.
 
-    The noise of the threshold is on the largest count alone, which is what `confident_gnmax_rdp` charges for; noise on
-    every count and a threshold on their maximum would be another, costlier release.
+    The noise of the threshold is on the largest count alone, which is what `confident_gnmax_curve` charges for; noise
+    on every count and a threshold on their maximum would be another, costlier release.
 
     Args:
         votes: Votes for each class, shape (queries, K).
@@ -232,25 +219,3 @@ def sampled_classes(weights: NDArray[np.float64], rng: np.random.Generator) -> N
     rising = np.cumsum(weights, axis=1)
     drawn = rng.random((len(weights), 1)) * rising[:, -1:]
     return np.asarray((rising <= drawn).sum(axis=1).clip(max=weights.shape[1] - 1), dtype=np.int64)
-
-
-def _optimal_epsilon(times: int, epsilon: float, delta: float) -> float:
-    """Smallest epsilon at `delta` of `times` mechanisms of `epsilon` each, by bisection, the larger end."""
-    low, high = 0.0, times * epsilon
-    while high - low > 1e-12 * high:
-        middle = (low + high) / 2
-        if _composed_delta(middle, times, epsilon) > delta:
-            low = middle
-        else:
-            high = middle
-    return high
-
-
-def _composed_delta(total: float, times: int, epsilon: float) -> float:
-    """The delta of `times` binary randomised responses of `epsilon` each, at `total`: the worst case of composition."""
-    kept = np.arange(times + 1)
-    log_keep, log_flip = -np.logaddexp(0, -epsilon), -np.logaddexp(0, epsilon)
-    choose = gammaln(times + 1) - gammaln(kept + 1) - gammaln(times - kept + 1)
-    log_mass = choose + kept * log_keep + (times - kept) * log_flip
-    excess = -np.expm1(np.minimum(total - (2 * kept - times) * epsilon, 0.0))
-    return float(np.sum(np.exp(log_mass) * excess))

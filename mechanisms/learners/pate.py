@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -14,6 +15,7 @@ from dpaudit.errors import require
 from dpaudit.mechanisms.accounting.gnmax import (
     Accounting,
     laplace_argmax,
+    laplace_counts_curve,
     laplace_counts_noise,
     laplace_counts_queries,
     laplace_sample,
@@ -46,7 +48,7 @@ class PATE:
         noise: Laplace scale on each count, > 0; None: as little as `queries` affords.
         vote: Whether a teacher votes for its most likely class or draws one from its probabilities.
         answer: Whether the label is the largest noisy count or drawn in proportion to the noisy counts.
-        accounting: How the answers' cost is added up.
+        accounting: How noise or queries are found: "exact" spends all of epsilon, "moments" as published about half.
         model: How teachers and student are trained.
     """
 
@@ -57,7 +59,7 @@ class PATE:
     noise: float | None = None
     vote: Choice = "sampled"
     answer: Choice = "sampled"
-    accounting: Accounting = "moments"
+    accounting: Accounting = "exact"
     model: Trainer = field(default=CatBoost(), metadata={"kind": "model"})
 
     def __post_init__(self) -> None:
@@ -88,8 +90,14 @@ class PATE:
         return laplace_counts_noise(self.epsilon, self.queries, self.delta, self.accounting)
 
     def claim(self) -> Claim:
-        """(epsilon, delta)-label-DP: a label is one teacher's, which has one vote on each query."""
-        return Claim(self.epsilon, self.delta)
+        """(epsilon, delta)-label-DP: a label is one teacher's, which has one vote on each query.
+
+        The curve is that of the noisy counts, for whatever accounting the noise was found by.
+        """
+        if math.isinf(self.epsilon):
+            return Claim(self.epsilon)
+        curve = laplace_counts_curve(self.affordable_queries(), self.affordable_noise())
+        return Claim(self.epsilon, self.delta, curve=curve)
 
     def fit(
         self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None
@@ -101,7 +109,7 @@ class PATE:
         choosing, teaching, answering, studying = spawned(seed, 4)
         asked = self._asked(len(train), choosing)
         votes = self._votes(train, train.take(asked), teaching, compute, validation)
-        labels = self._answers(votes, np.random.default_rng(answering))
+        labels = self.answers(votes, np.random.default_rng(answering))
         answered = train.take(asked).with_(labels=labels)
         return self.model.fit(answered, seed=studying, compute=compute, validation=validation)
 
@@ -133,6 +141,13 @@ class PATE:
             votes[np.arange(len(asked)), vote] += 1
         return votes
 
-    def _answers(self, votes: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
+    def answers(self, votes: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
+        """One released label for each row of votes, the only place where the votes are looked at.
+
+        Args:
+            votes: Votes for each class, shape (queries, K).
+            rng: Source of the noise.
+        Returns: Labels, shape (queries,).
+        """
         release = laplace_sample if self.answer == "sampled" else laplace_argmax
         return release(votes, self.affordable_noise(), rng)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -10,11 +9,12 @@ import numpy as np
 from numpy.random import SeedSequence
 from numpy.typing import NDArray
 
-from dpaudit.claims import Claim, GaussianDP
+from dpaudit.claims import Claim
 from dpaudit.errors import require
 from dpaudit.mechanisms.accounting.gnmax import (
+    Answers,
     confident_gnmax,
-    confident_gnmax_epsilon,
+    confident_gnmax_curve,
     confident_gnmax_noise_factor,
 )
 from dpaudit.mechanisms.budget import require_delta, require_epsilon
@@ -93,8 +93,13 @@ class PateFm:
         factor = self.noise_factor()
         if not factor:
             return Claim(self.epsilon)
-        squared = self.queries / self.threshold_noise**2 + 2 * self.answers / self.vote_noise**2
-        return Claim(self.epsilon, self.delta, curve=GaussianDP(math.sqrt(squared) / factor))
+        curve = confident_gnmax_curve(
+            asked=self.queries,
+            answered=self.answers,
+            threshold_noise=factor * self.threshold_noise,
+            vote_noise=factor * self.vote_noise,
+        )
+        return Claim(self.epsilon, self.delta, curve=curve)
 
     def noise_factor(self) -> float:
         """What both noises are multiplied by; 0 for infinite epsilon."""
@@ -104,19 +109,6 @@ class PateFm:
             answered=self.answers,
             threshold_noise=self.threshold_noise,
             vote_noise=self.vote_noise,
-            delta=self.delta,
-        )
-
-    def spent(self) -> float:
-        """Epsilon of the release as it is made; at most epsilon."""
-        factor = self.noise_factor()
-        if not factor:
-            return math.inf
-        return confident_gnmax_epsilon(
-            asked=self.queries,
-            answered=self.answers,
-            threshold_noise=factor * self.threshold_noise,
-            vote_noise=factor * self.vote_noise,
             delta=self.delta,
         )
 
@@ -133,15 +125,7 @@ class PateFm:
         choosing, teaching, answering, studying = spawned(seed, 4)
         asked = np.sort(np.random.default_rng(choosing).permutation(len(train))[: self.queries])
         votes = self._votes(images, train, asked, teaching, compute)
-        factor = self.noise_factor()
-        answered = confident_gnmax(
-            votes,
-            threshold=self.threshold,
-            threshold_noise=factor * self.threshold_noise,
-            vote_noise=factor * self.vote_noise,
-            rng=np.random.default_rng(answering),
-            answers=self.answers,
-        )
+        answered = self.answered(votes, np.random.default_rng(answering))
         if not len(answered.labels):
             raise TrainingError("the teachers answered no query; lower threshold or train them longer")
         student = self._fixmatch(self.student_steps)
@@ -152,6 +136,18 @@ class PateFm:
             classes=train.classes,
             seed=studying,
             compute=compute,
+        )
+
+    def answered(self, votes: NDArray[np.int64], rng: np.random.Generator) -> Answers:
+        """What is released of the votes, shape (queries, K): the only place where they are looked at."""
+        factor = self.noise_factor()
+        return confident_gnmax(
+            votes,
+            threshold=self.threshold,
+            threshold_noise=factor * self.threshold_noise,
+            vote_noise=factor * self.vote_noise,
+            rng=rng,
+            answers=self.answers,
         )
 
     def _votes(

@@ -69,5 +69,6 @@ class LP1STDomainPriorUncharged(LP1STDomainPrior):
 class PATEWithoutNoise(PATE):
     """DEFECT ON PURPOSE: the teachers' most voted class is released as it is, whatever is claimed."""
 
-    def _answers(self, votes: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
+    def answers(self, votes: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
+        """The most voted class of each row."""
         return np.asarray(votes.argmax(axis=1), dtype=np.int64)

@@ -71,7 +71,7 @@ def test_the_noise_is_what_the_claim_asks_for(epsilon: float) -> None:
     learner = PateFm(epsilon=epsilon)
     assert learner.claim().epsilon == epsilon
     assert learner.claim().delta == 1e-5
-    assert epsilon * (1 - 1e-6) < learner.spent() <= epsilon
+    assert epsilon * (1 - 1e-6) < learner.claim().curve.epsilon(1e-5) <= epsilon
 
 
 def test_no_answer_is_a_training_error() -> None:
