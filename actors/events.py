@@ -85,12 +85,17 @@ class EventLog:
 
 
 def read_events(path: Path) -> Iterator[Event]:
-    """The events of a log; a last line cut short by a kill is left out."""
-    if not path.exists():
+    """The events of a log; a line that is none (cut short by a kill, damaged, of another version) is left out."""
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            yield from (event for line in file if (event := _event(line)) is not None)
+    except (FileNotFoundError, IsADirectoryError):
         return
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            values = json.loads(line)
-        except json.JSONDecodeError:
-            continue
-        yield Event(**{**values, "kind": EventKind(values["kind"])})
+
+
+def _event(line: str) -> Event | None:
+    try:
+        values = json.loads(line)
+        return Event(**{**values, "kind": EventKind(values["kind"])})
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None

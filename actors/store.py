@@ -164,13 +164,14 @@ class UnitStore:
             stream.write(log.encode())
 
     def failures(self) -> dict[str, str]:
-        """Error text by key of the units recorded as failed."""
+        """Error text by key of the units recorded as failed; bytes that are no text are shown as question marks."""
         found = self._fs.get_file_info(pafs.FileSelector(self._folder))
         texts = {}
         for info in found:
-            if info.path.endswith(".failed"):
+            if info.is_file and info.path.endswith(".failed"):
                 with self._fs.open_input_stream(info.path) as stream:
-                    texts[Path(info.path).stem] = stream.read().decode()
+                    text = stream.read().decode(errors="replace").strip()
+                    texts[Path(info.path).stem] = text or "the record of its failure is empty"
         return texts
 
 

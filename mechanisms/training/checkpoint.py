@@ -1,13 +1,18 @@
-"""Checkpoints of a long training: the same call goes on where it was cut off."""
+"""Checkpoints of a long training: the same call goes on where it was cut off.
+
+A file holds numbers and words only, and is read as such: whoever can write in a run folder must not be able to have code
+run by it.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import time
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -15,9 +20,13 @@ from numpy.typing import NDArray
 
 from dpaudit.mechanisms.protocols import TrainingError
 from dpaudit.mechanisms.training.network_model import NetworkModel
+from dpaudit.mechanisms.training.scaling import Scaling
 from dpaudit.mechanisms.training.task import TrainingTask
 
 CHECKPOINT_EVERY_S = 60.0
+
+Trained: TypeAlias = Callable[[NDArray[np.float32], dict[str, NDArray[np.float32]], Scaling | None], NetworkModel]
+"""The model with these weights, buffers and scaling; what else it is, the call that trains it knows."""
 
 
 class Resumable(Protocol):
@@ -31,17 +40,31 @@ class Resumable(Protocol):
 
 
 class Checkpoint:
-    """A file with the finished models and the state of the stack in training; does nothing without a path."""
+    """A file with the finished models and the state of the stack in training; does nothing without a path.
 
-    def __init__(self, path: Path | None, digest: str) -> None:
+    One that cannot be read is left aside, with a warning: the training begins anew.
+
+    Args:
+        path: The file; None keeps nothing.
+        digest: Of the training; a file of another one is not used.
+        trained: Makes a model of what the file holds of it.
+    """
+
+    def __init__(self, path: Path | None, digest: str, trained: Trained) -> None:
         self._path, self._digest = path, digest
         self.finished: list[NetworkModel | TrainingError] = []
         self._running: dict[str, Any] | None = None
         self._saved_at = time.monotonic()
         if path is not None and path.exists():
-            kept = torch.load(path, weights_only=False)
-            if kept["digest"] == digest:  # else it belongs to another training
-                self.finished, self._running = kept["finished"], kept["running"]
+            try:
+                kept = torch.load(path, map_location="cpu", weights_only=True)
+                if kept["digest"] == digest:  # else it belongs to another training
+                    self.finished = [_unpacked(outcome, trained) for outcome in kept["finished"]]
+                    self._running = kept["running"]
+            except Exception as err:  # a damaged file may raise anything
+                self.finished = []
+                why = str(err).partition("\n")[0]
+                warnings.warn(f"{path} is no readable checkpoint and is not used: {why}", RuntimeWarning, stacklevel=2)
 
     def restore(self, stack: Resumable) -> int:
         """The epoch to go on with."""
@@ -67,9 +90,32 @@ class Checkpoint:
             return
         self._path.parent.mkdir(parents=True, exist_ok=True)
         part = self._path.with_name(f"{self._path.name}.{os.getpid()}.part")
-        torch.save({"digest": self._digest, "finished": self.finished, "running": self._running}, part)
-        os.replace(part, self._path)  # a reader sees the old file or the new one, never half of it
+        finished = [_packed(outcome) for outcome in self.finished]
+        try:
+            torch.save({"digest": self._digest, "finished": finished, "running": self._running}, part)
+            os.replace(part, self._path)  # a reader sees the old file or the new one, never half of it
+        finally:
+            part.unlink(missing_ok=True)
         self._saved_at = time.monotonic()
+
+
+def _packed(outcome: NetworkModel | TrainingError) -> dict[str, Any]:
+    if isinstance(outcome, TrainingError):
+        return {"error": str(outcome)}
+    scaling = outcome.scaling
+    return {
+        "parameters": torch.from_numpy(outcome.parameters),
+        "buffers": {name: torch.as_tensor(values) for name, values in outcome.buffers.items()},
+        "scaling": None if scaling is None else list(map(torch.from_numpy, (scaling.mean, scaling.deviation))),
+    }
+
+
+def _unpacked(packed: dict[str, Any], trained: Trained) -> NetworkModel | TrainingError:
+    if "error" in packed:
+        return TrainingError(packed["error"])
+    buffers = {name: values.numpy() for name, values in packed["buffers"].items()}
+    scaling = None if packed["scaling"] is None else Scaling(*(part.numpy() for part in packed["scaling"]))
+    return trained(packed["parameters"].numpy(), buffers, scaling)
 
 
 def training_digest(settings: tuple[object, ...], features: NDArray[np.float32], tasks: Sequence[TrainingTask]) -> str:

@@ -79,7 +79,15 @@ def train_private_stack(
     inserted = [None if canary is None else canary.tobytes() for canary in canaries or []]
     settings = (recipe, steps, kind, plan, inserted)
     return run_stacks(
-        stack_of, features, tasks, size=plan.size, settings=settings, compute=compute, checkpoint=checkpoint
+        stack_of,
+        features,
+        tasks,
+        recipe=recipe,
+        classes=classes,
+        size=plan.size,
+        settings=settings,
+        compute=compute,
+        checkpoint=checkpoint,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -58,7 +59,15 @@ def train_stack(
 
     settings = (recipe, plan, loss, stack_type)
     return run_stacks(
-        stack_of, features, tasks, size=plan.size, settings=settings, compute=compute, checkpoint=checkpoint
+        stack_of,
+        features,
+        tasks,
+        recipe=recipe,
+        classes=classes,
+        size=plan.size,
+        settings=settings,
+        compute=compute,
+        checkpoint=checkpoint,
     )
 
 
@@ -67,6 +76,8 @@ def run_stacks(
     features: Features,
     tasks: Sequence[TrainingTask],
     *,
+    recipe: Recipe,
+    classes: int,
     size: int,
     settings: tuple[object, ...],
     compute: Compute,
@@ -78,6 +89,8 @@ def run_stacks(
         stack_of: Gives the stack of some tasks, from the features on the device, the tasks, and the place of the first.
         features: Shared by all tasks.
         tasks: What each model is trained on.
+        recipe: The network of all of them.
+        classes: Number of classes K.
         size: Models in a stack.
         settings: Whatever else decides the numbers, with a repr that says it all; guards the checkpoint.
         compute: Threads and device.
@@ -90,7 +103,8 @@ def run_stacks(
     torch.backends.cudnn.deterministic = True  # else a GPU may choose another algorithm, and other rounding, each time
     resident = torch.from_numpy(writeable).to(torch.device(compute.device))
     digest = training_digest(settings, array, tasks) if checkpoint or compute.scratch else ""
-    saved = Checkpoint(checkpoint or (compute.scratch and compute.scratch / f"{digest}.pt"), digest)
+    trained = partial(NetworkModel, recipe, tuple(array.shape[1:]), classes, compute=compute)
+    saved = Checkpoint(checkpoint or (compute.scratch and compute.scratch / f"{digest}.pt"), digest, trained)
     outcomes: list[NetworkModel | TrainingError] = list(saved.finished)
     for first in range(len(outcomes), len(tasks), size):
         try:

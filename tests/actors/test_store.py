@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from dpaudit.actors.events import Event, EventKind, EventLog, read_events
 from dpaudit.actors.store import UnitStore
 from dpaudit.errors import RunError
 
@@ -99,3 +100,30 @@ def test_scores_keep_their_types(tmp_path: Path) -> None:
     store = UnitStore(tmp_path)
     store.write(ONE, table)
     assert store.read(ONE).schema.equals(table.schema)
+
+
+def test_odd_bytes_in_a_record_of_failure_are_read(tmp_path: Path) -> None:
+    store = UnitStore(tmp_path)
+    for key, content in {"a": b"\xff\xfe broken \x00", "b": b"", "c": b"  \n"}.items():
+        (tmp_path / f"{key}.failed").write_bytes(content)
+    (tmp_path / "d.failed").mkdir()
+    texts = store.failures()
+    assert texts.keys() == {"a", "b", "c"}
+    assert "broken" in texts["a"]
+    assert all(text.strip() for text in texts.values())
+
+
+def test_a_log_is_read_as_far_as_it_is_one(tmp_path: Path) -> None:
+    log = EventLog(tmp_path / "events.jsonl")
+    log(Event(EventKind.FINISHED, detail="\udce4"))
+    log.close()
+    odd = [b"\xff\xfe\x00", b"[]", b"1", b"null", b'{"kind": "of another version"}', b'{"kind": "stage", "x": 1}', b"{"]
+    odd += [b"[" * 100_000, b'{"kind": []}', b"9" * 5000, b'"' + b"a" * 10_000]
+    with (tmp_path / "events.jsonl").open("ab") as file:
+        file.write(b"\n".join(odd) + b"\n")
+    log = EventLog(tmp_path / "events.jsonl")
+    log(Event(EventKind.INTERRUPTED))
+    log.close()
+    kinds = [event.kind for event in read_events(tmp_path / "events.jsonl")]
+    assert kinds == [EventKind.FINISHED, EventKind.INTERRUPTED]
+    assert list(read_events(tmp_path / "none")) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -21,12 +22,14 @@ from dpaudit.mechanisms.training import checkpoint
 from dpaudit.mechanisms.training.augment import OPERATIONS, Augment, RandAugment, crop, flip
 from dpaudit.mechanisms.training.batched import BatchedMlp
 from dpaudit.mechanisms.training.calibrate import bytes_per_model, calibrate, stack_sizes
+from dpaudit.mechanisms.training.checkpoint import Checkpoint
 from dpaudit.mechanisms.training.generators import epoch_generator, torch_generator
 from dpaudit.mechanisms.training.kernels import Kernel, Looped, Vmapped, compiled_or_plain
 from dpaudit.mechanisms.training.losses import CrossEntropy
 from dpaudit.mechanisms.training.network_model import NetworkModel, softmax, stack_logits
 from dpaudit.mechanisms.training.optimizers import Optimizer, scheduled
 from dpaudit.mechanisms.training.parameters import initial
+from dpaudit.mechanisms.training.scaling import Scaling
 from dpaudit.mechanisms.training.stack import Stack
 from dpaudit.mechanisms.training.stack_plan import StackPlan
 from dpaudit.mechanisms.training.task import TrainingTask
@@ -227,6 +230,47 @@ def test_a_checkpoint_of_another_training_is_not_used(tmp_path: Path) -> None:
     outcome = train_stack(Mlp(epochs=1), DIGITS, [two], classes=10, compute=CPU, checkpoint=path)
     fresh = train_stack(Mlp(epochs=1), DIGITS, [two], classes=10, compute=CPU)
     np.testing.assert_array_equal(scores(outcome, DIGITS), scores(fresh, DIGITS))
+
+
+def test_a_checkpoint_runs_no_code_and_one_that_cannot_be_read_is_left_aside(tmp_path: Path) -> None:
+    path, mark, (task,) = tmp_path / "stack.pt", tmp_path / "ran", tasks_of(1)
+    expected = scores(train_stack(Mlp(epochs=1), DIGITS, [task], classes=10, compute=CPU), DIGITS)
+    torch.save({"digest": "", "finished": [Touches(mark)], "running": None}, path)
+    executable = path.read_bytes()
+    for content in (executable, executable[:100], b"", b"\x80\x04nonsense"):
+        path.write_bytes(content)
+        with pytest.warns(RuntimeWarning, match="is no readable checkpoint and is not used"):
+            outcomes = train_stack(Mlp(epochs=1), DIGITS, [task], classes=10, compute=CPU, checkpoint=path)
+        np.testing.assert_array_equal(scores(outcomes, DIGITS), expected)
+    assert not mark.exists()
+
+
+class Touches:
+    """Makes a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Path.touch, (self.path,)
+
+
+def test_failed_and_scaled_models_survive_a_checkpoint(tmp_path: Path) -> None:
+    """Batch norm's buffers, a scaling and an error are read back as they were written."""
+    written = Checkpoint(tmp_path / "stack.pt", "digest", of_mlp)
+    scaling = Scaling(np.zeros(64, np.float32), np.ones(64, np.float32))
+    model = of_mlp(np.arange(5, dtype=np.float32), {"mean": np.ones(3, np.float32)}, scaling)
+    written.finish([model, TrainingError("the loss became NaN")])
+    read, failed = Checkpoint(tmp_path / "stack.pt", "digest", of_mlp).finished
+    assert isinstance(read, NetworkModel)
+    np.testing.assert_array_equal(read.parameters, model.parameters)
+    np.testing.assert_array_equal(read.buffers["mean"], model.buffers["mean"])
+    assert read.scaling is not None
+    np.testing.assert_array_equal(read.scaling.deviation, scaling.deviation)
+    assert str(failed) == "the loss became NaN"
+
+
+of_mlp = partial(NetworkModel, Mlp(), (64,), 10)
 
 
 def test_logits_of_a_stack_are_those_of_each_model() -> None:
