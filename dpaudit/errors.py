@@ -5,6 +5,7 @@ Every message is a sentence: what must hold, what was given, what to do.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -48,7 +49,7 @@ def require(condition: bool, must: str, /, *, do: str = "", **given: object) -> 
 
 def sentence(must: str, /, *, do: str = "", **given: object) -> str:
     """One sentence: the rule, what was given, what to do."""
-    shown = [_short(value) for value in given.values()]
+    shown = [shortened(repr(value) if isinstance(value, str) else value) for value in given.values()]
     if len(shown) == 1:
         must = f"{must}, got {shown[0]}"
     elif shown:
@@ -62,6 +63,10 @@ def did_you_mean(given: str, names: Iterable[str]) -> str:
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
-def _short(value: object) -> str:
-    text = repr(value) if isinstance(value, str) else str(value)
-    return text if len(text) <= 120 else text[:117] + "..."
+def shortened(value: object, most: int = 120) -> str:
+    """A value as text of at most `most` characters, for messages."""
+    try:
+        text = str(value)
+    except ValueError:  # Python writes out no integer of more than 4,300 digits
+        return f"a number of more than {sys.get_int_max_str_digits()} digits"
+    return text if len(text) <= most else text[: most - 3] + "..."

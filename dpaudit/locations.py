@@ -6,7 +6,7 @@ import importlib
 import sys
 from typing import Any
 
-from dpaudit.errors import UnknownNameError
+from dpaudit.errors import UnknownNameError, shortened
 
 
 def located(location: str) -> Any:
@@ -19,10 +19,10 @@ def located(location: str) -> Any:
         found: Any = importlib.import_module(module)
         for part in attribute.split("."):
             found = getattr(found, part)
-    except (ImportError, AttributeError, ValueError) as err:
+    except Exception as err:  # whatever a module does while it is imported may raise anything
         raise UnknownNameError(
-            f"{location!r} must name a class or function that can be imported here, as `module:name`: {err}; its "
-            "folder must be the current one or in PYTHONPATH"
+            f"{shortened(location)!r} must name a class or function that can be imported here, as `module:name`: "
+            f"{shortened(err)}; its folder must be the current one or in PYTHONPATH"
         ) from err
     return found
 

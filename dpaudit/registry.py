@@ -90,7 +90,7 @@ def register(kind: str, name: str, *, source: str) -> Callable[[T], T]:
         raise UnknownNameError(f"kind must be one of {', '.join(PACKAGES)}, got {kind!r}")
 
     def mark(thing: T) -> T:
-        thing.registered_name = name  # type: ignore[attr-defined]
+        thing.registered_name, thing.registered_kind = name, kind  # type: ignore[attr-defined]
         return thing
 
     return mark

@@ -12,13 +12,14 @@ import pyarrow as pa
 from dpaudit.actors.fingerprint import one_reading
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Inputs, Resources, Unit
+from dpaudit.engine.data.files import without_values
 from dpaudit.engine.findings.evidence import CODECS
 from dpaudit.engine.findings.shift import control_estimator
 from dpaudit.engine.findings.tally_table import TallyTable
-from dpaudit.engine.games.protocol import GamePlan, Setting
+from dpaudit.engine.games.protocol import GamePlan, Setting, require_units
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
 from dpaudit.engine.spec.partition import Parts
-from dpaudit.errors import SpecError
+from dpaudit.errors import DataError, SpecError, shortened
 from dpaudit.estimators.estimator import Estimator
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.protocols import Compute
@@ -96,7 +97,7 @@ def make_plan(spec: AuditSpec) -> Plan:
     for audit in spec.audits:
         source = repr(audit.data)
         if source not in loaded:
-            loaded[source] = audit.data.load(seed=spec.seed)
+            loaded[source] = _loaded(audit.data, spec.seed)
         division = f"{source} {audit.split}"
         if division not in divided:  # audits of one division share its rows, its reference model and its digests
             divided[division] = audit.split.divide(loaded[source], Seed(spec.seed).child("split").rng())
@@ -106,7 +107,30 @@ def make_plan(spec: AuditSpec) -> Plan:
         units |= {unit.key: unit for unit in own}
         shared |= entry.game.shared
         planned.append(entry)
+    require_units(len(units))
     return Plan(spec, tuple(units.values()), tuple(planned), shared)
+
+
+def _loaded(data: Any, seed: int) -> Examples:
+    try:
+        examples: Examples = data.load(seed=seed)
+    except DataError as err:
+        message = str(err)
+        for path in _paths(data):
+            message = without_values(message, path)
+        raise DataError(message) from None  # its cause would show what the message must not
+    except MemoryError as err:
+        raise DataError(f"the data must fit into memory, {shortened(data)} do not; ask for fewer rows") from err
+    return examples
+
+
+def _paths(data: object) -> list[str]:
+    """The paths in the description of a data set, as they were written."""
+    if isinstance(data, str):
+        return [data]
+    if not dataclasses.is_dataclass(data):
+        return []
+    return [path for field in dataclasses.fields(data) for path in _paths(getattr(data, field.name))]
 
 
 def _plan_audit(spec: AuditSpec, audit: Audit, parts: Parts) -> tuple[PlannedAudit, list[Unit]]:

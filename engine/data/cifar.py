@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.engine.data.files import COMPRESSIONS, existing, fault, find, reading
+from dpaudit.engine.data.files import COMPRESSIONS, existing, fault, find, read_at_most, reading
 from dpaudit.errors import require
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.registry import register
@@ -69,7 +69,7 @@ class Cifar10:
 def _records(path: Path, rows: int | None) -> NDArray[np.uint8]:
     """The records of one batch, shape (n, 3073), at most `rows` of them."""
     with reading(path) as file:
-        data = file.read(-1 if rows is None else rows * RECORD)
+        data = file.read() if rows is None else read_at_most(file, rows * RECORD)
     count, rest = divmod(len(data), RECORD)
     if rest or not count:
         problem = f"must hold whole records of {RECORD:,} bytes, got {count:,} records and {rest:,} bytes"

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from scipy.special import expit, ndtr
 
 from dpaudit.engine.data.criteo import CATEGORICAL, CLASS_NAMES, NUMERIC, imputed
+from dpaudit.engine.data.size import require_size
 from dpaudit.errors import require
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.registry import register
@@ -120,6 +121,7 @@ class CriteoSynthetic:
 
     def __post_init__(self) -> None:
         require(self.rows >= 1, "rows must be >= 1", rows=self.rows)
+        require_size(self.rows, len(NUMERIC) + len(CATEGORICAL))
         require(self.day >= 0, "day must be >= 0", day=self.day)
 
     def load(self, *, seed: int = 0) -> Examples:

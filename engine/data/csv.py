@@ -68,7 +68,7 @@ class Csv:
         def typed(column: pa.ChunkedArray, name: str) -> Column:
             return column.combine_chunks() if name in self.categorical else detect(column, name, refuse)
 
-        return examples_of(table, typed, refuse, label=self.label, drop=self.drop, name=path.name)
+        return examples_of(table, typed, refuse, label=self.label, drop=self.drop, name=Path(self.path).name)
 
     def _layout(self, path: Path) -> Layout:
         cells, end = first_record(path, delimiter=self.delimiter, quoted=True)

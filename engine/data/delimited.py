@@ -45,6 +45,8 @@ def first_record(path: Path, *, delimiter: str, quoted: bool) -> tuple[list[str]
     Raises: DataError when the file is empty.
     """
     for line, cells in _records(path, delimiter=delimiter, quoted=quoted):
+        if any(map(_is_no_text, cells)):
+            raise fault(path, "must be UTF-8 text", line=line, do="convert the file to UTF-8")
         return [cell.strip() for cell in cells], line
     raise fault(path, "is empty")
 
@@ -128,6 +130,11 @@ def _located(path: Path, layout: Layout, err: Exception) -> DataError:
             problem = f"must have {width} columns separated by {shown}, got {len(cells)}"
             return fault(path, problem, line=line, do="correct the row or the delimiter")
         for name, cell in zip(layout.columns, cells, strict=True):
-            if any("\udc80" <= letter <= "\udcff" for letter in cell):
+            if _is_no_text(cell):
                 return fault(path, "must be UTF-8 text", line=line, column=name, do="convert the file to UTF-8")
     return fault(path, str(err).splitlines()[0]) if found else fault(path, "has no rows")
+
+
+def _is_no_text(cell: str) -> bool:
+    """Whether there are bytes in it that are not UTF-8."""
+    return any("\udc80" <= letter <= "\udcff" for letter in cell)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import lzma
+import os
 import re
 import zlib
 from collections.abc import Iterator
@@ -11,9 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from dpaudit.errors import DataError
+from dpaudit.errors import DataError, shortened
 
 COMPRESSIONS = ("", ".gz", ".xz")
+PIECE_BYTES = 64 << 20
 
 
 def fault(
@@ -37,15 +39,36 @@ def fault(
 
 
 def existing(path: str) -> Path:
-    """The path of a file or folder that is there; `~` is the home folder.
+    """The path of a file or folder that is there; `~` is the home folder, `$NAME` the environment's value.
 
     Raises: DataError when there is none.
     """
-    found = Path(path).expanduser()
-    if not path or not found.exists():
-        unset = "; an environment variable in it is not set" if "$" in path else ""
-        raise DataError(f"{path or '(empty path)'}: no such file or folder{unset}; set the option `path` of the data")
-    return found
+    unset = next((name for name in _VARIABLE.findall(path) if name not in os.environ), None)
+    try:
+        found = Path(os.path.expandvars(path)).expanduser()
+        if path and found.exists():
+            return found
+        why = "no such file or folder" + (f", the environment variable {unset} is not set" if unset else "")
+    except (OSError, RuntimeError, ValueError) as err:  # a name too long, a user that is not there, a NUL
+        why = (err.strerror if isinstance(err, OSError) else "") or "is no path"
+    raise DataError(f"{shortened(path) or '(empty path)'}: {why}; set the option `path` of the data")
+
+
+def without_values(message: str, path: str) -> str:
+    """A message with the names of the environment variables of a path, as it was written, in place of their values.
+
+    They may be secrets: reports, errors and the run folder's spec hold names only.
+    """
+    if "$" not in path:
+        return message
+    message = message.replace(os.path.expanduser(os.path.expandvars(path)), path)
+    for name in _VARIABLE.findall(path):
+        if len(os.environ.get(name, "")) > 2:  # a shorter value would be found in any word
+            message = message.replace(os.environ[name], f"${name}")
+    return message
+
+
+_VARIABLE = re.compile(r"\$\{?(\w+)\}?")
 
 
 def existing_file(path: str) -> Path:
@@ -101,6 +124,15 @@ def reading(path: Path) -> Iterator[BinaryIO]:
         raise fault(path, f"is not a whole {path.suffix} file ({reason})", do="fetch it again") from err
     except OSError as err:
         raise fault(path, f"cannot be read ({err.strerror or err})") from err
+
+
+def read_at_most(file: BinaryIO, count: int) -> bytes:
+    """The next `count` bytes, fewer where the file ends: a header that promises more costs no memory."""
+    pieces: list[bytes] = []
+    while count > 0 and (piece := file.read(min(count, PIECE_BYTES))):
+        pieces.append(piece)
+        count -= len(piece)
+    return b"".join(pieces)
 
 
 def _opened(path: Path) -> BinaryIO:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import softmax
 
+from dpaudit.engine.data.size import require_size
 from dpaudit.errors import require
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.registry import register
@@ -36,6 +37,7 @@ class GaussianMixture:
         require(self.classes >= 2, "classes must be >= 2", classes=self.classes)
         require(self.rows >= 1, "rows must be >= 1", rows=self.rows)
         require(self.dimensions >= 1, "dimensions must be >= 1", dimensions=self.dimensions)
+        require_size(self.rows, max(self.dimensions, self.classes))
 
     def load(self, *, seed: int = 0) -> Examples:
         """`rows` fresh examples, features float32 of shape (rows, max(dimensions, classes)), decided by `seed`."""

@@ -11,7 +11,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.engine.data.files import existing, fault, find, reading
+from dpaudit.engine.data.files import existing, fault, find, read_at_most, reading
 from dpaudit.errors import require
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.registry import register
@@ -95,7 +95,9 @@ def read_idx(path: Path, magic: int, *, rows: int | None = None) -> tuple[NDArra
         promised, *shape = struct.unpack(f">{dimensions}I", head[4:])
         wanted = promised if rows is None else min(rows, promised)
         item = math.prod(shape)
-        data = file.read(wanted * item)
+        if not item:
+            raise fault(path, f"must hold items of at least 1 byte, its header says {shape}", do="fetch it again")
+        data = read_at_most(file, wanted * item)
         if len(data) < wanted * item:
             problem = f"must hold {promised:,} items of {item:,} bytes, ends in item {len(data) // item + 1:,}"
             raise fault(path, problem, do="fetch it again")

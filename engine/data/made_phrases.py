@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import expit
 
+from dpaudit.engine.data.size import require_size
 from dpaudit.errors import require
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.registry import register
@@ -36,6 +37,7 @@ class MadePhrases:
     def __post_init__(self) -> None:
         require(self.rows >= 1, "rows must be >= 1", rows=self.rows)
         require(self.length >= 1, "length must be >= 1", length=self.length)
+        require_size(self.rows, self.length)
         require(2 <= self.vocabulary <= 2**24, "vocabulary must be in 2..2^24", vocabulary=self.vocabulary)
 
     def load(self, *, seed: int = 0) -> Examples:

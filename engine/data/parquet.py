@@ -10,7 +10,7 @@ import pyarrow.parquet
 
 from dpaudit.engine.data.columns import Column, check_names, examples_of, is_number, is_text, plain, typed
 from dpaudit.engine.data.files import existing_file, fault
-from dpaudit.errors import DataError, require
+from dpaudit.errors import DataError, require, shortened
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.registry import register
 
@@ -54,7 +54,7 @@ class Parquet:
         def read(column: pa.ChunkedArray, name: str) -> Column:
             return typed(column, name, self.categorical, refuse)
 
-        return examples_of(table, read, refuse, label=self.label, drop=self.drop, name=path.name)
+        return examples_of(table, read, refuse, label=self.label, drop=self.drop, name=Path(self.path).name)
 
     def _read(self, path: Path) -> pa.Table:
         try:
@@ -66,8 +66,9 @@ class Parquet:
                     held += len(batch)
                     if self.rows is not None and held >= self.rows:
                         break
-        except (pa.ArrowInvalid, OSError) as err:
-            raise fault(path, f"is not a whole Parquet file ({str(err).splitlines()[0]})") from err
+        except (pa.ArrowException, OSError, MemoryError) as err:
+            why = (str(err).splitlines() or ["no memory"])[0]
+            raise fault(path, f"is not a whole Parquet file ({shortened(why)})") from err
         if not held:
             raise fault(path, "has no rows")
         table = pa.Table.from_batches(parts).slice(0, self.rows)

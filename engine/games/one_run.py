@@ -18,7 +18,7 @@ from dpaudit.engine.games.one_run_units import (
     ReleaseLabels,
     TrainModel,
 )
-from dpaudit.engine.games.protocol import GamePlan, Setting
+from dpaudit.engine.games.protocol import GamePlan, Setting, require_units
 from dpaudit.engine.spec.partition import shared_name
 from dpaudit.engine.views.answers import Predictions, Releases
 from dpaudit.errors import SpecError
@@ -48,6 +48,7 @@ class OneRunGame(OneRunRules):
             (*setting.parts.names("target", "reference", "test"), *shared),
             resources=setting.resources,
         )
+        require_units(self.trainings * (1 + -(-self.replays // self._replays_per_unit(setting))))
         units, scores, trainings = [reference], [], []
         for number in range(self.trainings):
             training = self._training_unit(setting, number, tuple(shared))
@@ -80,8 +81,8 @@ class OneRunGame(OneRunRules):
     def _replay_units(
         self, setting: Setting, number: int, reference: str, training: str, drawn: tuple[str, ...]
     ) -> list[Unit]:
-        """The replays of one training, in units of at most so many score rows and at least two units."""
-        step = max(1, min(setting.rows_per_unit // self.canary_count(setting.parts.target), -(-self.replays // 2)))
+        """The replays of one training."""
+        step = self._replays_per_unit(setting)
         offset = number * self.replays
         play = self._replays(PlayReplays, setting, number, reference, training)
         return [
@@ -94,6 +95,10 @@ class OneRunGame(OneRunRules):
             )
             for first in range(0, self.replays, step)
         ]
+
+    def _replays_per_unit(self, setting: Setting) -> int:
+        """As many as make no more than so many score rows, and at least two units."""
+        return max(1, min(setting.rows_per_unit // self.canary_count(setting.parts.target), -(-self.replays // 2)))
 
     def _control_units(self, setting: Setting, reference: str, training: str) -> list[Unit]:
         """The game on held-out rows, once with the first trained model at hand and once with the proxy alone."""

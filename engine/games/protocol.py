@@ -13,7 +13,23 @@ from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Resources, Unit
 from dpaudit.engine.games.fits import Fits, Reading
 from dpaudit.engine.spec.partition import Parts
+from dpaudit.errors import SpecError, shortened
 from dpaudit.mechanisms.examples import Examples
+
+MOST_UNITS = 100_000
+"""Of a plan: about a minute of planning."""
+
+
+def require_units(count: int) -> None:
+    """Refuses a plan of more units than can be planned in reasonable time; games ask before they make them.
+
+    Raises: SpecError.
+    """
+    if count > MOST_UNITS:
+        raise SpecError(
+            f"a plan must have at most {MOST_UNITS:,} units, this one has {shortened(f'{count:,}')} or more; ask for "
+            "fewer replays, trainings or trials"
+        )
 
 
 @dataclass(frozen=True)

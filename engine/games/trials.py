@@ -20,9 +20,11 @@ from numpy.typing import NDArray
 from dpaudit.actors.unit import Inputs, Unit
 from dpaudit.engine.findings.score_table import SCHEMA
 from dpaudit.engine.games.fits import Fits, Reading
-from dpaudit.engine.games.protocol import GamePlan, Setting
+from dpaudit.engine.games.protocol import GamePlan, Setting, require_units
 from dpaudit.errors import RunError, require
 from dpaudit.mechanisms.protocols import Compute
+
+MOST_TRIALS = 10_000_000
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class TrialGame(ABC):
     """What all games of independent trials share.
 
     Attributes:
-        trials: Runs of the mechanism that are scored, each with a coin of its own, >= 2.
+        trials: Runs of the mechanism that are scored, each with a coin of its own, in 2 .. 10,000,000.
         stack: Runs made by one unit, >= 1.
     """
 
@@ -39,7 +41,7 @@ class TrialGame(ABC):
     fits: ClassVar[Fits]
 
     def __post_init__(self) -> None:
-        require(self.trials >= 2, "trials must be >= 2", trials=self.trials)
+        require(2 <= self.trials <= MOST_TRIALS, f"trials must be in 2 .. {MOST_TRIALS:,}", trials=self.trials)
         require(self.stack >= 1, "stack must be >= 1", stack=self.stack)
 
     @abstractmethod
@@ -48,6 +50,7 @@ class TrialGame(ABC):
 
     def stacks(self) -> list[tuple[int, int]]:
         """First trial of each stack, and one past its last."""
+        require_units(-(-self.trials // self.stack))
         return [(first, min(first + self.stack, self.trials)) for first in range(0, self.trials, self.stack)]
 
 

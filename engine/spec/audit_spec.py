@@ -15,6 +15,7 @@ from dpaudit.claims import Claim, claim_under
 from dpaudit.engine.data.in_memory import data_source
 from dpaudit.engine.games.fits import Fits
 from dpaudit.engine.games.protocol import Game
+from dpaudit.engine.spec.anchored import anchored
 from dpaudit.engine.spec.build import build, describe
 from dpaudit.engine.spec.partition import Partition
 from dpaudit.engine.spec.stop_rule import StopRule
@@ -24,6 +25,9 @@ from dpaudit.estimators.estimator import Estimator
 from dpaudit.estimators.scores import ScoreEstimator
 from dpaudit.estimators.two_world.betting import Betting
 from dpaudit.registry import catalogue, load
+
+MOST_SEED = 10**18
+"""A spec's YAML has whole numbers of at most 18 digits."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +101,7 @@ class AuditSpec:
     Attributes:
         audits: At least one; names are unique.
         name: For reports and the default run folder.
-        seed: Everything random follows from it, >= 0.
+        seed: Everything random follows from it, in 0 .. 10^18 - 1.
         confidence: Stated confidence of each bound, in (0, 1).
         run: Where the work runs.
     """
@@ -109,7 +113,7 @@ class AuditSpec:
     run: RunOptions = RunOptions()
 
     def __post_init__(self) -> None:
-        require(self.seed >= 0, "seed must be >= 0", seed=self.seed)
+        require(0 <= self.seed < MOST_SEED, "seed must be in 0 .. 10^18 - 1", seed=self.seed)
         require(0 < self.confidence < 1, "confidence must be in (0, 1)", confidence=self.confidence)
         if not self.audits:
             raise SpecError("a spec must have at least one audit: give `mechanism` at the top, or a list `audits`")
@@ -129,7 +133,7 @@ class AuditSpec:
         attack, data = audit.attack or game.fits.attack, data_source(audit.data)
         audit = replace(audit, game=game, data=data, attack=attack, proxy=proxy)
         parts = {
-            part.name: build(part.metadata["kind"], getattr(audit, part.name), at=f"{at}.{part.name}")
+            part.name: anchored(build(part.metadata["kind"], getattr(audit, part.name), at=f"{at}.{part.name}"))
             for part in fields(Audit)
             if "kind" in part.metadata and part.name != "estimator"
         }

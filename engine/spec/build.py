@@ -17,7 +17,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from dpaudit.claims import Claim
-from dpaudit.errors import InputError, SpecError, UnknownNameError, did_you_mean
+from dpaudit.errors import AuditError, DataError, InputError, SpecError, UnknownNameError, did_you_mean, shortened
 from dpaudit.estimators.selection import SELECTION_NAMES
 from dpaudit.locations import has_location, located, location
 from dpaudit.registry import PACKAGES, catalogue, load
@@ -37,29 +37,61 @@ def build(kind: str, spec: object, *, at: str = "", defaults: Mapping[str, objec
     """
     at = at or kind
     if isinstance(spec, int | float | list | tuple):
-        raise SpecError(f"{at} must be a name or a mapping with `name`, got {spec!r}")
+        raise SpecError(f"{at} must be a name or a mapping with `name`, got {shortened(spec)}")
     if not isinstance(spec, str | Mapping):
         return spec
     fields = {"name": spec} if isinstance(spec, str) else dict(spec)
     name = fields.pop("name", None)
     if not isinstance(name, str):
-        raise SpecError(f"{at} must have a `name`, one of {', '.join(catalogue(kind))}; got {dict(spec)}")  # type: ignore[arg-type]
+        raise SpecError(f"{at} must have a `name`, one of {', '.join(catalogue(kind))}; got {shortened(spec)}")
     try:
-        made = _own(name) if ":" in name else load(kind, name)
+        made = own_part(kind, name) if ":" in name else load(kind, name)
     except UnknownNameError as err:
         raise SpecError(f"{at}: {err}") from err
     return build_dataclass(made, fields, at=at, defaults=defaults)
+
+
+_FACES: Mapping[str, tuple[str, ...]] = {
+    "mechanism": ("claim", "release", "fit"),
+    "model": ("fit",),
+    "embedder": ("embed",),
+    "game": ("plan",),
+    "attack": ("score",),
+    "canary": ("choose", "gradient"),
+    "proxy": ("predictor",),
+    "estimator": ("tally", "find"),
+    "curve": ("miss_rate",),
+    "data": ("load",),
+}
+"""Methods that tell a part of each kind from any other class: it has one of them at least."""
+
+
+def own_part(kind: str, name: str) -> Any:
+    """The user's own class, or their factory marked with `@register(kind, ...)`, that "module:name" names.
+
+    Nothing else is ever called: a spec must not be able to name any function there is.
+
+    Raises: UnknownNameError when it cannot be imported or is something else.
+    """
+    part = located(name)
+    if isinstance(part, type):
+        if any(callable(vars(base).get(method)) for base in part.__mro__ for method in _FACES[kind]):
+            return part
+    elif isinstance(part, types.FunctionType) and vars(part).get("registered_kind") == kind:
+        return part
+    methods = " or ".join(f"`{method}`" for method in _FACES[kind])
+    raise UnknownNameError(
+        f"{name!r} must name a class with a method {methods}, or a function marked with "
+        f'`@register("{kind}", NAME, source=...)`'
+    )
 
 
 def build_dataclass(
     made: Any, fields: Mapping[str, object], *, at: str, defaults: Mapping[str, object] | None = None
 ) -> Any:
     """An instance of a dataclass from plain values, each checked against its field's type."""
-    if not hasattr(made, "__dataclass_fields__"):  # a plain class of the user's own
-        try:
-            return made(**fields)
-        except TypeError as err:
-            raise SpecError(f"{at}: {made.__qualname__} cannot be made from {dict(fields)}: {err}") from err
+    if not dataclasses.is_dataclass(made):  # a plain class or a factory of the user's own
+        return _made_of(made, fields, at)
     known = {field.name: field for field in dataclasses.fields(made) if field.init}
     hints = typing.get_type_hints(made)
     filled = {name: value for name, value in (defaults or {}).items() if name in known} | dict(fields)
@@ -76,10 +108,19 @@ def build_dataclass(
     ]
     if missing:
         raise SpecError(f"{at} needs {', '.join(missing)}")
+    return _made_of(made, values, at)
+
+
+def _made_of(made: Any, values: Mapping[str, object], at: str) -> Any:
     try:
         return made(**values)
-    except InputError as err:
+    except (InputError, DataError) as err:
         raise SpecError(f"{at}: {err}") from err
+    except AuditError:
+        raise
+    except Exception as err:  # a class of the user's own may raise anything
+        why = f"{type(err).__name__}: {shortened(err)}"
+        raise SpecError(f"{at}: {made.__qualname__} cannot be made from {shortened(dict(values))}: {why}") from err
 
 
 def describe(value: object) -> Any:
@@ -139,13 +180,6 @@ def _is_default(field: dataclasses.Field[Any], value: object) -> bool:
     return type(value) is type(default) and bool(value == default)
 
 
-def _own(name: str) -> Any:
-    try:
-        return located(name)
-    except UnknownNameError as err:
-        raise SpecError(str(err)) from err
-
-
 def _value(field: dataclasses.Field[Any], hint: Any, value: object, at: str) -> Any:
     if value is None and type(None) in typing.get_args(hint):
         return None
@@ -154,14 +188,27 @@ def _value(field: dataclasses.Field[Any], hint: Any, value: object, at: str) -> 
         return build(kind, value, at=at)
     if _parses_itself(hint):
         return value
+    inner = _dataclass_of(hint)
+    if inner is not None:
+        return _mapped(inner, value, at)
+    if _holds_bool(value) and not _mentions(hint, bool):
+        kinds = {int: "a whole number", float: "a number", str: "text"}
+        words = next((kinds[kind] for kind in kinds if _mentions(hint, kind)), "another value")
+        raise SpecError(f"{at}: must be {words}, got {shortened(value)}")
     try:
-        inner = _dataclass_of(hint)
-        if inner is not None:
-            return _mapped(inner, value, at)
         return TypeAdapter(hint).validate_python(value)
     except ValidationError as err:
         first = err.errors()[0]
-        raise SpecError(f"{at}: {first['msg'].lower()}, got {value!r}") from err
+        raise SpecError(f"{at}: {first['msg'].lower()}, got {shortened(repr(value))}") from err
+
+
+def _holds_bool(value: object) -> bool:
+    """Whether it is true or false, or a list of values one of which is: Python would count with it."""
+    return any(map(_holds_bool, value)) if isinstance(value, list | tuple) else isinstance(value, bool)
+
+
+def _mentions(hint: Any, kind: type) -> bool:
+    return hint in (kind, Any, object) or any(_mentions(part, kind) for part in typing.get_args(hint))
 
 
 def _mapped(inner: Any, value: object, at: str) -> Any:
@@ -170,7 +217,7 @@ def _mapped(inner: Any, value: object, at: str) -> Any:
     if isinstance(value, inner):
         return value
     names = ", ".join(field.name for field in dataclasses.fields(inner))
-    raise SpecError(f"{at} must be a mapping with fields among {names}, got {value!r}")
+    raise SpecError(f"{at} must be a mapping with fields among {names}, got {shortened(value)}")
 
 
 def _dataclass_of(hint: Any) -> Any:

@@ -2,42 +2,34 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from dpaudit.claims import Claim
 from dpaudit.engine.data.in_memory import found_again
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
 from dpaudit.engine.spec.build import build_dataclass
 from dpaudit.engine.spec.partition import Partition
+from dpaudit.engine.spec.plain_yaml import read_yaml
 from dpaudit.engine.spec.stop_rule import StopRule
-from dpaudit.errors import SpecError, did_you_mean
+from dpaudit.errors import SpecError, did_you_mean, shortened
 
 
 def load_spec(source: str | Path | Mapping[str, Any]) -> AuditSpec:
     """Reads a spec from a YAML file or a mapping.
 
     Top-level `mechanism`, `data`, `game`, `proxy`, `attack`, `estimator`, `split`, `claim` and `stop` are defaults for
-    every entry of `audits`; without `audits` they are the one audit. Paths in it may use `~` and `$VARIABLES`.
+    every entry of `audits`; without `audits` they are the one audit. Paths in it may use `~` and `$VARIABLES`, which
+    are looked up when a file is read and written nowhere.
 
     Raises: SpecError naming the field.
     """
     if isinstance(source, Mapping):
         return _from_mapping(source)
     path = Path(source)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as err:
-        raise SpecError(f"{path} must be a readable spec file: {err.strerror or err}") from err
-    try:
-        content = yaml.safe_load(text)
-    except yaml.YAMLError as err:
-        raise SpecError(f"{path} must be YAML: {' '.join(str(err).split())}") from err
+    content = read_yaml(path)
     if not isinstance(content, Mapping):
         raise SpecError(f"{path} must hold a mapping with `mechanism` or `audits`, got {type(content).__name__}")
     spec = _from_mapping({"name": path.stem, **content})
@@ -47,10 +39,10 @@ def load_spec(source: str | Path | Mapping[str, Any]) -> AuditSpec:
 
 
 def _from_mapping(content: Mapping[str, Any]) -> AuditSpec:
-    content = _expanded(content)
+    _require_text_keys(content)
     of_spec = {field.name for field in fields(AuditSpec)} - {"audits"}
     of_audit = {field.name for field in fields(Audit)} - {"name"}
-    unknown = sorted(set(content) - of_spec - of_audit - {"audits"})
+    unknown = sorted(content.keys() - of_spec - of_audit - {"audits"})
     if unknown:
         known = sorted(of_spec | of_audit | {"audits"})
         raise SpecError(
@@ -104,12 +96,13 @@ def _default_name(entry: Mapping[str, Any], index: int) -> str:
     return f"{index + 1} {name}".strip()
 
 
-def _expanded(value: Any) -> Any:
+def _require_text_keys(value: Any) -> None:
+    """Names of fields are text, at any depth."""
     if isinstance(value, Mapping):
-        return {
-            key: os.path.expanduser(os.path.expandvars(item))
-            if key == "path" and isinstance(item, str)
-            else _expanded(item)
-            for key, item in value.items()
-        }
-    return [_expanded(item) for item in value] if isinstance(value, list) else value
+        for key, item in value.items():
+            if not isinstance(key, str):
+                raise SpecError(f"the name of a field must be text, got {shortened(key)}")
+            _require_text_keys(item)
+    elif isinstance(value, list):
+        for item in value:
+            _require_text_keys(item)

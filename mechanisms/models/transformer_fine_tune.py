@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -162,7 +163,7 @@ def _classes() -> tuple[Any, Any]:
 
 
 def _loaded(kind: Any, path: str, **settings: Any) -> Any:
-    folder = Path(path).expanduser()
+    folder = Path(os.path.expandvars(path)).expanduser()
     do = "set `path` to what save_pretrained of the model and its tokenizer wrote"
     require((folder / "config.json").is_file(), "path must be the folder of a pre-trained model", do=do, path=path)
     try:

@@ -1,7 +1,7 @@
 """Checkpoints of a long training: the same call goes on where it was cut off.
 
-A file holds numbers and words only, and is read as such: whoever can write in a run folder must not be able to have code
-run by it.
+A file holds numbers and words only, and is read as such: whoever can write in a run folder must not be able to have
+code run by it.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from dpaudit.errors import InputError, SpecError
 from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.finding import Breach, Validity
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
+from dpaudit.registry import register
 
 EXAMPLES = sorted((Path(__file__).parent.parent.parent / "examples").rglob("*.yaml"))
 RR = {"name": "randomized-response", "epsilon": 1.0}
@@ -55,7 +56,7 @@ def test_delta_and_confidence_reach_the_estimator() -> None:
         ({}, "at least one audit"),
         ({"mechanism": RR}, "needs `data`"),
         ({"data": "iris", "mechanism": RR, "sed": 1}, "no field 'sed'"),
-        ({"data": "iris", "mechanism": RR, "seed": -1}, "seed must be >= 0, got -1"),
+        ({"data": "iris", "mechanism": RR, "seed": -1}, r"seed must be in 0 .. 10\^18 - 1, got -1"),
         ({"data": "iris", "mechanism": RR, "seed": "x"}, "spec.seed: .*integer.*got 'x'"),
         ({"data": "iris", "mechanism": RR, "confidence": 1}, r"confidence must be in \(0, 1\), got 1"),
         ({"data": "irises", "mechanism": RR}, "data must be one of .*iris.*, got 'irises'"),
@@ -113,3 +114,58 @@ def test_a_bound_as_published_refutes_nothing() -> None:
     assert published.breach(Claim(1.0).curve) is None
     valid = Bound(1.5, 0.0, 0.95, "one-run", Validity.FINITE_SAMPLE)
     assert valid.breach(Claim(1.0).curve) == Breach("epsilon", "delta = 0", 1.5, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "part"),
+    [
+        ("mechanism", {"name": "os:system", "command": "touch MARK"}),
+        ("mechanism", {"name": "subprocess:Popen", "args": "touch MARK", "shell": True}),
+        ("mechanism", {"name": "tests.engine.test_spec:unmarked", "path": "MARK"}),
+        ("mechanism", {"name": "builtins:print"}),
+        ("mechanism", "os:path"),
+        ("mechanism", "tests.engine.test_spec:RR"),
+        ("data", {"name": "os:system", "command": "touch MARK"}),
+        ("game", {"name": "os:system", "command": "touch MARK"}),
+        ("attack", {"name": "os:system", "command": "touch MARK"}),
+        ("proxy", {"name": "os:system", "command": "touch MARK"}),
+        ("estimator", {"name": "os:system", "command": "touch MARK"}),
+    ],
+)
+def test_a_spec_calls_nothing_but_parts(
+    kind: str, part: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SpecError, match=r"must name a class with a method .* or a function marked with"):
+        load_spec({"data": "iris", "mechanism": RR, kind: part})
+    assert list(tmp_path.iterdir()) == []
+
+
+def unmarked(path: str) -> RandomizedResponse:
+    Path(path).touch()
+    return RandomizedResponse(1.0)
+
+
+@register("mechanism", "of-the-test", source="this test")
+def marked(twice: float) -> RandomizedResponse:
+    return RandomizedResponse(2 * twice)
+
+
+class Complains:
+    def __init__(self) -> None:
+        raise ZeroDivisionError("a bug")
+
+    def claim(self) -> Claim:
+        return Claim(1.0)
+
+
+def test_a_marked_factory_is_called() -> None:
+    spec = load_spec({"data": "iris", "mechanism": {"name": "tests.engine.test_spec:marked", "twice": 1.5}})
+    assert spec.audits[0].mechanism == RandomizedResponse(3.0)
+    with pytest.raises(SpecError, match="must name a class with a method `load`, or a function marked"):
+        load_spec({"data": "tests.engine.test_spec:marked", "mechanism": RR})
+
+
+def test_what_a_class_of_ones_own_raises_is_one_sentence() -> None:
+    with pytest.raises(SpecError, match=r"Complains cannot be made from {}: ZeroDivisionError: a bug"):
+        load_spec({"data": "iris", "mechanism": "tests.engine.test_spec:Complains"})

@@ -1,0 +1,116 @@
+"""A plan and a loader have limits and say them; what the environment holds stays there."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from dpaudit import load_spec
+from dpaudit.engine.data.cifar import Cifar10
+from dpaudit.engine.data.csv import Csv
+from dpaudit.engine.data.idx import read_idx
+from dpaudit.engine.data.parquet import Parquet
+from dpaudit.engine.plan import make_plan
+from dpaudit.errors import AuditError, DataError, InputError, SpecError
+
+RR = {"name": "randomized-response", "epsilon": 1.0}
+SMALL = {"name": "gaussian-mixture", "rows": 2000}
+PRIVATE = {"name": "dp-sgd", "epsilon": 1.0, "delta": 1e-5, "model": "mlp"}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"data": {"name": "gaussian-mixture", "classes": 1e9}}, "must have at most 2,147,483,648 numbers"),
+        ({"data": {"name": "gaussian-mixture", "rows": 10**17}}, "must have at most 2,147,483,648 numbers"),
+        ({"data": {"name": "criteo-synthetic", "rows": 10**17}}, "must have at most 2,147,483,648 numbers"),
+        ({"data": {"name": "made-phrases", "length": 10**17}}, "must have at most 2,147,483,648 numbers"),
+        ({"game": {"name": "label-inference", "replays": 10**17}}, "a plan must have at most 100,000 units"),
+        ({"game": {"name": "label-inference", "trainings": 10**9}}, "a plan must have at most 100,000 units"),
+        ({"game": {"name": "ind-mia", "trials": 10**9}, "mechanism": PRIVATE}, "trials must be in 2 .. 10,000,000"),
+        ({"game": {"name": "ind-mia", "trials": 10**7}, "mechanism": PRIVATE}, "a plan must have at most 100,000"),
+    ],
+)
+def test_a_plan_has_limits_and_says_them(content: dict[str, object], message: str) -> None:
+    with pytest.raises((SpecError, InputError), match=message):
+        make_plan(load_spec({"data": SMALL, "mechanism": RR, "split": {"test": 0.1}, **content}))
+
+
+def test_a_header_that_promises_more_than_there_is_costs_no_memory(tmp_path: Path) -> None:
+    path = tmp_path / "images"
+    for head in ((2**32 - 1, 2**16, 2**16), (2**32 - 1, 2**32 - 1, 2**32 - 1), (7, 2**32 - 1, 1)):
+        path.write_bytes(struct.pack(">4I", 0x803, *head) + b"1234")
+        with pytest.raises(DataError, match=r"must hold .* items of .* bytes, ends in item"):
+            read_idx(path, 0x803)
+    path.write_bytes(struct.pack(">4I", 0x803, 2**32 - 1, 0, 5))
+    with pytest.raises(DataError, match="must hold items of at least 1 byte"):
+        read_idx(path, 0x803)
+
+
+def test_rows_beyond_the_file_are_those_that_are_there(tmp_path: Path) -> None:
+    batch = np.zeros((3, 3073), np.uint8)
+    batch[1, 0] = 4
+    (tmp_path / "data_batch_1.bin").write_bytes(batch.tobytes())
+    assert len(Cifar10(str(tmp_path), rows=10**18).load()) == 3
+    (tmp_path / "x.csv").write_text("a,y\n1,0\n2,1\n")
+    assert len(Csv(str(tmp_path / "x.csv"), "y", rows=10**18).load()) == 2
+
+
+@pytest.mark.parametrize(
+    ("content", "place"),
+    [(b"\xe4,y\n1,0\n2,1\n", "line 1"), (b"a,y\n1,0\n\xe4,1\n", "line 3"), (b"\xff\xfea\x00,\x00y\x00", "line 1")],
+)
+def test_text_that_is_not_utf_8_is_refused_by_its_line(content: bytes, place: str, tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_bytes(content)
+    with pytest.raises(DataError, match=f"{place}.*must be UTF-8 text"):
+        Csv(str(tmp_path / "x.csv"), "y").load()
+
+
+def test_a_damaged_parquet_file_is_refused(tmp_path: Path) -> None:
+    for content in (b"", b"PAR1", b"PAR1" + b"\xff" * 100 + b"PAR1", b"PAR1" + bytes(90) + b"\xff\xff\xff\x7fPAR1"):
+        (tmp_path / "x.parquet").write_bytes(content)
+        with pytest.raises(DataError, match="is not a whole Parquet file"):
+            Parquet(str(tmp_path / "x.parquet"), "y").load()
+
+
+def test_names_of_variables_are_kept_and_values_are_written_nowhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = tmp_path / "s3cret-token"
+    secret.mkdir()
+    monkeypatch.setenv("DATA_FOLDER", str(secret))
+    data = {"name": "csv", "path": "$DATA_FOLDER/x.csv", "label": "y"}
+    spec = load_spec({"data": data, "mechanism": RR})
+    assert "$DATA_FOLDER/x.csv" in spec.to_yaml()
+    assert "s3cret" not in spec.to_yaml()
+    for text in (None, "", "a,y\n1,0\n2\n"):
+        if text is not None:
+            (secret / "x.csv").write_text(text)
+        with pytest.raises(AuditError) as caught:
+            make_plan(spec)
+        assert "s3cret" not in str(caught.value)
+        assert "$DATA_FOLDER/x.csv" in str(caught.value)
+        assert caught.value.__cause__ is None
+    idx = load_spec({"data": {"name": "mnist", "path": "$DATA_FOLDER/x.csv"}, "mechanism": RR})
+    with pytest.raises(DataError, match=r"set `path` to \$DATA_FOLDER$"):
+        make_plan(idx)
+    (secret / "x.csv").write_text("a,y\n" + "1,0\n2,1\n" * 50)
+    plan = make_plan(spec)
+    assert plan.audits[0].data_name == "x.csv"
+    monkeypatch.delenv("DATA_FOLDER")
+    with pytest.raises(DataError, match="the environment variable DATA_FOLDER is not set"):
+        make_plan(spec)
+
+
+def test_a_relative_path_is_meant_from_where_the_spec_was_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("x.csv").write_text("a,y\n" + "1,0\n2,1\n" * 50)
+    data = {"name": "csv", "path": "x.csv", "label": "y"}
+    spec = load_spec({"data": {"name": "joined", "first": data, "second": data}, "mechanism": RR})
+    keys = [unit.key for unit in make_plan(spec).units]
+    monkeypatch.chdir("/")
+    assert [unit.key for unit in make_plan(load_spec(yaml.safe_load(spec.to_yaml()))).units] == keys
