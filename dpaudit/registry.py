@@ -58,6 +58,7 @@ CORE = (
     "selection",
     "replays",
     "two_world/bands",
+    "finding",
     "bound",
 )
 """The modules of `dpaudit.estimators` whose public functions and types are there to be called by anyone."""

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.signal import lfilter
 from scipy.special import logsumexp
 
 from dpaudit.claims.table import DeltaTable
@@ -90,6 +89,8 @@ def larger_of(directions: Sequence[Losses]) -> DeltaTable:
 
 def _deltas(mass: NDArray[np.float64], width: float) -> NDArray[np.float64]:
     """sum over losses l > epsilon of mass (1 - e^(epsilon - l)), at each multiple of the width from 0 on."""
+    from scipy.signal import lfilter  # takes a second to import, and few claims are composed
+
     # delta_i = delta_(i+1) e^-width + (1 - e^-width) x the mass above i: positive terms only, nothing cancels.
     above = np.concatenate([np.cumsum(mass[::-1])[::-1][1:], [0.0]])
     shrink = math.exp(-width)

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dpaudit.claims import Claim, Relation
 from dpaudit.engine.commands.exits import VIOLATION, show
 from dpaudit.engine.commands.names import complete_estimator
 from dpaudit.errors import InputError
 
 if TYPE_CHECKING:
+    from dpaudit.claims import Claim
     from dpaudit.engine.estimate.estimating import GroupScore
 
 
@@ -22,6 +22,8 @@ def _claim(ctx: click.Context, parameter: click.Parameter, value: str | None) ->
     """A claimed epsilon, or epsilon and delta with a comma between them."""
     if value is None:
         return None
+    from dpaudit.claims import Claim, Relation
+
     epsilon, _, delta = value.partition(",")
     try:
         numbers = float(epsilon), float(delta or 0)

@@ -141,17 +141,12 @@ class Estimate(Bound):
         return cls(**carried | {"notes": notes, "measures": found, "claim": claim})
 
     @property
-    def headline(self) -> str:
-        """The bound in one line."""
-        return super().__str__()
-
-    @property
     def verdict(self) -> Verdict:
         """What the bound says of the claim."""
         return Verdict.NO_CLAIM if self.claim is None else verdict(self, self.claim)
 
     def __str__(self) -> str:
-        lines = [self.headline, *(f"  {note}" for note in self.notes), *(f"  {one}" for one in self.measures)]
+        lines = [super().__str__(), *(f"  {note}" for note in self.notes), *(f"  {one}" for one in self.measures)]
         if self.claim is not None:
             lines.insert(0, f"{self.verdict}: claimed {self.claim}")
         return "\n".join(lines)

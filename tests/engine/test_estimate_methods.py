@@ -304,7 +304,7 @@ def test_list_shows_the_functions_they_are_made_of() -> None:
         "advantage.multiplicative_advantage", "advantage.advantage_quantile", "advantage.advantage_cdf",
         "selection.Fixed", "selection.Split", "selection.Grid", "selection.Bonferroni", "selection.SimultaneousBand",
         "selection.AsPublished", "replays.median_rule", "replays.twice_mean_p", "replays.mean_e_value",
-        "bound.Bound", "bound.Validity",
+        "bound.Bound", "finding.Validity", "finding.Finding",
     ):  # fmt: skip
         assert re.search(rf"  ([a-z_]+\.)?{re.escape(name)} ", shown), name
     assert "/" not in "".join(part.module for part in functions())
