@@ -60,7 +60,7 @@ class Bound:
 
     def standing(self, curve: PrivacyCurve) -> Standing:
         """The lower bound beside the epsilon that is claimed at its delta."""
-        return Standing("epsilon", f"delta = {self.delta:g}", self.lower, curve.epsilon(self.delta))
+        return Standing("epsilon", f"delta = {self.delta:g}", self.lower, curve.epsilon(self.delta), self.headline)
 
     def breach(self, curve: PrivacyCurve) -> Breach | None:
         """Where the claim broke; None where it did not, or where the bound is `as-published`."""

@@ -37,12 +37,14 @@ class Standing:
         where: At which point: "delta = 1e-05", "order 8".
         observed: What was found there, on the safe side of rounding.
         claimed: The most that the claim allows there; inf where it implies nothing.
+        words: The observation at that point as a headline: "RDP >= 1.246163 at order 2".
     """
 
     quantity: str
     where: str
     observed: float
     claimed: float
+    words: str
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ def breach_at(standing: Standing, validity: Validity) -> Breach | None:
     """
     if validity is Validity.AS_PUBLISHED or not standing.observed > standing.claimed:
         return None
-    return Breach(standing.quantity, standing.where, standing.observed, standing.claimed)
+    return Breach(standing.quantity, standing.where, standing.observed, standing.claimed, standing.words)
 
 
 class Finding(Protocol):

@@ -123,7 +123,7 @@ class AuditResult:
             claimed = f"the claim says nothing about {standing.quantity} at {standing.where};"
         else:
             claimed = f"claimed {standing.quantity} {standing.claimed:g},"
-        return f"{claimed} observed {self.finding.headline} ({self._odds(self.finding)})"
+        return f"{claimed} observed {standing.words} ({self._odds(self.finding)})"
 
     def _odds(self, finding: Finding) -> str:
         if finding.confidence is None or caution(finding.validity):

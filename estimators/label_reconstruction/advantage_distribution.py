@@ -88,7 +88,7 @@ class AdvantageDistribution:
         allowed = epsilon
         if self.kind == "additive":
             allowed = math.inf if math.isinf(epsilon) else label_privacy_ceiling(epsilon)
-        return Standing(QUANTITIES[self.kind], "delta = 0", self._compared, allowed)
+        return Standing(QUANTITIES[self.kind], "delta = 0", self._compared, allowed, self.headline)
 
     def breach(self, curve: PrivacyCurve) -> Breach | None:
         """Where the claim broke; None where it did not."""

@@ -11,6 +11,7 @@ import numpy as np
 
 from dpaudit.claims import PrivacyCurve
 from dpaudit.errors import require
+from dpaudit.estimators.bound import rounded_down
 from dpaudit.estimators.finding import Breach, Standing, Validity, breach_at
 from dpaudit.estimators.series import RenyiCurve, Series
 
@@ -57,9 +58,7 @@ class RenyiBound:
     @property
     def headline(self) -> str:
         """The largest bound, at its order."""
-        value, order = max(zip(self.lower, self.orders, strict=True))
-        shown = math.floor(value * 1e6) / 1e6 if math.isfinite(value) else value
-        return f"RDP >= {shown:.6f} at order {order:g}"
+        return _in_words(*max(zip(self.lower, self.orders, strict=True)))
 
     @property
     def series(self) -> tuple[Series, ...]:
@@ -79,7 +78,8 @@ class RenyiBound:
             for order in self.orders
         ]
         index = max(range(len(claimed)), key=lambda at: (_multiple(self.lower[at], claimed[at]), self.lower[at]))
-        return Standing("RDP", f"order {self.orders[index]:g}", self.lower[index], claimed[index])
+        observed, order = self.lower[index], self.orders[index]
+        return Standing("RDP", f"order {order:g}", observed, claimed[index], _in_words(observed, order))
 
     def breach(self, curve: PrivacyCurve) -> Breach | None:
         """Where the claim broke; None where it did not, or where the bound is `as-published`."""
@@ -105,6 +105,10 @@ class RenyiBound:
         queries = f"{self.queries} queries, " if self.queries > 1 else ""
         how = f"{queries}{self.confidence:.6g} confidence, {self.validity}; {self.method}"
         return f"{self.headline} ({how})"
+
+
+def _in_words(lower: float, order: float) -> str:
+    return f"RDP >= {rounded_down(lower, 6)} at order {order:g}"
 
 
 def _multiple(observed: float, claimed: float) -> float:

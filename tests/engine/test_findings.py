@@ -101,7 +101,9 @@ def test_every_kind_of_finding_comes_out_of_the_same_text_page_and_json(kind: st
     assert refuted.breach is not None
     assert refuted.breach.observed > refuted.breach.claimed
     both = report(refuted, kept)
-    assert finding.headline in str(both)
+    assert refuted.breach.words in refuted.headline
+    assert refuted.breach.where.rpartition(" ")[2] in refuted.breach.words, "observed and claimed are of one point"
+    assert refuted.headline in str(both)
     assert all(note in str(both) for note in finding.notes)
     plain = json.loads(bounds_json(both))["results"]
     assert plain[0]["breach"]["where"] == refuted.breach.where

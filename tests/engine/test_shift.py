@@ -75,7 +75,7 @@ def test_a_planted_shift_is_caught_on_rows_the_mechanism_never_saw(tmp_path: Pat
     assert result.control.epsilon > 0.1
     assert "NOT TRUSTWORTHY" in str(result)
     assert "NOT TRUSTWORTHY" in (tmp_path / "report.html").read_text()
-    control = result.to_dict()["control"]
+    control = result.control.to_dict()
     assert control["shift_detected"]
     # The shift the rows allow explains all that was seen.
     assert control["epsilon_at_that_tau"] == 0

@@ -113,7 +113,7 @@ def test_a_bound_as_published_refutes_nothing() -> None:
     assert verdict(published, Claim(1.0)) is Verdict.NO_VIOLATION
     assert published.breach(Claim(1.0).curve) is None
     valid = Bound(1.5, 0.0, 0.95, "one-run", Validity.FINITE_SAMPLE)
-    assert valid.breach(Claim(1.0).curve) == Breach("epsilon", "delta = 0", 1.5, 1.0)
+    assert valid.breach(Claim(1.0).curve) == Breach("epsilon", "delta = 0", 1.5, 1.0, "epsilon >= 1.500 at delta=0")
 
 
 @pytest.mark.parametrize(
