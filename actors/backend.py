@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import pickle
 import shutil
 import time
 import traceback
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
 
+import cloudpickle  # type: ignore[import-untyped]
 import pyarrow as pa
 
+from dpaudit.actors.deadlines import Deadlines, OutOfTime, shown_while_it_runs, time_limit
+from dpaudit.actors.events import EventStream
 from dpaudit.actors.unit import Inputs, Unit
 from dpaudit.mechanisms.protocols import TrainingError
+
+_T = TypeVar("_T")
 
 Handle: TypeAlias = Any
 """A table that may live elsewhere: an Arrow table here, an object reference on a cluster."""
@@ -80,7 +86,7 @@ class Backend(Protocol):
 
 
 def attempt_unit(unit: Unit, inputs: Inputs, scratch: Path | None = None) -> tuple[Attempt, pa.Table | None]:
-    """Runs one unit and turns any failure into a value: failure is data.
+    """Runs one unit and turns any failure into a value: failure is data. Only an interrupt of the user's passes.
 
     Args:
         unit: What to run.
@@ -92,20 +98,61 @@ def attempt_unit(unit: Unit, inputs: Inputs, scratch: Path | None = None) -> tup
     own = scratch / unit.key if scratch else None
     try:
         table = unit.task.run(inputs, unit.resources.compute(own))
-    except Exception as err:
+    except (KeyboardInterrupt, OutOfTime):
+        raise
+    except BaseException as err:  # somebody's sys.exit(0) is no result, and ends their unit alone
         again = isinstance(err, TrainingError | MemoryError | OSError)
-        return Attempt(time.perf_counter() - began, "".join(traceback.format_exception(err)), again), None
+        return Attempt(time.perf_counter() - began, error_text(err), again), None
     if own is not None:
         shutil.rmtree(own, ignore_errors=True)
     return Attempt(time.perf_counter() - began), table
 
 
-class InProcess:
-    """Runs units one after another in this process: no Ray, the same results."""
+MESSAGE_CHARACTERS = 20_000
+"""Of an error's text, no more is kept: the beginning and the end."""
 
-    def __init__(self, shared: dict[str, Any], scratch: Path | None = None) -> None:
-        self._shared = shared
+
+def error_text(err: BaseException) -> str:
+    """An error with its traceback, in characters that can be written anywhere, and not more than can be read."""
+    text = "".join(traceback.format_exception(err))
+    half = MESSAGE_CHARACTERS // 2
+    if len(text) > MESSAGE_CHARACTERS:
+        text = f"{text[:half]}\n... {len(text) - 2 * half:,} characters left out ...\n{text[-half:]}"
+    return text.encode("utf-8", errors="backslashreplace").decode()
+
+
+def as_on_a_cluster(value: _T) -> _T:
+    """The same value on the same memory, which cannot be written to through it, as an object store hands it out.
+
+    What one unit does to its inputs is then never seen by another one, in this process as on a cluster.
+    """
+    buffers: list[pickle.PickleBuffer] = []
+    content = cloudpickle.dumps(value, protocol=5, buffer_callback=buffers.append)
+    views = [memoryview(buffer).toreadonly() for buffer in buffers]
+    return pickle.loads(content, buffers=views)  # type: ignore[no-any-return]
+
+
+class InProcess:
+    """Runs units one after another in this process: no Ray, the same results.
+
+    Args:
+        shared: Large inputs by name; units cannot write to them.
+        scratch: Folder of the units' checkpoints, see `attempt_unit`.
+        events: Told of a unit that takes long.
+        deadlines: How long a unit may run.
+    """
+
+    def __init__(
+        self,
+        shared: dict[str, Any],
+        scratch: Path | None = None,
+        events: EventStream | None = None,
+        deadlines: Deadlines | None = None,
+    ) -> None:
+        self._shared = {name: as_on_a_cluster(value) for name, value in shared.items()}
         self._scratch = scratch
+        self._events = events or EventStream()
+        self._deadlines = deadlines or Deadlines()
         self._queue: deque[tuple[Unit, tuple[Handle, ...]]] = deque()
 
     def capacity(self) -> int:
@@ -121,7 +168,15 @@ class InProcess:
         unit, tables = self._queue.popleft()
         shared = {name: self._shared[name] for name in unit.shared}
         inputs = Inputs(shared, dict(zip(unit.needs, tables, strict=True)))
-        attempt, table = attempt_unit(unit, inputs, self._scratch)
+        limit_s = self._deadlines.limit_s(unit)
+        try:
+            with shown_while_it_runs(unit, self._events), time_limit(limit_s):
+                attempt, table = attempt_unit(unit, inputs, self._scratch)
+        except OutOfTime:
+            assert limit_s is not None
+            return [Completion(unit, Attempt(limit_s, self._deadlines.refusal(limit_s), again=True))]
+        if not attempt.error:
+            self._deadlines.learn(unit, attempt.seconds)
         return [Completion(unit, attempt, table)]
 
     def hold(self, table: pa.Table) -> Handle:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
@@ -18,10 +19,12 @@ class EventKind(StrEnum):
     UNIT_CACHED = "unit-cached"  # its result was already in the run folder
     UNIT_DAMAGED = "unit-damaged"  # its file in the run folder failed its check: it is run again
     UNIT_STARTED = "unit-started"
+    UNIT_RUNNING = "unit-running"  # it has been running for `seconds` and goes on
     UNIT_DONE = "unit-done"
     UNIT_RETRIED = "unit-retried"  # an attempt failed and another one follows
     UNIT_FAILED = "unit-failed"  # no attempt is left
     UNIT_SKIPPED = "unit-skipped"  # a unit it needs failed
+    UNIT_REPEATED = "unit-repeated"  # it was run a second time; `detail` says what was different, if anything
     UNITS_SPARED = "units-spared"  # `count` units were not run: enough is known without them
     WORKER_STARTED = "worker-started"
     WORKER_LOST = "worker-lost"
@@ -58,15 +61,17 @@ Listener = Callable[[Event], None]
 
 
 class EventStream:
-    """Hands each event to every listener, in the order they happen."""
+    """Hands each event to every listener, in the order they happen; one at a time, from whichever thread."""
 
     def __init__(self, *listeners: Listener) -> None:
         self._listeners = listeners
+        self._one_at_a_time = threading.RLock()
 
     def emit(self, event: Event) -> None:
         """Tells every listener."""
-        for listener in self._listeners:
-            listener(event)
+        with self._one_at_a_time:
+            for listener in self._listeners:
+                listener(event)
 
 
 class EventLog:

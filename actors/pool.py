@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import itertools
+import threading
 import time
+import uuid
+from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import ray
-from ray.exceptions import GetTimeoutError, ObjectLostError, RayActorError, RayError, TaskUnschedulableError
+from ray.exceptions import (
+    OutOfMemoryError,
+    RayActorError,
+    RayError,
+    TaskUnschedulableError,
+)
+from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get, _internal_kv_put
 
 from dpaudit.actors.backend import Attempt, Completion, Handle, attempt_unit
+from dpaudit.actors.deadlines import REMIND_S, Deadlines, still_running
 from dpaudit.actors.events import Event, EventKind, EventStream
 from dpaudit.actors.unit import Inputs, Resources, Unit
 from dpaudit.errors import RunError
@@ -19,19 +30,29 @@ from dpaudit.errors import RunError
 QUEUED_PER_WORKER = 2
 """One runs, one waits beside it: the worker never idles for a round trip to the driver."""
 START_TIMEOUT_S = 300.0
+START_TRIES = 3
+"""Workers that may die in a row while they start, before it is held that none can start."""
+LOOK_S = 1.0
+"""How often the driver looks for units that run too long and workers that have gone silent."""
+BEAT_S = 5.0
+SILENCE_S = 180.0
+"""A worker whose interpreter has not run for so long is held to be stopped, or its node frozen. Where a time limit is
+stated, that alone decides: code that keeps the interpreter to itself for long needs one."""
+_BEATS = b"dpaudit-beats"
 
 
 @ray.remote
 class Worker:
     """Runs units in a process of its own and keeps what is dear to build: imported libraries, open devices."""
 
-    def __init__(self, threads: int, scratch: Path | None) -> None:
+    def __init__(self, threads: int, scratch: Path | None, pulse: str) -> None:
         import torch
 
         self._scratch = scratch
 
         # Ray sets OMP_NUM_THREADS too late for a process that has loaded torch already.
         torch.set_num_threads(threads)
+        threading.Thread(target=_beat, args=(pulse,), name="dpaudit-pulse", daemon=True).start()
 
     def ready(self) -> bool:
         """Whether the process has come up."""
@@ -45,19 +66,53 @@ class Worker:
         return attempt_unit(unit, inputs, self._scratch)
 
 
-@dataclass
+def _beat(pulse: str) -> None:
+    """Counts up in the cluster's own table for as long as the process runs: no clocks are compared."""
+    for count in itertools.count():
+        _internal_kv_put(pulse.encode(), str(count).encode(), namespace=_BEATS)
+        time.sleep(BEAT_S)
+
+
+@dataclass(eq=False)
 class _Slot:
+    """A worker, from the moment it is asked for.
+
+    Attributes:
+        actor: Its handle.
+        pulse: Where it counts its beats.
+        since: When it was asked for; later, when what it runs began.
+        ready: Whether it is up.
+        queue: What it was given, in the order it runs them; the first is the one that runs.
+        beat: Its last beat that was seen.
+        heard: When that was.
+        reminded: When it was last said that the first of the queue still runs.
+    """
+
     actor: Any
+    pulse: str
+    since: float
     ready: bool = False
     queue: list[Any] = field(default_factory=list)
+    beat: bytes | None = None
+    heard: float = 0.0
+    reminded: float = 0.0
+
+    def begin(self) -> None:
+        """From now on the first of the queue runs."""
+        self.since = self.reminded = time.monotonic()
 
 
 @dataclass(frozen=True)
 class _Flight:
     unit: Unit
+    arguments: tuple[Any, ...]
     slot: _Slot
     table: Any
-    began: float
+
+    @property
+    def seconds(self) -> float:
+        """How long its worker has been at it."""
+        return time.monotonic() - self.slot.since
 
 
 class RayPool:
@@ -70,6 +125,7 @@ class RayPool:
         events: Told about workers that come and go.
         most: No more workers than this (there are no more units).
         scratch: Folder of the units' checkpoints, see `attempt_unit`.
+        deadlines: How long a unit may run.
     Raises: RunError when no node of the cluster can hold one worker.
     """
 
@@ -82,14 +138,19 @@ class RayPool:
         events: EventStream,
         most: int,
         scratch: Path | None = None,
+        deadlines: Deadlines | None = None,
     ) -> None:
         self._shared = {name: ray.put(value) for name, value in shared.items()}
         self._resources = resources
         self._scratch = scratch
         self._events = events
+        self._deadlines = deadlines or Deadlines()
         self._flights: dict[Any, _Flight] = {}
+        self._homeless: deque[tuple[Unit, tuple[Any, ...]]] = deque()  # their worker died before their turn came
         self._starting: dict[Any, _Slot] = {}
         self._slots: list[_Slot] = []
+        self._failed_starts = 0
+        self._looked = time.monotonic()
         for _ in range(max(1, min(most, workers or room_for(resources)))):
             self._start()
 
@@ -97,24 +158,37 @@ class RayPool:
         """Free places on workers that are up; waits for the first worker."""
         while not any(slot.ready for slot in self._slots):
             self._await_start()
+        return self._places() - len(self._homeless)
+
+    def _places(self) -> int:
         return sum(QUEUED_PER_WORKER - len(slot.queue) for slot in self._slots if slot.ready)
 
     def submit(self, unit: Unit, tables: tuple[Handle, ...]) -> None:
         """Gives the unit to the worker with the shortest queue."""
+        self._give(unit, (*(self._shared[name] for name in unit.shared), *tables))
+
+    def _give(self, unit: Unit, arguments: tuple[Any, ...]) -> None:
         slot = min((slot for slot in self._slots if slot.ready), key=lambda slot: len(slot.queue))
-        shared = [self._shared[name] for name in unit.shared]
-        attempt, table = slot.actor.run.remote(unit, len(shared), *shared, *tables)
-        self._flights[attempt] = _Flight(unit, slot, table, time.monotonic())
+        attempt, table = slot.actor.run.remote(unit, len(unit.shared), *arguments)
+        self._flights[attempt] = _Flight(unit, arguments, slot, table)
         slot.queue.append(attempt)
+        if len(slot.queue) == 1:
+            slot.begin()
 
     def wait(self) -> list[Completion]:
-        """Blocks until a unit has come back or its worker is known to be lost."""
+        """Blocks until a unit has come back, was ended, or its worker is known to be lost."""
         while True:
-            done, _ = ray.wait([*self._flights, *self._starting], num_returns=1)
+            while self._homeless and self._places() > 0:
+                self._give(*self._homeless.popleft())
+            if not any(slot.ready for slot in self._slots):
+                self._await_start()
+                continue
+            done, _ = ray.wait([*self._flights, *self._starting], num_returns=1, timeout=LOOK_S)
             for reference in done:
                 if reference in self._starting:
                     self._started(reference)
-            back = [self._complete(reference) for reference in done if reference in self._flights]
+            back = [ended for reference in done if reference in self._flights for ended in self._complete(reference)]
+            back += self._look()
             if back:
                 return back
 
@@ -129,12 +203,18 @@ class RayPool:
     def close(self) -> None:
         """Kills the workers."""
         for slot in self._slots:
-            ray.kill(slot.actor)
+            self._end(slot)
         self._slots.clear()
+
+    def _end(self, slot: _Slot) -> None:
+        ray.kill(slot.actor)  # Ray ends a process that does not answer after a few seconds
+        _internal_kv_del(slot.pulse.encode(), namespace=_BEATS)
 
     def _start(self) -> None:
         options = {"num_cpus": self._resources.cpus, "num_gpus": self._resources.gpus, "max_restarts": 0}
-        slot = _Slot(Worker.options(**options).remote(self._resources.cpus, self._scratch))  # type: ignore[attr-defined]
+        pulse = uuid.uuid4().hex
+        actor = Worker.options(**options).remote(self._resources.cpus, self._scratch, pulse)  # type: ignore[attr-defined]
+        slot = _Slot(actor, pulse, time.monotonic())
         self._slots.append(slot)
         self._starting[slot.actor.ready.remote()] = slot
 
@@ -154,34 +234,94 @@ class RayPool:
             ray.get(reference)
         except RayError as err:
             self._slots.remove(slot)
-            if isinstance(err, TaskUnschedulableError) or not self._slots:
-                raise RunError(f"no worker could be started: {err}") from err
+            self._failed_starts += 1
+            if isinstance(err, TaskUnschedulableError) or self._failed_starts >= START_TRIES:
+                if not self._slots:
+                    raise RunError(f"no worker could be started, {self._failed_starts} tries; {loss(err)}") from err
+                return  # the others go on without it
+            self._start()
             return
+        self._failed_starts = 0
         slot.ready = True
+        slot.heard = time.monotonic()
         self._events.emit(Event(EventKind.WORKER_STARTED, count=sum(slot.ready for slot in self._slots)))
 
-    def _complete(self, reference: Any) -> Completion:
-        flight = self._flights.pop(reference)
-        flight.slot.queue.remove(reference)
+    def _complete(self, reference: Any) -> list[Completion]:
+        """What came back with this reference: one unit, or what a lost worker leaves behind."""
+        flight = self._flights[reference]
         try:
             attempt = ray.get(reference)
             if not attempt.error:
                 ray.wait([flight.table], num_returns=1, fetch_local=True, timeout=START_TIMEOUT_S)
                 ray.get(flight.table, timeout=START_TIMEOUT_S)
-        except (RayActorError, ObjectLostError, GetTimeoutError) as err:
-            self._replace(flight.slot)
-            lost = Attempt(time.monotonic() - flight.began, f"{type(err).__name__}: {err}".splitlines()[0], again=True)
-            return Completion(flight.unit, lost, lost=True)
-        except RayError as err:  # the arguments could not be rebuilt, the task was cancelled, ...
-            lost = Attempt(time.monotonic() - flight.began, f"{type(err).__name__}: {err}", again=True)
-            return Completion(flight.unit, lost, lost=True)
-        return Completion(flight.unit, attempt, flight.table)
+        except (RayActorError, OutOfMemoryError) as err:
+            return self._replace(flight.slot, loss(err))
+        except RayError as err:  # the arguments or the table are gone with their node, the task was cancelled, ...
+            seconds = flight.seconds
+            self._landed(reference)
+            return [Completion(flight.unit, Attempt(seconds, loss(err), again=True), lost=True)]
+        self._landed(reference)
+        if not attempt.error:
+            self._deadlines.learn(flight.unit, attempt.seconds)
+        return [Completion(flight.unit, attempt, flight.table)]
 
-    def _replace(self, slot: _Slot) -> None:
-        if slot in self._slots:
-            self._slots.remove(slot)
-            ray.kill(slot.actor)  # it may only be unreachable: the same unit on two workers gives the same table
-            self._start()
+    def _landed(self, reference: Any) -> None:
+        slot = self._flights.pop(reference).slot
+        slot.queue.remove(reference)
+        slot.begin()
+
+    def _replace(self, slot: _Slot, why: str, *, lost: bool = True) -> list[Completion]:
+        """Ends a worker and starts another one; what it ran comes back, what waited behind it goes elsewhere."""
+        self._slots.remove(slot)
+        self._end(slot)  # it may only be unreachable: the same unit on two workers gives the same table
+        self._start()
+        flights = [self._flights.pop(reference) for reference in slot.queue]
+        self._homeless.extend((flight.unit, flight.arguments) for flight in flights[1:])
+        return [Completion(flight.unit, Attempt(flight.seconds, why, again=True), lost=lost) for flight in flights[:1]]
+
+    def _look(self) -> list[Completion]:
+        """Ends what runs too long, replaces workers that do not answer, and says what still runs."""
+        now = time.monotonic()
+        idle, self._looked = now - self._looked, now
+        if idle > SILENCE_S / 2:  # the driver itself was stopped, and the workers perhaps with it
+            for slot in self._slots:
+                slot.since, slot.heard, slot.reminded = slot.since + idle, now, now
+        back: list[Completion] = []
+        for slot in [slot for slot in self._slots if slot.ready and slot.queue]:
+            unit = self._flights[slot.queue[0]].unit
+            limit_s, running_s = self._deadlines.limit_s(unit), now - slot.since
+            if limit_s is not None and running_s > limit_s:
+                back += self._replace(slot, self._deadlines.refusal(limit_s), lost=False)
+            elif self._deadlines.stated_s is None and self._silent_s(slot, now) > SILENCE_S:
+                back += self._replace(slot, f"the worker has not answered for {SILENCE_S:.0f} s")
+            elif now - slot.reminded > REMIND_S:
+                slot.reminded = now
+                self._events.emit(still_running(unit, running_s))
+        return back
+
+    def _silent_s(self, slot: _Slot, now: float) -> float:
+        """For how long a worker's count has stood still."""
+        if now - slot.heard > 2 * BEAT_S:
+            beat = _internal_kv_get(slot.pulse.encode(), namespace=_BEATS)
+            if beat != slot.beat:
+                slot.beat, slot.heard = beat, now
+        return now - slot.heard
+
+
+def loss(err: RayError) -> str:
+    """Why a worker was lost, in words of ours where Ray's speak of its own settings."""
+    text = str(err)
+    if isinstance(err, OutOfMemoryError) or "running low on memory" in text or "OOM" in text:
+        return (
+            "OutOfMemory: the node ran out of memory while this unit ran, and its worker was ended; give the run fewer "
+            "workers (`workers` in `run:`), the node more memory, or the unit less to hold at once"
+        )
+    return f"{type(err).__name__}: {first_line(err)}"
+
+
+def first_line(err: RayError) -> str:
+    """The first line of an error of Ray's, which often runs to a page."""
+    return next(iter(str(err).strip().splitlines()), "")
 
 
 def room_for(resources: Resources) -> int:

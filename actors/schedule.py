@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
@@ -9,8 +10,12 @@ from typing import TypeAlias
 
 from dpaudit.actors.backend import Backend, Completion, Handle
 from dpaudit.actors.events import Event, EventKind, EventStream
-from dpaudit.actors.store import Made, UnitStore
+from dpaudit.actors.store import Made, UnitStore, same_content
 from dpaudit.actors.unit import Unit, code_version, own_version
+
+CHEAP_S = 2.0
+CHEAP_SHARE = 0.05
+"""A unit is run a second time, to compare, when that takes no longer than this, or this share of what the run took."""
 
 Spare: TypeAlias = Callable[[Set[str], Set[str]], Set[str]]
 """(finished, failed) -> units that need not be run any more: enough is known without them. Never takes one back."""
@@ -57,13 +62,17 @@ def run_units(
     events: EventStream,
     retries: Retries | None = None,
     spare: Spare | None = None,
+    repeats: int = 0,
 ) -> Outcome:
     """Runs every unit whose table is not yet in the store, each after those it needs.
 
     A unit that became ready because of another goes before those that wait already. With `spare`, asked before
     anything starts and after every unit that came back, units are left out that need not be run any more.
+
+    At most `repeats` of the units that were run are run once more in the end, where that is cheap, and the results
+    compared: the event `UNIT_REPEATED` says what was found. Units that need no others are, the user's own code first.
     """
-    return _Schedule(units, backend, store, events, retries or Retries(), spare).run()
+    return _Schedule(units, backend, store, events, retries or Retries(), spare, repeats).run()
 
 
 @dataclass
@@ -74,6 +83,9 @@ class _Schedule:
     events: EventStream
     retries: Retries
     spare: Spare | None = None
+    repeats: int = 0
+    seconds: dict[str, float] = field(default_factory=dict)  # of what was run now
+    repeating: set[str] = field(default_factory=set)
     finished: set[str] = field(default_factory=set)
     failed: dict[str, str] = field(default_factory=dict)
     handles: dict[str, Handle] = field(default_factory=dict)  # results that a waiting unit still needs
@@ -104,7 +116,16 @@ class _Schedule:
             if not self.missing[unit.key]:
                 ready.append(unit)
         # What an earlier run left half-way first, like units that become ready in this one.
-        ready = self._wanted(deque(sorted(ready, key=lambda unit: not unit.needs)))
+        self._drain(self._wanted(deque(sorted(ready, key=lambda unit: not unit.needs))))
+        repeated = self._repeatable()[: self.repeats]
+        self.repeating = {unit.key for unit in repeated}
+        self._drain(deque(repeated))
+        spared = unique.keys() - self.finished - self.failed.keys()
+        if spared:
+            self.events.emit(Event(EventKind.UNITS_SPARED, count=len(spared)))
+        return Outcome(frozenset(self.finished), self.failed, self.ran, frozenset(spared), reused, damaged)
+
+    def _drain(self, ready: deque[Unit]) -> None:
         while ready or self.in_flight:
             while ready and self.backend.capacity() > 0:
                 self._start(ready.popleft())
@@ -112,10 +133,27 @@ class _Schedule:
                 self.in_flight -= 1
                 ready.extendleft(reversed(self._settle(completion)))
             ready = self._wanted(ready)
-        spared = unique.keys() - self.finished - self.failed.keys()
-        if spared:
-            self.events.emit(Event(EventKind.UNITS_SPARED, count=len(spared)))
-        return Outcome(frozenset(self.finished), self.failed, self.ran, frozenset(spared), reused, damaged)
+
+    def _repeatable(self) -> list[Unit]:
+        """Units that were run now and are cheap to run again, the user's own code first."""
+        most = max(CHEAP_S, CHEAP_SHARE * sum(self.seconds.values()))
+        cheap = [unit for unit in self.units if not unit.needs and self.seconds.get(unit.key, math.inf) <= most]
+        return sorted(cheap, key=lambda unit: not unit.own)
+
+    def _compare(self, done: Completion) -> None:
+        """Books a unit that was run once more: whether it gave the same."""
+        unit, attempt = done.unit, done.attempt
+        if done.lost:
+            self.events.emit(Event(EventKind.WORKER_LOST, unit.key, unit.label, detail=attempt.error))
+            return
+        different = ""
+        if attempt.error:
+            different = f"it failed when it was run again: {attempt.error.strip().splitlines()[-1]}"
+        elif not same_content(self.backend.fetch(done.table), self.store.read(unit.key)):
+            different = "it gave another result when it was run again with the same seed"
+        self.events.emit(
+            Event(EventKind.UNIT_REPEATED, unit.key, unit.label, seconds=attempt.seconds, detail=different)
+        )
 
     def _wanted(self, ready: deque[Unit]) -> deque[Unit]:
         if self.spare is None:
@@ -137,6 +175,9 @@ class _Schedule:
     def _settle(self, done: Completion) -> list[Unit]:
         """Books one unit that came back; the units that are ready because of it."""
         unit, attempt = done.unit, done.attempt
+        if unit.key in self.repeating:
+            self._compare(done)
+            return []
         if done.lost:
             return self._lost(unit, attempt.error)
         event = {"unit": unit.key, "label": unit.label, "attempt": self.tries[unit.key], "seconds": attempt.seconds}
@@ -144,6 +185,7 @@ class _Schedule:
             table = self.backend.fetch(done.table)
             self.store.write(unit.key, table, version=code_version(), own=own_version(unit.own))
             self.ran += 1
+            self.seconds[unit.key] = attempt.seconds
             self.finished.add(unit.key)
             if self.users[unit.key]:
                 self.handles[unit.key] = done.table

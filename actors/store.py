@@ -161,7 +161,7 @@ class UnitStore:
     def fail(self, key: str, log: str) -> None:
         """Records that no attempt succeeded, with the last error's text."""
         with self._fs.open_output_stream(f"{self._folder}/{key}.failed") as stream:
-            stream.write(log.encode())
+            stream.write(log.encode("utf-8", errors="backslashreplace"))
 
     def failures(self) -> dict[str, str]:
         """Error text by key of the units recorded as failed; bytes that are no text are shown as question marks."""
@@ -173,6 +173,22 @@ class UnitStore:
                     text = stream.read().decode(errors="replace").strip()
                     texts[Path(info.path).stem] = text or "the record of its failure is empty"
         return texts
+
+
+def same_content(table: pa.Table, stored: pa.Table) -> bool:
+    """Whether a table would be stored as this one was: bit by bit, so that NaN is the same as NaN."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink)
+    return _plain_bytes(pq.read_table(pa.BufferReader(sink.getvalue()))) == _plain_bytes(stored)
+
+
+def _plain_bytes(table: pa.Table) -> bytes:
+    """The columns and what the work wrote beside them, without what the store did."""
+    facts = {name: value for name, value in (table.schema.metadata or {}).items() if not name.startswith(b"dpaudit-")}
+    sink = pa.BufferOutputStream()
+    pq.write_table(table.combine_chunks().replace_schema_metadata(dict(sorted(facts.items()))), sink)
+    content: bytes = sink.getvalue().to_pybytes()
+    return content
 
 
 def _seal_of(content: bytes) -> re.Match[bytes] | None:

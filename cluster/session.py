@@ -2,9 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import secrets
+import shutil
+import signal
+import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from dpaudit.errors import RunError
+
+KEPT_LOG_BYTES = 8_000_000
+"""Of what a process of a local session prints, the last this many bytes are kept, and as many again before them."""
+
+_QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+_BOUNDED = {"RAY_ROTATION_MAX_BYTES": str(KEPT_LOG_BYTES), "RAY_ROTATION_BACKUP_COUNT": "1"}
+_SIGNALS = tuple(
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if name in signal.Signals.__members__
+)
 
 
 @contextmanager
@@ -12,28 +31,120 @@ def ray_session(address: str | None = None, *, cpus: int | None = None, gpus: in
     """A Ray session for the length of a `with` block.
 
     Uses the session there is; else joins the cluster at `address`; else, when this process runs as a job of a
-    cluster, joins that one; else starts a local one and ends it afterwards.
+    cluster (RAY_ADDRESS), joins that one; else starts a local one and ends it afterwards. A local session listens on
+    this machine alone, asks for a token of its own, and keeps all its files in a folder that goes with it.
 
     Args:
         address: Address of a running cluster ("auto", "ray://host:10001", "host:6379"), or None.
         cpus: CPUs of a local session; None takes all.
         gpus: GPUs of a local session; None takes all.
+    Raises: RunError when the cluster cannot be joined.
     """
-    # Said explicitly, this silences a warning; a choice the user made stays. An open Ray port is remote code execution.
-    os.environ.setdefault("RAY_AUTH_MODE", "token")
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     import ray
 
     if ray.is_initialized():
         yield
         return
     address = address or os.environ.get("RAY_ADDRESS")
-    if address:
-        ray.init(address=address, logging_level="ERROR", log_to_driver=False)
-    else:
-        ray.init(num_cpus=cpus, num_gpus=gpus, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
+    with _joined(address) if address else _local(cpus, gpus):
+        try:
+            yield
+        finally:
+            ray.shutdown()
+
+
+@contextmanager
+def _joined(address: str) -> Iterator[None]:
+    """The cluster's own choice of authentication, and whichever token the user has for it, stay as they are."""
+    import ray
+
+    with _environment(_QUIET):
+        try:
+            _init(address=address)
+        except (ConnectionError, RuntimeError, ValueError, ray.exceptions.AuthenticationError) as err:
+            raise RunError(
+                f"the Ray cluster at {address} cannot be joined: {str(err).strip().splitlines()[0]}; check that it "
+                "runs, and, where it asks for a token, that RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH are set here"
+            ) from err
+        yield
+
+
+@contextmanager
+def _local(cpus: int | None, gpus: int | None) -> Iterator[None]:
+    # Ray's sockets need a short path; it opens its own folder to all, so the token lies beside it.
+    folder = Path(tempfile.mkdtemp(prefix="dpaudit-", dir=os.environ.get("RAY_TMPDIR") or _short_temporary_folder()))
+    try:
+        token = folder / "token"
+        token.touch(mode=0o600)
+        token.write_text(secrets.token_hex(32))
+        # An open Ray port is remote code execution.
+        auth = {"RAY_AUTH_MODE": os.environ.get("RAY_AUTH_MODE", "token"), "RAY_AUTH_TOKEN_PATH": str(token)}
+        with _environment({**_QUIET, **_BOUNDED, **auth}), _on_this_machine_alone():
+            _init(
+                address="local",
+                num_cpus=cpus,
+                num_gpus=gpus,
+                include_dashboard=False,
+                _temp_dir=str(folder / "ray"),
+            )
+            yield
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _short_temporary_folder() -> str:
+    return "/tmp" if os.path.isdir("/tmp") else tempfile.gettempdir()
+
+
+def _init(**options: Any) -> None:
+    """Starts Ray and takes back the signals it took: its handlers end the process with a crash dump."""
+    import ray
+
+    handlers = {number: signal.getsignal(number) for number in _SIGNALS}
+    try:
+        ray.init(logging_level="ERROR", log_to_driver=False, **options)
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            for number, handler in handlers.items():
+                if handler is not None:
+                    signal.signal(number, handler)
+
+
+@contextmanager
+def _environment(values: dict[str, str]) -> Iterator[None]:
+    """Environment variables for the length of a block, seen by Ray even where it was imported before."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    _reread_authentication()
     try:
         yield
     finally:
-        ray.shutdown()
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+        _reread_authentication()
+
+
+def _reread_authentication() -> None:
+    """Ray reads its mode of authentication at import and its token once; this is how its own tests make it look again.
+
+    The mode comes first: without a mode no thread of a session that ends asks for a token that is gone.
+    """
+    from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]
+
+    Config.initialize("")
+    AuthenticationTokenLoader.instance().reset_cache()
+
+
+@contextmanager
+def _on_this_machine_alone() -> Iterator[None]:
+    """Ray's own switch, on by default on macOS and Windows: every port of a local session on the loopback address."""
+    from ray._private import ray_constants
+
+    before = ray_constants.ENABLE_RAY_CLUSTER
+    ray_constants.ENABLE_RAY_CLUSTER = False
+    with contextlib.ExitStack() as stack:
+        stack.callback(setattr, ray_constants, "ENABLE_RAY_CLUSTER", before)
+        yield

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 
 from dpaudit.actors.unit import Inputs
@@ -62,3 +64,63 @@ class GoesOn:
             mark.touch()
             raise TrainingError("lost power")
         return pa.table({"total": [7]})
+
+
+@dataclass(frozen=True)
+class WritesToItsInput:
+    """Adds one to a shared array in place."""
+
+    def run(self, inputs: Inputs, compute: Compute) -> pa.Table:
+        (shared,) = inputs.shared.values()
+        shared += 1
+        return pa.table({"total": [int(shared.sum())]})
+
+
+@dataclass(frozen=True)
+class Leaves:
+    """Ends by something that is no `Exception`."""
+
+    how: str
+
+    def run(self, inputs: Inputs, compute: Compute) -> pa.Table:
+        raise {"exit": SystemExit(0), "generator": GeneratorExit()}[self.how]
+
+
+@dataclass(frozen=True)
+class Says:
+    """Fails with an error of `megabytes`, and with characters that no file can hold."""
+
+    megabytes: float = 0.0
+
+    def run(self, inputs: Inputs, compute: Compute) -> pa.Table:
+        raise ValueError("beginning \udc80" + "x" * int(self.megabytes * 1e6) + " end")
+
+
+@dataclass(frozen=True)
+class HangsFirst:
+    """Its first attempt sleeps for `sleep_s`, or stops its own process as `kill -STOP` does."""
+
+    folder: str
+    how: str = "sleep"
+    sleep_s: float = 60.0
+
+    def run(self, inputs: Inputs, compute: Compute) -> pa.Table:
+        mark = Path(self.folder) / "hung-once"
+        if not mark.exists():
+            mark.touch()
+            if self.how == "stop":
+                os.kill(os.getpid(), signal.SIGSTOP)
+            time.sleep(self.sleep_s)
+        return pa.table({"total": [7]})
+
+
+@dataclass(frozen=True)
+class Draws:
+    """Something random: from its seed, or from nowhere."""
+
+    seed: int
+    own: bool = True
+
+    def run(self, inputs: Inputs, compute: Compute) -> pa.Table:
+        rng = np.random.default_rng(self.seed if self.own else None)
+        return pa.table({"total": [np.nan, *rng.random(3)]})

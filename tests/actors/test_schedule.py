@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from dpaudit.actors.backend import Backend, InProcess
+from dpaudit.actors.deadlines import Deadlines
 from dpaudit.actors.events import Event, EventKind, EventLog, EventStream, read_events
 from dpaudit.actors.schedule import Outcome, run_units
 from dpaudit.actors.store import UnitStore
 from dpaudit.actors.unit import Resources, Unit
 from dpaudit.errors import RunError
-from tests.actors.tasks import Add, FailsFirst, GoesOn
+from tests.actors.tasks import Add, Draws, FailsFirst, GoesOn, HangsFirst, Leaves, Says, WritesToItsInput
 
 MakeBackend = Callable[[dict[str, Any], EventStream], Any]
 
@@ -27,10 +30,12 @@ def in_process(shared: dict[str, Any], events: EventStream) -> Iterator[Backend]
 
 
 @contextmanager
-def on_ray(shared: dict[str, Any], events: EventStream) -> Iterator[Backend]:
+def on_ray(
+    shared: dict[str, Any], events: EventStream, deadlines: Deadlines | None = None, workers: int = 2
+) -> Iterator[Backend]:
     from dpaudit.actors.pool import RayPool
 
-    pool = RayPool(shared, resources=Resources(), workers=2, events=events, most=8)
+    pool = RayPool(shared, resources=Resources(), workers=workers, events=events, most=8, deadlines=deadlines)
     try:
         yield pool
     finally:
@@ -153,6 +158,141 @@ def test_a_key_is_decided_by_everything_that_decides_the_result() -> None:
         Unit(Add(1), "", shared=("x",), resources=Resources(2)),
     ]
     assert len({unit.key for unit in (same, *others)}) == 5
+
+
+def test_no_unit_writes_to_what_another_one_is_given(make_backend: MakeBackend, tmp_path: Path) -> None:
+    array = np.ones(1000)
+    writing, reading = Unit(WritesToItsInput(), "writes", shared=("array",)), Unit(Add(0), "reads", shared=("one",))
+    outcome, _, _ = run(make_backend, [writing, reading], tmp_path, array=array, one=1)
+    assert "ValueError" in outcome.failed[writing.key]
+    assert outcome.finished == {reading.key}
+    assert array.sum() == 1000
+
+
+def test_code_that_leaves_fails_its_own_unit_alone(make_backend: MakeBackend, tmp_path: Path) -> None:
+    leaving, closing, beside = Unit(Leaves("exit"), "exits"), Unit(Leaves("generator"), "closes"), Unit(Add(5), "")
+    outcome, _, _ = run(make_backend, [leaving, closing, beside], tmp_path)
+    assert outcome.finished == {beside.key}
+    assert "SystemExit" in outcome.failed[leaving.key]
+    assert "GeneratorExit" in outcome.failed[closing.key]
+
+
+def test_an_error_is_kept_in_a_length_and_in_characters_that_can_be_read(tmp_path: Path) -> None:
+    unit = Unit(Says(50), "verbose")
+    outcome, store, _ = run(in_process, [unit], tmp_path)
+    recorded = store.failures()[unit.key]
+    assert recorded == outcome.failed[unit.key]
+    assert len(recorded) < 21_000
+    assert "ValueError: beginning \\udc80" in recorded
+    assert recorded.rstrip().endswith("end")
+    assert "\n... 49,98" in recorded
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_units_are_run_twice_and_compared(tmp_path: Path, own: bool) -> None:
+    units = [Unit(Draws(seed, own), f"draws {seed}") for seed in range(4)]
+    seen: list[Event] = []
+    events, store = EventStream(seen.append), UnitStore(tmp_path)
+    outcome = run_units(units, InProcess({}), store, events, repeats=2)
+    assert outcome.ran == 4
+    repeated = [event for event in seen if event.kind is EventKind.UNIT_REPEATED]
+    assert [event.unit for event in sorted(repeated, key=lambda event: event.label)] == [unit.key for unit in units[:2]]
+    assert {event.detail == "" for event in repeated} == {own}
+
+
+def test_what_takes_long_is_not_run_twice(tmp_path: Path) -> None:
+    units = [Unit(Add(number, 0.02), f"sleeps {number}") for number in range(3)]
+    seen: list[Event] = []
+    events = EventStream(seen.append)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dpaudit.actors.schedule.CHEAP_S", 0.01)
+        run_units(units, InProcess({}), UnitStore(tmp_path), events, repeats=2)
+    assert not [event for event in seen if event.kind is EventKind.UNIT_REPEATED]
+
+
+def run_hanging(make: Any, folder: Path, task: HangsFirst, beside: list[Unit]) -> tuple[Outcome, list[Event]]:
+    seen: list[Event] = []
+    events, store = EventStream(seen.append), UnitStore(folder / "units")
+    with make(events) as backend:
+        return run_units([Unit(task, "hangs"), *beside], backend, store, events), seen
+
+
+def test_a_unit_that_hangs_in_this_process_is_ended_and_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dpaudit.actors.deadlines.REMIND_S", 0.1)
+
+    @contextmanager
+    def limited(events: EventStream) -> Iterator[Backend]:
+        yield InProcess({}, events=events, deadlines=Deadlines(0.5))
+
+    outcome, seen = run_hanging(limited, tmp_path, HangsFirst(str(tmp_path)), [])
+    assert len(outcome.finished) == 1
+    (retried,) = [event for event in seen if event.kind is EventKind.UNIT_RETRIED]
+    assert "still running after 0.5 s" in retried.detail
+    assert [event for event in seen if event.kind is EventKind.UNIT_RUNNING]
+
+
+def test_an_alarm_of_somebody_else_goes_on(tmp_path: Path) -> None:
+    before = signal.setitimer(signal.ITIMER_REAL, 300)
+    try:
+        backend = InProcess({}, deadlines=Deadlines(5.0))
+        run_units([Unit(Add(1), "")], backend, UnitStore(tmp_path), EventStream())
+        assert 290 < signal.getitimer(signal.ITIMER_REAL)[0] <= 300
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, *before)
+
+
+@pytest.mark.ray
+def test_a_unit_that_hangs_on_a_worker_is_ended_and_what_waited_behind_it_is_not_blamed(
+    ray_cluster: None, tmp_path: Path
+) -> None:
+    """One worker: the unit behind the one that hangs waits for it, and never counts as lost."""
+    outcome, seen = run_hanging(
+        lambda events: on_ray({}, events, Deadlines(2.0), 1), tmp_path, HangsFirst(str(tmp_path)), [Unit(Add(1), "b")]
+    )
+    assert len(outcome.finished) == 2
+    (retried,) = [event for event in seen if event.kind is EventKind.UNIT_RETRIED]
+    assert retried.label == "hangs"
+    assert "the stated `time_limit_s`" in retried.detail
+    assert not [event for event in seen if event.kind is EventKind.WORKER_LOST]
+
+
+@pytest.mark.ray
+def test_a_stopped_worker_is_replaced(ray_cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dpaudit.actors.pool.BEAT_S", 0.2)
+    monkeypatch.setattr("dpaudit.actors.pool.SILENCE_S", 12.0)  # the worker counts every 5 s
+    outcome, seen = run_hanging(
+        lambda events: on_ray({}, events, None, 1), tmp_path, HangsFirst(str(tmp_path), "stop"), []
+    )
+    assert len(outcome.finished) == 1
+    (lost,) = [event for event in seen if event.kind is EventKind.WORKER_LOST]
+    assert "has not answered" in lost.detail
+
+
+@pytest.mark.ray
+def test_a_worker_that_dies_while_it_starts_is_replaced(ray_cluster: None, tmp_path: Path) -> None:
+    """Killed right after it was asked for; the pool asks for another."""
+    from dpaudit.actors import pool as pools
+
+    seen: list[Event] = []
+    with on_ray({}, EventStream(seen.append), None, 1) as backend:
+        assert isinstance(backend, pools.RayPool)
+        (slot,) = backend._slots
+        pools.ray.kill(slot.actor)
+        outcome = run_units([Unit(Add(4), "")], backend, UnitStore(tmp_path), EventStream(seen.append))
+    assert len(outcome.finished) == 1
+    assert not [event for event in seen if event.kind is EventKind.WORKER_LOST]
+
+
+def test_a_limit_is_learned_from_units_of_the_same_kind() -> None:
+    deadlines, unit = Deadlines(), Unit(Add(1), "")
+    assert deadlines.limit_s(unit) is None
+    deadlines.learn(unit, 100.0)
+    deadlines.learn(unit, 40.0)
+    assert deadlines.limit_s(Unit(Add(2), "")) == 3000.0
+    assert deadlines.limit_s(Unit(Draws(1), "")) is None
+    assert Deadlines(5.0).limit_s(unit) == 5.0
 
 
 def test_a_log_cut_short_by_a_kill_is_read_up_to_there(tmp_path: Path) -> None:
