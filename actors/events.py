@@ -104,3 +104,9 @@ def _event(line: str) -> Event | None:
         return Event(**{**values, "kind": EventKind(values["kind"])})
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
+
+
+def last_line(error: str, characters: int = 500) -> str:
+    """The last line of an error's text, which says what it is; cut where it is longer than a reader reads."""
+    line = next(reversed(error.strip().splitlines()), "")
+    return line if len(line) <= characters else f"{line[:characters]} ..."

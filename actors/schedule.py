@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from dpaudit.actors.backend import Backend, Completion, Handle
-from dpaudit.actors.events import Event, EventKind, EventStream
+from dpaudit.actors.events import Event, EventKind, EventStream, last_line
 from dpaudit.actors.store import Made, UnitStore, same_content
 from dpaudit.actors.unit import Unit, code_version, own_version
 
@@ -148,7 +148,7 @@ class _Schedule:
             return
         different = ""
         if attempt.error:
-            different = f"it failed when it was run again: {attempt.error.strip().splitlines()[-1]}"
+            different = f"it failed when it was run again: {last_line(attempt.error)}"
         elif not same_content(self.backend.fetch(done.table), self.store.read(unit.key)):
             different = "it gave another result when it was run again with the same seed"
         self.events.emit(

@@ -15,13 +15,15 @@ import pyarrow.parquet as pq
 from rich.console import Console
 
 from dpaudit.actors.backend import Backend, InProcess
+from dpaudit.actors.deadlines import Deadlines
 from dpaudit.actors.events import Event, EventKind, EventLog, EventStream, Listener, read_events
 from dpaudit.actors.schedule import Outcome, run_units
+from dpaudit.actors.signals import signals_interrupt
 from dpaudit.actors.store import UnitStore
 from dpaudit.actors.unit import Resources, as_of, code_version, own_code
 from dpaudit.engine.data.in_memory import keep
 from dpaudit.engine.findings.gather import gather
-from dpaudit.engine.findings.run_report import Report
+from dpaudit.engine.findings.run_report import Repeat, Report
 from dpaudit.engine.findings.stopping import sequential_readers, spare_of
 from dpaudit.engine.findings.versions import versions
 from dpaudit.engine.plan import Plan, make_plan
@@ -77,13 +79,14 @@ def run_plan(plan: Plan, folder: Path, listeners: Sequence[Listener] = ()) -> Re
     log = EventLog(folder / "events.jsonl")
     events = EventStream(log, *listeners)
     try:
-        events.emit(Event(EventKind.STAGE, detail=f"running {len(plan.units)} units"))
-        outcome = _run(plan, store, events, folder)
-        events.emit(Event(EventKind.STAGE, detail="estimating"))
-        report = _report(plan, outcome, store, folder, began)
-        events.emit(Event(EventKind.FINISHED, seconds=time.monotonic() - began))
-    except KeyboardInterrupt:
-        events.emit(Event(EventKind.INTERRUPTED))
+        with signals_interrupt():
+            events.emit(Event(EventKind.STAGE, detail=f"running {len(plan.units)} units"))
+            outcome = _run(plan, store, events, folder)
+            events.emit(Event(EventKind.STAGE, detail="estimating"))
+            report = _report(plan, outcome, store, folder, began)
+            events.emit(Event(EventKind.FINISHED, seconds=time.monotonic() - began))
+    except KeyboardInterrupt as err:
+        events.emit(Event(EventKind.INTERRUPTED, detail=str(err) or "SIGINT"))
         raise
     finally:
         log.close()
@@ -120,7 +123,13 @@ def report_again(folder: Path) -> Report:
 
 
 def _report(plan: Plan, outcome: Outcome, store: UnitStore, folder: Path, began: float) -> Report:
-    counted = Counter(event.kind.value for event in read_events(folder / "events.jsonl"))
+    happened = list(read_events(folder / "events.jsonl"))
+    keys = {unit.key for unit in plan.units}
+    repeated = {
+        event.unit: Repeat(event.label, event.detail)
+        for event in happened
+        if event.kind is EventKind.UNIT_REPEATED and event.unit in keys
+    }
     report = Report(
         name=plan.spec.name,
         results=gather(plan, outcome, store, folder),
@@ -135,7 +144,8 @@ def _report(plan: Plan, outcome: Outcome, store: UnitStore, folder: Path, began:
         folder=str(folder),
         spec=plan.spec.to_yaml(),
         versions=versions(),
-        events=dict(counted),
+        events=dict(Counter(event.kind.value for event in happened)),
+        repeated=tuple(repeated.values()),
     )
     write_report(report, folder, draw=plan.spec.run.figures)
     return report
@@ -191,14 +201,15 @@ def _run(plan: Plan, store: UnitStore, events: EventStream, folder: Path) -> Out
     spared = spare(finished, frozenset()) if spare else frozenset()
     missing = {unit.key for unit in plan.units} - finished - spared
     with _backend(plan, len(missing), events, (folder / "checkpoints").absolute()) as backend:
-        return run_units(plan.units, backend, store, events, spare=spare)
+        return run_units(plan.units, backend, store, events, spare=spare, repeats=plan.spec.run.repeats)
 
 
 @contextlib.contextmanager
 def _backend(plan: Plan, missing: int, events: EventStream, scratch: Path) -> Iterator[Backend]:
     run = plan.spec.run
+    deadlines = Deadlines(run.time_limit_s)
     if run.runner == "in-process" or not missing:
-        yield InProcess(dict(plan.shared), scratch)
+        yield InProcess(dict(plan.shared), scratch, events, deadlines)
         return
     from dpaudit.cluster.session import ray_session
 
@@ -207,7 +218,13 @@ def _backend(plan: Plan, missing: int, events: EventStream, scratch: Path) -> It
 
         resources = Resources(run.cpus_per_worker, run.gpus_per_worker)
         pool = RayPool(
-            dict(plan.shared), resources=resources, workers=run.workers, events=events, most=missing, scratch=scratch
+            dict(plan.shared),
+            resources=resources,
+            workers=run.workers,
+            events=events,
+            most=missing,
+            scratch=scratch,
+            deadlines=deadlines,
         )
         try:
             yield pool

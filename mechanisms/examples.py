@@ -75,6 +75,13 @@ class Examples:
             self.class_names,
         )
 
+    def writable(self) -> Examples:
+        """The same examples in arrays that their reader may write to: copies of those that others share."""
+        features, labels = self.features, self.labels
+        if isinstance(features, np.ndarray) and not features.flags.writeable:
+            features = features.copy()
+        return self.with_(features=features, labels=labels if labels.flags.writeable else labels.copy())
+
     @cached_property
     def digest(self) -> str:
         """SHA-256 of the content: part of every unit's key."""
@@ -85,3 +92,8 @@ class Examples:
         else:
             hasher.update(np.ascontiguousarray(self.features).data)
         return hasher.hexdigest()
+
+
+def own_features(features: Features) -> Features:
+    """The same features for somebody who may write to them; a table cannot be written to."""
+    return features.copy() if isinstance(features, np.ndarray) else features

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from dpaudit.actors.events import last_line
 from dpaudit.actors.schedule import Outcome
 from dpaudit.actors.store import UnitStore
 from dpaudit.claims import claim_under
@@ -47,7 +48,7 @@ def _failures(plan: Plan, outcome: Outcome, recorded: Mapping[str, str]) -> dict
         unit.key: Failure(
             unit.label,
             unit.key,
-            outcome.failed[unit.key].strip().splitlines()[-1],
+            last_line(outcome.failed[unit.key]),
             skipped=unit.key not in recorded or any(need in outcome.failed for need in unit.needs),
         )
         for unit in plan.units

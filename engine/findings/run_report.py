@@ -20,6 +20,19 @@ NOT_SHOWN = (
 )
 
 
+@dataclass(frozen=True)
+class Repeat:
+    """A unit that was run a second time, with the same seed, to see whether it gives the same.
+
+    Attributes:
+        label: What it is.
+        difference: What was different; "" when every bit was the same.
+    """
+
+    label: str
+    difference: str
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Report:
     """What a run found.
@@ -39,6 +52,7 @@ class Report:
         spec: The spec in YAML.
         versions: Packages and platform.
         events: How often each kind of event happened, over all runs in the folder.
+        repeated: Units that were run twice and compared.
     """
 
     name: str
@@ -55,6 +69,7 @@ class Report:
     reused: Made = Made()
     damaged: tuple[str, ...] = ()
     unseen: tuple[str, ...] = ()
+    repeated: tuple[Repeat, ...] = ()
 
     @property
     def origin(self) -> tuple[str, ...]:
@@ -68,7 +83,18 @@ class Report:
             ),
             *(f"damaged, {again}: {file}" for file in self.damaged),
             *(f"what depends on it is never reused: {why}" for why in self.unseen),
+            *self._repeatability(),
         )
+
+    def _repeatability(self) -> list[str]:
+        same = [unit.label for unit in self.repeated if not unit.difference]
+        different = [
+            f"not repeatable: {unit.label}: {unit.difference}; what is random in it must follow the seed or generator "
+            "it is given, else no run can be repeated, and one that is resumed mixes results"
+            for unit in self.repeated
+            if unit.difference
+        ]
+        return [f"run twice, with the same result: {', '.join(same)}", *different] if same else different
 
     @property
     def violations(self) -> tuple[AuditResult, ...]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from dpaudit.engine.views.confidence import phi_of_logits, phi_of_probabilities
 from dpaudit.errors import require
-from dpaudit.mechanisms.examples import Examples, Features
+from dpaudit.mechanisms.examples import Examples, Features, own_features
 from dpaudit.mechanisms.protocols import Compute, LogitModel, Model, TrainingError
 
 ROWS_AT_ONCE = 4096
@@ -75,13 +75,13 @@ def accuracy(models: Sequence[Model | TrainingError], test: Examples, compute: C
 def _phi(models: list[Any], features: Features, labels: NDArray[np.int64], compute: Compute) -> NDArray[np.float64]:
     if _are_networks(models):
         return phi_of_logits(_outputs(models, features, compute), labels)
-    return np.array([phi_of_probabilities(model.probabilities(features), labels) for model in models])
+    return np.array([phi_of_probabilities(model.probabilities(own_features(features)), labels) for model in models])
 
 
 def _outputs(models: list[Any], features: Features, compute: Compute) -> NDArray[np.float64]:
     """Logits of networks, probabilities of others; shape (models, n, classes)."""
     if not _are_networks(models):
-        return np.array([model.probabilities(features) for model in models])
+        return np.array([model.probabilities(own_features(features)) for model in models])
     from dpaudit.mechanisms.training.network_model import stack_logits
 
     return stack_logits(models, features, compute=compute)

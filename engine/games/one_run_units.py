@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +19,7 @@ from dpaudit.engine.spec.partition import part_of, required_part
 from dpaudit.engine.views.answers import Answers, Predictions, checked_release, release_table
 from dpaudit.engine.views.canary_view import LabelRelease
 from dpaudit.errors import require
-from dpaudit.mechanisms.examples import Examples
+from dpaudit.mechanisms.examples import Examples, own_features
 from dpaudit.mechanisms.protocols import Compute, Model
 
 
@@ -67,7 +68,7 @@ class ObserveReference:
         """Trains or evaluates the proxy; one row of probabilities for each canary, then each fresh point."""
         queries, reference = _queries(self.game, inputs), part_of(inputs, "reference")
         predict = self.proxy.predictor(
-            reference=None if reference is None else self.game.proxy_task(reference, reference),
+            reference=None if reference is None else self.game.proxy_task(reference, reference).writable(),
             data=self.data,
             seed=self.seed.sequence(),
             compute=compute,
@@ -104,11 +105,12 @@ class TrainModel(RunMechanism):
     def run(self, inputs: Inputs, compute: Compute) -> pa.Table:
         """The model's answers at every point the adversary may be shown; its utility beside them."""
         test, reference = part_of(inputs, "test"), part_of(inputs, "reference")
+        validation = part_of(inputs, "validation")
         model = self.mechanism.fit(
-            self.training_data(inputs),
+            self.training_data(inputs).writable(),
             seed=self.seed.sequence(),
             compute=compute,
-            validation=part_of(inputs, "validation"),
+            validation=None if validation is None else validation.writable(),
         )
         require(
             isinstance(model, Model),
@@ -117,7 +119,7 @@ class TrainModel(RunMechanism):
         )
 
         def predict(examples: Examples) -> NDArray[np.float64]:
-            answers: NDArray[np.float64] = model.probabilities(examples.features)
+            answers: NDArray[np.float64] = model.probabilities(own_features(examples.features))
             return answers
 
         asked = _queries(self.game, inputs).ask(lambda points: self.game.model_answers(predict, points, reference))
@@ -132,7 +134,7 @@ class ReleaseLabels(RunMechanism):
         """The released labels of the canaries."""
         train = self.training_data(inputs)
         rng = np.random.default_rng(self.seed.sequence())
-        released = self.mechanism.release(train.labels, classes=train.classes, rng=rng)
+        released = self.mechanism.release(train.labels.copy(), classes=train.classes, rng=rng)
         release = checked_release(released, train, type(self.mechanism).__qualname__)
         canaries = self.game.canary_count(required_part(inputs, "target"))
         return release_table(LabelRelease(release.labels[:canaries], release.classes))
@@ -140,7 +142,7 @@ class ReleaseLabels(RunMechanism):
 
 def utility(model: Model, test: Examples) -> dict[str, float]:
     """Accuracy and mean log-loss (nats, probabilities cut at 1e-15) on held-out examples."""
-    probabilities = model.probabilities(test.features)
+    probabilities = model.probabilities(own_features(test.features))
     at_label = probabilities[np.arange(len(test)), test.labels]
     return {
         "test_accuracy": float(np.mean(probabilities.argmax(axis=1) == test.labels)),
@@ -204,7 +206,7 @@ class PlayReplays:
             answers = replayed.answers if everyone else replayed.answers.at(shown.points)
             reference = replayed.reference if everyone else replayed.reference[shown.points]
             view = answers.view(reference, shown.labels)
-            yield score_rows(self.training, replay, draw.bits, self.attack.score(view))
+            yield score_rows(self.training, replay, draw.bits, self.attack.score(copy.deepcopy(view)))
 
     def replayed(self, inputs: Inputs) -> Replayed:
         """What is replayed: the canaries, or fresh points in their place."""

@@ -72,6 +72,7 @@ def _trained_alone(
     mechanism: Learner, examples: Examples, run: TrainingRun, compute: Compute, validation: Examples | None
 ) -> Model | TrainingError:
     train = examples.take(run.rows)
+    validation = None if validation is None else validation.writable()
     try:
         model: Model = mechanism.fit(train, seed=run.seed.sequence(), compute=compute, validation=validation)
     except TrainingError as err:

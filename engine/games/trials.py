@@ -8,6 +8,7 @@ fill the tables, and a `ScoreTrials` that turns them into the attack's view.
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -86,7 +87,7 @@ class ScoreTrials(ABC):
         failed = trials["failed"].to_numpy()
         # A failed training counts as the attack's worst guess: dropping it would bias the bound.
         scores = np.where(truth, -np.inf, np.inf)
-        scores[~failed] = self.attack.score(self.view(trials.filter(pa.array(~failed)), inputs))
+        scores[~failed] = self.attack.score(copy.deepcopy(self.view(trials.filter(pa.array(~failed)), inputs)))
         if np.isnan(scores).any():
             raise RunError(f"the attack {type(self.attack).__name__} gave scores that are no numbers")
         unit = np.repeat(np.arange(len(tables)), [table.num_rows for table in tables]).astype(np.int32)

@@ -9,7 +9,7 @@ import numpy as np
 
 from dpaudit.engine.proxies.model import Predictor
 from dpaudit.errors import SpecError, require
-from dpaudit.mechanisms.examples import Examples
+from dpaudit.mechanisms.examples import Examples, own_features
 from dpaudit.mechanisms.learners.non_private import NonPrivate
 from dpaudit.mechanisms.protocols import Compute, Learner
 from dpaudit.registry import register
@@ -51,4 +51,4 @@ class Checkpoint:
         if reference is None or not seen:
             raise SpecError("a checkpoint has seen the reference part; give `split.reference` a larger share")
         model = self.learner.fit(reference.take(np.arange(seen)), seed=seed, compute=compute)
-        return lambda examples: model.probabilities(examples.features)
+        return lambda examples: model.probabilities(own_features(examples.features))

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.errors import SpecError
-from dpaudit.mechanisms.examples import Examples
+from dpaudit.mechanisms.examples import Examples, own_features
 from dpaudit.mechanisms.models.logistic_regression import LogisticRegression
 from dpaudit.mechanisms.protocols import Compute, Trainer
 from dpaudit.registry import register
@@ -42,4 +42,4 @@ class ModelProxy:
         if reference is None:
             raise SpecError("a model proxy is trained on the reference part; give `split.reference` a share above 0")
         model = self.model.fit(reference, seed=seed, compute=compute)
-        return lambda examples: model.probabilities(examples.features)
+        return lambda examples: model.probabilities(own_features(examples.features))

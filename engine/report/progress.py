@@ -8,7 +8,7 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from dpaudit.actors.events import Event, EventKind
+from dpaudit.actors.events import Event, EventKind, last_line
 
 
 class TerminalProgress:
@@ -65,13 +65,15 @@ class TerminalProgress:
             case EventKind.UNIT_FAILED | EventKind.UNIT_SKIPPED:
                 self._running -= event.kind is EventKind.UNIT_FAILED
                 self._failed += 1
-                self._console.print(
-                    f"failed: {event.label}: {event.detail.strip().splitlines()[-1]}", style="red", markup=False
-                )
+                self._console.print(f"failed: {event.label}: {last_line(event.detail)}", style="red", markup=False)
             case EventKind.UNIT_RETRIED | EventKind.WORKER_LOST:
                 self._running -= 1
                 what = "worker lost during" if event.kind is EventKind.WORKER_LOST else "retrying"
                 self._console.print(f"{what} {event.label} (attempt {event.attempt})", style="yellow", markup=False)
+            case EventKind.UNIT_RUNNING:
+                self._console.print(f"still running, {event.seconds:.0f} s: {event.label}", markup=False)
+            case EventKind.UNIT_REPEATED:
+                self._running -= 1
             case EventKind.UNIT_DAMAGED:
                 self._console.print(f"running {event.label} again: {event.detail}", style="yellow", markup=False)
             case _:

@@ -78,6 +78,9 @@ class RunOptions:
         address: Address of a running Ray cluster; None starts a local one (or uses RAY_ADDRESS).
         keep_scores: Whether every score is stored. Without, only the counts are: for millions of canaries.
         figures: Whether the report draws each audit's figures (a second or two an audit).
+        time_limit_s: Seconds a unit may run, > 0, before it is ended and tried once more; None: 30 times the slowest of
+            its kind so far, at least 600.
+        repeats: How many units are run twice and compared, where that is cheap, >= 0.
     """
 
     runner: Literal["ray", "in-process"] = "ray"
@@ -87,10 +90,18 @@ class RunOptions:
     address: str | None = None
     keep_scores: bool = True
     figures: bool = True
+    time_limit_s: float | None = None
+    repeats: int = 2
 
     def __post_init__(self) -> None:
         require(self.workers is None or self.workers >= 1, "workers must be >= 1", workers=self.workers)
         require(self.cpus_per_worker >= 1, "cpus_per_worker must be >= 1", cpus_per_worker=self.cpus_per_worker)
+        require(self.repeats >= 0, "repeats must be >= 0", repeats=self.repeats)
+        require(
+            self.time_limit_s is None or self.time_limit_s > 0,
+            "time_limit_s must be > 0",
+            time_limit_s=self.time_limit_s,
+        )
         require(self.gpus_per_worker >= 0, "gpus_per_worker must be >= 0", gpus_per_worker=self.gpus_per_worker)
 
 
