@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if name in signal.Signals.__members__)
+SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if name in signal.Signals.__members__)
+USUAL = (signal.SIG_DFL, signal.default_int_handler)
+SAME_WISH_S = 2.0
+"""A second signal within this time says nothing new: a terminal and a parent process both send one, a hand shakes."""
 
 
 class Terminated(KeyboardInterrupt):
@@ -25,15 +29,19 @@ def signals_interrupt() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+    heard = -SAME_WISH_S
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        raise Terminated(signal.Signals(number).name)
+        nonlocal heard
+        before, heard = heard, time.monotonic()
+        if heard - before >= SAME_WISH_S:
+            raise Terminated(signal.Signals(number).name)
 
-    taken = [number for number in SIGNALS if signal.getsignal(number) is signal.SIG_DFL]
+    taken = {number: signal.getsignal(number) for number in SIGNALS if signal.getsignal(number) in USUAL}
     for number in taken:
         signal.signal(number, interrupt)
     try:
         yield
     finally:
-        for number in taken:
-            signal.signal(number, signal.SIG_DFL)
+        for number, handler in taken.items():
+            signal.signal(number, handler)

@@ -1,5 +1,5 @@
 """`python -m dpaudit` is the command `dpaudit`."""
 
-from dpaudit.engine.cli import main
+from dpaudit.engine.commands.supervisor import main
 
-main(prog_name="dpaudit")
+main()

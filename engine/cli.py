@@ -13,7 +13,7 @@ from typing import Any, Literal
 import click
 
 import dpaudit
-from dpaudit.engine.commands.exits import BAD_INPUT, FINISHED, RUN_FAILED, VIOLATION, show, silence, stop
+from dpaudit.engine.commands.exits import BAD_INPUT, FINISHED, RUN_FAILED, VIOLATION, Ended, end, show, silence, stop
 from dpaudit.engine.commands.names import list_, schema, show_name
 from dpaudit.engine.commands.own_scores import estimate
 from dpaudit.errors import AuditError, DataError, InputError, RunError, SpecError, UnknownNameError, did_you_mean
@@ -29,7 +29,7 @@ class _Verbs(click.Group):
             return super().make_context(info_name, args, parent, **extra)
         except BrokenPipeError:  # the help's reader has gone away
             silence()
-            sys.exit(FINISHED)
+            end(FINISHED)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -46,13 +46,15 @@ class _Verbs(click.Group):
             return super().invoke(ctx)
         except BrokenPipeError:
             silence()
-            sys.exit(FINISHED)
+            end(FINISHED)
         except (InputError, SpecError, DataError, UnknownNameError) as err:
             stop(str(err), BAD_INPUT)
         except (RunError, AuditError) as err:
             stop(str(err), RUN_FAILED)
-        except (click.ClickException, click.exceptions.Exit, click.Abort):
+        except (Ended, click.ClickException, click.exceptions.Exit, click.Abort):
             raise
+        except SystemExit as err:  # a module of the spec's that ends the program when it is imported, for one
+            stop(f"code that was run or imported ended the program (sys.exit({err.code!r})): no result", RUN_FAILED)
         except Exception:  # never with the exit code of a violation
             click.echo(traceback.format_exc(), err=True)
             stop("this error is not foreseen; the lines above say where it happened", RUN_FAILED)
@@ -112,13 +114,17 @@ def _audit(spec: Any, output: Path | None, seed: int | None, fail_on_violation: 
     folder = output or run_folder(checked)
     try:
         report = audit(checked, output=folder, seed=seed, quiet=quiet)
-    except KeyboardInterrupt:
-        stop(f"interrupted; what was finished is kept, `dpaudit resume {shlex.quote(str(folder))}` goes on", RUN_FAILED)
+    except KeyboardInterrupt as err:
+        by = f" by {err}" if str(err) else ""
+        stop(
+            f"interrupted{by}; what was finished is kept, `dpaudit resume {shlex.quote(str(folder))}` goes on",
+            RUN_FAILED,
+        )
     show(str(report))
     if report.failed:
-        sys.exit(RUN_FAILED)
+        end(RUN_FAILED)
     if fail_on_violation and report.violations:
-        sys.exit(VIOLATION)
+        end(VIOLATION)
 
 
 @main.command()
@@ -150,8 +156,10 @@ def report(folder: Path, fail_on_violation: bool, quiet: bool) -> None:
 
     again = report_again(folder)
     show("\n".join(f"{result.verdict:<19}{result.name}" for result in again.results) if quiet else str(again))
+    if again.failed:
+        end(RUN_FAILED)
     if fail_on_violation and again.violations:
-        sys.exit(VIOLATION)
+        end(VIOLATION)
 
 
 @main.command()
@@ -202,4 +210,6 @@ for command in (list_, show_name, estimate, schema):
 
 
 if __name__ == "__main__":
-    main()
+    from dpaudit.engine.commands import supervisor
+
+    supervisor.main()

@@ -86,7 +86,7 @@ def run_plan(plan: Plan, folder: Path, listeners: Sequence[Listener] = ()) -> Re
             report = _report(plan, outcome, store, folder, began)
             events.emit(Event(EventKind.FINISHED, seconds=time.monotonic() - began))
     except KeyboardInterrupt as err:
-        events.emit(Event(EventKind.INTERRUPTED, detail=str(err) or "SIGINT"))
+        events.emit(Event(EventKind.INTERRUPTED, detail=str(err)))
         raise
     finally:
         log.close()

@@ -11,10 +11,21 @@ import click
 FINISHED, VIOLATION, BAD_INPUT, RUN_FAILED = 0, 1, 2, 3
 
 
+class Ended(SystemExit):
+    """The command's own end. Any other `SystemExit` comes from code that it ran."""
+
+    code: int
+
+
+def end(code: int) -> NoReturn:
+    """Ends the command with an exit code."""
+    raise Ended(code)
+
+
 def stop(message: str, code: int) -> NoReturn:
-    """Ends the process with one sentence on standard error."""
+    """Ends the command with one sentence on standard error."""
     click.echo(f"dpaudit: {message}", err=True)
-    sys.exit(code)
+    end(code)
 
 
 def show(text: str) -> None:

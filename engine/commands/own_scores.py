@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from dpaudit.engine.commands.exits import VIOLATION, show
+from dpaudit.engine.commands.exits import VIOLATION, end, show
 from dpaudit.engine.commands.names import complete_estimator
 from dpaudit.errors import InputError
 
@@ -122,4 +121,4 @@ def estimate(
                     show(f"  {note}")
     violated = [one for one in readings if isinstance(one, Estimate) and one.verdict is Verdict.VIOLATION]
     if fail_on_violation and violated:
-        sys.exit(VIOLATION)
+        end(VIOLATION)

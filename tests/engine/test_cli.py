@@ -95,6 +95,7 @@ def test_a_failed_run_exits_with_3(tmp_path: Path) -> None:
     assert failed.exit_code == 3
     assert failed.output.startswith("FAILED")
     assert "ZeroDivisionError" in failed.output
+    assert dpaudit("report", tmp_path / "run").exit_code == 3
 
 
 def test_ones_own_liar_is_found(tmp_path: Path) -> None:

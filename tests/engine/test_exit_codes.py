@@ -1,0 +1,111 @@
+"""Exit codes of the command, as a shell sees them: 0, 1, 2 and 3 mean what the manual says, whatever happens."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from dpaudit.actors.events import EventKind, read_events
+
+MINE = """
+import dataclasses, os, signal, sys, time
+import dpaudit
+
+@dataclasses.dataclass(frozen=True)
+class Ends:
+    how: str = ""
+
+    def claim(self):
+        return dpaudit.Claim(1.0)
+
+    def release(self, labels, *, classes, rng):
+        if self.how == "exits":
+            os._exit(0)
+        if self.how == "dies":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.how == "sleeps":
+            open("asleep", "w").write(str(os.getpid()))
+            time.sleep(60)
+        return labels
+"""
+SPEC = """
+data: {name: gaussian-mixture, rows: 4000}
+split: {target: 1.0, reference: 0.0, test: 0.0}
+game: {name: label-inference, replays: 4}
+proxy: true-posterior
+run: {runner: in-process, figures: false}
+mechanism: {name: "mine:Ends", how: HOW}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "mine.py").write_text(MINE)
+    return tmp_path
+
+
+def command(folder: Path, how: str, *options: str) -> subprocess.Popen[str]:
+    (folder / "spec.yaml").write_text(SPEC.replace("HOW", how))
+    words = [sys.executable, "-m", "dpaudit", "run", "spec.yaml", "-o", "run", "--quiet", *options]
+    path = os.pathsep.join(map(os.path.abspath, filter(None, [*sys.path])))
+    environment = {**os.environ, "PYTHONPATH": path}
+    return subprocess.Popen(words, cwd=folder, env=environment, stdout=-1, stderr=-1, text=True)
+
+
+def asleep(folder: Path) -> int:
+    """Waits until the mechanism runs; the process it runs in."""
+    while not (folder / "asleep").exists() or not (folder / "asleep").read_text():
+        time.sleep(0.05)
+    return int((folder / "asleep").read_text())
+
+
+@pytest.mark.parametrize(("how", "said"), [("exits", "ended (exit code 0) before it was done"), ("dies", "SIGKILL")])
+def test_a_mechanism_that_ends_the_process_has_not_finished_the_run(folder: Path, how: str, said: str) -> None:
+    done = command(folder, how)
+    _, errors = done.communicate(timeout=120)
+    assert done.returncode == 3
+    assert said in errors
+    assert "dpaudit resume" in errors
+
+
+def test_a_module_that_exits_when_it_is_imported_gives_no_result(folder: Path) -> None:
+    (folder / "mine.py").write_text("raise SystemExit(0)")
+    done = command(folder, "")
+    _, errors = done.communicate(timeout=120)
+    assert done.returncode == 3
+    assert "code that was run or imported ended the program (sys.exit(0)): no result" in errors
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_a_signal_ends_the_command_as_ctrl_c_does(folder: Path, number: signal.Signals) -> None:
+    """Sent twice, as by a hand that shakes: still one message and one exit code."""
+    running = command(folder, "sleeps")
+    worker = asleep(folder)
+    running.send_signal(number)
+    running.send_signal(number)
+    _, errors = running.communicate(timeout=60)
+    assert running.returncode == 3
+    assert errors == f"dpaudit: interrupted by {number.name}; what was finished is kept, `dpaudit resume run` goes on\n"
+    last = list(read_events(folder / "run" / "events.jsonl"))[-1]
+    assert (last.kind, last.detail) == (EventKind.INTERRUPTED, number.name)
+    assert not os.path.exists(f"/proc/{worker}")
+
+
+def test_nothing_is_left_of_a_command_that_was_killed(folder: Path) -> None:
+    running = command(folder, "sleeps")
+    worker = asleep(folder)
+    assert worker != running.pid, "the process that was started watches the one that works"
+    running.kill()
+    running.communicate(timeout=60)  # both have closed their ends
+    assert not os.path.exists(f"/proc/{worker}") or " Z " in Path(f"/proc/{worker}/stat").read_text()
+
+
+def test_a_violation_and_bad_input_keep_their_codes(folder: Path) -> None:
+    running = [command(folder, "keeps", option) for option in ("--fail-on-violation", "--no-such-option")]
+    assert [process.wait(timeout=120) for process in running] == [1, 2]
