@@ -207,9 +207,3 @@ def reproduce(
 
 for command in (list_, show_name, estimate, schema):
     main.add_command(command)
-
-
-if __name__ == "__main__":
-    from dpaudit.engine.commands import supervisor
-
-    supervisor.main()

@@ -62,7 +62,7 @@ def _command() -> int:
     except Ended as end:
         return int(end.code)
     except SystemExit as end:  # the parser's: nothing to do, or a wrong option
-        return {None: FINISHED, FINISHED: FINISHED, BAD_INPUT: BAD_INPUT}.get(end.code, RUN_FAILED)  # type: ignore[call-overload,no-any-return]
+        return int(end.code or FINISHED) if end.code in (None, FINISHED, BAD_INPUT) else RUN_FAILED
     except KeyboardInterrupt:  # while an earlier one was being dealt with
         return RUN_FAILED
     except BaseException:

@@ -29,7 +29,7 @@ def dpaudit(*arguments: object) -> Result:
 def test_help_and_list_answer_within_a_second(arguments: list[str]) -> None:
     """As a person types it, start-up of the interpreter included; processor time, which other work adds nothing to."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run([sys.executable, "-m", "dpaudit.engine.cli", *arguments], check=True, capture_output=True)
+    subprocess.run([sys.executable, "-m", "dpaudit", *arguments], check=True, capture_output=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 1.0
 
