@@ -70,7 +70,7 @@ class LP2ST:
 
         Raises: TrainingError when the training of any stage failed.
         """
-        splitting, *stages = spawned(seed, 1 + len(self.shares))
+        splitting, *stages = self.stage_seeds(seed)
         released = np.full(len(train), NOT_YET)
         model: Model | None = None
         for rows, stage in zip(self._split(len(train), splitting), stages, strict=True):
@@ -87,6 +87,10 @@ class LP2ST:
             model = self.model.fit(labelled, seed=training, compute=compute, validation=validation)
         assert model is not None
         return model
+
+    def stage_seeds(self, seed: SeedSequence) -> list[SeedSequence]:
+        """Of the split, then of each stage: its answers and its training."""
+        return spawned(seed, 1 + len(self.shares))
 
     def _split(self, examples: int, seed: SeedSequence) -> list[NDArray[np.int64]]:
         """Rows of each stage, ascending; a random partition in the given shares."""

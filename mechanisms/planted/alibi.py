@@ -1,4 +1,4 @@
-"""A defect on purpose in ALIBI: the scale of its noise taken for the standard deviation."""
+"""Defects on purpose in ALIBI: noise of a scale that is too small."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from dpaudit.mechanisms.labels.one_hot_laplace import OneHotLaplace
 from dpaudit.mechanisms.learners.alibi import Alibi
-from dpaudit.mechanisms.planted.labels import OneHotLaplaceSigmaForB
+from dpaudit.mechanisms.planted.labels import OneHotLaplaceHalfScale, OneHotLaplaceSigmaForB
 from dpaudit.registry import register
 
 
@@ -18,3 +18,13 @@ class AlibiSigmaForB(Alibi):
     def labels(self) -> OneHotLaplace:
         """Releases labels with too little noise."""
         return OneHotLaplaceSigmaForB(self.epsilon)
+
+
+@register("mechanism", "planted-alibi-half-scale", source="planted defect")
+@dataclass(frozen=True)
+class AlibiHalfScale(Alibi):
+    """DEFECT ON PURPOSE: ALIBI with half its noise; the truth is 2 eps."""
+
+    def labels(self) -> OneHotLaplace:
+        """Releases labels with too little noise."""
+        return OneHotLaplaceHalfScale(self.epsilon)

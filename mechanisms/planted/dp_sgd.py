@@ -54,3 +54,58 @@ class ShuffledBatchesDpSgd(DpSgd):
         from dpaudit.mechanisms.planted.private_stacks import ShuffledBatches
 
         return ShuffledBatches
+
+
+@register("mechanism", "planted-half-the-noise", source="planted defect")
+@dataclass(frozen=True)
+class HalfTheNoiseDpSgd(DpSgd):
+    """DEFECT ON PURPOSE: DP-SGD with half the noise it accounts for."""
+
+    def stack_type(self) -> type[PrivateStack]:
+        from dpaudit.mechanisms.planted.private_stacks import HalfTheNoise
+
+        return HalfTheNoise
+
+
+@register("mechanism", "planted-clip-each-coordinate", source="planted defect")
+@dataclass(frozen=True)
+class ClipEachCoordinateDpSgd(DpSgd):
+    """DEFECT ON PURPOSE: DP-SGD that clips coordinates instead of norms."""
+
+    def stack_type(self) -> type[PrivateStack]:
+        from dpaudit.mechanisms.planted.private_stacks import ClipEachCoordinate
+
+        return ClipEachCoordinate
+
+
+@register("mechanism", "planted-noise-seeded-each-step", source="planted defect")
+@dataclass(frozen=True)
+class NoiseSeededEachStepDpSgd(DpSgd):
+    """DEFECT ON PURPOSE: DP-SGD that adds the same noise in every step of an epoch."""
+
+    def stack_type(self) -> type[PrivateStack]:
+        from dpaudit.mechanisms.planted.private_stacks import NoiseSeededEachStep
+
+        return NoiseSeededEachStep
+
+
+@register("mechanism", "planted-fixed-batches", source="planted defect")
+@dataclass(frozen=True)
+class FixedBatchesDpSgd(DpSgd):
+    """DEFECT ON PURPOSE: DP-SGD on batches of one size, accounted for as Poisson sampling."""
+
+    def stack_type(self) -> type[PrivateStack]:
+        from dpaudit.mechanisms.planted.private_stacks import FixedBatches
+
+        return FixedBatches
+
+
+@register("mechanism", "planted-clip-doubled-after-warm-up", source="planted defect")
+@dataclass(frozen=True)
+class ClipDoubledAfterWarmUpDpSgd(DpSgd):
+    """DEFECT ON PURPOSE: DP-SGD whose clip is doubled after a tenth of the training, and its noise is not."""
+
+    def stack_type(self) -> type[PrivateStack]:
+        from dpaudit.mechanisms.planted.private_stacks import ClipDoubledAfterWarmUp
+
+        return ClipDoubledAfterWarmUp

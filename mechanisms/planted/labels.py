@@ -26,6 +26,16 @@ class OneHotLaplaceSigmaForB(OneHotLaplace):
         return 2 / self.epsilon / math.sqrt(2)
 
 
+@register("mechanism", "planted-one-hot-laplace-half-scale", source="planted defect")
+@dataclass(frozen=True)
+class OneHotLaplaceHalfScale(OneHotLaplace):
+    """DEFECT ON PURPOSE: the change of one coordinate is paid for, not that of two; it costs twice the claim."""
+
+    def scale(self) -> float:
+        """1 / eps, half of what another label needs."""
+        return super().scale() / 2
+
+
 def redrawn_labels(
     mechanism: LabelMechanism, labels: NDArray[np.int64], *, classes: int, seed: SeedSequence
 ) -> Callable[[int], NDArray[np.int64]]:

@@ -13,6 +13,7 @@ from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.mechanisms.learners.domain_prior import LP1STDomainPrior
 from dpaudit.mechanisms.learners.lp_1st import LP1ST
+from dpaudit.mechanisms.learners.lp_2st import LP2ST
 from dpaudit.mechanisms.learners.pate import PATE
 from dpaudit.mechanisms.planted.labels import redrawn_labels
 from dpaudit.mechanisms.protocols import Compute, Model
@@ -62,6 +63,17 @@ class LP1STDomainPriorUncharged(LP1STDomainPrior):
     def labels_epsilon(self) -> float:
         """All of epsilon, as if the prior had cost nothing."""
         return self.epsilon
+
+
+@register("mechanism", "planted-lp-2st-reused-randomness", source="planted defect")
+@dataclass(frozen=True)
+class LP2STReusedRandomness(LP2ST):
+    """DEFECT ON PURPOSE: every stage draws its answers from the first one's seed, so their noise is the same."""
+
+    def stage_seeds(self, seed: SeedSequence) -> list[SeedSequence]:
+        """The split's, then the first stage's for all."""
+        splitting, first, *others = super().stage_seeds(seed)
+        return [splitting, first, *(first for _ in others)]
 
 
 @register("mechanism", "planted-pate-without-noise", source="planted defect")
