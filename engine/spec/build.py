@@ -61,7 +61,7 @@ _FACES: Mapping[str, tuple[str, ...]] = {
     "proxy": ("predictor",),
     "estimator": ("tally", "find"),
     "curve": ("miss_rate",),
-    "data": ("load",),
+    "data": ("load", "sample"),
 }
 """Methods that tell a part of each kind from any other class: it has one of them at least."""
 

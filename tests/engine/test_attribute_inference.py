@@ -113,7 +113,7 @@ def test_several_columns_and_bins_make_one_attribute() -> None:
     game = AttributeInference(columns=("sex", "age"), bins=3)
     reference = Census(999).load(seed=1)
     rows = Census(200).load(seed=2)
-    posed = game.posed(rows, reference)
+    posed = game.proxy_task(rows, reference)
     assert posed.classes == 6
     assert isinstance(posed.features, pa.Table)
     assert isinstance(rows.features, pa.Table)
@@ -125,7 +125,7 @@ def test_several_columns_and_bins_make_one_attribute() -> None:
     ages, sexes = np.asarray(rows.features["age"]), rows.features["sex"].to_pylist()
     want = [3 * (sex == "male") + int((age >= edges).sum()) for sex, age in zip(sexes, ages, strict=True)]
     assert posed.labels.tolist() == want
-    counts = np.bincount(game.posed(reference, reference).labels % 3)
+    counts = np.bincount(game.proxy_task(reference, reference).labels % 3)
     assert counts.tolist() == [333, 333, 333]
 
 
@@ -142,7 +142,7 @@ def test_the_model_is_asked_about_each_value_and_never_about_the_exact_number() 
         seen.append(set(examples.features["age"].to_pylist()))
         return np.tile([0.2, 0.8], (len(examples), 1))
 
-    answers = game.answered(predict, rows, reference)
+    answers = game.model_answers(predict, rows, reference)
     assert answers.shape == (50, 2)
     assert answers[:, 0].tolist() == np.where(rows.labels == 1, 0.8, 0.2).tolist()
     assert [len(ages) for ages in seen] == [1, 1]
