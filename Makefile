@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 # Test processes: one for each core. Only one of them starts Ray (tests/conftest.py).
 JOBS ?= logical
 
-.PHONY: demo test bench lint clean
+.PHONY: demo test bench chaos lint clean
 
 demo: $(STAMP)
 	$(BIN)/dpaudit run examples/label-privacy.yaml
@@ -19,6 +19,10 @@ test: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks
+
+# Faults at random moments of a run; about a minute each.
+chaos: $(STAMP)
+	$(BIN)/python -m benchmarks.chaos --runs $(or $(RUNS),20) --seed $(or $(SEED),0)
 
 # torch first and pinned: a newer release from the registry would bring gigabytes of CUDA libraries along.
 $(STAMP): pyproject.toml constraints.txt

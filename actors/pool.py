@@ -310,8 +310,7 @@ class RayPool:
 
 def loss(err: RayError) -> str:
     """Why a worker was lost, in words of ours where Ray's speak of its own settings."""
-    text = str(err)
-    if isinstance(err, OutOfMemoryError) or "running low on memory" in text or "OOM" in text:
+    if isinstance(err, OutOfMemoryError) or "running low on memory" in str(err):
         return (
             "OutOfMemory: the node ran out of memory while this unit ran, and its worker was ended; give the run fewer "
             "workers (`workers` in `run:`), the node more memory, or the unit less to hold at once"

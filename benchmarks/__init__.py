@@ -1,0 +1,1 @@
+"""Benchmarks. A package, since one that is installed may hold another of this name."""

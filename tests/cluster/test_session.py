@@ -1,0 +1,82 @@
+"""A local Ray session: on this machine alone, with a token of its own, and gone without a trace."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SESSION = """
+import json, os, signal, sys, time
+from pathlib import Path
+import ray  # before the session: its mode of authentication is read at import
+from dpaudit.cluster.session import KEPT_LOG_BYTES, ray_session
+
+def logged(folder):
+    return sum(path.stat().st_size for path in folder.rglob("*.out*") if not path.is_symlink())
+
+with ray_session(cpus=1):
+    @ray.remote
+    def shout():
+        for _ in range(60):
+            print("x" * 1_000_000)
+        sys.stdout.flush()
+        return 1
+
+    folder = Path(os.environ["RAY_AUTH_TOKEN_PATH"]).parent
+    ray.get(shout.remote())
+    deadline = time.monotonic() + 20
+    while logged(folder) < KEPT_LOG_BYTES and time.monotonic() < deadline:
+        time.sleep(0.1)
+    found = {"logged": logged(folder), "kept": KEPT_LOG_BYTES, "folder": str(folder)}
+print(json.dumps({**found, "left": folder.exists(), "variables": [name for name in os.environ if "RAY_A" in name]}))
+"""
+
+
+@pytest.mark.ray
+def test_a_session_after_import_ray_keeps_little_and_leaves_nothing(tmp_path: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    environment |= {"HOME": str(tmp_path), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run(
+        [sys.executable, "-c", SESSION], env=environment, capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["kept"] <= found["logged"] < 3 * found["kept"], "60 MB were printed"
+    assert not found["left"]
+    assert found["variables"] == []
+    assert list(tmp_path.iterdir()) == [], "no ~/.ray/auth_token"
+
+
+@pytest.mark.ray
+def test_a_local_session_is_for_this_user_on_this_machine(ray_cluster: None) -> None:
+    import ray
+
+    token = Path(os.environ["RAY_AUTH_TOKEN_PATH"])
+    assert stat.S_IMODE(token.stat().st_mode) == 0o600
+    assert stat.S_IMODE(token.parent.stat().st_mode) == 0o700
+    (node,) = ray.nodes()
+    assert node["NodeManagerAddress"] == "127.0.0.1"
+    elsewhere = socket.gethostbyname(socket.gethostname())
+    if not elsewhere.startswith("127."):
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection((elsewhere, node["NodeManagerPort"]), timeout=5)
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL, "Ray's handler ends the process with a crash dump"
+
+
+def test_out_of_memory_is_said_in_words_that_help() -> None:
+    from ray.exceptions import ActorDiedError, OutOfMemoryError
+
+    from dpaudit.actors.pool import loss
+
+    said = loss(OutOfMemoryError("Task was killed due to the node running low on memory.\nRefer to the documentation"))
+    assert "`workers` in `run:`" in said
+    assert "documentation" not in said
+    assert loss(ActorDiedError("The actor died\nbecause")).startswith("ActorDiedError: ")
