@@ -201,6 +201,8 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
+    for number in (signal.SIGINT, signal.SIGHUP):  # a shell's background, and `nohup`, have commands ignore them
+        signal.signal(number, signal.SIG_DFL)
     draw, expected, failures = random.Random(options.seed), reference(), 0
     order = [FAULTS[number % len(FAULTS)] for number in range(options.runs)]
     draw.shuffle(order)

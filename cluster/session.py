@@ -103,6 +103,11 @@ def _init(**options: Any) -> None:
     handlers = {number: signal.getsignal(number) for number in _SIGNALS}
     try:
         ray.init(logging_level="ERROR", log_to_driver=False, **options)
+    except BaseException as err:
+        ray.shutdown()  # what was started half-way
+        if isinstance(err, SystemExit) and err.code == signal.SIGTERM:  # Ray's handler, while it starts
+            raise KeyboardInterrupt("SIGTERM") from None
+        raise
     finally:
         if threading.current_thread() is threading.main_thread():
             for number, handler in handlers.items():

@@ -79,4 +79,4 @@ def test_out_of_memory_is_said_in_words_that_help() -> None:
     said = loss(OutOfMemoryError("Task was killed due to the node running low on memory.\nRefer to the documentation"))
     assert "`workers` in `run:`" in said
     assert "documentation" not in said
-    assert loss(ActorDiedError("The actor died\nbecause")).startswith("ActorDiedError: ")
+    assert loss(ActorDiedError()).startswith("ActorDiedError: ")

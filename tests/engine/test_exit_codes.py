@@ -85,7 +85,9 @@ def test_a_module_that_exits_when_it_is_imported_gives_no_result(folder: Path) -
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
 def test_a_signal_ends_the_command_as_ctrl_c_does(folder: Path, number: signal.Signals) -> None:
     """Sent twice, as by a hand that shakes: still one message and one exit code."""
+    before = signal.signal(number, signal.SIG_DFL)  # where the tests run in the background, it is ignored
     running = command(folder, "sleeps")
+    signal.signal(number, before)
     worker = asleep(folder)
     running.send_signal(number)
     running.send_signal(number)
