@@ -474,7 +474,7 @@ ANY = Claim(1.0, 0.0, Relation.ADD_REMOVE)
         ({"canary": "dirac-gradient"}, "use attack: gradient-dot"),
         ({"attack": "gradient-dot"}, "DP-SGD family"),
         ({"shadows": 7}, "shadows must be even"),
-        ({"trials": 1}, "trials must be >= 2"),
+        ({"trials": 1}, "trials must be in 2 .. 10,000,000"),
         ({"game": {"name": "mia", "population": 358}}, "must have rows to train on"),
     ],
 )
