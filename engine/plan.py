@@ -142,6 +142,7 @@ def _plan_audit(spec: AuditSpec, audit: Audit, parts: Parts) -> tuple[PlannedAud
         audit.attack,
         audit.data,
         parts,
+        audit.split.order == "random",
         Seed(spec.seed),
         resources,
         rows,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dpaudit.claims import PrivacyCurve
@@ -65,6 +65,13 @@ class Bound:
     def breach(self, curve: PrivacyCurve) -> Breach | None:
         """Where the claim broke; None where it did not, or where the bound is `as-published`."""
         return breach_at(self.standing(curve), self.validity)
+
+    def on_a_proxy(self) -> Bound:
+        """The same bound where the game takes a proxy for the truth; what makes it weaker still stays a note."""
+        if self.validity is Validity.AS_PUBLISHED:
+            return self
+        also = () if self.validity is Validity.FINITE_SAMPLE else (f"without the proxy it would be {self.validity}",)
+        return replace(self, validity=Validity.CONDITIONAL_ON_PROXY, notes=(*self.notes, *also))
 
     def to_dict(self) -> Mapping[str, Any]:
         """Plain values for JSON, without the series."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +14,17 @@ import numpy as np
 from dpaudit.actors.events import last_line
 from dpaudit.actors.schedule import Outcome
 from dpaudit.actors.store import UnitStore
-from dpaudit.claims import claim_under
+from dpaudit.claims import Claim, claim_under
 from dpaudit.engine.findings.result import AuditResult, Failure
 from dpaudit.engine.findings.score_table import metrics_of
-from dpaudit.engine.findings.shift import ShiftControl, control_estimator, shift_control
+from dpaudit.engine.findings.shift import ShiftControl, control_estimator, rows_needed, shift_control
 from dpaudit.engine.findings.stopping import SequentialReader, sequential_readers
 from dpaudit.engine.findings.tally_table import TallyTable
 from dpaudit.engine.findings.words import in_words
 from dpaudit.engine.games.fits import Reading
 from dpaudit.engine.plan import Plan, PlannedAudit
 from dpaudit.engine.spec.audit_spec import Audit, slug
+from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.finding import Finding
 
 
@@ -73,14 +75,18 @@ class _Finished:
     def result(self, failures: Mapping[str, Failure], evidence: Path) -> AuditResult:
         """The audit's result."""
         entry, audit = self._entry, self._audit
+        compared = claim_under(audit.promised(), audit.game.fits.relation)
+        control = self._control()
+        conditional = entry.game.conditional or (control is not None and control.shift_detected)
+        finding = self._finding(conditional=conditional)
         keys = {unit.key for unit in entry.game.units} | set(entry.tallies) | set(entry.controls)
         return AuditResult(
             name=audit.name,
             mechanism=in_words(audit.mechanism),
             game=_game_in_words(audit),
             claimed=audit.promised(),
-            compared=claim_under(audit.promised(), audit.game.fits.relation),
-            finding=self._finding(),
+            compared=compared,
+            finding=finding,
             metrics=self._metrics(),
             rows=dict(entry.rows),
             data=entry.data_name,
@@ -88,8 +94,10 @@ class _Finished:
             assumes=audit.game.fits.assumes,
             observational=entry.game.observational,
             failures=tuple(failure for key, failure in failures.items() if key in keys),
-            control=self._control(),
+            conditional=conditional,
+            control=control,
             control_lost=any(key not in self._keys for key in entry.controls),
+            rows_needed=self._rows_needed(finding, compared.claim) if conditional else None,
             stopped=self._reader.stopped(self._keys) if self._reader else None,
             evidence=str(evidence),
         )
@@ -100,22 +108,36 @@ class _Finished:
         game = self._entry.game
         return game.replays - len(self._tallies) if game.reading is Reading.PER_REPLAY else 0
 
-    def _finding(self) -> Finding | None:
+    def _finding(self, *, conditional: bool) -> Finding | None:
         """What failed counts against it; None when nothing is left to read, or too much is missing."""
         together = self._entry.game.reading is Reading.TOGETHER
         if not self._tallies or (together and len(self._tallies) < len(self._entry.tallies)):
             return None
         finding: Finding = self._audit.estimator.find(self._tallies, lost=self._lost)
-        return finding
+        return finding.on_a_proxy() if conditional and isinstance(finding, Bound) else finding
 
     def _control(self) -> ShiftControl | None:
-        """The game on rows the mechanism never saw."""
-        keys = [key for key in self._entry.controls if key in self._keys]
-        if not keys or not self._tallies:
+        """The game where the mechanism remembers nothing."""
+        if not self._tallies:
             return None
+        where = self._entry.game.controlled_on
+        return shift_control(self._audit.estimator, self._tallies, self._held_out, where=where, lost=self._lost)
+
+    def _rows_needed(self, finding: Finding | None, claim: Claim) -> int | None:
+        """Rows of the control that would decide about a finding that exceeds the claim."""
+        if finding is None or finding.breach(claim.curve) is None:
+            return None
+        claimed = finding.standing(claim.curve).claimed
+        return rows_needed(self._audit.estimator, self._tallies, self._held_out, claimed=claimed, lost=self._lost)
+
+    @cached_property
+    def _held_out(self) -> list[list[Any]]:
+        """The tallies of each distinguisher that was played."""
+        keys = [key for key in self._entry.controls if key in self._keys]
+        if not keys:
+            return []
         codec = TallyTable(control_estimator(self._audit.estimator, len(keys)).tally_type)
-        held_out = [codec.decode([self._store.read(key)]) for key in keys]
-        return shift_control(self._audit.estimator, self._tallies, held_out, lost=self._lost)
+        return [codec.decode([self._store.read(key)]) for key in keys]
 
     def _metrics(self) -> dict[str, float]:
         """Utility, averaged over the trainings."""

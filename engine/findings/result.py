@@ -61,8 +61,10 @@ class AuditResult:
         assumes: What must hold beside the arithmetic for the finding to hold.
         observational: Whether the training data were left as they are, found by comparing them.
         failures: What failed.
-        control: What the same attack shows on rows the mechanism never saw; None where that was not played.
+        conditional: Whether the finding takes a proxy for the truth.
+        control: What distinguishers show without the mechanism; None where that was not played.
         control_lost: Whether a control was planned and failed, in whole or in part.
+        rows_needed: About how many rows of the control would decide an UNDECIDED audit; None where no number would.
         stopped: How far a sequential audit went; None for one that runs all its trials.
         evidence: Folder of its score tables in the run folder; "" where nothing was written.
     """
@@ -80,8 +82,10 @@ class AuditResult:
     observational: bool
     assumes: str
     failures: tuple[Failure, ...] = ()
+    conditional: bool = False
     control: ShiftControl | None = None
     control_lost: bool = False
+    rows_needed: int | None = None
     stopped: Stopped | None = None
     evidence: str = ""
 
@@ -100,16 +104,39 @@ class AuditResult:
 
     @property
     def breach(self) -> Breach | None:
-        """Where the claim broke; None where it did not, or where that is not trustworthy."""
-        return self._refuted() if self.verdict is Verdict.VIOLATION else None
+        """Where the claim broke, beyond what the proxy explains; None where it did not, or where that is open."""
+        if self.verdict is not Verdict.VIOLATION or self.finding is None:
+            return None
+        refuting = self.control.beyond if self.conditional and self.control is not None else self.finding
+        return None if refuting is None else refuting.breach(self.compared.claim.curve)
 
     @property
     def verdict(self) -> Verdict:
         """What the finding says of the claim."""
         said = verdict(self.finding, self.compared.claim)
-        if said is Verdict.VIOLATION and self.control is not None and self.control.shift_detected:
-            return Verdict.NOT_TRUSTWORTHY
+        if said is Verdict.VIOLATION and self.conditional and not self._beyond_the_proxy:
+            return Verdict.UNDECIDED
         return said
+
+    @property
+    def _beyond_the_proxy(self) -> bool:
+        """Whether more was seen than a proxy that is off explains, by every control that was planned."""
+        if self.control is None or self.control_lost:
+            return False
+        return self.control.exceeds(self.compared.claim.curve)
+
+    @property
+    def open_question(self) -> str:
+        """Why an audit is undecided, and what would decide it; "" for the others."""
+        if self.verdict is not Verdict.UNDECIDED:
+            return ""
+        why = "undecided: more than the claim was observed, but a proxy that is off could explain it; "
+        if self.control_lost:
+            return f"{why}run again to have the control that failed"
+        if self.rows_needed is None:
+            return f"{why}no number of held-out rows would decide it: give a better proxy, or `confirm: true`"
+        have = f"more than the {self.control.rows:,} there are" if self.control else "and there are none (split.test)"
+        return f"{why}about {self.rows_needed:,} rows of a control would decide it, {have}; or `confirm: true`"
 
     @property
     def headline(self) -> str:
@@ -130,14 +157,11 @@ class AuditResult:
             return str(finding.validity)
         return f"wrong with probability <= {1 - finding.confidence:.4g}"
 
-    def _refuted(self) -> Breach | None:
-        return None if self.finding is None else self.finding.breach(self.compared.claim.curve)
-
     @property
     def cautions(self) -> tuple[str, ...]:
         """Sentences that must not be overlooked."""
         lines = [caution(self.finding.validity) if self.finding else "", self.compared.note]
-        lines.append(CONTROL_LOST if self.control_lost else "")
+        lines += [CONTROL_LOST if self.control_lost else "", self.open_question]
         return tuple(line for line in lines if line)
 
     @property
@@ -210,8 +234,12 @@ class AuditResult:
             lines.append(str(self.stopped))
         if self.control_lost:
             lines.append(CONTROL_LOST)
+        if self.conditional:
+            lines.append(f"assumes: {self.assumes}")
         if self.control is not None:
-            lines.append(self.control.lines[0])
+            lines += self.control.lines
+        if self.open_question:
+            lines.append(self.open_question)
         if self.metrics:
             lines.append(", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in self.metrics.items()))
         lines += [

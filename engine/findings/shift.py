@@ -1,12 +1,14 @@
-"""How far the proxy is from the truth, as far as the attack can tell: the game on rows the mechanism never saw.
+"""How far the proxy is from the truth, as far as anybody can tell: the game where the mechanism remembers nothing.
 
 A bound from an observational game takes the proxy's draws for draws from the truth, or allows a total variation tau
 between the two at every point (Theorem 10). No data show tau: each point is seen once. What held-out rows do show is
-whether *this* attack tells the proxy's draws from true ones without any help from the training data. If it does, the
-bound owes something to the proxy, and the report says so. If it does not, another distinguisher still might.
+how well a distinguisher tells the proxy's draws from true ones without any help from the training data. The bound owes
+the proxy at most what the best distinguisher reaches there; what is more than that is the mechanism's
+(`dpaudit.estimators.one_run.beyond_shift`).
 
-Two distinguishers are tried, fixed beforehand: the attack with the trained model's answers, and the attack with answers
-that say nothing, which leaves it the reference alone. They share the error.
+Three distinguishers are tried, fixed beforehand: the attack with the trained model's answers, the attack with answers
+that say nothing, which leaves it the reference alone, and a classifier that learns on other rows what tells the two
+apart. Another one may still be better: `conditional-on-proxy`.
 
 Source: arXiv:2511.14084, sections 5 and 9 (Theorem 10), and the remark before Theorem 6 on what an adversary can tell.
 """
@@ -20,82 +22,95 @@ from typing import Any
 
 import numpy as np
 
+from dpaudit.claims import PrivacyCurve
 from dpaudit.estimators.bound import Bound, rounded_down, rounded_up
+from dpaudit.estimators.finding import Validity
+from dpaudit.estimators.one_run.beyond_shift import BeyondShift, bound_beyond_shift, rows_to_decide
 from dpaudit.estimators.one_run.signed_scores import GuessRule, OneRun, OneRunEstimator, OneRunFDP, OneRunTally
 from dpaudit.estimators.proportions.binomial import clopper_pearson
 from dpaudit.estimators.replays import median_rule, per_replay_confidence
-from dpaudit.estimators.selection import AsPublished, Split
 
 
 @dataclass(frozen=True)
 class ShiftControl:
-    """What the attack shows on rows the mechanism never saw, where it would show nothing with a true proxy.
+    """What distinguishers show where there is nothing of the mechanism to see, and what is left of the bound beyond it.
 
     Attributes:
-        rows: Held-out rows of a replay.
-        epsilon: Lower bound at delta = 0 and without a shift; above 0 there is one.
-        confidence: Of `epsilon`, and of `advantage` together with `bound`.
+        where: What they were tried on, in words.
+        rows: Rows of a replay.
+        distinguishers: How many were tried.
+        epsilon: Lower bound at delta = 0 on what the best of them shows; above 0 there is a shift.
+        confidence: Of `epsilon`, of the limits `advantage`, and of `beyond`.
         tau: What the audit's bound allows for the shift already.
-        advantage: Limits of the better distinguisher's advantage |2 Pr[right] - 1| over all rows, in [0, 1]. The mean
+        advantage: Limits of the best distinguisher's advantage |2 Pr[right] - 1| over all rows, in [0, 1]. The mean
             total variation over the rows, and so its maximum, is at least the lower one; nothing is known above.
-        bound: The audit's bound by Theorem 10 at tau = the upper one, half of the error spent on each; None where the
-            estimator has no tau, or was given one. Theorem 10 is strict: while tau is not below
-            (1 - confidence) (2 right - guesses) / canaries it gives 0.
+        beyond: The audit's bound without what the best distinguisher may reach by itself, half of the error spent on
+            each; None for estimators of another kind than one-run.
+        explained: The look that showed most.
     """
 
+    where: str
     rows: int
+    distinguishers: int
     epsilon: float
     confidence: float
     tau: float
     advantage: tuple[float, float]
-    bound: Bound | None
+    beyond: Bound | None
+    explained: BeyondShift | None
 
     @property
     def shift_detected(self) -> bool:
-        """Whether the attack tells the proxy's draws from true ones, beyond what tau allows."""
+        """Whether the proxy's draws were told from true ones, beyond what tau allows."""
         return self.advantage[0] > self.tau if self.tau else self.epsilon > 0
+
+    def exceeds(self, curve: PrivacyCurve) -> bool:
+        """Whether more than the claim is left beyond the shift."""
+        return self.beyond is not None and self.beyond.breach(curve) is not None
 
     @property
     def lines(self) -> tuple[str, ...]:
         """What a reader must know, in sentences."""
-        where = f"on {self.rows:,} rows the mechanism never saw the same attack"
-        low, high = rounded_down(self.advantage[0]), rounded_up(self.advantage[1])
         chance = f"(by chance with probability <= {1 - self.confidence:.4g})"
+        lines = [f"control: on {self.rows:,} {self.where} {self._size()}"]
         if self.shift_detected and self.tau:
-            first = (
-                f"NOT TRUSTWORTHY: {where} tells the proxy's draws from true ones with advantage >= {low} {chance}: "
-                f"the given tau = {self.tau:g} is too small"
+            lines.append(
+                f"the proxy's draws are told from true ones there with advantage >= {rounded_down(self.advantage[0])} "
+                f"{chance}: the given tau = {self.tau:g} is too small"
             )
         elif self.shift_detected:
-            first = (
-                f"NOT TRUSTWORTHY: {where} shows epsilon >= {rounded_down(self.epsilon)} {chance}: the proxy's draws "
-                "can be told from true ones without the training data, and the bound above counts that as leakage; "
-                "give a better proxy, or a shift `tau`"
-            )
-        else:
-            nothing = f"no advantage above tau = {self.tau:g}" if self.tau else "nothing"
-            first = (
-                f"control: {where} shows {nothing}; that excludes no other way to tell the proxy's draws from true ones"
-            )
-        lines = [first]
-        if self.bound is not None:
             lines.append(
-                f"at tau = {high}, the most these rows allow this attack, Theorem 10 gives "
-                f"epsilon >= {rounded_down(self.bound.lower)} at delta={self.bound.delta:g} "
-                f"({self.confidence:.6g} confidence for both); it asks for tau at every point, which no data show"
+                f"the proxy is off: its draws are told from true ones there, which by itself looks like epsilon >= "
+                f"{rounded_down(self.epsilon)} {chance}"
             )
         return tuple(lines)
+
+    def _size(self) -> str:
+        tried = f"the best of {self.distinguishers} distinguishers"
+        if self.explained is None or self.beyond is None:
+            return (
+                f"{tried} shows epsilon >= {rounded_down(self.epsilon)}; nothing says how much of the bound it explains"
+            )
+        if np.isinf(self.explained.shift):
+            return "no limit of a shift can be told: there are too few"
+        return (
+            f"{tried} reaches log-odds of at most {rounded_up(self.explained.shift)} where "
+            f"{100 * self.explained.share:.3g} % are guessed; beyond that, epsilon >= {rounded_down(self.beyond.lower)}"
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
         return {
+            "where": self.where,
             "rows": self.rows,
+            "distinguishers": self.distinguishers,
             "epsilon": self.epsilon,
             "shift_detected": self.shift_detected,
             "confidence": self.confidence,
             "tau": self.tau,
             "advantage": list(self.advantage),
-            "epsilon_at_that_tau": None if self.bound is None else self.bound.lower,
+            "epsilon_beyond_shift": None if self.beyond is None else self.beyond.lower,
+            "explained": None if self.explained is None else dataclasses.asdict(self.explained),
             "says": list(self.lines),
         }
 
@@ -108,31 +123,59 @@ def control_estimator(estimator: Any, distinguishers: int) -> OneRun:
 
 
 def shift_control(
-    estimator: Any, tallies: Sequence[Any], held_out: Sequence[Sequence[OneRunTally]], *, lost: int = 0
+    estimator: Any,
+    tallies: Sequence[Any],
+    held_out: Sequence[Sequence[OneRunTally]],
+    *,
+    where: str,
+    lost: int = 0,
 ) -> ShiftControl | None:
     """The control of one audit.
 
     Args:
         estimator: The audit's.
         tallies: Of the game itself.
-        held_out: Of the game on held-out rows, replay by replay, for each distinguisher.
+        held_out: Of the game where the mechanism remembers nothing, replay by replay, for each distinguisher.
+        where: What that was played on, in words.
         lost: Replays of the game itself that failed.
     Returns: None when no distinguisher was played.
     """
     if not held_out:
         return None
     control = control_estimator(estimator, len(held_out))
-    half = (1 - estimator.confidence) / 2  # one half for the advantage, one for the bound that uses it
-    limits = [advantage_limits(replays, confidence=1 - half / len(held_out)) for replays in held_out]
+    error = (1 - estimator.confidence) / len(held_out)
+    limits = [advantage_limits(replays, confidence=1 - error) for replays in held_out]
     lower, upper = (max(ends) for ends in zip(*limits, strict=True))
+    explained = beyond = None
+    if isinstance(estimator, OneRunEstimator):
+        explained = bound_beyond_shift(estimator, tallies, held_out, lost=lost)
+        beyond = dataclasses.replace(
+            estimator.bound(tallies, lost=lost),
+            lower=explained.epsilon,
+            upper=None,
+            method="beyond the shift that held-out rows allow",
+            validity=Validity.CONDITIONAL_ON_PROXY,
+        )
     return ShiftControl(
+        where=where,
         rows=held_out[0][0].all_canaries,
+        distinguishers=len(held_out),
         epsilon=max(control.bound(replays).lower for replays in held_out),
         confidence=estimator.confidence,
         tau=estimator.tau if isinstance(estimator, OneRun | OneRunFDP) else 0.0,
         advantage=(lower, upper),
-        bound=_bound_at_shift(estimator, tallies, lost, upper, 1 - half),
+        beyond=beyond,
+        explained=explained,
     )
+
+
+def rows_needed(
+    estimator: Any, tallies: Sequence[Any], held_out: Sequence[Sequence[OneRunTally]], *, claimed: float, lost: int = 0
+) -> int | None:
+    """About how many rows of the control would show more than the claim beyond the shift; None where no number does."""
+    if not isinstance(estimator, OneRunEstimator):
+        return None
+    return rows_to_decide(estimator, tallies, held_out, epsilon=claimed, lost=lost)
 
 
 def advantage_limits(tallies: Sequence[OneRunTally], *, confidence: float) -> tuple[float, float]:
@@ -153,12 +196,3 @@ def advantage_limits(tallies: Sequence[OneRunTally], *, confidence: float) -> tu
     at_most = np.maximum(high, -low)
     # The median rule is for lower bounds; minus an upper bound is one.
     return float(median_rule(at_least)), min(1.0, -float(median_rule(-at_most)))
-
-
-def _bound_at_shift(estimator: Any, tallies: Sequence[Any], lost: int, tau: float, confidence: float) -> Bound | None:
-    """The audit's bound again, at a shift and a confidence."""
-    if not isinstance(estimator, OneRun | OneRunFDP) or isinstance(estimator.selection, Split | AsPublished):
-        return None
-    if estimator.tau or not tallies or tau >= 1:
-        return None
-    return dataclasses.replace(estimator, tau=tau, confidence=confidence).bound(tallies, lost=lost)

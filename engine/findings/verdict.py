@@ -16,8 +16,8 @@ class Verdict(StrEnum):
     """The bound exceeds the claim."""
     NO_VIOLATION = "NO VIOLATION FOUND"
     """It does not; that is no evidence of privacy."""
-    NOT_TRUSTWORTHY = "NOT TRUSTWORTHY"
-    """It does, and so does the same attack on rows the mechanism never saw: what it shows is no leak."""
+    UNDECIDED = "UNDECIDED"
+    """It does, but the bound takes a proxy for the truth, and one that is off by so much is not excluded."""
     NO_CLAIM = "NO CLAIM"
     """Nothing was claimed; the bound stands alone."""
     FAILED = "FAILED"
@@ -41,5 +41,7 @@ def caution(validity: Validity) -> str:
         Validity.ASYMPTOTIC: "the confidence holds for many trials only",
         Validity.CREDIBLE: "a credible bound: it exceeds the truth more often than stated for some mechanisms",
         Validity.CONDITIONAL_ON_FAMILY: "holds only if the mechanism's trade-off function belongs to the stated family",
+        Validity.CONDITIONAL_ON_PROXY: "holds only as far as the proxy does, of which held-out rows are evidence, not "
+        "proof",
         Validity.AS_PUBLISHED: "WARNING: chosen on the samples it is measured on, as published; not a valid bound",
     }[validity]

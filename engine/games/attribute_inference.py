@@ -63,6 +63,10 @@ class AttributeInference(LabelInference):
         require(len(set(self.columns)) == len(self.columns), "columns must differ", columns=self.columns)
         require(self.bins >= 2, "bins must be >= 2", bins=self.bins)
 
+    def rests_on_proxy(self, setting: Setting) -> bool:
+        """Always: the law of an attribute given all the rest is known of no data."""
+        return True
+
     def needs_reference(self) -> bool:
         """The values and bins come from it."""
         return True

@@ -11,7 +11,9 @@ from dpaudit.claims import Relation
 from dpaudit.engine.games.fits import LABEL_MECHANISMS, LEARNERS, Fits
 from dpaudit.engine.games.one_run import OneRunGame
 from dpaudit.engine.games.one_run_rules import CanarySetup, Design, Draw, Hint
+from dpaudit.engine.games.protocol import Setting
 from dpaudit.engine.games.sampling import drawn_classes
+from dpaudit.engine.proxies.known_law import KnownLaw
 from dpaudit.engine.views.canary_view import CanaryView, ReleaseView
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.registry import register
@@ -42,6 +44,10 @@ class LabelInference(OneRunGame):
     def has_control(self) -> bool:
         """As chosen; needs a test part."""
         return self.control
+
+    def rests_on_proxy(self, setting: Setting) -> bool:
+        """Unless the proxy is the law of the labels itself."""
+        return not isinstance(setting.proxy, KnownLaw)
 
     def draw(self, setup: CanarySetup, design: Design, rng: np.random.Generator) -> Draw:
         """A fair bit and a proxy label y1 ~ Multinoulli(M'(x)) for each canary; bit True shows the training label."""

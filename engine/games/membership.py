@@ -11,6 +11,8 @@ from dpaudit.claims import Relation
 from dpaudit.engine.games.fits import LEARNERS, Fits
 from dpaudit.engine.games.one_run import OneRunGame
 from dpaudit.engine.games.one_run_rules import CanarySetup, Design, Draw, Hint
+from dpaudit.engine.games.one_run_units import PlayReferenceAlone, PlayReplays
+from dpaudit.engine.games.protocol import Setting
 from dpaudit.engine.views.canary_view import CanaryView
 from dpaudit.errors import SpecError, require
 from dpaudit.mechanisms.examples import Examples
@@ -74,7 +76,9 @@ class Membership(OneRunGame):
 class ObservationalMembership(OneRunGame):
     """Observational: shows each training point or a fresh point in its place; training untouched.
 
-    It is attribute inference with the whole record protected; the proxy is where the fresh points come from.
+    It is attribute inference with the whole record protected; the proxy is where the fresh points come from. Where the
+    audit itself divided the rows at random and the fresh points are the test part's, a fair coin decided which point of
+    each pair is trained on: nothing is assumed then. Otherwise the control plays the game with the reference alone.
 
     Attributes:
         fresh: One's own source of fresh points, "module:Class": a dataclass with a method
@@ -83,14 +87,27 @@ class ObservationalMembership(OneRunGame):
 
     fits: ClassVar[Fits] = Fits(
         relation=Relation.REPLACE,
-        assumes="The fresh points must have the law of the training points, independently of each other.",
+        assumes="The fresh points must have the law of the training points, independently of each other, as far as the "
+        "adversary can tell without the model; rows that the audit divides at random do.",
         views={LEARNERS: CanaryView},
         attack="calibrated-loss",
         estimator="one-run",
         uses_proxy=True,
     )
 
+    controlled_on: ClassVar[str] = "pairs of a canary and a fresh point, without the model,"
+
     fresh: Any = field(default=None, metadata={"kind": "data"})
+
+    def rests_on_proxy(self, setting: Setting) -> bool:
+        """Unless the audit's own draw decided which of a pair is trained on."""
+        return self.fresh is not None or not setting.divided_at_random
+
+    def control_plays(self, setting: Setting, reference: str, training: str) -> list[tuple[str, PlayReplays]]:
+        """Canary against fresh point with the reference alone."""
+        if not self.rests_on_proxy(setting):
+            return []
+        return [("reference alone", self._replays(PlayReferenceAlone, setting, 0, reference, reference))]
 
     def needs_fresh_points(self) -> bool:
         """One for each canary."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Unit
@@ -12,6 +12,7 @@ from dpaudit.engine.games.fits import LABEL_MECHANISMS
 from dpaudit.engine.games.one_run_rules import OneRunRules
 from dpaudit.engine.games.one_run_units import (
     ObserveReference,
+    PlayDistinguisher,
     PlayHeldOut,
     PlayProxyAlone,
     PlayReplays,
@@ -30,6 +31,8 @@ CONTROL_REPLAYS = 20
 @dataclass(frozen=True)
 class OneRunGame(OneRunRules):
     """A one-run game: the rules, and the plan that plays them."""
+
+    controlled_on: ClassVar[str] = "rows the mechanism never saw,"
 
     def plan(self, setting: Setting) -> GamePlan:
         """Reference, trainings, replays.
@@ -56,7 +59,7 @@ class OneRunGame(OneRunRules):
             trainings.append(training.key)
             units += [training, *replays]
             scores += [unit.key for unit in replays]
-        controls = self._control_units(setting, reference.key, trainings[0])
+        controls = self._control_units(setting, reference.key, trainings[0], tuple(shared))
         return GamePlan(
             units=(*units, *controls),
             scores=tuple(scores),
@@ -64,6 +67,8 @@ class OneRunGame(OneRunRules):
             observational=self.is_observational(setting.parts.target, _design_seed(setting, 0)),
             reading=setting.reading,
             controls=tuple(control.key for control in controls),
+            conditional=self.rests_on_proxy(setting),
+            controlled_on=self.controlled_on,
             shared=shared,
             replays=self.replays * self.trainings,
         )
@@ -100,22 +105,42 @@ class OneRunGame(OneRunRules):
         """As many as make no more than so many score rows, and at least two units."""
         return max(1, min(setting.rows_per_unit // self.canary_count(setting.parts.target), -(-self.replays // 2)))
 
-    def _control_units(self, setting: Setting, reference: str, training: str) -> list[Unit]:
-        """The game on held-out rows, once with the first trained model at hand and once with the proxy alone."""
+    def rests_on_proxy(self, setting: Setting) -> bool:
+        """Whether the bound holds only as far as a proxy has the law of the truth."""
+        return False
+
+    def control_plays(self, setting: Setting, reference: str, training: str) -> list[tuple[str, PlayReplays]]:
+        """What is played where the mechanism remembers nothing, in words and the last one best informed.
+
+        Here: the game on held-out rows, with the proxy alone and, where a model answers for them too, with the first
+        trained model at hand.
+        """
         if not self.has_control() or not len(setting.parts.test):
             return []
+        alone = ("proxy alone", self._replays(PlayProxyAlone, setting, 0, reference, reference))
+        if self._plays_releases(setting):  # a label mechanism answers for the rows it was given only
+            return [alone]
+        return [alone, ("model and proxy", self._replays(PlayHeldOut, setting, 0, reference, training))]
+
+    def _control_units(self, setting: Setting, reference: str, training: str, drawn: tuple[str, ...]) -> list[Unit]:
+        """The controls, each once with the attack, and the best informed once more with a classifier."""
         seed, last = setting.seed.child("held-out"), min(self.replays, CONTROL_REPLAYS)
-        alone = replace(self._replays(PlayProxyAlone, setting, 0, reference, reference), seed=seed, last=last)
-        both = replace(self._replays(PlayHeldOut, setting, 0, reference, training), seed=seed, last=last)
-        # A label mechanism answers for the rows it was given only.
-        releases = self._plays_releases(setting)
-        names = setting.parts.names("target", "test", *self._reference_part())
+        plays = [
+            (what, replace(play, seed=seed, last=last))
+            for what, play in self.control_plays(setting, reference, training)
+        ]
+        tasks: list[tuple[str, PlayReplays, Any]] = [(what, play, play) for what, play in plays]
+        tasks += [(f"a classifier, {what}", play, PlayDistinguisher(play)) for what, play in plays[-1:]]
+        names = (*setting.parts.names("target", "test", *self._reference_part()), *drawn)
         return [
-            Unit(task, f"control on held-out rows, {what}", names, needs, setting.resources)
-            for task, what, needs in (
-                *(() if releases else ((both, "model and proxy", (reference, training)),)),
-                (alone, "proxy alone", (reference,)),
+            Unit(
+                task,
+                f"control, {what}",
+                names,
+                tuple(dict.fromkeys((play.reference, play.training))),
+                setting.resources,
             )
+            for what, play, task in tasks
         ]
 
     def _replays(

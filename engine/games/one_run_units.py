@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Inputs
 from dpaudit.engine.findings.score_table import SCHEMA, probabilities_of, probability_table, score_rows
+from dpaudit.engine.games.distinguisher import Distinguisher, Round
 from dpaudit.engine.games.one_run_rules import CanarySetup, OneRunRules, Predictor
 from dpaudit.engine.spec.partition import part_of, required_part
 from dpaudit.engine.views.answers import Answers, Predictions, checked_release, release_table
@@ -197,16 +198,20 @@ class PlayReplays:
 
     def batches(self, inputs: Inputs) -> Iterator[pa.RecordBatch]:
         """One record batch a replay, one at a time."""
-        replayed = self.replayed(inputs)
+        for replay, played in self.rounds(self.replayed(inputs), self.seed, range(self.first, self.last)):
+            yield score_rows(self.training, replay, played.bits, played.score)
+
+    def rounds(self, replayed: Replayed, seed: Seed, numbers: Iterable[int]) -> Iterator[tuple[int, Round]]:
+        """Rounds of the game with their numbers; each one's draws come from a child of the seed."""
         design = self.game.design(replayed.setup.canaries, self.design_seed.rng())
-        for replay in range(self.first, self.last):
-            draw = self.game.draw(replayed.setup, design, self.seed.child(replay).rng())
+        for number in numbers:
+            draw = self.game.draw(replayed.setup, design, seed.child(number).rng())
             shown = self.game.hint(replayed.setup, design, draw)
             everyone = len(replayed.answers) == len(shown.points) and bool((np.diff(shown.points) == 1).all())
             answers = replayed.answers if everyone else replayed.answers.at(shown.points)
             reference = replayed.reference if everyone else replayed.reference[shown.points]
             view = answers.view(reference, shown.labels)
-            yield score_rows(self.training, replay, draw.bits, self.attack.score(copy.deepcopy(view)))
+            yield number, Round(view, self.attack.score(copy.deepcopy(view)), draw.bits)
 
     def replayed(self, inputs: Inputs) -> Replayed:
         """What is replayed: the canaries, or fresh points in their place."""
@@ -243,6 +248,49 @@ class PlayProxyAlone(PlayHeldOut):
     def held_out_answers(self, inputs: Inputs, rows: slice, reference: NDArray[np.float32]) -> Answers:
         """Silence."""
         return self.answers.silent(*reference.shape)
+
+
+@dataclass(frozen=True)
+class PlayReferenceAlone(PlayReplays):
+    """The game itself with answers that say nothing: what the attack shows then, the points shown differ by."""
+
+    def replayed(self, inputs: Inputs) -> Replayed:
+        """The same points, and silence."""
+        played = super().replayed(inputs)
+        return replace(played, answers=self.answers.silent(*played.reference.shape))
+
+
+LEARNED_ROUNDS = 8
+"""Rounds a classifier learns from: fresh bits and draws on the same rows."""
+
+
+@dataclass(frozen=True)
+class PlayDistinguisher:
+    """A control with a classifier in the attack's place, which learns from further rounds on other rows.
+
+    Attributes:
+        control: The control; its rounds are the same as without the classifier.
+    """
+
+    control: PlayReplays
+
+    @property
+    def seed(self) -> Seed:
+        """The control's."""
+        return self.control.seed
+
+    def run(self, inputs: Inputs, compute: Compute) -> pa.Table:
+        """A score table."""
+        return pa.Table.from_batches(list(self.batches(inputs)), SCHEMA)
+
+    def batches(self, inputs: Inputs) -> Iterator[pa.RecordBatch]:
+        """One record batch a replay, one at a time."""
+        control, replayed = self.control, self.control.replayed(inputs)
+        learning = self.seed.child("learning")
+        rounds = [played for _, played in control.rounds(replayed, learning, range(LEARNED_ROUNDS))]
+        classifier = Distinguisher(rounds, learning.child("parts").rng())
+        for replay, played in control.rounds(replayed, self.seed, range(control.first, control.last)):
+            yield score_rows(control.training, replay, played.bits, classifier.score(played))
 
 
 def cumulative(probabilities: NDArray[np.float32]) -> NDArray[np.float64]:

@@ -41,6 +41,7 @@ class Setting:
         proxy: Where the adversary's reference comes from.
         attack: The adversary.
         data: The data set's description (not its rows).
+        divided_at_random: Whether rows play their part by the draw of the audit, not by their place in the data.
         parts: Which rows are the training set, the reference set and so on, with the shared names of each.
         seed: The audit's seed.
         resources: What one unit occupies.
@@ -53,6 +54,7 @@ class Setting:
     attack: Any
     data: Any
     parts: Parts
+    divided_at_random: bool
     seed: Seed
     resources: Resources
     rows_per_unit: int
@@ -69,7 +71,9 @@ class GamePlan:
         trainings: Keys of the units that ran the mechanism.
         observational: Whether the training data are left as they are (Definition 4), found by comparing them.
         reading: How the scores are read.
-        controls: Keys of the units that play the game on rows the mechanism never saw, one for each distinguisher.
+        controls: Keys of the units that play the game where the mechanism remembers nothing, one a distinguisher.
+        conditional: Whether the scores take a proxy for the truth: a bound from them holds only as far as it does.
+        controlled_on: What the controls were played on, in words.
         shared: Large inputs the game brings beside the parts of the data, by name.
         replays: How many replays there are in all, >= 1; trials that are read together are one.
     """
@@ -80,6 +84,8 @@ class GamePlan:
     observational: bool
     reading: Reading
     controls: tuple[str, ...] = ()
+    conditional: bool = False
+    controlled_on: str = ""
     shared: Mapping[str, Examples] = field(default_factory=dict)
     replays: int = 1
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from dpaudit.engine.proxies.known_law import KnownLaw
 from dpaudit.engine.proxies.model import Predictor
 from dpaudit.errors import SpecError
 from dpaudit.mechanisms.examples import Examples
@@ -16,7 +17,7 @@ from dpaudit.registry import register
 
 @register("proxy", "true-posterior", source="arXiv:2511.14084, appendix 11")
 @dataclass(frozen=True)
-class TruePosterior:
+class TruePosterior(KnownLaw):
     """The true distribution of the label given the features, for generated data that knows it."""
 
     def predictor(

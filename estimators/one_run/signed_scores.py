@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, cast, get_args
 
 import numpy as np
@@ -166,7 +166,7 @@ class OneRunEstimator(ScoreEstimator[OneRunTally], CountEstimator):
 
     def best(self, guesses: Ints, correct: Ints, canaries: int, confidence: float) -> Ints:
         """The look with the largest bound of each replay; counts of shape (replays, looks), result (replays,)."""
-        look: Ints = self._unique_epsilon(guesses, correct, canaries, confidence).argmax(axis=1)
+        look: Ints = self.unique_epsilon(guesses, correct, canaries, confidence).argmax(axis=1)
         return look
 
     def _method(self) -> str:
@@ -286,7 +286,7 @@ class OneRunEstimator(ScoreEstimator[OneRunTally], CountEstimator):
             error = self._error(guesses.shape[1], len(ordered) + lost)
             look[rows] = self.best(guesses, correct, canaries, 1 - error)
             at = np.arange(len(rows)), look[rows]
-            best[rows] = self._unique_epsilon(guesses[at], correct[at], canaries, 1 - error)
+            best[rows] = self.unique_epsilon(guesses[at], correct[at], canaries, 1 - error)
         return best, look
 
     def _error(self, looks: int, replays: int) -> float:
@@ -296,8 +296,12 @@ class OneRunEstimator(ScoreEstimator[OneRunTally], CountEstimator):
             return error
         return (error if replays == 1 else 1 - per_replay_confidence(self.confidence)) / looks
 
-    def _unique_epsilon(self, guesses: Ints, correct: Ints, canaries: int, confidence: float) -> Floats:
-        """Replays repeat many pairs of counts: each is bounded once."""
+    def unshifted(self) -> OneRunEstimator:
+        """The same estimator without what it allows for a shift of the proxy."""
+        return self
+
+    def unique_epsilon(self, guesses: Ints, correct: Ints, canaries: int, confidence: float) -> Floats:
+        """`epsilon` for replays, which repeat many pairs of counts: each pair is bounded once."""
         pairs, where = np.unique(np.stack([guesses.ravel(), correct.ravel()]), axis=1, return_inverse=True)
         bounds = np.asarray(self.epsilon(pairs[0], pairs[1], canaries, confidence), dtype=np.float64)
         return bounds[where.ravel()].reshape(guesses.shape)
@@ -322,7 +326,7 @@ class OneRunEstimator(ScoreEstimator[OneRunTally], CountEstimator):
         guesses = same[0].sweep_guesses
         # For a number of guesses the bound rises with the right ones, so its quantiles are bounds at their quantiles.
         quantiles = np.sort(correct, axis=0)[[(len(same) - 1) * tenths // 10 for tenths in (1, 5, 9)]]
-        shown = self._unique_epsilon(np.broadcast_to(guesses, quantiles.shape), quantiles, canaries, self.confidence)
+        shown = self.unique_epsilon(np.broadcast_to(guesses, quantiles.shape), quantiles, canaries, self.confidence)
         return GuessSweep(guesses / canaries, epsilon=shown[1], low=shown[0], high=shown[2])
 
     def _alone(self, ordered: Sequence[OneRunTally]) -> Floats:
@@ -353,6 +357,9 @@ class OneRun(OneRunEstimator):
             do="use Grid or Fixed",
             tau=self.tau,
         )
+
+    def unshifted(self) -> OneRun:
+        return replace(self, tau=0.0)
 
     def _method(self) -> str:
         return super()._method() + (f" (Theorem 10, tau {self.tau:g})" if self.tau else "")
@@ -424,6 +431,9 @@ class OneRunFDP(OneRunEstimator):
             do="state a delta > 0, or use family laplace",
             delta=self.delta,
         )
+
+    def unshifted(self) -> OneRunFDP:
+        return replace(self, tau=0.0)
 
     def _method(self) -> str:
         return f"one-run-f-dp ({self.family}" + (f", tau {self.tau:g})" if self.tau else ")")

@@ -278,14 +278,18 @@ def test_a_run_of_older_code_can_still_be_reported(in_process: Path, monkeypatch
     assert make_plan(spec_on("in-process")).units[0].key not in {path.stem for path in (in_process / "units").iterdir()}
 
 
-def test_a_violation_that_the_proxys_shift_explains_is_not_called_one(tmp_path: Path) -> None:
-    """A proxy that always draws the same label is told from the truth on rows the mechanism never saw."""
+def test_a_leak_is_seen_beyond_the_shift_of_a_proxy_that_is_far_off(tmp_path: Path) -> None:
+    """A proxy that always draws the same label is told from the truth on rows the mechanism never saw; Recall leaks."""
     base = load_spec({**SPEC, "game": {"name": "label-inference", "replays": 20}}).audits[0]
     shifted = replace(base, proxy=AlwaysTheFirst(), mechanism=NonPrivate(Recall()), claim=Claim(0.1), name="shifted")
     (result,) = audit(AuditSpec((shifted,), seed=5, run=RunOptions(runner="in-process")), output=tmp_path).results
     assert result.standing is not None
     assert result.standing.observed > 0.1
-    assert result.verdict is Verdict.NOT_TRUSTWORTHY
+    assert result.verdict is Verdict.VIOLATION
+    assert result.control is not None
+    assert result.control.shift_detected
+    assert result.breach is not None
+    assert 0.1 < result.breach.observed < result.standing.observed
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from scipy.special import logit
 from scipy.stats import binom
 
 from dpaudit import Audit, AuditResult, AuditSpec, Claim, RunOptions, audit
 from dpaudit.engine.attacks.label_inference import LabelInferenceScore
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.findings.shift import advantage_limits, control_estimator, shift_control
+from dpaudit.engine.findings.verdict import Verdict
 from dpaudit.engine.games.label_inference import LabelInference
 from dpaudit.engine.plan import make_plan
 from dpaudit.engine.proxies.model import Predictor
@@ -23,8 +25,11 @@ from dpaudit.engine.proxies.true_posterior import TruePosterior
 from dpaudit.engine.spec.partition import Partition
 from dpaudit.engine.views.canary_view import CanaryView
 from dpaudit.errors import InputError
+from dpaudit.estimators.finding import Validity
+from dpaudit.estimators.one_run.beyond_shift import bound_beyond_shift, rows_to_decide
 from dpaudit.estimators.one_run.guesses import one_run_epsilon
 from dpaudit.estimators.one_run.signed_scores import OneRun, OneRunTally
+from dpaudit.estimators.proportions.binomial import clopper_pearson
 from dpaudit.estimators.scores import Scores
 from dpaudit.estimators.selection import Fixed, Grid, Split
 from dpaudit.mechanisms.examples import Examples
@@ -73,12 +78,14 @@ def test_a_planted_shift_is_caught_on_rows_the_mechanism_never_saw(tmp_path: Pat
     assert result.standing.observed > 0.1
     assert result.control.shift_detected
     assert result.control.epsilon > 0.1
-    assert "NOT TRUSTWORTHY" in str(result)
-    assert "NOT TRUSTWORTHY" in (tmp_path / "report.html").read_text()
+    assert result.verdict is Verdict.UNDECIDED
+    assert "the proxy is off" in str(result)
+    assert "no number of held-out rows would decide it" in str(result)
+    assert "no number of held-out rows would decide it" in (tmp_path / "report.html").read_text()
     control = result.control.to_dict()
     assert control["shift_detected"]
-    # The shift the rows allow explains all that was seen.
-    assert control["epsilon_at_that_tau"] == 0
+    # The shift the rows allow explains what was seen.
+    assert control["epsilon_beyond_shift"] <= 0.1
 
 
 def test_the_truth_as_proxy_shows_no_shift(tmp_path: Path) -> None:
@@ -87,7 +94,10 @@ def test_the_truth_as_proxy_shows_no_shift(tmp_path: Path) -> None:
     assert result.control is not None
     assert not result.control.shift_detected
     assert result.control.rows == 2_400
-    assert "shows nothing" in str(result)
+    assert result.control.distinguishers == 3
+    assert result.finding is not None
+    assert result.finding.validity is Validity.FINITE_SAMPLE
+    assert "assumes" not in str(result)
 
 
 def test_a_given_tau_that_is_too_small_is_refuted(tmp_path: Path) -> None:
@@ -110,7 +120,7 @@ def test_the_control_can_be_left_out_and_needs_a_test_part() -> None:
         made = Audit(NonPrivate(LogisticRegression()), DATA, game=game, proxy=TruePosterior(), split=split)
         return len(make_plan(AuditSpec((made,), run=RunOptions(runner="in-process"))).audits[0].controls)
 
-    assert controls(LabelInference(replays=2), 0.3) == 2
+    assert controls(LabelInference(replays=2), 0.3) == 3
     assert controls(LabelInference(replays=2, control=False), 0.3) == 0
     assert controls(LabelInference(replays=2), 0.0) == 0
 
@@ -204,15 +214,52 @@ def test_the_limits_of_an_advantage_are_exact_and_cover() -> None:
     assert ((limits[:, 0] > 0.1) | (limits[:, 1] < 0.1)).sum() <= binom.ppf(1 - 1e-6, 2_000, 0.1)
 
 
-def test_the_error_of_an_estimated_shift_is_shared_with_the_bound() -> None:
+def test_half_of_the_error_is_the_games_and_half_the_controls() -> None:
     estimator = OneRun(confidence=0.95, selection=Fixed(1.0))
-    tally = tally_of(1_900, 2_000)
-    held_out = [[tally_of(501_000, 1_000_000)], [tally_of(500_000, 1_000_000)]]
-    control = shift_control(estimator, [tally], held_out)
-    assert control is not None
-    assert control.bound is not None
-    assert control.advantage[1] == advantage_limits(held_out[0], confidence=1 - 0.025 / 2)[1]
-    assert control.bound.confidence == pytest.approx(0.975)
-    same = OneRun(confidence=0.975, selection=Fixed(1.0), tau=control.advantage[1]).bound([tally])
-    assert control.bound.lower == same.lower > 0
-    assert shift_control(estimator, [tally], []) is None
+    tally, held_out = tally_of(1_900, 2_000), [[tally_of(5_400, 10_000)], [tally_of(5_100, 10_000)]]
+    beyond = bound_beyond_shift(estimator, [tally], held_out)
+    upper = clopper_pearson(5_400, 10_000, confidence=0.975, side="upper").upper
+    assert beyond.shift == pytest.approx(float(logit(upper)), abs=1e-9)
+    assert beyond.game == OneRun(confidence=0.975, selection=Fixed(1.0)).bound([tally]).lower
+    assert beyond.epsilon == pytest.approx(beyond.game - beyond.shift)
+    assert shift_control(estimator, [tally], [], where="rows") is None
+    # Nobody guesses worse than chance: a distinguisher that errs adds nothing.
+    assert bound_beyond_shift(estimator, [tally], [[tally_of(100, 10_000)]]).shift == 0
+
+
+def test_a_number_of_rows_that_would_decide_does() -> None:
+    """10,000 rows that go on as 1,000 began: the limits at the number that is named leave more than the claim."""
+    estimator = OneRun(confidence=0.95, selection=Fixed(1.0))
+    tally, few = tally_of(7_600, 10_000), [[tally_of(52, 100)] * 2]
+    assert bound_beyond_shift(estimator, [tally], few).epsilon < 0.9
+    rows = rows_to_decide(estimator, [tally], few, epsilon=0.9)
+    assert rows is not None
+    assert rows > 100
+    enough = [[tally_of(round(0.52 * rows), rows)] * 2]
+    assert bound_beyond_shift(estimator, [tally], enough).epsilon > 0.9
+    fewer = [[tally_of(round(0.52 * 0.85 * rows), round(0.85 * rows))] * 2]
+    assert bound_beyond_shift(estimator, [tally], fewer).epsilon <= 0.9
+    # log-odds of 0.76 less those of 0.52: no number of rows leaves 1.1.
+    assert rows_to_decide(estimator, [tally], few, epsilon=1.1) is None
+    assert rows_to_decide(estimator, [tally], [], epsilon=0.9) is not None
+
+
+def test_what_the_mechanism_hides_with_probability_delta_weighs_more_where_a_bit_is_not_fair() -> None:
+    estimator = OneRun(delta=1e-3, confidence=0.95, selection=Fixed(1.0))
+    tally, held_out = tally_of(1_900, 2_000), [[tally_of(6_000, 10_000)]]
+    beyond = bound_beyond_shift(estimator, [tally], held_out)
+    limit = clopper_pearson(6_000, 10_000, confidence=0.975, side="upper").upper
+    wider = OneRun(delta=float(2e-3 * limit), confidence=0.975, selection=Fixed(1.0))
+    assert beyond.game == pytest.approx(wider.bound([tally]).lower, abs=1e-6)
+
+
+def test_a_shift_of_a_share_of_the_rows_counts_at_the_shares_it_reaches() -> None:
+    """One row in ten gives itself away: half of the first tenth's log-odds would be gone at a full guess."""
+    bits = np.random.default_rng(0).random(20_000) < 0.5
+    sure = np.arange(20_000) % 10 == 0
+    score = np.where(bits, 1.0, -1.0) * np.where(sure, 1.0, 1e-3 * np.random.default_rng(1).choice([-1, 1], 20_000))
+    tally = OneRun(selection=Fixed(0.1)).tally(Scores(score, bits))
+    beyond = bound_beyond_shift(OneRun(selection=Fixed(0.1)), [tally], [[tally]])
+    assert beyond.game > 5
+    assert beyond.shift > 5
+    assert beyond.epsilon == 0

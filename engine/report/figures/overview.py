@@ -16,7 +16,7 @@ COLOURS = {
     Verdict.VIOLATION: "#b91c1c",
     Verdict.NO_VIOLATION: "#15803d",
     Verdict.NO_CLAIM: "#475569",
-    Verdict.NOT_TRUSTWORTHY: "#a16207",
+    Verdict.UNDECIDED: "#a16207",
     Verdict.FAILED: "#a16207",
 }
 

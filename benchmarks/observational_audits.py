@@ -1,0 +1,172 @@
+"""Observational audits without the training: true laws, proxies that are off, and what the verdict makes of them.
+
+An audit here is what `dpaudit run` plays between the proxy's answers and the verdict, with the same code: rounds of the
+label game on the canaries, the control's rounds on held-out rows, the classifier, the bound, what is left of it beyond
+the shift. Only data, proxy and mechanism are drawn directly, so that hundreds of audits take seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpaudit.actors.seed import Seed
+from dpaudit.engine.attacks.label_inference import LabelInferenceScore
+from dpaudit.engine.data.gaussian_mixture import GaussianMixture
+from dpaudit.engine.findings.shift import shift_control
+from dpaudit.engine.games.distinguisher import Distinguisher
+from dpaudit.engine.games.label_inference import LabelInference
+from dpaudit.engine.games.one_run_rules import CanarySetup
+from dpaudit.engine.games.one_run_units import LEARNED_ROUNDS, PlayReplays, Replayed, cumulative
+from dpaudit.engine.views.answers import Predictions, Releases
+from dpaudit.engine.views.canary_view import LabelRelease
+from dpaudit.estimators.one_run.beyond_shift import BeyondShift, bound_beyond_shift
+from dpaudit.estimators.one_run.signed_scores import OneRun, OneRunEstimator, OneRunTally
+from dpaudit.estimators.scores import Scores
+from dpaudit.mechanisms.examples import Examples
+from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
+
+Floats = NDArray[np.float64]
+Proxy = Callable[[Floats, Examples, GaussianMixture, np.random.Generator], Floats]
+"""(true posterior of the rows, the rows, where they come from, randomness) -> the proxy's probabilities of the rows."""
+
+
+def powered(power: float) -> Proxy:
+    """The truth with its log-probabilities multiplied."""
+
+    def answers(truth: Floats, rows: Examples, data: GaussianMixture, rng: np.random.Generator) -> Floats:
+        sharp = truth**power
+        return sharp / sharp.sum(axis=1, keepdims=True)
+
+    return answers
+
+
+def fitted(reference: int) -> Proxy:
+    """The default proxy, a logistic regression, trained on so many rows of its own."""
+
+    def answers(truth: Floats, rows: Examples, data: GaussianMixture, rng: np.random.Generator) -> Floats:
+        from sklearn.linear_model import LogisticRegression
+
+        own = GaussianMixture(data.classes, reference, data.dimensions).load(seed=int(rng.integers(2**31)))
+        model = LogisticRegression(max_iter=200).fit(own.features, own.labels)
+        return np.asarray(model.predict_proba(rows.features), dtype=np.float64)
+
+    return answers
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one audit shows.
+
+    Attributes:
+        bound: As it stands.
+        shift_seen: Whether the attack alone tells the proxy's draws from true ones, with significance.
+        beyond: What is left of the bound beyond the shift.
+    """
+
+    bound: float
+    shift_seen: bool
+    beyond: BeyondShift
+
+    def by_significance(self, claim: float) -> bool:
+        """VIOLATION as it was decided before: the bound exceeds the claim and no shift is seen."""
+        return self.bound > claim and not self.shift_seen
+
+    def by_size(self, claim: float) -> bool:
+        """VIOLATION as it is decided: what is left beyond the shift exceeds the claim too."""
+        return self.bound > claim and self.beyond.epsilon > claim
+
+
+@dataclass(frozen=True)
+class Observed:
+    """An audit of randomised response whose released labels are seen, or a model that remembers them.
+
+    Attributes:
+        proxy: Of the adversary.
+        canaries: m.
+        held_out: Rows of the control.
+        epsilon: What the mechanism really is.
+        classes: Of the labels.
+        dimensions: Of the features.
+        learner: Whether a model's answers are seen: the posterior given features and released label on its training
+            rows, the one given the features on others.
+        attack: The adversary.
+        estimator: Reads the game.
+        replays: Of the game and the control.
+    """
+
+    proxy: Proxy
+    canaries: int = 8_000
+    held_out: int = 4_000
+    epsilon: float = 1.0
+    classes: int = 2
+    dimensions: int = 5
+    learner: bool = False
+    attack: Any = LabelInferenceScore()
+    estimator: OneRunEstimator = field(default_factory=OneRun)
+    replays: int = 3
+
+    def run(self, seed: int) -> Outcome:
+        """One audit."""
+        rng = np.random.default_rng([seed, 17])
+        data = GaussianMixture(self.classes, self.canaries + self.held_out, self.dimensions)
+        rows = data.load(seed=seed)
+        truth = data.posterior(rows.features)
+        proxy = self.proxy(truth, rows, data, rng).astype(np.float32)
+        trained, unseen = slice(self.canaries), slice(self.canaries, None)
+        answers, held_out_answers = self._answers(rows, truth, rng)
+        game = self._replays(rows, proxy, answers, trained, Seed(seed).child("game"))
+        controls = [type(answers).silent(self.held_out, self.classes)]
+        if held_out_answers is not None:
+            controls.append(held_out_answers)
+        held_out: list[list[OneRunTally]] = []
+        for control in controls:
+            learns = control is controls[-1]
+            held_out += self._control(rows, proxy, control, unseen, Seed(seed).child("control"), learns)
+        seen = shift_control(self.estimator, game, held_out[:-1], where="rows")
+        return Outcome(
+            bound=self.estimator.bound(game).lower,
+            shift_seen=seen is not None and seen.shift_detected,
+            beyond=bound_beyond_shift(self.estimator, game, held_out),
+        )
+
+    def _answers(self, rows: Examples, truth: Floats, rng: np.random.Generator) -> tuple[Any, Predictions | None]:
+        labels = rows.labels[: self.canaries]
+        mechanism = RandomizedResponse(self.epsilon)
+        released = mechanism.release(labels, classes=self.classes, rng=rng)
+        if not self.learner:
+            certain = np.eye(self.classes, dtype=np.float32)[released]
+            return Releases(LabelRelease(released, self.classes), certain), None
+        law = mechanism.transition(self.classes)
+        joint = truth[: self.canaries] * law[:, released].T
+        posterior = joint / joint.sum(axis=1, keepdims=True)
+        return Predictions(posterior.astype(np.float32)), Predictions(truth[self.canaries :].astype(np.float32))
+
+    def _play(self, seed: Seed, answers: Any) -> PlayReplays:
+        return PlayReplays(LabelInference(), self.attack, type(answers), seed, seed, 0, self.replays, "", "")
+
+    def _replays(self, rows: Examples, proxy: Any, answers: Any, part: slice, seed: Seed) -> list[OneRunTally]:
+        played = self._play(seed, answers).rounds(self._setup(rows, proxy, answers, part), seed, range(self.replays))
+        return [self.estimator.tally(Scores(each.score, each.bits, number)) for number, each in played]
+
+    def _control(
+        self, rows: Examples, proxy: Any, answers: Any, part: slice, seed: Seed, learns: bool
+    ) -> list[list[OneRunTally]]:
+        play, setup = self._play(seed, answers), self._setup(rows, proxy, answers, part)
+        reads = OneRun(guess=self.estimator.guess)
+        played = list(play.rounds(setup, seed, range(self.replays)))
+        attack = [reads.tally(Scores(each.score, each.bits, number)) for number, each in played]
+        if not learns:
+            return [attack]
+        learning = seed.child("learning")
+        rounds = [each for _, each in play.rounds(setup, learning, range(LEARNED_ROUNDS))]
+        classifier = Distinguisher(rounds, learning.child("parts").rng())
+        return [attack, [reads.tally(Scores(classifier.score(each), each.bits, number)) for number, each in played]]
+
+    def _setup(self, rows: Examples, proxy: Any, answers: Any, part: slice) -> Replayed:
+        own = rows.take(np.arange(len(rows))[part])
+        return Replayed(CanarySetup(own, own.take(np.arange(0)), cumulative(proxy[part])), answers, proxy[part])
