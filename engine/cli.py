@@ -7,8 +7,9 @@ import shlex
 import sys
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -16,7 +17,19 @@ import dpaudit
 from dpaudit.engine.commands.exits import BAD_INPUT, FINISHED, RUN_FAILED, VIOLATION, Ended, end, show, silence, stop
 from dpaudit.engine.commands.names import list_, schema, show_name
 from dpaudit.engine.commands.own_scores import estimate
-from dpaudit.errors import AuditError, DataError, InputError, RunError, SpecError, UnknownNameError, did_you_mean
+from dpaudit.errors import (
+    AuditError,
+    DataError,
+    InputError,
+    RunError,
+    SpecError,
+    UnknownNameError,
+    did_you_mean,
+    shortened,
+)
+
+if TYPE_CHECKING:
+    from dpaudit.engine.findings.run_report import Report
 
 
 class _Verbs(click.Group):
@@ -55,6 +68,9 @@ class _Verbs(click.Group):
             raise
         except SystemExit as err:  # a module of the spec's that ends the program when it is imported, for one
             stop(f"code that was run or imported ended the program (sys.exit({err.code!r})): no result", RUN_FAILED)
+        except OSError as err:  # a full disk, a folder that cannot be written, a name too long
+            where = f"{shortened(err.filename)}: " if err.filename else ""
+            stop(f"{where}{err.strerror or shortened(err)}", RUN_FAILED)
         except Exception:  # never with the exit code of a violation
             click.echo(traceback.format_exc(), err=True)
             stop("this error is not foreseen; the lines above say where it happened", RUN_FAILED)
@@ -83,6 +99,11 @@ def _run_options(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
+_allow_code = click.option(
+    "--allow-code", is_flag=True, help="RUN's spec may name code of its own though you did not write it here."
+)
+
+
 @main.command()
 @click.argument("spec", type=click.Path(path_type=Path))
 @click.option("--output", "-o", type=click.Path(path_type=Path), help="Run folder; left out: runs/<name>.")
@@ -93,27 +114,31 @@ def run(spec: Path, output: Path | None, seed: int | None, fail_on_violation: bo
 
     A run folder that holds finished units of the same work is continued.
     """
-    _audit(spec, output, seed, fail_on_violation, quiet)
+    from dpaudit.engine.driver import audit, run_folder
+    from dpaudit.engine.spec.loading import load_spec
+
+    checked = load_spec(spec)
+    folder = output or run_folder(checked)
+    _finish(partial(audit, checked, output=folder, seed=seed, quiet=quiet), folder, fail_on_violation)
 
 
 @main.command()
 @click.argument("folder", metavar="RUN", type=click.Path(path_type=Path))
+@click.option("--fresh", is_flag=True, help="Run anew, beside what is there, what other code or data would change.")
+@_allow_code
 @_run_options
-def resume(folder: Path, fail_on_violation: bool, quiet: bool) -> None:
+def resume(folder: Path, fresh: bool, allow_code: bool, fail_on_violation: bool, quiet: bool) -> None:
     """Goes on with the run in folder RUN: only what is missing is run."""
-    from dpaudit.engine.driver import read_spec
+    from dpaudit.engine import driver
 
-    _audit(read_spec(folder), folder, None, fail_on_violation, quiet)
+    again = partial(driver.resume, folder, fresh=fresh, allow_code=allow_code, quiet=quiet)
+    _finish(again, folder, fail_on_violation)
 
 
-def _audit(spec: Any, output: Path | None, seed: int | None, fail_on_violation: bool, quiet: bool) -> None:
-    from dpaudit.engine.driver import audit, run_folder
-    from dpaudit.engine.spec.loading import load_spec
-
-    checked = load_spec(spec) if isinstance(spec, Path) else spec
-    folder = output or run_folder(checked)
+def _finish(carry_out: Callable[[], Report], folder: Path, fail_on_violation: bool) -> None:
+    """Carries a run out, prints its report, and ends with the stated code."""
     try:
-        report = audit(checked, output=folder, seed=seed, quiet=quiet)
+        report = carry_out()
     except KeyboardInterrupt as err:
         by = f" by {err}" if str(err) else ""
         stop(
@@ -150,11 +175,12 @@ def plan(spec: Path, seed: int | None) -> None:
 @click.argument("folder", metavar="RUN", type=click.Path(path_type=Path))
 @click.option("--fail-on-violation", is_flag=True, help="Exit with 1 when a bound exceeds its claim.")
 @click.option("--quiet", is_flag=True, help="One line an audit: its verdict.")
-def report(folder: Path, fail_on_violation: bool, quiet: bool) -> None:
+@_allow_code
+def report(folder: Path, fail_on_violation: bool, quiet: bool, allow_code: bool) -> None:
     """Writes and prints the report of the run in folder RUN anew, from what is finished there; nothing runs."""
     from dpaudit.engine.driver import report_again
 
-    again = report_again(folder)
+    again = report_again(folder, allow_code=allow_code)
     show("\n".join(f"{result.verdict:<19}{result.name}" for result in again.results) if quiet else str(again))
     if again.failed:
         end(RUN_FAILED)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,20 +19,31 @@ from dpaudit.actors.events import Event, EventKind, EventLog, EventStream, Liste
 from dpaudit.actors.schedule import Outcome, run_units
 from dpaudit.actors.signals import signals_interrupt
 from dpaudit.actors.store import UnitStore
-from dpaudit.actors.unit import Resources, as_of, code_version, own_code
-from dpaudit.engine.data.in_memory import keep
+from dpaudit.actors.unit import Resources, as_of, own_code
 from dpaudit.engine.findings.gather import gather
 from dpaudit.engine.findings.run_report import Repeat, Report
 from dpaudit.engine.findings.stopping import sequential_readers, spare_of
 from dpaudit.engine.findings.versions import versions
+from dpaudit.engine.lease import lease
 from dpaudit.engine.plan import Plan, make_plan
 from dpaudit.engine.report.bounds_file import bounds_json, bounds_table
 from dpaudit.engine.report.page import write_page
 from dpaudit.engine.report.progress import TerminalProgress
 from dpaudit.engine.report.whole import write_whole
+from dpaudit.engine.run_folder import (
+    EARLIER,
+    Record,
+    forget_renamed,
+    read_record,
+    read_spec,
+    require_room,
+    set_aside,
+    writable,
+    write_plan,
+)
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec, slug
 from dpaudit.engine.spec.loading import load_spec
-from dpaudit.errors import SpecError
+from dpaudit.errors import RunError
 
 
 def audit(
@@ -71,15 +81,70 @@ def run_folder(spec: AuditSpec) -> Path:
     return Path("runs") / slug(spec.name)
 
 
-def run_plan(plan: Plan, folder: Path, listeners: Sequence[Listener] = ()) -> Report:
-    """Runs what is not finished yet of a plan, and writes the run folder's files."""
+def resume(
+    folder: str | Path,
+    *,
+    fresh: bool = False,
+    allow_code: bool = False,
+    listeners: Sequence[Listener] = (),
+    quiet: bool = False,
+) -> Report:
+    """Goes on with a run: only what is missing is run.
+
+    Args:
+        folder: The run folder.
+        fresh: Run anew what was finished by other code, on other data or by another spec, beside what is there.
+        allow_code: Whether the spec may name code of its own though this user did not write it.
+        listeners: As in `audit`.
+        quiet: Show no progress.
+    Raises: SpecError when it is no run folder; RunError when what is finished would not be used, and not `fresh`.
+    """
+    folder = Path(folder)
+    plan = make_plan(read_spec(folder, allow_code=allow_code))
+    if quiet or listeners:
+        return run_plan(plan, folder, listeners, fresh=fresh)
+    with TerminalProgress(Console(stderr=True)) as progress:
+        return run_plan(plan, folder, [progress], fresh=fresh)
+
+
+def run_plan(plan: Plan, folder: Path, listeners: Sequence[Listener] = (), *, fresh: bool = True) -> Report:
+    """Runs what is not finished yet of a plan, and writes the run folder's files.
+
+    Args:
+        plan: What to run.
+        folder: The run folder: new, empty, or one that a run made.
+        listeners: Told of every event.
+        fresh: Whether to run when finished results of the folder are those of another plan; they are kept either way.
+    Raises: RunError when another driver holds the folder, or it cannot be written; SpecError when it is no run folder.
+    """
     began = time.monotonic()
-    _prepare(folder, plan)
+    with writable(folder):
+        require_room(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        with lease(folder):
+            return _run_plan(plan, folder, listeners, began, fresh=fresh)
+
+
+def _run_plan(plan: Plan, folder: Path, listeners: Sequence[Listener], began: float, *, fresh: bool) -> Report:
+    record, before = Record.of(plan), read_record(folder)
     store = UnitStore(folder / "units")
+    differs = before.differences(record) if before else ()
+    if before and differs:
+        finished = len(store.finished(before.keys - record.keys))
+        if finished and not fresh:
+            raise RunError(
+                f"{finished} finished units of {folder} are not those of this run: {'; '.join(differs)}; `dpaudit "
+                f"report {folder}` reads them as they are, `dpaudit resume {folder} --fresh` runs anew beside them"
+            )
+        set_aside(folder)
+    write_plan(folder, plan, record)
     log = EventLog(folder / "events.jsonl")
     events = EventStream(log, *listeners)
     try:
         with signals_interrupt():
+            if differs:
+                said = f"{'; '.join(differs)}: what was found before is in {EARLIER}/"
+                events.emit(Event(EventKind.STAGE, detail=said))
             events.emit(Event(EventKind.STAGE, detail=f"running {len(plan.units)} units"))
             outcome = _run(plan, store, events, folder)
             events.emit(Event(EventKind.STAGE, detail="estimating"))
@@ -93,13 +158,31 @@ def run_plan(plan: Plan, folder: Path, listeners: Sequence[Listener] = ()) -> Re
     return report
 
 
-def report_again(folder: Path) -> Report:
+def report_again(folder: Path, *, allow_code: bool = False) -> Report:
     """Estimates and writes the report of a run folder anew from its finished units; nothing runs.
 
-    Raises: SpecError when it is no run folder.
+    Args:
+        folder: The run folder.
+        allow_code: Whether the spec may name code of its own though this user did not write it.
+    Raises: SpecError when it is no run folder; RunError when its data or spec are others now: nothing is written then.
     """
-    with as_of(*_recorded_code(folder)):
-        plan = make_plan(read_spec(folder))
+    spec = read_spec(folder, allow_code=allow_code)
+    record = read_record(folder)
+    if record is None:
+        raise RunError(f"{folder} has no plan.parquet; `dpaudit resume {folder}` writes it anew")
+    with as_of(record.version, record.own):
+        plan = make_plan(spec)
+        differs = record.differences(Record.of(plan))
+    if differs:
+        raise RunError(
+            f"{folder} holds results of something else: {'; '.join(differs)}; nothing was written; put back what was "
+            f"there, or `dpaudit resume {folder} --fresh` runs anew beside them"
+        )
+    with writable(folder), lease(folder):
+        return _report_of_finished(plan, folder)
+
+
+def _report_of_finished(plan: Plan, folder: Path) -> Report:
     store = UnitStore(folder / "units")
     finished = store.finished(unit.key for unit in plan.units)
     failed = store.failures() | {
@@ -148,6 +231,7 @@ def _report(plan: Plan, outcome: Outcome, store: UnitStore, folder: Path, began:
         repeated=tuple(repeated.values()),
     )
     write_report(report, folder, draw=plan.spec.run.figures)
+    forget_renamed(folder, plan.spec)
     return report
 
 
@@ -158,41 +242,10 @@ def write_report(report: Report, folder: Path, *, draw: bool = True) -> None:
     write_page(report, folder, draw=draw)
 
 
-def read_spec(folder: Path) -> AuditSpec:
-    """The spec a run folder was made from.
-
-    Raises: SpecError when it is no run folder.
-    """
-    if not (folder / "spec.yaml").exists():
-        raise SpecError(
-            f"{folder} must be a run folder (with spec.yaml in it); `dpaudit run SPEC --output DIR` makes one"
-        )
-    return load_spec(folder / "spec.yaml")
-
-
-def _recorded_code(folder: Path) -> tuple[str | None, Mapping[str, str]]:
-    """The code version a run folder's units were made with, and the digests of the user's code, by label."""
-    if not (folder / "plan.parquet").exists():
-        return None, {}
-    metadata = pq.read_schema(folder / "plan.parquet").metadata or {}
-    version = metadata[b"code_version"].decode() if b"code_version" in metadata else None
-    return version, json.loads(metadata.get(b"own_code", b"{}"))
-
-
 def _spec(spec: AuditSpec | Audit | str | Path | Mapping[str, Any]) -> AuditSpec:
     if isinstance(spec, AuditSpec):
         return spec
     return AuditSpec((spec,), name=spec.name) if isinstance(spec, Audit) else load_spec(spec)
-
-
-def _prepare(folder: Path, plan: Plan) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    for entry in plan.spec.audits:
-        keep(entry.data, folder)
-    write_whole(folder / "spec.yaml", lambda path: path.write_text(plan.spec.to_yaml(), encoding="utf-8"))
-    own = {label: code.digest for label, code in own_code(plan.units).items()}
-    table = plan.table().replace_schema_metadata({"code_version": code_version(), "own_code": json.dumps(own)})
-    write_whole(folder / "plan.parquet", lambda path: pq.write_table(table, path))
 
 
 def _run(plan: Plan, store: UnitStore, events: EventStream, folder: Path) -> Outcome:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator
 
 import pytest
 
 # Two workers on two cores: libraries that start threads of their own would fight over them.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# What this user made here is noted in their home: not in that of whoever runs the tests.
+os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="dpaudit-tests-")
 
 
 @pytest.fixture(scope="session")

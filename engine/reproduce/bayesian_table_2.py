@@ -30,6 +30,7 @@ from dpaudit.engine.driver import audit
 from dpaudit.engine.findings.result import AuditResult
 from dpaudit.engine.games.two_world import IndMia
 from dpaudit.engine.report.figures import style
+from dpaudit.engine.report.whole import write_whole
 from dpaudit.engine.reproduce.making import Made, Options
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
 from dpaudit.engine.spec.partition import Partition
@@ -305,8 +306,8 @@ def _written(options: Options, folder: Path, studies: tuple[Study, ...], size: S
             "",
         ]
     )
-    (folder / "table-2.md").write_text(text, encoding="utf-8")
-    pacsv.write_csv(_long(lines), folder / "table-2.csv")
+    write_whole(folder / "table-2.md", lambda path: path.write_text(text, encoding="utf-8"))
+    write_whole(folder / "table-2.csv", lambda path: pacsv.write_csv(_long(lines), path))
     style.save(_draw(lines, found), folder, "table-2")
     names = ("table-2.md", "table-2.csv", "table-2.png", "report.html")
     return Made(text, tuple(folder / name for name in names))

@@ -29,6 +29,7 @@ from dpaudit.engine.games.label_inference import LabelInference
 from dpaudit.engine.plan import Plan, make_plan
 from dpaudit.engine.report.figures import style
 from dpaudit.engine.report.templates import figure_markup, template
+from dpaudit.engine.report.whole import write_whole
 from dpaudit.engine.reproduce.making import Made, Options
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
 from dpaudit.engine.spec.partition import Partition
@@ -337,12 +338,12 @@ def _written(
         ]
     )
     files = tuple(folder / f"{name}.{kind}" for kind in ("md", "csv", "html", "png"))
-    files[0].write_text(text, encoding="utf-8")
-    pacsv.write_csv(_long(found, printed), files[1])
+    write_whole(files[0], lambda path: path.write_text(text, encoding="utf-8"))
+    write_whole(files[1], lambda path: pacsv.write_csv(_long(found, printed), path))
     page = template("reproduced.html.j2").render(
         title=title, setting=setting, heads=heads, lines=lines, notes=notes, figure=figure_markup(svg)
     )
-    files[2].write_text(page, encoding="utf-8")
+    write_whole(files[2], lambda path: path.write_text(page, encoding="utf-8"))
     return Made(text, (*files, Path(found.report.folder) / "report.html"))
 
 

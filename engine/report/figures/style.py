@@ -14,6 +14,8 @@ matplotlib.use("Agg")  # no screen is needed, wherever the driver runs
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from dpaudit.engine.report.whole import write_whole
+
 INK, MEMBER, OTHER, CLAIM, GRID = "#1f2933", "#c2410c", "#2563a8", "#15803d", "#d9dee4"
 STYLE: dict[Any, Any] = {
     "font.size": 9.5,
@@ -36,11 +38,11 @@ STYLE: dict[Any, Any] = {
 def save(figure: Figure, folder: Path, name: str) -> str:
     """Writes `<name>.png` and `<name>.svg`; returns the SVG's text for a page that stands alone."""
     folder.mkdir(parents=True, exist_ok=True)
-    figure.savefig(folder / f"{name}.png", dpi=160)
+    write_whole(folder / f"{name}.png", lambda path: figure.savefig(path, dpi=160, format="png"))
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None})
     text = buffer.getvalue()
-    (folder / f"{name}.svg").write_text(text, encoding="utf-8")
+    write_whole(folder / f"{name}.svg", lambda path: path.write_text(text, encoding="utf-8"))
     return text[text.index("<svg") :]
 
 
