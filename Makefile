@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 # Test processes: one for each core. Only one of them starts Ray (tests/conftest.py).
 JOBS ?= logical
 
-.PHONY: demo test bench chaos lint clean
+.PHONY: demo test bench chaos fuzz lint clean
 
 demo: $(STAMP)
 	$(BIN)/dpaudit run examples/label-privacy.yaml
@@ -16,6 +16,10 @@ test: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pytest -n $(JOBS) --dist loadgroup
+
+# An hour of odd tables, specs, data files and run folders; FUZZ="--cases 20000 --seed 7" for so many.
+fuzz: $(STAMP)
+	$(BIN)/python -W ignore -m tests.fuzz $(FUZZ)
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks

@@ -33,6 +33,7 @@ from dpaudit.engine.report.whole import write_whole
 from dpaudit.engine.run_folder import (
     EARLIER,
     Record,
+    changed_spec,
     forget_renamed,
     read_record,
     read_spec,
@@ -172,7 +173,7 @@ def report_again(folder: Path, *, allow_code: bool = False) -> Report:
         raise RunError(f"{folder} has no plan.parquet; `dpaudit resume {folder}` writes it anew")
     with as_of(record.version, record.own):
         plan = make_plan(spec)
-        differs = record.differences(Record.of(plan))
+        differs = record.differences(Record.of(plan)) or changed_spec(folder, record)
     if differs:
         raise RunError(
             f"{folder} holds results of something else: {'; '.join(differs)}; nothing was written; put back what was "

@@ -121,6 +121,12 @@ def read_spec(folder: Path, *, allow_code: bool = False) -> AuditSpec:
     return load_spec(folder / "spec.yaml")
 
 
+def changed_spec(folder: Path, record: Record) -> tuple[str, ...]:
+    """A difference, in words, where the folder's spec is not the one that was written with its plan."""
+    same = hashlib.sha256((folder / "spec.yaml").read_bytes()).hexdigest() == record.spec
+    return () if same else ("the spec is another one",)
+
+
 def require_room(folder: Path) -> None:
     """Refuses a folder that holds other things than a run: a spec.yaml or report.html there may be somebody's own.
 

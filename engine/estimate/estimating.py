@@ -283,6 +283,16 @@ def _from_counts(table: SourceTable, estimator: Any, question: Question) -> Sequ
         raise SpecError(
             f"--selection must be left out for counts, which were chosen already, got {question.selection!r}"
         )
+    of_scores = {
+        "--group-by": (question.group_column, None),
+        "--score-column": (question.score_column, Question.score_column),
+        "--member-column": (question.member_column, Question.member_column),
+    }
+    for option, (given, usual) in of_scores.items():
+        if given != usual:
+            raise SpecError(
+                f"{option} must be left out for counts, which have neither scores nor members, got {given!r}"
+            )
     try:
         readings = cast(CountEstimator, estimator).read(_count_columns(table, estimator))
     except InputError as err:

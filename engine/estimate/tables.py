@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
-from zipfile import BadZipFile
 
 import numpy as np
 import pandas as pd
@@ -20,7 +19,7 @@ import pyarrow.json as pajson
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from dpaudit.errors import DataError
+from dpaudit.errors import AuditError, DataError
 
 STANDARD_INPUT = "-"
 FORMATS = "CSV, TSV, JSON lines, Parquet (or a folder of it), .npy or .npz"
@@ -251,7 +250,9 @@ def _refusing(name: str) -> Iterator[None]:
     """Turns what readers of a format raise into one sentence."""
     try:
         yield
-    except (pa.ArrowException, OSError, UnicodeDecodeError, ValueError, EOFError, BadZipFile) as err:
+    except AuditError:
+        raise
+    except Exception as err:  # NumPy's reader alone raises a dozen kinds, some of Python's tokenizer
         raise DataError(f"{name} must be a table with named columns ({FORMATS}): {_line(err)}") from err
 
 

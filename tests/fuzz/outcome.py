@@ -1,0 +1,118 @@
+"""How one case of the fuzzer ends: answered, refused in one sentence, or wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from types import FrameType
+
+from click.testing import CliRunner
+
+from dpaudit.engine.cli import main
+from dpaudit.engine.estimate import estimating  # noqa: F401, imported before any case is timed
+from dpaudit.errors import AuditError
+
+LIMIT_S = 10.0
+"""Of processor time, which other work on the machine adds nothing to; of the clock, SLEPT_S."""
+SLEPT_S = 120.0
+LONGEST = 2000
+"""Characters of a refusal: a sentence, with a list of names in it."""
+
+
+class End(Enum):
+    """How a case ended; the last four are what must not be."""
+
+    ANSWERED = "answered"
+    REFUSED = "refused"
+    TRACEBACK = "traceback"
+    HANG = "hang"
+    NONSENSE = "answer to nonsense"
+    NO_SENTENCE = "refusal that is no sentence"
+
+    @property
+    def wrong(self) -> bool:
+        """Whether it must not be."""
+        return self not in (End.ANSWERED, End.REFUSED)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a case ended.
+
+    Attributes:
+        end: In a word.
+        text: The sentence, the answer, or the traceback.
+    """
+
+    end: End
+    text: str
+
+
+class _Late(BaseException):
+    """A case took too long; no `except Exception` of the code under test may stop it."""
+
+
+@contextlib.contextmanager
+def _in_time() -> Iterator[None]:
+    def late(signum: int, frame: FrameType | None) -> None:
+        raise _Late
+
+    timers = ((signal.SIGALRM, signal.ITIMER_REAL, SLEPT_S), (signal.SIGPROF, signal.ITIMER_PROF, LIMIT_S))
+    before = [signal.signal(number, late) for number, _, _ in timers]
+    for _, timer, seconds in timers:
+        signal.setitimer(timer, seconds)
+    try:
+        yield
+    finally:
+        for (number, timer, _), handler in zip(timers, before, strict=True):
+            signal.setitimer(timer, 0)
+            signal.signal(number, handler)
+
+
+def outcome(case: Callable[[], str], *, nonsense: bool = False) -> Outcome:
+    """Runs a case that answers with a text, or refuses with an `AuditError`.
+
+    Args:
+        case: What to run.
+        nonsense: Whether any answer is wrong.
+    """
+    try:
+        with _in_time(), contextlib.redirect_stderr(io.StringIO()):
+            answer = case()
+    except AuditError as err:
+        text = str(err)
+        sentence = text.strip() and "\n" not in text and len(text) <= LONGEST
+        return Outcome(End.REFUSED if sentence else End.NO_SENTENCE, text)
+    except _Late:
+        return Outcome(End.HANG, traceback.format_exc())
+    except Exception:
+        return Outcome(End.TRACEBACK, traceback.format_exc())
+    return Outcome(End.NONSENSE if nonsense else End.ANSWERED, answer)
+
+
+def command(words: list[str], *, nonsense: bool = False) -> Outcome:
+    """Runs a command line in this process: exit code 0 or 1 answers, 2 or 3 with one line on standard error refuses."""
+    try:
+        with _in_time():
+            ended = CliRunner().invoke(main, words)
+    except _Late:
+        return Outcome(End.HANG, traceback.format_exc())
+    if isinstance(ended.exception, _Late):
+        return Outcome(End.HANG, _lines_of(ended.exc_info))
+    if "Traceback" in ended.stderr or ended.exit_code not in (0, 1, 2, 3):
+        return Outcome(End.TRACEBACK, ended.stderr or _lines_of(ended.exc_info))
+    if ended.exit_code in (0, 1):
+        return Outcome(End.NONSENSE if nonsense else End.ANSWERED, ended.stdout)
+    usage = ended.stderr.startswith("Usage:")  # click's own words
+    sentence = ended.stderr.startswith("dpaudit: ") and ended.stderr.count("\n") == 1 and len(ended.stderr) <= LONGEST
+    return Outcome(End.REFUSED if sentence or usage else End.NO_SENTENCE, ended.stderr)
+
+
+def _lines_of(info: object) -> str:
+    return "".join(traceback.format_exception(*info)) if isinstance(info, tuple) else str(sys.exc_info())

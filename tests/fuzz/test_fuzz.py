@@ -1,0 +1,52 @@
+"""A short run of the fuzzer (`make fuzz` runs it for an hour), and a proof that it can say no."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import time
+from pathlib import Path
+
+import pytest
+
+from dpaudit.errors import InputError
+from tests.fuzz import outcome as outcomes
+from tests.fuzz.__main__ import SHARES, cases
+from tests.fuzz.outcome import End, command, outcome
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_nothing_odd_ends_in_a_traceback_a_hang_or_an_answer(tmp_path: Path) -> None:
+    ended = list(itertools.islice(cases(2026, tmp_path), 150))
+    assert [(name, described, end.text) for name, described, end in ended if end.end.wrong] == []
+    assert {name.partition(" ")[0] for name, _, _ in ended} == {kind.__name__ for kind in SHARES}
+    assert {end.end for _, _, end in ended} == {End.ANSWERED, End.REFUSED}
+
+
+def test_it_can_say_no(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(text: str) -> str:
+        raise InputError(text)
+
+    def fail() -> str:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(outcomes, "SLEPT_S", 0.1)
+    assert outcome(lambda: "yes").end is End.ANSWERED
+    assert outcome(lambda: "yes", nonsense=True).end is End.NONSENSE
+    assert outcome(lambda: refuse("a sentence")).end is End.REFUSED
+    assert outcome(lambda: refuse("two\nlines")).end is End.NO_SENTENCE
+    assert outcome(fail).end is End.TRACEBACK
+    assert outcome(lambda: str(time.sleep(5))).end is End.HANG
+    monkeypatch.setattr("dpaudit.engine.estimate.tables.read_file", lambda path: fail())
+    monkeypatch.setattr(outcomes, "SLEPT_S", 120.0)
+    monkeypatch.setattr(outcomes, "LIMIT_S", 0.1)
+    assert outcome(lambda: str([None for _ in iter(int, 1)])).end is End.HANG
+    monkeypatch.setattr(outcomes, "LIMIT_S", 10.0)
+    (tmp_path / "x.csv").touch()
+    assert command(["estimate", str(tmp_path / "x.csv")]).end is End.TRACEBACK
+
+
+def test_a_case_is_decided_by_its_number(tmp_path: Path) -> None:
+    first, again = (list(itertools.islice(cases(7, tmp_path / name), 5)) for name in "ab")
+    assert [name for name, _, _ in first] == [name for name, _, _ in again]
+    assert random.Random("7 0").random() == random.Random("7 0").random()
