@@ -8,9 +8,12 @@ import subprocess
 import sys
 import sysconfig
 import zipfile
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parent.parent
 BUILD = "from setuptools import build_meta; import sys; print(build_meta.{}(sys.argv[1]))"
@@ -69,3 +72,28 @@ def test_a_wheel_holds_the_whole_package(clone: Path, tmp_path: Path) -> None:
     count, module, file = printed(python, code, clone.parent).split()
     assert (int(count) > 10, module) == (True, "dpaudit.engine.driver")
     assert Path(file).is_relative_to(tmp_path)
+
+
+def test_every_package_that_is_installed_is_pinned() -> None:
+    """Those that others need included: a release of any of them must not change what a fresh install does."""
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pinned = {canonicalize_name(line.partition("==")[0]) for line in lines if line and not line.startswith("#")}
+    assert all("==" in line for line in lines if line and not line.startswith("#"))
+    assert _needed("dpaudit", ("dev", "accounting", "opacus", "text"), {}) - {"dpaudit"} <= pinned
+
+
+def _needed(name: str, extras: tuple[str, ...], seen: dict[str, set[str]]) -> set[str]:
+    """The names of a package and of all that it needs, as far as they are installed here."""
+    known = seen.setdefault(canonicalize_name(name), set())
+    try:
+        requirements = map(Requirement, metadata.requires(name) or [])
+    except metadata.PackageNotFoundError:
+        return set(seen)
+    for needed in requirements:
+        wanted = needed.marker is None or any(needed.marker.evaluate({"extra": extra}) for extra in ("", *extras))
+        asked = set(needed.extras) | {""}
+        if wanted and not asked <= seen.get(canonicalize_name(needed.name), set()):
+            seen.setdefault(canonicalize_name(needed.name), set()).update(asked)
+            _needed(needed.name, tuple(needed.extras), seen)
+    known.update(extras)
+    return set(seen)
