@@ -20,9 +20,9 @@ from dpaudit.actors.schedule import Outcome, run_units
 from dpaudit.actors.signals import signals_interrupt
 from dpaudit.actors.store import UnitStore
 from dpaudit.actors.unit import Resources, as_of, own_code
+from dpaudit.engine.findings.confirmation import spared_units
 from dpaudit.engine.findings.gather import gather
 from dpaudit.engine.findings.run_report import Repeat, Report
-from dpaudit.engine.findings.stopping import sequential_readers, spare_of
 from dpaudit.engine.findings.versions import versions
 from dpaudit.engine.lease import lease
 from dpaudit.engine.plan import Plan, make_plan
@@ -189,7 +189,7 @@ def _report_of_finished(plan: Plan, folder: Path) -> Report:
     failed = store.failures() | {
         key: f"its file failed its check: {why}; `dpaudit resume` runs it again" for key, why in store.damaged.items()
     }
-    spare = spare_of(plan, sequential_readers(plan, store))
+    spare = spared_units(plan, store)
     spared = spare(finished, failed.keys()) if spare else frozenset()
     outcome = Outcome(
         frozenset(finished),
@@ -251,7 +251,7 @@ def _spec(spec: AuditSpec | Audit | str | Path | Mapping[str, Any]) -> AuditSpec
 
 def _run(plan: Plan, store: UnitStore, events: EventStream, folder: Path) -> Outcome:
     finished = store.finished(unit.key for unit in plan.units)
-    spare = spare_of(plan, sequential_readers(plan, store))
+    spare = spared_units(plan, store)
     spared = spare(finished, frozenset()) if spare else frozenset()
     missing = {unit.key for unit in plan.units} - finished - spared
     with _backend(plan, len(missing), events, (folder / "checkpoints").absolute()) as backend:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -41,6 +41,7 @@ class PlannedAudit:
         controls: Keys of the units that count the game on rows the mechanism never saw, one for each distinguisher.
         rows: How many rows each part of the data has.
         data_name: What the data are, in words.
+        confirms: Name of the audit that this one confirms; "" for those of the spec.
     """
 
     audit: Audit
@@ -49,6 +50,12 @@ class PlannedAudit:
     controls: tuple[str, ...]
     rows: tuple[tuple[str, int], ...]
     data_name: str
+    confirms: str = ""
+
+    @property
+    def keys(self) -> frozenset[str]:
+        """Of all its units."""
+        return frozenset((*(unit.key for unit in self.game.units), *self.tallies, *self.controls))
 
 
 @dataclass(frozen=True)
@@ -103,10 +110,10 @@ def make_plan(spec: AuditSpec) -> Plan:
             divided[division] = audit.split.divide(loaded[source], Seed(spec.seed).child("split").rng())
         parts = divided[division]
         shared |= parts.shared()
-        entry, own = _plan_audit(spec, audit, parts)
-        units |= {unit.key: unit for unit in own}
-        shared |= entry.game.shared
-        planned.append(entry)
+        for entry, own in _planned(spec, audit, parts):
+            units |= {unit.key: unit for unit in own}
+            shared |= entry.game.shared
+            planned.append(entry)
     require_units(len(units))
     return Plan(spec, tuple(units.values()), tuple(planned), shared)
 
@@ -133,7 +140,19 @@ def _paths(data: object) -> list[str]:
     return [path for field in dataclasses.fields(data) for path in _paths(getattr(data, field.name))]
 
 
-def _plan_audit(spec: AuditSpec, audit: Audit, parts: Parts) -> tuple[PlannedAudit, list[Unit]]:
+def _planned(spec: AuditSpec, audit: Audit, parts: Parts) -> Iterator[tuple[PlannedAudit, list[Unit]]]:
+    """An audit, and the one that confirms it: that one's trainings wait until the first one is read."""
+    entry, units = _plan_audit(spec, audit, parts, Seed(spec.seed))
+    yield entry, units
+    if audit.confirm and entry.game.conditional:
+        seed, after = Seed(spec.seed).child("confirm"), (*entry.tallies, *entry.controls)
+        follows, units = _plan_audit(spec, spec.confirmation(audit), parts, seed, after)
+        yield dataclasses.replace(follows, confirms=audit.name), units
+
+
+def _plan_audit(
+    spec: AuditSpec, audit: Audit, parts: Parts, seed: Seed, after: tuple[str, ...] = ()
+) -> tuple[PlannedAudit, list[Unit]]:
     resources = Resources(spec.run.cpus_per_worker, spec.run.gpus_per_worker)
     rows = KEPT_ROWS_PER_UNIT if spec.run.keep_scores else COUNTED_ROWS_PER_UNIT
     setting = Setting(
@@ -143,10 +162,11 @@ def _plan_audit(spec: AuditSpec, audit: Audit, parts: Parts) -> tuple[PlannedAud
         audit.data,
         parts,
         audit.split.order == "random",
-        Seed(spec.seed),
+        seed,
         resources,
         rows,
         reading=audit.game.fits.reading(stops_early=audit.stop is not None),
+        after=after,
     )
     game: GamePlan = audit.game.plan(setting)
     counting: dict[str, Estimator[Any, Any]] = dict.fromkeys(game.scores, audit.estimator)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from dpaudit.engine.findings.score_table import metrics_of
 from dpaudit.engine.findings.shift import ShiftControl, control_estimator, rows_needed, shift_control
 from dpaudit.engine.findings.stopping import SequentialReader, sequential_readers
 from dpaudit.engine.findings.tally_table import TallyTable
+from dpaudit.engine.findings.verdict import Verdict
 from dpaudit.engine.findings.words import in_words
 from dpaudit.engine.games.fits import Reading
 from dpaudit.engine.plan import Plan, PlannedAudit
@@ -37,11 +38,19 @@ def gather(plan: Plan, outcome: Outcome, store: UnitStore, folder: Path) -> tupl
     failures = _failures(plan, outcome, recorded)
     results = []
     for entry in plan.audits:
+        if entry.confirms and entry.keys <= outcome.spared:
+            continue  # there was nothing to confirm
         finished = _Finished(entry, outcome, store, readers.get(entry.audit.name))
         evidence = folder / "scores" / slug(entry.audit.name)
         finished.link_scores(evidence)
         results.append(finished.result(failures, evidence))
     return tuple(results)
+
+
+def verdict_of(entry: PlannedAudit, finished: Set[str], store: UnitStore) -> Verdict:
+    """What an audit whose units are finished says of its claim."""
+    read = _Finished(entry, Outcome(frozenset(finished), {}, 0), store, None)
+    return read.result({}, Path()).verdict
 
 
 def _failures(plan: Plan, outcome: Outcome, recorded: Mapping[str, str]) -> dict[str, Failure]:
@@ -79,7 +88,7 @@ class _Finished:
         control = self._control()
         conditional = entry.game.conditional or (control is not None and control.shift_detected)
         finding = self._finding(conditional=conditional)
-        keys = {unit.key for unit in entry.game.units} | set(entry.tallies) | set(entry.controls)
+        keys = entry.keys
         return AuditResult(
             name=audit.name,
             mechanism=in_words(audit.mechanism),
@@ -97,6 +106,7 @@ class _Finished:
             conditional=conditional,
             control=control,
             control_lost=any(key not in self._keys for key in entry.controls),
+            confirm=audit.confirm,
             rows_needed=self._rows_needed(finding, compared.claim) if conditional else None,
             stopped=self._reader.stopped(self._keys) if self._reader else None,
             evidence=str(evidence),

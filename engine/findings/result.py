@@ -64,6 +64,7 @@ class AuditResult:
         conditional: Whether the finding takes a proxy for the truth.
         control: What distinguishers show without the mechanism; None where that was not played.
         control_lost: Whether a control was planned and failed, in whole or in part.
+        confirm: Whether the same mechanism is tested once more without a proxy, in the same run.
         rows_needed: About how many rows of the control would decide an UNDECIDED audit; None where no number would.
         stopped: How far a sequential audit went; None for one that runs all its trials.
         evidence: Folder of its score tables in the run folder; "" where nothing was written.
@@ -85,6 +86,7 @@ class AuditResult:
     conditional: bool = False
     control: ShiftControl | None = None
     control_lost: bool = False
+    confirm: bool = False
     rows_needed: int | None = None
     stopped: Stopped | None = None
     evidence: str = ""
@@ -133,10 +135,11 @@ class AuditResult:
         why = "undecided: more than the claim was observed, but a proxy that is off could explain it; "
         if self.control_lost:
             return f"{why}run again to have the control that failed"
+        other = "the game with planted labels needs no proxy" if self.confirm else "`confirm: true` needs no proxy"
         if self.rows_needed is None:
-            return f"{why}no number of held-out rows would decide it: give a better proxy, or `confirm: true`"
+            return f"{why}no number of held-out rows would decide it: give a better proxy; {other}"
         have = f"more than the {self.control.rows:,} there are" if self.control else "and there are none (split.test)"
-        return f"{why}about {self.rows_needed:,} rows of a control would decide it, {have}; or `confirm: true`"
+        return f"{why}about {self.rows_needed:,} rows of a control would decide it, {have}; {other}"
 
     @property
     def headline(self) -> str:

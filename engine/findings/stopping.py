@@ -98,6 +98,4 @@ def spare_of(plan: Plan, readers: Mapping[str, SequentialReader]) -> Spare | Non
 
 
 def _keys(entries: Sequence[PlannedAudit]) -> frozenset[str]:
-    return frozenset(
-        key for entry in entries for key in (*(unit.key for unit in entry.game.units), *entry.tallies, *entry.controls)
-    )
+    return frozenset().union(*(entry.keys for entry in entries))

@@ -49,6 +49,7 @@ class OneRunGame(OneRunRules):
             ObserveReference(self._without_counts(), setting.proxy, setting.data, setting.seed.child("reference")),
             "reference model",
             (*setting.parts.names("target", "reference", "test"), *shared),
+            setting.after,
             resources=setting.resources,
         )
         require_units(self.trainings * (1 + -(-self.replays // self._replays_per_unit(setting))))
@@ -80,6 +81,7 @@ class OneRunGame(OneRunRules):
             run(self._without_counts(), setting.mechanism, seed, _design_seed(setting, number)),
             f"training {number + 1} of {self.trainings}",
             (*setting.parts.names("target", "test", "validation", *self._reference_part()), *drawn),
+            setting.after,
             resources=setting.resources,
         )
 

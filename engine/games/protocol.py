@@ -47,6 +47,7 @@ class Setting:
         resources: What one unit occupies.
         rows_per_unit: Score rows one unit should make at most: seconds of work, and memory where scores are kept.
         reading: How the scores will be read.
+        after: Keys of units that must be finished before the mechanism is run.
     """
 
     mechanism: Any
@@ -59,6 +60,7 @@ class Setting:
     resources: Resources
     rows_per_unit: int
     reading: Reading
+    after: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from dpaudit.claims import Claim, claim_under
 from dpaudit.engine.data.in_memory import data_source
 from dpaudit.engine.games.fits import Fits
+from dpaudit.engine.games.one_run_rules import OneRunRules
 from dpaudit.engine.games.protocol import Game
 from dpaudit.engine.spec.anchored import anchored
 from dpaudit.engine.spec.build import build, describe
@@ -28,6 +29,10 @@ from dpaudit.registry import catalogue, load
 
 MOST_SEED = 10**18
 """A spec's YAML has whole numbers of at most 18 digits."""
+
+
+CONFIRMING = "label-canaries"
+"""The game that takes nothing on trust."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,8 @@ class Audit:
             game's usual one by default.
         split: Which share of the data plays which part.
         claim: Overrides what the mechanism states of itself.
+        confirm: Whether a claim that an observational game finds exceeded, or leaves open, is tested once more with
+            planted labels (`label-canaries`) in the same run: that game takes nothing on trust.
         stop: When to stop before all trials are run, for the estimator "betting"; None runs them all.
         name: For reports; unique within a spec.
     """
@@ -57,6 +64,7 @@ class Audit:
     estimator: Any = field(default=None, metadata={"kind": "estimator"})
     split: Partition = Partition()
     claim: Claim | None = None
+    confirm: bool = False
     stop: StopRule | None = None
     name: str = "audit"
 
@@ -155,11 +163,32 @@ class AuditSpec:
         estimator = build("estimator", audit.estimator or game.fits.estimator, at=f"{at}.estimator", defaults=defaults)
         audit = replace(audit, estimator=estimator)
         _require_estimator(audit, claim, at)
+        if audit.confirm:
+            self._complete(_confirming(audit, at), index)
         return audit
+
+    def confirmation(self, audit: Audit) -> Audit:
+        """The audit that follows another one of this spec which has `confirm`."""
+        index = next(place for place, own in enumerate(self.audits) if own is audit)
+        return self._complete(_confirming(audit, audit.name), index)
 
     def to_yaml(self) -> str:
         """The spec in words; `load_spec` reads it back."""
         return yaml.safe_dump(describe(self), sort_keys=False, allow_unicode=True)
+
+
+def _confirming(audit: Audit, at: str) -> Audit:
+    """The same mechanism with planted labels, every other part as it is or the usual one."""
+    if not isinstance(audit.game, OneRunRules):
+        raise SpecError(f"{at}.confirm is for games of one training, {_name(audit.game)} has many; leave it out")
+    usual: Fits = load("game", CONFIRMING).fits
+    return replace(
+        audit,
+        game={"name": CONFIRMING, "replays": max(audit.game.replays, 1), "canaries": audit.game.canaries},
+        attack=audit.attack if audit.game.fits.attack == usual.attack else None,
+        confirm=False,
+        name=f"{audit.name}, confirmed by {CONFIRMING}",
+    )
 
 
 def _claim_in_game(audit: Audit, at: str) -> Claim:

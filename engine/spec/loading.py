@@ -73,6 +73,7 @@ def _audit(entry: Mapping[str, Any], at: str) -> Audit:
         **{name: value for name, value in entry.items() if name in parts},
         split=checked.split,
         claim=checked.claim,
+        confirm=checked.confirm,
         stop=checked.stop,
         name=checked.name,
     )
@@ -84,6 +85,7 @@ class _PlainFields:
 
     split: Partition = Partition()
     claim: Claim | None = None
+    confirm: bool = False
     stop: StopRule | None = None
     name: str = "audit"
 

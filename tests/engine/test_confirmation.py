@@ -1,0 +1,110 @@
+"""`confirm: true`: what an observational game leaves open or finds exceeded is tested once more without a proxy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from dpaudit import Audit, AuditSpec, Claim, Report, RunOptions, audit
+from dpaudit.claims import Relation
+from dpaudit.engine.data.gaussian_mixture import GaussianMixture
+from dpaudit.engine.driver import report_again
+from dpaudit.engine.findings.verdict import Verdict
+from dpaudit.engine.games.label_inference import LabelInference
+from dpaudit.engine.plan import make_plan
+from dpaudit.engine.spec.loading import load_spec
+from dpaudit.engine.spec.partition import Partition
+from dpaudit.errors import SpecError
+from dpaudit.estimators.finding import Validity
+from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
+from dpaudit.mechanisms.learners.non_private import NonPrivate
+from dpaudit.mechanisms.models.recall import Recall
+
+
+@dataclass(frozen=True)
+class AlwaysTheFirst:
+    """A proxy that is nearly sure of class 0, whatever the features."""
+
+    def predictor(self, **_: object) -> object:
+        def predict(examples: Any) -> NDArray[np.float64]:
+            return np.tile([0.9, 0.1], (len(examples), 1))
+
+        return predict
+
+
+HONEST = Audit(
+    mechanism=RandomizedResponse(0.3),
+    data=GaussianMixture(rows=3_000),
+    game=LabelInference(replays=2),
+    proxy=AlwaysTheFirst(),
+    split=Partition(target=0.6, reference=0.0, test=0.4),
+    confirm=True,
+    name="honest",
+)
+LEAKY = replace(HONEST, mechanism=NonPrivate(Recall()), claim=Claim(1.0), name="leaky")
+SILENT = replace(HONEST, mechanism=RandomizedResponse(0.2), claim=Claim(8.0), name="silent")
+
+
+def spec_of(*audits: Audit) -> AuditSpec:
+    return AuditSpec(audits, seed=2, run=RunOptions(runner="in-process", figures=False))
+
+
+def verdicts(report: Report) -> dict[str, Verdict]:
+    return {result.name: result.verdict for result in report.results}
+
+
+def test_what_is_open_is_decided_by_planted_labels(tmp_path: Path) -> None:
+    """The honest one keeps its claim with probability >= 0.95 over seeds; the seed is fixed."""
+    report = audit(spec_of(HONEST, LEAKY, SILENT), output=tmp_path)
+    assert verdicts(report) == {
+        "honest": Verdict.UNDECIDED,
+        "honest, confirmed by label-canaries": Verdict.NO_VIOLATION,
+        "leaky": verdicts(report)["leaky"],
+        "leaky, confirmed by label-canaries": Verdict.VIOLATION,
+        "silent": Verdict.NO_VIOLATION,
+    }
+    confirmed = report.results[3]
+    assert confirmed.finding is not None
+    assert confirmed.finding.validity is Validity.FINITE_SAMPLE
+    assert not confirmed.observational
+    # What there was nothing to confirm of has run nothing.
+    entry = next(entry for entry in make_plan(spec_of(HONEST, LEAKY, SILENT)).audits if entry.confirms == "silent")
+    assert not entry.keys & {path.stem for path in (tmp_path / "units").iterdir()}
+    assert verdicts(report_again(tmp_path)) == verdicts(report)
+
+
+def test_a_confirmation_resumes(tmp_path: Path) -> None:
+    alone = audit(spec_of(replace(LEAKY, confirm=False)), output=tmp_path)
+    first = make_plan(spec_of(replace(LEAKY, confirm=False)))
+    both = make_plan(spec_of(LEAKY))
+    added = {unit.key for unit in both.units} - {unit.key for unit in first.units}
+    report = audit(spec_of(LEAKY), output=tmp_path)
+    assert report.executed == len(added) > 0  # the first game is not played again
+    assert report.results[0].verdict is alone.results[0].verdict
+    lost = sorted(added)[: len(added) // 2]
+    for key in lost:
+        (tmp_path / "units" / f"{key}.parquet").unlink()
+    again = audit(spec_of(LEAKY), output=tmp_path)
+    assert again.executed >= len(lost)
+    assert verdicts(again) == verdicts(report)
+    assert audit(spec_of(LEAKY), output=tmp_path).executed == 0
+
+
+def test_a_game_that_takes_nothing_on_trust_is_not_confirmed() -> None:
+    planned = make_plan(spec_of(replace(HONEST, game={"name": "label-canaries", "replays": 2})))
+    assert [entry.confirms for entry in planned.audits] == [""]
+
+
+def test_confirm_is_spelled_in_a_spec_and_refused_where_it_means_nothing() -> None:
+    words = {"mechanism": {"name": "randomized-response", "epsilon": 1.0}, "data": "iris", "confirm": True}
+    (read,) = load_spec(words).audits
+    assert read.confirm
+    claim = {"epsilon": 1.0, "relation": Relation.REPLACE.value}
+    many = {"mechanism": {"name": "non-private"}, "data": "iris", "game": "mia", "confirm": True, "claim": claim}
+    with pytest.raises(SpecError, match="confirm is for games of one training"):
+        load_spec(many)
