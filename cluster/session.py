@@ -7,6 +7,7 @@ import os
 import secrets
 import shutil
 import signal
+import socket
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -18,6 +19,9 @@ from dpaudit.errors import RunError
 
 KEPT_LOG_BYTES = 8_000_000
 """Of what a process of a local session prints, the last this many bytes are kept, and as many again before them."""
+
+REACHED_S = 20.0
+"""How long a cluster may take to answer its door."""
 
 _QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
 _BOUNDED = {"RAY_ROTATION_MAX_BYTES": str(KEPT_LOG_BYTES), "RAY_ROTATION_BACKUP_COUNT": "1"}
@@ -60,13 +64,24 @@ def _joined(address: str) -> Iterator[None]:
 
     with _environment(_QUIET):
         try:
+            _check_reachable(address)
             _init(address=address)
-        except (ConnectionError, RuntimeError, ValueError, ray.exceptions.AuthenticationError) as err:
+        except (OSError, RuntimeError, ValueError, ray.exceptions.AuthenticationError) as err:
             raise RunError(
                 f"the Ray cluster at {address} cannot be joined: {str(err).strip().splitlines()[0]}; check that it "
                 "runs, and, where it asks for a token, that RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH are set here"
             ) from err
         yield
+
+
+def _check_reachable(address: str) -> None:
+    """Ray itself tries for minutes to reach an address where nothing listens.
+
+    Raises: OSError when nothing does.
+    """
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    if port.isdecimal():
+        socket.create_connection((host.strip("[]"), int(port)), timeout=REACHED_S).close()
 
 
 @contextmanager

@@ -13,6 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from dpaudit.cluster.session import ray_session
+from dpaudit.errors import RunError
+
 SESSION = """
 import json, os, signal, sys, time
 from pathlib import Path
@@ -80,3 +83,10 @@ def test_out_of_memory_is_said_in_words_that_help() -> None:
     assert "`workers` in `run:`" in said
     assert "documentation" not in said
     assert loss(ActorDiedError()).startswith("ActorDiedError: ")
+
+
+def test_an_address_where_no_cluster_is_is_refused_at_once() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        port = door.getsockname()[1]
+    with pytest.raises(RunError, match=f"the Ray cluster at 127.0.0.1:{port} cannot be joined: .*refused"):
+        ray_session(f"127.0.0.1:{port}").__enter__()
