@@ -6,7 +6,7 @@ import os
 import shlex
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,7 +14,18 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 import dpaudit
-from dpaudit.engine.commands.exits import BAD_INPUT, FINISHED, RUN_FAILED, VIOLATION, Ended, end, show, silence, stop
+from dpaudit.engine.commands.exits import (
+    BAD_INPUT,
+    FINISHED,
+    INCONCLUSIVE,
+    RUN_FAILED,
+    VIOLATION,
+    Ended,
+    end,
+    show,
+    silence,
+    stop,
+)
 from dpaudit.engine.commands.names import list_, schema, show_name
 from dpaudit.engine.commands.own_scores import estimate
 from dpaudit.errors import (
@@ -27,6 +38,9 @@ from dpaudit.errors import (
     did_you_mean,
     shortened,
 )
+
+if TYPE_CHECKING:
+    from dpaudit.engine.findings.run_report import Report
 
 if TYPE_CHECKING:
     from dpaudit.engine.findings.run_report import Report
@@ -83,20 +97,30 @@ class _Verbs(click.Group):
 def main() -> None:
     """Measures, by experiment, how much a machine-learning system really leaks.
 
-    Exit codes: 0 the run finished, 1 a violation was found (with --fail-on-violation), 2 bad input, 3 the run failed.
+    Exit codes: 0 the run finished, 1 a violation was found (with --fail-on-violation), 2 bad input, 3 the run failed,
+    4 an audit could not have refuted its claim (with --fail-on-inconclusive).
     """
     # One's own mechanism, named `module:Class` in a spec, lies in the folder one works in more often than not.
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
 
 
-def _run_options(command: Callable[..., None]) -> Callable[..., None]:
-    for option in (
-        click.option("--fail-on-violation", is_flag=True, help="Exit with 1 when a bound exceeds its claim."),
-        click.option("--quiet", is_flag=True, help="No progress, only the report."),
-    ):
-        command = option(command)
-    return command
+def _fail_on(command: Callable[..., None]) -> Callable[..., None]:
+    violation = click.option("--fail-on-violation", is_flag=True, help="Exit with 1 when a bound exceeds its claim.")
+    inconclusive = click.option(
+        "--fail-on-inconclusive",
+        is_flag=True,
+        help="Exit with 4 when an audit could not have refuted its claim whatever the mechanism did.",
+    )
+    return violation(inconclusive(command))
+
+
+def _end(report: Report, *, fail_on_violation: bool, fail_on_inconclusive: bool) -> None:
+    """Ends with the exit code of what was found."""
+    if fail_on_violation and report.violations:
+        end(VIOLATION)
+    if fail_on_inconclusive and report.inconclusive:
+        end(INCONCLUSIVE)
 
 
 _allow_code = click.option(
@@ -108,8 +132,9 @@ _allow_code = click.option(
 @click.argument("spec", type=click.Path(path_type=Path))
 @click.option("--output", "-o", type=click.Path(path_type=Path), help="Run folder; left out: runs/<name>.")
 @click.option("--seed", type=int, help="Instead of the spec's seed.")
-@_run_options
-def run(spec: Path, output: Path | None, seed: int | None, fail_on_violation: bool, quiet: bool) -> None:
+@click.option("--quiet", is_flag=True, help="No progress, only the report.")
+@_fail_on
+def run(spec: Path, output: Path | None, seed: int | None, quiet: bool, **fail_on: bool) -> None:
     """Runs the audits of SPEC (YAML) and reports what they show.
 
     A run folder that holds finished units of the same work is continued.
@@ -119,23 +144,24 @@ def run(spec: Path, output: Path | None, seed: int | None, fail_on_violation: bo
 
     checked = load_spec(spec)
     folder = output or run_folder(checked)
-    _finish(partial(audit, checked, output=folder, seed=seed, quiet=quiet), folder, fail_on_violation)
+    _finish(partial(audit, checked, output=folder, seed=seed, quiet=quiet), folder, fail_on)
 
 
 @main.command()
 @click.argument("folder", metavar="RUN", type=click.Path(path_type=Path))
 @click.option("--fresh", is_flag=True, help="Run anew, beside what is there, what other code or data would change.")
+@click.option("--quiet", is_flag=True, help="No progress, only the report.")
 @_allow_code
-@_run_options
-def resume(folder: Path, fresh: bool, allow_code: bool, fail_on_violation: bool, quiet: bool) -> None:
+@_fail_on
+def resume(folder: Path, fresh: bool, allow_code: bool, quiet: bool, **fail_on: bool) -> None:
     """Goes on with the run in folder RUN: only what is missing is run."""
     from dpaudit.engine import driver
 
     again = partial(driver.resume, folder, fresh=fresh, allow_code=allow_code, quiet=quiet)
-    _finish(again, folder, fail_on_violation)
+    _finish(again, folder, fail_on)
 
 
-def _finish(carry_out: Callable[[], Report], folder: Path, fail_on_violation: bool) -> None:
+def _finish(carry_out: Callable[[], Report], folder: Path, fail_on: Mapping[str, bool]) -> None:
     """Carries a run out, prints its report, and ends with the stated code."""
     try:
         report = carry_out()
@@ -148,23 +174,31 @@ def _finish(carry_out: Callable[[], Report], folder: Path, fail_on_violation: bo
     show(str(report))
     if report.failed:
         end(RUN_FAILED)
-    if fail_on_violation and report.violations:
-        end(VIOLATION)
+    _end(report, **fail_on)
 
 
 @main.command()
 @click.argument("spec", type=click.Path(path_type=Path))
 @click.option("--seed", type=int, help="Instead of the spec's seed.")
 def plan(spec: Path, seed: int | None) -> None:
-    """Prints every unit SPEC leads to, with its seed and resources; nothing runs."""
+    """Prints what each audit of SPEC could show, and every unit with its seed and resources; nothing runs.
+
+    For each audit: the bound of a mechanism that hides nothing, the bounds to expect at the claim and at twice the
+    claim, and how many canaries or trials refute twice the claim.
+    """
     from dataclasses import replace
 
+    from dpaudit.engine.findings.power import planned_outlook
     from dpaudit.engine.plan import make_plan
     from dpaudit.engine.spec.loading import load_spec
 
     made = load_spec(spec)
     planned = make_plan(replace(made, seed=seed) if seed is not None else made)
     show(f"{planned.spec.name}: {len(planned.units)} units, seed {planned.spec.seed}, {planned.spec.run.runner}")
+    for entry in planned.audits:
+        could_show = planned_outlook(entry)
+        if could_show is not None:
+            show("\n  ".join((f"{entry.audit.name}:", *could_show.lines)))
     for row in planned.table().to_pylist():
         needs = f"  needs {' '.join(need[:8] for need in row['needs'])}" if row["needs"] else ""
         seed_of = f"  seed {row['seed']}" if row["seed"] else ""
@@ -173,10 +207,10 @@ def plan(spec: Path, seed: int | None) -> None:
 
 @main.command()
 @click.argument("folder", metavar="RUN", type=click.Path(path_type=Path))
-@click.option("--fail-on-violation", is_flag=True, help="Exit with 1 when a bound exceeds its claim.")
 @click.option("--quiet", is_flag=True, help="One line an audit: its verdict.")
 @_allow_code
-def report(folder: Path, fail_on_violation: bool, quiet: bool, allow_code: bool) -> None:
+@_fail_on
+def report(folder: Path, quiet: bool, allow_code: bool, **fail_on: bool) -> None:
     """Writes and prints the report of the run in folder RUN anew, from what is finished there; nothing runs."""
     from dpaudit.engine.driver import report_again
 
@@ -184,8 +218,7 @@ def report(folder: Path, fail_on_violation: bool, quiet: bool, allow_code: bool)
     show("\n".join(f"{result.verdict:<19}{result.name}" for result in again.results) if quiet else str(again))
     if again.failed:
         end(RUN_FAILED)
-    if fail_on_violation and again.violations:
-        end(VIOLATION)
+    _end(again, **fail_on)
 
 
 @main.command()

@@ -39,6 +39,7 @@ class PlannedAudit:
         game: The game's units.
         tallies: Keys of the units that count, in the order of the score table.
         controls: Keys of the units that count the game on rows the mechanism never saw, one for each distinguisher.
+        ceilings: Keys of the units that count the game against a mechanism that hides nothing.
         rows: How many rows each part of the data has.
         data_name: What the data are, in words.
         confirms: Name of the audit that this one confirms; "" for those of the spec.
@@ -48,6 +49,7 @@ class PlannedAudit:
     game: GamePlan
     tallies: tuple[str, ...]
     controls: tuple[str, ...]
+    ceilings: tuple[str, ...]
     rows: tuple[tuple[str, int], ...]
     data_name: str
     confirms: str = ""
@@ -55,7 +57,7 @@ class PlannedAudit:
     @property
     def keys(self) -> frozenset[str]:
         """Of all its units."""
-        return frozenset((*(unit.key for unit in self.game.units), *self.tallies, *self.controls))
+        return frozenset((*(unit.key for unit in self.game.units), *self.tallies, *self.controls, *self.ceilings))
 
 
 @dataclass(frozen=True)
@@ -169,7 +171,7 @@ def _plan_audit(
         after=after,
     )
     game: GamePlan = audit.game.plan(setting)
-    counting: dict[str, Estimator[Any, Any]] = dict.fromkeys(game.scores, audit.estimator)
+    counting: dict[str, Estimator[Any, Any]] = dict.fromkeys((*game.scores, *game.ceilings), audit.estimator)
     if game.controls:
         counting |= dict.fromkeys(game.controls, control_estimator(audit.estimator, len(game.controls)))
     plays = {unit.key: unit for unit in game.units if unit.key in counting}
@@ -182,10 +184,11 @@ def _plan_audit(
     units += counted.values()
     tallies = tuple(counted[key].key for key in game.scores)
     controls = tuple(counted[key].key for key in game.controls)
+    ceilings = tuple(counted[key].key for key in game.ceilings)
     if not spec.run.keep_scores:
         game = dataclasses.replace(game, units=tuple(units), scores=())
     sizes = tuple((part, len(getattr(parts, part))) for part in ("target", "reference", "test", "validation"))
-    return PlannedAudit(audit, game, tallies, controls, sizes, parts.target.name), units
+    return PlannedAudit(audit, game, tallies, controls, ceilings, sizes, parts.target.name), units
 
 
 def _tally_unit(estimator: Any, scores: Unit, resources: Resources) -> Unit:

@@ -8,7 +8,7 @@ from typing import NoReturn
 
 import click
 
-FINISHED, VIOLATION, BAD_INPUT, RUN_FAILED = 0, 1, 2, 3
+FINISHED, VIOLATION, BAD_INPUT, RUN_FAILED, INCONCLUSIVE = 0, 1, 2, 3, 4
 
 
 class Ended(SystemExit):

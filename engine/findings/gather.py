@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,8 @@ from dpaudit.actors.events import last_line
 from dpaudit.actors.schedule import Outcome
 from dpaudit.actors.store import UnitStore
 from dpaudit.claims import Claim, claim_under
+from dpaudit.engine.findings.ceiling import Ceiling
+from dpaudit.engine.findings.power import ceiling_bound
 from dpaudit.engine.findings.result import AuditResult, Failure
 from dpaudit.engine.findings.score_table import metrics_of
 from dpaudit.engine.findings.shift import ShiftControl, control_estimator, rows_needed, shift_control
@@ -78,8 +80,8 @@ class _Finished:
         self._keys = outcome.finished
         self._store = store
         self._reader = reader
-        counted = reader.tallies if reader else [key for key in entry.tallies if key in self._keys]
-        self._tallies = TallyTable(self._audit.estimator.tally_type).decode(store.read(key) for key in counted)
+        counted = reader.tallies if reader else tuple(key for key in entry.tallies if key in self._keys)
+        self._tallies = self._decoded(counted)
 
     def result(self, failures: Mapping[str, Failure], evidence: Path) -> AuditResult:
         """The audit's result."""
@@ -108,6 +110,7 @@ class _Finished:
             control_lost=any(key not in self._keys for key in entry.controls),
             confirm=audit.confirm,
             rows_needed=self._rows_needed(finding, compared.claim) if conditional else None,
+            ceiling=self._ceiling(),
             stopped=self._reader.stopped(self._keys) if self._reader else None,
             evidence=str(evidence),
         )
@@ -148,6 +151,21 @@ class _Finished:
             return []
         codec = TallyTable(control_estimator(self._audit.estimator, len(keys)).tally_type)
         return [codec.decode([self._store.read(key)]) for key in keys]
+
+    def _ceiling(self) -> Ceiling | None:
+        """What a mechanism that hides nothing would show: as played, or as the game says without."""
+        entry, estimator = self._entry, self._audit.estimator
+        if entry.ceilings:
+            found = self._decoded(entry.ceilings) if self._keys.issuperset(entry.ceilings) else []
+            finding = estimator.find(found) if found else None
+        elif entry.game.reference is not None:
+            finding = ceiling_bound(estimator, entry.game.reference)
+        else:
+            finding = None
+        return None if finding is None else Ceiling(finding, bool(entry.ceilings), self._audit.game.fits.helps)
+
+    def _decoded(self, keys: Sequence[str]) -> list[Any]:
+        return TallyTable(self._audit.estimator.tally_type).decode(self._store.read(key) for key in keys)
 
     def _metrics(self) -> dict[str, float]:
         """Utility, averaged over the trainings."""

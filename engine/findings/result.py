@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dpaudit.claims import Claim, ConvertedClaim
+from dpaudit.engine.findings.ceiling import Ceiling
 from dpaudit.engine.findings.shift import ShiftControl
 from dpaudit.engine.findings.stopping import Stopped
 from dpaudit.engine.findings.verdict import Verdict, caution, verdict
@@ -66,6 +67,7 @@ class AuditResult:
         control_lost: Whether a control was planned and failed, in whole or in part.
         confirm: Whether the same mechanism is tested once more without a proxy, in the same run.
         rows_needed: About how many rows of the control would decide an UNDECIDED audit; None where no number would.
+        ceiling: What a mechanism that hides nothing would show; None where that is not known.
         stopped: How far a sequential audit went; None for one that runs all its trials.
         evidence: Folder of its score tables in the run folder; "" where nothing was written.
     """
@@ -88,6 +90,7 @@ class AuditResult:
     control_lost: bool = False
     confirm: bool = False
     rows_needed: int | None = None
+    ceiling: Ceiling | None = None
     stopped: Stopped | None = None
     evidence: str = ""
 
@@ -118,7 +121,12 @@ class AuditResult:
         said = verdict(self.finding, self.compared.claim)
         if said is Verdict.VIOLATION and self.conditional and not self._beyond_the_proxy:
             return Verdict.UNDECIDED
-        return said
+        return Verdict.INCONCLUSIVE if said is Verdict.NO_VIOLATION and self._blind else said
+
+    @property
+    def _blind(self) -> bool:
+        """Whether nothing could have been seen."""
+        return self.ceiling is not None and not self.ceiling.exceeds(self.compared.claim.curve)
 
     @property
     def _beyond_the_proxy(self) -> bool:
@@ -165,7 +173,16 @@ class AuditResult:
         """Sentences that must not be overlooked."""
         lines = [caution(self.finding.validity) if self.finding else "", self.compared.note]
         lines += [CONTROL_LOST if self.control_lost else "", self.open_question]
+        lines.append(self._seen if self.verdict is Verdict.INCONCLUSIVE else "")
         return tuple(line for line in lines if line)
+
+    @property
+    def _seen(self) -> str:
+        """What could have been seen."""
+        if self.ceiling is None:
+            return ""
+        inconclusive = self.verdict is Verdict.INCONCLUSIVE
+        return self.ceiling.too_low(self.compared.claim.curve) if inconclusive else self.ceiling.line
 
     @property
     def blocked(self) -> tuple[Failure, ...]:
@@ -182,6 +199,7 @@ class AuditResult:
             "where": standing.where if standing else "",
             "claimed": standing.claimed if standing else math.nan,
             "observed": standing.observed if standing else math.nan,
+            "ceiling": self.ceiling.finding.standing(self.compared.claim.curve).observed if self.ceiling else math.nan,
             "finding": finding.headline if finding else "",
             "confidence": finding.confidence if finding else math.nan,
             "method": finding.method if finding else "",
@@ -231,6 +249,8 @@ class AuditResult:
             counts = ", ".join(f"{name} {value:,}" for name, value in self.finding.counts)
             lines.append(f"{self.finding.method}, {self.finding.selection}; {counts}")
             lines += [note for note in (*self.finding.notes, caution(self.finding.validity)) if note]
+        if self._seen:
+            lines.append(self._seen)
         if self.compared.note:
             lines.append(self.compared.note)
         if self.stopped is not None:

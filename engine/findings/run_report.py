@@ -102,6 +102,11 @@ class Report:
         return tuple(result for result in self.results if result.verdict is Verdict.VIOLATION)
 
     @property
+    def inconclusive(self) -> tuple[AuditResult, ...]:
+        """The audits that could not have refuted their claim."""
+        return tuple(result for result in self.results if result.verdict is Verdict.INCONCLUSIVE)
+
+    @property
     def failed(self) -> tuple[AuditResult, ...]:
         """The audits without a finding."""
         return tuple(result for result in self.results if result.verdict is Verdict.FAILED)

@@ -18,6 +18,8 @@ class Verdict(StrEnum):
     """It does not; that is no evidence of privacy."""
     UNDECIDED = "UNDECIDED"
     """It does, but the bound takes a proxy for the truth, and one that is off by so much is not excluded."""
+    INCONCLUSIVE = "INCONCLUSIVE"
+    """It does not, and neither would that of a mechanism which hides nothing: nothing could have been seen."""
     NO_CLAIM = "NO CLAIM"
     """Nothing was claimed; the bound stands alone."""
     FAILED = "FAILED"

@@ -52,6 +52,7 @@ class AttributeInference(LabelInference):
         attack="attribute-inference",
         estimator="one-run",
         uses_proxy=True,
+        helps="more rows in the target part, or columns that the rest of the record tells less about",
     )
 
     columns: tuple[str, ...] = ()

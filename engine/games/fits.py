@@ -56,6 +56,7 @@ class Fits:
         estimator: Its usual estimator, a registered name.
         evidence: What it leaves for the estimator.
         uses_proxy: Whether the adversary has a reference of its own, which the spec's `proxy` makes.
+        helps: What lets the game show more, for those whose audit could not have refuted their claim.
         independent_trials: Whether scores come from independent trials, one training each.
     """
 
@@ -67,6 +68,7 @@ class Fits:
     evidence: type[Any] = Scores
     uses_proxy: bool = False
     independent_trials: bool = False
+    helps: str = ""
 
     def __post_init__(self) -> None:
         require(len(self.views) > 0, "a game must play with some mechanism")

@@ -12,6 +12,7 @@ from dpaudit.engine.games.fits import LABEL_MECHANISMS, LEARNERS, Fits
 from dpaudit.engine.games.one_run import OneRunGame
 from dpaudit.engine.games.one_run_rules import CanarySetup, Design, Draw, Hint
 from dpaudit.engine.games.protocol import Setting
+from dpaudit.engine.games.reference import PlantedLabels, ProxyLabels, Response
 from dpaudit.engine.games.sampling import drawn_classes
 from dpaudit.engine.proxies.known_law import KnownLaw
 from dpaudit.engine.views.canary_view import CanaryView, ReleaseView
@@ -37,6 +38,7 @@ class LabelInference(OneRunGame):
         attack="label-inference",
         estimator="one-run",
         uses_proxy=True,
+        helps="more rows in the target part, or `game: label-canaries`, whose planted labels no proxy knows",
     )
 
     control: bool = True
@@ -53,6 +55,15 @@ class LabelInference(OneRunGame):
         """A fair bit and a proxy label y1 ~ Multinoulli(M'(x)) for each canary; bit True shows the training label."""
         bits = rng.random(len(setup.canaries)) < 0.5
         return Draw(bits, drawn_classes(setup.proxy_cdf, rng.random(len(setup.canaries))))
+
+    def answers_with_labels(self) -> bool:
+        """With the training labels."""
+        return True
+
+    def response(self, canaries: Examples) -> Response:
+        """The proxy's labels come as often as the canaries'."""
+        counts = np.bincount(canaries.labels, minlength=canaries.classes)
+        return ProxyLabels(tuple((counts / counts.sum()).tolist()))
 
     def hint(self, setup: CanarySetup, design: Design, draw: Draw) -> Hint:
         """Every canary, with the training label where the bit is True, else with the proxy's."""
@@ -80,6 +91,7 @@ class LabelCanaries(OneRunGame):
         attack="label-inference",
         estimator="one-run",
         uses_proxy=True,
+        helps="more `canaries`",
     )
 
     def design(self, canaries: Examples, rng: np.random.Generator) -> Design:
@@ -92,6 +104,14 @@ class LabelCanaries(OneRunGame):
         bits = rng.random(len(setup.canaries)) < 0.5
         steps = rng.integers(1, setup.canaries.classes, len(setup.canaries))
         return Draw(bits, (design.labels + steps) % setup.canaries.classes)
+
+    def answers_with_labels(self) -> bool:
+        """With the planted labels."""
+        return True
+
+    def response(self, canaries: Examples) -> Response:
+        """The other label is one of those that were not planted."""
+        return PlantedLabels(canaries.classes)
 
     def hint(self, setup: CanarySetup, design: Design, draw: Draw) -> Hint:
         """Every canary, with the label it was trained with where the bit is True, else with the other one."""

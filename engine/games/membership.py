@@ -44,6 +44,7 @@ class Membership(OneRunGame):
         attack="calibrated-loss",
         estimator="one-run",
         uses_proxy=True,
+        helps="more `canaries`; more `trainings` of the same canaries are no help",
     )
 
     replays: int = 1
@@ -93,6 +94,7 @@ class ObservationalMembership(OneRunGame):
         attack="calibrated-loss",
         estimator="one-run",
         uses_proxy=True,
+        helps="more `canaries`, and rows in the test part for each",
     )
 
     controlled_on: ClassVar[str] = "pairs of a canary and a fresh point, without the model,"

@@ -16,16 +16,20 @@ from dpaudit.engine.games.one_run_units import (
     PlayHeldOut,
     PlayProxyAlone,
     PlayReplays,
+    PlayTruth,
     ReleaseLabels,
     TrainModel,
 )
 from dpaudit.engine.games.protocol import GamePlan, Setting, require_units
+from dpaudit.engine.games.reference import Reference
 from dpaudit.engine.spec.partition import shared_name
 from dpaudit.engine.views.answers import Predictions, Releases
 from dpaudit.errors import SpecError
 
 CONTROL_REPLAYS = 20
 """Replays on held-out rows at most: their median moves little beyond that."""
+CEILING_REPLAYS = 20
+"""Replays against a mechanism that hides nothing at most: nothing but the other labels drawn differs between them."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +65,9 @@ class OneRunGame(OneRunRules):
             units += [training, *replays]
             scores += [unit.key for unit in replays]
         controls = self._control_units(setting, reference.key, trainings[0], tuple(shared))
+        ceilings = self._ceiling_units(setting, reference.key, tuple(shared))
         return GamePlan(
-            units=(*units, *controls),
+            units=(*units, *controls, *ceilings),
             scores=tuple(scores),
             trainings=tuple(trainings),
             observational=self.is_observational(setting.parts.target, _design_seed(setting, 0)),
@@ -70,6 +75,8 @@ class OneRunGame(OneRunRules):
             controls=tuple(control.key for control in controls),
             conditional=self.rests_on_proxy(setting),
             controlled_on=self.controlled_on,
+            ceilings=tuple(ceiling.key for ceiling in ceilings),
+            reference=self._reference(setting),
             shared=shared,
             replays=self.replays * self.trainings,
         )
@@ -144,6 +151,21 @@ class OneRunGame(OneRunRules):
             )
             for what, play, task in tasks
         ]
+
+    def _ceiling_units(self, setting: Setting, reference: str, drawn: tuple[str, ...]) -> list[Unit]:
+        """The game against a mechanism that hides nothing, where that has to be played."""
+        if not self.answers_with_labels():
+            return []
+        last = min(self.replays * self.trainings, CEILING_REPLAYS)
+        play = replace(self._replays(PlayTruth, setting, 0, reference, reference), last=last)
+        names = (*setting.parts.names("target", "test", *self._reference_part()), *drawn)
+        return [Unit(play, "what a mechanism that hides nothing would show", names, (reference,), setting.resources)]
+
+    def _reference(self, setting: Setting) -> Reference:
+        """What the game's power is planned with."""
+        canaries = self.canaries_of(setting.parts.target)
+        asked = self.proxy_task(canaries, setting.parts.reference if self.needs_reference() else None)
+        return Reference(self.response(asked), len(canaries), "canaries", self.replays * self.trainings)
 
     def _replays(
         self, play: type[PlayReplays], setting: Setting, number: int, reference: str, training: str

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from dpaudit.actors.seed import Seed
 from dpaudit.engine.games.fits import Fits
+from dpaudit.engine.games.reference import FairCoins, Response
 from dpaudit.errors import SpecError, require
 from dpaudit.mechanisms.examples import Examples
 
@@ -124,6 +125,17 @@ class OneRunRules(ABC):
     def has_control(self) -> bool:
         """Whether the game is played on held-out rows too, which the mechanism never saw."""
         return False
+
+    def answers_with_labels(self) -> bool:
+        """Whether a mechanism that hides nothing answers with the labels at stake.
+
+        Otherwise it tells every bit, whatever the data are, and need not be played to know what it would show.
+        """
+        return False
+
+    def response(self, canaries: Examples) -> Response:
+        """What the game makes of randomised response on these canaries, whose labels are what is at stake."""
+        return FairCoins()
 
     def needs_reference(self) -> bool:
         """Whether the question at stake is worded with the help of the reference part."""

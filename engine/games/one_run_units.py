@@ -293,6 +293,21 @@ class PlayDistinguisher:
             yield score_rows(control.training, replay, played.bits, classifier.score(played))
 
 
+@dataclass(frozen=True)
+class PlayTruth(PlayReplays):
+    """The same game against a mechanism that hides nothing: what is at stake is its answer."""
+
+    def replayed(self, inputs: Inputs) -> Replayed:
+        """What is replayed: the canaries, and the labels they are trained with as answers."""
+        reference = probabilities_of(inputs.tables[self.reference])
+        queries, part = _queries(self.game, inputs), part_of(inputs, "reference")
+        canaries = self.game.proxy_task(queries.canaries, part)
+        setup = CanarySetup(canaries, queries.fresh, cumulative(reference[: len(canaries)]))
+        planted = self.game.design(canaries, self.design_seed.rng()).labels
+        labels = canaries.labels if planted is None else planted
+        return Replayed(setup, self.answers.telling(labels, canaries.classes), reference[: queries.shown])
+
+
 def cumulative(probabilities: NDArray[np.float32]) -> NDArray[np.float64]:
     """Cumulative class probabilities of each row, the last one 1; shape (n, classes)."""
     sums = np.cumsum(probabilities, axis=1, dtype=np.float64)

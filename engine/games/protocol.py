@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Protocol
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Resources, Unit
 from dpaudit.engine.games.fits import Fits, Reading
+from dpaudit.engine.games.reference import Reference
 from dpaudit.engine.spec.partition import Parts
 from dpaudit.errors import SpecError, shortened
 from dpaudit.mechanisms.examples import Examples
@@ -76,6 +77,9 @@ class GamePlan:
         controls: Keys of the units that play the game where the mechanism remembers nothing, one a distinguisher.
         conditional: Whether the scores take a proxy for the truth: a bound from them holds only as far as it does.
         controlled_on: What the controls were played on, in words.
+        ceilings: Keys of the units that play the game against a mechanism that answers with what is at stake; none
+            where `reference` says what such a mechanism shows.
+        reference: What the game's power is planned with; None where there is no such mechanism.
         shared: Large inputs the game brings beside the parts of the data, by name.
         replays: How many replays there are in all, >= 1; trials that are read together are one.
     """
@@ -88,6 +92,8 @@ class GamePlan:
     controls: tuple[str, ...] = ()
     conditional: bool = False
     controlled_on: str = ""
+    ceilings: tuple[str, ...] = ()
+    reference: Reference | None = None
     shared: Mapping[str, Examples] = field(default_factory=dict)
     replays: int = 1
 

@@ -22,6 +22,7 @@ from dpaudit.actors.unit import Inputs, Unit
 from dpaudit.engine.findings.score_table import SCHEMA
 from dpaudit.engine.games.fits import Fits, Reading
 from dpaudit.engine.games.protocol import GamePlan, Setting, require_units
+from dpaudit.engine.games.reference import FairCoins, Reference
 from dpaudit.errors import RunError, require
 from dpaudit.mechanisms.protocols import Compute
 
@@ -48,6 +49,10 @@ class TrialGame(ABC):
     @abstractmethod
     def plan(self, setting: Setting) -> GamePlan:
         """Every unit, each with its seed; nothing runs."""
+
+    def reference(self) -> Reference:
+        """What the game's power is planned with."""
+        return Reference(FairCoins(), self.trials, "trials")
 
     def stacks(self) -> list[tuple[int, int]]:
         """First trial of each stack, and one past its last."""

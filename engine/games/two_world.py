@@ -40,6 +40,7 @@ class IndMia(TwoWorldGame):
         attack="lira-online",
         estimator="band",
         independent_trials=True,
+        helps="more `trials`",
     )
 
     canary: Canary | GradientCanary = field(default=GivenRow(), metadata={"kind": "canary"})
@@ -80,6 +81,7 @@ class Mia(TwoWorldGame):
         attack="lira-online",
         estimator="band",
         independent_trials=True,
+        helps="more `trials`",
     )
 
     @property

@@ -52,6 +52,7 @@ class TwoWorldGame(TwoWorldRules):
             tuple(unit.key for unit in trials),
             observational=False,
             reading=setting.reading,
+            reference=self.reference(),
         )
 
     def _preparation(self, setting: Setting, *, attack_needs_shadows: bool) -> tuple[list[Unit], Unit | None]:

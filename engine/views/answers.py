@@ -32,6 +32,11 @@ class Answers(Protocol):
         """Answers of a mechanism that looked at nothing, for `count` points."""
         ...
 
+    @classmethod
+    def telling(cls, labels: NDArray[np.int64], classes: int) -> Answers:
+        """Answers of a mechanism that hides nothing: the labels themselves."""
+        ...
+
     def at(self, points: NDArray[np.int64] | slice) -> Answers:
         """Those for some of the points, in that order."""
         ...
@@ -64,6 +69,11 @@ class Predictions:
         """The same probability for every class."""
         return cls(np.full((count, classes), 1 / classes, np.float32))
 
+    @classmethod
+    def telling(cls, labels: NDArray[np.int64], classes: int) -> Predictions:
+        """Certain of each label."""
+        return cls(np.eye(classes, dtype=np.float32)[labels])
+
     def table(self, metrics: dict[str, float]) -> pa.Table:
         """As a unit's result, the model's utility beside them."""
         return probability_table(self.probabilities, metrics)
@@ -95,14 +105,17 @@ class Releases:
     @classmethod
     def of(cls, table: pa.Table) -> Releases:
         """What `table` stored."""
-        classes = int(table.schema.metadata[b"classes"])
-        labels = table["released"].to_numpy()
-        return cls(LabelRelease(labels, classes), np.eye(classes, dtype=np.float32)[labels])
+        return cls.telling(table["released"].to_numpy(), int(table.schema.metadata[b"classes"]))
 
     @classmethod
     def silent(cls, count: int, classes: int) -> Releases:
         """The same label for everybody, whatever theirs; as probabilities it is certain of nothing."""
         return cls(LabelRelease(np.zeros(count, np.int64), classes), Predictions.silent(count, classes).probabilities)
+
+    @classmethod
+    def telling(cls, labels: NDArray[np.int64], classes: int) -> Releases:
+        """These labels are released."""
+        return cls(LabelRelease(labels, classes), Predictions.telling(labels, classes).probabilities)
 
     def at(self, points: NDArray[np.int64] | slice) -> Releases:
         """Those for some of the points, in that order."""

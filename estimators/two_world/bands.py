@@ -224,5 +224,6 @@ def _stay(times: Floats, at_least: Ints, n: int, reach: float) -> Any:
             return 0.0
     if n < 20:
         return here[n] / math.exp(n * math.log(n) - n - math.lgamma(n + 1.0))
-    # Stirling's series: the difference of numbers near n log n would lose digits.
-    return here[n] * math.sqrt(2 * math.pi * n) * math.exp(1 / (12 * n) - 1 / (360 * n**3) + 1 / (1260 * n**5))
+    # Stirling's series: the difference of numbers near n log n would lose digits; whole, n**5 would overflow.
+    part = 1.0 / n
+    return here[n] * math.sqrt(2 * math.pi * n) * math.exp(part / 12 - part**3 / 360 + part**5 / 1260)

@@ -53,6 +53,10 @@ def test_plan_prints_units_and_runs_nothing(tmp_path: Path, monkeypatch: pytest.
     assert list(tmp_path.iterdir()) == [spec]
     for word in ("reference model", "training 1 of 1", "replays 1-50", "counting", "1 CPU 0 GPU", "seed 0."):
         assert word in shown.output
+    said = " ".join(shown.output.split())
+    assert "randomized-response: a mechanism that hides nothing would show epsilon >= " in said
+    assert "from one that spends the claimed 1, " in said
+    assert "to refute twice the claim with 90% power: about " in said
 
 
 SPEC = """
@@ -78,7 +82,7 @@ def test_run_report_resume_and_exit_codes(tmp_path: Path) -> None:
     assert honest.stdout.startswith("NO VIOLATION FOUND")
     again = dpaudit("resume", tmp_path / "run", "--quiet")
     assert again.exit_code == 0
-    assert "0 of 6 units run now" in again.output
+    assert "0 of 8 units run now" in again.output
     assert dpaudit("report", tmp_path / "run").output.startswith("NO VIOLATION FOUND")
 
 
@@ -88,6 +92,17 @@ def test_a_violation_exits_with_1_when_asked(tmp_path: Path) -> None:
     assert leaky.output.startswith("VIOLATION")
     assert dpaudit("report", tmp_path / "run").exit_code == 0
     assert dpaudit("report", tmp_path / "run", "--fail-on-violation").exit_code == 1
+
+
+def test_an_audit_that_could_show_nothing_exits_with_4_when_asked(tmp_path: Path) -> None:
+    """A mechanism that leaks, with a claim that no such audit could refute."""
+    asked = "claim: {epsilon: 30, relation: label}\n"
+    (tmp_path / "spec.yaml").write_text(SPEC.replace("MECHANISM", "rr-leaky") + asked)
+    plain = dpaudit("run", tmp_path / "spec.yaml", "-o", tmp_path / "run", "--fail-on-violation", "--quiet")
+    assert plain.exit_code == 0
+    assert plain.output.startswith("INCONCLUSIVE")
+    for verb in ("resume", "report"):
+        assert dpaudit(verb, tmp_path / "run", "--fail-on-inconclusive", "--quiet").exit_code == 4
 
 
 def test_a_failed_run_exits_with_3(tmp_path: Path) -> None:
@@ -240,4 +255,4 @@ def test_a_unit_file_without_its_end_is_run_again(tmp_path: Path) -> None:
     run_spec(tmp_path, "randomized-response", "--quiet")
     cut = next((tmp_path / "run" / "units").glob("*.parquet"))
     cut.write_bytes(cut.read_bytes()[:100])
-    assert "1 of 6 units run now" in dpaudit("resume", tmp_path / "run", "--quiet").output
+    assert "1 of 8 units run now" in dpaudit("resume", tmp_path / "run", "--quiet").output

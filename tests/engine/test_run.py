@@ -95,8 +95,8 @@ def test_the_run_folder_holds_what_the_design_says(in_process: Path) -> None:
         assert (in_process / name).exists()
     found = json.loads((in_process / "bounds.json").read_text())
     assert [result["verdict"] for result in found["results"]] == [
-        "NO VIOLATION FOUND",
-        "NO VIOLATION FOUND",
+        "INCONCLUSIVE",  # so few rows could not refute a claim of 2
+        "INCONCLUSIVE",
         "NO CLAIM",
     ]
     first = found["results"][0]
@@ -139,8 +139,8 @@ def test_report_writes_the_report_anew_and_runs_nothing(in_process: Path) -> Non
     assert (in_process / "report.html").exists()
     assert report.executed == 0
     assert [result.verdict for result in report.results] == [
-        Verdict.NO_VIOLATION,
-        Verdict.NO_VIOLATION,
+        Verdict.INCONCLUSIVE,
+        Verdict.INCONCLUSIVE,
         Verdict.NO_CLAIM,
     ]
 

@@ -105,6 +105,12 @@ def test_a_band_for_a_hundred_thousand_scores_is_near_the_known_rate() -> None:
     assert 0.005 < local_level(100_000, error=0.025) / 0.025 < 0.012
 
 
+@pytest.mark.parametrize("n", [8192, 16384])
+def test_a_band_for_a_power_of_two_is_like_its_neighbours(n: int) -> None:
+    """There the fifth power of n is a multiple of 2 ** 64."""
+    assert local_level(n, error=0.025) == pytest.approx(local_level(n + 1, error=0.025), rel=0.02)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

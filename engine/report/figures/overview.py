@@ -15,6 +15,7 @@ from dpaudit.estimators.bound import rounded_down
 COLOURS = {
     Verdict.VIOLATION: "#b91c1c",
     Verdict.NO_VIOLATION: "#15803d",
+    Verdict.INCONCLUSIVE: "#6b7280",
     Verdict.NO_CLAIM: "#475569",
     Verdict.UNDECIDED: "#a16207",
     Verdict.FAILED: "#a16207",
@@ -33,12 +34,31 @@ def overview(results: Sequence[AuditResult]) -> Figure:
         axes.text(observed if math.isfinite(observed) else 0.0, row, f"  {shown}", va="center", fontsize=9)
         if math.isfinite(claimed):
             axes.plot([claimed] * 2, [row - 0.4, row + 0.4], color=INK, linewidth=2)
-        reach = max(reach, *(value for value in (observed, claimed) if math.isfinite(value)), 0.0)
+        ceiling = _ceiling(result)
+        if math.isfinite(ceiling):
+            axes.plot(
+                [ceiling] * 2,
+                [row - 0.4, row + 0.4],
+                color=COLOURS[Verdict.INCONCLUSIVE],
+                linewidth=1.5,
+                linestyle=(0, (2, 2)),
+            )
+        reach = max(reach, *(value for value in (observed, claimed, ceiling) if math.isfinite(value)), 0.0)
     axes.set_yticks(range(len(results)), [result.name for result in reversed(results)])
-    axes.set_xlabel(f"{_quantities(results)}: bar = what leaks at least, black line = what is claimed")
+    lines = "bar = what leaks at least, black line = what is claimed"
+    if any(math.isfinite(_ceiling(result)) for result in results):
+        lines += ",\ndotted = what a mechanism that hides nothing would show"
+    axes.set_xlabel(f"{_quantities(results)}: {lines}")
     axes.set_xlim(0, 1.18 * reach)
     axes.grid(visible=False, axis="y")
     return figure
+
+
+def _ceiling(result: AuditResult) -> float:
+    """What a mechanism that hides nothing would show; inf where that is not known."""
+    if result.ceiling is None:
+        return math.inf
+    return result.ceiling.finding.standing(result.compared.claim.curve).observed
 
 
 def _quantities(results: Sequence[AuditResult]) -> str:

@@ -1,0 +1,54 @@
+"""The ceiling: what a mechanism that hides nothing would show in the same audit, with the same attack and estimator.
+
+An audit whose ceiling does not exceed the claim could not have refuted it, whatever the mechanism does: that it found
+no violation says nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from dpaudit.claims import PrivacyCurve
+from dpaudit.estimators.bound import rounded_up
+from dpaudit.estimators.finding import Finding
+
+
+@dataclass(frozen=True)
+class Ceiling:
+    """What a mechanism that hides nothing would show.
+
+    Attributes:
+        finding: The estimator's, from its evidence.
+        played: Whether the game was played, with what is at stake as the mechanism's answers; else every bit is told,
+            which needs no playing.
+        helps: What would let the audit show more; "" where nothing is known.
+    """
+
+    finding: Finding
+    played: bool
+    helps: str = ""
+
+    def exceeds(self, curve: PrivacyCurve) -> bool:
+        """Whether it exceeds the claim anywhere."""
+        standing = self.finding.standing(curve)
+        return standing.observed > standing.claimed
+
+    @property
+    def line(self) -> str:
+        """For a reader, in half a sentence."""
+        how = "; played with what is at stake as its answers" if self.played else ""
+        return f"ceiling: a mechanism that hides nothing would show {self.finding.headline} here{how}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {**self.finding.to_dict(), "played": self.played, "says": self.line, "helps": self.helps}
+
+    def too_low(self, curve: PrivacyCurve) -> str:
+        """Why nothing follows from a finding below the claim, and what would help."""
+        standing = self.finding.standing(curve)
+        helps = f"; what would help: {self.helps}" if self.helps else ""
+        return (
+            f"even a mechanism that hides nothing would show only {standing.quantity} "
+            f"{rounded_up(standing.observed)} at {standing.where} here, so that nothing is said of the claim{helps}"
+        )

@@ -1,0 +1,136 @@
+"""What could have been seen: an audit that could not have refuted its claim says so."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from dpaudit import Audit, AuditSpec, Claim, audit
+from dpaudit.engine.data.gaussian_mixture import GaussianMixture
+from dpaudit.engine.driver import report_again
+from dpaudit.engine.findings.ceiling import Ceiling
+from dpaudit.engine.findings.run_report import Report
+from dpaudit.engine.findings.verdict import Verdict
+from dpaudit.engine.games.label_inference import LabelCanaries, LabelInference
+from dpaudit.engine.games.membership import Membership, ObservationalMembership
+from dpaudit.engine.games.two_world import IndMia
+from dpaudit.engine.report.figures.overview import COLOURS
+from dpaudit.engine.spec.audit_spec import RunOptions
+from dpaudit.estimators.bound import Bound
+from dpaudit.estimators.finding import Validity
+from dpaudit.mechanisms.learners.non_private import NonPrivate
+from dpaudit.mechanisms.models.logistic_regression import LogisticRegression
+
+IN_PROCESS = RunOptions(runner="in-process", figures=False)
+
+
+@dataclass(frozen=True)
+class Publisher:
+    """Publishes every label and calls it private."""
+
+    epsilon: float = 1.0
+
+    def claim(self) -> Claim:
+        return Claim(epsilon=self.epsilon)
+
+    def release(self, labels: NDArray[np.int64], *, classes: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        return labels
+
+
+def separable(rows: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Two classes that features tell apart but for one row in a hundred."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 2, rows)
+    features = rng.normal(size=(rows, 4)) + 3.0 * labels[:, None]
+    return features, np.where(rng.random(rows) < 0.01, 1 - labels, labels)
+
+
+def run(folder: Path, *audits: Audit, **options: bool) -> Report:
+    return audit(AuditSpec(audits, run=replace(IN_PROCESS, **options)), output=folder, quiet=True)
+
+
+def test_a_publisher_of_every_label_is_not_acquitted_where_features_tell_the_labels(tmp_path: Path) -> None:
+    report = run(tmp_path, Audit(mechanism=Publisher(), data=separable(1372)))
+    (result,) = report.results
+    assert result.verdict is Verdict.INCONCLUSIVE
+    assert report.inconclusive == (result,)
+    ceiling = result.ceiling
+    assert ceiling is not None
+    assert ceiling.played
+    assert isinstance(ceiling.finding, Bound)
+    assert ceiling.finding.lower <= 1.0
+    said = " ".join(str(report).split())
+    assert "INCONCLUSIVE audit: claimed epsilon 1, observed epsilon >= 0.000" in said
+    assert "even a mechanism that hides nothing would show only epsilon 0." in said
+    assert "what would help: more rows in the target part, or `game: label-canaries`" in said
+    assert COLOURS[Verdict.INCONCLUSIVE] in (tmp_path / "report.html").read_text()
+    (stored,) = json.loads((tmp_path / "bounds.json").read_text())["results"]
+    assert stored["verdict"] == "INCONCLUSIVE"
+    assert stored["ceiling"]["lower"] == ceiling.finding.lower
+    assert [again.verdict for again in report_again(tmp_path).results] == [Verdict.INCONCLUSIVE]
+
+
+@pytest.mark.parametrize("game", [LabelInference(replays=4), LabelCanaries(replays=4)])
+def test_a_publisher_reaches_the_ceiling_of_its_game(tmp_path: Path, game: LabelInference | LabelCanaries) -> None:
+    """It is the mechanism that the ceiling is played with: only the other labels drawn differ, in no more than luck."""
+    data = GaussianMixture(rows=4000)
+    report = run(tmp_path, Audit(mechanism=Publisher(epsilon=0.5), data=data, proxy="true-posterior", game=game))
+    (result,) = report.results
+    assert result.verdict is Verdict.VIOLATION
+    assert isinstance(result.finding, Bound)
+    assert result.ceiling is not None
+    # The replays of the ceiling are replays of this game, of the same seeds.
+    assert result.ceiling.finding.standing(result.compared.claim.curve).observed == result.finding.lower
+    assert "ceiling: a mechanism that hides nothing would show epsilon >= " in str(result)
+
+
+def test_the_ceiling_of_a_learner_is_what_its_labels_as_answers_show(tmp_path: Path) -> None:
+    """A learner that smooths shows less than the ceiling; counts without kept scores are the same."""
+    learner = NonPrivate(LogisticRegression())
+    asked = Audit(mechanism=learner, data=GaussianMixture(rows=2000), proxy="true-posterior", claim=Claim(epsilon=0.2))
+    kept, counted = (run(tmp_path / str(keep), asked, keep_scores=keep).results[0] for keep in (True, False))
+    assert kept.ceiling is not None
+    assert counted.ceiling is not None
+    assert kept.ceiling.finding == counted.ceiling.finding
+    assert isinstance(kept.finding, Bound)
+    assert isinstance(kept.ceiling.finding, Bound)
+    assert kept.finding.lower < kept.ceiling.finding.lower
+
+
+@pytest.mark.parametrize(
+    ("game", "epsilon", "expected"),
+    [
+        (Membership(canaries=40), 20.0, Verdict.INCONCLUSIVE),
+        (Membership(canaries=40), 2.0, Verdict.NO_VIOLATION),
+        (ObservationalMembership(canaries=40, replays=3), 20.0, Verdict.INCONCLUSIVE),
+        (IndMia(trials=20, shadows=4, stack=32, population=8), 8.0, Verdict.INCONCLUSIVE),
+    ],
+)
+def test_where_every_bit_can_be_told_the_ceiling_is_exact(
+    tmp_path: Path, game: object, epsilon: float, expected: Verdict
+) -> None:
+    asked = Audit(
+        mechanism=NonPrivate(LogisticRegression()),
+        data=GaussianMixture(rows=400),
+        game=game,
+        claim=Claim(epsilon=epsilon, relation=game.fits.relation),  # type: ignore[attr-defined]
+    )
+    (result,) = run(tmp_path, asked).results
+    assert result.ceiling is not None
+    assert not result.ceiling.played
+    assert result.verdict is expected
+
+
+def test_a_ceiling_that_equals_the_claim_could_refute_nothing() -> None:
+    finding = Bound(1.0, 0.0, 0.95, "one-run", Validity.FINITE_SAMPLE)
+    ceiling = Ceiling(finding, played=False, helps="more trials")
+    assert not ceiling.exceeds(Claim(epsilon=1.0).curve)
+    assert ceiling.exceeds(Claim(epsilon=0.999).curve)
+    assert ceiling.too_low(Claim(epsilon=1.0).curve).startswith(
+        "even a mechanism that hides nothing would show only epsilon 1.000 at delta = 0 here"
+    )
