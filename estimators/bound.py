@@ -9,7 +9,7 @@ from typing import Any
 
 from dpaudit.claims import PrivacyCurve
 from dpaudit.errors import require
-from dpaudit.estimators.finding import Breach, Standing, Validity, breach_at
+from dpaudit.estimators.finding import Breach, CurveEvidence, Standing, Validity, breach_at
 from dpaudit.estimators.series import Series
 
 
@@ -29,6 +29,7 @@ class Bound:
         counts: The integers the bound was computed from, by name.
         notes: Sentences a reader must see beside the number.
         series: What there is to draw; two bounds that differ in this alone are equal.
+        evidence: What the same data say of a whole curve, under the same error as the bound; as for series.
     """
 
     lower: float
@@ -41,6 +42,7 @@ class Bound:
     counts: tuple[tuple[str, int], ...] = ()
     notes: tuple[str, ...] = ()
     series: tuple[Series, ...] = field(default=(), compare=False, repr=False)
+    evidence: tuple[CurveEvidence, ...] = field(default=(), compare=False, repr=False)
 
     def __post_init__(self) -> None:
         require(self.lower >= 0, "a lower bound on epsilon must be >= 0", lower=self.lower)
@@ -59,6 +61,15 @@ class Bound:
         return shown
 
     def standing(self, curve: PrivacyCurve) -> Standing:
+        """The lower bound at its delta; elsewhere on the curve where only that breaks it, or the claim is silent here."""
+        here = self.at_its_delta(curve)
+        if here.exceeds or not self.evidence:
+            return here
+        along = [evidence.standing(curve) for evidence in self.evidence]
+        silent = math.isinf(here.claimed)
+        return next((found for found in along if found.exceeds), along[0] if silent else here)
+
+    def at_its_delta(self, curve: PrivacyCurve) -> Standing:
         """The lower bound beside the epsilon that is claimed at its delta."""
         return Standing("epsilon", f"delta = {self.delta:g}", self.lower, curve.epsilon(self.delta), self.headline)
 
@@ -89,6 +100,11 @@ class Bound:
 
     def __str__(self) -> str:
         return f"{self.headline} ({self.confidence:.6g} confidence, {self.validity}; {self.method}, {self.selection})"
+
+
+def along_curve(quantity: str, where: str, observed: float, claimed: float) -> Standing:
+    """A standing of a lower limit anywhere on a curve, its words rounded down."""
+    return Standing(quantity, where, observed, claimed, f"{quantity} >= {rounded_down(observed)} at {where}")
 
 
 def rounded_down(value: float, digits: int = 3) -> str:

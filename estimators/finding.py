@@ -48,10 +48,23 @@ class Standing:
     claimed: float
     words: str
 
+    @property
+    def exceeds(self) -> bool:
+        """Whether more was observed than is claimed."""
+        return self.observed > self.claimed
+
 
 @dataclass(frozen=True)
 class Breach(Standing):
     """A standing in which what was observed exceeds what was claimed."""
+
+
+class CurveEvidence(Protocol):
+    """Evidence that speaks about the whole of a claim's curve at once, not at one delta alone."""
+
+    def standing(self, curve: PrivacyCurve, /) -> Standing:
+        """Observed against claimed, where on the curve it speaks most against the claim."""
+        ...
 
 
 def breach_at(standing: Standing, validity: Validity) -> Breach | None:
@@ -59,7 +72,7 @@ def breach_at(standing: Standing, validity: Validity) -> Breach | None:
 
     What was chosen on the samples it is measured on errs more often than it says: it refutes no claim.
     """
-    if validity is Validity.AS_PUBLISHED or not standing.observed > standing.claimed:
+    if validity is Validity.AS_PUBLISHED or not standing.exceeds:
         return None
     return Breach(standing.quantity, standing.where, standing.observed, standing.claimed, standing.words)
 

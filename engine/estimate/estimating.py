@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.special import gammaln, logsumexp
 from scipy.stats import binomtest, rankdata
 
-from dpaudit.claims import Claim, Relation
+from dpaudit.claims import Claim, PrivacyCurve, Relation
 from dpaudit.engine.estimate.measures import Measure, measures
 from dpaudit.engine.estimate.tables import SourceTable, members_beside_others, table_from, table_of_arrays
 from dpaudit.engine.findings.verdict import Verdict, verdict
@@ -36,7 +36,7 @@ from dpaudit.estimators.counts import (
     has_columns,
     matches,
 )
-from dpaudit.estimators.one_run.signed_scores import OneRunEstimator
+from dpaudit.estimators.one_run.signed_scores import Guessing
 from dpaudit.estimators.scores import ScoreEstimator, Scores, content_seed
 from dpaudit.estimators.two_world.betting import Betting
 from dpaudit.registry import load
@@ -148,8 +148,15 @@ class Estimate(Bound):
     def __str__(self) -> str:
         lines = [super().__str__(), *(f"  {note}" for note in self.notes), *(f"  {one}" for one in self.measures)]
         if self.claim is not None:
-            lines.insert(0, f"{self.verdict}: claimed {self.claim}")
+            lines[:0] = [f"{self.verdict}: claimed {self.claim}", *self._elsewhere(self.claim.curve)]
         return "\n".join(lines)
+
+    def _elsewhere(self, curve: PrivacyCurve) -> list[str]:
+        """Where the curve broke, if not at the bound's delta."""
+        found = self.standing(curve)
+        if not found.exceeds or found == self.at_its_delta(curve):
+            return []
+        return [f"  claimed {found.quantity} {found.claimed:.4g}, observed {found.words}"]
 
 
 def estimate(
@@ -405,7 +412,7 @@ def _one_row_a_group(
 
 def _require_fair_coins(replays: Sequence[Scores], estimator: object) -> None:
     """Guesses that lean to one side gain by unequal shares of members and non-members, without any leak."""
-    if not isinstance(estimator, OneRunEstimator) or estimator.guess == DEFAULT_GUESS:
+    if not isinstance(estimator, Guessing) or estimator.guess == DEFAULT_GUESS:
         return
     for scores in replays:
         members, canaries = int(scores.truth.sum()), scores.truth.size
@@ -456,15 +463,16 @@ def _shuffled(scores: Scores) -> Scores:
 
 def _assumed(replays: Sequence[Scores], estimator: object, question: Question) -> list[str]:
     """What must hold for the bound and no table can show."""
-    if isinstance(estimator, OneRunEstimator):
+    if isinstance(estimator, Guessing):
+        apart = INDEPENDENT if getattr(estimator, "independent_trials", False) else ROWS_APART
         uneven = [scores for scores in replays if _unlike_fair_coins(scores) * len(replays) < UNEVEN_BY_CHANCE]
         if not uneven:
-            return [FAIR_COINS, ROWS_APART]
+            return [FAIR_COINS, apart]
         share = uneven[0].truth.mean()
         return [
             f"{FAIR_COINS}; {share:.1%} of them are members, which fair coins do not give: as many guesses of members "
             "as of non-members hold for coins of one bias at delta = 0, and nothing is proved for delta > 0",
-            ROWS_APART,
+            apart,
         ]
     notes = [INDEPENDENT] if getattr(estimator, "independent_trials", False) else []
     return [*notes, SHUFFLED] if isinstance(estimator, Betting) and not question.ordered else notes

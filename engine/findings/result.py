@@ -15,6 +15,7 @@ from dpaudit.engine.findings.shift import ShiftControl
 from dpaudit.engine.findings.stopping import Stopped
 from dpaudit.engine.findings.verdict import Verdict, caution, verdict
 from dpaudit.errors import RunError, UnknownNameError
+from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.finding import Breach, Finding, Standing
 from dpaudit.estimators.series import Series
 
@@ -106,6 +107,11 @@ class AuditResult:
     def standing(self) -> Standing | None:
         """Observed beside claimed; None without a finding."""
         return None if self.finding is None else self.finding.standing(self.compared.claim.curve)
+
+    @property
+    def epsilon(self) -> float:
+        """The lower bound on epsilon at its delta; NaN where the finding is none, or where there is none."""
+        return self.finding.lower if isinstance(self.finding, Bound) else math.nan
 
     @property
     def breach(self) -> Breach | None:
@@ -246,6 +252,10 @@ class AuditResult:
     def __str__(self) -> str:
         lines = [f"{self.verdict:<{INDENT}}{self.name}: {self.headline}", f"{self.mechanism} on {self.data}"]
         if self.finding is not None:
+            if isinstance(self.finding, Bound) and self.standing != self.finding.at_its_delta(
+                self.compared.claim.curve
+            ):
+                lines.append(f"the bound at its own delta: {self.finding.headline}")
             counts = ", ".join(f"{name} {value:,}" for name, value in self.finding.counts)
             lines.append(f"{self.finding.method}, {self.finding.selection}; {counts}")
             lines += [note for note in (*self.finding.notes, caution(self.finding.validity)) if note]

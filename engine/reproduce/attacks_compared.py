@@ -181,7 +181,7 @@ def _row(learner: str, epsilon: float, method: str, valid: AuditResult, publishe
         "learner": learner,
         "epsilon": epsilon,
         "attack": method,
-        "bound": valid.standing.observed if valid.standing else math.nan,
+        "bound": valid.epsilon,
         "deviation": float(alone[0].deviation) if alone[0] else math.nan,
         "as_published": float(alone[1].mean) if alone[1] else math.nan,
         "as_published_deviation": float(alone[1].deviation) if alone[1] else math.nan,

@@ -353,7 +353,7 @@ def _valid(found: Found) -> list[str]:
             reason = everywhere.failures[0].error if everywhere.failures else "nothing was trained"
             notes.append(f"{kind}, {learner}: no bound, {reason}")
             continue
-        shown = rounded_down(everywhere.standing.observed)
+        shown = rounded_down(everywhere.epsilon)
         notes.append(
             f"{_data_name(everywhere)}, {learner}: ε ≥ {shown} at {1 - ALPHA / 2:.0%} "
             f"confidence over all thresholds; test accuracy {everywhere.metrics['test_accuracy']:.1%}"

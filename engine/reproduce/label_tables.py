@@ -175,9 +175,9 @@ def _cell(learner: str, epsilon: float, published: AuditResult, valid: AuditResu
     return Cell(
         learner=learner,
         epsilon=epsilon,
-        published=published.standing.observed if published.standing else math.nan,
+        published=published.epsilon,
         published_deviation=float(alone[0].deviation) if alone[0] else math.nan,
-        bound=valid.standing.observed if valid.standing else math.nan,
+        bound=valid.epsilon,
         bound_deviation=float(alone[1].deviation) if alone[1] else math.nan,
         violation=valid.verdict is Verdict.VIOLATION,
         shift=valid.control is not None and valid.control.shift_detected,

@@ -105,7 +105,7 @@ def _table(report: Report) -> pa.Table:
                 "proxy": proxy,
                 "mean": float(np.mean(single)),
                 "deviation": float(np.std(single, ddof=1)),
-                "median_rule": result.standing.observed,
+                "median_rule": result.epsilon,
             }
         )
     return pa.Table.from_pylist(rows)

@@ -11,14 +11,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
+import numpy as np
 from numba import njit
 from numba.extending import register_jitable
+from numpy.typing import NDArray
 
-Rate: TypeAlias = Callable[[float, float, float], float]
+Rate: TypeAlias = Callable[[float, Any, float], float]
 """(power, parameter, delta) -> smallest false positive rate."""
-Rejects: TypeAlias = Callable[[float, float, float, int, int, int, float], bool]
+Rejects: TypeAlias = Callable[[Any, float, float, int, int, int, float], bool]
 """(parameter, delta, tau, guesses, correct, canaries, significance) -> Pr[C >= correct] <= significance is proved."""
 
 
@@ -26,7 +28,7 @@ def walk(rate: Rate) -> Rejects:
     """Algorithm 3's rejection of trade-off functions with this `rate`; plain Python, for the caller to compile."""
 
     def rejects(
-        parameter: float, delta: float, tau: float, guesses: int, correct: int, canaries: int, significance: float
+        parameter: Any, delta: float, tau: float, guesses: int, correct: int, canaries: int, significance: float
     ) -> bool:
         target = guesses / canaries
         r = significance * correct / canaries
@@ -80,6 +82,14 @@ def approximate_dp_rate(power: float, epsilon: float, delta: float) -> float:
 
 
 @register_jitable
+def highest_line(power: float, lines: NDArray[np.float64], delta: float) -> float:
+    """The best test under the curve that `counts_against_curve.tangents` describes by lines."""
+    line = np.searchsorted(lines[0], power, side="right") - 1
+    height: float = lines[1, line] * power + lines[2, line]
+    return max(0.0, height)
+
+
+@register_jitable
 def normal_quantile(p: float) -> float:
     """Phi^-1(p) for p in (0, 1), relative error 1e-15 (Wichura 1988, Applied Statistics 37, algorithm AS 241)."""
     q = p - 0.5
@@ -121,3 +131,4 @@ def normal_quantile(p: float) -> float:
 gaussian_rejects: Rejects = njit(cache=True, nogil=True)(walk(gaussian_rate))
 laplace_rejects: Rejects = njit(cache=True, nogil=True)(walk(laplace_rate))
 approximate_dp_rejects: Rejects = njit(cache=True, nogil=True)(walk(approximate_dp_rate))
+lines_rejects: Rejects = njit(cache=True, nogil=True)(walk(highest_line))

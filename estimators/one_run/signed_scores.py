@@ -16,7 +16,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal, cast, get_args
+from typing import Any, ClassVar, Literal, Protocol, cast, get_args, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 from dpaudit.errors import require
 from dpaudit.estimators.bound import Bound, rounded_down
 from dpaudit.estimators.counts import GUESSES, CountEstimator, Table, bound_rows, count_columns
-from dpaudit.estimators.finding import Validity
+from dpaudit.estimators.finding import CurveEvidence, Validity
+from dpaudit.estimators.one_run.counts_against_curve import CountsAgainstCurve, ReplayCounts
 from dpaudit.estimators.one_run.f_dp import best_f_dp, f_dp_epsilon, f_dp_parameter
 from dpaudit.estimators.one_run.guesses import one_run_epsilon
 from dpaudit.estimators.replays import mean_and_deviation, median_rule, per_replay_confidence
@@ -52,6 +53,17 @@ GuessRule = Literal["signed", "both-tails", "member-only"]
 * both-tails: in turn the highest score (member) and the lowest (non-member); for scores not centred on 0.
 * member-only: the highest score first, always member.
 """
+
+
+@runtime_checkable
+class Guessing(Protocol):
+    """An estimator that guesses the bits of fair coins.
+
+    Attributes:
+        guess: Which canaries are guessed first, and what is guessed.
+    """
+
+    guess: GuessRule
 
 
 @dataclass(frozen=True, eq=False)
@@ -272,7 +284,20 @@ class OneRunEstimator(ScoreEstimator[OneRunTally], CountEstimator):
             selection=str(self.selection),
             counts=tuple(counts.items()),
             notes=_replay_note(self._alone(_ordered(tallies)), self.confidence, published),
+            evidence=self._against_curves(_ordered(tallies), lost),
         )
+
+    def _against_curves(self, tallies: Sequence[OneRunTally], lost: int) -> tuple[CurveEvidence, ...]:
+        """The counts as evidence against a whole curve, where the numbers of guesses were fixed beforehand."""
+        if isinstance(self.selection, Split | AsPublished):
+            return ()
+        counts = tuple(ReplayCounts(tally.canaries, tally.guesses, tally.correct) for tally in tallies)
+        error = self._error(max(tally.guesses.size for tally in tallies), len(tallies) + lost)
+        return (CountsAgainstCurve(counts, error, self._shift(), lost),)
+
+    def _shift(self) -> float:
+        """Total variation between what is shown and its proxy that the counts must be read with."""
+        return 0.0
 
     def _replay_bounds(self, tallies: Sequence[OneRunTally], lost: int = 0) -> tuple[Floats, Ints]:
         """Each replay's best bound, at the confidence the combination needs, and its look; both shape (replays,)."""
@@ -361,6 +386,9 @@ class OneRun(OneRunEstimator):
     def unshifted(self) -> OneRun:
         return replace(self, tau=0.0)
 
+    def _shift(self) -> float:
+        return self.tau
+
     def _method(self) -> str:
         return super()._method() + (f" (Theorem 10, tau {self.tau:g})" if self.tau else "")
 
@@ -434,6 +462,9 @@ class OneRunFDP(OneRunEstimator):
 
     def unshifted(self) -> OneRunFDP:
         return replace(self, tau=0.0)
+
+    def _shift(self) -> float:
+        return self.tau
 
     def _method(self) -> str:
         return f"one-run-f-dp ({self.family}" + (f", tau {self.tau:g})" if self.tau else ")")

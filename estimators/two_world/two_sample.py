@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -48,6 +48,7 @@ from dpaudit.estimators.selection import (
 from dpaudit.estimators.series import ConfusionCounts, EpsilonProfile, Roc, Series
 from dpaudit.estimators.two_world.bands import WEIGHTS, upper_rates_at
 from dpaudit.estimators.two_world.confusion import best_epsilon, epsilon_interval
+from dpaudit.estimators.two_world.rate_region import RateRegions, epsilon_of_rates
 from dpaudit.estimators.two_world.ratio import detectable_ceiling, ratio_epsilon
 from dpaudit.estimators.two_world.ratio_counts import Directions, grouping, require_group
 from dpaudit.registry import register
@@ -275,12 +276,19 @@ class Band(TwoSampleEstimator):
 
         The bound of several replays is their median, at each delta.
         """
-        ordered = _ordered(tallies)
-        rates = [self._rates(tally, self._error(tally, len(ordered) + lost)) for tally in ordered]
-        bounds = [[epsilon_of_rates(*rate, delta).max(initial=0.0) for delta in DELTAS] for rate in rates]
-        every = np.array(bounds + [[0.0] * DELTAS.size] * lost)
-        profile = EpsilonProfile(DELTAS, np.asarray(median_rule(every, axis=0)))
+        profile = EpsilonProfile(DELTAS, self.regions(tallies, lost=lost).profile(DELTAS))
         return (*super().series(tallies, lost=lost), profile)
+
+    def bound(self, tallies: Sequence[TwoSampleTally], *, lost: int = 0) -> Bound:
+        """As of every two-sample estimator; the bands also speak about the whole of a claim's curve."""
+        return replace(super().bound(tallies, lost=lost), evidence=(self.regions(tallies, lost=lost),))
+
+    def regions(self, tallies: Sequence[TwoSampleTally], *, lost: int = 0) -> RateRegions:
+        """Where the attack's two rates can lie, at all thresholds together, replay by replay."""
+        ordered = _ordered(tallies)
+        return RateRegions(
+            tuple(self._rates(tally, self._error(tally, len(ordered) + lost)) for tally in ordered), lost
+        )
 
     def epsilon(self, tally: TwoSampleTally, error: float) -> Floats:
         return epsilon_of_rates(*self._rates(tally, error), self.delta)
@@ -450,23 +458,6 @@ class KatzLog(TwoSampleEstimator, CountEstimator):
         error = (1 - self.confidence) / (1 if self.directions == "one" else 2)
         most = detectable_ceiling(trials1, confidence=1 - error)
         return (f"{trials1} runs a world can show at most {float(most) / self.group:.6f}",)
-
-
-def epsilon_of_rates(alarm: Floats, miss: Floats, delta: float) -> Floats:
-    """The least epsilon that allows both rates to be as small as their upper limits, >= 0.
-
-    Args:
-        alarm: Upper limits of the false-alarm rate, in (0, 1], shape (n,).
-        miss: Upper limits of the miss rate, in (0, 1], shape (n,).
-        delta: In [0, 1).
-    """
-    alarm, miss = alarm * _ROUND_UP, miss * _ROUND_UP
-    # Where the rates could lie on or beyond the line of guessing, the larger logarithm is not positive: 0.
-    best = np.maximum((1 - delta - miss) / alarm, (1 - delta - alarm) / miss)
-    return np.log(np.maximum(best, 1.0))
-
-
-_ROUND_UP = 1 + 1e-11  # far above the relative error of the Beta quantiles
 
 
 def _at_threshold(rows: Scores, threshold: float) -> TwoSampleTally:

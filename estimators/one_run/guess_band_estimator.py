@@ -1,0 +1,127 @@
+"""Signed scores of one training, or of many, read by the guess band: no fraction has to be chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, ClassVar, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import binom
+
+from dpaudit.errors import require
+from dpaudit.estimators.bound import Bound
+from dpaudit.estimators.finding import Validity
+from dpaudit.estimators.one_run.guess_band import OneTraining, guess_band_epsilon, guess_looks
+from dpaudit.estimators.one_run.signed_scores import GuessRule, right_guesses
+from dpaudit.estimators.replays import median_rule, per_replay_confidence
+from dpaudit.estimators.scores import ScoreEstimator, Scores, replay_bounds
+from dpaudit.estimators.series import Series
+from dpaudit.registry import register
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class GuessTally:
+    """What one replay showed.
+
+    Attributes:
+        replay: Which repetition of the game.
+        canaries: That were guessed.
+        looks: Numbers of guesses looked at, ascending, shape (looks,).
+        right: Right ones among them, shape (looks,).
+    """
+
+    replay: int
+    canaries: int
+    looks: Ints
+    right: Ints
+
+
+@register("estimator", "guess-band", source="Ours, after Steinke et al. (2023) and Berk and Jones (1979)")
+@dataclass(frozen=True)
+class GuessBand(ScoreEstimator[GuessTally]):
+    """Signed scores of one training: all numbers of guesses at once, exact at delta = 0; holds for trials as well.
+
+    Drawn: `ReplayBounds`.
+
+    Attributes:
+        delta: The delta the bound is stated at, in [0, 1). Above 0 it costs a fifth of the error and, where canaries
+            times delta is not small, much of the bound: then `one-run` is tighter.
+        confidence: Stated confidence of the bound, in (0, 1).
+        guess: Which canaries are guessed first, and what is guessed.
+    """
+
+    tally_type: ClassVar[type[Any]] = GuessTally
+
+    delta: float = 0.0
+    confidence: float = 0.95
+    guess: GuessRule = "signed"
+
+    def __post_init__(self) -> None:
+        require(0 <= self.delta < 1, "delta must be in [0, 1)", delta=self.delta)
+        require(0 < self.confidence < 1, "confidence must be in (0, 1)", confidence=self.confidence)
+        rules = get_args(GuessRule)
+        require(self.guess in rules, f"guess must be one of {', '.join(rules)}", guess=self.guess)
+
+    def tally(self, scores: Scores) -> GuessTally:
+        """Right guesses of one replay at numbers of guesses that its size alone decides."""
+        looks = guess_looks(scores.score.size)
+        right = right_guesses(scores.score, scores.truth, scores.tie_ranks(), self.guess, looks)
+        return GuessTally(scores.replay, scores.score.size, looks, right)
+
+    def bound(self, tallies: Sequence[GuessTally], *, lost: int = 0) -> Bound:
+        """The median of the replays' bounds; `counts` are those of the replay in the middle, where it shows most."""
+        ordered = sorted(tallies, key=lambda tally: tally.replay)
+        best = self._replay_bounds(ordered, lost)
+        tally = ordered[int(np.argsort(best[: len(ordered)], kind="stable")[(len(ordered) - 1) // 2])]
+        look = most_telling(tally.right, tally.looks)
+        counts = {
+            "guesses": int(tally.looks[look]),
+            "correct": int(tally.right[look]),
+            "canaries": tally.canaries,
+            "replays": best.size,
+        }
+        return Bound(
+            lower=float(median_rule(best)),
+            delta=self.delta,
+            confidence=self.confidence,
+            method="guess-band",
+            selection="all numbers of guesses at once",
+            validity=Validity.FINITE_SAMPLE,
+            counts=tuple((counts | ({"lost replays": lost} if lost else {})).items()),
+        )
+
+    def series(self, tallies: Sequence[GuessTally], *, lost: int = 0) -> tuple[Series, ...]:
+        """The replays one by one."""
+        ordered = sorted(tallies, key=lambda tally: tally.replay)
+        best = self._replay_bounds(ordered, lost)[: len(ordered)]
+        single = len(ordered) + lost == 1
+        alone = best if single else np.array([self._replay_bounds([tally], 0)[0] for tally in ordered])
+        return (replay_bounds([tally.replay for tally in ordered], best, alone, lost=lost, mean=False),)
+
+    def _replay_bounds(self, tallies: Sequence[GuessTally], lost: int) -> Floats:
+        """Each replay's bound at the confidence that a median needs; lost ones come last with 0."""
+        require(len(tallies) > 0, "a bound needs the tally of at least one replay", tallies=len(tallies))
+        single = len(tallies) + lost == 1
+        confidence = self.confidence if single else per_replay_confidence(self.confidence)
+        bounds = [
+            _bound(tuple(tally.right.tolist()), OneTraining(tally.canaries, self.delta), 1 - confidence)
+            for tally in tallies
+        ]
+        return np.array(bounds + [0.0] * lost)
+
+
+@lru_cache(maxsize=4096)
+def _bound(right: tuple[int, ...], bad: OneTraining, significance: float) -> float:
+    counts = np.array(right, dtype=np.int64)
+    return guess_band_epsilon(counts, guess_looks(bad.canaries), significance=significance, bad=bad)
+
+
+def most_telling(right: Ints, looks: Ints) -> int:
+    """The look at which chance explains the right guesses least."""
+    return int(np.argmin(binom.logsf(right - 1, looks, 0.5)))

@@ -1,0 +1,191 @@
+"""Independent trials whose world a fair coin chose: three looks at the same scores, the error shared among them.
+
+* the guess band: all numbers of guesses at once, at the bound's delta. It knows the coins, and sees strong leaks.
+* the band: all thresholds at once, so all deltas. It speaks about the whole curve, and does not need the coins.
+* accuracy: when every trial is guessed, each is right with probability at most (1 + TV) / 2, whatever all the scores
+  say of it, TV the total variation between the worlds. Weak leaks are seen here first: a claim bounds TV by its delta
+  at epsilon = 0.
+
+Assumed: the trials are independent, and a fair coin of its own decided the world of each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, ClassVar, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+from dpaudit.claims import PrivacyCurve
+from dpaudit.errors import require
+from dpaudit.estimators.bound import Bound, along_curve
+from dpaudit.estimators.finding import Standing
+from dpaudit.estimators.one_run.guess_band import IndependentTrials, guess_band_epsilon, guess_looks
+from dpaudit.estimators.one_run.guess_band_estimator import most_telling
+from dpaudit.estimators.one_run.signed_scores import GuessRule, right_guesses
+from dpaudit.estimators.replays import median_rule, per_replay_confidence
+from dpaudit.estimators.scores import ScoreEstimator, Scores, replay_bounds
+from dpaudit.estimators.series import ReplayBounds, Series
+from dpaudit.estimators.two_world.two_sample import Band, TwoSampleTally
+from dpaudit.registry import register
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+GUESS_SHARE, BAND_SHARE, ACCURACY_SHARE = 0.4, 0.4, 0.2
+"""Of the error, for each look."""
+
+
+@dataclass(frozen=True, eq=False)
+class FairCoinTally(TwoSampleTally):
+    """The counts of one replay: at all thresholds, and at all numbers of guesses.
+
+    Attributes:
+        looks: Numbers of guesses looked at, ascending, the last one all trials, shape (guess looks,).
+        right: Right ones among them, shape (guess looks,).
+    """
+
+    looks: Ints
+    right: Ints
+
+
+@dataclass(frozen=True, eq=False)
+class GuessAccuracy:
+    """Evidence against a claim's total variation: right guesses when each of a replay's trials is guessed.
+
+    Attributes:
+        right: Of each replay, shape (replays,).
+        trials: Of each replay, shape (replays,).
+        error: Probability that one replay's limit is wrong, in (0, 1).
+        lost: Replays that failed; they show nothing.
+    """
+
+    right: Ints
+    trials: Ints
+    error: float
+    lost: int = 0
+
+    @property
+    def total_variation(self) -> float:
+        """Its lower limit, the median over replays; exact, in [0, 1]."""
+        some = np.maximum(self.right, 1)
+        accuracy = np.where(self.right > 0, special.betaincinv(some, self.trials - some + 1.0, self.error), 0.0)
+        limits = np.maximum(0.0, 2 * accuracy * (1 - 1e-11) - 1)
+        return float(median_rule(np.append(limits, np.zeros(self.lost))))
+
+    def standing(self, curve: PrivacyCurve, /) -> Standing:
+        """Total variation observed and claimed."""
+        return along_curve("total variation", "epsilon = 0", self.total_variation, curve.delta(0.0))
+
+
+@register("estimator", "fair-coins", source="Ours: the guess band, the band and total variation, error shared")
+@dataclass(frozen=True)
+class FairCoins(ScoreEstimator[FairCoinTally]):
+    """Two-sample scores whose worlds fair coins chose: guess band, band and total variation share the error.
+
+    Drawn: what `band` draws, at its share of the error, with `ReplayBounds` of the larger of both.
+
+    Attributes:
+        delta: The delta the bound is stated at, in [0, 1).
+        confidence: Stated confidence of the bound and of the verdict on a whole curve, in (0, 1).
+        guess: Which trials are guessed first, and what is guessed; "both-tails" needs no scores centred on 0.
+    """
+
+    independent_trials: ClassVar[bool] = True
+    tally_type: ClassVar[type[Any]] = FairCoinTally
+
+    delta: float = 0.0
+    confidence: float = 0.95
+    guess: GuessRule = "both-tails"
+
+    def __post_init__(self) -> None:
+        require(0 <= self.delta < 1, "delta must be in [0, 1)", delta=self.delta)
+        require(0 < self.confidence < 1, "confidence must be in (0, 1)", confidence=self.confidence)
+        rules = get_args(GuessRule)
+        require(self.guess in rules, f"guess must be one of {', '.join(rules)}", guess=self.guess)
+
+    @property
+    def band(self) -> Band:
+        """The band at its share of the error."""
+        return Band(delta=self.delta, confidence=1 - BAND_SHARE * (1 - self.confidence))
+
+    def tally(self, scores: Scores) -> FairCoinTally:
+        """Counts of one replay.
+
+        Raises: InputError when one of the worlds has no trial.
+        """
+        looks = guess_looks(scores.score.size)
+        right = right_guesses(scores.score, scores.truth, scores.tie_ranks(), self.guess, looks)
+        return FairCoinTally(**vars(self.band.tally(scores)), looks=looks, right=right)
+
+    def bound(self, tallies: Sequence[FairCoinTally], *, lost: int = 0) -> Bound:
+        """The larger of both bands' bounds; the evidence speaks about the whole of a claim's curve."""
+        ordered = sorted(tallies, key=lambda tally: tally.replay)
+        by_band = self.band.bound(ordered, lost=lost)
+        guessed = self._guess_bounds(ordered, lost)
+        by_guesses = float(median_rule(guessed))
+        accuracy = GuessAccuracy(
+            np.array([tally.right[-1] for tally in ordered]),
+            np.array([tally.looks[-1] for tally in ordered]),
+            self._error(ACCURACY_SHARE, guessed.size),
+            lost,
+        )
+        found = replace(
+            by_band,
+            confidence=self.confidence,
+            method="fair-coins",
+            selection="all thresholds at once, error shared with two more looks",
+            evidence=(*by_band.evidence, accuracy),
+        )
+        if by_band.lower >= by_guesses:
+            return found
+        tally = ordered[int(np.argsort(guessed[: len(ordered)], kind="stable")[(len(ordered) - 1) // 2])]
+        look = most_telling(tally.right, tally.looks)
+        counts = {
+            "guesses": int(tally.looks[look]),
+            "correct": int(tally.right[look]),
+            "trials": int(tally.looks[-1]),
+            "replays": guessed.size,
+        } | ({"lost replays": lost} if lost else {})
+        return replace(
+            found,
+            lower=by_guesses,
+            selection="all numbers of guesses at once, error shared with two more looks",
+            counts=tuple(counts.items()),
+            notes=(),
+        )
+
+    def series(self, tallies: Sequence[FairCoinTally], *, lost: int = 0) -> tuple[Series, ...]:
+        """What `band` draws of the same tallies, at its share of the error; replays by the larger of both bounds."""
+        ordered = sorted(tallies, key=lambda tally: tally.replay)
+        drawn = self.band.series(ordered, lost=lost)
+        by_band = next(series for series in drawn if isinstance(series, ReplayBounds))
+        best = np.maximum(by_band.epsilon, self._guess_bounds(ordered, lost))[: len(ordered)]
+        alone = np.maximum(by_band.alone, [self._guess_bounds([tally], 0)[0] for tally in ordered])
+        both = replay_bounds([tally.replay for tally in ordered], best, alone, lost=lost, mean=False)
+        return tuple(both if series is by_band else series for series in drawn)
+
+    def _guess_bounds(self, tallies: Sequence[FairCoinTally], lost: int) -> Floats:
+        """Each replay's bound by the guess band; lost ones come last with 0."""
+        require(len(tallies) > 0, "a bound needs the tally of at least one replay", tallies=len(tallies))
+        error = self._error(GUESS_SHARE, len(tallies) + lost)
+        bounds = [
+            _guess_bound(tuple(tally.right.tolist()), IndependentTrials(int(tally.looks[-1]), self.delta), error)
+            for tally in tallies
+        ]
+        return np.array(bounds + [0.0] * lost)
+
+    def _error(self, share: float, replays: int) -> float:
+        """What a look of one replay may err: a median over replays needs half."""
+        confidence = 1 - share * (1 - self.confidence)
+        return 1 - (confidence if replays == 1 else per_replay_confidence(confidence))
+
+
+@lru_cache(maxsize=4096)
+def _guess_bound(right: tuple[int, ...], bad: IndependentTrials, significance: float) -> float:
+    counts = np.array(right, dtype=np.int64)
+    return guess_band_epsilon(counts, guess_looks(bad.trials), significance=significance, bad=bad)

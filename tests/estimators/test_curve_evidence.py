@@ -1,0 +1,171 @@
+"""Evidence against the whole curve of a claim: what breaks it elsewhere than at the printed delta, and what must not.
+
+Games are seeded; "false failure" is the probability that a correct verdict would have failed, had the seed been drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from scipy import special, stats
+
+from dpaudit.claims import ApproximateDP, GaussianDP, PrivacyCurve, PureDP, SubsampledGaussian
+from dpaudit.estimators.bound import Bound
+from dpaudit.estimators.finding import Validity
+from dpaudit.estimators.one_run.counts_against_curve import most_allowed, tangents
+from dpaudit.estimators.one_run.f_dp import f_dp_p_value
+from dpaudit.estimators.one_run.signed_scores import OneRun
+from dpaudit.estimators.scores import ScoreEstimator, Scores
+from dpaudit.estimators.selection import AsPublished, Split
+from dpaudit.estimators.two_world.fair_coins import FairCoins, GuessAccuracy
+from dpaudit.estimators.two_world.rate_region import RateRegions
+from dpaudit.estimators.two_world.two_sample import Band
+
+ERROR = 0.05
+Attack = Callable[[np.random.Generator], Scores]
+
+
+def limit(games: int) -> int:
+    """A correct verdict is a violation in more games than this with probability < 1e-6."""
+    return int(stats.binom.ppf(1 - 1e-6, games, ERROR))
+
+
+def gaussian(mu: float, rows: int) -> Attack:
+    """Fair coins, and scores of two unit normal laws mu apart, centred on 0."""
+
+    def play(rng: np.random.Generator) -> Scores:
+        truth = rng.random(rows) < 0.5
+        return Scores(rng.normal(0, 1, rows) + mu * (truth - 0.5), truth)
+
+    return play
+
+
+def dp_sgd(rows: int, *, noise: float, norm: float = 1.0, rate: float = 0.1, steps: int = 100) -> Attack:
+    """The Neyman-Pearson attack on a canary of a given norm in a Poisson-subsampled Gaussian, in units of the clip."""
+
+    def play(rng: np.random.Generator) -> Scores:
+        truth = rng.random(rows) < 0.5
+        score = np.zeros(rows)
+        for _ in range(steps):
+            seen = rng.normal(0, noise, rows) + norm * (truth & (rng.random(rows) < rate))
+            score += np.log1p(-rate + rate * np.exp((2 * norm * seen - norm**2) / (2 * noise**2)))
+        return Scores(score, truth)
+
+    return play
+
+
+def broken(estimator: ScoreEstimator, play: Attack, curve: PrivacyCurve, games: int) -> int:
+    """In how many games the claim is refuted."""
+    count = 0
+    for seed in np.random.SeedSequence(5).spawn(games):
+        bound = estimator.bound([estimator.tally(play(np.random.default_rng(seed)))])
+        count += bound.breach(curve) is not None
+    return count
+
+
+DP_SGD = SubsampledGaussian(noise_multiplier=0.99, sample_rate=0.1, steps=100)
+
+
+@pytest.mark.parametrize("estimator", [Band(delta=1e-5), FairCoins(delta=1e-5)], ids=["band", "fair-coins"])
+def test_twice_the_claimed_mu_is_refuted_by_the_curve_alone(estimator: ScoreEstimator) -> None:
+    """The bound at 1e-5 stays below the claimed 4.377; every run breaks the curve elsewhere."""
+    play, claim = gaussian(2.0, 1_000), GaussianDP(1.0)
+    for seed in np.random.SeedSequence(1).spawn(20):
+        bound = estimator.bound([estimator.tally(play(np.random.default_rng(seed)))])
+        assert bound.lower < claim.epsilon(1e-5)
+        breach = bound.breach(claim)
+        assert breach is not None
+            assert breach.where != "delta = 1e-05"
+        assert breach.observed > breach.claimed
+
+
+def test_an_honest_gaussian_keeps_its_curve() -> None:
+    """300 games by the band, 300 by counts of one training. False failure < 2e-6."""
+    assert broken(Band(delta=1e-5), gaussian(1.0, 400), GaussianDP(1.0), 300) <= limit(300)
+    assert broken(OneRun(delta=1e-5), gaussian(1.0, 400), GaussianDP(1.0), 300) <= limit(300)
+
+
+def test_a_mechanism_on_the_curve_keeps_it_no_more_often_than_stated() -> None:
+    """Randomised response fills its curve: 80 and 300 games of a sharp claim. False failure < 2e-6."""
+
+    def play(rng: np.random.Generator) -> Scores:
+        truth = rng.random(300) < 0.5
+        return Scores(np.where(truth ^ (rng.random(300) >= special.expit(1.0)), 1.0, -1.0), truth)
+
+    assert broken(FairCoins(), play, PureDP(1.0), 80) <= limit(80)
+    assert broken(OneRun(), play, PureDP(1.0), 300) <= limit(300)
+
+
+def test_dp_sgd_without_half_its_noise_or_with_a_larger_norm_is_refuted_by_the_curve_and_honest_is_not() -> None:
+    """512 trials each; a norm of 2 clips is what clipping by coordinate lets through. False failure < 1e-6."""
+    estimator = FairCoins(delta=1e-5)
+    assert broken(estimator, dp_sgd(512, noise=0.99 / 2), DP_SGD, 10) == 10
+    assert broken(estimator, dp_sgd(512, noise=0.99, norm=2.0), DP_SGD, 10) == 10
+    assert broken(estimator, dp_sgd(512, noise=0.99), DP_SGD, 40) <= limit(40)
+    half = [
+        estimator.bound([estimator.tally(dp_sgd(512, noise=0.99 / 2)(np.random.default_rng(seed)))])
+        for seed in range(3)
+    ]
+    assert max(bound.lower for bound in half) < DP_SGD.epsilon(1e-5), "not seen at the printed delta"
+
+
+def test_counts_of_one_training_refute_a_curve_that_epsilon_does_not() -> None:
+    play, claim = gaussian(2.5, 1_000), GaussianDP(1.0)
+    estimator = OneRun(delta=1e-5)
+    assert broken(estimator, play, claim, 20) >= 18
+    assert broken(estimator, play, ApproximateDP(claim.epsilon(1e-5), 1e-5), 20) == 0, "the one point is kept"
+
+
+@pytest.mark.parametrize("curve", [GaussianDP(1.0), PureDP(1.5), DP_SGD, ApproximateDP(1.0, 0.01)], ids=str)
+def test_lines_lie_below_the_curve_and_close_to_it(curve: PrivacyCurve) -> None:
+    lines = tangents(curve)
+    for power in (1e-4, 0.01, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99):
+        line = int(np.searchsorted(lines[0], power, side="right")) - 1
+        found = max(0.0, lines[1, line] * power + lines[2, line])
+        exact = curve.miss_rate(1 - power)  # symmetric: its own inverse
+        assert found <= exact + 1e-12
+        assert found >= exact - 0.01 * exact - 1e-4
+
+
+@pytest.mark.parametrize(("guesses", "canaries"), [(10, 10), (100, 1_000), (500, 10_000)])
+def test_most_allowed_is_where_algorithm_3_rejects_first(guesses: int, canaries: int) -> None:
+    allowed = most_allowed(tangents(GaussianDP(1.0)), guesses, canaries=canaries, error=0.01)
+    assert f_dp_p_value(guesses, allowed, canaries=canaries, parameter=1.0) > 0.01
+    if allowed < guesses - 1:  # lines reject no more than the curve, and hardly less
+        assert f_dp_p_value(guesses, allowed + 2, canaries=canaries, parameter=1.0) <= 0.01
+
+
+def test_regions_of_replays_go_by_the_median_and_lost_ones_show_nothing() -> None:
+    strong, weak = (np.array([0.01]), np.array([0.05])), (np.array([0.4]), np.array([0.55]))
+    assert RateRegions((strong, weak, strong)).standing(GaussianDP(1.0)).exceeds
+    assert not RateRegions((strong, weak, weak)).standing(GaussianDP(1.0)).exceeds
+    assert not RateRegions((strong,), lost=2).standing(GaussianDP(1.0)).exceeds
+
+
+def test_accuracy_bounds_total_variation_exactly() -> None:
+    shown = GuessAccuracy(np.array([300]), np.array([500]), 0.05)
+    accuracy = (1 + shown.total_variation) / 2
+    assert stats.binom.sf(299, 500, accuracy) == pytest.approx(0.05, rel=1e-6)
+    assert shown.standing(GaussianDP(0.1)).exceeds
+    assert not shown.standing(GaussianDP(1.0)).exceeds
+    assert GuessAccuracy(np.array([0]), np.array([500]), 0.05).total_variation == 0
+
+
+def test_nothing_published_or_chosen_on_a_split_speaks_against_a_curve() -> None:
+    scores = gaussian(4.0, 1_000)(np.random.default_rng(0))
+    for selection in (AsPublished(), Split()):
+        estimator = OneRun(selection=selection)
+        assert estimator.bound([estimator.tally(scores)]).evidence == ()
+    region = RateRegions(((np.array([0.01]), np.array([0.01])),))
+    bound = Bound(0.0, 0.0, 0.95, "a sweep", Validity.AS_PUBLISHED, evidence=(region,))
+    assert bound.breach(GaussianDP(1.0)) is None
+
+
+def test_a_standing_along_the_curve_is_shown_where_the_claim_says_nothing_at_the_bounds_delta() -> None:
+    bound = Band().bound([Band().tally(gaussian(0.5, 200)(np.random.default_rng(1)))])
+    standing = bound.standing(GaussianDP(1.0))  # no epsilon at delta = 0
+    assert np.isfinite(standing.claimed)
+    assert standing.words
+    assert not standing.exceeds

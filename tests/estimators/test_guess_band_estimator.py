@@ -1,0 +1,85 @@
+"""The guess band as an estimator: it holds as often as it says, over replays and at delta > 0, and wastes little."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import special, stats
+
+from dpaudit.errors import InputError
+from dpaudit.estimators.one_run.guess_band_estimator import GuessBand
+from dpaudit.estimators.one_run.signed_scores import GuessRule, OneRun
+from dpaudit.estimators.scores import Scores
+from dpaudit.estimators.two_world.fair_coins import FairCoins
+
+
+def released(rng: np.random.Generator, rows: int, epsilon: float, shown: float = 0.0) -> Scores:
+    """Bits by randomised response, some shown outright: exactly (epsilon, shown)."""
+    truth = rng.random(rows) < 0.5
+    answer = np.where(truth ^ (rng.random(rows) >= special.expit(epsilon)), 1.0, -1.0)
+    return Scores(np.where(rng.random(rows) < shown, np.where(truth, 2.0, -2.0), answer), truth)
+
+
+def limit(games: int) -> int:
+    """A correct bound exceeds the truth in more games than this with probability < 1e-6."""
+    return int(stats.binom.ppf(1 - 1e-6, games, 0.05))
+
+
+@pytest.mark.parametrize("guess", ["signed", "both-tails"])
+def test_it_holds_and_wastes_little_at_the_truth(guess: GuessRule) -> None:
+    """100 games of RR(1). False failure < 2e-6."""
+    estimator = GuessBand(guess=guess)
+    rng = np.random.default_rng(3)
+    bounds = np.array([estimator.bound([estimator.tally(released(rng, 300, 1.0))]).lower for _ in range(100)])
+    assert np.count_nonzero(bounds > 1.0) <= limit(100)
+    assert bounds.mean() > 0.5
+
+
+@pytest.mark.parametrize("estimator", [GuessBand(delta=0.01), FairCoins(delta=0.01)], ids=["one training", "trials"])
+def test_it_holds_with_delta_and_not_when_it_is_forgotten(estimator: GuessBand | FairCoins) -> None:
+    """The hardest (0.5, 0.01) mechanism, 60 games. False failure < 1e-6."""
+    rng = np.random.default_rng(4)
+    games = [released(rng, 1_000, 0.5, shown=0.01) for _ in range(60)]
+    assert sum(estimator.bound([estimator.tally(game)]).lower > 0.5 for game in games) <= limit(60)
+    forgotten = GuessBand()
+    assert sum(forgotten.bound([forgotten.tally(game)]).lower > 0.5 for game in games) > limit(60)
+
+
+def test_the_median_of_replays_holds_when_they_err_together() -> None:
+    """Five releases of the same bits that share half of their noise, 30 games. False failure < 1e-6."""
+    misses, estimator = 0, GuessBand()
+    for seed in np.random.SeedSequence(12).spawn(30):
+        rng = np.random.default_rng(seed)
+        first = released(rng, 300, 1.0)
+        kept = rng.random(300) < special.expit(1.0)
+        other = np.where(first.truth ^ ~kept, 1.0, -1.0)
+        releases = [np.where(rng.random(300) < 0.5, first.score, other) for _ in range(5)]
+        tallies = [estimator.tally(Scores(score, first.truth, replay)) for replay, score in enumerate(releases)]
+        misses += estimator.bound(tallies).lower > 1.0
+    assert misses <= limit(30)
+
+
+def test_it_sees_a_leak_of_few_canaries_better_than_a_grid() -> None:
+    rng = np.random.default_rng(0)
+    truth = rng.random(512) < 0.5
+    leaks = np.where(rng.random(512) < 0.05, 10.0 * (truth - 0.5), rng.normal(0, 0.1, 512))
+    scores = Scores(leaks, truth)
+    ours, grid = GuessBand(), OneRun()
+    assert ours.bound([ours.tally(scores)]).lower > grid.bound([grid.tally(scores)]).lower + 0.2
+
+
+def test_lost_replays_and_replays_without_a_number_count_as_nothing() -> None:
+    estimator, rng = GuessBand(), np.random.default_rng(5)
+    tallies = [estimator.tally(released(rng, 500, 3.0)) for _ in range(2)]
+    assert estimator.bound(tallies, lost=3).lower == 0
+    found = estimator.find(tallies, lost=1)
+    assert found.lower > 0
+    assert dict(found.counts)["lost replays"] == 1
+    with pytest.raises(InputError, match="at least one replay"):
+        estimator.bound([])
+
+
+def test_constant_scores_show_nothing() -> None:
+    truth = np.arange(972) < 486
+    for estimator in (GuessBand(guess="both-tails"), FairCoins()):
+        assert estimator.bound([estimator.tally(Scores(np.zeros(972), truth))]).lower < 0.2
