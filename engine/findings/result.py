@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -18,6 +19,7 @@ from dpaudit.errors import RunError, UnknownNameError
 from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.finding import Breach, Finding, Standing
 from dpaudit.estimators.series import Series
+from dpaudit.estimators.two_world.family import family_bound, family_of, regions_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -112,6 +114,15 @@ class AuditResult:
     def epsilon(self) -> float:
         """The lower bound on epsilon at its delta; NaN where the finding is none, or where there is none."""
         return self.finding.lower if isinstance(self.finding, Bound) else math.nan
+
+    @cached_property
+    def under_family(self) -> str:
+        """What the same evidence shows of the claim's own family of curves, in a sentence; "" where nothing does."""
+        regions = regions_of(self.finding) if isinstance(self.finding, Bound) and self.finding.delta else None
+        if regions is None or not isinstance(self.finding, Bound):
+            return ""
+        found = family_bound(regions, family_of(self.compared.claim.curve), self.finding.delta)
+        return f"conditional-on-family: {found}" if found.epsilon else ""
 
     @property
     def breach(self) -> Breach | None:
@@ -258,7 +269,7 @@ class AuditResult:
                 lines.append(f"the bound at its own delta: {self.finding.headline}")
             counts = ", ".join(f"{name} {value:,}" for name, value in self.finding.counts)
             lines.append(f"{self.finding.method}, {self.finding.selection}; {counts}")
-            lines += [note for note in (*self.finding.notes, caution(self.finding.validity)) if note]
+            lines += [note for note in (*self.finding.notes, self.under_family, caution(self.finding.validity)) if note]
         if self._seen:
             lines.append(self._seen)
         if self.compared.note:

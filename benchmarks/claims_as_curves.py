@@ -1,0 +1,106 @@
+"""How often a claim is refuted as a curve, where the bound at the printed delta refutes it, and how often wrongly.
+
+The scores' laws are simulated: a canary in a Poisson-subsampled Gaussian (the Neyman-Pearson attack, or the sum of dot
+products), and a Gaussian mechanism. Run: python benchmarks/claims_as_curves.py [games of each case, default 400].
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from dpaudit.claims import GaussianDP, PrivacyCurve, SubsampledGaussian
+from dpaudit.estimators.one_run.signed_scores import OneRun
+from dpaudit.estimators.scores import ScoreEstimator, Scores
+from dpaudit.estimators.two_world.fair_coins import FairCoins
+from dpaudit.estimators.two_world.two_sample import Band
+
+DELTA, RATE, STEPS, NOISE = 1e-5, 0.1, 100, 0.99
+REFUTED_GAMES = 20
+"""Games of a case that is to be refuted."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """Scores of a known law, and what is claimed of the mechanism behind them."""
+
+    name: str
+    play: Callable[[np.random.Generator], Scores]
+    claim: PrivacyCurve
+    honest: bool
+
+
+def gaussian(mu: float, rows: int) -> Callable[[np.random.Generator], Scores]:
+    def play(rng: np.random.Generator) -> Scores:
+        truth = rng.random(rows) < 0.5
+        return Scores(rng.normal(0, 1, rows) + mu * (truth - 0.5), truth)
+
+    return play
+
+
+def dp_sgd(rows: int, *, noise: float, norm: float, dot: bool) -> Callable[[np.random.Generator], Scores]:
+    def play(rng: np.random.Generator) -> Scores:
+        truth, score = rng.random(rows) < 0.5, np.zeros(rows)
+        for _ in range(STEPS):
+            seen = rng.normal(0, noise, rows) + norm * (truth & (rng.random(rows) < RATE))
+            likelihood = np.log1p(-RATE + RATE * np.exp((2 * norm * seen - norm**2) / (2 * noise**2)))
+            score += seen if dot else likelihood
+        return Scores(score, truth)
+
+    return play
+
+
+def cases(rows: int) -> list[Case]:
+    claim = SubsampledGaussian(noise_multiplier=NOISE, sample_rate=RATE, steps=STEPS)
+    found = [
+        Case("Gaussian, mu 1 claimed, 1 true", gaussian(1.0, rows), GaussianDP(1.0), True),
+        Case("Gaussian, mu 1 claimed, 2 true", gaussian(2.0, rows), GaussianDP(1.0), False),
+    ]
+    for dot, attack in ((False, "Neyman-Pearson"), (True, "dot products")):
+        for name, noise, norm in (
+            ("honest", NOISE, 1.0),
+            ("half the noise", NOISE / 2, 1.0),
+            ("norm 1.5 clips", NOISE, 1.5),
+            ("norm 2 clips", NOISE, 2.0),
+        ):
+            play = dp_sgd(rows, noise=noise, norm=norm, dot=dot)
+            found.append(Case(f"DP-SGD, {name}, {attack}", play, claim, name == "honest"))
+    return found
+
+
+ESTIMATORS: dict[str, ScoreEstimator] = {
+    "band": Band(delta=DELTA),
+    "fair-coins": FairCoins(delta=DELTA),
+    "one-run": OneRun(delta=DELTA, guess="both-tails"),
+}
+
+
+def main(games: int) -> None:
+    print("| case | trials | estimator | games | mean bound at 1e-5 | refuted at 1e-5 | refuted as a curve | seen at |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+    for rows in (256, 512, 1024):
+        for case in cases(rows):
+            if case.honest and rows != 512:
+                continue
+            played = games if case.honest else REFUTED_GAMES
+            seeds = np.random.SeedSequence(rows).spawn(played)
+            scores = [case.play(np.random.default_rng(seed)) for seed in seeds]
+            for name, estimator in ESTIMATORS.items():
+                bounds = [estimator.bound([estimator.tally(one)]) for one in scores]
+                claimed = case.claim.epsilon(DELTA)
+                breaches = [breach for bound in bounds if (breach := bound.breach(case.claim))]
+                mean = np.mean([bound.lower for bound in bounds])
+                printed = sum(bound.lower > claimed for bound in bounds)
+                seen = breaches[0].shown if breaches else ""
+                print(
+                    f"| {case.name} | {rows} | {name} | {played} | {mean:.2f} of {claimed:.2f} | {printed} | "
+                    f"{len(breaches)} | {seen} |",
+                    flush=True,
+                )
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 400)

@@ -1,0 +1,183 @@
+"""Two-sample bounds for readers who believe in a family: tighter by far, and wrong where the family is wrong.
+
+The rates at thresholds where many trials fall say which member of a family the mechanism would have to be; that member
+says its epsilon at any delta. Nothing is seen of rates as small as delta: what is said of them is the family's. No data
+show that a mechanism belongs to it, and randomised response, of pure epsilon 1, gets more than 1 from a Gaussian.
+
+Source: the Gaussian family as in Nasr et al. (2023), arXiv:2302.07956, and jax_privacy; the rates' limits are `bands`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import singledispatch
+from typing import Any, ClassVar, Literal, get_args
+
+import numpy as np
+
+from dpaudit.claims import GaussianDP, PrivacyCurve, SubsampledGaussian
+from dpaudit.errors import require
+from dpaudit.estimators.bound import Bound, rounded_down, rounded_up
+from dpaudit.estimators.finding import Validity
+from dpaudit.estimators.scores import ScoreEstimator, Scores
+from dpaudit.estimators.series import Series
+from dpaudit.estimators.two_world.rate_region import RateRegions
+from dpaudit.estimators.two_world.two_sample import Band, TwoSampleTally
+from dpaudit.registry import register
+
+STEPS = 14
+"""Halvings of the search for the member; the end that the data reject is taken."""
+
+Member = Literal["gaussian", "dp-sgd"]
+
+
+@dataclass(frozen=True)
+class CurveFamily:
+    """Curves ordered by one parameter.
+
+    Attributes:
+        name: In words.
+        curve: The member at a parameter > 0; a larger parameter is less private.
+        most_private: Where the search begins.
+        least_private: Where it ends.
+        words: What a parameter that is rejected says.
+    """
+
+    name: str
+    curve: Callable[[float], PrivacyCurve]
+    most_private: float
+    least_private: float
+    words: Callable[[float], str]
+
+
+GAUSSIAN = CurveFamily("Gaussian", GaussianDP, 1e-4, 40.0, lambda mu: f"mu >= {rounded_down(mu)}")
+
+
+def dp_sgd(sample_rate: float, steps: int) -> CurveFamily:
+    """DP-SGD with a given sampling and number of steps, its noise unknown; the parameter is 1 / noise multiplier."""
+    return CurveFamily(
+        f"DP-SGD (sampled at {sample_rate:g}, {steps:,} steps)",
+        lambda inverse: SubsampledGaussian(noise_multiplier=1 / inverse, sample_rate=sample_rate, steps=steps),
+        0.05,
+        5.0,
+        lambda inverse: f"noise multiplier <= {rounded_up(1 / inverse)}",
+    )
+
+
+@singledispatch
+def family_of(curve: PrivacyCurve) -> CurveFamily:
+    """The family that a claimed curve suggests: the accountant's own where it has one parameter, else the Gaussian."""
+    return GAUSSIAN
+
+
+@family_of.register
+def _(curve: SubsampledGaussian) -> CurveFamily:
+    return dp_sgd(curve.sample_rate, curve.steps)
+
+
+@dataclass(frozen=True)
+class FamilyBound:
+    """What a family makes of the same evidence.
+
+    Attributes:
+        epsilon: Lower bound at `delta` if the mechanism's curve belongs to the family, in nats.
+        delta: In [0, 1).
+        member: What the rejected member says; "" where none was rejected.
+        family: Its name.
+    """
+
+    epsilon: float
+    delta: float
+    member: str
+    family: str
+
+    def __str__(self) -> str:
+        shown = f" ({self.member})" if self.member else ""
+        return (
+            f"epsilon >= {rounded_down(self.epsilon)} at delta={self.delta:g}{shown} if the mechanism's curve is "
+            f"{self.family}, which no data show"
+        )
+
+
+def family_bound(regions: RateRegions, family: CurveFamily, delta: float) -> FamilyBound:
+    """The epsilon at `delta` of the least private member that the regions reject."""
+
+    def rejected(parameter: float) -> bool:
+        return regions.standing(family.curve(parameter)).exceeds
+
+    low, high = math.log(family.most_private), math.log(family.least_private)
+    if not rejected(family.most_private):
+        return FamilyBound(0.0, delta, "", family.name)
+    for _ in range(STEPS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if rejected(math.exp(middle)) else (low, middle)
+    member = math.exp(low)
+    return FamilyBound(family.curve(member).epsilon(delta), delta, family.words(member), family.name)
+
+
+@register("estimator", "band-family", source="Nasr et al. (2023), arXiv:2302.07956, inside Berk-Jones bands")
+@dataclass(frozen=True)
+class BandFamily(ScoreEstimator[TwoSampleTally]):
+    """Two-sample scores, the least private member of a family that the bands reject: holds for that family only.
+
+    Drawn: what `band` draws.
+
+    Attributes:
+        delta: The delta the bound is stated at, in (0, 1).
+        confidence: Stated confidence if the family is right, in (0, 1).
+        family: "gaussian", or "dp-sgd" with the two numbers below.
+        sample_rate: Of DP-SGD, in (0, 1].
+        steps: Of DP-SGD, >= 1.
+    """
+
+    independent_trials: ClassVar[bool] = True
+    tally_type: ClassVar[type[Any]] = TwoSampleTally
+
+    delta: float = 1e-5
+    confidence: float = 0.95
+    family: Member = "gaussian"
+    sample_rate: float = 1.0
+    steps: int = 1
+
+    def __post_init__(self) -> None:
+        require(
+            0 < self.delta < 1, "delta must be in (0, 1), for no member has a finite epsilon at 0", delta=self.delta
+        )
+        require(0 < self.confidence < 1, "confidence must be in (0, 1)", confidence=self.confidence)
+        members = get_args(Member)
+        require(self.family in members, f"family must be one of {', '.join(members)}", family=self.family)
+        require(0 < self.sample_rate <= 1, "sample_rate must be in (0, 1]", sample_rate=self.sample_rate)
+        require(self.steps >= 1, "steps must be >= 1", steps=self.steps)
+
+    @property
+    def band(self) -> Band:
+        """The bands that the members are compared with."""
+        return Band(delta=self.delta, confidence=self.confidence)
+
+    def tally(self, scores: Scores) -> TwoSampleTally:
+        """As of `band`."""
+        return self.band.tally(scores)
+
+    def bound(self, tallies: Sequence[TwoSampleTally], *, lost: int = 0) -> Bound:
+        """The member's epsilon; `counts` are those of `band`. It carries no evidence against other curves."""
+        family = GAUSSIAN if self.family == "gaussian" else dp_sgd(self.sample_rate, self.steps)
+        found = family_bound(self.band.regions(tallies, lost=lost), family, self.delta)
+        return replace(
+            self.band.bound(tallies, lost=lost),
+            lower=found.epsilon,
+            method=f"band-family ({family.name})",
+            validity=Validity.CONDITIONAL_ON_FAMILY,
+            notes=(found.member,) if found.member else (),
+            evidence=(),
+        )
+
+    def series(self, tallies: Sequence[TwoSampleTally], *, lost: int = 0) -> tuple[Series, ...]:
+        """What the bands draw."""
+        return self.band.series(tallies, lost=lost)
+
+
+def regions_of(bound: Bound) -> RateRegions | None:
+    """The regions among a bound's evidence; None where it has none."""
+    return next((evidence for evidence in bound.evidence if isinstance(evidence, RateRegions)), None)

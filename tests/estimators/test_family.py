@@ -1,0 +1,68 @@
+"""Bounds under a family: much tighter inside it, never too large there, and wrong outside of it, as their word says."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import special, stats
+
+from dpaudit.claims import GaussianDP, PureDP, SubsampledGaussian
+from dpaudit.errors import InputError
+from dpaudit.estimators.finding import Validity
+from dpaudit.estimators.scores import Scores
+from dpaudit.estimators.two_world.family import BandFamily, family_bound, family_of, regions_of
+from dpaudit.estimators.two_world.two_sample import Band
+
+
+def gaussian(rng: np.random.Generator, rows: int) -> Scores:
+    truth = rng.random(rows) < 0.5
+    return Scores(rng.normal(0, 1, rows) + truth, truth)
+
+
+def test_inside_the_family_it_is_far_tighter_and_holds() -> None:
+    """100 games of mu = 1. False failure < 1e-6."""
+    truth, estimator = GaussianDP(1.0).epsilon(1e-5), BandFamily()
+    rng = np.random.default_rng(0)
+    tallies = [estimator.tally(gaussian(rng, 500)) for _ in range(100)]
+    bounds = np.array([estimator.bound([tally]).lower for tally in tallies])
+    assert np.count_nonzero(bounds > truth) <= stats.binom.ppf(1 - 1e-6, 100, 0.05)
+    free = np.array([estimator.band.bound([tally]).lower for tally in tallies])
+    assert bounds.mean() > free.mean() + 1
+    assert estimator.bound(tallies[:1]).validity is Validity.CONDITIONAL_ON_FAMILY
+
+
+def test_off_the_family_it_is_wrong_every_time() -> None:
+    """Randomised response of pure epsilon 1 as a Gaussian: more than 1 in 20 of 20. False failure < 1e-6."""
+    estimator, rng = BandFamily(), np.random.default_rng(1)
+    for _ in range(20):
+        truth = rng.random(1_000) < 0.5
+        answered = np.where(truth ^ (rng.random(1_000) >= special.expit(1.0)), 1.0, -1.0)
+        assert estimator.bound([estimator.tally(Scores(answered, truth))]).lower > 2
+
+
+def test_the_accountants_own_curve_says_how_much_noise_there_is() -> None:
+    rng, trials, rate, steps, noise = np.random.default_rng(2), 1_024, 0.1, 20, 0.8
+    truth, score = rng.random(trials) < 0.5, np.zeros(trials)
+    for _ in range(steps):
+        seen = rng.normal(0, noise, trials) + (truth & (rng.random(trials) < rate))
+        score += np.log1p(-rate + rate * np.exp((2 * seen - 1) / (2 * noise**2)))
+    claim = SubsampledGaussian(noise_multiplier=noise, sample_rate=rate, steps=steps)
+    regions = regions_of(Band().bound([Band().tally(Scores(score, truth))]))
+    assert regions is not None
+    family = family_of(claim)
+    assert family.name == "DP-SGD (sampled at 0.1, 20 steps)"
+    found = family_bound(regions, family, 1e-5)
+    assert regions.epsilon(1e-5) + 0.5 < found.epsilon <= claim.epsilon(1e-5)
+    assert 0.8 < float(found.member.split("<=")[1]) < 1.6
+
+
+def test_a_family_is_told_by_the_claim_and_needs_a_delta() -> None:
+    assert family_of(PureDP(1.0)).name == "Gaussian"
+    with pytest.raises(InputError, match="delta must be in"):
+        BandFamily(delta=0.0)
+
+
+def test_nothing_seen_is_a_bound_of_nothing() -> None:
+    estimator = BandFamily()
+    truth = np.arange(200) < 100
+    assert estimator.bound([estimator.tally(Scores(np.zeros(200), truth))]).lower == 0
