@@ -61,7 +61,7 @@ class Bound:
         return shown
 
     def standing(self, curve: PrivacyCurve) -> Standing:
-        """The lower bound at its delta; elsewhere on the curve where only that breaks it, or the claim is silent here."""
+        """At its delta; elsewhere on the curve where only that breaks it, or where the claim is silent here."""
         here = self.at_its_delta(curve)
         if here.exceeds or not self.evidence:
             return here

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -58,7 +59,7 @@ class Counts:
         return np.asarray(read(epsilon, self.tp, self.fp, self.tn, self.fn, delta=delta), dtype=np.float64)
 
     @property
-    def laws(self) -> tuple[stats.rv_continuous, stats.rv_continuous]:
+    def laws(self) -> tuple[Any, Any]:
         """The posteriors of the miss rate and of the false-alarm rate, Jeffreys priors."""
         return stats.beta(self.fn + 0.5, self.tp + 0.5), stats.beta(self.fp + 0.5, self.tn + 0.5)
 
@@ -260,7 +261,8 @@ def _half_the_noise(claimed: SubsampledGaussian) -> tuple[tuple[Floats, Floats],
     tally = band.tally(scores)
     bound = band.bound([tally])
     (rates,) = band.regions([tally]).rates
-    return rates, bound.standing(claimed).shown, bound.lower
+    found = bound.standing(claimed)
+    return rates, f"claimed epsilon {found.claimed:.4g}, observed {found.words}", bound.lower
 
 
 def _draw_posterior(epsilons: Floats, density: Floats, intervals: dict[str, tuple[float, float]]) -> Figure:

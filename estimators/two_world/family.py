@@ -15,8 +15,6 @@ from dataclasses import dataclass, replace
 from functools import singledispatch
 from typing import Any, ClassVar, Literal, get_args
 
-import numpy as np
-
 from dpaudit.claims import GaussianDP, PrivacyCurve, SubsampledGaussian
 from dpaudit.errors import require
 from dpaudit.estimators.bound import Bound, rounded_down, rounded_up

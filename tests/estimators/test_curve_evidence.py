@@ -6,6 +6,7 @@ Games are seeded; "false failure" is the probability that a correct verdict woul
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -56,7 +57,7 @@ def dp_sgd(rows: int, *, noise: float, norm: float = 1.0, rate: float = 0.1, ste
     return play
 
 
-def broken(estimator: ScoreEstimator, play: Attack, curve: PrivacyCurve, games: int) -> int:
+def broken(estimator: ScoreEstimator[Any], play: Attack, curve: PrivacyCurve, games: int) -> int:
     """In how many games the claim is refuted."""
     count = 0
     for seed in np.random.SeedSequence(5).spawn(games):
@@ -69,7 +70,7 @@ DP_SGD = SubsampledGaussian(noise_multiplier=0.99, sample_rate=0.1, steps=100)
 
 
 @pytest.mark.parametrize("estimator", [Band(delta=1e-5), FairCoins(delta=1e-5)], ids=["band", "fair-coins"])
-def test_twice_the_claimed_mu_is_refuted_by_the_curve_alone(estimator: ScoreEstimator) -> None:
+def test_twice_the_claimed_mu_is_refuted_by_the_curve_alone(estimator: ScoreEstimator[Any]) -> None:
     """The bound at 1e-5 stays below the claimed 4.377; every run breaks the curve elsewhere."""
     play, claim = gaussian(2.0, 1_000), GaussianDP(1.0)
     for seed in np.random.SeedSequence(1).spawn(20):
@@ -77,7 +78,7 @@ def test_twice_the_claimed_mu_is_refuted_by_the_curve_alone(estimator: ScoreEsti
         assert bound.lower < claim.epsilon(1e-5)
         breach = bound.breach(claim)
         assert breach is not None
-            assert breach.where != "delta = 1e-05"
+        assert breach.where != "delta = 1e-05"
         assert breach.observed > breach.claimed
 
 
@@ -99,10 +100,10 @@ def test_a_mechanism_on_the_curve_keeps_it_no_more_often_than_stated() -> None:
 
 
 def test_dp_sgd_without_half_its_noise_or_with_a_larger_norm_is_refuted_by_the_curve_and_honest_is_not() -> None:
-    """512 trials each; a norm of 2 clips is what clipping by coordinate lets through. False failure < 1e-6."""
+    """512 trials each; a norm of 1.5 clips is what clipping by coordinate may let through. False failure < 1e-6."""
     estimator = FairCoins(delta=1e-5)
     assert broken(estimator, dp_sgd(512, noise=0.99 / 2), DP_SGD, 10) == 10
-    assert broken(estimator, dp_sgd(512, noise=0.99, norm=2.0), DP_SGD, 10) == 10
+    assert broken(estimator, dp_sgd(512, noise=0.99, norm=1.5), DP_SGD, 10) == 10
     assert broken(estimator, dp_sgd(512, noise=0.99), DP_SGD, 40) <= limit(40)
     half = [
         estimator.bound([estimator.tally(dp_sgd(512, noise=0.99 / 2)(np.random.default_rng(seed)))])
