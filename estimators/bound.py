@@ -78,11 +78,14 @@ class Bound:
         return breach_at(self.standing(curve), self.validity)
 
     def on_a_proxy(self) -> Bound:
-        """The same bound where the game takes a proxy for the truth; what makes it weaker still stays a note."""
+        """The same bound where the game takes a proxy for the truth; what makes it weaker still stays a note.
+
+        A control corrects the bound alone: what was evidence against a whole curve is left out.
+        """
         if self.validity is Validity.AS_PUBLISHED:
             return self
         also = () if self.validity is Validity.FINITE_SAMPLE else (f"without the proxy it would be {self.validity}",)
-        return replace(self, validity=Validity.CONDITIONAL_ON_PROXY, notes=(*self.notes, *also))
+        return replace(self, validity=Validity.CONDITIONAL_ON_PROXY, notes=(*self.notes, *also), evidence=())
 
     def to_dict(self) -> Mapping[str, Any]:
         """Plain values for JSON, without the series."""

@@ -155,6 +155,7 @@ def shift_control(
             upper=None,
             method="beyond the shift that held-out rows allow",
             validity=Validity.CONDITIONAL_ON_PROXY,
+            evidence=(),  # a control says nothing of the other points of a curve
         )
     return ShiftControl(
         where=where,

@@ -14,6 +14,7 @@ from scipy.special import logit
 from scipy.stats import binom
 
 from dpaudit import Audit, AuditResult, AuditSpec, Claim, RunOptions, audit
+from dpaudit.claims import GaussianDP
 from dpaudit.engine.attacks.label_inference import LabelInferenceScore
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.findings.shift import advantage_limits, control_estimator, shift_control
@@ -263,3 +264,15 @@ def test_a_shift_of_a_share_of_the_rows_counts_at_the_shares_it_reaches() -> Non
     assert beyond.game > 5
     assert beyond.shift > 5
     assert beyond.epsilon == 0
+
+
+def test_what_is_left_beyond_a_shift_says_nothing_of_the_rest_of_a_claims_curve() -> None:
+    """Counts that break the curve of a claim anywhere, and a control that explains all of them."""
+    estimator = OneRun(delta=1e-5)
+    truth = np.arange(1_000) % 2 == 0
+    tally = estimator.tally(Scores(np.where(truth, 1.0, -1.0), truth))
+    assert estimator.bound([tally]).breach(GaussianDP(0.5)) is not None
+    control = shift_control(estimator, [tally], [[tally]], where="rows")
+    assert control is not None
+    assert control.beyond is not None
+    assert not control.exceeds(GaussianDP(0.5))

@@ -164,6 +164,13 @@ def test_nothing_published_or_chosen_on_a_split_speaks_against_a_curve() -> None
     assert bound.breach(GaussianDP(1.0)) is None
 
 
+def test_a_bound_that_takes_a_proxy_for_the_truth_leaves_the_curve_alone() -> None:
+    estimator = OneRun(delta=1e-5)
+    bound = estimator.bound([estimator.tally(gaussian(4.0, 1_000)(np.random.default_rng(0)))])
+    assert bound.breach(GaussianDP(0.5)) is not None
+    assert bound.on_a_proxy().evidence == ()
+
+
 def test_a_standing_along_the_curve_is_shown_where_the_claim_says_nothing_at_the_bounds_delta() -> None:
     bound = Band().bound([Band().tally(gaussian(0.5, 200)(np.random.default_rng(1)))])
     standing = bound.standing(GaussianDP(1.0))  # no epsilon at delta = 0
