@@ -66,7 +66,7 @@ def test_what_is_open_is_decided_by_planted_labels(tmp_path: Path) -> None:
         "honest, confirmed by label-canaries": Verdict.NO_VIOLATION,
         "leaky": verdicts(report)["leaky"],
         "leaky, confirmed by label-canaries": Verdict.VIOLATION,
-        "silent": Verdict.NO_VIOLATION,
+        "silent": Verdict.INCONCLUSIVE,  # a claim of 8 is more than this game could show
     }
     confirmed = report.results[3]
     assert confirmed.finding is not None
