@@ -162,7 +162,7 @@ class Complains:
 def test_a_marked_factory_is_called() -> None:
     spec = load_spec({"data": "iris", "mechanism": {"name": "tests.engine.test_spec:marked", "twice": 1.5}})
     assert spec.audits[0].mechanism == RandomizedResponse(3.0)
-    with pytest.raises(SpecError, match="must name a class with a method `load`, or a function marked"):
+    with pytest.raises(SpecError, match="must name a class with a method `load` or `sample`, or a function marked"):
         load_spec({"data": "tests.engine.test_spec:marked", "mechanism": RR})
 
 

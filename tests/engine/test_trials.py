@@ -138,7 +138,7 @@ def audited(folder: Path, mechanism: Any, **fields: Any) -> Any:
 def test_a_learned_attack_bounds_what_it_never_saw(tmp_path: Path) -> None:
     """False failure <= 1e-6 for the upper side, by the bound's own confidence; the seed is fixed."""
     result = audited(tmp_path, NoisyCount())
-    assert 0.3 < result.bound.lower <= EPSILON
+    assert 0.3 < result.finding.lower <= EPSILON
     assert result.verdict is Verdict.NO_VIOLATION
 
 

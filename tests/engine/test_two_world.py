@@ -156,7 +156,7 @@ def test_a_killed_worker_costs_only_its_own_stack(ray_cluster: None, finished: P
             for pid in own_workers():
                 os.kill(pid, signal.SIGKILL)
 
-    audit(spec_with(run={"runner": "ray", "workers": 1}), output=tmp_path, listeners=[kill])
+    audit(spec_with(run={"runner": "ray", "workers": 1, "repeats": 0}), output=tmp_path, listeners=[kill])
     events = list(read_events(tmp_path / "events.jsonl"))
     assert any(event.kind is EventKind.WORKER_LOST for event in events)
     done = [event.label for event in events if event.kind is EventKind.UNIT_DONE]

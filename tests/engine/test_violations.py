@@ -19,7 +19,7 @@ def test_the_defect_is_caught_and_the_honest_twin_is_not(defect: str, tmp_path: 
     spec = replace(load_spec(FOLDER / f"{defect}.yaml"), run=RunOptions(runner="in-process"))
     report = audit(spec, output=tmp_path)
     honest, planted = report.results
-    assert honest.verdict is Verdict.NO_VIOLATION
+    assert honest.verdict in (Verdict.NO_VIOLATION, Verdict.INCONCLUSIVE)
     assert planted.verdict is Verdict.VIOLATION
     assert honest.standing is not None
     assert planted.standing is not None
