@@ -16,6 +16,7 @@ from dpaudit.estimators.label_reconstruction import advantage
 from dpaudit.estimators.one_run import f_dp
 from dpaudit.estimators.one_run import guesses as one_run
 from dpaudit.estimators.private_prediction import divergence, k_cut, noisy_argmax, two_cut
+from dpaudit.estimators.private_prediction.conversion import rdp_to_epsilon
 from dpaudit.estimators.proportions import binomial
 from dpaudit.estimators.two_world import confusion, ratio
 from tests.twins import advantage_twin, binomial_twin, confusion_twin, f_dp_twin, one_run_twin, ratio_twin, renyi_twin
@@ -595,7 +596,7 @@ def test_rdp_to_epsilon(conversion: str, delta: float) -> None:
     for sigma in (0.7, 5.0):
         rdp = orders / (2 * sigma**2)
         exact = renyi_twin.rdp_to_epsilon(orders, rdp, delta=delta, conversion=conversion)
-        found = conversion.rdp_to_epsilon(orders, rdp, delta=delta, conversion=conversion)
+        found = rdp_to_epsilon(orders, rdp, delta=delta, conversion=conversion)
         assert abs(found - max(exact, 0)) < CLOSED_FORM
 
 
