@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -76,11 +77,11 @@ def report(*results: AuditResult) -> Report:
 
 KINDS = {
     "scores of one run": (OneRun(), [two_worlds(4.0, replay) for replay in range(3)], {"fractions", "replays"}),
-    "scores of two worlds": (Band(), [two_worlds(3.0)], {"roc", "posterior", "delta"}),
+    "scores of two worlds": (Band(), [two_worlds(3.0)], {"trade-off", "posterior", "delta"}),
     "several replays of a band": (
         Band(),
         [two_worlds(3.0, replay) for replay in range(3)],
-        {"roc", "posterior", "delta", "replays"},
+        {"trade-off", "posterior", "delta", "replays"},
     ),
     "scores in trial order": (Betting(), [two_worlds(3.0)], {"trials"}),
     "two-cut": (TwoCutCounts(), ANSWERS, {"renyi"}),
@@ -114,7 +115,7 @@ def test_every_kind_of_finding_comes_out_of_the_same_text_page_and_json(kind: st
     page = (tmp_path / "report.html").read_text()
     assert page.count("<svg") == 1 + 2 * len(figures)
     assert refuted.breach.where in page
-    drawn = {path.stem.rpartition("-")[2] for path in (tmp_path / "figures").glob("one-*.png")}
+    drawn = {re.sub("^one-[0-9a-f]{6}-", "", path.stem) for path in (tmp_path / "figures").glob("one-*.png")}
     assert drawn == figures
     assert not list(tmp_path.glob(".*")), "nothing half-written stays"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -437,13 +438,13 @@ def test_a_planted_bug_of_dp_sgd_is_seen_step_by_step(tmp_path: Path) -> None:
     assert [result.verdict for result in found.results] == [Verdict.NO_VIOLATION, Verdict.VIOLATION]
 
 
-def test_the_page_shows_roc_posterior_and_three_intervals(finished: Path) -> None:
+def test_the_page_shows_trade_off_posterior_and_three_intervals(finished: Path) -> None:
     (result,) = audit(spec_with(), output=finished).results
     page = (finished / "report.html").read_text()
     assert "Three ways to read the counts" in page
     assert page.count("<svg") == 1 + 4
-    drawn = {path.stem.rpartition("-")[2] for path in (finished / "figures").glob("*.png")}
-    assert drawn == {"overview", "scores", "delta", "roc", "posterior"}
+    drawn = {re.sub("^.*-[0-9a-f]{6}-", "", path.stem) for path in (finished / "figures").glob("*.png")}
+    assert drawn == {"overview", "scores", "delta", "trade-off", "posterior"}
     counts = result.series(ConfusionCounts)
     assert counts is not None
     assert counts.tp + counts.fp + counts.tn + counts.fn == 24

@@ -41,4 +41,4 @@ def _(series: Roc, context: Context) -> Drawing:
     axes.set_xlabel("false-alarm rate")
     axes.set_ylabel("hit rate")
     axes.legend(loc="lower right", fontsize=8.5)
-    return Drawing("roc", "What the attack tells apart", figure)
+    return Drawing("trade-off", "What the attack tells apart, beside what the claim allows", figure)
