@@ -120,12 +120,17 @@ class OneTraining:
         _check(self.canaries, self.delta)
 
     def allowance(self, epsilon: float, significance: float) -> tuple[int, float]:
-        """The smallest B of 0, 1, 2, 4, ... that costs at most a fifth of the error, and its cost."""
-        expected = self.canaries * self.delta * float(expit(-epsilon))
-        allowed = 0
-        while expected / (allowed + 1) > SHARE_FOR_DELTA * significance:
-            allowed = max(1, 2 * allowed)
-        return allowed, expected / (allowed + 1)
+        """The smallest B of 0, 1, 2, 4, ... that costs at most a fifth of the error, and what it costs at most.
+
+        Where B > 0 that is the whole fifth: a larger epsilon has a smaller B, which may cost more.
+        """
+        expected, share = self.canaries * self.delta * float(expit(-epsilon)), SHARE_FOR_DELTA * significance
+        if expected <= share:
+            return 0, expected
+        allowed = 1
+        while expected / (allowed + 1) > share:
+            allowed *= 2
+        return allowed, share
 
 
 def guess_band_p_value(epsilon: float, right: Ints, looks: Ints) -> float:

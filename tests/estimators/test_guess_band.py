@@ -118,6 +118,15 @@ def test_delta_is_paid_for(how: Literal["singly", "together"], delta: float) -> 
         assert misses <= binom.ppf(1 - 1e-6, games, 0.05)
 
 
+@pytest.mark.parametrize("bad", [OneTraining(1_000, 1e-3), OneTraining(10_000, 1e-5), IndependentTrials(1_000, 1e-3)])
+def test_what_delta_costs_never_grows_with_epsilon(bad: OneTraining | IndependentTrials) -> None:
+    """The search rejects a whole step of epsilons by the count and cost of its lowest, which must cover the rest."""
+    found = [bad.allowance(epsilon, 0.05) for epsilon in np.linspace(0, 12, 500)]
+    for covered in (np.array([count for count, _ in found]), np.array([cost for _, cost in found])):
+        assert (np.diff(covered) <= 0).all()
+    assert all(cost <= 0.2 * 0.05 for _, cost in found)
+
+
 def test_forgetting_delta_is_noticed() -> None:
     """Planted defect: the same mechanism judged as if delta were 0 claims too much in almost every game."""
     rng, looks = np.random.default_rng(8), guess_looks(500)
