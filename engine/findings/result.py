@@ -105,7 +105,7 @@ class AuditResult:
     def _drawable(self) -> tuple[Series, ...]:
         return () if self.finding is None else self.finding.series
 
-    @property
+    @cached_property
     def standing(self) -> Standing | None:
         """Observed beside claimed; None without a finding."""
         return None if self.finding is None else self.finding.standing(self.compared.claim.curve)
@@ -132,7 +132,7 @@ class AuditResult:
         refuting = self.control.beyond if self.conditional and self.control is not None else self.finding
         return None if refuting is None else refuting.breach(self.compared.claim.curve)
 
-    @property
+    @cached_property
     def verdict(self) -> Verdict:
         """What the finding says of the claim."""
         said = verdict(self.finding, self.compared.claim)
@@ -169,16 +169,16 @@ class AuditResult:
     @property
     def headline(self) -> str:
         """The verdict for a reader who reads one line."""
-        if self.finding is None:
+        finding, standing = self.finding, self.standing
+        if finding is None or standing is None:
             return f"no bound: {len(self.failures)} of {self.units[1]} units failed or were not run"
-        standing = self.finding.standing(self.compared.claim.curve)
         if self.compared.claim.is_point and math.isinf(self.compared.claim.epsilon):
             claimed = "no privacy claimed;"
         elif math.isinf(standing.claimed):
             claimed = f"the claim says nothing about {standing.quantity} at {standing.where};"
         else:
             claimed = f"claimed {standing.quantity} {standing.claimed:g},"
-        return f"{claimed} observed {standing.words} ({self._odds(self.finding)})"
+        return f"{claimed} observed {standing.words} ({self._odds(finding)})"
 
     def _odds(self, finding: Finding) -> str:
         if finding.confidence is None or caution(finding.validity):
@@ -246,9 +246,8 @@ class AuditResult:
         from dpaudit.engine.report.figures.kinds import drawings
 
         drawn = {}
-        if self.finding is not None:
-            claim = self.compared.claim
-            context = Context(claim, self.finding.standing(claim.curve))
+        if self.finding is not None and self.standing is not None:
+            context = Context(self.compared.claim, self.standing)
             drawn = {drawing.stem: drawing.figure for drawing in drawings(self.finding, context)}
         if name not in drawn:
             raise UnknownNameError(f"figure must be one of {', '.join(drawn) or '(none)'}, got {name!r}")

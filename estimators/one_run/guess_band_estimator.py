@@ -14,7 +14,7 @@ from scipy.stats import binom
 from dpaudit.errors import require
 from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.finding import Validity
-from dpaudit.estimators.one_run.guess_band import OneTraining, guess_band_epsilon, guess_looks
+from dpaudit.estimators.one_run.guess_band import BadGuesses, OneTraining, guess_band_epsilon, guess_looks
 from dpaudit.estimators.one_run.signed_scores import GuessRule, right_guesses
 from dpaudit.estimators.replays import median_rule, per_replay_confidence
 from dpaudit.estimators.scores import ScoreEstimator, Scores, replay_bounds
@@ -63,10 +63,7 @@ class GuessBand(ScoreEstimator[GuessTally]):
     guess: GuessRule = "signed"
 
     def __post_init__(self) -> None:
-        require(0 <= self.delta < 1, "delta must be in [0, 1)", delta=self.delta)
-        require(0 < self.confidence < 1, "confidence must be in (0, 1)", confidence=self.confidence)
-        rules = get_args(GuessRule)
-        require(self.guess in rules, f"guess must be one of {', '.join(rules)}", guess=self.guess)
+        check_fields(self.delta, self.confidence, self.guess)
 
     def tally(self, scores: Scores) -> GuessTally:
         """Right guesses of one replay at numbers of guesses that its size alone decides."""
@@ -110,16 +107,31 @@ class GuessBand(ScoreEstimator[GuessTally]):
         single = len(tallies) + lost == 1
         confidence = self.confidence if single else per_replay_confidence(self.confidence)
         bounds = [
-            _bound(tuple(tally.right.tolist()), OneTraining(tally.canaries, self.delta), 1 - confidence)
+            bound_of_guesses(tally.right, tally.looks, OneTraining(tally.canaries, self.delta), 1 - confidence)
             for tally in tallies
         ]
         return np.array(bounds + [0.0] * lost)
 
 
+def check_fields(delta: float, confidence: float, guess: str) -> None:
+    """The fields of an estimator that reads guesses.
+
+    Raises: InputError for one out of range.
+    """
+    require(0 <= delta < 1, "delta must be in [0, 1)", delta=delta)
+    require(0 < confidence < 1, "confidence must be in (0, 1)", confidence=confidence)
+    rules = get_args(GuessRule)
+    require(guess in rules, f"guess must be one of {', '.join(rules)}", guess=guess)
+
+
+def bound_of_guesses(right: Ints, looks: Ints, bad: BadGuesses, significance: float) -> float:
+    """`guess_band_epsilon`, remembered: replays of one game often show the same counts."""
+    return _bound(tuple(right.tolist()), tuple(looks.tolist()), bad, significance)
+
+
 @lru_cache(maxsize=4096)
-def _bound(right: tuple[int, ...], bad: OneTraining, significance: float) -> float:
-    counts = np.array(right, dtype=np.int64)
-    return guess_band_epsilon(counts, guess_looks(bad.canaries), significance=significance, bad=bad)
+def _bound(right: tuple[int, ...], looks: tuple[int, ...], bad: BadGuesses, significance: float) -> float:
+    return guess_band_epsilon(np.array(right), np.array(looks), significance=significance, bad=bad)
 
 
 def most_telling(right: Ints, looks: Ints) -> int:

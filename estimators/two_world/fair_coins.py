@@ -13,8 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,8 +23,8 @@ from dpaudit.claims import PrivacyCurve
 from dpaudit.errors import require
 from dpaudit.estimators.bound import Bound, along_curve
 from dpaudit.estimators.finding import Standing
-from dpaudit.estimators.one_run.guess_band import IndependentTrials, guess_band_epsilon, guess_looks
-from dpaudit.estimators.one_run.guess_band_estimator import most_telling
+from dpaudit.estimators.one_run.guess_band import IndependentTrials, guess_looks
+from dpaudit.estimators.one_run.guess_band_estimator import bound_of_guesses, check_fields, most_telling
 from dpaudit.estimators.one_run.signed_scores import GuessRule, right_guesses
 from dpaudit.estimators.replays import median_rule, per_replay_confidence
 from dpaudit.estimators.scores import ScoreEstimator, Scores, replay_bounds
@@ -103,10 +102,7 @@ class FairCoins(ScoreEstimator[FairCoinTally]):
     guess: GuessRule = "both-tails"
 
     def __post_init__(self) -> None:
-        require(0 <= self.delta < 1, "delta must be in [0, 1)", delta=self.delta)
-        require(0 < self.confidence < 1, "confidence must be in (0, 1)", confidence=self.confidence)
-        rules = get_args(GuessRule)
-        require(self.guess in rules, f"guess must be one of {', '.join(rules)}", guess=self.guess)
+        check_fields(self.delta, self.confidence, self.guess)
 
     @property
     def band(self) -> Band:
@@ -174,7 +170,7 @@ class FairCoins(ScoreEstimator[FairCoinTally]):
         require(len(tallies) > 0, "a bound needs the tally of at least one replay", tallies=len(tallies))
         error = self._error(GUESS_SHARE, len(tallies) + lost)
         bounds = [
-            _guess_bound(tuple(tally.right.tolist()), IndependentTrials(int(tally.looks[-1]), self.delta), error)
+            bound_of_guesses(tally.right, tally.looks, IndependentTrials(int(tally.looks[-1]), self.delta), error)
             for tally in tallies
         ]
         return np.array(bounds + [0.0] * lost)
@@ -183,9 +179,3 @@ class FairCoins(ScoreEstimator[FairCoinTally]):
         """What a look of one replay may err: a median over replays needs half."""
         confidence = 1 - share * (1 - self.confidence)
         return 1 - (confidence if replays == 1 else per_replay_confidence(confidence))
-
-
-@lru_cache(maxsize=4096)
-def _guess_bound(right: tuple[int, ...], bad: IndependentTrials, significance: float) -> float:
-    counts = np.array(right, dtype=np.int64)
-    return guess_band_epsilon(counts, guess_looks(bad.trials), significance=significance, bad=bad)

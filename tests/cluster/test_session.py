@@ -85,8 +85,10 @@ def test_out_of_memory_is_said_in_words_that_help() -> None:
     assert loss(ActorDiedError()).startswith("ActorDiedError: ")
 
 
-def test_an_address_where_no_cluster_is_is_refused_at_once() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as door:
-        port = door.getsockname()[1]
-    with pytest.raises(RunError, match=f"the Ray cluster at 127.0.0.1:{port} cannot be joined: .*refused"):
-        ray_session(f"127.0.0.1:{port}").__enter__()
+def test_an_address_where_no_cluster_is_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ray.is_initialized", lambda: False)  # other tests of this process may have a session
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))  # taken, so that nobody else listens there, and itself not listening
+        port = held.getsockname()[1]
+        with pytest.raises(RunError, match=f"the Ray cluster at 127.0.0.1:{port} cannot be joined: .*refused"):
+            ray_session(f"127.0.0.1:{port}").__enter__()
