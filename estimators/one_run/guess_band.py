@@ -22,6 +22,7 @@ Source: the one-run proof of Steinke et al. (2023) for one number of guesses; si
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -63,7 +64,7 @@ def look_weights(looks: Ints) -> Floats:
     return weights
 
 
-class BadGuesses(Protocol):
+class BadGuesses(Hashable, Protocol):
     """How many right guesses delta may add to the walk's, and with which probability it adds more."""
 
     def allowance(self, epsilon: float, significance: float) -> tuple[int, float]:
