@@ -38,7 +38,7 @@ class IndMia(TwoWorldGame):
         "the audited models were trained.",
         views={LEARNERS: ChallengeView},
         attack="lira-online",
-        estimator="band",
+        estimator="fair-coins",
         independent_trials=True,
         helps="more `trials`",
     )
@@ -79,7 +79,7 @@ class Mia(TwoWorldGame):
         assumes="Nothing beyond fair coins and independent trainings: each trial draws its data from the pool anew.",
         views={LEARNERS: ChallengeView},
         attack="lira-online",
-        estimator="band",
+        estimator="fair-coins",
         independent_trials=True,
         helps="more `trials`",
     )

@@ -368,7 +368,7 @@ def test_a_game_of_replaced_points_doubles_an_add_remove_claim(tmp_path: Path) -
     spec = spec_with(game={"name": "mia", "trials": 24, "stack": 12, "shadows": 4, "population": 10})
     (result,) = audit(spec, output=tmp_path).results
     assert result.standing is not None
-    assert result.finding.method == "band", "the game's usual estimator"
+    assert result.finding.method == "fair-coins", "the game's usual estimator"
     assert "lira-online" in result.game
     assert "proxy" not in result.game
     private = spec_with(
