@@ -111,6 +111,7 @@ class _Finished:
             confirm=audit.confirm,
             rows_needed=self._rows_needed(finding, compared.claim) if conditional else None,
             ceiling=self._ceiling(),
+            ceiling_lost=not self._keys.issuperset(entry.ceilings),
             stopped=self._reader.stopped(self._keys) if self._reader else None,
             evidence=str(evidence),
         )

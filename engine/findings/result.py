@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 S = TypeVar("S", bound=Series)
 
+CEILING_LOST = "the unit that plays the ceiling failed: whether a leak could have been seen is not known; run it again"
 CONTROL_LOST = "the control on held-out rows failed: a proxy that differs from the truth would not have been noticed"
 
 
@@ -71,6 +72,7 @@ class AuditResult:
         confirm: Whether the same mechanism is tested once more without a proxy, in the same run.
         rows_needed: About how many rows of the control would decide an UNDECIDED audit; None where no number would.
         ceiling: What a mechanism that hides nothing would show; None where that is not known.
+        ceiling_lost: Whether the ceiling was to be played and that failed.
         stopped: How far a sequential audit went; None for one that runs all its trials.
         evidence: Folder of its score tables in the run folder; "" where nothing was written.
     """
@@ -94,6 +96,7 @@ class AuditResult:
     confirm: bool = False
     rows_needed: int | None = None
     ceiling: Ceiling | None = None
+    ceiling_lost: bool = False
     stopped: Stopped | None = None
     evidence: str = ""
 
@@ -142,8 +145,8 @@ class AuditResult:
 
     @property
     def _blind(self) -> bool:
-        """Whether nothing could have been seen."""
-        return self.ceiling is not None and not self.ceiling.exceeds(self.compared.claim.curve)
+        """Whether nothing could have been seen, or whether anything could is not known."""
+        return self.ceiling_lost or (self.ceiling is not None and not self.ceiling.exceeds(self.compared.claim.curve))
 
     @property
     def _beyond_the_proxy(self) -> bool:
@@ -196,6 +199,8 @@ class AuditResult:
     @property
     def _seen(self) -> str:
         """What could have been seen."""
+        if self.ceiling_lost:
+            return CEILING_LOST
         if self.ceiling is None:
             return ""
         inconclusive = self.verdict is Verdict.INCONCLUSIVE

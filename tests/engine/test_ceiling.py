@@ -19,10 +19,13 @@ from dpaudit.engine.findings.verdict import Verdict
 from dpaudit.engine.games.label_inference import LabelCanaries, LabelInference
 from dpaudit.engine.games.membership import Membership, ObservationalMembership
 from dpaudit.engine.games.two_world import IndMia
+from dpaudit.engine.plan import make_plan
 from dpaudit.engine.report.figures.overview import COLOURS
 from dpaudit.engine.spec.audit_spec import RunOptions
+from dpaudit.engine.spec.loading import load_spec
 from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.finding import Validity
+from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.mechanisms.learners.non_private import NonPrivate
 from dpaudit.mechanisms.models.logistic_regression import LogisticRegression
 
@@ -87,6 +90,19 @@ def test_a_publisher_reaches_the_ceiling_of_its_game(tmp_path: Path, game: Label
     # The replays of the ceiling are replays of this game, of the same seeds.
     assert result.ceiling.finding.standing(result.compared.claim.curve).observed == result.finding.lower
     assert "ceiling: a mechanism that hides nothing would show epsilon >= " in str(result)
+
+
+def test_a_claim_is_not_acquitted_while_its_ceiling_is_lost(tmp_path: Path) -> None:
+    asked = Audit(mechanism=RandomizedResponse(epsilon=1.0), data=GaussianMixture(rows=4000), proxy="true-posterior")
+    whole = run(tmp_path, asked)
+    assert whole.results[0].verdict is Verdict.NO_VIOLATION
+    (entry,) = make_plan(load_spec(tmp_path / "spec.yaml")).audits
+    for key in entry.ceilings:
+        (tmp_path / "units" / f"{key}.parquet").write_bytes(b"damaged")
+    (again,) = report_again(tmp_path).results
+    assert again.finding == whole.results[0].finding
+    assert again.verdict is Verdict.INCONCLUSIVE
+    assert "whether a leak could have been seen is not known" in " ".join(again.cautions)
 
 
 def test_the_ceiling_of_a_learner_is_what_its_labels_as_answers_show(tmp_path: Path) -> None:

@@ -166,6 +166,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped(in_process: Path, tmp_path:
     folder = tmp_path / "run"
     code = (
         "import os, signal, sys, time\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # ignored in what a shell runs in the background
         "from dpaudit import audit\n"
         "from dpaudit.actors.events import EventKind\n"
         "done = []\n"
