@@ -44,7 +44,7 @@ from dpaudit.registry import load
 GroupScore = Literal["max", "mean", "logsumexp"]
 """The score of a canary that several rows speak of."""
 
-INDEPENDENT = "each row is taken for an independent trial; many canaries of one training need the method one-run"
+INDEPENDENT = "each row is taken for an independent trial; many canaries of one training need the method guess-band"
 FAIR_COINS = "assumed: a fair coin of its own decided for each canary whether it was a member"
 ROWS_APART = "the intervals of the measures hold if rows are independent trials, which canaries of one training are not"
 REVERSED = "members score lower than non-members: larger must mean more likely a member (negate losses)"
@@ -192,7 +192,7 @@ def estimate(
         delta: The delta of the bound, in [0, 1); left out: the claim's, else 0.
         confidence: Probability at least with which the bound is below the true epsilon, in (0, 1).
         method: A registered estimator (`dpaudit list estimators`); left out: "band" for scores, by the columns for
-            counts. Many canaries of one training need "one-run".
+            counts. Many canaries of one training need "guess-band".
         selection: How the threshold or guess fraction is chosen: "grid", "split:0.5", "fixed:0.01", ...
         claim: What the bound is compared with; a number is an epsilon at `delta`.
         groups: A value for each row; rows that share it speak of one canary.

@@ -26,7 +26,7 @@ from dpaudit.claims import PrivacyCurve
 from dpaudit.estimators.bound import Bound, rounded_down, rounded_up
 from dpaudit.estimators.finding import Validity
 from dpaudit.estimators.one_run.beyond_shift import BeyondShift, bound_beyond_shift, rows_to_decide
-from dpaudit.estimators.one_run.signed_scores import GuessRule, OneRun, OneRunEstimator, OneRunFDP, OneRunTally
+from dpaudit.estimators.one_run.signed_scores import GuessRule, OneRun, OneRunFDP, OneRunTally, Shiftable
 from dpaudit.estimators.proportions.binomial import clopper_pearson
 from dpaudit.estimators.replays import median_rule, per_replay_confidence
 
@@ -45,7 +45,7 @@ class ShiftControl:
         advantage: Limits of the best distinguisher's advantage |2 Pr[right] - 1| over all rows, in [0, 1]. The mean
             total variation over the rows, and so its maximum, is at least the lower one; nothing is known above.
         beyond: The audit's bound without what the best distinguisher may reach by itself, half of the error spent on
-            each; None for estimators of another kind than one-run.
+            each, at a few numbers of guesses fixed beforehand; None for an estimator that does not guess.
         explained: The look that showed most.
     """
 
@@ -118,7 +118,7 @@ class ShiftControl:
 def control_estimator(estimator: Any, distinguishers: int) -> OneRun:
     """Reads the control's scores: exact at delta = 0, with the guesses of the audit's estimator, error shared."""
     error = (1 - estimator.confidence) / max(distinguishers, 1)
-    guess: GuessRule = estimator.guess if isinstance(estimator, OneRunEstimator) else "signed"
+    guess: GuessRule = estimator.guess if isinstance(estimator, Shiftable) else "signed"
     return OneRun(confidence=1 - error, guess=guess)
 
 
@@ -147,10 +147,11 @@ def shift_control(
     limits = [advantage_limits(replays, confidence=1 - error) for replays in held_out]
     lower, upper = (max(ends) for ends in zip(*limits, strict=True))
     explained = beyond = None
-    if isinstance(estimator, OneRunEstimator):
-        explained = bound_beyond_shift(estimator, tallies, held_out, lost=lost)
+    if isinstance(estimator, Shiftable):
+        unshifted = estimator.unshifted()
+        explained = bound_beyond_shift(unshifted, tallies, held_out, lost=lost)
         beyond = dataclasses.replace(
-            estimator.bound(tallies, lost=lost),
+            unshifted.bound(tallies, lost=lost),
             lower=explained.epsilon,
             upper=None,
             method="beyond the shift that held-out rows allow",
@@ -174,9 +175,9 @@ def rows_needed(
     estimator: Any, tallies: Sequence[Any], held_out: Sequence[Sequence[OneRunTally]], *, claimed: float, lost: int = 0
 ) -> int | None:
     """About how many rows of the control would show more than the claim beyond the shift; None where no number does."""
-    if not isinstance(estimator, OneRunEstimator):
+    if not isinstance(estimator, Shiftable):
         return None
-    return rows_to_decide(estimator, tallies, held_out, epsilon=claimed, lost=lost)
+    return rows_to_decide(estimator.unshifted(), tallies, held_out, epsilon=claimed, lost=lost)
 
 
 def advantage_limits(tallies: Sequence[OneRunTally], *, confidence: float) -> tuple[float, float]:

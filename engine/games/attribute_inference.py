@@ -50,7 +50,8 @@ class AttributeInference(LabelInference):
         "itself (the shift tau).",
         views={LEARNERS: CanaryView},
         attack="attribute-inference",
-        estimator="one-run",
+        estimator="guess-band",
+        curve_estimator="one-run",
         uses_proxy=True,
         helps="more rows in the target part, or columns that the rest of the record tells less about",
     )

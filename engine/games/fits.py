@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from dpaudit.claims import Relation
+from dpaudit.claims import Claim, Relation
 from dpaudit.engine.views.view import View
 from dpaudit.errors import require
 from dpaudit.estimators.scores import Scores
@@ -54,6 +54,7 @@ class Fits:
             what the attack gets to see of each.
         attack: Its usual attack, a registered name.
         estimator: Its usual estimator, a registered name.
+        curve_estimator: The usual one against a claim that is a whole curve; "" for the same.
         evidence: What it leaves for the estimator.
         uses_proxy: Whether the adversary has a reference of its own, which the spec's `proxy` makes.
         helps: What lets the game show more, for those whose audit could not have refuted their claim.
@@ -65,6 +66,7 @@ class Fits:
     views: Mapping[Face, type[View]]
     attack: str
     estimator: str
+    curve_estimator: str = ""
     evidence: type[Any] = Scores
     uses_proxy: bool = False
     independent_trials: bool = False
@@ -76,6 +78,10 @@ class Fits:
     def face_of(self, mechanism: Any) -> Face | None:
         """The side the mechanism is played from; None when the game does not play it."""
         return next((face for face in self.views if isinstance(mechanism, face.protocol)), None)
+
+    def estimator_against(self, claim: Claim) -> str:
+        """The usual estimator's name; the claim alone decides, so no score can have been seen."""
+        return self.estimator if claim.is_point else self.curve_estimator or self.estimator
 
     def reading(self, *, stops_early: bool) -> Reading:
         """How the evidence is read."""

@@ -36,7 +36,8 @@ class LabelInference(OneRunGame):
         "can tell before it sees the model; a proxy that differs adds what it gives away itself (the shift tau).",
         views={LABEL_MECHANISMS: ReleaseView, LEARNERS: CanaryView},
         attack="label-inference",
-        estimator="one-run",
+        estimator="guess-band",
+        curve_estimator="one-run",
         uses_proxy=True,
         helps="more rows in the target part, or `game: label-canaries`, whose planted labels no proxy knows",
     )
@@ -89,7 +90,8 @@ class LabelCanaries(OneRunGame):
         assumes="Nothing beyond fair bits: the challenger draws the planted label and the other one, each uniform.",
         views={LABEL_MECHANISMS: ReleaseView, LEARNERS: CanaryView},
         attack="label-inference",
-        estimator="one-run",
+        estimator="guess-band",
+        curve_estimator="one-run",
         uses_proxy=True,
         helps="more `canaries`",
     )

@@ -42,7 +42,8 @@ class Membership(OneRunGame):
         assumes="Nothing beyond fair bits: the challenger decides by coin which canaries are trained on.",
         views={LEARNERS: CanaryView},
         attack="calibrated-loss",
-        estimator="one-run",
+        estimator="guess-band",
+        curve_estimator="one-run",
         uses_proxy=True,
         helps="more `canaries`; more `trainings` of the same canaries are no help",
     )
@@ -92,7 +93,8 @@ class ObservationalMembership(OneRunGame):
         "adversary can tell without the model; rows that the audit divides at random do.",
         views={LEARNERS: CanaryView},
         attack="calibrated-loss",
-        estimator="one-run",
+        estimator="guess-band",
+        curve_estimator="one-run",
         uses_proxy=True,
         helps="more `canaries`, and rows in the test part for each",
     )

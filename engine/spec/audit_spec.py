@@ -160,7 +160,8 @@ class AuditSpec:
         claim = _claim_in_game(audit, at)
         _require_fitting(audit, at)
         defaults = {"delta": claim.delta, "confidence": self.confidence}
-        estimator = build("estimator", audit.estimator or game.fits.estimator, at=f"{at}.estimator", defaults=defaults)
+        chosen = audit.estimator or game.fits.estimator_against(claim)
+        estimator = build("estimator", chosen, at=f"{at}.estimator", defaults=defaults)
         audit = replace(audit, estimator=estimator)
         _require_estimator(audit, claim, at)
         if audit.confirm:
@@ -247,7 +248,7 @@ def _require_estimator(audit: Audit, claim: Claim, at: str) -> None:
         raise SpecError(f"{at}.stop needs a game of independent trials, one training each: ind-mia or mia")
     if not independent and getattr(estimator, "independent_trials", False):
         raise SpecError(
-            f"{at}.estimator must be one for many canaries of one training (one-run, ...), got "
+            f"{at}.estimator must be one for many canaries of one training (guess-band, one-run, ...), got "
             f"{_name(estimator)}, which takes scores for independent trials; the game is one of "
             "dependent ones: ind-mia and mia have independent trials"
         )

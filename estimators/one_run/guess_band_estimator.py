@@ -15,7 +15,7 @@ from dpaudit.errors import require
 from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.finding import Validity
 from dpaudit.estimators.one_run.guess_band import BadGuesses, OneTraining, guess_band_epsilon, guess_looks
-from dpaudit.estimators.one_run.signed_scores import GuessRule, right_guesses
+from dpaudit.estimators.one_run.signed_scores import GuessRule, OneRun, OneRunTally, replay_note, right_guesses
 from dpaudit.estimators.replays import median_rule, per_replay_confidence
 from dpaudit.estimators.scores import ScoreEstimator, Scores, replay_bounds
 from dpaudit.estimators.series import Series
@@ -25,19 +25,19 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
+MOST_DELTA = 0.1
+"""Canaries times delta up to which the guess band is the tighter one: measured, docs/validity.md."""
+
+
 @dataclass(frozen=True, eq=False)
-class GuessTally:
-    """What one replay showed.
+class GuessTally(OneRunTally):
+    """What one replay showed, at all numbers of guesses that are looked at and at the few of `one-run`.
 
     Attributes:
-        replay: Which repetition of the game.
-        canaries: That were guessed.
-        looks: Numbers of guesses looked at, ascending, shape (looks,).
-        right: Right ones among them, shape (looks,).
+        looks: Numbers of guesses looked at, ascending, the last one all canaries, shape (all looks,).
+        right: Right ones among them, shape (all looks,).
     """
 
-    replay: int
-    canaries: int
     looks: Ints
     right: Ints
 
@@ -47,11 +47,13 @@ class GuessTally:
 class GuessBand(ScoreEstimator[GuessTally]):
     """Signed scores of one training: all numbers of guesses at once, exact at delta = 0; holds for trials as well.
 
-    Drawn: `ReplayBounds`.
+    Where more than `MOST_DELTA` canaries are expected to be given away by delta, what is charged for it costs more than
+    looking everywhere finds: then `one-run` reads the counts. That is decided by the numbers alone.
+
+    Drawn: a `GuessSweep` at 1 %, 2 %, ..., 100 % of the canaries, as `one-run` bounds them, and `ReplayBounds`.
 
     Attributes:
-        delta: The delta the bound is stated at, in [0, 1). Above 0 it costs a fifth of the error and, where canaries
-            times delta is not small, much of the bound: then `one-run` is tighter.
+        delta: The delta the bound is stated at, in [0, 1). Above 0 it costs a fifth of the error.
         confidence: Stated confidence of the bound, in (0, 1).
         guess: Which canaries are guessed first, and what is guessed.
     """
@@ -65,14 +67,20 @@ class GuessBand(ScoreEstimator[GuessTally]):
     def __post_init__(self) -> None:
         check_fields(self.delta, self.confidence, self.guess)
 
+    def unshifted(self) -> OneRun:
+        """`one-run`: the walk of the guess band knows no shift, single numbers of guesses do."""
+        return OneRun(self.delta, self.confidence, guess=self.guess)
+
     def tally(self, scores: Scores) -> GuessTally:
         """Right guesses of one replay at numbers of guesses that its size alone decides."""
         looks = guess_looks(scores.score.size)
         right = right_guesses(scores.score, scores.truth, scores.tie_ranks(), self.guess, looks)
-        return GuessTally(scores.replay, scores.score.size, looks, right)
+        return GuessTally(**vars(self.unshifted().tally(scores)), looks=looks, right=right)
 
     def bound(self, tallies: Sequence[GuessTally], *, lost: int = 0) -> Bound:
         """The median of the replays' bounds; `counts` are those of the replay in the middle, where it shows most."""
+        if self._leaves_it(tallies):
+            return self.unshifted().bound(tallies, lost=lost)
         ordered = sorted(tallies, key=lambda tally: tally.replay)
         best = self._replay_bounds(ordered, lost)
         tally = ordered[int(np.argsort(best[: len(ordered)], kind="stable")[(len(ordered) - 1) // 2])]
@@ -91,15 +99,26 @@ class GuessBand(ScoreEstimator[GuessTally]):
             selection="all numbers of guesses at once",
             validity=Validity.FINITE_SAMPLE,
             counts=tuple((counts | ({"lost replays": lost} if lost else {})).items()),
+            notes=replay_note(self._alone(ordered), self.confidence),
         )
 
     def series(self, tallies: Sequence[GuessTally], *, lost: int = 0) -> tuple[Series, ...]:
-        """The replays one by one."""
+        """The sweep over guess fractions, and the replays one by one."""
+        if self._leaves_it(tallies):
+            return self.unshifted().series(tallies, lost=lost)
         ordered = sorted(tallies, key=lambda tally: tally.replay)
         best = self._replay_bounds(ordered, lost)[: len(ordered)]
-        single = len(ordered) + lost == 1
-        alone = best if single else np.array([self._replay_bounds([tally], 0)[0] for tally in ordered])
-        return (replay_bounds([tally.replay for tally in ordered], best, alone, lost=lost, mean=False),)
+        numbers = [tally.replay for tally in ordered]
+        replays = replay_bounds(numbers, best, self._alone(ordered), lost=lost, mean=False)
+        return self.unshifted().sweep(ordered), replays
+
+    def _leaves_it(self, tallies: Sequence[GuessTally]) -> bool:
+        """Whether `one-run` reads the counts."""
+        return max((tally.canaries for tally in tallies), default=0) * self.delta > MOST_DELTA
+
+    def _alone(self, tallies: Sequence[GuessTally]) -> Floats:
+        """What each replay would report if it were the only one."""
+        return np.array([self._replay_bounds([tally], 0)[0] for tally in tallies])
 
     def _replay_bounds(self, tallies: Sequence[GuessTally], lost: int) -> Floats:
         """Each replay's bound at the confidence that a median needs; lost ones come last with 0."""

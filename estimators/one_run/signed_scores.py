@@ -66,6 +66,15 @@ class Guessing(Protocol):
     guess: GuessRule
 
 
+@runtime_checkable
+class Shiftable(Guessing, Protocol):
+    """An estimator whose tallies a control of the proxy can be held against, at the same shares of guesses."""
+
+    def unshifted(self) -> OneRunEstimator:
+        """What reads the same tallies at a few numbers of guesses, and allows for no shift of the proxy."""
+        ...
+
+
 @dataclass(frozen=True, eq=False)
 class OneRunTally:
     """What one replay showed.
@@ -283,7 +292,7 @@ class OneRunEstimator(ScoreEstimator[OneRunTally], CountEstimator):
             validity=Validity.AS_PUBLISHED if published else self._validity(),
             selection=str(self.selection),
             counts=tuple(counts.items()),
-            notes=_replay_note(self._alone(_ordered(tallies)), self.confidence, published),
+            notes=replay_note(self._alone(_ordered(tallies)), self.confidence, published),
             evidence=self._against_curves(_ordered(tallies), lost),
         )
 
@@ -342,9 +351,10 @@ class OneRunEstimator(ScoreEstimator[OneRunTally], CountEstimator):
             lost=lost,
             mean=isinstance(self.selection, AsPublished),
         )
-        return self._sweep(ordered), replays
+        return self.sweep(ordered), replays
 
-    def _sweep(self, ordered: Sequence[OneRunTally]) -> GuessSweep:
+    def sweep(self, ordered: Sequence[OneRunTally]) -> GuessSweep:
+        """The bound at each share of guesses as if it were the only one: the median replay, and the deciles."""
         canaries = ordered[0].all_canaries
         same = [tally for tally in ordered if tally.all_canaries == canaries]
         correct = np.stack([tally.sweep_correct for tally in same])
@@ -521,7 +531,8 @@ def _ordered(tallies: Sequence[OneRunTally]) -> list[OneRunTally]:
     return sorted(tallies, key=lambda tally: tally.replay)
 
 
-def _replay_note(alone: Floats, confidence: float, published: bool) -> tuple[str, ...]:
+def replay_note(alone: Floats, confidence: float, published: bool = False) -> tuple[str, ...]:
+    """How the replays' bounds scatter, in a sentence; none for a single replay."""
     if alone.size == 1:
         return ()
     mean, deviation = mean_and_deviation(alone)

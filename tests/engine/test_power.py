@@ -27,6 +27,7 @@ from dpaudit.engine.games.membership import Membership
 from dpaudit.engine.games.one_run_rules import CanarySetup
 from dpaudit.engine.games.reference import FairCoins, PlantedLabels, ProxyLabels, Reference, Response
 from dpaudit.engine.plan import make_plan
+from dpaudit.estimators.one_run.guess_band_estimator import GuessBand
 from dpaudit.estimators.one_run.signed_scores import OneRun
 from dpaudit.estimators.scores import ScoreEstimator
 from dpaudit.estimators.two_world.betting import Betting
@@ -86,7 +87,8 @@ def _near(share: float, expected: float, rows: int) -> None:
     ("estimator", "response", "replays"),
     [
         (OneRun(), FairCoins(), 1),
-        (OneRun(), FairCoins(), 100),
+        (GuessBand(), FairCoins(), 1),
+        (GuessBand(delta=1e-5), PlantedLabels(10), 100),
         (OneRun(delta=1e-5), PlantedLabels(10), 1),
         (OneRun(), ProxyLabels((0.5, 0.3, 0.2)), 1),
         (Band(), FairCoins(), 1),
@@ -110,7 +112,7 @@ def test_expected_bounds_are_the_median_of_simulated_games(
 
 @pytest.mark.parametrize(
     ("estimator", "claimed"),
-    [(OneRun(), 1.0), (Band(), 1.0), (Betting(), 1.0)],
+    [(OneRun(), 1.0), (GuessBand(), 1.0), (Band(), 1.0), (Betting(), 1.0)],
 )
 def test_so_many_rows_refute_twice_the_claim_as_often_as_stated(estimator: ScoreEstimator[Any], claimed: float) -> None:
     """Of 200 simulated games of that size 80 to 99 % are refuted, of games of half the size fewer than 80 %.

@@ -28,6 +28,7 @@ from dpaudit.engine.views.canary_view import CanaryView
 from dpaudit.errors import InputError
 from dpaudit.estimators.finding import Validity
 from dpaudit.estimators.one_run.beyond_shift import bound_beyond_shift, rows_to_decide
+from dpaudit.estimators.one_run.guess_band_estimator import GuessBand
 from dpaudit.estimators.one_run.guesses import one_run_epsilon
 from dpaudit.estimators.one_run.signed_scores import OneRun, OneRunTally
 from dpaudit.estimators.proportions.binomial import clopper_pearson
@@ -226,6 +227,26 @@ def test_half_of_the_error_is_the_games_and_half_the_controls() -> None:
     assert shift_control(estimator, [tally], [], where="rows") is None
     # Nobody guesses worse than chance: a distinguisher that errs adds nothing.
     assert bound_beyond_shift(estimator, [tally], [[tally_of(100, 10_000)]]).shift == 0
+
+
+def test_a_control_is_held_against_the_guess_band_at_the_same_shares_of_guesses() -> None:
+    """As against `one-run`, whose looks are among what the guess band counts; the guesses are the audit's."""
+    rng = np.random.default_rng(2)
+    ours, grid = GuessBand(delta=1e-6, guess="both-tails"), OneRun(delta=1e-6, guess="both-tails")
+    assert control_estimator(ours, 2) == control_estimator(grid, 2) == OneRun(confidence=0.975, guess="both-tails")
+    bits = rng.random(2_000) < 0.5
+    games = [Scores(4.0 * bits + rng.normal(size=2_000), bits, replay) for replay in range(3)]
+    reads = control_estimator(ours, 1)
+    held_out = [[reads.tally(Scores(0.3 * bits + rng.normal(size=2_000), bits, replay)) for replay in range(3)]]
+    controls = [
+        shift_control(estimator, [estimator.tally(game) for game in games], held_out, where="rows")
+        for estimator in (ours, grid)
+    ]
+    assert controls[0] == controls[1]
+    assert controls[0] is not None
+    assert controls[0].explained is not None
+    assert controls[0].explained.shift > 0.1
+    assert 1 < controls[0].explained.epsilon < ours.bound([ours.tally(game) for game in games]).lower
 
 
 def test_a_number_of_rows_that_would_decide_does() -> None:

@@ -7,11 +7,14 @@ from pathlib import Path
 import pytest
 
 from dpaudit import Audit, AuditSpec, Claim, load_spec
+from dpaudit.claims import GaussianDP, Relation
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.findings.verdict import Verdict, verdict
 from dpaudit.errors import InputError, SpecError
 from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.finding import Breach, Validity
+from dpaudit.estimators.one_run.guess_band_estimator import GuessBand
+from dpaudit.estimators.one_run.signed_scores import OneRun
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.registry import register
 
@@ -48,6 +51,15 @@ def test_delta_and_confidence_reach_the_estimator() -> None:
     spec = load_spec({"data": "iris", "confidence": 0.9, "mechanism": RR, "claim": {"epsilon": 1, "delta": "1e-5"}})
     assert spec.audits[0].estimator.delta == 1e-5
     assert spec.audits[0].estimator.confidence == 0.9
+
+
+@pytest.mark.parametrize("game", ["label-inference", "label-canaries"])
+def test_many_canaries_are_read_by_the_guess_band_but_against_a_whole_curve(game: str) -> None:
+    point = load_spec({"data": "iris", "game": game, "mechanism": RR, "claim": {"epsilon": 1, "delta": "1e-5"}})
+    assert point.audits[0].estimator == GuessBand(delta=1e-5)
+    curve = Claim.of(GaussianDP(1.0), relation=Relation.LABEL, delta=1e-5)
+    audit = Audit(RandomizedResponse(1.0), GaussianMixture(), game=game, claim=curve)
+    assert AuditSpec((audit,)).audits[0].estimator == OneRun(delta=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from dpaudit.errors import InputError
 from dpaudit.estimators.one_run.guess_band_estimator import GuessBand
 from dpaudit.estimators.one_run.signed_scores import GuessRule, OneRun
 from dpaudit.estimators.scores import ScoreEstimator, Scores
+from dpaudit.estimators.series import GuessSweep, ReplayBounds
 from dpaudit.estimators.two_world.fair_coins import FairCoins
 
 
@@ -84,6 +86,31 @@ def test_lost_replays_and_replays_without_a_number_count_as_nothing() -> None:
     assert dict(found.counts)["lost replays"] == 1
     with pytest.raises(InputError, match="at least one replay"):
         estimator.bound([])
+
+
+def test_where_delta_may_give_many_canaries_away_one_run_reads_the_counts() -> None:
+    """Decided by the number of canaries and delta alone."""
+    game, few = released(np.random.default_rng(6), 1_000, 2.0), 0.05 / 1_000
+    for delta in (0.2 / 1_000, 3.0 / 1_000):
+        ours, fixed = GuessBand(delta=delta), OneRun(delta=delta)
+        assert ours.bound([ours.tally(game)]) == fixed.bound([fixed.tally(game)])
+        assert [type(series) for series in ours.series([ours.tally(game)])] == [GuessSweep, ReplayBounds]
+    assert GuessBand(delta=few).bound([GuessBand(delta=few).tally(game)]).method == "guess-band"
+
+
+def test_replays_are_drawn_and_their_mean_is_said() -> None:
+    rng, estimator = np.random.default_rng(7), GuessBand()
+    tallies = [estimator.tally(replace(released(rng, 400, 2.0), replay=replay)) for replay in (2, 0, 1)]
+    found = estimator.find(tallies, lost=2)
+    sweep, replays = found.series
+    assert isinstance(sweep, GuessSweep)
+    assert isinstance(replays, ReplayBounds)
+    assert sweep.epsilon.shape == (100,)
+    assert replays.replay.tolist() == [0, 1, 2]
+    assert np.median(replays.epsilon) == found.lower
+    alone = [estimator.bound([tally]).lower for tally in sorted(tallies, key=lambda tally: tally.replay)]
+    assert replays.alone.tolist() == alone
+    assert f"mean {np.mean(alone):.3f}" in found.notes[0]
 
 
 def test_constant_scores_show_nothing() -> None:
