@@ -173,6 +173,17 @@ def guess_band_epsilon(right: Ints, looks: Ints, *, significance: float, bad: Ba
     return low
 
 
+def deciding_look(epsilon: float, right: Ints, looks: Ints) -> int:
+    """The look at which a walk of so large an epsilon explains the right guesses least, weighted as the band is.
+
+    Args:
+        epsilon: In nats, >= 0: the bound.
+        right, looks: As in `guess_band_epsilon`.
+    Returns: Its place among the looks.
+    """
+    return int(np.argmin(_at_least(right, looks, float(expit(epsilon))) / look_weights(looks)))
+
+
 def _largest_p_value(low: float, high: float, right: Ints, looks: Ints, weights: Floats, enough: float) -> float:
     """A number that no p-value of an epsilon in [low, high] exceeds; the first found that is <= `enough` will do."""
     slow, fast = float(expit(low)), float(expit(high))

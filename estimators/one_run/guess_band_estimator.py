@@ -9,12 +9,17 @@ from typing import Any, ClassVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import binom
 
 from dpaudit.errors import require
 from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.finding import Validity
-from dpaudit.estimators.one_run.guess_band import BadGuesses, OneTraining, guess_band_epsilon, guess_looks
+from dpaudit.estimators.one_run.guess_band import (
+    BadGuesses,
+    OneTraining,
+    deciding_look,
+    guess_band_epsilon,
+    guess_looks,
+)
 from dpaudit.estimators.one_run.signed_scores import GuessRule, OneRun, OneRunTally, replay_note, right_guesses
 from dpaudit.estimators.replays import median_rule, per_replay_confidence
 from dpaudit.estimators.scores import ScoreEstimator, Scores, replay_bounds
@@ -78,13 +83,14 @@ class GuessBand(ScoreEstimator[GuessTally]):
         return GuessTally(**vars(self.unshifted().tally(scores)), looks=looks, right=right)
 
     def bound(self, tallies: Sequence[GuessTally], *, lost: int = 0) -> Bound:
-        """The median of the replays' bounds; `counts` are those of the replay in the middle, where it shows most."""
+        """The median of the replays' bounds; `counts` are those of the replay in the middle, at the look that decides."""
         if self._leaves_it(tallies):
             return self.unshifted().bound(tallies, lost=lost)
         ordered = sorted(tallies, key=lambda tally: tally.replay)
         best = self._replay_bounds(ordered, lost)
-        tally = ordered[int(np.argsort(best[: len(ordered)], kind="stable")[(len(ordered) - 1) // 2])]
-        look = most_telling(tally.right, tally.looks)
+        middle = int(np.argsort(best[: len(ordered)], kind="stable")[(len(ordered) - 1) // 2])
+        tally = ordered[middle]
+        look = deciding_look(float(best[middle]), tally.right, tally.looks)
         counts = {
             "guesses": int(tally.looks[look]),
             "correct": int(tally.right[look]),
@@ -151,8 +157,3 @@ def bound_of_guesses(right: Ints, looks: Ints, bad: BadGuesses, significance: fl
 @lru_cache(maxsize=4096)
 def _bound(right: tuple[int, ...], looks: tuple[int, ...], bad: BadGuesses, significance: float) -> float:
     return guess_band_epsilon(np.array(right), np.array(looks), significance=significance, bad=bad)
-
-
-def most_telling(right: Ints, looks: Ints) -> int:
-    """The look at which chance explains the right guesses least."""
-    return int(np.argmin(binom.logsf(right - 1, looks, 0.5)))

@@ -23,8 +23,8 @@ from dpaudit.claims import PrivacyCurve
 from dpaudit.errors import require
 from dpaudit.estimators.bound import Bound, along_curve
 from dpaudit.estimators.finding import Standing
-from dpaudit.estimators.one_run.guess_band import IndependentTrials, guess_looks
-from dpaudit.estimators.one_run.guess_band_estimator import bound_of_guesses, check_fields, most_telling
+from dpaudit.estimators.one_run.guess_band import IndependentTrials, deciding_look, guess_looks
+from dpaudit.estimators.one_run.guess_band_estimator import bound_of_guesses, check_fields
 from dpaudit.estimators.one_run.signed_scores import GuessRule, right_guesses
 from dpaudit.estimators.replays import median_rule, per_replay_confidence
 from dpaudit.estimators.scores import ScoreEstimator, Scores, replay_bounds
@@ -139,8 +139,9 @@ class FairCoins(ScoreEstimator[FairCoinTally]):
         )
         if by_band.lower >= by_guesses:
             return found
-        tally = ordered[int(np.argsort(guessed[: len(ordered)], kind="stable")[(len(ordered) - 1) // 2])]
-        look = most_telling(tally.right, tally.looks)
+        middle = int(np.argsort(guessed[: len(ordered)], kind="stable")[(len(ordered) - 1) // 2])
+        tally = ordered[middle]
+        look = deciding_look(float(guessed[middle]), tally.right, tally.looks)
         counts = {
             "guesses": int(tally.looks[look]),
             "correct": int(tally.right[look]),

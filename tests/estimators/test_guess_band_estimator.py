@@ -113,6 +113,16 @@ def test_replays_are_drawn_and_their_mean_is_said() -> None:
     assert f"mean {np.mean(alone):.3f}" in found.notes[0]
 
 
+def test_the_counts_are_those_that_decide() -> None:
+    """Forty sure guesses that are right, and nothing else: forty are named, not the hundreds that chance explains."""
+    truth = np.random.default_rng(8).random(400) < 0.5
+    noise = np.random.default_rng(9).normal(0, 1e-3, 400)
+    found = GuessBand().bound([GuessBand().tally(Scores(np.where(np.arange(400) < 40, truth - 0.5, noise), truth))])
+    counts = dict(found.counts)
+    assert 36 <= counts["guesses"] <= 44
+    assert counts["correct"] >= counts["guesses"] - 3
+
+
 def test_constant_scores_show_nothing() -> None:
     truth = np.arange(972) < 486
     assert bounded(GuessBand(guess="both-tails"), Scores(np.zeros(972), truth)) < 0.2
