@@ -198,4 +198,5 @@ def test_membership_is_planned_by_its_canaries() -> None:
     found = planned_outlook(entry)
     assert found is not None
     assert found.reference == Reference(FairCoins(), 100, "canaries", 1)
-    assert found.ceiling == pytest.approx(stats.logistic.ppf((0.05 / 4) ** (1 / 100)), abs=0.05)
+    # All of 100 right: so large an epsilon leaves the guess band next to all of its error for the last look.
+    assert found.ceiling == pytest.approx(stats.logistic.ppf(0.05 ** (1 / 100)), abs=0.01)
