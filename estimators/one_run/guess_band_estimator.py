@@ -83,7 +83,7 @@ class GuessBand(ScoreEstimator[GuessTally]):
         return GuessTally(**vars(self.unshifted().tally(scores)), looks=looks, right=right)
 
     def bound(self, tallies: Sequence[GuessTally], *, lost: int = 0) -> Bound:
-        """The median of the replays' bounds; `counts` are those of the replay in the middle, at the look that decides."""
+        """The median of the replays' bounds; `counts` are those of the middle replay, at the look that decides."""
         if self._leaves_it(tallies):
             return self.unshifted().bound(tallies, lost=lost)
         ordered = sorted(tallies, key=lambda tally: tally.replay)
