@@ -136,7 +136,14 @@ def code_version() -> str:
 def _version_of_sources() -> str:
     root = Path(dpaudit.__file__).parent
     hasher = hashlib.sha256(dpaudit.__version__.encode())
-    of_engine = ("engine/games", "engine/attacks", "engine/canaries", "engine/proxies", "engine/views")
+    of_engine = (
+        "engine/games",
+        "engine/attacks",
+        "engine/canaries",
+        "engine/poisonings",
+        "engine/proxies",
+        "engine/views",
+    )
     folders = [root / folder for folder in ("claims", "actors", *of_engine, "mechanisms", "estimators")]
     for path in (*sorted(root.glob("*.py")), *(path for folder in folders for path in sorted(folder.rglob("*.py")))):
         hasher.update(path.read_bytes())

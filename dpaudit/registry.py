@@ -34,6 +34,7 @@ PACKAGES = {
     "game": "dpaudit.engine.games",
     "attack": "dpaudit.engine.attacks",
     "canary": "dpaudit.engine.canaries",
+    "poisoning": "dpaudit.engine.poisonings",
     "proxy": "dpaudit.engine.proxies",
     "estimator": "dpaudit.estimators",
     "curve": "dpaudit.claims",

@@ -111,6 +111,54 @@ class Learner(Protocol):
 
 
 @runtime_checkable
+class SampledLearner(Protocol):
+    """A learner whose trained models, summed up as vectors, can be drawn many at a time (see `SummarisedLearner`)."""
+
+    def claim(self) -> Claim:
+        """What it promises."""
+        ...
+
+    def sample_summaries(
+        self,
+        train: Examples,
+        points: NDArray[np.float32],
+        count: int,
+        *,
+        seed: np.random.SeedSequence,
+        compute: Compute,
+    ) -> NDArray[np.float64]:
+        """`count` independent trainings summed up, shape (count, width), with the law of one training after another.
+
+        Args:
+            train: What every one of them is trained on.
+            points: What models may be asked about, shape (m, d); parameters need none.
+            count: >= 0.
+            seed: Decides everything that is drawn.
+            compute: What may be used.
+        Raises: TrainingError when the trainings failed.
+        """
+        ...
+
+
+@runtime_checkable
+class SummarisedLearner(Protocol):
+    """A learner whose trained model is summed up as one vector: all that its users see of it, or a part of it."""
+
+    def claim(self) -> Claim:
+        """What it promises."""
+        ...
+
+    def summarise(
+        self, train: Examples, points: NDArray[np.float32], *, seed: np.random.SeedSequence, compute: Compute
+    ) -> NDArray[np.float64]:
+        """One training, summed up; shape (width,), the same for every seed; other arguments as `sample_summaries`.
+
+        Raises: TrainingError when this seed's training failed; other people's exceptions pass.
+        """
+        ...
+
+
+@runtime_checkable
 class StackLearner(Protocol):
     """Trains many models side by side: a network, or a learner that trains one (see `StackTrainer`)."""
 

@@ -1,4 +1,4 @@
-"""A claim under the neighbouring relation of the game that is to test it."""
+"""A claim under the neighbouring relation of the game that is to test it, about as many records as differ there."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from dpaudit.claims.claim import Claim
 from dpaudit.claims.relation import Relation
 from dpaudit.claims.two_steps import two_step_missed, two_steps
-from dpaudit.errors import SpecError
+from dpaudit.errors import SpecError, require
 
 
 @dataclass(frozen=True)
@@ -18,14 +18,17 @@ class ConvertedClaim:
     Attributes:
         claim: The claim, converted.
         note: How it was converted; "" when it was not.
+        steps: Steps of the claim's own relation between the two worlds, >= 1: records that differ, twice where each
+            is removed and another one added.
     """
 
     claim: Claim
     note: str = ""
+    steps: int = 1
 
 
-def claim_under(claim: Claim, relation: Relation, *, audit: str = "") -> ConvertedClaim:
-    """The claim under the game's neighbouring relation.
+def claim_under(claim: Claim, relation: Relation, *, records: int = 1, audit: str = "") -> ConvertedClaim:
+    """The claim under the game's neighbouring relation, about worlds that differ in so many records.
 
     Replacing a record (or its label) is removing one and adding another: an add/remove claim of (eps, delta) implies
     (2 eps, (1 + e^eps) delta) under replace and label, a curve implies its `two_steps`. A claim whose epsilon is its
@@ -35,10 +38,40 @@ def claim_under(claim: Claim, relation: Relation, *, audit: str = "") -> Convert
     Args:
         claim: As stated.
         relation: Of the game.
+        records: In which the two worlds differ: 1, 2, 4, 8, ....
         audit: The audit's name, for the message.
     Raises: SpecError where the claim says nothing about the game's neighbours.
     """
-    if claim.relation == relation or (claim.is_point and math.isinf(claim.epsilon)):
+    require(records >= 1 and records & (records - 1) == 0, "records must be 1, 2, 4, 8, ...", records=records)
+    if claim.is_point and math.isinf(claim.epsilon):
+        return ConvertedClaim(claim)
+    converted = _about_one_record(_about_group(claim, records), relation, audit)
+    if records == 1:
+        return converted
+    grouped = converted.claim
+    note = (
+        f"the two worlds differ in {records} records, what is claimed is about one (epsilon {claim.epsilon:g}, delta "
+        f"{claim.delta:g}): by group privacy compared with epsilon {grouped.epsilon:g}, delta {grouped.delta:.3g}"
+    )
+    return ConvertedClaim(grouped, f"{note}; {converted.note}" if converted.note else note, records * converted.steps)
+
+
+def _about_group(claim: Claim, records: int) -> Claim:
+    """Group privacy: a point becomes (k eps, delta (e^{k eps} - 1) / (e^eps - 1)), a curve its two steps, again."""
+    if records == 1:
+        return claim
+    if claim.is_point:
+        missed = claim.delta * sum(math.exp(min(step * claim.epsilon, 700.0)) for step in range(records))
+        return Claim(records * claim.epsilon, min(missed, 1 - 1e-12), claim.relation)
+    curve = claim.curve
+    for _ in range(records.bit_length() - 1):
+        curve = two_steps(curve)
+    return Claim.of(curve, relation=claim.relation, delta=claim.delta)
+
+
+def _about_one_record(claim: Claim, relation: Relation, audit: str) -> ConvertedClaim:
+    """The claim under another relation, whatever it calls a record."""
+    if claim.relation == relation:
         return ConvertedClaim(claim)
     if claim.relation == Relation.REPLACE and relation == Relation.LABEL:
         return ConvertedClaim(
@@ -69,4 +102,5 @@ def _two_step_claim(claim: Claim, relation: Relation) -> ConvertedClaim:
         f"the claim ({kind}epsilon {claim.epsilon:g}, delta {claim.delta:g}) is about adding or removing a record, "
         f"the game replaces one, which costs two steps: compared with epsilon {converted.epsilon:g}, "
         f"delta {converted.delta:.3g}",
+        steps=2,
     )

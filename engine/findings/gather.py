@@ -14,11 +14,11 @@ import numpy as np
 from dpaudit.actors.events import last_line
 from dpaudit.actors.schedule import Outcome
 from dpaudit.actors.store import UnitStore
-from dpaudit.claims import Claim, claim_under
+from dpaudit.claims import Claim, ConvertedClaim
 from dpaudit.engine.findings.ceiling import Ceiling
 from dpaudit.engine.findings.power import ceiling_bound
 from dpaudit.engine.findings.result import AuditResult, Failure
-from dpaudit.engine.findings.score_table import metrics_of
+from dpaudit.engine.findings.score_table import metrics_of, trial_errors
 from dpaudit.engine.findings.shift import ShiftControl, control_estimator, rows_needed, shift_control
 from dpaudit.engine.findings.stopping import SequentialReader, sequential_readers
 from dpaudit.engine.findings.tally_table import TallyTable
@@ -86,7 +86,7 @@ class _Finished:
     def result(self, failures: Mapping[str, Failure], evidence: Path) -> AuditResult:
         """The audit's result."""
         entry, audit = self._entry, self._audit
-        compared = claim_under(audit.promised(), audit.game.fits.relation)
+        compared: ConvertedClaim = audit.game.fits.compared(audit.promised())
         control = self._control()
         conditional = entry.game.conditional or (control is not None and control.shift_detected)
         finding = self._finding(conditional=conditional)
@@ -112,6 +112,7 @@ class _Finished:
             rows_needed=self._rows_needed(finding, compared.claim) if conditional else None,
             ceiling=self._ceiling(),
             ceiling_lost=not self._keys.issuperset(entry.ceilings),
+            failed_trials=self._failed_trials(),
             stopped=self._reader.stopped(self._keys) if self._reader else None,
             evidence=str(evidence),
         )
@@ -173,6 +174,11 @@ class _Finished:
         measured = [metrics_of(self._store.read(key)) for key in self._entry.game.trainings if key in self._keys]
         names = measured[0] if measured else {}
         return {name: float(np.mean([metrics[name] for metrics in measured])) for name in names}
+
+    def _failed_trials(self) -> tuple[str, ...]:
+        """What went wrong in single trials of the units that ran the mechanism."""
+        keys = [key for key in self._entry.game.trainings if key in self._keys]
+        return tuple(error for key in keys for error in trial_errors(self._store.read(key)))
 
     def link_scores(self, target: Path) -> None:
         """`<part>.parquet` in the order of the plan: the same files whoever ran the units."""

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from dpaudit.claims import claim_under
 from dpaudit.engine.games.reference import Reference
 from dpaudit.engine.plan import PlannedAudit
 from dpaudit.errors import require
@@ -70,7 +69,7 @@ def planned_outlook(entry: PlannedAudit) -> Outlook | None:
     audit, reference = entry.audit, entry.game.reference
     if reference is None:
         return None
-    curve = claim_under(audit.promised(), audit.game.fits.relation).claim.curve
+    curve = audit.game.fits.compared(audit.promised()).claim.curve
     return outlook(audit.estimator, reference, curve.epsilon(audit.estimator.delta))
 
 

@@ -74,6 +74,7 @@ class AuditResult:
         ceiling: What a mechanism that hides nothing would show; None where that is not known.
         ceiling_lost: Whether the ceiling was to be played and that failed.
         stopped: How far a sequential audit went; None for one that runs all its trials.
+        failed_trials: Trials that failed within a unit that was finished, each with its seed and why.
         evidence: Folder of its score tables in the run folder; "" where nothing was written.
     """
 
@@ -98,6 +99,7 @@ class AuditResult:
     ceiling: Ceiling | None = None
     ceiling_lost: bool = False
     stopped: Stopped | None = None
+    failed_trials: tuple[str, ...] = ()
     evidence: str = ""
 
     def series(self, kind: type[S]) -> S | None:
@@ -280,6 +282,9 @@ class AuditResult:
             lines.append(self.compared.note)
         if self.stopped is not None:
             lines.append(str(self.stopped))
+        if self.failed_trials:
+            shown = "; ".join(self.failed_trials[:FAILED_SHOWN])
+            lines.append(f"{len(self.failed_trials):,} trainings failed, each counted as the worst guess: {shown}")
         if self.control_lost:
             lines.append(CONTROL_LOST)
         if self.conditional:
@@ -300,5 +305,7 @@ class AuditResult:
         return f"\n{'':{INDENT}}".join(lines)
 
 
+FAILED_SHOWN = 3
+"""Failed trials that are printed."""
 INDENT = 19
 """Columns that the verdict takes in printed text."""

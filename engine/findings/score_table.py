@@ -80,6 +80,13 @@ def probabilities_of(table: pa.Table) -> NDArray[np.float32]:
     return chunks[0] if len(chunks) == 1 else np.concatenate(chunks)
 
 
+def trial_errors(table: pa.Table) -> list[str]:
+    """Why single trials of a unit failed, for units that say so in a column `error`."""
+    if "error" not in table.column_names:
+        return []
+    return [error for error in table["error"].to_pylist() if error]
+
+
 def metrics_of(table: pa.Table) -> dict[str, float]:
     """The metrics stored beside a unit's table."""
     stored = table.schema.metadata or {}

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from dpaudit.actors.schedule import Spare
 from dpaudit.actors.store import UnitStore
-from dpaudit.claims import claim_under
 from dpaudit.engine.findings.tally_table import TallyTable
 from dpaudit.engine.plan import Plan, PlannedAudit
 from dpaudit.estimators.two_world.betting import Betting, BettingState
@@ -55,7 +54,7 @@ class SequentialReader:
         self._estimator: Betting = entry.audit.estimator
         self._codec = TallyTable(self._estimator.tally_type)
         self._state = BettingState()
-        self._claimed = claim_under(entry.audit.promised(), entry.audit.game.fits.relation).claim.epsilon
+        self._claimed = entry.audit.game.fits.compared(entry.audit.promised()).claim.epsilon
 
     def advance(self, finished: Set[str], failed: Set[str]) -> None:
         """Reads on, up to the first tally that is missing or as far as is needed."""

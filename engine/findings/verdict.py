@@ -1,4 +1,4 @@
-"""Compares a finding with the claim it is about; `dpaudit.claims.claim_under` brings both under one relation."""
+"""Compares a finding with the claim it is about; `Fits.compared` brings both under one relation."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from dpaudit.claims import Claim, Relation
+from dpaudit.claims import Claim, ConvertedClaim, Relation, claim_under
 from dpaudit.engine.views.view import View
 from dpaudit.errors import require
 from dpaudit.estimators.scores import Scores
@@ -59,6 +59,7 @@ class Fits:
         uses_proxy: Whether the adversary has a reference of its own, which the spec's `proxy` makes.
         helps: What lets the game show more, for those whose audit could not have refuted their claim.
         independent_trials: Whether scores come from independent trials, one training each.
+        records: In how many records its two worlds differ: 1, 2, 4 or 8; group privacy says what a claim says of them.
     """
 
     relation: Relation
@@ -71,9 +72,17 @@ class Fits:
     uses_proxy: bool = False
     independent_trials: bool = False
     helps: str = ""
+    records: int = 1
 
     def __post_init__(self) -> None:
         require(len(self.views) > 0, "a game must play with some mechanism")
+
+    def compared(self, claim: Claim, *, audit: str = "") -> ConvertedClaim:
+        """What a claim says of the two worlds of the game.
+
+        Raises: SpecError where it says nothing of them.
+        """
+        return claim_under(claim, self.relation, records=self.records, audit=audit)
 
     def face_of(self, mechanism: Any) -> Face | None:
         """The side the mechanism is played from; None when the game does not play it."""

@@ -73,6 +73,11 @@ class ScoreTrials(ABC):
     attack: Any
     trainings: tuple[str, ...]
 
+    def failed(self, trials: pa.Table, inputs: Inputs) -> NDArray[np.bool_]:
+        """Which trials left nothing to look at, shape (trials,)."""
+        failed: NDArray[np.bool_] = trials["failed"].to_numpy()
+        return failed
+
     @abstractmethod
     def view(self, trials: pa.Table, inputs: Inputs) -> Any:
         """What the attack sees of those trials, which did not fail; nothing of the truth."""
@@ -89,7 +94,7 @@ class ScoreTrials(ABC):
         tables = [inputs.tables[key] for key in self.trainings]
         trials = pa.concat_tables(tables, promote_options="none").combine_chunks()
         truth = trials["truth"].to_numpy()
-        failed = trials["failed"].to_numpy()
+        failed = self.failed(trials, inputs)
         # A failed training counts as the attack's worst guess: dropping it would bias the bound.
         scores = np.where(truth, -np.inf, np.inf)
         scores[~failed] = self.attack.score(copy.deepcopy(self.view(trials.filter(pa.array(~failed)), inputs)))

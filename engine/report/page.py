@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from dpaudit.engine.findings.result import AuditResult
 from dpaudit.engine.findings.run_report import NOT_SHOWN, Report
 from dpaudit.engine.findings.verdict import Verdict
+from dpaudit.engine.report.figures.detected import detected
 from dpaudit.engine.report.figures.draw import Context, Drawing
 from dpaudit.engine.report.figures.kinds import drawings
 from dpaudit.engine.report.figures.overview import COLOURS, overview
@@ -73,10 +74,16 @@ def write_page(report: Report, folder: Path, *, draw: bool = True) -> None:
         report=report,
         audits=audits,
         overview=_saved(overview(report.results), target, "overview"),
+        detected=_detected(report, target),
         colours={verdict.value: COLOURS[verdict] for verdict in Verdict},
         not_shown=NOT_SHOWN,
     )
     write_whole(folder / "report.html", lambda path: path.write_text(text, encoding="utf-8"))
+
+
+def _detected(report: Report, target: Path) -> Markup | None:
+    figure = detected(report.results)
+    return None if figure is None else _saved(figure, target, "detected")
 
 
 def intervals(result: AuditResult) -> list[CountsInterval]:

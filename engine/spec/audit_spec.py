@@ -11,7 +11,7 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-from dpaudit.claims import Claim, claim_under
+from dpaudit.claims import Claim
 from dpaudit.engine.data.in_memory import data_source
 from dpaudit.engine.games.fits import Fits
 from dpaudit.engine.games.one_run_rules import OneRunRules
@@ -198,7 +198,8 @@ def _claim_in_game(audit: Audit, at: str) -> Claim:
         raise SpecError(f"{at}.mechanism must state its claim: give it a method `claim() -> Claim`")
     if not isinstance(audit.promised(), Claim):
         raise SpecError(f"{at}.mechanism.claim() must give a dpaudit.Claim, got {audit.promised()!r}")
-    return claim_under(audit.promised(), audit.game.fits.relation, audit=at).claim
+    fits: Fits = audit.game.fits
+    return fits.compared(audit.promised(), audit=at).claim
 
 
 def _require_fitting(audit: Audit, at: str) -> None:

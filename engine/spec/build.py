@@ -58,6 +58,7 @@ _FACES: Mapping[str, tuple[str, ...]] = {
     "game": ("plan",),
     "attack": ("score",),
     "canary": ("choose", "gradient"),
+    "poisoning": ("worlds",),
     "proxy": ("predictor",),
     "estimator": ("tally", "find"),
     "curve": ("miss_rate",),

@@ -11,6 +11,7 @@ from dpaudit.claims import Claim
 from dpaudit.engine.data.in_memory import found_again
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
 from dpaudit.engine.spec.build import build_dataclass
+from dpaudit.engine.spec.grid import expanded
 from dpaudit.engine.spec.partition import Partition
 from dpaudit.engine.spec.plain_yaml import read_yaml
 from dpaudit.engine.spec.stop_rule import StopRule
@@ -21,7 +22,8 @@ def load_spec(source: str | Path | Mapping[str, Any]) -> AuditSpec:
     """Reads a spec from a YAML file or a mapping.
 
     Top-level `mechanism`, `data`, `game`, `proxy`, `attack`, `estimator`, `split`, `claim` and `stop` are defaults for
-    every entry of `audits`; without `audits` they are the one audit. Paths in it may use `~` and `$VARIABLES`, which
+    every entry of `audits`; without `audits` they are the one audit. `grid` makes one of each entry for every
+    combination of its values (`engine.spec.grid`). Paths in it may use `~` and `$VARIABLES`, which
     are looked up when a file is read and written nowhere.
 
     Raises: SpecError naming the field.
@@ -42,9 +44,9 @@ def _from_mapping(content: Mapping[str, Any]) -> AuditSpec:
     _require_text_keys(content)
     of_spec = {field.name for field in fields(AuditSpec)} - {"audits"}
     of_audit = {field.name for field in fields(Audit)} - {"name"}
-    unknown = sorted(content.keys() - of_spec - of_audit - {"audits"})
+    unknown = sorted(content.keys() - of_spec - of_audit - {"audits", "grid"})
     if unknown:
-        known = sorted(of_spec | of_audit | {"audits"})
+        known = sorted(of_spec | of_audit | {"audits", "grid"})
         raise SpecError(
             f"a spec has no field {unknown[0]!r}; it has {', '.join(known)}{did_you_mean(unknown[0], known)}"
         )
@@ -52,9 +54,11 @@ def _from_mapping(content: Mapping[str, Any]) -> AuditSpec:
     entries = content.get("audits", [{}] if "mechanism" in shared else [])
     if not isinstance(entries, list) or not all(isinstance(entry, Mapping) for entry in entries):
         raise SpecError("`audits` must be a list of mappings")
+    every = [{**shared, **entry} for entry in entries]
+    if "grid" in content:
+        every = [made for entry in every for made in expanded(entry, content["grid"])]
     audits = []
-    for index, entry in enumerate(entries):
-        merged = {**shared, **entry}
+    for index, merged in enumerate(every):
         merged.setdefault("name", _default_name(merged, index))
         for needed in ("mechanism", "data"):
             if needed not in merged:

@@ -18,7 +18,7 @@ import pytest
 from numpy.random import SeedSequence
 from numpy.typing import NDArray
 from scipy.optimize import brentq
-from scipy.stats import laplace, norm
+from scipy.stats import gamma, laplace, norm
 
 from dpaudit.claims import ComposedLaplace
 from dpaudit.mechanisms.accounting.gnmax import Answers, confident_gnmax
@@ -30,6 +30,8 @@ from dpaudit.mechanisms.labels.rr_with_prior import RRWithPrior
 from dpaudit.mechanisms.learners.alibi import Alibi
 from dpaudit.mechanisms.learners.domain_prior import LP1STDomainPrior, LP1STOutOfDomainPrior
 from dpaudit.mechanisms.learners.dp_sgd import DpSgd
+from dpaudit.mechanisms.learners.gaussian_naive_bayes import GaussianNaiveBayes, NoisySums
+from dpaudit.mechanisms.learners.logistic_regression import LogisticOutputPerturbation
 from dpaudit.mechanisms.learners.lp_1st import LP1ST, LP1STNoiseCorrection
 from dpaudit.mechanisms.learners.lp_2st import LP2ST
 from dpaudit.mechanisms.learners.noisy_labels import NoisyOneHotLabels
@@ -626,7 +628,143 @@ STEPS = [
     ),
 ]
 
-CASES = [*LABELS, *ONE_HOT, *PRIORS, *VOTING, *STEPS]
+# Naive Bayes and logistic regression: what is released, in units of the claim's scale, drawn in bulk and one by one
+
+BULK, ALONE = 1_000, 150
+"""Trainings of one release: drawn together, or each by `fit`."""
+NO_POINTS = np.empty((0, 0), np.float32)
+HALVES = Examples(np.repeat(np.float32([[0.25], [0.75]]), 500, 0).repeat(200, 1), np.arange(1_000) % 2, 2)
+"""Two classes whose sums about the middle are 0; noise is far from what is clipped."""
+MANY_CLASSES = Examples(np.zeros((4_000, 1), np.float32), np.arange(4_000) % 200, 200)
+
+
+def released_by_bayes(learner: GaussianNaiveBayes, data: Examples, seed: SeedSequence, *, bulk: bool) -> NoisySums:
+    """Counts, means and variances of many trainings."""
+    k, d = data.classes, data.features.shape[1]
+    if not bulk:
+        models = [learner.fit(data, seed=own, compute=CPU) for own in seed.spawn(ALONE)]
+        parts = (np.array([getattr(model, name) for model in models]) for name in ("count", "mean", "variance"))
+        return NoisySums(*parts)
+    drawn = learner.sample_summaries(data, NO_POINTS, BULK, seed=seed, compute=CPU)
+    count, total, squares = np.split(drawn, [k, k * (1 + d)], axis=1)
+    wide = count[..., None]
+    return NoisySums(count, total.reshape(BULK, k, d) / wide, squares.reshape(BULK, k, d) / wide)
+
+
+def bayes_counts(seed: SeedSequence, learner: GaussianNaiveBayes, bulk: bool) -> Cells:
+    noise = released_by_bayes(learner, MANY_CLASSES, seed, bulk=bulk).count - 20
+    return (np.clip(noise, -2, 2) + 2).astype(np.int64).ravel()
+
+
+def bayes_sums(seed: SeedSequence, learner: GaussianNaiveBayes, bulk: bool) -> Cells:
+    """The claim: half the range, times the features, over a third of epsilon."""
+    released = released_by_bayes(learner, HALVES, seed, bulk=bulk)
+    noise = (released.mean - 0.5) * released.count[..., None]
+    return np.searchsorted(EDGES, noise / (0.5 * 200 / 200.0)).ravel()
+
+
+def bayes_squares(seed: SeedSequence, learner: GaussianNaiveBayes, bulk: bool) -> Cells:
+    """The claim: the square of the farther end's distance, times the features, over a third of epsilon."""
+    released = released_by_bayes(learner, HALVES, seed, bulk=bulk)
+    away = released.mean - 0.5
+    noise = released.variance * released.count[..., None] - 500 * (0.0625 + away**2)
+    return np.searchsorted(EDGES, noise / ((0.5 + np.abs(away)) ** 2 * 200 / 200.0)).ravel()
+
+
+def geometric_chances(epsilon: float) -> list[float]:
+    """Two-sided geometric: at most -2, -1, 0, 1, at least 2."""
+    a = math.exp(-epsilon)
+    return [a**2 / (1 + a), a * (1 - a) / (1 + a), (1 - a) / (1 + a), a * (1 - a) / (1 + a), a**2 / (1 + a)]
+
+
+MANY_PROBLEMS = Examples(np.zeros((40, 2), np.float32), np.arange(40), 40)
+
+
+@dataclass(frozen=True)
+class KnownMinimiser(LogisticOutputPerturbation):
+    """Its minimisers are known, so that a thousand fits are a thousand draws of noise and no more."""
+
+    def exact(self, train: Examples, compute: Compute) -> NDArray[np.float64]:
+        return np.zeros((train.classes, 3))
+
+
+LENGTHS = np.array([1.0, 2.0, 3.0, 4.5])
+
+
+def perturbed(seed: SeedSequence, learner: KnownMinimiser, bulk: bool) -> NDArray[np.float64]:
+    """Noise on the coefficients of 40 problems, shape (draws, 3), in units of 2 / (n penalty epsilon / 40)."""
+    if bulk:
+        drawn = learner.sample_summaries(MANY_PROBLEMS, NO_POINTS, 1_000, seed=seed, compute=CPU).reshape(-1, 3)
+    else:
+        models = [learner.fit(MANY_PROBLEMS, seed=own, compute=CPU) for own in seed.spawn(200)]
+        drawn = np.concatenate([model.weights for model in models])
+    noise: NDArray[np.float64] = drawn / (2 / (40 * 0.5 * 1.0 / 40))
+    return noise
+
+
+def lengths(seed: SeedSequence, learner: KnownMinimiser, bulk: bool) -> Cells:
+    return np.searchsorted(LENGTHS, np.linalg.norm(perturbed(seed, learner, bulk), axis=1))
+
+
+def directions(seed: SeedSequence, learner: KnownMinimiser, bulk: bool) -> Cells:
+    """One coordinate of a uniform direction in three dimensions is uniform (Archimedes); its sign, with another's."""
+    noise = perturbed(seed, learner, bulk)
+    upright = noise[:, 2] / np.linalg.norm(noise, axis=1)
+    return np.searchsorted([-0.5, 0.0, 0.5], upright) * 2 + (noise[:, 0] > 0)
+
+
+def length_chances(less: float = 1.0) -> list[float]:
+    return np.diff(np.concatenate([[0.0], gamma.cdf(LENGTHS / less, 3), [1.0]])).tolist()  # type: ignore[no-any-return]
+
+
+def bulk_and_alone(
+    name: str, mechanism: Any, less: Any, cells: Any, chances: Sequence[float], fewer: Sequence[float], what: str
+) -> list[Case]:
+    """The same law of both ways to draw."""
+    return [
+        Case(
+            name,
+            mechanism,
+            lambda learner, bulk=bulk: two_releases(lambda own, seed: cells(seed, own, bulk))(learner),  # type: ignore[misc]
+            chances,
+            [Quieter(less, fewer, f"{what}, {way}")] if less is not None else [],
+            f"{what}, {way}",
+        )
+        for way, bulk in (("in bulk", True), ("one by one", False))
+    ]
+
+
+BAYES, QUIETER_BAYES = GaussianNaiveBayes(600.0), GaussianNaiveBayes(600.0 / LESS)
+PERTURBED = KnownMinimiser(1.0, penalty=0.5)
+SUMMARIES = [
+    *bulk_and_alone(
+        "gaussian-naive-bayes",
+        GaussianNaiveBayes(3.0),
+        GaussianNaiveBayes(3.0 / LESS),
+        bayes_counts,
+        geometric_chances(1.0),
+        geometric_chances(1 / LESS),
+        "counts",
+    ),
+    *bulk_and_alone(
+        "gaussian-naive-bayes", BAYES, QUIETER_BAYES, bayes_sums, laplace_chances(), laplace_chances(LESS), "sums"
+    ),
+    *bulk_and_alone(
+        "gaussian-naive-bayes", BAYES, QUIETER_BAYES, bayes_squares, laplace_chances(), laplace_chances(LESS), "squares"
+    ),
+    *bulk_and_alone(
+        "logistic-output-perturbation",
+        PERTURBED,
+        KnownMinimiser(1.0 / LESS, penalty=0.5),
+        lengths,
+        length_chances(),
+        length_chances(LESS),
+        "lengths",
+    ),
+    *bulk_and_alone("logistic-output-perturbation", PERTURBED, None, directions, [1 / 8] * 8, [], "directions"),
+]
+
+CASES = [*LABELS, *ONE_HOT, *PRIORS, *VOTING, *STEPS, *SUMMARIES]
 DEFECTS = [(case, quieter) for case in CASES for quieter in case.quieter]
 
 SILENT = {

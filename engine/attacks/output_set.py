@@ -1,0 +1,136 @@
+"""A learned output set: a classifier of trainings orders their summaries by how much they speak for world 1.
+
+By Neyman and Pearson the best sets are those of the largest likelihood ratio, whose logarithm a probabilistic
+classifier of equally many samples from both worlds estimates. Which classifier is best is not known beforehand: each
+learns on two thirds of the search samples, is judged on the last third by the bound it would give there, and the best
+one learns again on all. Fresh samples decide nothing of this.
+
+Source: Lu et al. (2022), section 4.2, after Bichsel et al. (2021).
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpaudit.engine.views.summary_view import SummaryView
+from dpaudit.errors import InputError, require
+from dpaudit.estimators.scores import Scores
+from dpaudit.estimators.two_world.fair_coins import FairCoins
+from dpaudit.registry import register
+
+SMALLEST = 1e-12
+"""Probabilities nearer to 0 or 1 are taken for this: a logarithm must stay a number."""
+JUDGED = 3
+"""One in so many search samples is judged on."""
+
+
+@register("attack", "output-set", source="Lu et al. (2022), Algorithm 1")
+@dataclass(frozen=True)
+class OutputSet:
+    """The log-odds of a classifier that learned on the search samples which world a summary is from.
+
+    Attributes:
+        classifiers: Which are tried: "linear" (a logistic regression), "additive" (one on each number's own steps:
+            right where noise is independent), "trees" (gradient boosting), "forest", "mlp".
+        seed: Of the classifiers that draw.
+    """
+
+    classifiers: tuple[str, ...] = ("linear", "additive", "trees")
+    seed: int = 0
+    view: ClassVar[type[SummaryView]] = SummaryView
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "classifiers", tuple(self.classifiers))
+        require(len(self.classifiers) > 0, "classifiers must have at least one name")
+        unknown = [name for name in self.classifiers if name not in CLASSIFIERS]
+        require(not unknown, f"classifiers must be among {', '.join(CLASSIFIERS)}", unknown=unknown)
+
+    def score(self, view: SummaryView) -> NDArray[np.float64]:
+        """Log-odds of world 1, in nats.
+
+        Raises: InputError when the search samples are of one world only.
+        """
+        if len(np.unique(view.search_truth)) < 2:
+            raise InputError("search samples must come from both worlds; ask for more of them (`search`)")
+        name = self._best(view)
+        return _log_odds(self._fitted(name, view.search, view.search_truth), view.fresh)
+
+    def _best(self, view: SummaryView) -> str:
+        """The classifier whose bound on held-out search samples is the largest, the first of equals."""
+        judged = np.arange(len(view.search)) % JUDGED == JUDGED - 1
+        if len(self.classifiers) == 1 or any(len(np.unique(view.search_truth[part])) < 2 for part in (judged, ~judged)):
+            return self.classifiers[0]
+        bounds = []
+        for name in self.classifiers:
+            fitted = self._fitted(name, view.search[~judged], view.search_truth[~judged])
+            scores = Scores(_log_odds(fitted, view.search[judged]), view.search_truth[judged])
+            estimator = FairCoins()
+            bounds.append(estimator.bound([estimator.tally(scores)]).lower)
+        return self.classifiers[int(np.argmax(bounds))]
+
+    def _fitted(self, name: str, summaries: NDArray[np.float64], truth: NDArray[np.bool_]) -> Any:
+        from sklearn.exceptions import ConvergenceWarning
+
+        classifier = CLASSIFIERS[name](self.seed)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # an order is all that is wanted
+            warnings.simplefilter("ignore", UserWarning)  # columns with fewer different values than steps
+            return classifier.fit(summaries, truth)
+
+
+def _log_odds(classifier: Any, summaries: NDArray[np.float64]) -> NDArray[np.float64]:
+    likely = np.clip(classifier.predict_proba(summaries)[:, 1], SMALLEST, 1 - SMALLEST)
+    odds: NDArray[np.float64] = np.log(likely) - np.log1p(-likely)
+    return odds
+
+
+def _linear(seed: int) -> Any:
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    return make_pipeline(StandardScaler(), LogisticRegression(max_iter=300))
+
+
+def _additive(seed: int) -> Any:
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import KBinsDiscretizer
+
+    steps = KBinsDiscretizer(16, encode="onehot", strategy="quantile", subsample=None)
+    return make_pipeline(steps, LogisticRegression(C=0.02, max_iter=200))
+
+
+def _trees(seed: int) -> Any:
+    from sklearn.ensemble import HistGradientBoostingClassifier
+
+    return HistGradientBoostingClassifier(max_iter=60, learning_rate=0.15, min_samples_leaf=40, random_state=seed)
+
+
+def _forest(seed: int) -> Any:
+    from sklearn.ensemble import RandomForestClassifier
+
+    return RandomForestClassifier(200, min_samples_leaf=20, random_state=seed)
+
+
+def _mlp(seed: int) -> Any:
+    from sklearn.neural_network import MLPClassifier
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    return make_pipeline(StandardScaler(), MLPClassifier((64,), max_iter=60, early_stopping=True, random_state=seed))
+
+
+CLASSIFIERS: Mapping[str, Callable[[int], Any]] = {
+    "linear": _linear,
+    "additive": _additive,
+    "trees": _trees,
+    "forest": _forest,
+    "mlp": _mlp,
+}

@@ -1,0 +1,166 @@
+"""Many trainings on two neighbouring data sets, each summed up as a vector: in bulk, one by one, or by its answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from dpaudit.actors.seed import Seed
+from dpaudit.engine.games.fits import LEARNERS, Face
+from dpaudit.engine.games.stacks import TrainingRun, train_runs
+from dpaudit.engine.views.worlds import Worlds
+from dpaudit.errors import shortened
+from dpaudit.mechanisms.protocols import Compute, LogitModel, SampledLearner, SummarisedLearner, TrainingError
+
+SAMPLED = Face(SampledLearner, "learners drawn in bulk (with methods `claim` and `sample_summaries`)")
+SUMMARISED = Face(SummarisedLearner, "learners summed up as vectors (with methods `claim` and `summarise`)")
+
+SMALLEST_PROBABILITY = 1e-45
+
+
+@dataclass(frozen=True, eq=False)
+class Summaries:
+    """What some trainings left.
+
+    Attributes:
+        vectors: One a training, of any length; None where it failed.
+        errors: Which trial failed, with which seed, and why; "" for the others.
+    """
+
+    vectors: Sequence[NDArray[np.float64] | None]
+    errors: Sequence[str]
+
+
+def train_and_summarise(
+    mechanism: Any, worlds: Worlds, truth: NDArray[np.bool_], first: int, seed: Seed, compute: Compute
+) -> Summaries:
+    """One training for each coin, on the data set it shows.
+
+    Args:
+        mechanism: One of the faces below, a `Learner` last.
+        worlds: The two data sets.
+        truth: The coins, shape (n,).
+        first: Number of the first trial, which names its seed.
+        seed: Of the batch where trainings are drawn in bulk, else trial t has `seed.child(t)`.
+        compute: What may be used.
+    """
+    for kind, way in _WAYS.items():
+        if isinstance(mechanism, kind.protocol):
+            return way(mechanism, worlds, truth, first, seed, compute)
+    raise TypeError(f"{type(mechanism).__name__} is no learner")  # the spec refuses it
+
+
+def _in_bulk(
+    mechanism: SampledLearner, worlds: Worlds, truth: NDArray[np.bool_], first: int, seed: Seed, compute: Compute
+) -> Summaries:
+    vectors: list[NDArray[np.float64] | None] = [None] * len(truth)
+    for world in (False, True):
+        places = np.flatnonzero(truth == world)
+        if len(places):
+            drawn = mechanism.sample_summaries(
+                worlds.world(world),
+                worlds.points,
+                len(places),
+                seed=seed.child(first, int(world)).sequence(),
+                compute=compute,
+            )
+            for place, vector in zip(places, drawn, strict=True):
+                vectors[place] = vector
+    numbered = enumerate(vectors, first)
+    return Summaries(vectors, [_named(number, seed.child(first), _fault(vector)) for number, vector in numbered])
+
+
+def _one_by_one(
+    mechanism: SummarisedLearner, worlds: Worlds, truth: NDArray[np.bool_], first: int, seed: Seed, compute: Compute
+) -> Summaries:
+    vectors: list[NDArray[np.float64] | None] = []
+    errors: list[str] = []
+    for number, world in enumerate(truth, first):
+        own = seed.child(number)
+        try:
+            # A copy each: what one training does to its data is not the next one's.
+            train = worlds.world(bool(world)).writable()
+            vector = np.asarray(
+                mechanism.summarise(train, worlds.points.copy(), seed=own.sequence(), compute=compute), np.float64
+            )
+            fault = "" if vector.ndim == 1 else f"it gave an array of shape {vector.shape}, not a vector"
+        except Exception as err:  # other people's code may raise anything; the trial counts as failed
+            vector, fault = np.empty(0), f"{type(err).__name__}: {shortened(err)}"
+        fault = fault or _fault(vector)
+        vectors.append(None if fault else vector)
+        errors.append(_named(number, own, fault))
+    return Summaries(vectors, errors)
+
+
+def _by_answers(
+    mechanism: Any, worlds: Worlds, truth: NDArray[np.bool_], first: int, seed: Seed, compute: Compute
+) -> Summaries:
+    """Any learner: what its models answer at the points, on the scale of logarithms."""
+    runs = [TrainingRun(worlds.places(bool(world)), seed.child(number)) for number, world in enumerate(truth, first)]
+    models = train_runs(mechanism, worlds.rows, runs, compute=compute)
+    vectors = [None if isinstance(model, TrainingError) else _answers(model, worlds.points) for model in models]
+    faults = [
+        str(model) if isinstance(model, TrainingError) else _fault(vector)
+        for model, vector in zip(models, vectors, strict=True)
+    ]
+    numbered = enumerate(zip(runs, faults, strict=True), first)
+    errors = [_named(number, run.seed, fault) for number, (run, fault) in numbered]
+    return Summaries(vectors, errors)
+
+
+def _answers(model: Any, points: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Logits or log-probabilities against those of the last class, shape (m (K - 1),)."""
+    if isinstance(model, LogitModel):
+        scale = model.logits(points.copy()).astype(np.float64)
+    else:
+        scale = np.log(np.maximum(model.probabilities(points.copy()), SMALLEST_PROBABILITY))
+    vector: NDArray[np.float64] = (scale[:, :-1] - scale[:, -1:]).ravel()
+    return vector
+
+
+def _named(number: int, seed: Seed, fault: str) -> str:
+    return f"trial {number} (seed {seed}): {fault}" if fault else ""
+
+
+def _fault(vector: NDArray[np.float64] | None) -> str:
+    """What is wrong with a summary; "" where nothing is, or where there is none."""
+    return "" if vector is None or np.isfinite(vector).all() else "it gave numbers that are not finite"
+
+
+_WAYS: dict[Face, Callable[[Any, Worlds, NDArray[np.bool_], int, Seed, Compute], Summaries]] = {
+    SAMPLED: _in_bulk,
+    SUMMARISED: _one_by_one,
+    LEARNERS: _by_answers,
+}
+
+
+def summary_columns(summaries: Summaries) -> dict[str, pa.Array]:
+    """Columns summary (a list of any length, null where there is none), failed and error."""
+    failed = [vector is None or bool(error) for vector, error in zip(summaries.vectors, summaries.errors, strict=True)]
+    kept = [None if bad else vector for bad, vector in zip(failed, summaries.vectors, strict=True)]
+    lengths = np.array([0 if vector is None else len(vector) for vector in kept])
+    flat = np.concatenate([np.empty(0), *(vector for vector in kept if vector is not None)])
+    column = pa.ListArray.from_arrays(
+        np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32),
+        pa.array(flat.astype(np.float32)),
+        mask=pa.array(failed),
+    )
+    return {"summary": column, "failed": pa.array(failed), "error": pa.array(list(summaries.errors))}
+
+
+def summary_widths(table: pa.Table) -> NDArray[np.int64]:
+    """The length of each trial's summary, shape (trials,); -1 where there is none."""
+    offsets = np.asarray(table["summary"].combine_chunks().value_lengths().fill_null(-1))
+    return offsets.astype(np.int64)
+
+
+def summaries_in(table: pa.Table, trials: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """The summaries of some trials, all of one length, shape (trials, width)."""
+    column = table["summary"].combine_chunks().filter(pa.array(trials))
+    values: NDArray[np.float64] = column.flatten().to_numpy(zero_copy_only=False).astype(np.float64)
+    return values.reshape(len(column), -1)

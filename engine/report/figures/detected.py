@@ -1,0 +1,102 @@
+"""What was detected against what was claimed, over audits of one kind with several claims."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from matplotlib.figure import Figure
+
+from dpaudit.engine.findings.result import AuditResult
+from dpaudit.engine.report.figures.style import CLAIM, canvas
+
+COLOURS = ("#2563a8", "#c2410c", "#15803d", "#7c3aed", "#a16207", "#475569")
+FEWEST = 3
+"""Claims a line has at least."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """Audits that differ in their claim alone.
+
+    Attributes:
+        label: What their names share.
+        points: Epsilon claimed, detected and the most that could have been, each of one record; ascending.
+    """
+
+    label: str
+    points: tuple[tuple[float, float, float], ...]
+
+
+def detected(results: Sequence[AuditResult]) -> Figure | None:
+    """Detected against claimed epsilon of one record, a line for each attack; None where no line has three points."""
+    lines = lines_of(results)
+    if not lines:
+        return None
+    figure, axes = canvas(6.4, 4.6)
+    every = [point for line in lines for point in line.points]
+    seen = [value for _, value, _ in every if value > 0]
+    floor = 0.5 * min([claimed for claimed, _, _ in every] + seen)
+    for place, line in enumerate(lines):
+        colour = COLOURS[place % len(COLOURS)]
+        claimed = [point[0] for point in line.points]
+        axes.plot(
+            claimed,
+            [max(point[1], floor) for point in line.points],
+            "o-",
+            color=colour,
+            markersize=4.5,
+            label=line.label,
+        )
+        nothing = [point[0] for point in line.points if point[1] <= 0]
+        axes.plot(nothing, [floor] * len(nothing), "o", color=colour, markerfacecolor="white", markersize=6)
+    claims = sorted({point[0] for point in every})
+    axes.plot(claims, claims, color=CLAIM, linewidth=1.6, label="what is claimed")
+    ceilings = {claimed: max(point[2] for point in every if point[0] == claimed) for claimed in claims}
+    if all(math.isfinite(value) for value in ceilings.values()):
+        axes.plot(
+            claims, list(ceilings.values()), color="#6b7280", linestyle=":", label="the most these trainings could show"
+        )
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xticks(claims, [f"{claimed:g}" for claimed in claims])
+    axes.minorticks_off()
+    ticks = [
+        tick for tick in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50) if floor <= tick <= 1.3 * max(claims)
+    ]
+    axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.set_xlabel("claimed ε of one record")
+    axes.set_ylabel("detected ε of one record (open: nothing)")
+    axes.legend(fontsize=8.5, loc="upper left")
+    return figure
+
+
+def lines_of(results: Sequence[AuditResult]) -> list[Line]:
+    """The lines there are, in the order of the results."""
+    groups: dict[str, list[AuditResult]] = {}
+    for result in results:
+        if (
+            result.standing is not None
+            and result.standing.quantity == "epsilon"
+            and math.isfinite(result.claimed.epsilon)
+        ):
+            groups.setdefault(_without_epsilon(result), []).append(result)
+    lines = []
+    for label, members in groups.items():
+        points = sorted(_point(result) for result in members)
+        if len({claimed for claimed, _, _ in points}) >= FEWEST:
+            lines.append(Line(label, tuple(points)))
+    return lines
+
+
+def _without_epsilon(result: AuditResult) -> str:
+    """The name of an audit without what changes with its claim: a grid names "poisoning=clip-bkd, epsilon=2"."""
+    return ", ".join(part for part in result.name.split(", ") if not part.startswith(("epsilon=", "copies=")))
+
+
+def _point(result: AuditResult) -> tuple[float, float, float]:
+    standing, steps = result.standing, result.compared.steps
+    assert standing is not None
+    ceiling = result.ceiling.finding.standing(result.compared.claim.curve).observed if result.ceiling else math.inf
+    return result.claimed.epsilon, standing.observed / steps, ceiling / steps

@@ -1,0 +1,125 @@
+"""Two neighbouring data sets: what a learner is trained on in either world of the game `neighbours`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from dpaudit.errors import require
+from dpaudit.mechanisms.examples import Examples
+
+MARKS = ("world_0", "world_1", "asked")
+
+
+@dataclass(frozen=True, eq=False)
+class Worlds:
+    """D and D' as marked rows of one table, so that a row of both is held once, and the order is that of the data.
+
+    Attributes:
+        rows: All rows of either; features of shape (n, d).
+        in_zero: Which are in D, shape (n,).
+        in_one: Which are in D', shape (n,).
+        points: What trained models are asked about, where no parameters are seen, shape (m, d).
+    """
+
+    rows: Examples
+    in_zero: NDArray[np.bool_]
+    in_one: NDArray[np.bool_]
+    points: NDArray[np.float32]
+
+    def __post_init__(self) -> None:
+        count = len(self.rows)
+        require(self.in_zero.shape == (count,) == self.in_one.shape, "each row must be marked for both worlds")
+        require(bool(self.in_zero.any() and self.in_one.any()), "each world must have a row")
+
+    @cached_property
+    def zero(self) -> Examples:
+        """D."""
+        return self.rows.take(self.in_zero)
+
+    @cached_property
+    def one(self) -> Examples:
+        """D'."""
+        return self.rows.take(self.in_one)
+
+    def world(self, truth: bool) -> Examples:
+        """D' where the coin says True."""
+        return self.one if truth else self.zero
+
+    def places(self, truth: bool) -> NDArray[np.int64]:
+        """Which rows the world has, ascending."""
+        return np.flatnonzero(self.in_one if truth else self.in_zero)
+
+
+def features_of(data: Examples) -> NDArray[np.float32]:
+    """Features as an array of shape (n, d).
+
+    Raises: InputError when they are a table, or images.
+    """
+    require(
+        isinstance(data.features, np.ndarray) and data.features.ndim == 2, "features must be an array of shape (n, d)"
+    )
+    assert isinstance(data.features, np.ndarray)
+    return data.features
+
+
+def replaced(
+    data: Examples, rows: NDArray[np.int64], zero: Examples | None, one: Examples | None, points: NDArray[np.float32]
+) -> Worlds:
+    """Worlds that differ in some rows of the data.
+
+    Args:
+        data: n rows.
+        rows: Those that differ, shape (k,), all different.
+        zero: What stands in their places in D, k rows; None leaves the places out.
+        one: What stands there in D'.
+        points: As in `Worlds`.
+    """
+    kept = np.setdiff1d(np.arange(len(data)), rows)
+    parts = [data.take(kept), *(part for part in (zero, one) if part is not None)]
+    counts = [len(part) for part in parts]
+    place = np.concatenate([kept, *(rows for part in (zero, one) if part is not None)])
+    mark = np.repeat([0, *([1] if zero is not None else []), *([2] if one is not None else [])], counts)
+    order = np.lexsort((mark, place))
+    together = data.with_(
+        features=np.concatenate([features_of(part) for part in parts])[order],
+        labels=np.concatenate([part.labels for part in parts])[order],
+    )
+    return Worlds(together, mark[order] != 2, mark[order] != 1, points)
+
+
+def worlds_table(worlds: Worlds) -> pa.Table:
+    """Both data sets as a unit's result, the points behind them; `worlds_of` reads it back."""
+    features = np.concatenate([features_of(worlds.rows), worlds.points])
+    asked = np.arange(len(features)) >= len(worlds.rows)
+    none = np.zeros(len(worlds.points), np.bool_)
+    flat = np.ascontiguousarray(features, np.float32)
+    return pa.table(
+        {
+            "features": pa.FixedSizeListArray.from_arrays(pa.array(flat.ravel()), flat.shape[1]),
+            "label": np.concatenate([worlds.rows.labels, np.zeros(len(worlds.points), np.int64)]),
+            "world_0": np.concatenate([worlds.in_zero, none]),
+            "world_1": np.concatenate([worlds.in_one, none]),
+            "asked": asked,
+        }
+    )
+
+
+def worlds_of(table: pa.Table, *, classes: int, name: str) -> Worlds:
+    """The data sets of a unit.
+
+    Args:
+        table: What `worlds_table` made.
+        classes: Of the data.
+        name: Of the data.
+    """
+    column = table["features"].combine_chunks()
+    features = column.flatten().to_numpy(zero_copy_only=False).reshape(len(column), column.type.list_size)
+    zero, one, asked = (table[mark].to_numpy() for mark in MARKS)
+    labels = table["label"].to_numpy().astype(np.int64)
+    rows = Examples(features[~asked], labels[~asked], classes, name)
+    return Worlds(rows, zero[~asked], one[~asked], features[asked])

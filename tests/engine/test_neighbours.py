@@ -1,0 +1,257 @@
+"""The game `neighbours`: two data sets, summaries of trainings, an output set that is learned from them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.random import SeedSequence
+from numpy.typing import NDArray
+
+from dpaudit import Audit, AuditSpec, Claim, Examples, Relation, RunOptions, Verdict, audit
+from dpaudit.engine.attacks.output_set import OutputSet
+from dpaudit.engine.data.bundled import Iris
+from dpaudit.engine.games.neighbours import Neighbours
+from dpaudit.engine.games.numbers import as_numbers
+from dpaudit.engine.poisonings.class_flip import ClassFlip, CornerFlip
+from dpaudit.engine.poisonings.coming_and_going import Remove
+from dpaudit.engine.report.figures.detected import detected, lines_of
+from dpaudit.engine.spec.loading import load_spec
+from dpaudit.engine.views.summary_view import SummaryView
+from dpaudit.engine.views.worlds import Worlds, worlds_of, worlds_table
+from dpaudit.errors import InputError, SpecError
+from dpaudit.estimators.bound import Bound
+from dpaudit.mechanisms.learners.gaussian_naive_bayes import GaussianNaiveBayes
+from dpaudit.mechanisms.learners.non_private import NonPrivate
+from dpaudit.mechanisms.models.logistic_regression import LogisticRegression
+from dpaudit.mechanisms.protocols import Compute
+from dpaudit.registry import catalogue, load
+
+CONFIDENCE = 1 - 1e-6
+"""Of the bounds below: an honest mechanism exceeds its truth less often than once in 10^6."""
+
+
+@dataclass(frozen=True)
+class NoisyCount:
+    """How many records have class 1, with Laplace noise of scale 1 / truth: exactly `truth`-DP for a flipped label."""
+
+    truth: float = 1.0
+    claimed: float = 1.0
+
+    def claim(self) -> Claim:
+        return Claim(self.claimed, relation=Relation.LABEL)
+
+    def sample_summaries(
+        self, train: Examples, points: NDArray[np.float32], count: int, *, seed: SeedSequence, compute: Compute
+    ) -> NDArray[np.float64]:
+        noise = np.random.default_rng(seed).laplace(0, 1 / self.truth, (count, 1))
+        summaries: NDArray[np.float64] = (train.labels == 1).sum() + noise
+        return summaries
+
+
+@dataclass(frozen=True)
+class OneByOne(NoisyCount):
+    """The same one at a time, with what may go wrong in other people's code."""
+
+    raises: float = 0.0
+    lengthens: float = 0.0
+    forgets: float = 0.0
+    sample_summaries = None  # type: ignore[assignment]
+
+    def summarise(
+        self, train: Examples, points: NDArray[np.float32], *, seed: SeedSequence, compute: Compute
+    ) -> NDArray[np.float64]:
+        rng = np.random.default_rng(seed)
+        luck, value = rng.random(), (train.labels == 1).sum() + rng.laplace(0, 1 / self.truth)
+        if luck < self.raises:
+            raise ZeroDivisionError("no luck")
+        if luck < self.raises + self.lengthens:
+            return np.array([value, value])
+        return np.array([math.nan if luck < self.raises + self.lengthens + self.forgets else value])
+
+
+def audited(folder: Path, mechanism: Any, *, trials: int = 4_000, stack: int = 2_000, **fields: Any) -> Any:
+    game = Neighbours(trials=trials, search=1_000, stack=stack, **fields)
+    entry = Audit(mechanism, Iris(), game=game, attack=OutputSet(("linear",)))
+    run = RunOptions(runner="in-process", figures=False, repeats=0)
+    return audit(AuditSpec((entry,), seed=5, confidence=CONFIDENCE, run=run), output=folder).results[0]
+
+
+@pytest.mark.parametrize("copies", [1, 2])
+def test_a_bound_holds_and_comes_near_the_truth(copies: int, tmp_path: Path) -> None:
+    """False failure <= 1e-6 for the upper side, by the bound's own confidence; the seed is fixed for the lower."""
+    result = audited(tmp_path, NoisyCount(), copies=copies)
+    assert result.verdict is Verdict.NO_VIOLATION
+    assert result.compared.steps == copies
+    assert 0.6 * copies < result.finding.lower <= copies
+
+
+@pytest.mark.parametrize("copies", [1, 2])
+def test_a_planted_defect_shows_in_the_same_game(copies: int, tmp_path: Path) -> None:
+    """Half the noise: the truth is twice the claim. The seed is fixed."""
+    assert audited(tmp_path, NoisyCount(truth=2.0), copies=copies).verdict is Verdict.VIOLATION
+
+
+def test_group_privacy_with_delta(tmp_path: Path) -> None:
+    """What is compared at four records is (4 eps, delta (1 + e^eps + e^2eps + e^3eps))."""
+    claim = Claim(0.5, 1e-3, Relation.REPLACE)
+    game = replace(Neighbours(), poisoning=ClassFlip(), copies=4)
+    found = game.fits.compared(claim)
+    assert found.claim.epsilon == pytest.approx(2.0)
+    assert found.claim.delta == pytest.approx(1e-3 * math.expm1(2.0) / math.expm1(0.5))
+    assert found.steps == 4
+    assert "4 records" in found.note
+    removed = Neighbours(poisoning=Remove()).fits
+    assert removed.relation is Relation.ADD_REMOVE
+    assert Neighbours.fits.relation is Relation.LABEL  # of the class: as for its usual poisoning
+    with pytest.raises(SpecError, match="says nothing"):
+        removed.compared(claim)
+    with pytest.raises(InputError, match="1, 2, 4, 8"):
+        replace(game.fits, records=3).compared(claim)
+
+
+def test_trainings_that_fail_are_the_worst_guess_and_are_named(tmp_path: Path) -> None:
+    """A tenth raises, a tenth gives no number, a tenth another length: the audit goes on, and shows less."""
+    honest = audited(tmp_path / "honest", OneByOne(truth=3.0, claimed=3.0), trials=2_000)
+    poor = audited(
+        tmp_path / "poor", OneByOne(truth=3.0, claimed=3.0, raises=0.1, lengthens=0.1, forgets=0.1), trials=2_000
+    )
+    assert poor.finding.lower < honest.finding.lower
+    scores = poor.scores()
+    worst = np.isinf(scores["score"])
+    assert 0.25 < worst.mean() < 0.35
+    assert ((scores["score"] < 0) == scores["truth"])[worst].all()
+    assert any("ZeroDivisionError: no luck" in note for note in poor.failed_trials)
+    assert any("not finite" in note for note in poor.failed_trials)
+    assert any("seed 5" in note for note in poor.failed_trials)
+    assert "trainings failed" in str(poor)
+
+
+def test_a_learner_without_summaries_is_asked_about_the_points(tmp_path: Path) -> None:
+    """A regression without privacy: whatever was trained on which labels answers differently."""
+    mechanism = NonPrivate(LogisticRegression())
+    entry = Audit(
+        mechanism,
+        Iris(),
+        game=Neighbours(trials=60, search=40, stack=50),
+        attack=OutputSet(("linear",)),
+        claim=Claim(0.5, relation=Relation.LABEL),
+    )
+    run = RunOptions(runner="in-process", figures=False, repeats=0)
+    result = audit(AuditSpec((entry,), seed=5, run=run), output=tmp_path).results[0]
+    assert result.verdict is Verdict.VIOLATION
+    assert result.finding.lower > 1.5
+
+
+def test_naive_bayes_at_an_easy_size(tmp_path: Path) -> None:
+    """Crafted records show half of what eight flips may cost; the claim holds. Fixed seed for the lower side."""
+    mechanism = GaussianNaiveBayes(0.5, relation=Relation.REPLACE)
+    result = audited(tmp_path, mechanism, poisoning=CornerFlip(), copies=8)
+    assert result.verdict is Verdict.NO_VIOLATION
+    assert result.finding.lower > 0.5
+
+
+@pytest.mark.parametrize("name", sorted(catalogue("poisoning")))
+@pytest.mark.parametrize("copies", [1, 4])
+def test_a_poisoning_gives_neighbours_of_its_relation(name: str, copies: int) -> None:
+    data = as_numbers(Iris().load(), "box")
+    poisoning = load("poisoning", name)()
+    worlds: Worlds = poisoning.worlds(data, copies, np.random.default_rng(3))
+    different = worlds.in_zero != worlds.in_one
+    both = worlds.rows.take(~different)
+    zero, one = (worlds.rows.take(different & marks) for marks in (worlds.in_zero, worlds.in_one))
+    if poisoning.relation is Relation.ADD_REMOVE:
+        assert sorted((len(zero), len(one))) == [0, copies]
+    else:
+        assert len(zero) == len(one) == copies
+        assert len(worlds.zero) == len(worlds.one) == len(data)
+    if poisoning.relation is Relation.LABEL:
+        assert np.array_equal(zero.features, one.features)
+        assert (zero.labels != one.labels).all()
+    # What both worlds hold is the data without at most `copies` rows, in their order.
+    assert len(both) == len(data) - copies
+    assert worlds.points.shape[1] == data.features.shape[1]
+    again = worlds_of(worlds_table(worlds), classes=data.classes, name=data.name)
+    assert again.zero.digest == worlds.zero.digest
+    assert again.one.digest == worlds.one.digest
+    assert np.array_equal(again.points, worlds.points)
+
+
+def test_the_classifier_is_chosen_by_its_bound_on_held_out_search_samples() -> None:
+    """World 1 is far from 0 on either side: no line tells it, steps of its own number do."""
+    rng = np.random.default_rng(0)
+    truth = rng.random(1_200) < 0.5
+    summaries = np.where(truth, rng.choice([-3.0, 3.0], 1_200), 0.0)[:, None] + rng.normal(0, 0.3, (1_200, 1))
+    view = SummaryView(summaries, truth, np.array([[-3.0], [0.0], [3.0]]))
+    scores = OutputSet(("linear", "additive")).score(view)
+    assert scores[0] > 0 > scores[1]
+    assert scores[2] > 0
+    with pytest.raises(InputError, match="both worlds"):
+        OutputSet().score(SummaryView(summaries[truth], truth[truth], summaries))
+
+
+def test_scales_are_what_they_are_called() -> None:
+    data = Iris().load()
+    box, ball = as_numbers(data, "box").features, as_numbers(data, "ball").features
+    assert isinstance(box, np.ndarray)
+    assert (box.min(0) == 0).all()
+    assert (box.max(0) == 1).all()
+    lengths = np.linalg.norm(np.asarray(ball, np.float64), axis=1)
+    assert 0.999 < lengths.max() <= 1
+    assert np.array_equal(as_numbers(data, "none").features, data.features)
+
+
+GRID = {
+    "name": "a grid",
+    "data": "iris",
+    "split": {"target": 1.0, "reference": 0.0, "test": 0.0},
+    "mechanism": {"name": "gaussian-naive-bayes", "relation": "replace"},
+    "game": {"name": "neighbours", "trials": 400, "search": 200, "stack": 400},
+    "attack": {"name": "output-set", "classifiers": ["linear"]},
+    "grid": {
+        "game.poisoning": ["corner-flip", "swap-x"],
+        "mechanism.epsilon, game.copies": [[1, 8], [2, 4], [4, 2]],
+    },
+    "run": {"runner": "in-process", "figures": False, "repeats": 0},
+}
+
+
+def test_a_grid_is_one_audit_for_each_combination(tmp_path: Path) -> None:
+    spec = load_spec(GRID)
+    assert [entry.name for entry in spec.audits][:2] == [
+        "poisoning=corner-flip, epsilon=1, copies=8",
+        "poisoning=corner-flip, epsilon=2, copies=4",
+    ]
+    assert [entry.game.copies for entry in spec.audits] == [8, 4, 2] * 2
+    report = audit(spec, output=tmp_path, quiet=True)
+    lines = lines_of(report.results)
+    assert [line.label for line in lines] == ["poisoning=corner-flip", "poisoning=swap-x"]
+    first = report.results[0]
+    assert isinstance(first.finding, Bound)
+    assert lines[0].points[0][:2] == (1.0, first.finding.lower / 8)
+    assert detected(report.results[:2]) is None
+    assert "Detected against claimed" in (tmp_path / "report.html").read_text()
+    assert (tmp_path / "figures" / "detected.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("grid", "says"),
+    [
+        ([1], "must be a mapping"),
+        ({"mechanism.epsilon": 3}, "must be a list"),
+        ({"mechanism.epsilon, game.copies": [[1]]}, "must list 2 values each"),
+        ({"seed.of": [1]}, "must be a name or a mapping"),
+        ({"mechanism.epsilon": list(range(200)), "game.trials": list(range(200))}, "at most 10,000"),
+    ],
+)
+def test_a_grid_of_another_form_is_refused(grid: Any, says: str) -> None:
+    with pytest.raises(SpecError, match=says):
+        load_spec(
+            {**GRID, "seed": 3, "grid": grid}
+            if "seed.of" not in str(grid)
+            else {**GRID, "game": 3, "grid": {"game.x": [1]}}
+        )
