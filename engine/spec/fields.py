@@ -101,7 +101,7 @@ def spec_schema() -> Schema:
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "A dpaudit spec",
         "type": "object",
-        "properties": {**audit, **spec, "audits": audits},
+        "properties": {**audit, **spec, "audits": audits, "grid": GRID},
         "additionalProperties": False,
         "anyOf": [{"required": ["mechanism"]}, {"required": ["audits"]}],
         "$defs": definitions,
@@ -159,6 +159,13 @@ def _field_schema(field: dataclasses.Field[Any], hint: Any) -> Schema:
     nested: Schema = {"$ref": f"#/$defs/{kind}"}
     return {"anyOf": [nested, {"type": "null"}]} if optional else nested
 
+
+GRID: Schema = {
+    "type": "object",
+    "additionalProperties": {"type": "array", "minItems": 1},
+    "description": "From a field, such as mechanism.epsilon, to its values: one audit for each combination. Fields "
+    "separated by commas go together. What the fields replace must be there for the schema, with any value.",
+}
 
 _PLAIN: Mapping[Any, Schema] = {
     bool: {"type": "boolean"},
