@@ -1,6 +1,6 @@
 """Observational games and honest mechanisms: what a proxy that is off looks like must not be called a violation.
 
-The large versions are in `benchmarks/false_claims.py`; docs/validity.md has their table.
+The large version is `benchmarks/false_violations.py`; docs/validity.md has its table.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
+from benchmarks.exact_mechanisms import Drifting, Forgets
+from benchmarks.false_violations import SCENES, lines_of, missing, play, table
 from benchmarks.observational_audits import Observed, fitted, powered
 from dpaudit import Audit, AuditResult, AuditSpec, Claim, Examples, RunOptions, audit
 from dpaudit.claims import Relation
@@ -28,7 +30,6 @@ from dpaudit.estimators.finding import Validity
 from dpaudit.mechanisms.learners.non_private import NonPrivate
 from dpaudit.mechanisms.models.constant import ConstantModel
 from dpaudit.mechanisms.models.recall import Recall
-from dpaudit.mechanisms.protocols import Compute, Model
 
 AUDITS = 20
 
@@ -59,34 +60,8 @@ def test_a_real_violation_is_not_thrown_out_for_a_shift_that_is_small() -> None:
     assert sum(outcome.by_significance(1.0) for outcome in outcomes) <= 1
 
 
-@dataclass(frozen=True)
-class Forgets:
-    """A learner that looks at nothing, so its true epsilon is 0 under any relation."""
-
-    relation: Relation = Relation.LABEL
-
-    def claim(self) -> Claim:
-        return Claim(0.1, relation=self.relation)
-
-    def fit(
-        self, train: Examples, *, seed: np.random.SeedSequence, compute: Compute, validation: Examples | None = None
-    ) -> Model:
-        return ConstantModel((0.5, 0.5))
-
-
-@dataclass(frozen=True)
-class Drifting:
-    """Rows in the order of time, with a spell of noisy labels that the trained rows fall into."""
-
-    rows: int = 6_000
-
-    def load(self, *, seed: int = 0) -> Examples:
-        rng = np.random.default_rng(seed)
-        features = rng.standard_normal((self.rows, 2)).astype(np.float32)
-        time = np.arange(self.rows) / self.rows
-        noisy = (rng.random(self.rows) < 0.4) & (time > 0.4) & (time < 0.7)
-        labels = (features[:, 0] > 0).astype(np.int64)
-        return Examples(features, np.where(noisy, 1 - labels, labels), 2, "drifting")
+FORGETS = Forgets(Relation.REPLACE, ConstantModel((0.5, 0.5)))
+DRIFTING = Drifting(6_000)
 
 
 def audited(folder: Path, mechanism: Any, game: Game, split: Partition, seed: int = 0, **fields: Any) -> AuditResult:
@@ -100,7 +75,7 @@ IN_ORDER = Partition(target=0.3, reference=0.4, test=0.3, order="given")
 
 def test_labels_that_drift_do_not_convict_a_learner_that_looks_at_nothing(tmp_path: Path) -> None:
     game = ObservationalMembership(replays=3)
-    result = audited(tmp_path, Forgets(Relation.REPLACE), game, IN_ORDER, data=Drifting())
+    result = audited(tmp_path, FORGETS, game, IN_ORDER, data=DRIFTING)
     assert result.standing is not None
     assert result.standing.observed > 0.1  # which was a violation
     assert result.verdict is Verdict.UNDECIDED
@@ -116,7 +91,7 @@ def test_memory_is_seen_beyond_a_drift(tmp_path: Path) -> None:
     game = ObservationalMembership(replays=3)
     forgets = replace(IN_ORDER, reference=0.3)
     result = audited(
-        tmp_path, NonPrivate(Recall()), game, forgets, data=Drifting(), claim=Claim(1.0, relation=Relation.REPLACE)
+        tmp_path, NonPrivate(Recall()), game, forgets, data=DRIFTING, claim=Claim(1.0, relation=Relation.REPLACE)
     )
     assert result.verdict is Verdict.VIOLATION
     assert result.breach is not None
@@ -128,7 +103,7 @@ def test_memory_is_seen_beyond_a_drift(tmp_path: Path) -> None:
 def test_rows_that_the_audit_divides_at_random_need_no_control(tmp_path: Path) -> None:
     """A fair coin decided which of a pair is trained on. False failure <= 0.05 over seeds; the seed is fixed."""
     drawn = replace(IN_ORDER, order="random")
-    result = audited(tmp_path, Forgets(Relation.REPLACE), ObservationalMembership(replays=3), drawn, data=Drifting())
+    result = audited(tmp_path, FORGETS, ObservationalMembership(replays=3), drawn, data=DRIFTING)
     assert result.verdict is Verdict.NO_VIOLATION
     assert result.control is None
     assert result.finding is not None
@@ -158,22 +133,12 @@ class Knows:
         return np.column_stack([1 - one, one])
 
 
-@dataclass(frozen=True)
-class LooksAtNothing(Forgets):
-    """Releases that model whatever the data are."""
-
-    def fit(
-        self, train: Examples, *, seed: np.random.SeedSequence, compute: Compute, validation: Examples | None = None
-    ) -> Model:
-        return Knows()
-
-
 @pytest.mark.parametrize("test_share", [0.0, 0.2])
 def test_without_held_out_rows_nothing_is_called_a_violation(test_share: float, tmp_path: Path) -> None:
     """The proxy, fitted to 8 rows, is far off; the mechanism looks at nothing."""
     game = AttributeInference(replays=3, columns=("2",))
     split = Partition(target=0.75, reference=0.002, test=test_share)
-    result = audited(tmp_path, LooksAtNothing(Relation.REPLACE), game, split, data=Sexes())
+    result = audited(tmp_path, Forgets(Relation.REPLACE, Knows()), game, split, data=Sexes())
     assert result.standing is not None
     assert result.standing.observed > 0.1
     assert result.verdict is Verdict.UNDECIDED
@@ -198,3 +163,32 @@ def test_leaving_the_control_out_leaves_the_question_open(tmp_path: Path) -> Non
     assert result.verdict is Verdict.UNDECIDED
     again = audited(tmp_path / "with", NonPrivate(Recall()), LabelInference(replays=3), split, **fields)
     assert again.verdict is Verdict.VIOLATION
+
+
+def test_the_simulation_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two scenes of honest mechanisms, by the games' usual estimators. The seeds are fixed."""
+    for name in SCENES.keys() - {"planted labels", "members"}:
+        monkeypatch.delitem(SCENES, name)
+    out = tmp_path / "played.jsonl"
+    play(out, 1)
+    with out.open("a") as file:
+        file.write('{"scene": "members", "se')  # it was killed here
+    play(out, 2)
+    assert [(line["scene"], line["seed"]) for line in lines_of(out)] == [
+        ("planted labels", 0),
+        ("members", 0),
+        ("planted labels", 1),
+        ("members", 1),
+    ]
+    assert not list(missing({(line["scene"], line["seed"]) for line in lines_of(out)}, 2))
+    printed = table(out)
+    assert "| label-canaries | 1 | any | 2 | 0 | 77.6 % | 0 |" in printed  # 1 - 0.05 ** (1 / 2)
+    assert "| membership | 1 at 1e-5 | any | 2 | 0 | 77.6 % | 0 |" in printed
+
+
+@pytest.mark.parametrize(("scene", "real"), [("leaking", True), ("fresh points", False)])
+def test_a_scene_of_the_simulation_says_what_is_true(scene: str, real: bool) -> None:
+    """Every cell with an exact proxy. The seed is fixed; a false VIOLATION comes with probability <= 0.05."""
+    verdicts = SCENES[scene].verdicts(0)
+    exact = {said for cell, said in verdicts.items() if cell.endswith("exact")}
+    assert exact == {Verdict.VIOLATION.value if real else Verdict.NO_VIOLATION.value}
