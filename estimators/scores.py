@@ -81,7 +81,11 @@ class Scores:
         size would favour the same tables for ever: constant scores, the members first, at an unlucky size.
         """
         order = _inverse(self.tie_ranks())
-        return Scores(self.score[order], self.truth[order], self.replay, self.canary[order])
+        rows = object.__new__(Scores)  # the same rows: what was checked on creation holds
+        values = self.score[order], self.truth[order], self.replay, self.canary[order]
+        for name, value in zip(("score", "truth", "replay", "canary"), values, strict=True):
+            object.__setattr__(rows, name, value)
+        return rows
 
     def _by_canary(self) -> NDArray[np.int64]:
         """The rows in the order of the canaries' numbers."""

@@ -45,8 +45,9 @@ def one_run_epsilon(
         delta: Delta of the claim, in [0, 1).
         method: "binomial": exact, delta = 0 only (Theorem 17 with as many trials as guesses). "f-dp": Algorithm 3
             with the two-sided (epsilon, delta) trade-off functions, proved and nearly optimal. "theorem-16": the
-            published bound for delta > 0, weaker, and false for confidence <= 0.5, which is refused. "auto":
-            "binomial" where delta is 0 everywhere, else "f-dp".
+            published bound for delta > 0, most often weaker, and false for confidence <= 0.5, which is refused. "auto":
+            "binomial" where delta is 0 everywhere, else the larger of "f-dp" and "theorem-16": at one number of guesses
+            both limit the probability of the same event, so either may be taken, whichever is larger.
         likelihood_ratio: Largest ratio, >= 1, of the two candidate laws of a canary *at every point* (label j under the
             data against label j under the proxy, either way up); "binomial" only. It is not (1 + tau) / (1 - tau) for
             a total variation tau: that bounds no ratio once the adversary may abstain (use the `tau` of
@@ -105,7 +106,7 @@ def _as_ratio(values: ArrayLike) -> Floats:
 def _method(method: str, delta: Floats, ratio: Floats) -> str:
     require_one_of("method", method, METHODS)
     if method == "auto":
-        method = "f-dp" if np.any(delta > 0) else "binomial"
+        method = "larger" if np.any(delta > 0) else "binomial"
     if method == "binomial":
         require(
             not np.any(delta > 0),
@@ -131,14 +132,25 @@ def _f_dp_p_value(n: Counts, k: Counts, m: Counts, delta: Floats, epsilon: Float
     return np.asarray(f_dp_p_value(n, k, canaries=m, parameter=epsilon, family="approx-dp", delta=delta))
 
 
+def _larger_epsilon(n: Counts, k: Counts, m: Counts, delta: Floats, alpha: Floats, ratio: Floats) -> Floats:
+    published = np.where(alpha < 0.5, theorem_16_epsilon(n, k, m, delta, np.minimum(alpha, 0.5)), 0.0)
+    return np.maximum(_f_dp_epsilon(n, k, m, delta, alpha, ratio), published)
+
+
+def _smaller_p_value(n: Counts, k: Counts, m: Counts, delta: Floats, epsilon: Floats, ratio: Floats) -> Floats:
+    return np.minimum(_f_dp_p_value(n, k, m, delta, epsilon, ratio), theorem_16_p_value(n, k, m, delta, epsilon))
+
+
 # Of flat arrays: guesses, correct, canaries, delta, then the error or the hypothesis, and the likelihood ratio.
 _EPSILON = {
     "binomial": lambda n, k, m, delta, alpha, ratio: binomial_epsilon(n, k, alpha, ratio),
     "theorem-16": lambda n, k, m, delta, alpha, ratio: theorem_16_epsilon(n, k, m, delta, alpha),
     "f-dp": _f_dp_epsilon,
+    "larger": _larger_epsilon,
 }
 _P_VALUE = {
     "binomial": lambda n, k, m, delta, epsilon, ratio: binomial_p_value(n, k, epsilon, ratio),
     "theorem-16": lambda n, k, m, delta, epsilon, ratio: theorem_16_p_value(n, k, m, delta, epsilon),
     "f-dp": _f_dp_p_value,
+    "larger": _smaller_p_value,
 }

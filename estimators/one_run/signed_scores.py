@@ -372,7 +372,7 @@ class OneRunEstimator(ScoreEstimator[OneRunTally], CountEstimator):
 @register("estimator", "one-run", source="Kalemaj et al., observational label auditing, Theorem 17 and Algorithm 3")
 @dataclass(frozen=True)
 class OneRun(OneRunEstimator):
-    """One training run: exact binomial at delta = 0, Algorithm 3 with the (epsilon, delta) family above.
+    """One training run: exact binomial at delta = 0; above, the larger of Algorithm 3's and Theorem 16's bound.
 
     Attributes:
         tau: Largest total variation distance, over the canaries, between the law of what is shown and the proxy's, in

@@ -43,8 +43,10 @@ error at small rates; `lowest` more so (better for rare strong leaks, worse for 
 
 _EXACT_UP_TO = 3_000  # scores; above it ranks are asked for in blocks, which saves seconds and costs little width
 _BLOCK = 0.1  # standard deviations of a rank that one block spans
+_COARSE, _COARSE_FROM = 0.002, 100_000  # above so many scores a block spans so much of a rate's logarithm at least
 _REACH = 6.0  # standard deviations of a count that are followed; what lies further is given up (about 1e-7)
 _SLACK = 0.02  # share of the error that may stay unused: a few thousandths of the width, and one evaluation less
+_COARSE_SLACK = 0.1  # the same above `_COARSE_FROM` scores, where an evaluation takes a second: a two-hundredth
 _ROUNDING = 1e-9  # relative; sums of a million steps of positive products stay well inside
 _LARGEST_LEVEL = 1 - 1e-6  # a weighted local level is a probability
 
@@ -114,7 +116,8 @@ def _blocks(n: int) -> tuple[Ints, Ints]:
         return ranks, ranks
     first = [1]
     while (rank := first[-1]) < n:
-        first.append(rank + max(1, int(_BLOCK * math.sqrt(rank * (n - rank) / n))))
+        coarse = _COARSE * math.sqrt(min(rank, n - rank)) if n > _COARSE_FROM else 0.0
+        first.append(rank + max(1, int(max(_BLOCK, coarse) * math.sqrt(rank * (n - rank) / n))))
     starts = np.array(first)
     return starts, np.append(starts[1:] - 1, n)
 
@@ -128,12 +131,13 @@ def _require_band(n: int, error: float, weight: str) -> None:
 def _solve(crossing: Callable[[float], float], level: float, n: int, error: float) -> float:
     """The largest level, to `_SLACK`, whose crossing probability is at most `error`: secant on a log-log scale."""
     points: list[tuple[float, float]] = []
+    slack = _SLACK if n <= _COARSE_FROM else _COARSE_SLACK
     for _ in range(_MOST_STEPS):
         probability = crossing(level)
-        if (1 - _SLACK) * error <= probability <= error:
+        if (1 - slack) * error <= probability <= error:
             return level
         points.append((math.log(level), math.log(max(probability, 1e-300))))
-        level = math.exp(_next(points[-2:], math.log((1 - _SLACK / 2) * error)))
+        level = math.exp(_next(points[-2:], math.log((1 - slack / 2) * error)))
     # Never seen: the probability is smooth and increasing in the level. The union bound holds in any case, as no
     # weight is above n + 1.
     return error / (n * (n + 1.0))
@@ -154,14 +158,15 @@ _START_LOG_N = tuple(math.log(10.0**power) for power in range(7))
 _START_SHARE = {
     "flat": (1.0, 0.147, 0.0438, 0.0213, 0.0124, 0.00823, 0.00603),
     "tails": (1.0, 0.114, 0.0221, 0.00599, 0.00178, 0.000551, 0.000175),
-    "low": (0.707, 0.0868, 0.0197, 0.00613, 0.0020, 0.000657, 0.000213),
+    "low": (0.707, 0.0868, 0.0197, 0.00613, 0.0020, 0.000657, 0.00015),
     "lowest": (0.5, 0.0425, 0.00469, 0.000509, 5.2e-5, 5.22e-6, 5.24e-7),
 }
 
 
 def _start(n: int, error: float, weight: str) -> float:
     share = np.interp(math.log(n), _START_LOG_N, np.log(_START_SHARE[weight]))
-    return (1 - _SLACK / 2) * error * math.exp(float(share))
+    slack = _SLACK if n <= _COARSE_FROM else _COARSE_SLACK
+    return (1 - slack / 2) * error * math.exp(float(share))
 
 
 def _staying_probability(times: Floats, at_least: Ints, n: int) -> float:

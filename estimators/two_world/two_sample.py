@@ -22,6 +22,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -48,7 +49,7 @@ from dpaudit.estimators.selection import (
 from dpaudit.estimators.series import ConfusionCounts, EpsilonProfile, Roc, Series
 from dpaudit.estimators.two_world.bands import WEIGHTS, upper_rates_at
 from dpaudit.estimators.two_world.confusion import best_epsilon, epsilon_interval
-from dpaudit.estimators.two_world.rate_region import RateRegions, epsilon_of_rates
+from dpaudit.estimators.two_world.rate_region import RateRegions, epsilon_of_rates, telling_thresholds
 from dpaudit.estimators.two_world.ratio import detectable_ceiling, ratio_epsilon
 from dpaudit.estimators.two_world.ratio_counts import Directions, grouping, require_group
 from dpaudit.registry import register
@@ -97,7 +98,7 @@ class RocCorners:
 
 def roc_corners(score: Floats, member: NDArray[np.bool_]) -> RocCorners:
     """The corners of the ROC curve of scores, shape (n,), and their worlds, shape (n,); equal scores go together."""
-    order = np.argsort(-score, kind="stable")
+    order = np.argsort(-score)
     ranked, world = score[order], member[order]
     hits = np.cumsum(world, dtype=np.int64)
     alarms = np.arange(1, score.size + 1) - hits
@@ -159,19 +160,18 @@ class TwoSampleEstimator(ScoreEstimator[TwoSampleTally]):
 
         Raises: InputError when one of the worlds has no trial.
         """
-        rows = scores.shuffled()
-        _require_both_worlds(rows.truth)
+        _require_both_worlds(scores.truth)
         match self.selection:
             case Fixed(value):
-                return _at_threshold(rows, value)
+                return _at_threshold(scores, value)
             case Split() as split:
-                return _at_threshold(*_split_at_best_threshold(rows, split, self.delta, self.confidence))
+                return _at_threshold(*_split_at_best_threshold(scores.shuffled(), split, self.delta, self.confidence))
             case Grid(points):
-                return _at_ranks(rows, points)
+                return _at_ranks(scores.shuffled(), points)
             case Bonferroni():
-                return _all_corners(rows, error_shares=int(np.count_nonzero(~rows.truth)))
+                return _all_corners(scores, error_shares=int(np.count_nonzero(~scores.truth)))
             case _:
-                return _all_corners(rows, error_shares=1)
+                return _all_corners(scores, error_shares=1)
 
     def bound(self, tallies: Sequence[TwoSampleTally], *, lost: int = 0) -> Bound:
         """The best look of each replay, combined by the median; `counts` are those of the replay in the middle."""
@@ -287,21 +287,37 @@ class Band(TwoSampleEstimator):
         """Where the attack's two rates can lie, at all thresholds together, replay by replay."""
         ordered = _ordered(tallies)
         return RateRegions(
-            tuple(self._rates(tally, self._error(tally, len(ordered) + lost)) for tally in ordered), lost
+            tuple(self._telling(tally, self._error(tally, len(ordered) + lost))[1:] for tally in ordered), lost
         )
 
-    def epsilon(self, tally: TwoSampleTally, error: float) -> Floats:
-        return epsilon_of_rates(*self._rates(tally, error), self.delta)
+    def best(self, tally: TwoSampleTally, error: float) -> tuple[int, float]:
+        places, alarm, miss = self._telling(tally, error)
+        bounds = epsilon_of_rates(alarm, miss, self.delta)
+        best = int(bounds.argmax())
+        return int(places[best]), float(bounds[best])
 
-    def _rates(self, tally: TwoSampleTally, error: float) -> tuple[Floats, Floats]:
-        """Upper limits of the false-alarm and the miss rate at every threshold, all of them right together."""
+    def epsilon(self, tally: TwoSampleTally, error: float) -> Floats:
+        return epsilon_of_rates(*self.rates(tally, error, np.arange(tally.threshold.size)), self.delta)
+
+    def _telling(self, tally: TwoSampleTally, error: float) -> tuple[Ints, Floats, Floats]:
+        """The looks that any curve is refuted at first, and their limits of both rates."""
+        return _telling(self, tally, error)
+
+    def rates(self, tally: TwoSampleTally, error: float, looks: Ints) -> tuple[Floats, Floats]:
+        """Upper limits of the false-alarm and the miss rate at these looks, right together with those at all others."""
         # The worlds' trials are independent, so that neither band fails with probability (1 - share) ** 2.
         share = -math.expm1(0.5 * math.log1p(-error))
         weight = cast(SimultaneousBand, self.selection).weight
-        misses = tally.members - tally.true_positives
-        alarm = upper_rates_at(tally.false_positives, tally.non_members, error=share, weight=weight)
+        misses = tally.members - tally.true_positives[looks]
+        alarm = upper_rates_at(tally.false_positives[looks], tally.non_members, error=share, weight=weight)
         miss = upper_rates_at(misses, tally.members, error=share, weight=weight)
         return alarm, miss
+
+
+@lru_cache(maxsize=8)
+def _telling(band: Band, tally: TwoSampleTally, error: float) -> tuple[Ints, Floats, Floats]:
+    """`Band._telling`, remembered: a bound, its evidence and its figures ask for the same."""
+    return telling_thresholds(lambda looks: band.rates(tally, error, looks), tally.threshold.size)
 
 
 @dataclass(frozen=True)

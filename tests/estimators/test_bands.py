@@ -10,6 +10,7 @@ import pytest
 from scipy import special, stats
 
 from dpaudit.errors import InputError
+from dpaudit.estimators.scores import Scores
 from dpaudit.estimators.two_world import bands
 from dpaudit.estimators.two_world.bands import (
     WEIGHTS,
@@ -18,6 +19,8 @@ from dpaudit.estimators.two_world.bands import (
     upper_rates,
     upper_rates_at,
 )
+from dpaudit.estimators.two_world.rate_region import RateRegions, epsilon_of_rates
+from dpaudit.estimators.two_world.two_sample import Band
 
 
 def staying_probability_twin(limits: list[Fraction]) -> Fraction:
@@ -123,3 +126,31 @@ def test_bad_input_is_refused(arguments: dict[str, object], message: str) -> Non
     with pytest.raises(InputError) as refused:
         upper_rates(**arguments)  # type: ignore[arg-type]
     assert message in str(refused.value)
+
+
+@pytest.mark.parametrize("apart", [1.0, 3.0])
+def test_the_best_of_all_thresholds_is_found_among_the_few_that_are_looked_at(apart: float) -> None:
+    """40,000 scores: at every delta within what may be given away of the best of all, and never above it."""
+    rng = np.random.default_rng(3)
+    truth = rng.random(40_000) < 0.5
+    band = Band(1e-5)
+    tally = band.tally(Scores(rng.normal(size=40_000) + apart * truth, truth))
+    everywhere = band.rates(tally, 0.05, np.arange(tally.threshold.size))
+    found = band.bound([tally])
+    (region,) = [evidence for evidence in found.evidence if isinstance(evidence, RateRegions)]
+    assert region.rates[0][0].size < tally.threshold.size / 10
+    for delta in (0.0, 1e-5, 1e-3, 0.1, 0.4):
+        best = float(epsilon_of_rates(*everywhere, delta).max())
+        assert best - 1e-3 <= region.epsilon(delta) <= best
+    assert found.lower == region.epsilon(1e-5)
+
+
+def test_few_thresholds_are_all_looked_at() -> None:
+    rng = np.random.default_rng(4)
+    truth = rng.random(3_000) < 0.5
+    band = Band()
+    tally = band.tally(Scores(rng.normal(size=3_000) + truth, truth))
+    assert 100 < tally.threshold.size <= 2_048
+    look, best = band.best(tally, 0.05)
+    bounds = band.epsilon(tally, 0.05)
+    assert best == bounds[look] == bounds.max()

@@ -1,0 +1,169 @@
+"""The planted defects, each audited as its spec in `examples/violations` says: caught or not, and at what price.
+
+    python -m benchmarks.defects RESULTS.jsonl [PART OF A SPEC'S NAME ...]
+
+A spec whose line is in RESULTS.jsonl is not run again. The table of all lines goes to docs/validity.md, between its
+markers, and to standard output.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from dpaudit import audit, load_spec
+from dpaudit.engine.findings.result import AuditResult
+from dpaudit.engine.findings.verdict import Verdict
+from dpaudit.engine.games.trials import TrialGame
+from dpaudit.engine.games.two_world_rules import TwoWorldRules
+from dpaudit.engine.plan import PlannedAudit, make_plan
+from dpaudit.engine.spec.build import describe
+from dpaudit.registry import catalogue
+
+ROOT = Path(__file__).parent.parent
+SPECS = ROOT / "examples" / "violations"
+BEGIN, END = "<!-- defects: written by python -m benchmarks.defects -->", "<!-- end of the defects -->"
+
+TRUTHS = {
+    "half-scale": 2.0,
+    "sigma-for-b": math.sqrt(2),
+    "noise-averaged": 2.0,
+    "noise-redrawn": 10.0,
+    "prior-not-paid-for": 5.0,
+    "rr-binary-formula": 1 + math.log(9),
+    "rr-one-draw-per-label": math.inf,
+    "rr-constant-seed": math.inf,
+    "votes-without-noise": math.inf,
+    "votes-without-noise-20-teachers": math.inf,
+}
+"""Epsilon that is really spent at delta = 0, where it is known in closed form; by the name of the spec."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What one audit of a spec said.
+
+    Attributes:
+        spec: The spec's file name without ending.
+        mechanism: Its registered name.
+        planted: Whether that is a defect on purpose.
+        claimed: Epsilon that is claimed at the bound's delta, in the game's relation.
+        game: Its registered name.
+        bound: What was observed, in words.
+        verdict: The verdict.
+        trainings: Runs of the mechanism, shadow models included.
+        seconds: The whole spec's, on the machine it ran on.
+    """
+
+    spec: str
+    mechanism: str
+    planted: bool
+    claimed: float
+    game: str
+    bound: str
+    verdict: str
+    trainings: int
+    seconds: float
+
+
+def run(path: Path) -> Iterator[Found]:
+    """Audits a spec as it is."""
+    spec = load_spec(path)
+    planned = {entry.audit.name: entry for entry in make_plan(spec).audits}
+    began = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        results = audit(spec, output=folder, quiet=True).results
+    seconds = time.perf_counter() - began
+    for result in results:
+        yield _found(path.stem, result, planned[result.name], seconds)
+
+
+def _found(stem: str, result: AuditResult, entry: PlannedAudit, seconds: float) -> Found:
+    mechanism = _planted_name(entry.audit.mechanism) or _name(entry.audit.mechanism)
+    return Found(
+        spec=stem,
+        mechanism=mechanism,
+        planted=_planted_name(entry.audit.mechanism) != "",
+        claimed=result.standing.claimed if result.standing else math.nan,
+        game=_name(entry.audit.game),
+        bound=result.standing.words if result.standing else "none",
+        verdict=str(result.verdict),
+        trainings=_trainings(entry),
+        seconds=round(seconds, 1),
+    )
+
+
+def _trainings(entry: PlannedAudit) -> int:
+    game = entry.audit.game
+    if isinstance(game, TwoWorldRules):
+        return game.trials + game.shadows
+    return game.trials if isinstance(game, TrialGame) else len(entry.game.trainings)
+
+
+def _name(part: object) -> str:
+    words = describe(part)
+    return str(words["name"]) if isinstance(words, dict) else str(words)
+
+
+def _planted_name(mechanism: object) -> str:
+    """The registered name of the defect in a mechanism or in a part of it; "" where there is none."""
+    defects = {name for name, entry in catalogue("mechanism").items() if "planted" in entry.source}
+    return next((name for name in _names(describe(mechanism)) if name in defects), "")
+
+
+def _names(words: object) -> Iterator[str]:
+    if isinstance(words, dict):
+        for value in words.values():
+            yield from _names(value)
+    elif isinstance(words, str):
+        yield words
+
+
+def table(found: Sequence[Found]) -> str:
+    """One row a defect, with the verdict on its honest twin where the spec has one."""
+    rows = ["| defect | true epsilon | claimed | game | bound | verdict | honest twin | trainings | seconds |"]
+    rows.append("| --- " * 9 + "|")
+    for one in found:
+        if not one.planted:
+            continue
+        twin = next((other.verdict for other in found if other.spec == one.spec and not other.planted), "")
+        true = TRUTHS.get(one.spec)
+        rows.append(
+            f"| `{one.spec}` | {'' if true is None else f'{true:.3g}'} | {one.claimed:.3g} | `{one.game}` | {one.bound} | "
+            f"{one.verdict} | {twin} | {one.trainings:,} | {one.seconds:.0f} |"
+        )
+    caught = {one.spec for one in found if one.planted and one.verdict == Verdict.VIOLATION}
+    rows += ["", f"{len(caught)} of {len({one.spec for one in found if one.planted})} are refuted."]
+    return "\n".join(rows)
+
+
+def main(results: Path, parts: Sequence[str]) -> None:
+    """Runs what has no line yet, and writes the table."""
+    found = _read(results)
+    for path in sorted(SPECS.glob("*.yaml")):
+        if path.stem in {one.spec for one in found} or not any(part in path.stem for part in parts or [""]):
+            continue
+        added = list(run(path))
+        with results.open("a") as lines:
+            lines.writelines(json.dumps(asdict(one)) + "\n" for one in added)
+        found += added
+        print(*added, sep="\n", flush=True)
+    print(table(found))
+    page = ROOT / "docs" / "validity.md"
+    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
+    page.write_text(f"{before}{BEGIN}\n\n{table(found)}\n\n{END}{rest.partition(END)[2]}", encoding="utf-8")
+
+
+def _read(results: Path) -> list[Found]:
+    lines = results.read_text().splitlines() if results.exists() else []
+    return [Found(**json.loads(line)) for line in lines]
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2:])
