@@ -9,7 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.estimators.one_run.f_dp import best_f_dp, f_dp_parameter
+from dpaudit.estimators.one_run.guess_band_estimator import GuessBand, remembered_bound
 from dpaudit.estimators.one_run.guesses import one_run_epsilon
+from dpaudit.estimators.scores import Scores
 
 MILLION = 10**6
 CANARIES = 200_000
@@ -56,7 +58,40 @@ def run() -> list[tuple[str, float, str]]:
             ),
             "goal < 20 s",
         ),
+        *guess_band(),
     ]
+
+
+def guess_band() -> list[tuple[str, float, str]]:
+    """One bound from a million scores, and a hundred replays; nothing of an earlier call is remembered."""
+    one = gaussian_scores(MILLION, np.random.default_rng(0))
+    many = [gaussian_scores(CANARIES, np.random.default_rng(seed), replay=seed) for seed in range(100)]
+    sure = Scores(np.where(one.truth, 1.0, -1.0), one.truth)
+
+    def bound(estimator: GuessBand, replays: list[Scores]) -> None:
+        remembered_bound.cache_clear()
+        estimator.bound([estimator.tally(scores) for scores in replays])
+
+    return [
+        ("guess band, normals 1 apart, 1e6 guesses", best_of_three(lambda: bound(GuessBand(), [one])), "goal < 5 s"),
+        ("guess band, all of 1e6 guesses right", best_of_three(lambda: bound(GuessBand(), [sure])), "goal < 5 s"),
+        (
+            "guess band, delta = 1e-8, normals 1 apart, 1e6 guesses",
+            best_of_three(lambda: bound(GuessBand(delta=1e-8), [one])),
+            "goal < 5 s",
+        ),
+        (
+            "guess band, 100 replays of 200,000 canaries, from scores",
+            best_of_three(lambda: bound(GuessBand(), many)),
+            "goal < 20 s",
+        ),
+    ]
+
+
+def gaussian_scores(canaries: int, rng: np.random.Generator, replay: int = 0) -> Scores:
+    """Normals 1 apart, one score a canary."""
+    truth = rng.random(canaries) < 0.5
+    return Scores(rng.normal(size=canaries) + truth - 0.5, truth, replay)
 
 
 def best_of_three(work: Callable[[], object]) -> float:

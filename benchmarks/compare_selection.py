@@ -1,6 +1,6 @@
 """How much each honest way to choose a threshold costs: mean 95 % lower bounds, two-sample and one-run scores.
 
-    python benchmarks/compare_selection.py
+    python -m benchmarks.compare_selection [two-samples | one-run]
 
 Every column but the uncorrected one is valid. `grid 20` are ten rates, each used as a false-alarm rate and as a miss
 rate. Sizes are trials a side (two samples) and canaries (one run).
@@ -8,11 +8,13 @@ rate. Sizes are trials a side (two samples) and canaries (one run).
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dpaudit.estimators.one_run.guess_band_estimator import GuessBand
 from dpaudit.estimators.one_run.signed_scores import OneRun
 from dpaudit.estimators.scores import ScoreEstimator, Scores
 from dpaudit.estimators.selection import AsPublished, Bonferroni, Fixed, Grid, SimultaneousBand, Split
@@ -49,7 +51,9 @@ TWO_SAMPLES: Mapping[str, ScoreEstimator] = {
 }
 
 ONE_RUN: Mapping[str, ScoreEstimator] = {
-    "grid (default)": OneRun(selection=Grid()),
+    "guess band (default)": GuessBand(),
+    "guess band, both tails": GuessBand(guess="both-tails"),
+    "grid": OneRun(selection=Grid()),
     "grid 7": OneRun(selection=Grid((0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0))),
     "split": OneRun(selection=Split()),
     "split, a fifth chooses": OneRun(selection=Split(0.2)),
@@ -58,20 +62,17 @@ ONE_RUN: Mapping[str, ScoreEstimator] = {
     "uncorrected (invalid)": OneRun(selection=AsPublished()),
 }
 
-GAMES = {100: 100, 1_000: 40, 10_000: 8, 100_000: 2}
+GAMES = {100: 100, 512: 60, 1_000: 40, 10_000: 8, 100_000: 2}
 """Games averaged for each size."""
 
 
-def run() -> str:
-    """Both comparisons as Markdown tables."""
-    return "\n\n".join(
-        [
-            "Two samples, trials a side, delta = 0:",
-            _table(TWO_SAMPLES, two_sample_game),
-            "One run, canaries, delta = 0:",
-            _table(ONE_RUN, one_run_game),
-        ]
-    )
+def run(which: str = "") -> str:
+    """The comparisons asked for, or both, as Markdown tables."""
+    tables = {
+        "two-samples": lambda: "Two samples, trials a side, delta = 0:\n\n" + _table(TWO_SAMPLES, two_sample_game),
+        "one-run": lambda: "One run, canaries, delta = 0:\n\n" + _table(ONE_RUN, one_run_game),
+    }
+    return "\n\n".join(make() for name, make in tables.items() if which in name)
 
 
 def two_sample_game(attack: Attack, size: int, rng: np.random.Generator) -> Scores:
@@ -106,4 +107,4 @@ def _mean_bounds(
 
 
 if __name__ == "__main__":
-    print(run())
+    print(run(*sys.argv[1:]))

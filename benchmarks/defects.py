@@ -133,10 +133,10 @@ def table(found: Sequence[Found]) -> str:
         if not one.planted:
             continue
         twin = next((other.verdict for other in found if other.spec == one.spec and not other.planted), "")
-        true = TRUTHS.get(one.spec)
+        true = f"{TRUTHS[one.spec]:.3g}" if one.spec in TRUTHS else ""
         rows.append(
-            f"| `{one.spec}` | {'' if true is None else f'{true:.3g}'} | {one.claimed:.3g} | `{one.game}` | {one.bound} | "
-            f"{one.verdict} | {twin} | {one.trainings:,} | {one.seconds:.0f} |"
+            f"| `{one.spec}` | {true} | {one.claimed:.3g} | `{one.game}` | {one.bound} | {one.verdict} | {twin} | "
+            f"{one.trainings:,} | {one.seconds:.0f} |"
         )
     caught = {one.spec for one in found if one.planted and one.verdict == Verdict.VIOLATION}
     rows += ["", f"{len(caught)} of {len({one.spec for one in found if one.planted})} are refuted."]

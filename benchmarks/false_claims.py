@@ -1,6 +1,6 @@
 """How often each 95 % bound is above the true epsilon, against mechanisms whose privacy is known exactly.
 
-    python benchmarks/false_claims.py [games]
+    python -m benchmarks.false_claims [games | guess-band]
 
 Prints the tables of docs/validity.md. A finite-sample bound must err in at most 5 % of the games, whatever is audited;
 the others show here how often they do.
@@ -8,6 +8,7 @@ the others show here how often they do.
 
 from __future__ import annotations
 
+import bisect
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -15,9 +16,10 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import optimize, special
+from scipy import optimize, special, stats
 
 from dpaudit.estimators.finding import Validity
+from dpaudit.estimators.one_run.guess_band import guess_band_p_value, guess_looks, look_weights
 from dpaudit.estimators.one_run.signed_scores import OneRun, OneRunFDP, OneRunTheorem16
 from dpaudit.estimators.scores import ScoreEstimator, Scores
 from dpaudit.estimators.two_world.two_sample import Band, Bayesian, ClopperPearson, Jeffreys, KatzLog
@@ -165,7 +167,34 @@ def run(games: int = 2_000) -> str:
         f"One run of {TRIALS:,} canaries, delta = 0": (ONE_RUN_PURE, PURE, _one_run),
         f"One run of {TRIALS:,} canaries, delta > 0": (ONE_RUN, APPROXIMATE, _one_run),
     }
-    return "\n\n".join(f"{title}:\n\n{_table(*section, games)}" for title, section in sections.items())
+    tables = [f"{title}:\n\n{_table(*section, games)}" for title, section in sections.items()]
+    return "\n\n".join([*tables, f"Guess band at the truth:\n\n{guess_band()}"])
+
+
+WALKS = [(canaries, epsilon) for canaries in (100, 1_000, 5_000) for epsilon in (0.0, 1.0, 3.0)]
+WALKED = 4_000
+
+
+def guess_band(games: int = WALKED) -> str:
+    """Share of games in which the guess band rejects the exact epsilon; every guess right with probability expit(it).
+
+    A bound above epsilon rejects it, so no more claims are false. No mechanism is right more often: these are walks.
+    """
+    rows = ["| canaries | epsilon | rejected at 5 % | games |", "| --- | --- | --- | --- |"]
+    for (canaries, epsilon), seed in zip(WALKS, np.random.SeedSequence(21).spawn(len(WALKS)), strict=True):
+        looks = guess_looks(canaries)
+        gaps = np.diff(looks, prepend=0)
+        walks = np.random.default_rng(seed).binomial(gaps, special.expit(epsilon), (games, gaps.size)).cumsum(axis=1)
+        share = _rejected(epsilon, walks, looks) / games
+        rows.append(f"| {canaries:,} | {epsilon:g} | {share:.4f} | {games:,} |")
+    return "\n".join(rows)
+
+
+def _rejected(epsilon: float, walks: NDArray[np.int64], looks: NDArray[np.int64]) -> int:
+    """How many walks have a p-value <= 0.05; it grows with the smallest weighted tail, so they are the first ones."""
+    tails = stats.binom.sf(walks - 1, looks, special.expit(epsilon)) / look_weights(looks)
+    ordered = walks[np.argsort(tails.min(axis=1), kind="stable")]
+    return bisect.bisect_right(ordered, 0.05, key=lambda walk: guess_band_p_value(epsilon, walk, looks))
 
 
 def _two_worlds(mechanism: Exact, rng: np.random.Generator) -> Scores:
@@ -211,4 +240,4 @@ def _false_claims(
 
 
 if __name__ == "__main__":
-    print(run(*(int(argument) for argument in sys.argv[1:2])))
+    print(guess_band() if sys.argv[1:] == ["guess-band"] else run(*(int(argument) for argument in sys.argv[1:2])))

@@ -151,9 +151,10 @@ def check_fields(delta: float, confidence: float, guess: str) -> None:
 
 def bound_of_guesses(right: Ints, looks: Ints, bad: BadGuesses, significance: float) -> float:
     """`guess_band_epsilon`, remembered: replays of one game often show the same counts."""
-    return _bound(tuple(right.tolist()), tuple(looks.tolist()), bad, significance)
+    return remembered_bound(tuple(right.tolist()), tuple(looks.tolist()), bad, significance)
 
 
 @lru_cache(maxsize=4096)
-def _bound(right: tuple[int, ...], looks: tuple[int, ...], bad: BadGuesses, significance: float) -> float:
+def remembered_bound(right: tuple[int, ...], looks: tuple[int, ...], bad: BadGuesses, significance: float) -> float:
+    """The bound of counts as values that can be remembered."""
     return guess_band_epsilon(np.array(right), np.array(looks), significance=significance, bad=bad)
