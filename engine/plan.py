@@ -12,6 +12,7 @@ import pyarrow as pa
 from dpaudit.actors.fingerprint import one_reading
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Inputs, Resources, Unit
+from dpaudit.claims import Claim
 from dpaudit.engine.data.files import without_values
 from dpaudit.engine.findings.evidence import CODECS
 from dpaudit.engine.findings.shift import control_estimator
@@ -53,6 +54,11 @@ class PlannedAudit:
     rows: tuple[tuple[str, int], ...]
     data_name: str
     confirms: str = ""
+
+    @property
+    def promised(self) -> Claim:
+        """The claim the bound is compared with: the spec's, the game's, or the mechanism's."""
+        return self.audit.claim or self.game.claim or self.audit.promised()
 
     @property
     def keys(self) -> frozenset[str]:

@@ -94,6 +94,15 @@ class Scores:
         return np.argsort(self.canary, kind="stable")
 
 
+class StepScores(Scores):
+    """The scores of the steps of trainings: their numbers say in which order they were made.
+
+    The score of a step may use the coins of earlier ones, so that no other order of guesses is valid.
+    """
+
+    words: ClassVar[str] = "scores of steps in their order"
+
+
 def content_seed(*replays: tuple[NDArray[np.float64], NDArray[np.bool_]]) -> int:
     """A seed that all scores and truths decide together: no order of the rows can have been made to suit it."""
     content = hashlib.blake2b(digest_size=8)

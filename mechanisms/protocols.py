@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from dpaudit.claims import Claim
 from dpaudit.errors import AuditError, require
 from dpaudit.mechanisms.examples import Examples, Features
-from dpaudit.mechanisms.training.private_steps import Observer, PrivateSteps
+from dpaudit.mechanisms.training.private_steps import ClaimedSteps, Observer, PrivateSteps
 from dpaudit.mechanisms.training.recipe import Recipe
 from dpaudit.mechanisms.training.stack_plan import StackPlan
+from dpaudit.mechanisms.training.step_canary import StepCanary
 from dpaudit.mechanisms.training.task import TrainingTask
 
 
@@ -206,4 +207,26 @@ class ObservableLearner(StackLearner, Protocol):
         observer: Observer | None = None,
     ) -> Sequence[Model | TrainingError]:
         """One model, or its error, for each task; arguments as in `train_private_stack`."""
+        ...
+
+
+@runtime_checkable
+class StepLearner(Protocol):
+    """A learner of the DP-SGD family that lets a canary into its steps and shows the noisy gradient of each."""
+
+    def claim(self) -> Claim:
+        """What the whole training promises."""
+        ...
+
+    def claimed_steps(self, rows: int) -> ClaimedSteps:
+        """What a training on so many rows says of its steps."""
+        ...
+
+    def show_steps(
+        self, train: Examples, canary: StepCanary, *, seed: np.random.SeedSequence, compute: Compute
+    ) -> None:
+        """Trains on `train` and the canary; what is learned is left in the canary.
+
+        A training that goes wrong just shows fewer steps.
+        """
         ...

@@ -27,4 +27,6 @@ class GradientDot:
 
     def score(self, view: ChallengeView) -> NDArray[np.float64]:
         """In units of the clip norm: about 1 for each step that held the canary."""
-        return view.gradient_products[:, 0 if self.steps == "all" else 1]
+        if self.steps == "last":
+            return view.gradient_products[:, -1]
+        return np.asarray(view.gradient_products.sum(1))

@@ -12,7 +12,7 @@ from dpaudit.engine.findings.posterior_table import PosteriorTable
 from dpaudit.engine.findings.score_table import ScoreTable
 from dpaudit.estimators.answers import AnswerCounts
 from dpaudit.estimators.posteriors import Posteriors
-from dpaudit.estimators.scores import Scores
+from dpaudit.estimators.scores import Scores, StepScores
 
 
 class EvidenceTable(Protocol):
@@ -34,6 +34,7 @@ class EvidenceTable(Protocol):
 
 CODECS: dict[type[Any], EvidenceTable] = {
     Scores: ScoreTable(),
+    StepScores: ScoreTable(StepScores),
     AnswerCounts: AnswerTable(),
     Posteriors: PosteriorTable(),
 }

@@ -86,7 +86,7 @@ class _Finished:
     def result(self, failures: Mapping[str, Failure], evidence: Path) -> AuditResult:
         """The audit's result."""
         entry, audit = self._entry, self._audit
-        compared: ConvertedClaim = audit.game.fits.compared(audit.promised())
+        compared: ConvertedClaim = audit.game.fits.compared(entry.promised)
         control = self._control()
         conditional = entry.game.conditional or (control is not None and control.shift_detected)
         finding = self._finding(conditional=conditional)
@@ -95,7 +95,7 @@ class _Finished:
             name=audit.name,
             mechanism=in_words(audit.mechanism),
             game=_game_in_words(audit),
-            claimed=audit.promised(),
+            claimed=entry.promised,
             compared=compared,
             finding=finding,
             metrics=self._metrics(),
@@ -113,6 +113,7 @@ class _Finished:
             ceiling=self._ceiling(),
             ceiling_lost=not self._keys.issuperset(entry.ceilings),
             failed_trials=self._failed_trials(),
+            whole=entry.game.whole.lines(finding, compared.claim) if entry.game.whole and finding else (),
             stopped=self._reader.stopped(self._keys) if self._reader else None,
             evidence=str(evidence),
         )

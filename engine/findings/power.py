@@ -69,7 +69,7 @@ def planned_outlook(entry: PlannedAudit) -> Outlook | None:
     audit, reference = entry.audit, entry.game.reference
     if reference is None:
         return None
-    curve = audit.game.fits.compared(audit.promised()).claim.curve
+    curve = audit.game.fits.compared(entry.promised).claim.curve
     return outlook(audit.estimator, reference, curve.epsilon(audit.estimator.delta))
 
 

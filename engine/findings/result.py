@@ -73,6 +73,7 @@ class AuditResult:
         rows_needed: About how many rows of the control would decide an UNDECIDED audit; None where no number would.
         ceiling: What a mechanism that hides nothing would show; None where that is not known.
         ceiling_lost: Whether the ceiling was to be played and that failed.
+        whole: What the finding about a part means for the whole, and what was not tested, in sentences.
         stopped: How far a sequential audit went; None for one that runs all its trials.
         failed_trials: Trials that failed within a unit that was finished, each with its seed and why.
         evidence: Folder of its score tables in the run folder; "" where nothing was written.
@@ -98,6 +99,7 @@ class AuditResult:
     rows_needed: int | None = None
     ceiling: Ceiling | None = None
     ceiling_lost: bool = False
+    whole: tuple[str, ...] = ()
     stopped: Stopped | None = None
     failed_trials: tuple[str, ...] = ()
     evidence: str = ""
@@ -276,6 +278,7 @@ class AuditResult:
             counts = ", ".join(f"{name} {value:,}" for name, value in self.finding.counts)
             lines.append(f"{self.finding.method}, {self.finding.selection}; {counts}")
             lines += [note for note in (*self.finding.notes, self.under_family, caution(self.finding.validity)) if note]
+        lines += self.whole
         if self._seen:
             lines.append(self._seen)
         if self.compared.note:

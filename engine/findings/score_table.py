@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -38,10 +40,16 @@ def score_rows(unit: str, replay: int, truth: NDArray[np.bool_], score: NDArray[
     )
 
 
+@dataclass(frozen=True)
 class ScoreTable:
-    """The codec of `Scores`."""
+    """The codec of scores.
 
-    schema = SCHEMA
+    Attributes:
+        kind: Of which kind.
+    """
+
+    kind: type[Scores] = Scores
+    schema: ClassVar[pa.Schema] = SCHEMA
 
     def encode(self, evidence: Iterable[Scores]) -> pa.Table:
         """One row a score; who ran the mechanism is left blank, canaries keep their numbers."""
@@ -57,7 +65,7 @@ class ScoreTable:
         cuts = np.flatnonzero(np.diff(replays)) + 1
         for first, last in zip([0, *cuts], [*cuts, len(replays)], strict=True):
             part = table.slice(first, last - first)
-            yield Scores(
+            yield self.kind(
                 score=part.column("score").to_numpy().astype(np.float64),
                 truth=part.column("truth").to_numpy(),
                 replay=int(replays[first]),

@@ -7,7 +7,6 @@ from typing import Any, ClassVar, Self
 
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Unit
-from dpaudit.engine.attacks.protocol import InformedAttack
 from dpaudit.engine.games.fits import LABEL_MECHANISMS
 from dpaudit.engine.games.one_run_rules import OneRunRules
 from dpaudit.engine.games.one_run_units import (
@@ -173,7 +172,7 @@ class OneRunGame(OneRunRules):
         """The first replay of a training."""
         return play(
             self._without_counts(),
-            _attack_on(setting),
+            setting.informed_attack,
             Releases if self._plays_releases(setting) else Predictions,
             _design_seed(setting, number),
             setting.seed.child("replays"),
@@ -196,10 +195,3 @@ class OneRunGame(OneRunRules):
 
 def _design_seed(setting: Setting, number: int) -> Seed:
     return setting.seed.child("design", number)
-
-
-def _attack_on(setting: Setting) -> Any:
-    """The attack, told which mechanism it attacks if it asks for it."""
-    if isinstance(setting.attack, InformedAttack):
-        return setting.attack.for_mechanism(setting.mechanism, setting.parts.target.classes)
-    return setting.attack

@@ -11,6 +11,9 @@ from typing import Any, ClassVar, Protocol
 
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Resources, Unit
+from dpaudit.claims import Claim
+from dpaudit.engine.attacks.protocol import InformedAttack
+from dpaudit.engine.findings.whole_training import WholeTraining
 from dpaudit.engine.games.fits import Fits, Reading
 from dpaudit.engine.games.reference import Reference
 from dpaudit.engine.spec.partition import Parts
@@ -63,6 +66,16 @@ class Setting:
     reading: Reading
     after: tuple[str, ...] = ()
 
+    @property
+    def informed_attack(self) -> Any:
+        """The attack, told which mechanism it attacks if it asks for it.
+
+        Raises: SpecError when the mechanism does not tell what the attack must know.
+        """
+        if isinstance(self.attack, InformedAttack):
+            return self.attack.for_mechanism(self.mechanism, self.parts.target.classes)
+        return self.attack
+
 
 @dataclass(frozen=True)
 class GamePlan:
@@ -82,6 +95,8 @@ class GamePlan:
         reference: What the game's power is planned with; None where there is no such mechanism.
         shared: Large inputs the game brings beside the parts of the data, by name.
         replays: How many replays there are in all, >= 1; trials that are read together are one.
+        claim: What is tested, where it is a part of what the mechanism promises; None = the promise itself.
+        whole: What that part belongs to; None where there is no part.
     """
 
     units: tuple[Unit, ...]
@@ -96,6 +111,8 @@ class GamePlan:
     reference: Reference | None = None
     shared: Mapping[str, Examples] = field(default_factory=dict)
     replays: int = 1
+    claim: Claim | None = None
+    whole: WholeTraining | None = None
 
 
 class Game(Protocol):

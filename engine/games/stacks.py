@@ -90,12 +90,14 @@ class ObservedTrainings:
 
     Attributes:
         models: The trained models.
-        products: Inner product of the released gradients with the canary's, in units of the clip norm: summed over the
-            steps, and of the last step; shape (runs, 2).
+        products: Inner product of each step's released gradient with the canary's clipped one, in units of the clip
+            norm; shape (runs, steps). 0 for steps that were not made, as where a training failed.
+        norms: Squared norm of the canary's clipped gradient at each step, in the same units; shape (runs, steps).
     """
 
     models: list[Model | TrainingError]
     products: NDArray[np.float64]
+    norms: NDArray[np.float64]
 
 
 def train_observed(
@@ -121,8 +123,9 @@ def train_observed(
         inserted: Which runs are given their gradient as if it were an example's, shape (runs,).
     Source: Nasr et al. (2023), arXiv:2302.07956: white-box audits of DP-SGD.
     """
-    products = np.zeros((len(runs), 2))
-    clip, batch = mechanism.private_steps().clip, mechanism.recipe.batch_size
+    private, batch = mechanism.private_steps(), mechanism.recipe.batch_size
+    clip = private.clip
+    products, norms = np.zeros((2, len(runs), private.steps(mechanism.recipe.epochs)))
     direction: Callable[[NDArray[np.int64], Tensor], Tensor]
     if gradients is None:
         assert points is not None
@@ -132,9 +135,8 @@ def train_observed(
 
     def observe(places: NDArray[np.int64], step: int, parameters: Tensor, released: Tensor) -> None:
         looked_for = direction(places, parameters)
-        along = (released.double() * looked_for).sum(1).cpu().numpy() * (batch / clip)
-        products[places, 0] += along
-        products[places, 1] = along
+        products[places, step] = (released.double() * looked_for).sum(1).cpu().numpy() * (batch / clip)
+        norms[places, step] = looked_for.square().sum(1).cpu().numpy()
 
     canaries = None
     if gradients is not None and inserted is not None:
@@ -147,7 +149,7 @@ def train_observed(
         canaries=canaries,
         observer=observe,
     )
-    return ObservedTrainings(list(models), products)
+    return ObservedTrainings(list(models), products, norms)
 
 
 class _FixedGradients:

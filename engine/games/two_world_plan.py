@@ -33,7 +33,8 @@ class TwoWorldGame(TwoWorldRules):
         canary = self.challenge_canary
         if isinstance(canary, GradientCanary) and needs != {"gradients"}:
             raise SpecError(
-                "a gradient canary is no point whose confidence could be asked for; use attack: gradient-dot"
+                "a gradient canary is no point whose confidence could be asked for; use attack: gradient-likelihood "
+                "(it knows sampling and noise) or gradient-dot"
             )
         if isinstance(canary, GradientCanary) or "gradients" in needs:
             require_observable(setting.mechanism)
@@ -118,7 +119,7 @@ class TwoWorldGame(TwoWorldRules):
         alone = setting.reading is Reading.IN_ORDER
         what = trials[0].label.removeprefix("training ") if alone else f"{self.trials} trials"
         return Unit(
-            ScoreChallenges(setting.attack, keys, shadows),
+            ScoreChallenges(setting.informed_attack, keys, shadows),
             f"scores of {what}",
             (),
             (*keys, *shadows),

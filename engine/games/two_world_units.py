@@ -72,7 +72,7 @@ class TrainTrials:
     last: int = 1
 
     def run(self, inputs: Inputs, compute: Compute) -> pa.Table:
-        """One row a trial: trial, truth, point, failed; lists confidence, population, gradient_products if asked for.
+        """One row a trial: trial, truth, point, failed; lists confidence, population, gradients if asked for.
 
         Raises: TrainingError when no model could be trained.
         """
@@ -94,6 +94,7 @@ class TrainTrials:
             "confidence": self._at_challenge(trained, points, challenge, compute),
             "population": self._at_population(trained, points, setup, compute),
             "gradient_products": trained.products,
+            "gradient_norms": trained.norms,
         }
         table = pa.table(
             {
@@ -133,7 +134,7 @@ class TrainTrials:
             challenge = np.array([trial.challenge for trial in trials])
             return train_observed(self.mechanism, points, runs, compute=compute, points=challenge)
         models = train_runs(self.mechanism, points, runs, compute=compute, validation=validation)
-        return ObservedTrainings(models, np.zeros((len(runs), 0)))
+        return ObservedTrainings(models, np.zeros((len(runs), 0)), np.zeros((len(runs), 0)))
 
     def _at_challenge(
         self, trained: ObservedTrainings, points: Examples, challenge: NDArray[np.int64], compute: Compute
@@ -178,4 +179,5 @@ class ScoreChallenges(ScoreTrials):
             population_points=np.frombuffer(bytes.fromhex(population), np.int64),
             shadows=shadows_of([inputs.tables[key] for key in self.shadows]) if self.shadows else None,
             gradient_products=vectors_in(trials, "gradient_products").astype(np.float64),
+            gradient_norms=vectors_in(trials, "gradient_norms").astype(np.float64),
         )

@@ -21,8 +21,9 @@ class ChallengeView:
         population: phi of the target model at points none of the targets were trained on, shape (T, P).
         population_points: Which points those are, shape (P,).
         shadows: What shadow models say of all points; None without.
-        gradient_products: Inner products of released and canary gradients in units of the clip norm, summed over the
-            steps and of the last step, shape (T, 2).
+        gradient_products: Inner product of each step's released gradient with the canary's, in units of the clip norm,
+            shape (T, steps).
+        gradient_norms: Squared norm of the canary's clipped gradient at each step, in the same units, shape (T, steps).
     """
 
     target: NDArray[np.float32]
@@ -31,6 +32,7 @@ class ChallengeView:
     population_points: NDArray[np.int64]
     shadows: Shadows | None
     gradient_products: NDArray[np.float64]
+    gradient_norms: NDArray[np.float64]
     shows: ClassVar[str] = "independent trials, each about one challenge"
 
     @property

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -13,7 +16,9 @@ from dpaudit.errors import InputError, require
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.models.networks import Mlp, Network, require_network
 from dpaudit.mechanisms.protocols import Compute, Model, TrainingError
+from dpaudit.mechanisms.training.private_steps import ClaimedSteps, PrivateSteps
 from dpaudit.mechanisms.training.recipe import one_of
+from dpaudit.mechanisms.training.step_canary import StepCanary
 from dpaudit.registry import register
 
 ACCOUNTANTS = ("prv", "rdp")
@@ -56,6 +61,25 @@ class OpacusDpSgd:
     def claim(self) -> Claim:
         """(epsilon, delta)-DP under adding or removing one record, as Opacus's accountant says."""
         return Claim(self.epsilon, self.delta, Relation.ADD_REMOVE)
+
+    def claimed_steps(self, rows: int) -> ClaimedSteps:
+        """What Opacus makes of epsilon on so many rows.
+
+        Raises: InputError when Opacus is not installed.
+        """
+        _privacy_engine()
+        batches = math.ceil(rows / self.model.batch_size)
+        noise = _noise_multiplier(self.epsilon, self.delta, 1 / batches, self.model.epochs, self.accountant)
+        steps = PrivateSteps(self.clip, noise, 1 / batches)
+        return ClaimedSteps(steps, batches * self.model.epochs, max(1, int(rows / batches)))
+
+    def show_steps(
+        self, train: Examples, canary: StepCanary, *, seed: np.random.SeedSequence, compute: Compute
+    ) -> None:
+        """`fit` as it is, while Opacus's optimizers let the canary in and show what they go on with."""
+        _privacy_engine()
+        with suppress(TrainingError), steps_of_opacus(canary):
+            self.fit(train, seed=seed, compute=compute)
 
     def fit(
         self, train: Examples, *, seed: np.random.SeedSequence, compute: Compute, validation: Examples | None = None
@@ -107,6 +131,39 @@ class OpacusDpSgd:
         if not np.isfinite(flat).all():
             raise TrainingError("the weights are no longer finite numbers; lower learning_rate")
         return NetworkModel(self.model, shape, train.classes, flat, {}, None, compute)
+
+
+@contextmanager
+def steps_of_opacus(canary: StepCanary) -> Iterator[None]:
+    """Inside, every optimizer of Opacus has the canary's gradient among those of the batch, before it clips them.
+
+    The row is appended to `grad_sample`, so of Opacus only the computation of per-example gradients is passed over; the
+    gradient that is shown is the one the weights are moved by, noise and division done.
+    """
+    import torch
+    from opacus.optimizers import DPOptimizer
+
+    own = DPOptimizer.pre_step
+
+    def pre_step(self: Any, closure: Any = None) -> Any:
+        step = len(canary.products)
+        if not canary.asked:  # else a further part of one large batch
+            row = canary.gradient(step, sum(weights.numel() for weights in self.params))
+            if row is not None:
+                parts = torch.from_numpy(row).split([weights.numel() for weights in self.params])
+                for weights, part in zip(self.params, parts, strict=True):
+                    joined = part.view(1, *weights.shape).to(weights.grad_sample)
+                    weights.grad_sample = torch.cat([weights.grad_sample, joined])
+        moves = own(self, closure)
+        if moves:
+            canary.observe(step, torch.cat([weights.grad.flatten() for weights in self.params]))
+        return moves
+
+    DPOptimizer.pre_step = pre_step
+    try:
+        yield
+    finally:
+        DPOptimizer.pre_step = own
 
 
 def _privacy_engine() -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,13 +14,20 @@ from numpy.typing import NDArray
 from dpaudit.claims import Claim, Relation, SubsampledGaussian
 from dpaudit.mechanisms.accounting.subsampled_gaussian import ACCOUNTANTS, dp_sgd_epsilon, dp_sgd_noise_multiplier
 from dpaudit.mechanisms.budget import require_delta, require_epsilon
-from dpaudit.mechanisms.examples import Features
+from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.models.networks import Mlp, Network, require_network
 from dpaudit.mechanisms.protocols import Compute, TrainingError
-from dpaudit.mechanisms.training.private_steps import Observer, PrivateSteps, require_clip_and_rate, steps_in
+from dpaudit.mechanisms.training.private_steps import (
+    ClaimedSteps,
+    Observer,
+    PrivateSteps,
+    require_clip_and_rate,
+    steps_in,
+)
 from dpaudit.mechanisms.training.recipe import Recipe, one_of
 from dpaudit.mechanisms.training.stack_plan import StackPlan
 from dpaudit.mechanisms.training.stack_trainer import StackTrainer
+from dpaudit.mechanisms.training.step_canary import StepCanary
 from dpaudit.mechanisms.training.task import TrainingTask
 from dpaudit.registry import register
 
@@ -97,6 +104,28 @@ class DpSgd(StackTrainer):
     def private_steps(self) -> PrivateSteps:
         """Sampling, clipping and noise."""
         return PrivateSteps(self.clip, self.noise_multiplier(), self.sample_rate)
+
+    def claimed_steps(self, rows: int) -> ClaimedSteps:
+        """The same for any number of rows."""
+        return ClaimedSteps(self.private_steps(), self.steps(), float(self.model.batch_size))
+
+    def show_steps(
+        self, train: Examples, canary: StepCanary, *, seed: np.random.SeedSequence, compute: Compute
+    ) -> None:
+        """Trains one model that the canary takes part in."""
+        from dpaudit.mechanisms.training.dp_sgd import train_private_stack
+
+        task = TrainingTask(np.arange(len(train)), train.labels, seed)
+        train_private_stack(
+            self.model,
+            self.private_steps(),
+            train.features,
+            [task],
+            classes=train.classes,
+            compute=replace(compute, scratch=None),  # a training that goes on later would show the rest alone
+            step_canary=canary,
+            stack_type=self.stack_type(),
+        )
 
     @property
     def recipe(self) -> Recipe:

@@ -109,3 +109,14 @@ class ClipDoubledAfterWarmUpDpSgd(DpSgd):
         from dpaudit.mechanisms.planted.private_stacks import ClipDoubledAfterWarmUp
 
         return ClipDoubledAfterWarmUp
+
+
+@register("mechanism", "planted-no-clipping", source="planted defect, as found in published code")
+@dataclass(frozen=True)
+class NoClippingDpSgd(DpSgd):
+    """DEFECT ON PURPOSE: DP-SGD that clips nothing."""
+
+    def stack_type(self) -> type[PrivateStack]:
+        from dpaudit.mechanisms.planted.private_stacks import NoClipping
+
+        return NoClipping

@@ -27,6 +27,7 @@ from dpaudit.mechanisms.training.private_steps import Observer, PrivateSteps
 from dpaudit.mechanisms.training.recipe import Recipe
 from dpaudit.mechanisms.training.stack import Stack
 from dpaudit.mechanisms.training.stack_plan import StackPlan
+from dpaudit.mechanisms.training.step_canary import StepCanary
 from dpaudit.mechanisms.training.task import TrainingTask
 from dpaudit.mechanisms.training.train import run_stacks
 
@@ -43,6 +44,7 @@ def train_private_stack(
     checkpoint: Path | None = None,
     canaries: Sequence[NDArray[np.float32] | None] | None = None,
     observer: Observer | None = None,
+    step_canary: StepCanary | None = None,
     stack_type: type[PrivateStack] | None = None,
 ) -> list[NetworkModel | TrainingError]:
     """Trains one model for each task by DP-SGD.
@@ -61,6 +63,7 @@ def train_private_stack(
         checkpoint: See `train_stack`.
         canaries: For each task a gradient of shape (P,) that takes part in it as if it were an example's, or None.
         observer: Is shown every step.
+        step_canary: Takes part in the steps that its coins choose, and is shown every step; for a single task.
         stack_type: What trains the models; `PrivateStack` by default.
     Raises: InputError for a recipe that looks at several examples at once or at the data beforehand.
     """
@@ -68,12 +71,14 @@ def train_private_stack(
     require(not recipe.mixup, "mixup couples examples, which DP-SGD cannot clip", mixup=recipe.mixup)
     require(recipe.augment == "none", "DP-SGD is without augmentation here", augment=recipe.augment)
     require(canaries is None or len(canaries) == len(tasks), "canaries must be one for each task")
+    require(step_canary is None or len(tasks) == 1, "a canary of steps needs one task", tasks=len(tasks))
     kind = stack_type or PrivateStack
     plan = plan or private_plan(recipe, example_shape(features), classes=classes, models=len(tasks), compute=compute)
 
     def stack_of(resident: Tensor, group: Sequence[TrainingTask], first: int) -> PrivateStack:
         stack = kind(recipe, resident, group, classes=classes, loss=CrossEntropy(), plan=plan)
         stack.prepare(steps, canaries and canaries[first : first + len(group)], observer, first)
+        stack.step_canary = step_canary
         return stack
 
     inserted = [None if canary is None else canary.tobytes() for canary in canaries or []]
@@ -105,6 +110,7 @@ class PrivateStack(Stack):
         self.private, self.observer = steps, observer
         self.places = np.asarray(self.order) + first
         self.canaries: Tensor | None = None
+        self.step_canary: StepCanary | None = None
         if canaries is not None and any(canary is not None for canary in canaries):
             rows = [canaries[place] for place in self.order]
             zero = np.zeros(self.kernel.layout.total, np.float32)
@@ -116,14 +122,16 @@ class PrivateStack(Stack):
         draws = [epoch_generator(order, epoch) for _, order, _ in self.seeds]
         begin, end = (self.private.steps(passes) if passes else 0 for passes in (epoch, epoch + 1))
         batches = self.batches(draws, end - begin)
-        canaries = self._canaries_in(draws, end - begin)
+        taking = self._taking(draws, end - begin)
         total = self.private.steps(self.recipe.epochs)
-        for step, batch, present in zip(range(begin, end), batches, canaries, strict=True):
-            self.sum_gradients(batch, present)
+        for step, batch, taken in zip(range(begin, end), batches, taking, strict=True):
+            self.sum_gradients(batch, self._canaries_at(step, taken))
             self._add_noise(noises, self.noise_deviation(last=step == total - 1))
             self.gradient /= self.recipe.batch_size
             if self.observer is not None:
                 self.observer(self.places, step, self.parameters, self.gradient)
+            if self.step_canary is not None:
+                self.step_canary.observe(step, self.gradient[0])
             self.optimizer.step(self.parameters, self.gradient, self._rate_at(step / total))
 
     def batches(self, draws: list[np.random.Generator], steps: int) -> list[list[NDArray[np.int64]]]:
@@ -163,12 +171,20 @@ class PrivateStack(Stack):
         present = (torch.arange(picked.shape[1], device=self.device) < sizes).float()
         return self._inputs(picked), self._targets(picked), present
 
-    def _canaries_in(self, draws: list[np.random.Generator], steps: int) -> list[Tensor | None]:
-        """For each step, each model's canary where it takes part, else zeros."""
-        if self.canaries is None:
-            return [None] * steps
-        taking = torch.from_numpy(self.canary_steps(draws, steps)).to(self.canaries)
-        return [self.canaries * row[:, None] for row in taking]
+    def _taking(self, draws: list[np.random.Generator], steps: int) -> NDArray[np.bool_]:
+        """In which steps each model's sampling takes its canary, shape (steps, models); drawn only if there is one."""
+        if self.canaries is None and not (self.step_canary and self.step_canary.sampled):
+            return np.ones((steps, len(self.tasks)), np.bool_)
+        return self.canary_steps(draws, steps)
+
+    def _canaries_at(self, step: int, taken: NDArray[np.bool_]) -> Tensor | None:
+        """Each model's canary where it takes part in a step, else zeros; None where no model has one."""
+        if self.canaries is not None:
+            return self.canaries * torch.from_numpy(taken).to(self.canaries)[:, None]
+        if self.step_canary is None:
+            return None
+        gradient = self.step_canary.gradient(step, self.kernel.layout.total)
+        return torch.from_numpy(gradient)[None].to(self.device) if gradient is not None and taken[0] else None
 
     def _add_noise(self, noises: list[torch.Generator], deviation: float) -> None:
         if not deviation:

@@ -42,6 +42,25 @@ class PrivateSteps:
         return steps_in(epochs, self.sample_rate)
 
 
+@dataclass(frozen=True)
+class ClaimedSteps:
+    """What a training says of its steps.
+
+    Attributes:
+        private: Sampling, clipping and noise of one.
+        count: How many there are, >= 1.
+        divisor: What each noisy sum is divided by, > 0.
+    """
+
+    private: PrivateSteps
+    count: int
+    divisor: float = 1.0
+
+    def __post_init__(self) -> None:
+        require(self.count >= 1, "a training must have at least one step", count=self.count)
+        require(self.divisor > 0, "divisor must be > 0", divisor=self.divisor)
+
+
 def steps_in(epochs: int, sample_rate: float) -> int:
     """Steps in `epochs` expected passes over the data at a sampling rate in (0, 1]."""
     return max(1, round(epochs / sample_rate))

@@ -47,7 +47,8 @@ def made_up(seed: int = 0, models: int = 20, points: int = 7, queries: int = 3, 
         population=rng.normal(0, 3, (trials, 3)).astype(np.float32),
         population_points=np.array([4, 5, 6]),
         shadows=Shadows(confidence.astype(np.float32), member),
-        gradient_products=np.stack([np.arange(trials), -np.arange(trials)], 1).astype(np.float64),
+        gradient_products=np.stack([2 * np.arange(trials), -np.arange(trials)], 1).astype(np.float64),
+        gradient_norms=np.ones((trials, 2)),
     )
 
 
@@ -248,7 +249,7 @@ def test_missing_shadow_models_are_said() -> None:
     view = made_up()
     assert view.shadows is not None
     everyone = Shadows(view.shadows.confidence, np.ones_like(view.shadows.member))
-    view = ChallengeView(*(list(vars(view).values())[:4]), everyone, view.gradient_products)
+    view = ChallengeView(*(list(vars(view).values())[:4]), everyone, view.gradient_products, view.gradient_norms)
     for attack in (LiraOffline(), LiraOnline(), DifficultyCalibration()):
         with pytest.raises(InputError, match="left out of"):
             attack.score(view)

@@ -399,12 +399,13 @@ def test_watching_a_canary_without_noise_counts_its_steps() -> None:
     runs = [TrainingRun(np.arange(30), Seed(5).child(number)) for number in range(6)]
     inserted = np.array([True, False] * 3)
     seen = train_observed(learner, data, runs, compute=Compute(), gradients=gradient, inserted=inserted)
-    steps = seen.products[:, 0]
+    steps = seen.products.sum(1)
+    np.testing.assert_array_equal(seen.norms, 1)
     np.testing.assert_allclose(steps[~inserted], 0, atol=1e-6)
     # The engine's clipping shortens a gradient of exactly the clip norm by 1e-6 of its norm.
     np.testing.assert_allclose(steps[inserted], np.round(steps[inserted]), atol=20 * 1e-6)
     assert (steps[inserted] > 0).all(), "20 steps at rate 1/4: none would draw it with probability 0.003"
-    assert set(np.round(seen.products[:, 1], 4)) <= {0.0, 1.0}
+    assert set(np.round(seen.products.ravel(), 4) + 0.0) <= {0.0, 1.0}
 
 
 def test_watching_an_example_finds_its_own_clipped_gradient() -> None:
@@ -472,7 +473,7 @@ ANY = Claim(1.0, 0.0, Relation.ADD_REMOVE)
             "ind-mia plays learners .* not randomized-response; games that fit: label-c",
         ),
         ({"canary": "dirac-gradient", "attack": "gradient-dot"}, "DP-SGD family"),
-        ({"canary": "dirac-gradient"}, "use attack: gradient-dot"),
+        ({"canary": "dirac-gradient"}, "use attack: gradient-likelihood"),
         ({"attack": "gradient-dot"}, "DP-SGD family"),
         ({"shadows": 7}, "shadows must be even"),
         ({"trials": 1}, "trials must be in 2 .. 10,000,000"),

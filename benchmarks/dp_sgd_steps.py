@@ -1,0 +1,101 @@
+"""How often `examples/dp-sgd-steps.yaml` refutes each of its audits, over many seeds.
+
+    python -m benchmarks.dp_sgd_steps RUNS [FILE]
+
+One line of JSON a run is added to FILE, and runs that are there are not made again: it can be ended and called again.
+Planted defects get a tenth of the runs.
+Prints for each audit: runs, refuted, median number of steps after which the claim was refuted, median seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpaudit import load_spec
+from dpaudit.actors.seed import Seed
+from dpaudit.actors.unit import Inputs
+from dpaudit.engine.findings.evidence import CODECS
+from dpaudit.engine.games.step_units import ScoreSteps, TrainSteps
+from dpaudit.engine.plan import PlannedAudit, make_plan
+from dpaudit.estimators.one_run.guess_band import guess_band_p_value
+from dpaudit.estimators.scores import StepScores
+from dpaudit.mechanisms.planted.dp_sgd import (
+    ClipBatchMeanDpSgd,
+    HalfTheNoiseDpSgd,
+    NoClippingDpSgd,
+    NoiseOverBatchDpSgd,
+)
+from dpaudit.mechanisms.protocols import Compute
+
+PLANTED = (HalfTheNoiseDpSgd, NoClippingDpSgd, ClipBatchMeanDpSgd, NoiseOverBatchDpSgd)
+SPEC = Path(__file__).parent.parent / "examples" / "dp-sgd-steps.yaml"
+
+
+def one_run(entry: PlannedAudit, shared: Any, number: int) -> dict[str, Any]:
+    """One training with a seed of its own, and what its steps show."""
+    began = time.perf_counter()
+    unit = entry.game.units[0]
+    task = unit.task
+    assert isinstance(task, TrainSteps)
+    table = replace(task, seed=Seed(number).child("honest")).run(Inputs(shared), Compute())
+    scored = ScoreSteps(entry.audit.attack, (unit.key,)).run(Inputs({}, {unit.key: table}), Compute())
+    (scores,) = CODECS[StepScores].decode(scored)
+    estimator, curve = entry.audit.estimator, entry.promised.curve
+    tally = estimator.tally(scores)
+    odds = 2 * np.arctanh(curve.delta(0.0))
+    looked = [
+        guess_band_p_value(odds, tally.right[:look], tally.looks[:look]) <= 1 - estimator.confidence
+        for look in range(1, tally.looks.size + 1)
+    ]
+    return {
+        "audit": entry.audit.name,
+        "run": number,
+        "refuted": estimator.find([tally]).breach(curve) is not None,
+        "steps": int(tally.looks[looked.index(True)]) if True in looked else None,
+        "of": int(tally.looks[-1]),
+        "p_value": guess_band_p_value(odds, tally.right, tally.looks),
+        "seconds": time.perf_counter() - began,
+    }
+
+
+def runs(count: int, file: Path) -> Iterator[dict[str, Any]]:
+    """All runs, those of the file and new ones."""
+    plan = make_plan(load_spec(SPEC))
+    lines = file.read_text().splitlines() if file.exists() else []
+    made = {(line["audit"], line["run"]): line for line in map(json.loads, lines)}
+    for number in range(count):
+        for entry in plan.audits:
+            if number * 10 >= count and isinstance(entry.audit.mechanism, PLANTED):
+                continue
+            key = entry.audit.name, number
+            if key not in made:
+                made[key] = one_run(entry, plan.shared, number)
+                with file.open("a") as out:
+                    out.write(json.dumps(made[key]) + "\n")
+            yield made[key]
+
+
+def main(count: int, file: Path) -> None:
+    by_audit = defaultdict(list)
+    for run in runs(count, file):
+        by_audit[run["audit"]].append(run)
+    for name, found in by_audit.items():
+        steps = [run["steps"] for run in found if run["steps"] is not None]
+        seconds = np.median([run["seconds"] for run in found])
+        print(
+            f"{name}: {len(found)} runs, {sum(run['refuted'] for run in found)} refuted, "
+            f"median step {np.median(steps) if steps else '-'} of {found[0]['of']}, {seconds:.2f} s"
+        )
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), Path(sys.argv[2] if len(sys.argv) > 2 else "dp-sgd-steps.jsonl"))

@@ -1,0 +1,112 @@
+"""DP-SGD audited in one training: at each step a fair coin of the step's own decides whether a canary takes part.
+
+Given all that was released before, a step is a mechanism of its own and its coin is fair, so n steps are n trials,
+however the training adapts. What is read is the step's claim: noise, clipping and, if asked for, sampling.
+
+Source: Nasr et al. (2023), arXiv:2302.07956, "Tight auditing of differentially private machine learning", section 5.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from dpaudit.actors.unit import Unit
+from dpaudit.claims import Claim, GaussianDP, Relation, SubsampledGaussian
+from dpaudit.engine.canaries.gradients import RandomGradient
+from dpaudit.engine.canaries.protocol import GradientCanary
+from dpaudit.engine.findings.whole_training import WholeTraining
+from dpaudit.engine.games.fits import Face, Fits
+from dpaudit.engine.games.protocol import GamePlan, Setting, require_units
+from dpaudit.engine.games.step_units import ScoreSteps, TellSteps, TrainSteps
+from dpaudit.engine.views.steps import StepView
+from dpaudit.errors import SpecError, require
+from dpaudit.estimators.scores import StepScores
+from dpaudit.mechanisms.protocols import ObservableLearner, StepLearner
+from dpaudit.mechanisms.training.private_steps import ClaimedSteps
+from dpaudit.registry import register
+
+STEP_LEARNERS = Face(
+    StepLearner, "learners that show their steps (with methods `claim`, `claimed_steps` and `show_steps`)"
+)
+
+
+@register("game", "dp-sgd-steps", source="Nasr et al. (2023), arXiv:2302.07956, section 5")
+@dataclass(frozen=True)
+class DpSgdSteps:
+    """One training of DP-SGD, add/remove: every step is a trial, read against what a step claims of itself.
+
+    A `claim` in the spec is taken for the step's.
+
+    Attributes:
+        canary: Where the canary's gradient points.
+        trainings: How many are made; their steps follow each other, >= 1.
+        sampling: Whether the step's own sampling has to take the canary too: what is tested is then the subsampled
+            step, of which little is seen where few examples are taken. Needs a learner that samples gradients (dp-sgd).
+    """
+
+    fits: ClassVar[Fits] = Fits(
+        relation=Relation.ADD_REMOVE,
+        assumes="Nothing beyond fair coins, one a step, and that the gradients shown are those the weights are moved "
+        "by: whatever earlier steps did, the next one is a trial of its own.",
+        views={STEP_LEARNERS: StepView},
+        attack="step-midpoint",
+        estimator="step-walk",
+        evidence=StepScores,
+        helps="more steps (epochs), or more `trainings`",
+    )
+
+    canary: GradientCanary = field(default=RandomGradient(), metadata={"kind": "canary"})
+    trainings: int = 1
+    sampling: bool = False
+
+    def __post_init__(self) -> None:
+        require(self.trainings >= 1, "trainings must be >= 1", trainings=self.trainings)
+        if not isinstance(self.canary, GradientCanary):
+            raise SpecError("the game dp-sgd-steps needs a canary that is a gradient: random-gradient, dirac-gradient")
+
+    def plan(self, setting: Setting) -> GamePlan:
+        """The trainings, their scores, and what a training that hides nothing would show.
+
+        Raises: SpecError for `sampling` with a learner that samples examples only.
+        """
+        require_units(self.trainings + 2)
+        if self.sampling and not isinstance(setting.mechanism, ObservableLearner):
+            raise SpecError(
+                "dp-sgd-steps with `sampling` needs a learner that samples gradients (dp-sgd); leave it out"
+            )
+        steps: ClaimedSteps = setting.mechanism.claimed_steps(len(setting.parts.target))
+        trainings = [
+            Unit(
+                TrainSteps(setting.mechanism, self.canary, setting.seed.child("steps", number), self.sampling),
+                f"training {number + 1} step by step",
+                setting.parts.names("target"),
+                setting.after,
+                setting.resources,
+            )
+            for number in range(self.trainings)
+        ]
+        keys = tuple(unit.key for unit in trainings)
+        scores = Unit(ScoreSteps(setting.attack, keys), "scores of steps", (), keys, setting.resources)
+        told = Unit(TellSteps(steps.count * self.trainings), "steps told", resources=setting.resources)
+        whole: Claim = setting.mechanism.claim()
+        return GamePlan(
+            (*trainings, scores, told),
+            (scores.key,),
+            keys,
+            observational=False,
+            reading=setting.reading,
+            ceilings=(told.key,),
+            claim=self.step_claim(steps, whole.delta),
+            whole=WholeTraining(steps, whole, self.sampling),
+        )
+
+    def step_claim(self, steps: ClaimedSteps, delta: float) -> Claim:
+        """What one step claims, printed at a delta."""
+        noise = steps.private.noise_multiplier
+        if not noise:
+            return Claim(math.inf, relation=Relation.ADD_REMOVE)
+        sampled = SubsampledGaussian(noise, steps.private.sample_rate, 1)
+        curve = sampled if self.sampling else GaussianDP(1 / noise)
+        return Claim.of(curve, relation=Relation.ADD_REMOVE, delta=delta)

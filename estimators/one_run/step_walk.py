@@ -1,0 +1,129 @@
+"""Steps of a training as trials: given the past, each guess is right with probability at most (1 + TV) / 2.
+
+A fair coin of its own decides in which world a step is made, and TV is the total variation between the two worlds of a
+step given all that was released before. Whatever is guessed from the past and the step itself is right with conditional
+probability at most (1 + TV) / 2, so the numbers of right guesses S_1, S_2, ... in the order of the steps are dominated,
+all together, by a Bernoulli walk with that drift, and the guess band's limits hold for all of them at once: at whatever
+step the training ends, and whatever it did in between. (In any other order they would not: a guess may use the coins of
+earlier steps.) Every step is guessed; nothing is known of how right guesses are distributed when some are left out.
+
+A claim's TV is its delta at epsilon = 0, and TV <= 1 - 2 (1 - delta) / (1 + e^epsilon) under (epsilon, delta) turns the
+limit on TV into one on epsilon.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpaudit.claims import PrivacyCurve
+from dpaudit.errors import require
+from dpaudit.estimators.bound import Bound, along_curve
+from dpaudit.estimators.estimator import Estimator
+from dpaudit.estimators.finding import Standing, Validity
+from dpaudit.estimators.one_run.guess_band import IndependentTrials, guess_band_p_value, guess_looks
+from dpaudit.estimators.one_run.guess_band_estimator import bound_of_guesses, check_fields, most_telling
+from dpaudit.estimators.scores import StepScores
+from dpaudit.registry import register
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class StepTally:
+    """Right guesses of one game.
+
+    Attributes:
+        looks: Numbers of steps at which they were counted, ascending, the last one all of them, shape (looks,).
+        right: Right guesses among those first steps, shape (looks,).
+    """
+
+    looks: Ints
+    right: Ints
+
+
+@dataclass(frozen=True, eq=False)
+class StepAccuracy:
+    """Evidence against a claim's total variation: right guesses about the steps so far, at every look.
+
+    Attributes:
+        tally: The counts.
+        odds: Lower limit on the log-odds of a right guess, in nats, >= 0.
+    """
+
+    tally: StepTally
+    odds: float
+
+    @property
+    def total_variation(self) -> float:
+        """Its lower limit, in [0, 1]."""
+        return math.tanh(self.odds / 2)
+
+    def standing(self, curve: PrivacyCurve, /) -> Standing:
+        """Total variation observed and claimed."""
+        return along_curve("total variation", "epsilon = 0", self.total_variation, curve.delta(0.0))
+
+    def p_value(self, curve: PrivacyCurve, /) -> float:
+        """Of the claim: at most u with probability <= u where it holds."""
+        claimed = curve.delta(0.0)
+        return guess_band_p_value(2 * math.atanh(claimed), self.tally.right, self.tally.looks) if claimed < 1 else 1.0
+
+
+@register("estimator", "step-walk", source="Ours: the guess band in the order of the steps, after Nasr et al. (2023)")
+@dataclass(frozen=True)
+class StepWalk(Estimator[StepScores, StepTally]):
+    """Guesses about the steps of trainings, in their order: total variation of a step, at all numbers of steps at once.
+
+    Attributes:
+        delta: The delta a step's bound is stated at, in [0, 1).
+        confidence: Stated confidence of the bound and of the verdict on a whole curve, in (0, 1).
+    """
+
+    evidence: ClassVar[type[Any]] = StepScores
+    tally_type: ClassVar[type[Any]] = StepTally
+
+    delta: float = 0.0
+    confidence: float = 0.95
+
+    def __post_init__(self) -> None:
+        check_fields(self.delta, self.confidence, "signed")
+
+    def tally(self, evidence: StepScores) -> StepTally:
+        """Right guesses in the order of the steps; a score of 0 is a wrong guess."""
+        looks = guess_looks(evidence.score.size)
+        right = np.where(evidence.truth, evidence.score > 0, evidence.score < 0)[np.argsort(evidence.canary)]
+        return StepTally(looks, np.cumsum(right)[looks - 1])
+
+    def find(self, tallies: Sequence[StepTally], *, lost: int = 0) -> Bound:
+        """The bound of one game; more trainings are more steps of one game, not games of their own."""
+        require(len(tallies) == 1 and lost == 0, "steps must make one game", games=len(tallies) + lost)
+        (tally,) = tallies
+        steps = int(tally.looks[-1])
+        odds = bound_of_guesses(tally.right, tally.looks, IndependentTrials(steps), 1 - self.confidence)
+        look = most_telling(tally.right, tally.looks)
+        return Bound(
+            lower=_epsilon(odds, self.delta),
+            delta=self.delta,
+            confidence=self.confidence,
+            method="step-walk",
+            selection="all numbers of steps at once",
+            validity=Validity.FINITE_SAMPLE,
+            counts=(
+                ("steps", steps),
+                ("correct", int(tally.right[-1])),
+                ("most telling steps", int(tally.looks[look])),
+                ("correct among them", int(tally.right[look])),
+            ),
+            evidence=(StepAccuracy(tally, odds),),
+        )
+
+
+def _epsilon(odds: float, delta: float) -> float:
+    """log((1 - delta) (1 + e^odds) - 1), at least 0 and rounded down."""
+    left = (1 - delta) - delta * math.exp(-odds)
+    return max(0.0, (odds + math.log(left)) * (1 - 1e-12)) if left > 0 else 0.0

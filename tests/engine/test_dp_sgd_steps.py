@@ -1,0 +1,272 @@
+"""DP-SGD step by step: who takes part, what an attack may see, what is refuted in one training and what is not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.random import SeedSequence
+from scipy.stats import binom
+
+from dpaudit import Verdict, audit, load_spec
+from dpaudit.actors.unit import Inputs
+from dpaudit.claims import GaussianDP, SubsampledGaussian
+from dpaudit.engine.attacks.step_midpoint import StepMidpoint
+from dpaudit.engine.canaries.gradients import RandomGradient
+from dpaudit.engine.findings.evidence import CODECS
+from dpaudit.engine.findings.run_report import Report
+from dpaudit.engine.games.step_units import ScoreSteps
+from dpaudit.engine.views.steps import StepView
+from dpaudit.errors import InputError, SpecError
+from dpaudit.estimators.one_run.step_walk import StepAccuracy, StepWalk
+from dpaudit.estimators.scores import Scores, StepScores
+from dpaudit.mechanisms.adapters.own_steps import OwnSteps, from_steps
+from dpaudit.mechanisms.examples import Examples
+from dpaudit.mechanisms.learners.dp_sgd import DpSgd
+from dpaudit.mechanisms.models.networks import Mlp
+from dpaudit.mechanisms.protocols import Compute, StepLearner
+from dpaudit.mechanisms.training.step_canary import StepCanary
+
+SMALL = {"name": "mlp", "hidden": [32], "epochs": 20, "batch_size": 100, "learning_rate": 0.5, "momentum": 0.0}
+
+
+def steps_of(*mechanisms: dict[str, Any], folder: Path, **changes: Any) -> Report:
+    audits = [{"name": str(number), "mechanism": mechanism} for number, mechanism in enumerate(mechanisms)]
+    spec = {
+        "name": "steps",
+        "seed": 3,
+        "data": {"name": "digits", "flat": True},
+        "split": {"target": 0.8, "reference": 0.0, "test": 0.2},
+        "game": "dp-sgd-steps",
+        "audits": audits,
+        "run": {"runner": "in-process", "figures": False, "repeats": 0},
+    }
+    return audit(load_spec(spec | changes), output=folder)
+
+
+def private(name: str, **changes: Any) -> dict[str, Any]:
+    return {"name": name, "epsilon": 16.0, "sample_rate": 0.1, "model": SMALL} | changes
+
+
+def test_planted_defects_are_refuted_in_one_training_and_the_honest_one_is_not(tmp_path: Path) -> None:
+    """200 steps each. The seed is fixed; with another one the honest training is accused with probability <= 0.05."""
+    bugs = ("half-the-noise", "no-clipping", "clip-batch-mean", "noise-over-batch", "noise-seeded-each-step")
+    report = steps_of(private("dp-sgd"), *(private(f"planted-{bug}") for bug in bugs), folder=tmp_path)
+    honest, *planted = report.results
+    assert honest.verdict is Verdict.NO_VIOLATION
+    assert [result.verdict for result in planted] == [Verdict.VIOLATION] * len(bugs)
+    mechanism = DpSgd(16.0, sample_rate=0.1, model=Mlp(epochs=20, batch_size=100))
+    noise = mechanism.noise_multiplier()
+    assert honest.compared.claim.curve == GaussianDP(1 / noise)
+    half = planted[0]
+    assert half.breach is not None
+    assert half.breach.quantity == "total variation"
+    assert half.breach.claimed == pytest.approx(GaussianDP(1 / noise).delta(0.0))
+    assert half.breach.observed <= GaussianDP(2 / noise).delta(0.0)
+    assert any("by the accountant, where 16 is claimed" in line for line in half.whole)
+    assert any("not the accountant nor the data pipeline" in line for line in honest.whole)
+    assert "by the accountant" in (tmp_path / "report.html").read_text()
+
+
+def test_a_step_is_tested_with_its_sampling_if_asked_for(tmp_path: Path) -> None:
+    game = {"name": "dp-sgd-steps", "sampling": True}
+    steep = private("planted-noise-over-batch", sample_rate=0.5, model=SMALL | {"epochs": 60})
+    (seen,) = steps_of(steep, folder=tmp_path, game=game).results
+    curve = seen.compared.claim.curve
+    assert isinstance(curve, SubsampledGaussian)
+    assert (curve.sample_rate, curve.steps) == (0.5, 1)
+    # Without noise a canary that is in half of its steps is found there: right in 3 of 4 steps.
+    counts = dict(seen.finding.counts)  # type: ignore[union-attr]
+    assert abs(counts["correct"] - 0.75 * 120) < 5 * np.sqrt(120 * 0.75 * 0.25), "false failure < 1e-6"
+    assert any("and their sampling" in line for line in seen.whole)
+
+
+def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="dp-sgd-steps plays learners that show their steps"):
+        steps_of({"name": "lp-1st", "epsilon": 1.0}, folder=tmp_path)
+    with pytest.raises(SpecError, match="needs a canary that is a gradient"):
+        steps_of(private("dp-sgd"), folder=tmp_path, game={"name": "dp-sgd-steps", "canary": "blank"})
+    with pytest.raises(SpecError, match="must read scores of steps in their order, got guess-band"):
+        steps_of(private("dp-sgd"), folder=tmp_path, estimator="guess-band")
+    with pytest.raises(SpecError, match="must read scores, got step-walk"):
+        steps_of(private("dp-sgd"), folder=tmp_path, game="ind-mia", estimator="step-walk")
+
+
+def canary(seed: int = 0, **changes: Any) -> StepCanary:
+    rng = np.random.default_rng(seed)
+    settings = {"clip": 2.0, "divisor": 4.0} | changes
+    return StepCanary(lambda weights: RandomGradient().gradient(weights, rng), np.random.default_rng(seed), **settings)
+
+
+def test_a_canary_joins_by_its_coins_and_measures_in_clips() -> None:
+    import torch
+
+    one = canary()
+    for step in range(40):
+        rows = np.zeros((3, 5), np.float32) if step % 2 else torch.zeros(3, 5)
+        joined = one.join(step, rows)
+        assert len(joined) == 3 + one.coins[-1]
+        summed = np.asarray(joined).sum(0)
+        norm = np.linalg.norm(summed)
+        one.observe(step, summed * min(1.0, 2.0 / max(norm, 1e-9)) / 4)
+    coins, products = one.shown()
+    np.testing.assert_allclose(products, coins.astype(float), atol=1e-6)
+    assert 5 < coins.sum() < 35, "false failure < 1e-5"
+
+
+def test_a_loop_that_does_not_play_by_the_rules_is_told_so() -> None:
+    with pytest.raises(InputError, match="it never called `observe`"):
+        canary().shown()
+    with pytest.raises(InputError, match=r"must ask for its canary \(join\) before it is observed"):
+        canary().observe(0, np.zeros(5))
+    one = canary()
+    one.gradient(0, 5)
+    with pytest.raises(InputError, match="ask for its canary once"):
+        one.gradient(0, 5)
+    with pytest.raises(InputError, match="one vector of all weights"):
+        one.observe(0, np.zeros((5, 1)))
+    one.observe(0, np.full(5, np.nan))
+    assert np.isnan(one.shown()[1]).all()
+    with pytest.raises(InputError, match="steps are numbered from 0"):
+        one.gradient(2, 5)
+
+
+def test_no_score_depends_on_what_comes_later() -> None:
+    import pyarrow as pa
+
+    rng = np.random.default_rng(5)
+    coins, products = rng.random(60) < 0.5, rng.standard_normal(60)
+    products[7] = np.nan
+
+    def scored(cut: int) -> Any:
+        table = pa.table({"coin": coins[:cut], "product": products[:cut]})
+        scores = ScoreSteps(StepMidpoint(), ("key",)).run(Inputs({}, {"key": table}), Compute())
+        return next(CODECS[StepScores].decode(scores))
+
+    whole, part = scored(60), scored(31)
+    assert isinstance(whole, StepScores)
+    np.testing.assert_array_equal(whole.score[:31], part.score)
+    assert whole.score[7] == 0, "a gradient that is not finite tells nothing"
+
+
+def test_the_midpoint_learns_what_a_canary_adds_and_that_noise_is_used_again() -> None:
+    """Found exactly where noise cancels; false failure of the first < 1e-6."""
+    rng = np.random.default_rng(6)
+    coins = rng.random(400) < 0.5
+
+    def right(products: Any) -> float:
+        seen = (StepView(products[: step + 1], coins[:step]) for step in range(400))
+        guesses = np.array([StepMidpoint().score(view)[0] > 0 for view in seen])
+        return float((guesses == coins)[40:].mean())
+
+    honest = right(coins + rng.standard_normal(400))
+    assert abs(honest - 0.69) < 5 * np.sqrt(0.69 * 0.31 / 360)
+    assert right(0.02 * (coins + 0.1 * rng.standard_normal(400)) + 3) > 0.97, "another unit, and data along the canary"
+    assert right(coins + 3 * rng.standard_normal()) == 1.0
+
+
+def test_right_guesses_bound_total_variation_and_false_claims_are_rare() -> None:
+    """2,000 games of 100 steps right with probability (1 + TV) / 2; false failure < 1e-6."""
+    rng, curve = np.random.default_rng(7), GaussianDP(1.0)
+    accuracy = (1 + curve.delta(0.0)) / 2
+    truth = rng.random((2000, 100)) < 0.5
+    scores = np.where((rng.random(truth.shape) < accuracy) == truth, 1.0, -1.0)
+    estimator = StepWalk(delta=1e-5)
+    found = [
+        estimator.find([estimator.tally(StepScores(score, bits))]) for score, bits in zip(scores, truth, strict=True)
+    ]
+    claims = [bound.breach(curve) is not None for bound in found]
+    assert 0 < sum(claims) <= binom.ppf(1 - 1e-6, 2000, 0.05)
+    for bound, claimed in list(zip(found, claims, strict=True))[:200]:
+        (evidence,) = bound.evidence
+        assert isinstance(evidence, StepAccuracy)
+        assert (evidence.p_value(curve) <= 0.05) == claimed
+        # TV <= 1 - 2 (1 - delta) / (1 + e^epsilon), with equality where the bound is above 0.
+        at_most = 1 - 2 * (1 - 1e-5) / (1 + np.exp(bound.lower))
+        assert bound.lower == 0 or at_most == pytest.approx(evidence.total_variation, rel=1e-6)
+
+
+def test_guesses_are_read_in_the_order_of_the_steps() -> None:
+    truth = np.ones(50, np.bool_)
+    score = np.where(np.arange(50) < 25, 1.0, -1.0)
+    backwards = StepScores(score[::-1], truth, canary=np.arange(50)[::-1])
+    forwards = StepWalk().tally(StepScores(score, truth))
+    np.testing.assert_array_equal(forwards.right, StepWalk().tally(backwards).right)
+    assert forwards.right[0] == 1
+    assert StepWalk().tally(StepScores(0 * score, truth)).right[-1] == 0, "no guess is a wrong one"
+    assert not isinstance(Scores(score, truth), StepScores)
+
+
+def noisy_loop(X: Any, y: Any, seed: int, canary: StepCanary, noise: float = 1.0) -> None:
+    """DP-SGD of a logistic regression on two classes, in NumPy."""
+    rng, weights = np.random.default_rng(seed), np.zeros(X.shape[1])
+    for step in range(300):
+        picked = rng.random(len(X)) < 0.1
+        gradients = X[picked] * (1 / (1 + np.exp(-X[picked] @ weights)) - y[picked])[:, None]
+        gradients = canary.join(step, gradients)
+        norms = np.linalg.norm(gradients, axis=1, keepdims=True)
+        summed = (gradients * np.minimum(1, 1 / np.maximum(norms, 1e-9))).sum(0)
+        noisy = (summed + noise * rng.standard_normal(len(summed))) / 20
+        canary.observe(step, noisy)
+        weights -= 0.5 * noisy
+
+
+def quiet_loop(X: Any, y: Any, seed: int, canary: StepCanary) -> None:
+    noisy_loop(X, y, seed, canary, noise=0.5)
+
+
+@pytest.mark.parametrize(("loop", "verdict"), [(noisy_loop, Verdict.NO_VIOLATION), (quiet_loop, Verdict.VIOLATION)])
+def test_ones_own_loop_is_audited_by_what_it_observes(loop: Any, verdict: Verdict, tmp_path: Path) -> None:
+    """The seed is fixed; with another one the honest loop is accused with probability <= 0.05."""
+    own = from_steps(loop, noise_multiplier=1.0, sample_rate=0.1, steps=300, divisor=20)
+    assert isinstance(own, StepLearner)
+    rng = np.random.default_rng(8)
+    data = Examples(rng.standard_normal((200, 20)).astype(np.float32), rng.integers(0, 2, 200), 2, "drawn")
+    spec: dict[str, Any] = {"data": data, "game": "dp-sgd-steps", "mechanism": own, "split": {"target": 1.0}}
+    from dpaudit import Audit, AuditSpec, RunOptions
+    from dpaudit.engine.spec.partition import Partition
+
+    part = Audit(**spec | {"split": Partition(target=1.0, reference=0.0, test=0.0)})
+    options = RunOptions(runner="in-process", figures=False, repeats=0)
+    (result,) = audit(AuditSpec((part,), seed=9, run=options), output=tmp_path).results
+    assert result.verdict is verdict
+    assert result.compared.claim.curve == GaussianDP(1.0)
+
+
+def test_ones_own_loop_is_checked_before_it_runs() -> None:
+    with pytest.raises(InputError, match=r"must take \(X, y, seed, canary\)"):
+        OwnSteps(lambda X, y: None, 1.0)
+    with pytest.raises(InputError, match="noise_multiplier must be > 0"):
+        OwnSteps(noisy_loop, 0.0)
+    with pytest.raises(InputError, match="at least one step"):
+        OwnSteps(noisy_loop, 1.0, steps=0)
+
+
+def test_opacus_shows_its_steps_as_it_is() -> None:
+    """40 steps: a canary adds one clip to the noise of its standard deviation, no clip where it is kept out."""
+    pytest.importorskip("opacus")
+    from opacus.optimizers import DPOptimizer
+
+    from dpaudit.mechanisms.adapters.opacus_dp_sgd import OpacusDpSgd
+
+    rng = np.random.default_rng(10)
+    data = Examples(rng.standard_normal((100, 30)).astype(np.float32), rng.integers(0, 2, 100), 2, "drawn")
+    learner = OpacusDpSgd(
+        20.0, clip=0.5, accountant="rdp", model=Mlp(hidden=(8,), epochs=8, batch_size=20, momentum=0.0)
+    )
+    claimed = learner.claimed_steps(len(data))
+    assert (claimed.count, claimed.divisor, claimed.private.sample_rate) == (40, 20, 0.2)
+    one = canary(11, clip=0.5, divisor=claimed.divisor)
+    own = DPOptimizer.pre_step
+    learner.show_steps(data, one, seed=SeedSequence(1), compute=Compute())
+    assert DPOptimizer.pre_step is own
+    coins, products = one.shown()
+    assert len(coins) == 40
+    # Means of n draws: noise of sigma clips, and at most 20 or so clipped gradients along a random direction.
+    limit = 5.5 * (claimed.private.noise_multiplier + 1) / np.sqrt(min(coins.sum(), (~coins).sum()))
+    assert limit < 4
+    assert abs(products[coins].mean() - 1) < limit
+    assert abs(products[~coins].mean()) < limit
+    assert np.std(products) > 0.3 * claimed.private.noise_multiplier
