@@ -28,8 +28,8 @@ class GradientDifferences(StepsAttack):
         left: Standard deviation of what is left where it does, over that of one step's noise, > 0.
     """
 
-    fresh: float = 0.5
-    left: float = 0.1
+    fresh: float = 0.1
+    left: float = 0.02
 
     def __post_init__(self) -> None:
         require(0 < self.fresh < 1, "fresh must be in (0, 1)", fresh=self.fresh)

@@ -14,7 +14,7 @@ from dpaudit.registry import register
 Floats = NDArray[np.float64]
 
 BELIEVED = 3.0
-"""Steps that the claim (a canary adds one clip, the data nothing) counts for beside those that were seen."""
+"""Steps of either kind that must be seen before the claim (a canary adds one clip, the data nothing) is forgotten."""
 
 
 @register("attack", "step-midpoint", source="Ours, after Nasr et al. (2023), arXiv:2302.07956")
@@ -59,6 +59,8 @@ def _sum_before(values: Floats) -> Floats:
 
 
 def _mean_before(x: Floats, where: NDArray[np.bool_], believed: float) -> Floats:
-    """Mean of the earlier places `where`, with one place more that holds what is believed."""
+    """Mean of the earlier places `where`; while they are few, with one place more that holds what is believed."""
     chosen = where.astype(np.float64)
-    return np.asarray((_sum_before(x * chosen) + believed) / (_sum_before(chosen) + 1))
+    count = _sum_before(chosen)
+    prior = (count < BELIEVED).astype(np.float64)
+    return np.asarray((_sum_before(x * chosen) + prior * believed) / (count + prior))

@@ -20,6 +20,7 @@ from dpaudit.mechanisms.planted.dp_sgd import (
     ClipEachCoordinateDpSgd,
     FixedBatchesDpSgd,
     HalfTheNoiseDpSgd,
+    NoClippingDpSgd,
     NoiseSeededEachStepDpSgd,
 )
 from dpaudit.mechanisms.planted.labels import OneHotLaplaceHalfScale
@@ -139,6 +140,19 @@ def test_clipped_coordinates_leave_the_norm_unbounded() -> None:
     assert np.linalg.norm(honest, axis=1).max() <= clip * (1 + 1e-4)
     assert np.abs(defect).max() == pytest.approx(clip)
     assert np.linalg.norm(defect, axis=1).min() > 10 * clip
+
+
+def test_without_clipping_the_norm_is_the_gradient_s_own() -> None:
+    """At twice the clip nothing changes, while honest DP-SGD follows it."""
+    norms = {
+        kind: [
+            np.linalg.norm(one_example(kind(math.inf, DELTA, clip, 1.0, model=NETWORK)), axis=1)[0]
+            for clip in (0.01, 0.02)
+        ]
+        for kind in (DpSgd, NoClippingDpSgd)
+    }
+    np.testing.assert_allclose(norms[DpSgd], [0.01, 0.02], rtol=1e-3)
+    assert norms[NoClippingDpSgd][0] == norms[NoClippingDpSgd][1] > 1
 
 
 def test_the_clip_is_doubled_after_a_tenth_of_the_epochs() -> None:
