@@ -26,8 +26,8 @@ from dpaudit.errors import require
 from dpaudit.estimators.bound import Bound, along_curve
 from dpaudit.estimators.estimator import Estimator
 from dpaudit.estimators.finding import Standing, Validity
-from dpaudit.estimators.one_run.guess_band import IndependentTrials, guess_band_p_value, guess_looks
-from dpaudit.estimators.one_run.guess_band_estimator import bound_of_guesses, check_fields, most_telling
+from dpaudit.estimators.one_run.guess_band import IndependentTrials, deciding_look, guess_band_p_value, guess_looks
+from dpaudit.estimators.one_run.guess_band_estimator import bound_of_guesses, check_fields
 from dpaudit.estimators.scores import StepScores
 from dpaudit.registry import register
 
@@ -105,7 +105,7 @@ class StepWalk(Estimator[StepScores, StepTally]):
         (tally,) = tallies
         steps = int(tally.looks[-1])
         odds = bound_of_guesses(tally.right, tally.looks, IndependentTrials(steps), 1 - self.confidence)
-        look = most_telling(tally.right, tally.looks)
+        look = deciding_look(odds, tally.right, tally.looks)
         return Bound(
             lower=_epsilon(odds, self.delta),
             delta=self.delta,
@@ -116,7 +116,7 @@ class StepWalk(Estimator[StepScores, StepTally]):
             counts=(
                 ("steps", steps),
                 ("correct", int(tally.right[-1])),
-                ("most telling steps", int(tally.looks[look])),
+                ("deciding steps", int(tally.looks[look])),
                 ("correct among them", int(tally.right[look])),
             ),
             evidence=(StepAccuracy(tally, odds),),
