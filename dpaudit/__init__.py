@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from dpaudit.estimators.bound import Bound
     from dpaudit.estimators.finding import Validity
     from dpaudit.mechanisms.adapters.own_opacus import from_opacus
+    from dpaudit.mechanisms.adapters.own_steps import from_steps
     from dpaudit.mechanisms.adapters.own_torch import from_torch
     from dpaudit.mechanisms.adapters.own_training import from_callable
     from dpaudit.mechanisms.adapters.scikit_learn import from_sklearn
@@ -48,6 +49,7 @@ _HOMES = {
     "from_callable": "dpaudit.mechanisms.adapters.own_training",
     "from_opacus": "dpaudit.mechanisms.adapters.own_opacus",
     "from_sklearn": "dpaudit.mechanisms.adapters.scikit_learn",
+    "from_steps": "dpaudit.mechanisms.adapters.own_steps",
     "from_torch": "dpaudit.mechanisms.adapters.own_torch",
     "load_spec": "dpaudit.engine.spec.loading",
     "table": "dpaudit.engine.data.in_memory",
@@ -73,6 +75,7 @@ __all__ = [
     "from_callable",
     "from_opacus",
     "from_sklearn",
+    "from_steps",
     "from_torch",
     "load_spec",
     "table",

@@ -35,4 +35,4 @@ def test_an_example_prints_what_stands_under_it(
 
 def told(text: str) -> str:
     """Verdict, bound and mechanism; the rest are counts and times."""
-    return re.split(r" (?:guess-band|one-run), ", " ".join(text.split()), maxsplit=1)[0]
+    return re.split(r" (?:guess-band|one-run|step-walk), ", " ".join(text.split()), maxsplit=1)[0]
