@@ -15,7 +15,7 @@ from dpaudit.engine.canaries.protocol import GradientCanary
 from dpaudit.engine.findings.score_table import score_rows
 from dpaudit.engine.spec.partition import required_part
 from dpaudit.engine.views.steps import StepView
-from dpaudit.errors import RunError
+from dpaudit.errors import RunError, require
 from dpaudit.mechanisms.protocols import Compute
 from dpaudit.mechanisms.training.step_canary import StepCanary
 
@@ -37,9 +37,9 @@ class TrainSteps:
     sampled: bool = False
 
     def run(self, inputs: Inputs, compute: Compute) -> pa.Table:
-        """One row a step: coin, product.
+        """One row a step that is claimed: coin, product. A step that was not made is one that told nothing.
 
-        Raises: InputError when the training shows no step.
+        Raises: InputError when the training shows no step, or more than it states.
         """
         from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
@@ -56,7 +56,15 @@ class TrainSteps:
         with threadpool_limits(compute.threads):
             self.mechanism.show_steps(train, canary, seed=self.seed.child("training").sequence(), compute=compute)
         coins, products = canary.shown()
-        return pa.table({"coin": coins, "product": products})
+        missing = claimed.count - len(coins)
+        require(missing >= 0, f"a training must show the {claimed.count} steps it states", shown=len(coins))
+        # The number of trials must not depend on them, as it would if a training that breaks off had fewer.
+        return pa.table(
+            {
+                "coin": np.concatenate([coins, np.zeros(missing, np.bool_)]),
+                "product": np.concatenate([products, np.full(missing, np.nan)]),
+            }
+        )
 
 
 @dataclass(frozen=True)

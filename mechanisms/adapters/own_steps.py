@@ -35,18 +35,18 @@ class OwnSteps:
     Attributes:
         train: The function, or where it is: "module:function". What it gives is not looked at.
         noise_multiplier: Standard deviation of the noise on a sum over `clip`, > 0.
+        steps: How many there are, >= 1.
         clip: Largest norm of one example's gradient, > 0.
         sample_rate: Probability that an example is in a step, in (0, 1].
-        steps: How many there are, >= 1.
         divisor: What each noisy sum is divided by, > 0.
         delta: Where the claim of the whole training is printed, in (0, 1).
     """
 
     train: Any
     noise_multiplier: float
+    steps: int
     clip: float = 1.0
     sample_rate: float = 1.0
-    steps: int = 1
     divisor: float = 1.0
     delta: float = 1e-5
 
@@ -75,13 +75,14 @@ class OwnSteps:
             self.train(np.array(as_array(train.features)), train.labels.copy(), whole_number(seed), canary)
 
 
-def from_steps(train: Callable[..., Any], *, noise_multiplier: float, **stated: Any) -> OwnSteps:
+def from_steps(train: Callable[..., Any], *, noise_multiplier: float, steps: int, **stated: Any) -> OwnSteps:
     """A loop of DP-SGD `train(X, y, seed, canary)` for an audit step by step; see `OwnSteps`.
 
     Args:
         train: Lets the canary into its steps and shows each one's noisy gradient.
         noise_multiplier: Standard deviation of the noise on a sum over the clip, > 0.
-        stated: clip, sample_rate, steps, divisor, delta.
+        steps: How many there are, >= 1.
+        stated: clip, sample_rate, divisor, delta.
     Raises: InputError when it cannot be called so, or not be sent to a worker.
     """
-    return OwnSteps(train, noise_multiplier, **stated)
+    return OwnSteps(train, noise_multiplier, steps, **stated)

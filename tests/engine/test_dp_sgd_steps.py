@@ -11,13 +11,14 @@ from numpy.random import SeedSequence
 from scipy.stats import binom
 
 from dpaudit import Audit, AuditSpec, RunOptions, Verdict, audit, load_spec
+from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Inputs
 from dpaudit.claims import GaussianDP, SubsampledGaussian
 from dpaudit.engine.attacks.step_midpoint import StepMidpoint
 from dpaudit.engine.canaries.gradients import RandomGradient
 from dpaudit.engine.findings.evidence import CODECS
 from dpaudit.engine.findings.run_report import Report
-from dpaudit.engine.games.step_units import ScoreSteps
+from dpaudit.engine.games.step_units import ScoreSteps, TrainSteps
 from dpaudit.engine.spec.partition import Partition
 from dpaudit.engine.views.steps import StepView
 from dpaudit.errors import InputError, SpecError
@@ -233,13 +234,29 @@ def test_ones_own_loop_is_audited_by_what_it_observes(loop: Any, verdict: Verdic
     assert result.compared.claim.curve == GaussianDP(1.0)
 
 
+def test_a_training_shows_the_steps_it_states() -> None:
+    """One that breaks off has told nothing in the others; one that goes on is not the one that is claimed."""
+    data = Examples(np.zeros((9, 4), np.float32), np.zeros(9, np.int64), 2, "blank")
+
+    def shown(steps: int) -> Any:
+        task = TrainSteps(OwnSteps(noisy_loop, 1.0, steps), RandomGradient(), Seed(1))
+        return task.run(Inputs({"target:0": data}), Compute())
+
+    table = shown(310)
+    assert np.isnan(table["product"].to_numpy()).tolist() == [False] * 300 + [True] * 10
+    scored = ScoreSteps(StepMidpoint(), ("key",)).run(Inputs({}, {"key": table}), Compute())
+    assert scored["score"].to_pylist()[300:] == [0.0] * 10
+    with pytest.raises(InputError, match="must show the 299 steps it states, got 300"):
+        shown(299)
+
+
 def test_ones_own_loop_is_checked_before_it_runs() -> None:
     with pytest.raises(InputError, match=r"must take \(X, y, seed, canary\)"):
-        OwnSteps(lambda X, y: None, 1.0)
+        OwnSteps(lambda X, y: None, 1.0, 1)
     with pytest.raises(InputError, match="noise_multiplier must be > 0"):
-        OwnSteps(noisy_loop, 0.0)
+        OwnSteps(noisy_loop, 0.0, 1)
     with pytest.raises(InputError, match="at least one step"):
-        OwnSteps(noisy_loop, 1.0, steps=0)
+        OwnSteps(noisy_loop, 1.0, 0)
 
 
 def test_opacus_shows_its_steps_as_it_is() -> None:
