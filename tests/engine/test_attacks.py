@@ -123,7 +123,13 @@ def test_rmia_is_exact_where_the_ratios_are_known() -> None:
     # Float64 confidences: a ratio of exactly 2 must not be decided by float32 rounding.
     shadows = Shadows(logit(np.stack([p, q]))[:, None], member)
     view = ChallengeView(
-        logit(at[:1])[None], np.array([0]), logit(at[1:])[None], np.arange(1, 5), shadows, np.zeros((1, 0))
+        logit(at[:1])[None],
+        np.array([0]),
+        logit(at[1:])[None],
+        np.arange(1, 5),
+        shadows,
+        np.zeros((1, 0)),
+        np.zeros((1, 0)),
     )
     assert Rmia(gamma=1.0).score(view).tolist() == [0.5], "strict: the equal one is not beaten"
     assert Rmia(gamma=1.5).score(view).tolist() == [0.25]
