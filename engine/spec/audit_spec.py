@@ -12,10 +12,12 @@ import yaml
 from numpy.typing import NDArray
 
 from dpaudit.claims import Claim
+from dpaudit.engine.canaries.protocol import GradientCanary
 from dpaudit.engine.data.in_memory import data_source
 from dpaudit.engine.games.fits import Fits
 from dpaudit.engine.games.one_run_rules import OneRunRules
 from dpaudit.engine.games.protocol import Game
+from dpaudit.engine.games.two_world_rules import TwoWorldRules
 from dpaudit.engine.spec.anchored import anchored
 from dpaudit.engine.spec.build import build, describe
 from dpaudit.engine.spec.partition import Partition
@@ -30,6 +32,9 @@ from dpaudit.registry import catalogue, load
 MOST_SEED = 10**18
 """A spec's YAML has whole numbers of at most 18 digits."""
 
+
+ON_STEPS = "gradient-likelihood"
+"""The attack on the steps of a learner that states their sampling and their noise."""
 
 CONFIRMING = "label-canaries"
 """The game that takes nothing on trust."""
@@ -149,7 +154,7 @@ class AuditSpec:
         at = f"audits[{index}] ({audit.name})"
         game: Game = build("game", audit.game, at=f"{at}.game")
         proxy = audit.proxy if game.fits.uses_proxy else None
-        attack, data = audit.attack or game.fits.attack, data_source(audit.data)
+        attack, data = audit.attack or _usual_attack(game), data_source(audit.data)
         audit = replace(audit, game=game, data=data, attack=attack, proxy=proxy)
         parts = {
             part.name: anchored(build(part.metadata["kind"], getattr(audit, part.name), at=f"{at}.{part.name}"))
@@ -176,6 +181,13 @@ class AuditSpec:
     def to_yaml(self) -> str:
         """The spec in words; `load_spec` reads it back."""
         return yaml.safe_dump(describe(self), sort_keys=False, allow_unicode=True)
+
+
+def _usual_attack(game: Game) -> str:
+    """The game's; where its canary is a gradient, which has no confidence to be asked for, one that reads the steps."""
+    if isinstance(game, TwoWorldRules) and isinstance(game.challenge_canary, GradientCanary):
+        return ON_STEPS
+    return game.fits.attack
 
 
 def _confirming(audit: Audit, at: str) -> Audit:
