@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import os
+import sys
 import threading
 import time
 import uuid
@@ -45,14 +47,13 @@ _BEATS = b"dpaudit-beats"
 class Worker:
     """Runs units in a process of its own and keeps what is dear to build: imported libraries, open devices."""
 
-    def __init__(self, threads: int, scratch: Path | None, pulse: str) -> None:
-        import torch
-
+    def __init__(self, threads: int, scratch: Path | None, pulse: str, beat_s: float) -> None:
         self._scratch = scratch
-
-        # Ray sets OMP_NUM_THREADS too late for a process that has loaded torch already.
-        torch.set_num_threads(threads)
-        threading.Thread(target=_beat, args=(pulse,), name="dpaudit-pulse", daemon=True).start()
+        # Libraries read it when they are loaded, and torch takes seconds to load: not where no unit needs it.
+        os.environ["OMP_NUM_THREADS"] = str(threads)
+        if torch := sys.modules.get("torch"):
+            torch.set_num_threads(threads)
+        threading.Thread(target=_beat, args=(pulse, beat_s), name="dpaudit-pulse", daemon=True).start()
 
     def ready(self) -> bool:
         """Whether the process has come up."""
@@ -66,11 +67,11 @@ class Worker:
         return attempt_unit(unit, inputs, self._scratch)
 
 
-def _beat(pulse: str) -> None:
+def _beat(pulse: str, every_s: float) -> None:
     """Counts up in the cluster's own table for as long as the process runs: no clocks are compared."""
     for count in itertools.count():
         _internal_kv_put(pulse.encode(), str(count).encode(), namespace=_BEATS)
-        time.sleep(BEAT_S)
+        time.sleep(every_s)
 
 
 @dataclass(eq=False)
@@ -213,7 +214,8 @@ class RayPool:
     def _start(self) -> None:
         options = {"num_cpus": self._resources.cpus, "num_gpus": self._resources.gpus, "max_restarts": 0}
         pulse = uuid.uuid4().hex
-        actor = Worker.options(**options).remote(self._resources.cpus, self._scratch, pulse)  # type: ignore[attr-defined]
+        arguments = self._resources.cpus, self._scratch, pulse, BEAT_S
+        actor = Worker.options(**options).remote(*arguments)  # type: ignore[attr-defined]
         slot = _Slot(actor, pulse, time.monotonic())
         self._slots.append(slot)
         self._starting[slot.actor.ready.remote()] = slot

@@ -33,9 +33,17 @@ def _only_tests_marked_so_use_ray(request: pytest.FixtureRequest, monkeypatch: p
         monkeypatch.setattr("dpaudit.cluster.session.ray_session", refuse)
 
 
+@pytest.fixture(autouse=True)
+def _figures_where_they_are_looked_at(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing takes most of a small audit's time: tests that look at figures are marked `figures`."""
+    if request.node.get_closest_marker("figures") is None:
+        monkeypatch.setattr("dpaudit.engine.report.page._figures", lambda *_: [])
+        monkeypatch.setattr("dpaudit.engine.report.page._saved", lambda *_: "")
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Which tests stay in one process when pytest-xdist runs several (`--dist loadgroup`).
+    """Which tests stay in one process when pytest-xdist runs several (`--dist loadgroup`); the largest group begins.
 
     All that need Ray, so that one session is started; and those that share a fixture of their module, so that what is
     dear to make is made once. Any other test goes wherever there is room.
@@ -47,6 +55,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group("ray"))
         elif shared:
             item.add_marker(pytest.mark.xdist_group(min(shared)))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Refuses a pytest whose items pytest-xdist cannot group: each process would start a Ray session of its own."""
+    if session.config.getoption("loadgroup", False):
+        lost = [item for item in session.items if _needs_ray(item) and not item.nodeid.endswith("@ray")]
+        assert not lost, "pytest-xdist does not know this pytest's items; install the one of constraints.txt"
 
 
 def _needs_ray(item: pytest.Item) -> bool:

@@ -6,6 +6,7 @@ import json
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ def in_process(shared: dict[str, Any], events: EventStream) -> Iterator[Backend]
 
 @contextmanager
 def on_ray(
-    shared: dict[str, Any], events: EventStream, deadlines: Deadlines | None = None, workers: int = 2
+    shared: dict[str, Any], events: EventStream, deadlines: Deadlines | None = None, workers: int = 1
 ) -> Iterator[Backend]:
     from dpaudit.actors.pool import RayPool
 
@@ -116,7 +117,7 @@ def test_a_unit_that_failed_is_tried_again_by_the_next_run(tmp_path: Path) -> No
 def test_units_of_a_killed_worker_run_on_another_one(ray_cluster: None, tmp_path: Path) -> None:
     dying = Unit(FailsFirst(str(tmp_path), "d", 1, "die"), "dies once")
     others = [Unit(Add(number, 0.05), f"other {number}") for number in range(12)]
-    outcome, store, seen = run(on_ray, [dying, *others], tmp_path)
+    outcome, store, seen = run(partial(on_ray, workers=2), [dying, *others], tmp_path)
     assert outcome.finished == {unit.key for unit in (dying, *others)}
     assert [store.read(unit.key)["total"][0].as_py() for unit in others] == list(range(12))
     assert any(event.kind is EventKind.WORKER_LOST for event in seen)
@@ -249,7 +250,7 @@ def test_a_unit_that_hangs_on_a_worker_is_ended_and_what_waited_behind_it_is_not
 ) -> None:
     """One worker: the unit behind the one that hangs waits for it, and never counts as lost."""
     outcome, seen = run_hanging(
-        lambda events: on_ray({}, events, Deadlines(2.0), 1), tmp_path, HangsFirst(str(tmp_path)), [Unit(Add(1), "b")]
+        lambda events: on_ray({}, events, Deadlines(1.0)), tmp_path, HangsFirst(str(tmp_path)), [Unit(Add(1), "b")]
     )
     assert len(outcome.finished) == 2
     (retried,) = [event for event in seen if event.kind is EventKind.UNIT_RETRIED]
@@ -261,10 +262,8 @@ def test_a_unit_that_hangs_on_a_worker_is_ended_and_what_waited_behind_it_is_not
 @pytest.mark.ray
 def test_a_stopped_worker_is_replaced(ray_cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dpaudit.actors.pool.BEAT_S", 0.2)
-    monkeypatch.setattr("dpaudit.actors.pool.SILENCE_S", 12.0)  # the worker counts every 5 s
-    outcome, seen = run_hanging(
-        lambda events: on_ray({}, events, None, 1), tmp_path, HangsFirst(str(tmp_path), "stop"), []
-    )
+    monkeypatch.setattr("dpaudit.actors.pool.SILENCE_S", 3.0)
+    outcome, seen = run_hanging(lambda events: on_ray({}, events), tmp_path, HangsFirst(str(tmp_path), "stop"), [])
     assert len(outcome.finished) == 1
     (lost,) = [event for event in seen if event.kind is EventKind.WORKER_LOST]
     assert "has not answered" in lost.detail
@@ -276,7 +275,7 @@ def test_a_worker_that_dies_while_it_starts_is_replaced(ray_cluster: None, tmp_p
     from dpaudit.actors import pool as pools
 
     seen: list[Event] = []
-    with on_ray({}, EventStream(seen.append), None, 1) as backend:
+    with on_ray({}, EventStream(seen.append)) as backend:
         assert isinstance(backend, pools.RayPool)
         (slot,) = backend._slots
         pools.ray.kill(slot.actor)

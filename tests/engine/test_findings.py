@@ -91,6 +91,7 @@ KINDS = {
 }
 
 
+@pytest.mark.figures
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_finding_comes_out_of_the_same_text_page_and_json(kind: str, tmp_path: Path) -> None:
     estimator, pieces, figures = KINDS[kind]

@@ -14,7 +14,6 @@ from dpaudit.engine.data.criteo_synthetic import CriteoSynthetic
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.data.joined import Joined
 from dpaudit.engine.plan import make_plan
-from dpaudit.engine.report import page
 from dpaudit.engine.reproduce import criteo_tables, image_tables, label_tables
 from dpaudit.engine.reproduce.making import Made, Options
 from dpaudit.engine.spec.audit_spec import RunOptions
@@ -32,7 +31,6 @@ def column(printed: label_tables.Printed, at: int) -> label_tables.Printed:
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """One epsilon a table: 1 for click logs, where the domain prior leaves one label, and 10 for images."""
     monkeypatch.setattr(label_tables, "REPLAYS", 3)
-    monkeypatch.setattr(page, "_figures", lambda *arguments: [])  # the run's own report has tests of its own
     for name, value in {
         "EPSILONS": (1.0,),
         "BOUNDS": column(criteo_tables.BOUNDS, 4),

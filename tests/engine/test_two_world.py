@@ -439,6 +439,7 @@ def test_a_planted_bug_of_dp_sgd_is_seen_step_by_step(tmp_path: Path) -> None:
     assert [result.verdict for result in found.results] == [Verdict.NO_VIOLATION, Verdict.VIOLATION]
 
 
+@pytest.mark.figures
 def test_the_page_shows_trade_off_posterior_and_three_intervals(finished: Path) -> None:
     (result,) = audit(spec_with(), output=finished).results
     page = (finished / "report.html").read_text()
