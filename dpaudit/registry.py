@@ -56,6 +56,8 @@ CORE = (
     "private_prediction/conversion",
     "private_prediction/noisy_argmax",
     "label_reconstruction/advantage",
+    "label_reconstruction/classes",
+    "label_reconstruction/equivalence",
     "selection",
     "replays",
     "two_world/bands",

@@ -18,8 +18,14 @@ class Posteriors:
     Attributes:
         prior: P[label = 1] of each example before the release, in [0, 1], shape (n,), n >= 1.
         posterior: The same once the release is known, shape (n,).
-        bag: Which bag each example is released in, shape (n,); examples of one bag share a release.
+        bag: Which bag each example is released in, shape (n,); examples of one bag share a release. -1 is for those
+            nothing is released about, not all of them.
         release: Number of the release, for several independent ones.
+        shift: How far the release moved each log-odds, in nats, shape (n,), may be infinite; None takes it from the
+            posterior, which has lost digits near 0 and 1.
+        expected: Additive advantage of each example, on average over all releases of its bag, in [0, 1/2], shape (n,);
+            None where only this release is known.
+        labels: True labels, 0 or 1, shape (n,), to hold the beliefs against; None where they are not known.
     """
 
     words: ClassVar[str] = "posteriors"
@@ -28,6 +34,9 @@ class Posteriors:
     posterior: NDArray[np.float64]
     bag: NDArray[np.int64]
     release: int = 0
+    shift: NDArray[np.float64] | None = None
+    expected: NDArray[np.float64] | None = None
+    labels: NDArray[np.int64] | None = None
 
     def __post_init__(self) -> None:
         for name in ("prior", "posterior"):
@@ -44,3 +53,10 @@ class Posteriors:
             posterior=self.posterior.shape,
             bag=self.bag.shape,
         )
+        require(bool((self.bag >= -1).all()), "bag must hold numbers >= 0, or -1 where nothing is released")
+        require(bool((self.bag >= 0).any()), "something must be released about at least one example")
+        for name, column in (("shift", self.shift), ("expected", self.expected), ("labels", self.labels)):
+            fits = column is None or column.shape == self.prior.shape
+            require(fits, f"{name} must be as long as prior", prior=self.prior.shape)
+        known = self.labels is None or bool(((self.labels == 0) | (self.labels == 1)).all())
+        require(known, "labels must be 0 or 1")

@@ -145,17 +145,37 @@ class AdvantageQuantiles(Series):
     Attributes:
         share: Shares of the examples, ascending in [0, 1], shape (n,).
         advantage: What that share stays within, shape (n,); may end in inf.
+        kind: "additive", "multiplicative" or "tail", as in `AdvantageDistribution`.
         quantity: What an advantage is, with its unit.
+        mean: Over the examples; may be inf.
+        largest: Over the examples; may be inf.
     """
 
     share: Floats
     advantage: Floats
+    kind: str
     quantity: str
+    mean: float
+    largest: float
 
 
-def quantiles_of(advantages: Floats, quantity: str) -> AdvantageQuantiles:
+@dataclass(frozen=True, eq=False)
+class PriorPosterior(Series):
+    """What was believed of single labels before a release and after it.
+
+    Attributes:
+        prior: P[label = 1] before, in [0, 1], shape (n,).
+        posterior: P[label = 1] after, shape (n,).
+    """
+
+    prior: Floats
+    posterior: Floats
+
+
+def quantiles_of(advantages: Floats, kind: str, quantity: str) -> AdvantageQuantiles:
     """The spread of |advantage| over the examples, at most a thousand points; advantages of shape (n,)."""
     require(advantages.size > 0, "there must be at least one advantage", shape=advantages.shape)
     ranked = np.sort(np.abs(advantages))
     shown = np.unique(np.linspace(0, ranked.size - 1, min(ranked.size, 1_000)).astype(np.int64))
-    return AdvantageQuantiles((shown + 1) / ranked.size, ranked[shown], quantity)
+    share = (shown + 1) / ranked.size
+    return AdvantageQuantiles(share, ranked[shown], kind, quantity, float(ranked.mean()), float(ranked[-1]))

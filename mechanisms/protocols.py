@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from dpaudit.claims import Claim
 from dpaudit.errors import AuditError, require
 from dpaudit.mechanisms.examples import Examples, Features
+from dpaudit.mechanisms.labels.bags import Bags
 from dpaudit.mechanisms.training.private_steps import ClaimedSteps, Observer, PrivateSteps
 from dpaudit.mechanisms.training.recipe import Recipe
 from dpaudit.mechanisms.training.stack_plan import StackPlan
@@ -90,6 +91,40 @@ class LabelMechanism(Protocol):
 
     def release(self, labels: NDArray[np.int64], *, classes: int, rng: np.random.Generator) -> NDArray[np.int64]:
         """One released label for each example, shape (n,) to (n,), drawn once."""
+        ...
+
+
+@runtime_checkable
+class BagMechanism(Protocol):
+    """Releases numbers about bags of labels (registered as "mechanism"); where a bag is one example, about its label.
+
+    The division into bags is public and looks at no label.
+    """
+
+    def claim(self) -> Claim:
+        """What it promises."""
+        ...
+
+    def bags(self, train: Examples, *, rng: np.random.Generator) -> Bags:
+        """Which examples are released together."""
+        ...
+
+    def release_counts(self, counts: NDArray[np.int64], *, rng: np.random.Generator) -> NDArray[np.float64]:
+        """What is released, drawn once; counts of each label in each bag, shape (B, classes) to (B, classes)."""
+        ...
+
+    def log_likelihood(self, released: NDArray[np.float64], size: int) -> NDArray[np.float64]:
+        """The exact law, of two classes: log P[released | s of `size` labels are 1], up to a constant for each bag.
+
+        Args:
+            released: The numbers released for label 1 of bags of one size, shape (B,).
+            size: Of those bags.
+        Returns: Shape (B, size + 1), of each s; -inf where it is impossible.
+        """
+        ...
+
+    def targets(self, released: NDArray[np.float64]) -> NDArray[np.float64]:
+        """What a model's mean answer in each bag is trained towards: post-processing, shape (B, classes)."""
         ...
 
 

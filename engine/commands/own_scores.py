@@ -83,6 +83,7 @@ def estimate(
       c1_A,c1_B,..,c2_A,..      answers of each class  k-cut
       v1_A,v1_B,..[,v2_A,..]    votes for each class   gnmax (--option sigma=2)
       bag,prior[,released]      examples in bags       label-advantage (--option mechanism=rr --option epsilon=1)
+      prior                     one's own examples     bag-size-equivalents (--option sizes=4,8,16)
       order,rdp                 a guarantee            rdp-to-epsilon
       k,n                       an event               proportion
       c_A,c_B,..                several events         multinomial

@@ -67,6 +67,7 @@ COUNTS = {
     VOTES: "gnmax",
     BAGS: "label-advantage",
     GUARANTEE: "rdp-to-epsilon",
+    ("prior",): "bag-size-equivalents",
     PROPORTION: "proportion",
     MULTINOMIAL: "multinomial",
 }

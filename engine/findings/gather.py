@@ -116,6 +116,7 @@ class _Finished:
             whole=entry.game.whole.lines(finding, compared.claim) if entry.game.whole and finding else (),
             stopped=self._reader.stopped(self._keys) if self._reader else None,
             evidence=str(evidence),
+            audited=audit.mechanism,
         )
 
     @property

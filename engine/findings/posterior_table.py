@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from dpaudit.estimators.posteriors import Posteriors
 
 SCHEMA = pa.schema(
     [
         pa.field("release", pa.int32(), metadata={"is": "number of the release, from 0"}),
-        pa.field("bag", pa.int64(), metadata={"is": "which bag the example is released in"}),
+        pa.field("bag", pa.int64(), metadata={"is": "which bag the example is released in; -1 where in none"}),
         pa.field("prior", pa.float64(), metadata={"is": "P[label = 1] before the release"}),
         pa.field("posterior", pa.float64(), metadata={"is": "P[label = 1] once the release is known"}),
+        pa.field("shift", pa.float64(), metadata={"is": "how far the log-odds moved, nats; null where not known"}),
+        pa.field(
+            "expected", pa.float64(), metadata={"is": "additive advantage over all releases; null where not known"}
+        ),
+        pa.field("label", pa.int8(), metadata={"is": "the true label; null where not known"}),
     ]
 )
 
@@ -35,7 +42,9 @@ class PosteriorTable:
         for first, last in zip([0, *cuts], [*cuts, len(release)], strict=True):
             part = table.slice(first, last - first)
             prior, posterior, bag = (part.column(name).to_numpy() for name in ("prior", "posterior", "bag"))
-            yield Posteriors(prior, posterior, bag, release=int(release[first]))
+            shift, expected, labels = (_known(part.column(name)) for name in ("shift", "expected", "label"))
+            whole = None if labels is None else labels.astype(np.int64)
+            yield Posteriors(prior, posterior, bag, int(release[first]), shift, expected, whole)
 
 
 def _batch(beliefs: Posteriors) -> pa.RecordBatch:
@@ -45,6 +54,17 @@ def _batch(beliefs: Posteriors) -> pa.RecordBatch:
             pa.array(beliefs.bag),
             pa.array(beliefs.prior),
             pa.array(beliefs.posterior),
+            _nullable(beliefs.shift, beliefs.prior.size, pa.float64()),
+            _nullable(beliefs.expected, beliefs.prior.size, pa.float64()),
+            _nullable(beliefs.labels, beliefs.prior.size, pa.int8()),
         ],
         schema=SCHEMA,
     )
+
+
+def _nullable(column: NDArray[Any] | None, rows: int, kind: pa.DataType) -> pa.Array:
+    return pa.nulls(rows, kind) if column is None else pa.array(column).cast(kind)
+
+
+def _known(column: pa.ChunkedArray) -> NDArray[Any] | None:
+    return None if column.null_count else column.to_numpy()

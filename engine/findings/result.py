@@ -77,6 +77,7 @@ class AuditResult:
         stopped: How far a sequential audit went; None for one that runs all its trials.
         failed_trials: Trials that failed within a unit that was finished, each with its seed and why.
         evidence: Folder of its score tables in the run folder; "" where nothing was written.
+        audited: The mechanism itself.
     """
 
     name: str
@@ -103,6 +104,7 @@ class AuditResult:
     stopped: Stopped | None = None
     failed_trials: tuple[str, ...] = ()
     evidence: str = ""
+    audited: Any = None
 
     def series(self, kind: type[S]) -> S | None:
         """The finding's series of a kind; None where it has none."""

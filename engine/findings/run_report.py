@@ -8,6 +8,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from dpaudit.actors.store import Made
+from dpaudit.engine.findings.comparison import studies
 from dpaudit.engine.findings.result import AuditResult
 from dpaudit.engine.findings.verdict import Verdict
 
@@ -136,6 +137,7 @@ class Report:
 
     def __str__(self) -> str:
         blocks = [str(result) for result in self.results]
+        blocks += [line for study in studies(self.results) for line in study.lines]
         tail = [
             f"{self.executed} of {self.units} units run now, {self.seconds:.1f} s; seed {self.seed}",
             *self.origin,

@@ -11,7 +11,7 @@ from dpaudit.claims import Claim, ConvertedClaim, Relation, claim_under
 from dpaudit.engine.views.view import View
 from dpaudit.errors import require
 from dpaudit.estimators.scores import Scores
-from dpaudit.mechanisms.protocols import LabelMechanism, Learner
+from dpaudit.mechanisms.protocols import BagMechanism, LabelMechanism, Learner
 
 
 class Reading(Enum):
@@ -40,6 +40,9 @@ class Face:
 
 
 LABEL_MECHANISMS = Face(LabelMechanism, "label mechanisms (with methods `claim` and `release`)")
+BAG_MECHANISMS = Face(
+    BagMechanism, "mechanisms that release numbers about bags of labels (randomized-response, llp, llp-laplace, ...)"
+)
 LEARNERS = Face(Learner, "learners (with methods `claim` and `fit`)")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -62,7 +62,7 @@ def result_values(result: AuditResult) -> dict[str, Any]:
             "stopped": None if result.stopped is None else dataclasses.asdict(result.stopped),
             "control": None if result.control is None else result.control.to_dict(),
             "failures": [dataclasses.asdict(failure) for failure in result.failures],
-            "series": {} if result.finding is None else dict(map(_columns, result.finding.series)),
+            "series": {} if result.finding is None else _named(result.finding.series),
         }
     )
     return values
@@ -73,11 +73,19 @@ def bounds_table(report: Report) -> pa.Table:
     return pa.Table.from_pylist([result.row() for result in report.results])
 
 
-def _columns(series: Series) -> tuple[str, dict[str, Any]]:
-    """The name of a series and its columns."""
+def _named(series: Sequence[Series]) -> dict[str, dict[str, Any]]:
+    """The columns of each series under its type's name, with a number from the second one of a type on."""
+    named: dict[str, dict[str, Any]] = {}
+    for one in series:
+        name = type(one).__name__
+        same = sum(other.split()[0] == name for other in named)
+        named[f"{name} {same + 1}" if same else name] = _columns(one)
+    return named
+
+
+def _columns(series: Series) -> dict[str, Any]:
     values: Any = series
-    columns = {field.name: np.asarray(getattr(values, field.name)).tolist() for field in dataclasses.fields(values)}
-    return type(series).__name__, columns
+    return {field.name: np.asarray(getattr(values, field.name)).tolist() for field in dataclasses.fields(values)}
 
 
 def _plain(value: Any) -> Any:

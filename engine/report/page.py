@@ -11,9 +11,11 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from dpaudit.engine.findings.comparison import studies
 from dpaudit.engine.findings.result import AuditResult
 from dpaudit.engine.findings.run_report import NOT_SHOWN, Report
 from dpaudit.engine.findings.verdict import Verdict
+from dpaudit.engine.report.figures.advantages_compared import comparisons
 from dpaudit.engine.report.figures.detected import detected
 from dpaudit.engine.report.figures.draw import Context, Drawing
 from dpaudit.engine.report.figures.kinds import drawings
@@ -75,6 +77,8 @@ def write_page(report: Report, folder: Path, *, draw: bool = True) -> None:
         audits=audits,
         overview=_saved(overview(report.results), target, "overview"),
         detected=_detected(report, target),
+        compared=_compared(report, target) if draw else [],
+        equal_utility=[line for study in studies(report.results) for line in study.lines],
         colours={verdict.value: COLOURS[verdict] for verdict in Verdict},
         not_shown=NOT_SHOWN,
     )
@@ -114,6 +118,11 @@ def _figures(result: AuditResult, folder: Path, target: Path) -> list[PageFigure
     return [PageFigure(each.title, _saved(each.figure, target, f"{name}-{each.stem}")) for each in drawn]
 
 
+def _compared(report: Report, target: Path) -> list[PageFigure]:
+    drawn = comparisons(studies(report.results))
+    return [PageFigure(each.title, _saved(each.figure, target, f"compared-{each.stem}")) for each in drawn]
+
+
 def _saved(figure: Figure, target: Path, name: str) -> Markup:
     return figure_markup(save(figure, target, name))
 
@@ -122,5 +131,8 @@ def _sampled_scores(folder: Path) -> tuple[NDArray[np.bool_], NDArray[np.float32
     """Truth and score of the first replays, as many as a histogram needs."""
     if not folder.is_dir():
         return None
-    head = pads.dataset(folder, format="parquet").head(MOST_SCORES_DRAWN, columns=["truth", "score"])
+    evidence = pads.dataset(folder, format="parquet")
+    if not {"truth", "score"} <= set(evidence.schema.names):  # other evidence than scores has no worlds to tell apart
+        return None
+    head = evidence.head(MOST_SCORES_DRAWN, columns=["truth", "score"])
     return head.column("truth").to_numpy(), head.column("score").to_numpy()

@@ -16,17 +16,19 @@ Floats = NDArray[np.float64]
 
 
 @numba.njit(cache=True)
-def posteriors(prior: Floats, channel: Floats) -> tuple[Floats, Floats]:
+def posteriors(prior: Floats, channel: Floats) -> tuple[Floats, Floats, Floats]:
     """P[label = 1 | release] for every example of every bag.
 
     Args:
         prior: P[label = 1], shape (bags, k).
         channel: Likelihood of what was released given the true sum s, up to a factor, shape (bags, k + 1), largest 1.
-    Returns: Posteriors, shape (bags, k), and each bag's likelihood on the scale of `channel`, shape (bags,). Where
-        that is above 1e-250, no underflow on the way can matter.
+    Returns: Posteriors, shape (bags, k); how far they moved the log-odds, log P[release | 1] - log P[release | 0] of
+        each example, which loses no digits where a posterior rounds to 1, shape (bags, k); and each bag's likelihood on
+        the scale of `channel`, shape (bags,). Where that is above 1e-250, no underflow on the way can matter.
     """
     bags, k = prior.shape
     posterior = np.empty((bags, k))
+    shift = np.empty((bags, k))
     total = np.empty(bags)
     suffix = np.empty((k + 1, k + 1))  # suffix[i, s]: likelihood when labels before i sum to s
     prefix = np.empty(k + 1)  # law of the sum of the labels before i
@@ -44,23 +46,26 @@ def posteriors(prior: Floats, channel: Floats) -> tuple[Floats, Floats]:
             for s in range(i + 1):
                 one += prefix[s] * suffix[i + 1, s + 1]
                 zero += prefix[s] * suffix[i + 1, s]
+            shift[bag, i] = _log(one) - _log(zero)
             one *= eta[i]
             zero *= 1 - eta[i]
             posterior[bag, i] = one / (one + zero) if one + zero > 0 else np.nan
             for s in range(i + 1, 0, -1):
                 prefix[s] = (1 - eta[i]) * prefix[s] + eta[i] * prefix[s - 1]
             prefix[0] *= 1 - eta[i]
-    return posterior, total
+    return posterior, shift, total
 
 
 @numba.njit(cache=True)
-def log_posteriors(prior: Floats, log_channel: Floats) -> tuple[Floats, Floats]:
+def log_posteriors(prior: Floats, log_channel: Floats) -> tuple[Floats, Floats, Floats]:
     """`posteriors` in logarithms: ten times slower, right for bags however improbable under the prior.
 
-    Returns: Posteriors, shape (bags, k), NaN in impossible bags, and each bag's log likelihood, shape (bags,).
+    Returns: Posteriors and how far they moved the log-odds, shape (bags, k), NaN in impossible bags; each bag's log
+        likelihood, shape (bags,).
     """
     bags, k = prior.shape
     posterior = np.empty((bags, k))
+    shift = np.empty((bags, k))
     total = np.empty(bags)
     suffix = np.empty((k + 1, k + 1))
     prefix = np.empty(k + 1)
@@ -75,12 +80,14 @@ def log_posteriors(prior: Floats, log_channel: Floats) -> tuple[Floats, Floats]:
         prefix[0] = 0.0
         for i in range(k):
             yes, no = _log(prior[bag, i]), _log1m(prior[bag, i])
-            odds = yes + _log_dot(prefix, suffix[i + 1, 1:], i + 1) - (no + _log_dot(prefix, suffix[i + 1], i + 1))
+            one, zero = _log_dot(prefix, suffix[i + 1, 1:], i + 1), _log_dot(prefix, suffix[i + 1], i + 1)
+            shift[bag, i] = one - zero
+            odds = yes + one - (no + zero)
             posterior[bag, i] = 1 / (1 + math.exp(-odds)) if odds > -700 else math.exp(odds)
             for s in range(i + 1, 0, -1):
                 prefix[s] = _log_add(no + prefix[s], yes + prefix[s - 1])
             prefix[0] += no
-    return posterior, total
+    return posterior, shift, total
 
 
 @numba.njit(cache=True)

@@ -16,6 +16,7 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import expit, logit
+from scipy.stats import binom
 
 from dpaudit.errors import require
 from dpaudit.estimators.arguments import Floats, as_counts, common_shape, unboxed
@@ -59,7 +60,7 @@ def llp_posterior(prior: ArrayLike, positives: ArrayLike) -> Floats:
     _check_whole(counts, eta.shape[1], "positives")
     with np.errstate(divide="ignore"):
         log_channel = np.log((np.arange(eta.shape[1] + 1) == counts[:, None]).astype(np.float64))
-    return _posteriors(eta, log_channel).reshape(np.shape(prior))
+    return _posteriors(eta, log_channel)[0].reshape(np.shape(prior))
 
 
 def llp_laplace_posterior(prior: ArrayLike, count: ArrayLike, *, epsilon: float) -> Floats:
@@ -91,6 +92,57 @@ def llp_geometric_posterior(prior: ArrayLike, count: ArrayLike, *, epsilon: floa
     _check_whole(counts, eta.shape[1], "count")
     # Given the released count o, clipped or not, the likelihood of a sum s is proportional to e^(-epsilon |o - s|).
     return _noisy_posterior(eta, counts, epsilon).reshape(np.shape(prior))
+
+
+def bag_log_ratio(prior: ArrayLike, log_likelihood: ArrayLike) -> Floats:
+    """log P[release | label = 1] - log P[release | label = 0] under any law of the bag's number of positive labels.
+
+    This is the multiplicative advantage, exact where posteriors round to 0 or 1, and infinite only where it truly is.
+
+    Args:
+        prior: P[label = 1], shape (bags, k).
+        log_likelihood: log P[release | s positive labels], s = 0 .. k, up to a constant in each bag, -inf where it is
+            impossible; shape (bags, k + 1).
+    Returns: Nats, shape (bags, k); 0 where the prior is 0 or 1 already.
+    Raises: InputError for a bag that cannot have released that under its priors.
+    """
+    eta, law = _bag_priors(prior), np.asarray(log_likelihood, np.float64)
+    fits = law.shape == (len(eta), eta.shape[1] + 1)
+    require(fits, "there must be k + 1 log-likelihoods for each bag of k", priors=eta.shape, shape=law.shape)
+    top = law.max(axis=1, keepdims=True)
+    require(bool(np.isfinite(top).all()), "a release must be possible for some number of positive labels")
+    return np.where((eta == 0) | (eta == 1), 0.0, _posteriors(eta, law - top)[1])
+
+
+def release_gain(prior: ArrayLike, posterior: ArrayLike) -> float | Floats:
+    """How much likelier the best guess is right at one release than before it; its mean is the additive advantage.
+
+    Args:
+        prior, posterior: Probabilities that broadcast.
+    Returns: In [-1/2, 1/2], of the broadcast shape; below 0 where the release takes confidence away.
+    """
+    before, after = _prior(prior), _prior(posterior, "a posterior")
+    common_shape(before, after, names=("prior", "posterior"))
+    return unboxed(np.maximum(after, 1 - after) - np.maximum(before, 1 - before))
+
+
+def llp_product_advantage(share: float, size: ArrayLike) -> float | Floats:
+    """`llp_additive_advantage` of bags whose labels are independent of the features; the shape of `size`.
+
+    Args:
+        share: p = P[label = 1], in [0, 1].
+        size: Examples in a bag, whole, >= 1.
+    Returns: min(p, 1 - p) - E min(S/k, 1 - S/k), S the number of positives.
+    Source: Busa-Fekete et al. (2024), Theorem 3.2, with the "min" it lacks.
+    """
+    p = float(_prior(share))
+    sizes = as_counts("size", np.asarray(size, np.float64))
+    require(bool(np.all(sizes >= 1)), "a bag must hold at least one example", size=size)
+    missed = [
+        float(binom.pmf(sums := np.arange(k + 1), k, p) @ np.minimum(sums / k, 1 - sums / k))
+        for k in sizes.ravel().astype(int).tolist()
+    ]
+    return unboxed(np.maximum(0.0, min(p, 1 - p) - np.reshape(missed, np.shape(size))))
 
 
 def rr_additive_advantage(prior: ArrayLike, *, epsilon: float) -> float | Floats:
@@ -202,24 +254,24 @@ def advantage_quantile(advantage: ArrayLike, level: ArrayLike) -> float | Floats
     return unboxed(np.asarray(np.quantile(ranked, levels, method="inverted_cdf"), np.float64))
 
 
-def _posteriors(eta: Floats, log_channel: Floats) -> Floats:
-    """Posteriors of bags, shape (bags, k), whose release has the log likelihoods `log_channel`, shape (bags, k + 1)."""
+def _posteriors(eta: Floats, log_channel: Floats) -> tuple[Floats, Floats]:
+    """Posteriors, and how far they moved the log-odds; both of shape (bags, k)."""
     from dpaudit.estimators.label_reconstruction._poisson_binomial import log_posteriors, posteriors
 
-    posterior, likelihood = posteriors(eta, np.exp(log_channel))
+    posterior, shift, likelihood = posteriors(eta, np.exp(log_channel))
     unlikely = np.flatnonzero(~(likelihood > _SMALLEST))
     if unlikely.size:
-        posterior[unlikely], log_likelihood = log_posteriors(eta[unlikely], log_channel[unlikely])
+        posterior[unlikely], shift[unlikely], log_likelihood = log_posteriors(eta[unlikely], log_channel[unlikely])
         impossible = unlikely[np.isneginf(log_likelihood)].tolist()
         must = "what each bag released must be possible under its priors"
         require(not impossible, must, bags=impossible, do="keep priors away from 0 and 1")
-    return np.asarray(posterior)
+    return posterior, shift
 
 
 def _noisy_posterior(eta: Floats, counts: Floats, epsilon: float) -> Floats:
     _check_epsilon(epsilon)
     away = np.abs(counts[:, None] - np.arange(eta.shape[1] + 1))
-    return _posteriors(eta, -epsilon * (away - away.min(axis=1, keepdims=True)))
+    return _posteriors(eta, -epsilon * (away - away.min(axis=1, keepdims=True)))[0]
 
 
 def _prior(prior: ArrayLike, name: str = "a prior") -> Floats:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpaudit.errors import require
 from dpaudit.estimators.counts import BAGS, Column, CountEstimator, Floats, Ints, Table, TextTable, number_columns
@@ -22,17 +24,28 @@ from dpaudit.estimators.label_reconstruction.advantage import (
     llp_laplace_posterior,
     llp_posterior,
     multiplicative_advantage,
+    release_gain,
     rr_additive_advantage,
     rr_posterior,
 )
-from dpaudit.estimators.label_reconstruction.advantage_distribution import AdvantageDistribution, Kind
+from dpaudit.estimators.label_reconstruction.advantage_distribution import (
+    WORDS,
+    AdvantageDistribution,
+    Kind,
+    Realised,
+)
 from dpaudit.estimators.posteriors import Posteriors
-from dpaudit.estimators.series import quantiles_of
+from dpaudit.estimators.series import PriorPosterior, quantiles_of
 from dpaudit.registry import register
 
 Mechanism = Literal["rr", "llp", "llp-laplace", "llp-geometric"]
 RELEASED = {"rr": "released", "llp": "positives", "llp-laplace": "count", "llp-geometric": "count"}
 """The column that holds what each mechanism released: one label a row, or one number a bag, repeated on its rows."""
+MEASURES: tuple[Kind, ...] = ("multiplicative", "additive")
+"""The paper's two, which are shown beside each other."""
+UNITS: Mapping[str, str] = {"multiplicative": ", nats", "additive": "", "tail": ""}
+SHOWN = 4_000
+"""Examples in a figure of beliefs at most."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,12 +55,28 @@ class AdvantageTally:
     Attributes:
         release: Number of the release.
         bags: How many bags it is made of.
-        advantage: Of each example, shape (n,); its sign is of no matter, it may be inf.
+        left_out: Examples that nothing was released about, which are not among the others.
+        multiplicative: How far the log-odds of each other example moved, nats, shape (n,); may be infinite.
+        additive: Additive advantage of each, on average over releases, shape (n,); (0,) where that is not known.
+        gain: How much likelier the best guess of each is right than before, shape (n,); below 0 where it is not.
+        prior: Of some of them, for a figure, shape (shown,).
+        posterior: Of the same, shape (shown,).
+        computed: How much likelier the best guess is right than before the release, as the beliefs say; mean.
+        realised: The same as true labels say; NaN where they are not known.
+        error: Standard error of the difference of the two means, bags being independent; NaN likewise.
     """
 
     release: int
     bags: int
-    advantage: Floats
+    left_out: int
+    multiplicative: Floats
+    additive: Floats
+    gain: Floats
+    prior: Floats
+    posterior: Floats
+    computed: float
+    realised: float
+    error: float
 
 
 @register("estimator", "label-advantage", source="Busa-Fekete et al. (2024), Definitions 3.1 and 3.6, section 4")
@@ -57,15 +86,16 @@ class LabelAdvantage(Estimator[Posteriors, AdvantageTally], CountEstimator):
 
     Additive advantages need the priors alone. Multiplicative ones are of one release, and are printed where the table
     has it: `released` labels for rr, the bag's `positives` for llp, its noisy `count` for the others. Of posteriors one
-    kind is read, of tables both.
+    kind is read, of tables both. `mechanism` and `epsilon` are for tables: posteriors come from a mechanism.
 
     Attributes:
         mechanism: "rr", "llp" (plain counts), "llp-laplace" or "llp-geometric".
         epsilon: Of the mechanism, > 0; not for plain counts, which promise none.
         quantiles: Levels in [0, 1] at which the advantages' absolute values are shown.
         within: Thresholds >= 0: the share of examples whose advantage stays within each of them is shown.
-        kind: Which advantages are read off posteriors: "multiplicative" (of the given posteriors, whatever the
-            mechanism), or "additive" (on average over all releases of the stated mechanism).
+        kind: Which advantages are read off posteriors: "multiplicative" (of the given posteriors), "additive" (on
+            average over all releases of the mechanism), or "tail" (how much likelier the best guess is right at this
+            one release than before it, 0 where it is not).
     """
 
     evidence: ClassVar[type[Any]] = Posteriors
@@ -96,39 +126,64 @@ class LabelAdvantage(Estimator[Posteriors, AdvantageTally], CountEstimator):
         require(all(at >= 0 for at in self.within), "within must be thresholds >= 0", within=self.within)
 
     def tally(self, evidence: Posteriors) -> AdvantageTally:
-        """The advantage of each example at one release."""
-        if self.kind == "additive":
-            advantage = self._additive(evidence.prior, _bags(evidence.bag))
-        else:
-            advantage = np.asarray(multiplicative_advantage(evidence.prior, evidence.posterior))
-        return AdvantageTally(evidence.release, np.unique(evidence.bag).size, advantage)
+        """The advantages of each example at one release."""
+        inside = evidence.bag >= 0
+        prior, posterior = evidence.prior[inside], evidence.posterior[inside]
+        gains = np.asarray(release_gain(prior, posterior))
+        shown = np.unique(np.linspace(0, prior.size - 1, min(prior.size, SHOWN)).astype(np.int64))
+        computed, realised, error = _played(evidence, inside, gains)
+        return AdvantageTally(
+            release=evidence.release,
+            bags=np.unique(evidence.bag[inside]).size,
+            left_out=int(np.count_nonzero(~inside)),
+            multiplicative=_shifts(evidence)[inside],
+            additive=np.empty(0) if evidence.expected is None else evidence.expected[inside],
+            gain=gains,
+            prior=prior[shown],
+            posterior=posterior[shown],
+            computed=computed,
+            realised=realised,
+            error=error,
+        )
 
     def find(self, tallies: Sequence[AdvantageTally], *, lost: int = 0) -> AdvantageDistribution:
-        """The distribution over all examples of all releases; those of a lost release count as 0."""
+        """The distribution over all examples of all releases; those of a lost release count as 0.
+
+        Raises: InputError for additive advantages of posteriors that do not come with them.
+        """
         require(len(tallies) > 0, "a distribution needs the tally of at least one release", tallies=len(tallies))
-        found = np.abs(np.concatenate([tally.advantage for tally in tallies]))
-        advantages = np.concatenate([found, np.zeros(lost * found.size // len(tallies))])
+        spread = {kind: _all(tallies, kind, lost) for kind in get_args(Kind)}
+        advantages = spread[self.kind]
+        must = "additive advantages are read off posteriors that come with them"
+        require(advantages.size > 0, must, do="read the multiplicative or the tail ones")
         counts = {
-            "examples": found.size,
+            "examples": sum(tally.gain.size for tally in tallies),
             "bags": sum(tally.bags for tally in tallies),
             "releases": len(tallies) + lost,
         }
-        if lost:
-            counts["lost releases"] = lost
+        extra = {
+            "left out": sum(tally.left_out for tally in tallies),
+            "infinite": int(np.count_nonzero(np.isinf(advantages))),
+            "lost releases": lost,
+        }
+        counts |= {name: count for name, count in extra.items() if count}
         values = np.atleast_1d(advantage_quantile(advantages, self.quantiles)).tolist()
         shares = np.atleast_1d(advantage_cdf(advantages, self.within)).tolist() if self.within else []
-        named = f" of {self.mechanism}" if self.kind == "additive" else ""
-        unit = ", nats" if self.kind == "multiplicative" else ""
+        shown = [self.kind, *(kind for kind in MEASURES if kind != self.kind and spread[kind].size)]
         return AdvantageDistribution(
             kind=self.kind,
             mean=float(advantages.mean()),
             largest=float(advantages.max()),
             quantiles=tuple(zip(self.quantiles, values, strict=True)),
             within=tuple(zip(self.within, shares, strict=True)),
-            method=f"label-advantage ({self.kind}{named})",
+            method=f"label-advantage ({self.kind})",
             counts=tuple(counts.items()),
             notes=("exact given the priors: another prior gives other advantages",),
-            series=(quantiles_of(advantages, f"{self.kind} advantage{unit}"),),
+            series=(
+                *(quantiles_of(spread[kind], kind, WORDS[kind] + UNITS[kind]) for kind in shown),
+                _beliefs(tallies),
+            ),
+            realised=_realised(tallies),
         )
 
     def read(self, table: Table) -> Sequence[TextTable]:
@@ -197,6 +252,58 @@ class LabelAdvantage(Estimator[Posteriors, AdvantageTally], CountEstimator):
     def _epsilon(self) -> float:
         assert self.epsilon is not None  # required in __post_init__ by all that call this
         return self.epsilon
+
+
+def _shifts(evidence: Posteriors) -> Floats:
+    if evidence.shift is not None:
+        return evidence.shift
+    return np.asarray(multiplicative_advantage(evidence.prior, evidence.posterior))
+
+
+def _all(tallies: Sequence[AdvantageTally], kind: Kind, lost: int) -> Floats:
+    """The advantages of one kind at all releases, none below 0; empty where not all of them have it."""
+    found = {
+        "multiplicative": [np.abs(tally.multiplicative) for tally in tallies],
+        "additive": [tally.additive for tally in tallies],
+        "tail": [np.maximum(tally.gain, 0.0) for tally in tallies],
+    }[kind]
+    if not all(part.size for part in found):
+        return np.empty(0)
+    together = np.concatenate(found)
+    return np.concatenate([together, np.zeros(lost * together.size // len(tallies))])
+
+
+def _played(evidence: Posteriors, inside: NDArray[np.bool_], gains: Floats) -> tuple[float, float, float]:
+    """The mean gain as the beliefs say, as the labels say, and the standard error of their difference."""
+    if evidence.labels is None:
+        return float(gains.mean()), math.nan, math.nan
+    labels = evidence.labels[inside]
+    won = _right(evidence.posterior[inside], labels) - _right(evidence.prior[inside], labels)
+    _, bag = np.unique(evidence.bag[inside], return_inverse=True)
+    # Labels of one bag depend on each other given what was released of it; those of different bags do not.
+    apart = np.bincount(bag, weights=won - gains)
+    return float(gains.mean()), float(won.mean()), float(np.sqrt(np.square(apart).sum()) / gains.size)
+
+
+def _right(belief: Floats, labels: Ints) -> Floats:
+    """Whether the best guess is right; a half where there is nothing to choose by."""
+    return np.where(belief == 0.5, 0.5, ((belief > 0.5) == (labels == 1)).astype(np.float64))
+
+
+def _realised(tallies: Sequence[AdvantageTally]) -> Realised | None:
+    computed, realised, error = (
+        float(np.mean([getattr(tally, name) for tally in tallies])) for name in ("computed", "realised", "error")
+    )
+    # Releases share their labels: the error of a mean of dependent numbers is at most the mean of their errors.
+    return None if math.isnan(realised) else Realised(computed, realised, error)
+
+
+def _beliefs(tallies: Sequence[AdvantageTally]) -> PriorPosterior:
+    """As many examples of each release as make no more than a figure shows."""
+    each = max(1, SHOWN // len(tallies))
+    prior = np.concatenate([tally.prior[:: -(-tally.prior.size // each)] for tally in tallies])
+    posterior = np.concatenate([tally.posterior[:: -(-tally.posterior.size // each)] for tally in tallies])
+    return PriorPosterior(prior[:SHOWN], posterior[:SHOWN])
 
 
 def _bags(names: Floats | Ints) -> list[Ints]:

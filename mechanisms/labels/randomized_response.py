@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from dpaudit.claims import Claim
 from dpaudit.mechanisms.budget import require_epsilon
+from dpaudit.mechanisms.examples import Examples
+from dpaudit.mechanisms.labels.bags import Bags, single_bags
 from dpaudit.registry import register
 
 
@@ -48,3 +50,27 @@ class RandomizedResponse:
         changed = rng.random(labels.shape) >= self.keep(classes)
         steps = rng.integers(1, classes, size=labels.shape)  # to any other label, equally likely
         return np.where(changed, (labels + steps) % classes, labels)
+
+    def bags(self, train: Examples, *, rng: np.random.Generator) -> Bags:
+        """Each example by itself: a release for each."""
+        return single_bags(len(train))
+
+    def release_counts(self, counts: NDArray[np.int64], *, rng: np.random.Generator) -> NDArray[np.float64]:
+        """The released labels of bags of one as counts; shape (n, classes) to (n, classes)."""
+        classes = counts.shape[1]
+        return np.eye(classes)[self.release(counts.argmax(axis=1), classes=classes, rng=rng)]
+
+    def log_likelihood(self, released: NDArray[np.float64], size: int) -> NDArray[np.float64]:
+        """Log-likelihood of the two labels given the released one, up to a constant; shape (n,) to (n, 2)."""
+        differs = released[:, None] != np.arange(size + 1)
+        return np.where(differs, -self.epsilon, 0.0)
+
+    def targets(self, released: NDArray[np.float64]) -> NDArray[np.float64]:
+        """One row of weights for each example, of sum 1, some below 0, whose mean over releases is the true label.
+
+        With them a loss that is linear in the target is the debiased one: rows of the inverse of `transition`.
+        """
+        classes = released.shape[1]
+        keep = self.keep(classes)
+        flip = math.exp(-self.epsilon) * keep  # to one certain other label
+        return np.asarray((released - flip) / (keep - flip))

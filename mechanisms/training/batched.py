@@ -70,6 +70,14 @@ class BatchedMlp(Kernel):
         self._collect(seen, self._errors(layers, seen, last), out)
         return (losses * coefficients).sum(1)
 
+    def forward(self, parameters: Tensor, inputs: Tensor) -> list[Tensor]:
+        """What each layer takes, and the logits (A, b, classes) last: for losses that couple a batch's examples."""
+        return self._forward(self._layers(parameters), inputs)
+
+    def backward(self, parameters: Tensor, seen: list[Tensor], last: Tensor, out: Tensor) -> None:
+        """Writes the gradient to `out` (A, P), from what `forward` gave and the derivatives by the logits."""
+        self._collect(seen, self._errors(self._layers(parameters), seen, last), out)
+
     def clipped_gradient(
         self, parameters: Tensor, inputs: Tensor, targets: Tensor, present: Tensor, clip: float, out: Tensor
     ) -> None:

@@ -83,7 +83,7 @@ def table(shown: Result) -> list[list[str]]:
 def test_every_method_for_counts_has_a_test_here() -> None:
     readers = {name for name in catalogue("estimator") if hasattr(load("estimator", name), "read")}
     assert readers == {
-        "bayesian", "bayesian-posterior", "clopper-pearson", "gnmax", "jeffreys", "k-cut", "katz-log",
+        "bag-size-equivalents", "bayesian", "bayesian-posterior", "clopper-pearson", "gnmax", "jeffreys", "k-cut", "katz-log",
         "label-advantage", "multinomial", "one-run", "one-run-f-dp", "one-run-p-value", "one-run-replays",
         "one-run-theorem-16", "proportion", "ratio", "rdp-to-epsilon", "two-cut",
     }  # fmt: skip
@@ -101,6 +101,16 @@ def test_confusion_tables(estimate: Callable[..., Result], method: str, shown: s
     found = estimate(CONFUSION, "--method", method, "--delta", 0.05)
     assert found.exit_code == 0
     assert found.output.startswith(shown)
+
+
+def test_the_epsilon_that_bags_are_as_good_as(estimate: Callable[..., Result]) -> None:
+    """Bags of one give labels away; in larger ones of rare labels the same mean needs less epsilon."""
+    priors = "prior\n" + "\n".join(["0.1", "0.2", "0.3", "0.4"] * 30)
+    rows = table(estimate(priors, "--method", "bag-size-equivalents", *options("sizes=1,4", "draws=2")))
+    assert rows[1] == ["1", "0.25", "inf", "inf", "100.00%"]
+    additive, same_mean = float(rows[2][1]), float(rows[2][2])
+    assert 0 < additive < 0.25
+    assert float(np.mean(rr_additive_advantage([0.1, 0.2, 0.3, 0.4], epsilon=same_mean))) == pytest.approx(additive)
 
 
 def test_the_posterior_of_epsilon(estimate: Callable[..., Result]) -> None:

@@ -22,7 +22,7 @@ from dpaudit.errors import InputError, RunError
 from dpaudit.estimators.answers import AnswerCounts
 from dpaudit.estimators.estimator import Estimator
 from dpaudit.estimators.finding import Finding, Validity
-from dpaudit.estimators.label_reconstruction.advantage import rr_posterior
+from dpaudit.estimators.label_reconstruction.advantage import rr_additive_advantage, rr_posterior
 from dpaudit.estimators.label_reconstruction.bags import LabelAdvantage
 from dpaudit.estimators.one_run.signed_scores import OneRun
 from dpaudit.estimators.posteriors import Posteriors
@@ -44,7 +44,8 @@ def released_labels(epsilon: float) -> Posteriors:
     rng = np.random.default_rng(5)
     prior = rng.uniform(0.05, 0.95, 300)
     posterior = np.asarray(rr_posterior(prior, rng.integers(0, 2, 300).astype(float), epsilon=epsilon))
-    return Posteriors(prior, posterior, np.arange(300) // 5)
+    expected = np.asarray(rr_additive_advantage(prior, epsilon=epsilon))
+    return Posteriors(prior, posterior, np.arange(300) // 5, expected=expected)
 
 
 def found(estimator: Estimator, pieces: list) -> Finding:
@@ -86,8 +87,12 @@ KINDS = {
     "scores in trial order": (Betting(), [two_worlds(3.0)], {"trials"}),
     "two-cut": (TwoCutCounts(), ANSWERS, {"renyi"}),
     "k-cut": (KCutCounts(), ANSWERS, {"renyi"}),
-    "advantage": (LabelAdvantage(), [released_labels(1.0)], {"advantages"}),
-    "additive advantage": (LabelAdvantage("rr", 1.0, kind="additive"), [released_labels(1.0)], {"advantages"}),
+    "advantage": (LabelAdvantage(), [released_labels(1.0)], {"advantages", "advantages-additive", "beliefs"}),
+    "additive advantage": (
+        LabelAdvantage(kind="additive"),
+        [released_labels(1.0)],
+        {"advantages", "advantages-multiplicative", "beliefs"},
+    ),
 }
 
 
@@ -150,7 +155,7 @@ def test_exact_advantages_refute_a_smaller_epsilon_and_never_the_true_one() -> N
         assert finding.confidence is None
         assert finding.breach(Claim(epsilon).curve) is None
         assert finding.breach(Claim(0.999 * epsilon).curve) is not None
-        additive = found(LabelAdvantage("rr", epsilon, kind="additive"), [released_labels(epsilon)])
+        additive = found(LabelAdvantage(kind="additive"), [released_labels(epsilon)])
         assert additive.breach(Claim(epsilon).curve) is None
 
 

@@ -25,8 +25,10 @@ from dpaudit.mechanisms.accounting.gnmax import Answers, confident_gnmax
 from dpaudit.mechanisms.adapters.opacus_dp_sgd import OpacusDpSgd
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.labels.one_hot_laplace import OneHotLaplace, one_hot_laplace
+from dpaudit.mechanisms.labels.proportions import GeometricProportions, LaplaceProportions
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.mechanisms.labels.rr_with_prior import RRWithPrior
+from dpaudit.mechanisms.learners.aggregated_labels import AggregatedLabels
 from dpaudit.mechanisms.learners.alibi import Alibi
 from dpaudit.mechanisms.learners.domain_prior import LP1STDomainPrior, LP1STOutOfDomainPrior
 from dpaudit.mechanisms.learners.dp_sgd import DpSgd
@@ -312,6 +314,67 @@ ONE_HOT = [
         two_releases(evidence_signs),
         sign_chances(),
         [Quieter(QuieterAlibi(1.0), sign_chances(LESS))],
+    ),
+]
+
+
+# Counts of bags: another label moves one count by 1, so noise of rate epsilon; bags of one tell the whole law
+
+
+class QuieterLaplace(LaplaceProportions):
+    """DEFECT ON PURPOSE: 10 % less noise on counts."""
+
+    def _noisy(self, positives: Any, sizes: Any, rng: np.random.Generator) -> Any:
+        return positives + LESS * (super()._noisy(positives, sizes, rng) - positives)
+
+
+def noise_of_counts(mechanism: LaplaceProportions, seed: SeedSequence) -> Cells:
+    positives = np.arange(DRAWS) % 9
+    released = mechanism.release_counts(np.stack([8 - positives, positives], axis=1), rng=np.random.default_rng(seed))
+    return np.searchsorted(EDGES, released[:, 1] - positives)
+
+
+def cut_counts(mechanism: GeometricProportions, seed: SeedSequence) -> Cells:
+    """What bags of three with one positive label release."""
+    released = mechanism.release_counts(np.tile([2, 1], (DRAWS, 1)), rng=np.random.default_rng(seed))
+    return np.asarray(released[:, 1], dtype=np.int64)
+
+
+def cut_chances(epsilon: float) -> list[float]:
+    """By summing the noise's law beyond the ends."""
+    noise = np.arange(-2000, 2001)
+    law = np.exp(-epsilon * np.abs(noise)) / np.exp(-epsilon * np.abs(noise)).sum()
+    return [law[noise <= -1].sum(), law[noise == 0].sum(), law[noise == 1].sum(), law[noise >= 2].sum()]
+
+
+def recalled_from_bags_of_one(learner: AggregatedLabels, seed: SeedSequence) -> Cells:
+    """0 where the posterior speaks for the true label, 1 where against it."""
+    examples = numbered(np.arange(DRAWS) // 2 % 2)
+    answers = learner.fit(examples, seed=seed, compute=CPU).probabilities(examples.features)
+    return (answers[np.arange(DRAWS), examples.labels] < 0.5).astype(np.int64)
+
+
+COUNTS = [
+    Case(
+        "llp-laplace",
+        LaplaceProportions(epsilon=1.0),
+        two_releases(noise_of_counts),
+        between_edges(laplace.cdf),
+        [Quieter(QuieterLaplace(epsilon=1.0), laplace_chances(LESS))],
+    ),
+    Case(
+        "llp-geometric",
+        GeometricProportions(epsilon=1.0),
+        two_releases(cut_counts),
+        cut_chances(1.0),
+        [Quieter(GeometricProportions(epsilon=1 / LESS), cut_chances(1 / LESS))],
+    ),
+    Case(
+        "aggregated-labels",
+        AggregatedLabels(GeometricProportions(size=1, epsilon=1.0)),
+        two_releases(recalled_from_bags_of_one),
+        answered_truly(1.0, 2),
+        [Quieter(AggregatedLabels(GeometricProportions(size=1, epsilon=1 / LESS)), answered_truly(1 / LESS, 2))],
     ),
 ]
 
@@ -764,10 +827,11 @@ SUMMARIES = [
     *bulk_and_alone("logistic-output-perturbation", PERTURBED, None, directions, [1 / 8] * 8, [], "directions"),
 ]
 
-CASES = [*LABELS, *ONE_HOT, *PRIORS, *VOTING, *STEPS, *SUMMARIES]
+CASES = [*LABELS, *ONE_HOT, *COUNTS, *PRIORS, *VOTING, *STEPS, *SUMMARIES]
 DEFECTS = [(case, quieter) for case in CASES for quieter in case.quieter]
 
 SILENT = {
+    "llp": "releases counts as they are, and claims nothing",
     "non-private": "trains on the labels as they are, and claims nothing",
     "sklearn": "all that is drawn is drawn by the user's estimator",
     "torch": "all that is drawn is drawn by the user's training loop",

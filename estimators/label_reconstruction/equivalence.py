@@ -1,0 +1,157 @@
+"""Which bag size hides as much as randomised response with epsilon: at equal additive, and at equal tail of the
+multiplicative advantage, under one's own priors (after Busa-Fekete et al., 2024, Figure 3)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from dpaudit.errors import require
+from dpaudit.estimators.arguments import Floats
+from dpaudit.estimators.counts import Column, CountEstimator, Table, TextTable, number_columns
+from dpaudit.estimators.label_reconstruction.advantage import (
+    advantage_quantile,
+    bag_log_ratio,
+    llp_additive_advantage,
+)
+from dpaudit.registry import register
+
+SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+LEVEL = 0.98
+"""The paper's quantile of the multiplicative advantage."""
+
+
+@dataclass(frozen=True)
+class Equivalent:
+    """What bags of one size tell, and the randomised response that tells as much.
+
+    Attributes:
+        size: Examples in a bag.
+        additive: Mean additive advantage.
+        additive_epsilon: Randomised response with this epsilon has the same mean; inf where only the labels themselves
+            tell as much.
+        multiplicative: Quantile of the multiplicative advantage, nats: it is also the epsilon of the randomised
+            response that has it, since that one's advantage is epsilon for every example. May be inf.
+        infinite: Share of the examples whose label is given away.
+    """
+
+    size: int
+    additive: float
+    additive_epsilon: float
+    multiplicative: float
+    infinite: float
+
+
+def equivalent_epsilons(
+    prior: ArrayLike, sizes: Sequence[int], *, level: float = LEVEL, draws: int = 5, seed: int = 0
+) -> list[Equivalent]:
+    """What exact counts of random bags tell, size by size.
+
+    Bags are drawn `draws` times, and labels from the priors in each; the additive advantage is exact for those bags,
+    the quantile that of the labels drawn.
+
+    Args:
+        prior: P[label = 1] of each example, in [0, 1], shape (n,).
+        sizes: Of bags, each in 1 .. n.
+        level: Of the quantile, in (0, 1).
+        draws: Divisions into bags, >= 1.
+        seed: Decides bags and labels.
+    """
+    eta = np.asarray(prior, np.float64)
+    require(eta.ndim == 1 and eta.size > 0, "priors must be one column", shape=eta.shape)
+    require(bool(((eta >= 0) & (eta <= 1)).all()), "a prior must be in [0, 1]")
+    require(0 < level < 1, "level must be in (0, 1)", level=level)
+    require(draws >= 1, "draws must be >= 1", draws=draws)
+    rng = np.random.default_rng(seed)
+    found = []
+    for size in sizes:
+        require(1 <= size <= eta.size, f"the size of a bag must be in 1..{eta.size}, the number of priors", size=size)
+        additive, shifts = [], []
+        for _ in range(draws):
+            bags = eta[rng.permutation(eta.size)[: eta.size - eta.size % size]].reshape(-1, size)
+            sums = (rng.random(bags.shape) < bags).sum(axis=1)
+            with np.errstate(divide="ignore"):
+                law = np.log((np.arange(size + 1) == sums[:, None]).astype(np.float64))
+            additive.append(llp_additive_advantage(bags).mean())
+            shifts.append(np.abs(bag_log_ratio(bags, law)).ravel())
+        mean, moved = float(np.mean(additive)), np.concatenate(shifts)
+        quantile = float(advantage_quantile(moved, level))
+        found.append(Equivalent(size, mean, response_epsilon(eta, mean), quantile, float(np.isinf(moved).mean())))
+    return found
+
+
+def response_epsilon(prior: ArrayLike, advantage: float) -> float:
+    """The epsilon at which randomised response has this mean additive advantage; the largest one for 0.
+
+    The mean of max(0, min(eta, 1 - eta) - flip) falls in straight lines with the flip probability, so it is solved
+    exactly.
+
+    Args:
+        prior: P[label = 1] of each example, shape (n,).
+        advantage: >= 0; from the mean of min(eta, 1 - eta) on, up to rounding, only the labels themselves tell as much:
+            inf.
+    """
+    eta = np.asarray(prior, np.float64)
+    require(advantage >= 0, "an additive advantage must be >= 0", advantage=advantage)
+    rarer = -np.sort(-np.minimum(eta, 1 - eta))
+    if rarer[0] == 0:
+        return math.inf
+    flips: Floats = (np.cumsum(rarer) - eta.size * advantage) / np.arange(1, eta.size + 1)
+    # With the j rarest labels in play the flip must leave the next one out.
+    holds = flips >= np.append(rarer[1:], 0.0)
+    flip = float(flips[holds.argmax()]) if holds.any() else 0.0
+    return math.inf if flip <= 1e-12 else math.log1p(-flip) - math.log(flip)
+
+
+@register("estimator", "bag-size-equivalents", source="Busa-Fekete et al. (2024), section 4; ours")
+@dataclass(frozen=True)
+class BagSizeEquivalents(CountEstimator):
+    """Prior of every example: which epsilon of randomised response tells as much as exact counts of bags of each size.
+
+    Attributes:
+        sizes: Of random bags, each >= 1.
+        level: Quantile of the multiplicative advantage that is compared, in (0, 1).
+        draws: Divisions into bags, >= 1.
+        seed: Decides bags and labels.
+    """
+
+    columns: ClassVar[tuple[str, ...]] = ("prior",)
+
+    sizes: tuple[int, ...] = SIZES
+    level: float = LEVEL
+    draws: int = 5
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        require(len(self.sizes) > 0 and min(self.sizes) >= 1, "sizes of bags must be >= 1", sizes=self.sizes)
+        require(0 < self.level < 1, "level must be in (0, 1)", level=self.level)
+        require(self.draws >= 1, "draws must be >= 1", draws=self.draws)
+
+    def read(self, table: Table) -> Sequence[TextTable]:
+        """One row for each size of a bag."""
+        prior = number_columns(table, self.columns)["prior"]
+        found = equivalent_epsilons(prior, self.sizes, level=self.level, draws=self.draws, seed=self.seed)
+        return [equivalence_table(found, self.level, examples=prior.size)]
+
+
+def equivalence_table(found: Sequence[Equivalent], level: float, *, examples: int) -> TextTable:
+    """The table of `equivalent_epsilons`."""
+    return TextTable(
+        f"epsilon of the randomised response that tells as much as exact counts of bags ({examples:,} priors)",
+        (
+            Column("bag size", tuple(str(one.size) for one in found)),
+            Column("mean additive", tuple(one.additive for one in found)),
+            Column("same mean: epsilon", tuple(one.additive_epsilon for one in found)),
+            Column(f"{level:.0%} multiplicative: epsilon", tuple(one.multiplicative for one in found)),
+            Column("labels given away", tuple(f"{one.infinite:.2%}" for one in found)),
+        ),
+        (
+            "counts promise no privacy: an attacker who knows more than these priors gains more, randomised response "
+            "with epsilon holds against all",
+        ),
+    )

@@ -1,0 +1,98 @@
+"""Bags: which examples are released together, at random or by their own aggregation keys."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from dpaudit.errors import require
+from dpaudit.mechanisms.examples import Features
+
+LEFT_OUT = -1
+"""The bag of an example that nothing is released about."""
+
+
+@dataclass(frozen=True, eq=False)
+class Bags:
+    """A division of examples into bags, public.
+
+    Attributes:
+        of: The bag of each example, shape (n,): 0 .. B - 1, every one of them used, or -1 for an example left out.
+    """
+
+    of: NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        bags = np.asarray(self.of, np.int64)
+        require(bags.ndim == 1, "bags must be one column, the bag of each example", shape=bags.shape)
+        require(bool((bags >= LEFT_OUT).all()), "a bag must be a number >= 0, or -1 for an example left out")
+        object.__setattr__(self, "of", bags)
+        require(self.sizes.size > 0, "at least one bag must hold an example", examples=len(bags))
+        empty = np.flatnonzero(self.sizes == 0)
+        require(not empty.size, "no bag may be empty", bags=empty[:3].tolist(), do="number the bags without gaps")
+
+    @cached_property
+    def sizes(self) -> NDArray[np.int64]:
+        """Examples in each bag, >= 1, shape (B,)."""
+        return np.bincount(self.of[self.of != LEFT_OUT])
+
+    def counts(self, labels: NDArray[np.int64], classes: int) -> NDArray[np.int64]:
+        """How often each label is in each bag; labels of shape (n,) to (B, classes).
+
+        Raises: InputError for a label outside 0 .. classes - 1.
+        """
+        require(labels.shape == self.of.shape, "there must be one label for each example", shape=labels.shape)
+        known = bool(((labels >= 0) & (labels < classes)).all())
+        require(known, f"labels must be in 0..{classes - 1}", given=np.unique(labels)[:5].tolist())
+        inside = self.of != LEFT_OUT
+        cells = self.of[inside] * classes + labels[inside]
+        return np.bincount(cells, minlength=self.sizes.size * classes).reshape(-1, classes)
+
+
+def single_bags(examples: int) -> Bags:
+    """Each example by itself."""
+    return Bags(np.arange(examples))
+
+
+def random_bags(examples: int, size: int, rng: np.random.Generator, *, keep_rest: bool = False) -> Bags:
+    """Bags of `size` examples drawn at random; the rest, fewer than `size`, is left out.
+
+    Args:
+        examples: n.
+        size: In 1 .. n.
+        rng: Decides who is with whom.
+        keep_rest: Make the rest a smaller bag of its own, which tells more about each of its labels.
+    """
+    require(1 <= size <= examples, f"the size of a bag must be in 1..{examples}, the number of examples", size=size)
+    place = rng.permutation(examples)  # a random rank for each example
+    bags = place // size
+    if not keep_rest:
+        bags[place >= examples - examples % size] = LEFT_OUT
+    return Bags(bags)
+
+
+def keyed_bags(features: Features, key: str | int) -> Bags:
+    """One bag for each value of a feature column, the aggregation key.
+
+    Args:
+        features: A table, or an array of shape (n, d).
+        key: The column's name, or its number in an array.
+    """
+    if isinstance(features, pa.Table):
+        names = features.column_names
+        require(key in names, f"key must be one of the columns {', '.join(names)}", key=key)
+        return Bags(_numbered(features[key].combine_chunks()))
+    flat = features.reshape(len(features), -1)
+    number = isinstance(key, int) and 0 <= key < flat.shape[1]
+    require(number, f"key must be the number of a column, 0..{flat.shape[1] - 1}", key=key)
+    return Bags(_numbered(pa.array(np.ascontiguousarray(flat[:, int(key)]))))
+
+
+def _numbered(keys: pa.Array) -> NDArray[np.int64]:
+    """0 .. B - 1 in the order of first appearance; missing keys are one bag, as in the aggregation they come from."""
+    coded = keys.dictionary_encode(null_encoding="encode")
+    return np.asarray(coded.indices.to_numpy(zero_copy_only=False), np.int64)

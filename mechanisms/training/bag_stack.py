@@ -1,0 +1,138 @@
+"""Trains many perceptrons of one shape on released proportions, as one stack.
+
+A model's mean answer in each bag is moved towards the bag's target by cross-entropy: proportion matching. In bags of
+one, with the debiased targets of randomised response, the same loss is the debiased one.
+
+Source: Busa-Fekete et al. (2024), section 2, PropMatch, and section 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.random import SeedSequence
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dpaudit.errors import require
+from dpaudit.mechanisms.examples import Features
+from dpaudit.mechanisms.protocols import Compute, TrainingError
+from dpaudit.mechanisms.seeds import spawned
+from dpaudit.mechanisms.training.batched import BatchedMlp
+from dpaudit.mechanisms.training.generators import epoch_generator, torch_generator
+from dpaudit.mechanisms.training.inputs import as_array
+from dpaudit.mechanisms.training.losses import CrossEntropy
+from dpaudit.mechanisms.training.network_model import NetworkModel
+from dpaudit.mechanisms.training.optimizers import Optimizer
+from dpaudit.mechanisms.training.parameters import initial
+from dpaudit.mechanisms.training.recipe import Recipe
+from dpaudit.mechanisms.training.scaling import scaled, scaling_of, stack_scaling
+
+
+@dataclass(frozen=True, eq=False)
+class BagTask:
+    """One model to train on released proportions.
+
+    Attributes:
+        rows: Positions of each bag's examples in the features, shape (B, k); any row where `shares` is 0.
+        shares: Of each example in its bag's mean, >= 0 with sum 1 in each bag, shape (B, k).
+        targets: Of the mean answer, one row of sum 1 for each bag, shape (B, classes); may leave [0, 1].
+        learning_rate: Step size, > 0.
+        seed: Decides first weights and order.
+    """
+
+    rows: NDArray[np.int64]
+    shares: NDArray[np.float32]
+    targets: NDArray[np.float32]
+    learning_rate: float
+    seed: SeedSequence
+
+    def __post_init__(self) -> None:
+        require(self.rows.ndim == 2 and self.rows.size > 0, "a training needs at least one bag", shape=self.rows.shape)
+        require(self.shares.shape == self.rows.shape, "there must be a share for each row", shape=self.shares.shape)
+        require(len(self.targets) == len(self.rows), "there must be a target for each bag", targets=len(self.targets))
+        require(self.learning_rate > 0, "learning_rate must be > 0", learning_rate=self.learning_rate)
+
+
+def train_on_bags(
+    recipe: Recipe, features: Features, tasks: Sequence[BagTask], *, classes: int, compute: Compute
+) -> list[NetworkModel | TrainingError]:
+    """One model for each task, or its error when its loss stopped being a number.
+
+    Args:
+        recipe: A perceptron and how it is trained; its learning rate is each task's own, `batch_size` counts examples.
+        features: Shared by all tasks.
+        tasks: What each model is trained on; bags of all tasks have one shape (B, k).
+        classes: Number of classes K.
+        compute: Threads and device.
+    """
+    array = as_array(features)
+    module = recipe.meta_module(tuple(array.shape[1:]), classes)
+    must = "proportions are matched by perceptrons with relu or tanh"
+    require(BatchedMlp.takes(module), must, model=type(recipe).__name__, do="use mlp")
+    require(len({task.rows.shape for task in tasks}) == 1, "bags of one stack must have one shape")
+    torch.set_num_threads(compute.threads)
+    device = torch.device(compute.device)
+    kernel = BatchedMlp(module, loss=CrossEntropy())
+    seeds = [spawned(task.seed, 2) for task in tasks]  # first weights, order
+    parameters = torch.stack([initial(module, torch_generator(weights)) for weights, _ in seeds]).to(device)
+    gradient = torch.empty_like(parameters)
+    optimizer = Optimizer(recipe, parameters)
+    scaling = scaling_of(array) if recipe.standardise else None
+    scales = stack_scaling([scaling], device)
+    resident = scaled(torch.from_numpy(np.array(array))[None].to(device), scales)[0]
+    rows, shares, targets = (
+        torch.from_numpy(np.stack([getattr(task, name) for task in tasks])).to(device)
+        for name in ("rows", "shares", "targets")
+    )
+    rates = torch.tensor([[task.learning_rate] for task in tasks], device=device)
+    losses = torch.zeros(len(tasks), device=device)
+    bags, size = rows.shape[1:]
+    step = max(1, recipe.batch_size // size)
+    models = torch.arange(len(tasks), device=device)[:, None]
+    for epoch in range(recipe.epochs):
+        orders = [epoch_generator(order, epoch).permutation(bags) for _, order in seeds]
+        order = torch.from_numpy(np.stack(orders)).to(device)
+        losses.zero_()
+        for begin in range(0, bags, step):
+            picked = order[:, begin : begin + step]
+            members = rows[models, picked]  # (models, bags, k)
+            inputs = resident.index_select(0, members.flatten()).view(len(tasks), -1, *resident.shape[1:])
+            seen = kernel.forward(parameters, inputs)
+            logits = seen[-1].unflatten(1, members.shape[1:])
+            loss, slope = matched(logits, shares[models, picked], targets[models, picked])
+            kernel.backward(parameters, seen, slope.flatten(1, 2).div_(picked.shape[1]), gradient)
+            losses += loss.mean(1)
+            optimizer.step(parameters, gradient, rates)
+    healthy = (torch.isfinite(losses) & torch.isfinite(parameters).all(1)).tolist()
+    found = parameters.cpu().numpy()
+    lost = TrainingError("the loss is no longer a finite number; lower the learning rate or check the features for NaN")
+    shape = tuple(array.shape[1:])
+    return [
+        NetworkModel(recipe, shape, classes, found[place].copy(), scaling=scaling, compute=compute) if well else lost
+        for place, well in enumerate(healthy)
+    ]
+
+
+def matched(logits: Tensor, shares: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Cross-entropy of each bag's mean answer m against its target t, and its derivatives by the logits.
+
+    -sum_c t_c log m_c with m = sum_j w_j p_j, so by the logits of example j: p_jc sum_a t_a r_ja - t_c r_jc, with
+    r_jc = w_j p_jc / m_c, the share of example j in the bag's mean.
+
+    Args:
+        logits: Shape (models, bags, k, classes).
+        shares: w, shape (models, bags, k).
+        targets: t, shape (models, bags, classes).
+    Returns: Losses, shape (models, bags), and derivatives of each, the shape of `logits`.
+    """
+    logs = torch.log_softmax(logits, -1)
+    weighted = logs + shares.log()[..., None]
+    mean = torch.logsumexp(weighted, 2)
+    part = (weighted - mean[:, :, None]).exp_()
+    part *= targets[:, :, None]
+    slope = logs.exp_().mul_(part.sum(-1, keepdim=True)).sub_(part)
+    return -(targets * mean).sum(-1), slope

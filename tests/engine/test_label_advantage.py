@@ -1,0 +1,186 @@
+"""The game of label advantages: priors nobody's own label decided, releases, beliefs, and what models learn."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dpaudit.actors.unit import Inputs
+from dpaudit.engine.data.drawn_priors import BetaPriors, OnePrior, OwnPriors
+from dpaudit.engine.driver import audit
+from dpaudit.engine.findings.comparison import studies
+from dpaudit.engine.games.label_advantage import members_by_size
+from dpaudit.engine.games.utility import Utility, auc, padded
+from dpaudit.engine.plan import make_plan
+from dpaudit.engine.proxies.calibrated import CalibratedModel
+from dpaudit.engine.spec.audit_spec import Audit, AuditSpec, RunOptions
+from dpaudit.engine.spec.partition import Partition
+from dpaudit.errors import DataError, InputError, SpecError
+from dpaudit.mechanisms.examples import Examples
+from dpaudit.mechanisms.labels.bags import LEFT_OUT, Bags
+from dpaudit.mechanisms.labels.proportions import GeometricProportions, LabelProportions, LaplaceProportions
+from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
+from dpaudit.mechanisms.models.logistic_regression import LogisticRegression
+from dpaudit.mechanisms.models.networks import Mlp
+from dpaudit.mechanisms.protocols import Compute
+
+HERE = RunOptions(runner="in-process", figures=False, repeats=0)
+ALL = Partition(target=1.0, reference=0.0, test=0.0)
+
+
+def game(**fields: object) -> dict[str, object]:
+    return {"name": "label-advantage", "releases": 2, **fields}
+
+
+def audits(mechanisms: dict[str, object], **fields: object) -> AuditSpec:
+    given = {"data": BetaPriors(2, 30, 2003), "game": game(), "proxy": "true-posterior", "split": ALL} | fields
+    return AuditSpec(tuple(Audit(mechanism=one, name=name, **given) for name, one in mechanisms.items()), run=HERE)  # type: ignore[arg-type]
+
+
+def test_four_mechanisms_are_played_and_their_computed_gains_are_those_of_the_truth(tmp_path: Path) -> None:
+    """Whether computed and realised gains part: false alarm < 0.003 a mechanism, the seed is fixed."""
+    mechanisms = {
+        "rr": RandomizedResponse(1.0),
+        "llp": LabelProportions(size=8),
+        "laplace": LaplaceProportions(size=8, epsilon=1.0),
+        "geometric": GeometricProportions(size=8, epsilon=1.0),
+    }
+    report = audit(audits(mechanisms, data=BetaPriors(5, 5, 2003)), output=tmp_path / "run", quiet=True)
+    found = {result.name: result for result in report.results}
+    for name in ("rr", "laplace", "geometric"):
+        finding = found[name].finding
+        assert finding.largest <= 1.0 + 1e-12  # type: ignore[union-attr]
+        assert found[name].verdict.value == "NO VIOLATION FOUND"
+    assert found["llp"].verdict.value == "NO CLAIM"
+    assert dict(found["llp"].finding.counts)["left out"] == 2 * 3  # type: ignore[union-attr]
+    for result in report.results:
+        assert not result.finding.realised.parts  # type: ignore[union-attr]
+    (study,) = studies(report.results)
+    told = {one.family: one.advantage["additive"] for one in study.settings}
+    assert 0 < told["llp-laplace"] < told["llp"]
+    assert told["llp-geometric"] < told["llp"]
+
+
+def test_priors_are_cross_fitted_so_that_nobodys_own_label_decides_them() -> None:
+    """Labels that are pure chance: a model that has seen them recalls each, one that has not says a half or so."""
+    rng = np.random.default_rng(0)
+    data = Examples(rng.standard_normal((60, 50)).astype(np.float32), rng.integers(0, 2, 60), 2, "chance")
+    spec = audits(
+        {"rr": RandomizedResponse(1.0)},
+        data=data,
+        proxy={"name": "model", "model": LogisticRegression(inverse_penalty=1e4)},
+        game=game(folds=3),
+    )
+    plan = make_plan(spec)
+    priors = [unit for unit in plan.units if unit.label.startswith("priors")]
+    assert len(priors) == 3
+    (target,) = (examples for name, examples in plan.shared.items() if name.startswith("target"))
+    tables = [unit.task.run(Inputs({name: plan.shared[name] for name in unit.shared}), Compute()) for unit in priors]
+    rows = np.concatenate([table["row"].to_numpy() for table in tables])
+    assert sorted(rows) == list(range(60))
+    prior = np.concatenate([table["prior"].to_numpy() for table in tables])
+    seen = LogisticRegression(inverse_penalty=1e4).fit(target, seed=np.random.SeedSequence(0), compute=Compute())
+    recalled = seen.probabilities(target.features)[:, 1]
+    assert ((recalled > 0.5) == target.labels).all()
+    # Binomial(60, 1/2) exceeds 49 with probability < 1e-6.
+    assert ((prior > 0.5) == target.labels[rows]).sum() <= 49
+
+
+def test_a_calibrated_model_keeps_away_from_certainty_and_means_what_it_says() -> None:
+    rng = np.random.default_rng(1)
+    features = rng.uniform(0, 1, (3000, 1)).astype(np.float32)
+    labels = (rng.random(3000) < features[:, 0] ** 2).astype(np.int64)
+    reference = Examples(features, labels, 2)
+    proxy = CalibratedModel(LogisticRegression(), folds=3)
+    predict = proxy.predictor(reference=reference, data=None, seed=np.random.SeedSequence(2), compute=Compute())
+    shown = predict(Examples(np.array([[0.0], [0.3], [0.7], [1.0]], np.float32), np.zeros(4, np.int64), 2))[:, 1]
+    assert shown[0] >= 1 / 3002
+    assert shown == pytest.approx([0.0, 0.09, 0.49, 1.0], abs=0.12)
+    three = Examples(features, labels, 3)
+    with pytest.raises(SpecError, match="a calibrated model is for two classes, got 3"):
+        proxy.predictor(reference=three, data=None, seed=np.random.SeedSequence(2), compute=Compute())
+
+
+def test_bags_of_several_sizes_are_played_and_padded() -> None:
+    bags = Bags(np.array([0, 1, 0, LEFT_OUT, 1, 1]))
+    assert [members.tolist() for members in members_by_size(bags)] == [[[0, 2]], [[1, 4, 5]]]
+    rows, shares = padded(bags)
+    assert shares.sum(axis=1) == pytest.approx(1.0)
+    assert rows[0, :2].tolist() == [0, 2]
+    assert shares[0].tolist() == [0.5, 0.5, 0.0]
+
+
+def test_models_learn_less_from_noisier_releases_and_the_best_rate_is_chosen_elsewhere(tmp_path: Path) -> None:
+    """Not random: one seed. The labels themselves teach more than randomised response with epsilon 0.3."""
+    utility = Utility(Mlp(hidden=(8,), epochs=8, batch_size=64, optimizer="adam", standardise=True), (1e-5, 0.03), 2)
+    spec = audits(
+        {"labels": RandomizedResponse(math.inf), "rr": RandomizedResponse(0.3), "llp": LabelProportions(size=4)},
+        data={"name": "gaussian-mixture", "rows": 1200, "dimensions": 4},
+        split=Partition(target=0.5, reference=0.0, test=0.5),
+        game=game(releases=1, utility=utility),
+    )
+    report = audit(spec, output=tmp_path / "run", quiet=True)
+    found = {result.name: result.metrics for result in report.results}
+    assert found["labels"]["test_auc"] > 0.7
+    assert found["labels"]["test_auc"] > found["rr"]["test_auc"]
+    assert found["llp"]["test_auc"] > 0.6
+    assert {metrics["learning_rate"] for metrics in found.values()} == {0.03}
+    assert report.results[0].metrics["test_auc_error"] >= 0
+    (study,) = studies(report.results)
+    assert study.lines[0].startswith("at equal utility (AUC) on gaussian-mixture")
+
+
+def test_auc_counts_pairs() -> None:
+    score, label = np.array([0.1, 0.4, 0.4, 0.9]), np.array([0, 1, 0, 1])
+    pairs = [(p > n) + 0.5 * (p == n) for p in score[label == 1] for n in score[label == 0]]
+    assert auc(score, label) == pytest.approx(np.mean(pairs))
+    assert math.isnan(auc(score, np.ones(4, np.int64)))
+
+
+def test_drawn_labels_follow_their_priors_and_own_ones_are_read(tmp_path: Path) -> None:
+    """False failure < 1e-6 by the normal law, 5 deviations."""
+    data = OnePrior(0.03, 40_000).load(seed=1)
+    assert abs(data.labels.mean() - 0.03) < 5 * math.sqrt(0.03 * 0.97 / 40_000)
+    path = tmp_path / "priors.csv"
+    path.write_text("prior,other\n0.25,a\n1,b\n0,c\n", encoding="utf-8")
+    own = OwnPriors(str(path))
+    assert own.load(seed=0).labels[1:].tolist() == [1, 0]
+    assert own.posterior(own.load(seed=0).features)[:, 1].tolist() == [0.25, 1.0, 0.0]
+    for column, message in (("other", "must hold a column of numbers"), ("absent", "must hold a column of numbers")):
+        with pytest.raises(DataError, match=message):
+            OwnPriors(str(path), column).load()
+    path.write_text("prior\n1.25\n", encoding="utf-8")
+    with pytest.raises(DataError, match=r"must hold probabilities in \[0, 1\]"):
+        own.load()
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"data": "iris"}, "label-advantage plays labels of two classes, got 3 of iris"),
+        ({"game": game(utility={})}, "utility is measured on the test part; give `split.test` a share above 0"),
+        ({"game": game(releases=0)}, "releases must be >= 1, got 0"),
+        ({"game": game(utility={"learning_rates": [0.0]})}, "learning_rates must be > 0"),
+        ({"attack": "lira-online"}, "attack lira-online sees"),
+        ({"estimator": "one-run"}, "must read posteriors, got one-run"),
+        (
+            {"mechanism": "one-hot-laplace"},
+            "plays mechanisms that release numbers about bags of labels",
+        ),
+    ],
+)
+def test_what_cannot_be_played_is_refused_in_a_sentence(fields: dict[str, object], message: str) -> None:
+    mechanism = fields.pop("mechanism", None) or RandomizedResponse(1.0)
+    if mechanism == "one-hot-laplace":
+        mechanism = {"name": "one-hot-laplace", "epsilon": 1.0}
+    with pytest.raises((SpecError, InputError)) as caught:
+        make_plan(audits({"one": mechanism}, **fields))
+    assert message in str(caught.value)
+
+
+def test_a_bag_larger_than_the_data_is_refused_when_it_is_drawn(tmp_path: Path) -> None:
+    report = audit(audits({"llp": LabelProportions(size=5000)}), output=tmp_path / "run", quiet=True)
+    assert "the size of a bag must be in 1..2003" in report.results[0].failures[-1].error

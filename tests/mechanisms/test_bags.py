@@ -1,0 +1,130 @@
+"""Releases about bags: who is with whom, what is released of them, and the law each mechanism states of itself."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from numpy.random import SeedSequence
+
+from dpaudit.claims import Claim
+from dpaudit.errors import InputError
+from dpaudit.mechanisms.examples import Examples
+from dpaudit.mechanisms.labels.bags import LEFT_OUT, Bags, keyed_bags, random_bags
+from dpaudit.mechanisms.labels.proportions import GeometricProportions, LabelProportions, LaplaceProportions
+from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
+from dpaudit.mechanisms.learners.aggregated_labels import AggregatedLabels
+from dpaudit.mechanisms.protocols import BagMechanism, Compute
+
+RNG = np.random.default_rng
+
+
+def labelled(count: int, classes: int = 2) -> Examples:
+    return Examples(np.arange(count, dtype=np.float32)[:, None], np.arange(count) % classes, classes)
+
+
+def test_random_bags_are_whole_and_leave_the_rest_out() -> None:
+    bags = random_bags(103, 8, RNG(0))
+    assert bags.sizes.tolist() == [8] * 12
+    assert (bags.of == LEFT_OUT).sum() == 7
+    kept = random_bags(103, 8, RNG(0), keep_rest=True)
+    assert sorted(kept.sizes.tolist()) == [7] + [8] * 12
+    assert (random_bags(103, 8, RNG(1)).of != bags.of).any()
+
+
+def test_keys_make_bags_of_tables_and_arrays() -> None:
+    table = pa.table({"campaign": ["b", "a", "b", None, "a", None]})
+    assert keyed_bags(table, "campaign").of.tolist() == [0, 1, 0, 2, 1, 2]
+    assert keyed_bags(np.array([[1, 5], [2, 5], [3, 7]], np.float32), 1).sizes.tolist() == [2, 1]
+    mechanism = LabelProportions(key="campaign")
+    assert mechanism.bags(Examples(table, np.zeros(6, np.int64), 2), rng=RNG(0)).sizes.tolist() == [2, 2, 2]
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_counts_are_those_of_the_labels_in_each_bag(classes: int) -> None:
+    train = labelled(50, classes)
+    for mechanism in (LabelProportions(size=7, rest="smaller-bag"), RandomizedResponse(math.inf)):
+        bags = mechanism.bags(train, rng=RNG(3))
+        released = mechanism.release_counts(bags.counts(train.labels, classes), rng=RNG(4))
+        slow = [np.bincount(train.labels[bags.of == bag], minlength=classes) for bag in range(bags.sizes.size)]
+        assert (released == np.array(slow)).all()
+        assert mechanism.targets(released).sum(axis=1) == pytest.approx(1.0)
+
+
+def test_all_four_are_played_with_one_face() -> None:
+    for mechanism in (RandomizedResponse(1.0), LabelProportions(), LaplaceProportions(), GeometricProportions()):
+        assert isinstance(mechanism, BagMechanism)
+    assert LabelProportions().claim() == Claim(math.inf)
+    assert LaplaceProportions(epsilon=2.0).claim() == GeometricProportions(epsilon=2.0).claim() == Claim(2.0)
+
+
+def test_geometric_in_bags_of_one_is_randomised_response() -> None:
+    released = np.array([0.0, 1.0])
+    laws = [mechanism.log_likelihood(released, 1) for mechanism in (GeometricProportions(1), RandomizedResponse(1.0))]
+    assert (laws[0] == laws[1]).all()
+    assert laws[0].tolist() == [[0.0, -1.0], [-1.0, 0.0]]
+
+
+def test_unbiased_counts_are_right_on_average_whatever_the_truth() -> None:
+    """The mean over the exact law of what is cut, for every true count."""
+    size, epsilon = 5, 0.7
+    mechanism = GeometricProportions(size=size, epsilon=epsilon, unbiased=True)
+    beyond = math.exp(-epsilon) / (1 - math.exp(-epsilon))
+    shown = np.array([-beyond, 1, 2, 3, 4, size + beyond])
+    a = math.exp(-epsilon)
+    for truth in range(size + 1):
+        law = (1 - a) / (1 + a) * a ** np.abs(np.arange(size + 1) - truth)
+        law[0], law[-1] = a**truth / (1 + a), a ** (size - truth) / (1 + a)
+        assert law.sum() == pytest.approx(1.0)
+        assert law @ shown == pytest.approx(truth)
+    counts = np.repeat([[3, 2]], 400, axis=0)
+    released = mechanism.release_counts(counts, rng=RNG(0))[:, 1]
+    assert np.isin(np.round(released, 9), np.round(shown, 9)).all()
+    cut = GeometricProportions(size=size, epsilon=epsilon)
+    same = cut.log_likelihood(np.arange(size + 1.0), size)
+    assert mechanism.log_likelihood(shown, size) == pytest.approx(same)
+
+
+def test_debiased_targets_invert_the_law_of_randomised_response() -> None:
+    for classes in (2, 5):
+        mechanism = RandomizedResponse(0.8)
+        rows = mechanism.targets(np.eye(classes))
+        assert mechanism.transition(classes) @ rows == pytest.approx(np.eye(classes))
+
+
+def test_aggregated_labels_recall_the_expected_share_of_their_bag() -> None:
+    train = labelled(64)
+    exact = AggregatedLabels(LabelProportions(size=8), positives=0.3)
+    answers = exact.fit(train, seed=SeedSequence(0), compute=Compute()).probabilities(train.features)[:, 1]
+    assert np.unique(np.round(8 * answers)) == pytest.approx(np.unique(8 * answers))
+    assert answers.sum() == pytest.approx(32)
+    noisy = AggregatedLabels(GeometricProportions(size=8, epsilon=1e-6), positives=0.3)
+    answers = noisy.fit(train, seed=SeedSequence(0), compute=Compute()).probabilities(train.features)[:, 1]
+    assert answers == pytest.approx(0.3, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("broken", "message"),
+    [
+        (lambda: random_bags(5, 6, RNG(0)), "the size of a bag must be in 1..5, the number of examples, got 6"),
+        (lambda: LabelProportions(size=0), "the size of a bag must be >= 1, got 0"),
+        (lambda: LaplaceProportions(epsilon=0.0), "epsilon must be > 0 and finite, got 0"),
+        (lambda: GeometricProportions(epsilon=-1.0), "epsilon must be > 0 and finite, got -1"),
+        (lambda: GeometricProportions(rest="dropped"), "rest must be one of left-out, smaller-bag"),  # type: ignore[arg-type]
+        (lambda: Bags(np.array([0, 2])), "no bag may be empty"),
+        (lambda: Bags(np.array([-1, -1])), "at least one bag must hold an example"),
+        (lambda: Bags(np.array([0, 0])).counts(np.array([0, 2]), 2), "labels must be in 0..1, got [0, 2]"),
+        (
+            lambda: LaplaceProportions().release_counts(np.ones((2, 3), np.int64), rng=RNG(0)),
+            "LaplaceProportions is for two classes, got 3; use llp, or merge some",
+        ),
+        (lambda: keyed_bags(pa.table({"a": [1]}), "b"), "key must be one of the columns a, got 'b'"),
+        (lambda: AggregatedLabels(positives=1.0), "positives must be in (0, 1), got 1"),
+    ],
+)
+def test_what_is_no_release_is_refused_in_a_sentence(broken: object, message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        broken()  # type: ignore[operator]
+    assert message in str(caught.value)
