@@ -83,8 +83,8 @@ def table(shown: Result) -> list[list[str]]:
 def test_every_method_for_counts_has_a_test_here() -> None:
     readers = {name for name in catalogue("estimator") if hasattr(load("estimator", name), "read")}
     assert readers == {
-        "bag-size-equivalents", "bayesian", "bayesian-posterior", "clopper-pearson", "gnmax", "jeffreys", "k-cut", "katz-log",
-        "label-advantage", "multinomial", "one-run", "one-run-f-dp", "one-run-p-value", "one-run-replays",
+        "bag-size-equivalents", "bayesian", "bayesian-posterior", "clopper-pearson", "gnmax", "jeffreys", "k-cut",
+        "katz-log", "label-advantage", "multinomial", "one-run", "one-run-f-dp", "one-run-p-value", "one-run-replays",
         "one-run-theorem-16", "proportion", "ratio", "rdp-to-epsilon", "two-cut",
     }  # fmt: skip
 
