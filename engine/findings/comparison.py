@@ -81,18 +81,18 @@ class Study:
     def lines(self) -> tuple[str, ...]:
         """The comparison at equal utility, for a reader."""
         others = [one for one in self.settings if one.family != RESPONSE and not math.isnan(one.auc)]
-        lines = [line for one in others if (line := self._line(one))]
-        if not lines:
+        if not others or not any(one.family == RESPONSE for one in self.settings):
             return ()
-        return (f"at equal utility (AUC) on {self.data}:", *(f"  {line}" for line in lines), *self._summary(others))
+        lines = (f"  {self._line(one)}" for one in others)
+        quantities = f"{LEVEL:.0%} quantile of the multiplicative advantage, mean additive advantage"
+        return (f"at equal utility (AUC) on {self.data}: {quantities}", *lines, *self._summary(others))
 
     def _line(self, one: Compared) -> str:
-        told = [
-            f"{kind} {one.advantage[kind]:.4g} against {self.response_at(one.auc, kind):.4g}"
-            for kind in MEASURES
-            if kind in one.advantage and not math.isnan(self.response_at(one.auc, kind))
-        ]
-        return f"{one.mechanism}, AUC {one.auc:.4f}: {', '.join(told)} of randomised response" if told else ""
+        own = ", ".join(f"{kind} {one.advantage[kind]:.4g}" for kind in MEASURES if kind in one.advantage)
+        told = [(kind, self.response_at(one.auc, kind)) for kind in MEASURES if kind in one.advantage]
+        known = [f"{kind} {value:.4g}" for kind, value in told if not math.isnan(value)]
+        against = f"randomised response {', '.join(known)}" if known else "no randomised response of this AUC here"
+        return f"AUC {one.auc:.4f}, {one.mechanism}: {own}; {against}"
 
     def _summary(self, others: Sequence[Compared]) -> list[str]:
         lines = []
@@ -100,11 +100,12 @@ class Study:
             pairs = [(one.advantage[kind], self.response_at(one.auc, kind)) for one in others if kind in one.advantage]
             pairs = [(own, response) for own, response in pairs if not math.isnan(response)]
             if pairs:
-                better = sum(response < own for own, response in pairs)
-                gaps = [own - response for own, response in pairs]
+                less = sum(response < own for own, response in pairs)
+                gap = float(np.median([own - response for own, response in pairs]))
+                said = "dominates" if less == len(pairs) else f"tells less in {less} of {len(pairs)} settings"
+                beside = " infinite" if math.isinf(gap) else f" {gap:+.4g}"
                 lines.append(
-                    f"  randomised response tells less in {better} of {len(pairs)} settings by the {kind} advantage; "
-                    f"median difference {np.median(gaps):.4g}"
+                    f"  by the {kind} advantage randomised response {said}; median of the others' less its own:{beside}"
                 )
         return lines
 
@@ -113,7 +114,8 @@ def studies(results: Sequence[AuditResult]) -> list[Study]:
     """The audits of label advantages in a run, one study a data set."""
     found: dict[str, dict[str, list[AuditResult]]] = {}
     for result in results:
-        if isinstance(result.finding, AdvantageDistribution) and result.series(PriorPosterior) is not None:
+        played = isinstance(result.finding, AdvantageDistribution) and result.audited is not None
+        if played and result.series(PriorPosterior) is not None:
             found.setdefault(result.data, {}).setdefault(result.mechanism, []).append(result)
     return [Study(data, tuple(map(_compared, settings.values()))) for data, settings in found.items()]
 

@@ -114,8 +114,8 @@ class Report:
 
     @property
     def joint_confidence_note(self) -> str:
-        """What several bounds in one report mean together."""
-        count = len(self.results)
+        """What several bounds in one report mean together; what was computed exactly is none of them."""
+        count = sum(result.finding is None or result.finding.confidence is not None for result in self.results)
         if count < 2:
             return ""
         return (

@@ -29,7 +29,7 @@ from dpaudit.engine.games.utility import MeasureUtility, Utility
 from dpaudit.engine.proxies.known_law import KnownLaw
 from dpaudit.engine.spec.partition import part_of, required_part
 from dpaudit.engine.views.bag_view import BagView
-from dpaudit.errors import SpecError, require
+from dpaudit.errors import InputError, SpecError, require
 from dpaudit.estimators.label_reconstruction.advantage import (
     llp_additive_advantage,
     llp_geometric_additive_advantage,
@@ -81,7 +81,8 @@ class LabelAdvantage:
     def plan(self, setting: Setting) -> GamePlan:
         """Priors, releases, and what a model learns from them.
 
-        Raises: SpecError for more than two classes, too few examples for the folds, or no test part to measure on.
+        Raises: SpecError for more than two classes, bags that cannot be made of the data, too few examples for the
+            folds, or no test part to measure on.
         """
         target = setting.parts.target
         if target.classes != 2:
@@ -89,6 +90,10 @@ class LabelAdvantage:
                 f"label-advantage plays labels of two classes, got {target.classes} of {target.name}; merge some, or "
                 "use the functions of dpaudit.estimators.label_reconstruction.classes"
             )
+        try:
+            setting.mechanism.bags(target, rng=setting.seed.child("planning").rng())
+        except InputError as err:  # before anything is trained for a division that cannot be made
+            raise SpecError(f"{target.name}: {err}") from err
         priors = self._prior_units(setting)
         releases = self._release_units(setting, tuple(unit.key for unit in priors))
         measured = self._utility_units(setting)

@@ -246,7 +246,7 @@ def _draw_theory(share: float) -> Figure:
     for p, colour in ((share, style.MEMBER), (0.5, style.OTHER)):
         bags.plot(sizes, llp_product_advantage(p, sizes), color=colour, label=f"p = {p:.3g}")
         epsilons = np.linspace(0.02, 6, 300)
-        told = [rr_additive_advantage(p, epsilon=float(epsilon)) for epsilon in epsilons]
+        told = np.array([rr_additive_advantage(p, epsilon=float(epsilon)) for epsilon in epsilons])
         response.plot(epsilons, told, color=colour, label=f"p = {p:.3g}")
     ceiling = [label_privacy_ceiling(float(epsilon)) for epsilon in epsilons]
     response.plot(epsilons, ceiling, color=style.CLAIM, linestyle="--", label="ceiling, 1 - 2/(1 + e^ε)")

@@ -158,7 +158,7 @@ class GeometricProportions(NoisyAggregation):
         cut = np.clip(positives + noise, 0, sizes).astype(np.float64)
         if not self.unbiased:
             return cut
-        return cut + self._beyond() * ((cut == sizes).astype(np.float64) - (cut == 0))
+        return np.asarray(cut + self._beyond() * ((cut == sizes).astype(np.float64) - (cut == 0)))
 
     def log_likelihood(self, released: Floats, size: int) -> Floats:
         """Log-likelihood of each true count 0 .. size of positives, up to a constant; shape (B,) to (B, size + 1)."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Literal
 
 import matplotlib
 import numpy as np
@@ -145,7 +146,7 @@ def _colours(count: int) -> list[str]:
     return [matplotlib.colors.to_hex(matplotlib.colormaps["viridis"](place)) for place in np.linspace(0, 0.95, count)]
 
 
-def _legend(axes: Axes, where: str) -> None:
+def _legend(axes: Axes, where: Literal["upper left", "lower right"]) -> None:
     shown = axes.legend(loc=where, fontsize=6.5, markerscale=3, handlelength=1.2)
     for handle in shown.legend_handles:
         if handle is not None:
