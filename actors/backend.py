@@ -18,6 +18,7 @@ from dpaudit.actors.deadlines import Deadlines, OutOfTime, shown_while_it_runs, 
 from dpaudit.actors.events import EventStream
 from dpaudit.actors.unit import Inputs, Unit
 from dpaudit.mechanisms.protocols import TrainingError
+from dpaudit.variables import without_values
 
 _T = TypeVar("_T")
 
@@ -102,7 +103,7 @@ def attempt_unit(unit: Unit, inputs: Inputs, scratch: Path | None = None) -> tup
         raise
     except BaseException as err:  # somebody's sys.exit(0) is no result, and ends their unit alone
         again = isinstance(err, TrainingError | MemoryError | OSError)
-        return Attempt(time.perf_counter() - began, error_text(err), again), None
+        return Attempt(time.perf_counter() - began, error_text(err, unit.task), again), None
     if own is not None:
         shutil.rmtree(own, ignore_errors=True)
     return Attempt(time.perf_counter() - began), table
@@ -112,9 +113,14 @@ MESSAGE_CHARACTERS = 20_000
 """Of an error's text, no more is kept: the beginning and the end."""
 
 
-def error_text(err: BaseException) -> str:
-    """An error with its traceback, in characters that can be written anywhere, and not more than can be read."""
-    text = "".join(traceback.format_exception(err))
+def error_text(err: BaseException, task: object) -> str:
+    """An error with its traceback, in characters that can be written anywhere, and not more than can be read.
+
+    Args:
+        err: The error.
+        task: What raised it. Variables of the environment that it names are shown by name: their values may be secrets.
+    """
+    text = without_values("".join(traceback.format_exception(err)), task)
     half = MESSAGE_CHARACTERS // 2
     if len(text) > MESSAGE_CHARACTERS:
         text = f"{text[:half]}\n... {len(text) - 2 * half:,} characters left out ...\n{text[-half:]}"

@@ -13,7 +13,6 @@ from dpaudit.actors.fingerprint import one_reading
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Inputs, Resources, Unit
 from dpaudit.claims import Claim
-from dpaudit.engine.data.files import without_values
 from dpaudit.engine.findings.evidence import CODECS
 from dpaudit.engine.findings.shift import control_estimator
 from dpaudit.engine.findings.tally_table import TallyTable
@@ -24,6 +23,7 @@ from dpaudit.errors import DataError, SpecError, shortened
 from dpaudit.estimators.estimator import Estimator
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.protocols import Compute
+from dpaudit.variables import without_values
 
 KEPT_ROWS_PER_UNIT = 2_000_000
 """Score rows of one unit whose table is kept: tens of megabytes."""
@@ -130,22 +130,10 @@ def _loaded(data: Any, seed: int) -> Examples:
     try:
         examples: Examples = data.load(seed=seed)
     except DataError as err:
-        message = str(err)
-        for path in _paths(data):
-            message = without_values(message, path)
-        raise DataError(message) from None  # its cause would show what the message must not
+        raise DataError(without_values(str(err), data)) from None  # its cause would show what the message must not
     except MemoryError as err:
         raise DataError(f"the data must fit into memory, {shortened(data)} do not; ask for fewer rows") from err
     return examples
-
-
-def _paths(data: object) -> list[str]:
-    """The paths in the description of a data set, as they were written."""
-    if isinstance(data, str):
-        return [data]
-    if not dataclasses.is_dataclass(data):
-        return []
-    return [path for field in dataclasses.fields(data) for path in _paths(getattr(data, field.name))]
 
 
 def _planned(spec: AuditSpec, audit: Audit, parts: Parts) -> Iterator[tuple[PlannedAudit, list[Unit]]]:

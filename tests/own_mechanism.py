@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,3 +31,18 @@ class Raises(KeepsEverything):
 
     def release(self, labels: NDArray[np.int64], *, classes: int, rng: np.random.Generator) -> NDArray[np.int64]:
         raise ZeroDivisionError("a bug in somebody's mechanism")
+
+
+@dataclass(frozen=True)
+class ReadsAFile(KeepsEverything):
+    """Needs a file, and names it in its error when it is not there."""
+
+    settings: dict[str, str] = field(default_factory=dict)
+
+    def release(self, labels: NDArray[np.int64], *, classes: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        path = os.path.expandvars(self.settings["path"])
+        try:
+            Path(path).read_bytes()
+        except OSError as err:
+            raise ValueError(f"the token in {path!r} opens nothing") from err
+        return labels

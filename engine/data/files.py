@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from dpaudit.errors import DataError, shortened
+from dpaudit.variables import expanded, names_in
 
 COMPRESSIONS = ("", ".gz", ".xz")
 PIECE_BYTES = 64 << 20
@@ -43,32 +44,15 @@ def existing(path: str) -> Path:
 
     Raises: DataError when there is none.
     """
-    unset = next((name for name in _VARIABLE.findall(path) if name not in os.environ), None)
+    unset = next((name for name in names_in(path) if name not in os.environ), None)
     try:
-        found = Path(os.path.expandvars(path)).expanduser()
+        found = expanded(path)
         if path and found.exists():
             return found
         why = "no such file or folder" + (f", the environment variable {unset} is not set" if unset else "")
     except (OSError, RuntimeError, ValueError) as err:  # a name too long, a user that is not there, a NUL
         why = (err.strerror if isinstance(err, OSError) else "") or "is no path"
     raise DataError(f"{shortened(path) or '(empty path)'}: {why}; set the option `path` of the data")
-
-
-def without_values(message: str, path: str) -> str:
-    """A message with the names of the environment variables of a path, as it was written, in place of their values.
-
-    They may be secrets: reports, errors and the run folder's spec hold names only.
-    """
-    if "$" not in path:
-        return message
-    message = message.replace(os.path.expanduser(os.path.expandvars(path)), path)
-    for name in _VARIABLE.findall(path):
-        if len(os.environ.get(name, "")) > 2:  # a shorter value would be found in any word
-            message = message.replace(os.environ[name], f"${name}")
-    return message
-
-
-_VARIABLE = re.compile(r"\$\{?(\w+)\}?")
 
 
 def existing_file(path: str) -> Path:

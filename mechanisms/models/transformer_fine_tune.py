@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +13,7 @@ from dpaudit.errors import InputError, require
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.protocols import Compute, Model, TrainingError
 from dpaudit.registry import register
+from dpaudit.variables import expanded, without_values
 
 ROWS = 64
 
@@ -163,13 +162,13 @@ def _classes() -> tuple[Any, Any]:
 
 
 def _loaded(kind: Any, path: str, **settings: Any) -> Any:
-    folder = Path(os.path.expandvars(path)).expanduser()
+    folder = expanded(path)
     do = "set `path` to what save_pretrained of the model and its tokenizer wrote"
     require((folder / "config.json").is_file(), "path must be the folder of a pre-trained model", do=do, path=path)
     try:
         return kind.from_pretrained(str(folder), local_files_only=True, **settings)
     except (OSError, ValueError) as err:
-        reason = str(err).splitlines()[0]
+        reason = without_values(str(err).splitlines()[0], path)
         raise InputError(f"{path} must hold a model and a tokenizer that transformers can load: {reason}") from err
 
 

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 import yaml
 
-from dpaudit import load_spec
+from dpaudit import audit, load_spec
 from dpaudit.engine.data.cifar import Cifar10
 from dpaudit.engine.data.csv import Csv
 from dpaudit.engine.data.idx import read_idx
 from dpaudit.engine.data.parquet import Parquet
 from dpaudit.engine.plan import make_plan
 from dpaudit.errors import AuditError, DataError, InputError, SpecError
+from dpaudit.variables import without_values
 
 RR = {"name": "randomized-response", "epsilon": 1.0}
 SMALL = {"name": "gaussian-mixture", "rows": 2000}
@@ -104,6 +105,39 @@ def test_names_of_variables_are_kept_and_values_are_written_nowhere(
     monkeypatch.delenv("DATA_FOLDER")
     with pytest.raises(DataError, match="the environment variable DATA_FOLDER is not set"):
         make_plan(spec)
+
+
+def test_a_failing_unit_shows_no_value_of_a_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VAULT", "s3cret-vault")
+    settings = {"path": f"{tmp_path}/$VAULT/${{VAULT}}.key"}
+    run = {"runner": "in-process", "figures": False}
+    spec = {
+        "data": {"name": "gaussian-mixture", "rows": 200},
+        "mechanism": {"name": "tests.own_mechanism:ReadsAFile", "settings": settings},
+        "proxy": "true-posterior",
+        "split": {"target": 1.0, "reference": 0.0, "test": 0.0},
+        "run": run,
+    }
+    report = audit(spec, output=tmp_path / "run", quiet=True)
+    (result,) = report.results
+    assert f"the token in '{settings['path']}' opens nothing" in result.failures[0].error
+    written = [path for path in (tmp_path / "run").rglob("*") if path.is_file()]
+    assert {".failed", ".jsonl", ".json", ".html"} <= {path.suffix for path in written}
+    assert [path.name for path in written if b"s3cret" in path.read_bytes()] == []
+    assert "s3cret" not in str(report)
+
+
+def test_values_are_found_however_deep_the_name_and_whole_before_their_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OUTER", "/data/inner-secret")
+    monkeypatch.setenv("INNER", "inner-secret")
+    monkeypatch.setenv("SHORT", "a")
+    deep: list[object] = ["$OUTER/x", "$SHORT", Path("$INNER")]
+    for _ in range(5000):
+        deep = [deep]
+    deep.append(deep)
+    said = without_values("cannot read /data/inner-secret/x, /data/inner-secret, a/inner-secret", {"in": deep})
+    assert said == "cannot read $OUTER/x, $OUTER, a/$INNER"
+    assert without_values("/data/inner-secret", "no variable") == "/data/inner-secret"
 
 
 def test_a_relative_path_is_meant_from_where_the_spec_was_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

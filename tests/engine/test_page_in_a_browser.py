@@ -1,0 +1,124 @@
+"""Pages with hostile names, errors and paths in them, as a parser reads them and as a real browser shows them."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Callable
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from dpaudit.claims import Claim, Relation
+from dpaudit.engine.findings.result import Failure
+from dpaudit.engine.report.page import write_page
+from dpaudit.engine.report.templates import template
+from tests.engine.test_findings import Band, found, report, result, two_worlds
+
+RAN = "document.documentElement.setAttribute('data-ran','yes')"
+HOSTILE = (
+    f"<script>{RAN}</script>",
+    f"<img src=x onerror={RAN}>",
+    f"'\"--></style></title></svg></pre><svg onload={RAN}>",
+    f"]]><iframe srcdoc='<script>parent.{RAN}</script>'></iframe>",
+    f"<details open ontoggle={RAN}>",
+    f"{{{{ 7*7 }}}}<a href=javascript:{RAN} autofocus onfocus={RAN}>",
+)
+BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "microsoft-edge")
+BROWSER = next(filter(None, map(shutil.which, BROWSERS)), None)
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Each page dpaudit writes, with hostile words wherever words of others go."""
+    folder = tmp_path_factory.mktemp("pages")
+    hostile = " ".join(HOSTILE)
+    finding = replace(found(Band(), [two_worlds(1.0)]), notes=HOSTILE, method=hostile)
+    bad = replace(
+        result(finding, Claim(1.0, relation=Relation.ADD_REMOVE), name=HOSTILE[2]),
+        mechanism=hostile,
+        game=hostile,
+        data=hostile,
+        assumes=hostile,
+        metrics={hostile: 0.5},
+        failures=(Failure("0" * 32, hostile, hostile),),
+    )
+    write_page(
+        replace(report(bad, bad), name=hostile, spec=hostile, versions={hostile: hostile}, events={hostile: 1}),
+        folder,
+        draw=False,
+    )
+    reproduced = template("reproduced.html.j2").render(
+        title=hostile,
+        setting=hostile,
+        heads=HOSTILE,
+        lines=[{"learner": hostile, "kind": hostile, "entries": HOSTILE}],
+        notes=HOSTILE,
+        figure=hostile,
+    )
+    return {"report": (folder / "report.html").read_text(encoding="utf-8"), "reproduced": reproduced}
+
+
+class Markup(HTMLParser):
+    """What is markup in a page: each element with its attributes."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attributes)))
+
+
+def test_no_markup_of_a_page_can_run_or_fetch_anything(pages: dict[str, str]) -> None:
+    running = {"script", "iframe", "object", "embed", "applet", "form", "base", "link", "audio", "video", "img"}
+    for name, page in pages.items():
+        elements = Markup(page).elements
+        assert {tag for tag, _ in elements} & running == set(), name
+        assert [attribute for _, held in elements for attribute in held if attribute.startswith("on")] == [], name
+        policies = [held["content"] for tag, held in elements if tag == "meta" and "http-equiv" in held]
+        assert policies == ["default-src 'none'; img-src data:; style-src 'unsafe-inline'"], name
+        links = [value or "" for _, held in elements for key, value in held.items() if key in ("href", "xlink:href")]
+        assert [link for link in links if not link.startswith("#")] == [], name
+        assert page.count("&lt;script&gt;") > 3, name
+    assert any("onerror" in held for _, held in Markup(f"<p>{HOSTILE[1]}").elements), "the parser can find it"
+
+
+@pytest.mark.skipif(BROWSER is None, reason=f"no browser on the path (one of {', '.join(BROWSERS)})")
+def test_nothing_of_a_page_runs_in_a_browser(pages: dict[str, str], shown: Callable[[str], str]) -> None:
+    naked = f"<!doctype html><html><body>{HOSTILE[0]}{HOSTILE[1]}</body></html>"
+    assert "data-ran" in shown(naked).partition("<head")[0], "what is hostile runs where nothing stops it"
+    for name, page in pages.items():
+        head, _, body = shown(page).partition("<body")
+        assert "data-ran" not in head.partition("<head")[0], f"the root element of {name} was marked"
+        assert "dpaudit" in head, name
+        assert body.count("&lt;script&gt;") > 3, name
+    bare = pages["report"].replace("</main>", f"{HOSTILE[0]}{HOSTILE[1]}{HOSTILE[4]}</main>")
+    assert "data-ran" not in shown(bare).partition("<head")[0], "the policy stops what no escaping had stopped"
+
+
+@pytest.fixture
+def shown(tmp_path: Path) -> Callable[[str], str]:
+    """A page's elements after a browser has loaded it and let it run."""
+
+    def load(page: str) -> str:
+        assert BROWSER is not None
+        path = tmp_path / "page.html"
+        path.write_text(page, encoding="utf-8")
+        options = (
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-dev-shm-usage",
+            "--virtual-time-budget=2000",
+        )
+        command = [BROWSER, *options, f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom", path.as_uri()]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+        assert "<html" in done.stdout
+        return done.stdout
+
+    return load
