@@ -23,7 +23,13 @@ class SpecError(AuditError):
 
 
 class DataError(AuditError):
-    """A data file is missing or not of its format; names the file, line and column."""
+    """A data file is missing or not of its format; names the file, line and column.
+
+    What a file holds is shown in one line: a column's name may hold a line break, or bytes that a terminal obeys.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__("".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in message))
 
 
 class UnknownNameError(AuditError, LookupError):

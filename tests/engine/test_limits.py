@@ -71,6 +71,13 @@ def test_text_that_is_not_utf_8_is_refused_by_its_line(content: bytes, place: st
         Csv(str(tmp_path / "x.csv"), "y").load()
 
 
+def test_odd_names_of_columns_are_shown_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_bytes(b'a,b\x00,"x\n\x1b[2Jy",z\n1,2,3,0\n')
+    with pytest.raises(DataError) as caught:
+        Csv(str(tmp_path / "x.csv"), "y").load()
+    assert str(caught.value).endswith(r"its columns are a, b\x00, x\n\x1b[2Jy, z")
+
+
 def test_a_damaged_parquet_file_is_refused(tmp_path: Path) -> None:
     for content in (b"", b"PAR1", b"PAR1" + b"\xff" * 100 + b"PAR1", b"PAR1" + bytes(90) + b"\xff\xff\xff\x7fPAR1"):
         (tmp_path / "x.parquet").write_bytes(content)
