@@ -66,7 +66,14 @@ def _joined(address: str) -> Iterator[None]:
         try:
             _check_reachable(address)
             _init(address=address)
-        except (OSError, RuntimeError, ValueError, ray.exceptions.AuthenticationError) as err:
+        except ray.exceptions.AuthenticationError as err:
+            mode = os.environ.get("RAY_AUTH_MODE")
+            raise RunError(
+                f"the Ray cluster at {address} cannot be joined: it asks for a token, and the one given here is not "
+                f"its own (RAY_AUTH_MODE is {mode or 'not set'}); set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN_PATH to "
+                "the file of the cluster's token"
+            ) from err
+        except (OSError, RuntimeError, ValueError) as err:
             raise RunError(
                 f"the Ray cluster at {address} cannot be joined: {str(err).strip().splitlines()[0]}; check that it "
                 "runs, and, where it asks for a token, that RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH are set here"
@@ -75,13 +82,18 @@ def _joined(address: str) -> Iterator[None]:
 
 
 def _check_reachable(address: str) -> None:
-    """Ray itself tries for minutes to reach an address where nothing listens.
+    """Ray itself tries for minutes to reach an address where nothing listens, and says nothing of a wrong token.
 
-    Raises: OSError when nothing does.
+    Raises: OSError when nothing does, AuthenticationError when the token is not the cluster's.
     """
-    host, _, port = address.rpartition("://")[2].rpartition(":")
+    from ray._raylet import GcsClient
+
+    scheme, _, place = address.rpartition("://")
+    host, _, port = place.rpartition(":")
     if port.isdecimal():
         socket.create_connection((host.strip("[]"), int(port)), timeout=REACHED_S).close()
+        if not scheme:
+            GcsClient(address=place)
 
 
 @contextmanager

@@ -29,7 +29,7 @@ class DataError(AuditError):
     """
 
     def __init__(self, message: str) -> None:
-        super().__init__("".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in message))
+        super().__init__(printable(message))
 
 
 class UnknownNameError(AuditError, LookupError):
@@ -76,3 +76,8 @@ def shortened(value: object, most: int = 120) -> str:
     except ValueError:  # Python writes out no integer of more than 4,300 digits
         return f"a number of more than {sys.get_int_max_str_digits()} digits"
     return text if len(text) <= most else text[: most - 3] + "..."
+
+
+def printable(text: str) -> str:
+    """A text in one line, its line breaks and what a terminal would obey written out."""
+    return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)

@@ -36,6 +36,7 @@ from dpaudit.errors import (
     SpecError,
     UnknownNameError,
     did_you_mean,
+    printable,
     shortened,
 )
 
@@ -117,6 +118,9 @@ def _fail_on(command: Callable[..., None]) -> Callable[..., None]:
 
 def _end(report: Report, *, fail_on_violation: bool, fail_on_inconclusive: bool) -> None:
     """Ends with the exit code of what was found."""
+    if report.failed:
+        names = shortened(printable(", ".join(result.name for result in report.failed)))
+        stop(f"{len(report.failed)} of {len(report.results)} audits have no result: {names}", RUN_FAILED)
     if fail_on_violation and report.violations:
         end(VIOLATION)
     if fail_on_inconclusive and report.inconclusive:
@@ -172,8 +176,6 @@ def _finish(carry_out: Callable[[], Report], folder: Path, fail_on: Mapping[str,
             RUN_FAILED,
         )
     show(str(report))
-    if report.failed:
-        end(RUN_FAILED)
     _end(report, **fail_on)
 
 
@@ -216,8 +218,6 @@ def report(folder: Path, quiet: bool, allow_code: bool, **fail_on: bool) -> None
 
     again = report_again(folder, allow_code=allow_code)
     show("\n".join(f"{result.verdict:<19}{result.name}" for result in again.results) if quiet else str(again))
-    if again.failed:
-        end(RUN_FAILED)
     _end(again, **fail_on)
 
 

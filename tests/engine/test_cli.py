@@ -110,7 +110,9 @@ def test_a_failed_run_exits_with_3(tmp_path: Path) -> None:
     assert failed.exit_code == 3
     assert failed.output.startswith("FAILED")
     assert "ZeroDivisionError" in failed.output
-    assert dpaudit("report", tmp_path / "run").exit_code == 3
+    again = dpaudit("report", tmp_path / "run")
+    assert again.exit_code == 3
+    assert failed.stderr == again.stderr == "dpaudit: 1 of 1 audits have no result: tests.own_mechanism:Raises\n"
 
 
 def test_ones_own_liar_is_found(tmp_path: Path) -> None:
