@@ -24,15 +24,31 @@ fuzz: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks
 
-# Faults at random moments of a run; about a minute each.
+# Every kind of fault, at random moments of a run, twice; goes on where it was stopped.
 chaos: $(STAMP)
-	$(BIN)/python -m benchmarks.chaos --runs $(or $(RUNS),20) --seed $(or $(SEED),0)
+	$(BIN)/python -m benchmarks.chaos --seed $(or $(SEED),0) $(CHAOS)
 
-# torch first and pinned: a newer release from the registry would bring gigabytes of CUDA libraries along.
-$(STAMP): pyproject.toml constraints.txt
+# Every file by its hash where requirements.lock has them: pip takes none beside an editable install, so that one comes
+# last, and takes nothing from an index. HASHES=no where an index holds other files of the same versions.
+# torch is pinned and first otherwise: a newer release would bring gigabytes of CUDA libraries along. So does the pinned
+# one where an index has no other, and then they come by constraints.txt.
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check
+PLATFORM := $(shell $(PYTHON) -c 'import platform, sys; print(sys.platform, platform.machine(), *sys.version_info[:2])')
+ifeq ($(PLATFORM),linux x86_64 3 11)
+HASHES ?= yes
+endif
+
+$(STAMP): pyproject.toml constraints.txt requirements.lock
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,accounting,opacus,text]"
+ifeq ($(HASHES),yes)
+	$(PIP) --no-deps --require-hashes -r requirements.lock
+	$(PIP) -c constraints.txt torch
+	$(PIP) --no-deps --no-build-isolation -e .
+else
+	@echo "Packages are installed by version, not by hash: requirements.lock is for Python 3.11 on Linux (x86-64)."
+	$(PIP) -c constraints.txt torch
+	$(PIP) -c constraints.txt -e ".[dev,accounting,opacus,text]"
+endif
 	touch $(STAMP)
 
 clean:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -80,6 +81,18 @@ def test_every_package_that_is_installed_is_pinned() -> None:
     pinned = {canonicalize_name(line.partition("==")[0]) for line in lines if line and not line.startswith("#")}
     assert all("==" in line for line in lines if line and not line.startswith("#"))
     assert _needed("dpaudit", ("dev", "accounting", "opacus", "text"), {}) - {"dpaudit"} <= pinned
+
+
+def test_every_pinned_package_has_the_hashes_of_its_files() -> None:
+    text = (ROOT / "requirements.lock").read_text(encoding="utf-8")
+    locked = re.findall(r"^([\w.-]+)==(\S+) \\\n((?:    --hash=sha256:[0-9a-f]{64}(?: \\)?\n)+)", text, re.MULTILINE)
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    assert len(lines) == sum(1 + hashes.count("--hash=") for *_, hashes in locked), "every line is one of these"
+    constraints = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pinned = [line.split("==") for line in constraints if line and not line.startswith("#")]
+    assert {(canonicalize_name(name), version) for name, version, _ in locked} == {
+        (canonicalize_name(name), version) for name, version in pinned
+    }
 
 
 def _needed(name: str, extras: tuple[str, ...], seen: dict[str, set[str]]) -> set[str]:

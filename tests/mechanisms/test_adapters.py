@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 import torch
 import yaml
+from lightgbm import LGBMClassifier
 from numpy.random import SeedSequence
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.compose import make_column_transformer
@@ -23,6 +24,7 @@ from sklearn.linear_model import LogisticRegression, SGDClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler
 from sklearn.svm import SVC
+from xgboost import XGBClassifier
 
 from dpaudit import Claim, Relation, from_callable, from_opacus, from_sklearn, from_torch
 from dpaudit.actors.unit import fingerprint
@@ -52,22 +54,16 @@ def probabilities(model: Any, data: Examples, seed: int = 0) -> Any:
     return model.fit(data, seed=SeedSequence(seed), compute=CPU).probabilities(data.features)
 
 
-def lightgbm(**parameters: Any) -> Any:
-    return pytest.importorskip("lightgbm").LGBMClassifier(verbosity=-1, min_child_samples=5, **parameters)
-
-
-def xgboost(**parameters: Any) -> Any:
-    return pytest.importorskip("xgboost").XGBClassifier(**parameters)
-
-
 ESTIMATORS = {
     "boosting": lambda: HistGradientBoostingClassifier(max_iter=5),
     "forest": lambda: RandomForestClassifier(n_estimators=10),
     "pipeline": lambda: make_pipeline(
         make_column_transformer((OneHotEncoder(), [-1]), remainder="passthrough"), LogisticRegression()
     ),
-    "lightgbm": lambda: lightgbm(n_estimators=5, subsample=0.5, subsample_freq=1),
-    "xgboost": lambda: xgboost(n_estimators=5, subsample=0.5),
+    "lightgbm": lambda: LGBMClassifier(
+        verbosity=-1, min_child_samples=5, n_estimators=5, subsample=0.5, subsample_freq=1
+    ),
+    "xgboost": lambda: XGBClassifier(n_estimators=5, subsample=0.5),
 }
 
 
@@ -93,7 +89,7 @@ def test_categories_are_read(name: str) -> None:
 
 
 def test_xgboost_reads_categories_itself_when_told_so() -> None:
-    native = from_sklearn(xgboost(n_estimators=5, enable_categorical=True), categories="native")
+    native = from_sklearn(XGBClassifier(n_estimators=5, enable_categorical=True), categories="native")
     assert (probabilities(native, TABLE).argmax(1) == TABLE.labels).mean() > 0.9
 
 
