@@ -112,7 +112,7 @@ def test_a_failed_run_exits_with_3(tmp_path: Path) -> None:
     assert "ZeroDivisionError" in failed.output
     again = dpaudit("report", tmp_path / "run")
     assert again.exit_code == 3
-    assert failed.stderr == again.stderr == "dpaudit: 1 of 1 audits have no result: tests.own_mechanism:Raises\n"
+    assert failed.stderr == again.stderr == "dpaudit: 1 of 1 audits have no result: 1 tests.own_mechanism:Raises\n"
 
 
 def test_ones_own_liar_is_found(tmp_path: Path) -> None:
