@@ -86,7 +86,7 @@ def _check_reachable(address: str) -> None:
 
     Raises: OSError when nothing does, AuthenticationError when the token is not the cluster's.
     """
-    from ray._raylet import GcsClient
+    from ray._raylet import GcsClient  # type: ignore[attr-defined]
 
     scheme, _, place = address.rpartition("://")
     host, _, port = place.rpartition(":")
