@@ -24,3 +24,15 @@ def test_the_defect_is_caught_and_the_honest_twin_is_not(defect: str, tmp_path: 
     assert honest.standing is not None
     assert planted.standing is not None
     assert planted.compared.claim.epsilon <= honest.compared.claim.epsilon
+
+
+def test_the_curve_refutes_half_the_noise_where_the_bound_at_its_delta_does_not(tmp_path: Path) -> None:
+    """Trained for real, half as often as in the spec. The seed is fixed."""
+    spec = load_spec(FOLDER / "dp-sgd-half-the-noise.yaml")
+    (entry,) = spec.audits
+    fewer = replace(entry, game=replace(entry.game, trials=256))
+    (result,) = audit(replace(spec, audits=(fewer,), run=replace(spec.run, figures=False)), output=tmp_path).results
+    assert result.verdict is Verdict.VIOLATION
+    assert result.epsilon < result.compared.claim.epsilon
+    assert result.breach is not None
+    assert result.breach.observed > result.breach.claimed
