@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from dpaudit.estimators.finding import Validity
     from dpaudit.mechanisms.adapters.own_opacus import from_opacus
     from dpaudit.mechanisms.adapters.own_steps import from_steps
+    from dpaudit.mechanisms.adapters.own_summary import from_summary
     from dpaudit.mechanisms.adapters.own_torch import from_torch
     from dpaudit.mechanisms.adapters.own_training import from_callable
     from dpaudit.mechanisms.adapters.scikit_learn import from_sklearn
@@ -50,6 +51,7 @@ _HOMES = {
     "from_opacus": "dpaudit.mechanisms.adapters.own_opacus",
     "from_sklearn": "dpaudit.mechanisms.adapters.scikit_learn",
     "from_steps": "dpaudit.mechanisms.adapters.own_steps",
+    "from_summary": "dpaudit.mechanisms.adapters.own_summary",
     "from_torch": "dpaudit.mechanisms.adapters.own_torch",
     "load_spec": "dpaudit.engine.spec.loading",
     "table": "dpaudit.engine.data.in_memory",
@@ -76,6 +78,7 @@ __all__ = [
     "from_opacus",
     "from_sklearn",
     "from_steps",
+    "from_summary",
     "from_torch",
     "load_spec",
     "table",

@@ -59,6 +59,8 @@ class Neighbours(TrialGame):
         poisoning: How D and D' are chosen.
         copies: In how many records they differ: 1, 2, 4 or 8; the claim follows by group privacy.
         scale: The range of the numbers: each column from 0 to 1 ("box"), rows of length at most 1 ("ball"), or "none".
+        training_limit_s: Seconds, > 0, after which a training that is run by itself is ended and has failed; None: only
+            the unit's limit holds, which ends the whole batch.
     """
 
     fits: ClassVar[Fits] = Fits(
@@ -78,11 +80,14 @@ class Neighbours(TrialGame):
     poisoning: Poisoning = field(default=ClassFlip(), metadata={"kind": "poisoning"})
     copies: int = 1
     scale: Scale = "box"
+    training_limit_s: float | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require(4 <= self.search <= MOST_TRIALS, f"search must be in 4 .. {MOST_TRIALS:,}", search=self.search)
         require(self.copies in COPIES, "copies must be 1, 2, 4 or 8", copies=self.copies)
+        limit = self.training_limit_s
+        require(limit is None or limit > 0, "training_limit_s must be > 0", training_limit_s=limit)
         # The poisoning decides how the data sets differ, and so what a claim says of them.
         own = replace(type(self).fits, relation=self.poisoning.relation, records=self.copies)
         object.__setattr__(self, "fits", own)
@@ -113,7 +118,12 @@ class Neighbours(TrialGame):
         require_units(-(-trials // self.stack))
         data = setting.parts.target
         task = SampleSummaries(
-            setting.mechanism, choice.key, setting.seed.child(part), classes=data.classes, name=data.name
+            setting.mechanism,
+            choice.key,
+            setting.seed.child(part),
+            classes=data.classes,
+            name=data.name,
+            limit_s=self.training_limit_s,
         )
         return [
             Unit(
@@ -170,6 +180,7 @@ class SampleSummaries:
         seed: The coins of a batch are drawn from `seed.child(first)`, its trainings from children of that.
         classes: Of the data.
         name: Of the data.
+        limit_s: Seconds a single training may run; None = as long as the unit.
         first: First trial.
         last: One past the last trial.
     """
@@ -179,6 +190,7 @@ class SampleSummaries:
     seed: Seed
     classes: int
     name: str
+    limit_s: float | None = None
     first: int = 0
     last: int = 1
 
@@ -192,7 +204,9 @@ class SampleSummaries:
         own = self.seed.child(self.first)
         truth = own.rng().random(count) < 0.5
         columns = summary_columns(
-            train_and_summarise(self.mechanism, worlds, truth, self.first, own.child("trainings"), compute)
+            train_and_summarise(
+                self.mechanism, worlds, truth, self.first, own.child("trainings"), compute, self.limit_s
+            )
         )
         failed = np.asarray(columns["failed"])
         if failed.all():

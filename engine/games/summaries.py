@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from dpaudit.actors.deadlines import OutOfTime, time_limit
 from dpaudit.actors.seed import Seed
 from dpaudit.engine.games.fits import LEARNERS, Face
 from dpaudit.engine.games.stacks import TrainingRun, train_runs
@@ -37,7 +38,13 @@ class Summaries:
 
 
 def train_and_summarise(
-    mechanism: Any, worlds: Worlds, truth: NDArray[np.bool_], first: int, seed: Seed, compute: Compute
+    mechanism: Any,
+    worlds: Worlds,
+    truth: NDArray[np.bool_],
+    first: int,
+    seed: Seed,
+    compute: Compute,
+    limit_s: float | None = None,
 ) -> Summaries:
     """One training for each coin, on the data set it shows.
 
@@ -48,15 +55,22 @@ def train_and_summarise(
         first: Number of the first trial, which names its seed.
         seed: Of the batch where trainings are drawn in bulk, else trial t has `seed.child(t)`.
         compute: What may be used.
+        limit_s: Seconds after which a training that is run by itself is ended and has failed; None = never.
     """
     for kind, way in _WAYS.items():
         if isinstance(mechanism, kind.protocol):
-            return way(mechanism, worlds, truth, first, seed, compute)
+            return way(mechanism, worlds, truth, first, seed, compute, limit_s)
     raise TypeError(f"{type(mechanism).__name__} is no learner")  # the spec refuses it
 
 
 def _in_bulk(
-    mechanism: SampledLearner, worlds: Worlds, truth: NDArray[np.bool_], first: int, seed: Seed, compute: Compute
+    mechanism: SampledLearner,
+    worlds: Worlds,
+    truth: NDArray[np.bool_],
+    first: int,
+    seed: Seed,
+    compute: Compute,
+    limit_s: float | None,
 ) -> Summaries:
     vectors: list[NDArray[np.float64] | None] = [None] * len(truth)
     for world in (False, True):
@@ -76,7 +90,13 @@ def _in_bulk(
 
 
 def _one_by_one(
-    mechanism: SummarisedLearner, worlds: Worlds, truth: NDArray[np.bool_], first: int, seed: Seed, compute: Compute
+    mechanism: SummarisedLearner,
+    worlds: Worlds,
+    truth: NDArray[np.bool_],
+    first: int,
+    seed: Seed,
+    compute: Compute,
+    limit_s: float | None,
 ) -> Summaries:
     vectors: list[NDArray[np.float64] | None] = []
     errors: list[str] = []
@@ -85,10 +105,15 @@ def _one_by_one(
         try:
             # A copy each: what one training does to its data is not the next one's.
             train = worlds.world(bool(world)).writable()
-            vector = np.asarray(
-                mechanism.summarise(train, worlds.points.copy(), seed=own.sequence(), compute=compute), np.float64
-            )
+            points = worlds.points.copy()
+            with time_limit(limit_s):
+                given = mechanism.summarise(train, points, seed=own.sequence(), compute=compute)
+            vector = np.asarray(given, np.float64)
             fault = "" if vector.ndim == 1 else f"it gave an array of shape {vector.shape}, not a vector"
+        except OutOfTime:
+            if limit_s is None:  # the whole unit's time is up
+                raise
+            vector, fault = np.empty(0), f"still running after {limit_s:g} s, the stated `training_limit_s`"
         except Exception as err:  # other people's code may raise anything; the trial counts as failed
             vector, fault = np.empty(0), f"{type(err).__name__}: {shortened(err)}"
         fault = fault or _fault(vector)
@@ -98,7 +123,13 @@ def _one_by_one(
 
 
 def _by_answers(
-    mechanism: Any, worlds: Worlds, truth: NDArray[np.bool_], first: int, seed: Seed, compute: Compute
+    mechanism: Any,
+    worlds: Worlds,
+    truth: NDArray[np.bool_],
+    first: int,
+    seed: Seed,
+    compute: Compute,
+    limit_s: float | None,
 ) -> Summaries:
     """Any learner: what its models answer at the points, on the scale of logarithms."""
     runs = [TrainingRun(worlds.places(bool(world)), seed.child(number)) for number, world in enumerate(truth, first)]
@@ -132,7 +163,7 @@ def _fault(vector: NDArray[np.float64] | None) -> str:
     return "" if vector is None or np.isfinite(vector).all() else "it gave numbers that are not finite"
 
 
-_WAYS: dict[Face, Callable[[Any, Worlds, NDArray[np.bool_], int, Seed, Compute], Summaries]] = {
+_WAYS: dict[Face, Callable[..., Summaries]] = {
     SAMPLED: _in_bulk,
     SUMMARISED: _one_by_one,
     LEARNERS: _by_answers,

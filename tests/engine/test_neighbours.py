@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from numpy.random import SeedSequence
 from numpy.typing import NDArray
 
-from dpaudit import Audit, AuditSpec, Claim, Examples, Relation, RunOptions, Verdict, audit
+from dpaudit import Audit, AuditSpec, Claim, Examples, Relation, RunOptions, Verdict, audit, from_summary
 from dpaudit.engine.attacks.output_set import OutputSet
 from dpaudit.engine.data.bundled import Iris
 from dpaudit.engine.games.neighbours import Neighbours
@@ -255,3 +256,29 @@ def test_a_grid_of_another_form_is_refused(grid: Any, says: str) -> None:
             if "seed.of" not in str(grid)
             else {**GRID, "game": 3, "grid": {"game.x": [1]}}
         )
+
+
+def unlucky(X: Any, y: Any, seed: int, unlucky: float = 0.0) -> Any:
+    """How many are of class 1, with noise; or what goes wrong in other people's code, decided by the seed."""
+    rng = np.random.default_rng(seed)
+    kind = rng.integers(4) if rng.random() < unlucky else -1
+    X[:] = 0  # the data are its own
+    value = (y == 1).sum() + rng.laplace(0, 1 / 3)
+    if kind == 0:
+        raise KeyError("nothing here")
+    if kind == 1:
+        time.sleep(60)
+    return [value] * (1 + int(kind == 2)) + [math.nan] * int(kind == 3)
+
+
+def test_a_function_of_ones_own_raises_hangs_gives_no_number_and_changes_its_mind(tmp_path: Path) -> None:
+    """A twentieth of the trainings; each is named, the audit goes on, and an honest function is not convicted."""
+    mechanism = from_summary(unlucky, Claim(3.0, relation=Relation.LABEL), unlucky=0.05)
+    result = audited(tmp_path, mechanism, trials=600, stack=400, training_limit_s=0.05)
+    assert result.verdict is Verdict.NO_VIOLATION
+    assert result.finding.lower > 0.5
+    told = " ".join(result.failed_trials)
+    assert "KeyError" in told
+    assert "still running after 0.05 s" in told
+    assert "not finite" in told
+    assert 0.025 < np.isinf(result.scores()["score"]).mean() < 0.08

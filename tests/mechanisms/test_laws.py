@@ -836,6 +836,7 @@ SILENT = {
     "sklearn": "all that is drawn is drawn by the user's estimator",
     "torch": "all that is drawn is drawn by the user's training loop",
     "callable": "all that is drawn is drawn by the user's function",
+    "summary": "all that is drawn is drawn by the user's function",
     "opacus": "the noise is that of the user's own PrivacyEngine; its accountant is asked after each training",
 }
 """Mechanisms that draw no noise of their own, and why."""
