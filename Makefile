@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 # Test processes: one for each core. Only one of them starts Ray (tests/conftest.py).
 JOBS ?= logical
 
-.PHONY: demo test bench chaos fuzz lint clean
+.PHONY: diffprivlib demo test bench chaos fuzz lint clean
 
 demo: $(STAMP)
 	$(BIN)/dpaudit run examples/label-privacy.yaml
@@ -51,5 +51,11 @@ else
 endif
 	touch $(STAMP)
 
+# diffprivlib needs scikit-learn < 1.9, so it has a Python of its own; audits find it by this variable.
+diffprivlib:
+	$(PYTHON) -m venv .venv-diffprivlib
+	.venv-diffprivlib/bin/pip install --quiet --disable-pip-version-check "diffprivlib==0.6.6" "scikit-learn==1.6.1"
+	@echo "export DPAUDIT_DIFFPRIVLIB_PYTHON=$(CURDIR)/.venv-diffprivlib/bin/python"
+
 clean:
-	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) .venv-diffprivlib build *.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -36,8 +36,8 @@ class OutputSet:
     """The log-odds of a classifier that learned on the search samples which world a summary is from.
 
     Attributes:
-        classifiers: Which are tried: "linear" (a logistic regression), "additive" (one on each number's own steps:
-            right where noise is independent), "trees" (gradient boosting), "forest", "mlp".
+        classifiers: Which are tried: "linear" (a logistic regression on whitened numbers), "additive" (one on each
+            number's own steps: right where noise is independent), "trees" (gradient boosting), "forest", "mlp".
         seed: Of the classifiers that draw.
     """
 
@@ -91,11 +91,12 @@ def _log_odds(classifier: Any, summaries: NDArray[np.float64]) -> NDArray[np.flo
 
 
 def _linear(seed: int) -> Any:
+    from sklearn.decomposition import PCA
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import StandardScaler
 
-    return make_pipeline(StandardScaler(), LogisticRegression(max_iter=300))
+    # Whitened: numbers that vary a lot may have a sum that does not, as noisy counts that sum to the size of the data.
+    return make_pipeline(PCA(whiten=True, svd_solver="full"), LogisticRegression(max_iter=300))
 
 
 def _additive(seed: int) -> Any:

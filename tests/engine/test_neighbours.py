@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 
 from dpaudit import Audit, AuditSpec, Claim, Examples, Relation, RunOptions, Verdict, audit, from_summary
 from dpaudit.engine.attacks.output_set import OutputSet
-from dpaudit.engine.data.bundled import Iris
+from dpaudit.engine.data.bundled import BreastCancer, Iris
 from dpaudit.engine.games.neighbours import Neighbours
 from dpaudit.engine.games.numbers import as_numbers
 from dpaudit.engine.poisonings.class_flip import ClassFlip, CornerFlip
 from dpaudit.engine.poisonings.coming_and_going import Remove
+from dpaudit.engine.poisonings.influence import Influence, Surrogate
 from dpaudit.engine.report.figures.detected import detected, lines_of
 from dpaudit.engine.spec.loading import load_spec
 from dpaudit.engine.views.summary_view import SummaryView
@@ -282,3 +283,20 @@ def test_a_function_of_ones_own_raises_hangs_gives_no_number_and_changes_its_min
     assert "still running after 0.05 s" in told
     assert "not finite" in told
     assert 0.025 < np.isinf(result.scores()["score"]).mean() < 0.08
+
+
+def test_the_influential_record_moves_a_regression_more_than_any_row_of_the_data() -> None:
+    """Of the class it has; the real change of the minimiser, not its first order."""
+    data = as_numbers(BreastCancer().load(), "ball")
+    surrogate = Surrogate.of(data, 1, 0.01)
+    worlds = Influence().worlds(data, 1, np.random.default_rng(0))
+    poisoned = worlds.rows.take(worlds.in_one & ~worlds.in_zero)
+    assert isinstance(poisoned.features, np.ndarray)
+    assert isinstance(data.features, np.ndarray)
+    assert np.linalg.norm(poisoned.features[0]) <= surrogate.longest * (1 + 1e-6)
+
+    def influence(row: NDArray[np.float32], label: int) -> float:
+        return float(np.linalg.norm(surrogate.influence(row.astype(np.float64), label == 1)))
+
+    crafted = influence(poisoned.features[0], int(poisoned.labels[0]))
+    assert crafted > max(influence(row, int(label)) for row, label in zip(data.features, data.labels, strict=True))

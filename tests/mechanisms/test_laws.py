@@ -18,6 +18,7 @@ import pytest
 from numpy.random import SeedSequence
 from numpy.typing import NDArray
 from scipy.optimize import brentq
+from scipy.special import expit
 from scipy.stats import gamma, laplace, norm
 
 from dpaudit.claims import ComposedLaplace
@@ -33,12 +34,14 @@ from dpaudit.mechanisms.learners.alibi import Alibi
 from dpaudit.mechanisms.learners.domain_prior import LP1STDomainPrior, LP1STOutOfDomainPrior
 from dpaudit.mechanisms.learners.dp_sgd import DpSgd
 from dpaudit.mechanisms.learners.gaussian_naive_bayes import GaussianNaiveBayes, NoisySums
+from dpaudit.mechanisms.learners.logistic_objective import LogisticObjectivePerturbation
 from dpaudit.mechanisms.learners.logistic_regression import LogisticOutputPerturbation
 from dpaudit.mechanisms.learners.lp_1st import LP1ST, LP1STNoiseCorrection
 from dpaudit.mechanisms.learners.lp_2st import LP2ST
 from dpaudit.mechanisms.learners.noisy_labels import NoisyOneHotLabels
 from dpaudit.mechanisms.learners.pate import PATE
 from dpaudit.mechanisms.learners.pate_fm import PateFm
+from dpaudit.mechanisms.learners.random_forest import PrivateForest
 from dpaudit.mechanisms.learners.released_labels import ReleasedLabels
 from dpaudit.mechanisms.models.networks import Mlp
 from dpaudit.mechanisms.protocols import Compute, LabelMechanism
@@ -780,6 +783,52 @@ def length_chances(less: float = 1.0) -> list[float]:
     return np.diff(np.concatenate([[0.0], gamma.cdf(LENGTHS / less, 3), [1.0]])).tolist()  # type: ignore[no-any-return]
 
 
+def objective_noise(seed: SeedSequence, learner: LogisticObjectivePerturbation, bulk: bool) -> NDArray[np.float64]:
+    """The linear term, from the gradient at the minimisers: shape (draws, 3), in units of 2 / eps'.
+
+    eps' = 1 - 2 log(1 + 1 / (4 n penalty)) with n = 4 and penalty 0.5; two classes are one problem.
+    """
+    n, penalty = len(FOUR_ROWS), 0.5
+    rows = learner.rows(FOUR_ROWS.features) * np.where(FOUR_ROWS.labels == 1, 1.0, -1.0)[:, None]
+    if bulk:
+        drawn = learner.sample_summaries(FOUR_ROWS, NO_POINTS, 40_000, seed=seed, compute=CPU)
+    else:
+        drawn = np.concatenate(
+            [learner.fit(FOUR_ROWS, seed=own, compute=CPU).weights for own in seed.spawn(OBJECTIVE_ALONE)]
+        )
+    pulled = rows.T @ expit(-rows @ drawn.T)
+    noise: NDArray[np.float64] = (pulled.T - n * penalty * drawn) * (1 - 2 * math.log1p(0.25 / (n * penalty))) / 2
+    return noise
+
+
+FOUR_ROWS = Examples(np.float32([[0.6, 0.2], [-0.4, 0.5], [0.1, -0.9], [-0.3, -0.3]]), np.arange(4) % 2, 2)
+OBJECTIVE_ALONE = 300
+
+
+def objective_lengths(seed: SeedSequence, learner: LogisticObjectivePerturbation, bulk: bool) -> Cells:
+    return np.searchsorted(LENGTHS, np.linalg.norm(objective_noise(seed, learner, bulk), axis=1))
+
+
+TOGETHER = Examples(np.full((7, 2), 0.3, np.float32), np.array([0, 0, 0, 0, 0, 1, 1]), 2)
+"""Records in one place are in one leaf of one tree, whatever its splits: five of one class, two of the other."""
+
+
+def forest_answers(seed: SeedSequence, learner: PrivateForest, bulk: bool) -> Cells:
+    """What the tree that has the records answers about their place: the larger count wins unless noise does."""
+    tree = int(learner.tree_of(learner.clipped(TOGETHER.features))[0])
+    if bulk:
+        drawn = learner.sample_summaries(TOGETHER, TOGETHER.features[:1], 40_000, seed=seed, compute=CPU)
+        return drawn.reshape(-1, learner.trees, 2)[:, tree, 1].astype(np.int64)
+    models = [learner.fit(TOGETHER, seed=own, compute=CPU) for own in seed.spawn(2_500)]
+    return np.array([model.votes(TOGETHER.features[:1])[0, tree] for model in models])
+
+
+def forest_chances(epsilon: float) -> list[float]:
+    """Permute-and-flip of two classes, three apart: the other one with half of e^(-3 epsilon)."""
+    other = math.exp(-3 * epsilon) / 2
+    return [1 - other, other]
+
+
 def bulk_and_alone(
     name: str, mechanism: Any, less: Any, cells: Any, chances: Sequence[float], fewer: Sequence[float], what: str
 ) -> list[Case]:
@@ -824,6 +873,24 @@ SUMMARIES = [
         length_chances(LESS),
         "lengths",
     ),
+    *bulk_and_alone(
+        "logistic-objective-perturbation",
+        LogisticObjectivePerturbation(1.0, penalty=0.5),
+        None,
+        objective_lengths,
+        length_chances(),
+        [],
+        "lengths",
+    ),
+    *bulk_and_alone(
+        "random-forest",
+        PrivateForest(0.25, trees=2, depth=2),
+        PrivateForest(0.25 / 0.7, trees=2, depth=2),
+        forest_answers,
+        forest_chances(0.25),
+        forest_chances(0.25 / 0.7),
+        "answers",
+    ),
     *bulk_and_alone("logistic-output-perturbation", PERTURBED, None, directions, [1 / 8] * 8, [], "directions"),
 ]
 
@@ -836,6 +903,7 @@ SILENT = {
     "sklearn": "all that is drawn is drawn by the user's estimator",
     "torch": "all that is drawn is drawn by the user's training loop",
     "callable": "all that is drawn is drawn by the user's function",
+    "diffprivlib": "the noise is that of the library, which is run as it is",
     "summary": "all that is drawn is drawn by the user's function",
     "opacus": "the noise is that of the user's own PrivacyEngine; its accountant is asked after each training",
 }

@@ -1,0 +1,136 @@
+"""Trains estimators of diffprivlib, as they are, and writes what they release; run by a Python that has diffprivlib.
+
+    python diffprivlib_trainings.py FOLDER
+
+FOLDER holds `request.json` and `request.npz`; `answer.npz` and `answer.json` are written beside them. This file imports
+nothing of dpaudit, so that the other Python needs diffprivlib alone. NumPy files are read without pickles.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+def main(folder: Path) -> None:
+    """All trainings of a request, one row each; a training that raises leaves NaN and a line of words."""
+    import diffprivlib
+
+    asked = json.loads((folder / "request.json").read_text())
+    with np.load(folder / "request.npz", allow_pickle=False) as arrays:
+        X, y, points, seeds = (arrays[name] for name in ("X", "y", "points", "seeds"))
+    # Warnings are about bounds and classes that were left to the data: here they never are.
+    warnings.simplefilter("ignore")
+    vectors: list[Any] = []
+    errors: list[str] = []
+    for seed in seeds.tolist():
+        try:
+            vectors.append(np.asarray(RELEASED[asked["estimator"]](asked, X.copy(), y.copy(), points, seed), float))
+            errors.append("")
+        except Exception as err:  # the library's own
+            vectors.append(np.empty(0))
+            errors.append(f"{type(err).__name__}: {err}")
+    width = max(len(vector) for vector in vectors)
+    table = np.full((len(vectors), width), np.nan)
+    for row, vector in enumerate(vectors):
+        if len(vector) == width:
+            table[row] = vector
+        elif not errors[row]:
+            errors[row] = f"released {len(vector)} numbers, others {width}"
+    np.savez(folder / "answer.npz", vectors=table)
+    (folder / "answer.json").write_text(json.dumps({"version": diffprivlib.__version__, "errors": errors}))
+
+
+def _common(asked: Any, seed: int) -> dict[str, Any]:
+    from diffprivlib import BudgetAccountant
+
+    # Its own accountant: the shared one remembers every training there was.
+    return {"epsilon": asked["epsilon"], "random_state": seed, "accountant": BudgetAccountant(), **asked["settings"]}
+
+
+def _bounds(asked: Any) -> tuple[float, float]:
+    return asked["lower"], asked["upper"]
+
+
+def _gaussian_nb(asked: Any, X: Any, y: Any, points: Any, seed: int) -> Any:
+    from diffprivlib.models import GaussianNB
+
+    model = GaussianNB(bounds=_bounds(asked), **_common(asked, seed)).fit(X, y)
+    means = np.concatenate([model.theta_.ravel(), model.var_.ravel(), model.class_prior_])
+    return np.concatenate([means, model.class_count_]) if asked["expose_counts"] else means
+
+
+def _logistic_regression(asked: Any, X: Any, y: Any, points: Any, seed: int) -> Any:
+    from diffprivlib.models import LogisticRegression
+
+    model = LogisticRegression(data_norm=asked["norm"], **_common(asked, seed)).fit(X, y)
+    return np.concatenate([model.coef_.ravel(), np.ravel(model.intercept_)])
+
+
+def _linear_regression(asked: Any, X: Any, y: Any, points: Any, seed: int) -> Any:
+    from diffprivlib.models import LinearRegression
+
+    last = float(asked["classes"] - 1)
+    model = LinearRegression(bounds_X=_bounds(asked), bounds_y=(0.0, last), **_common(asked, seed)).fit(X, y)
+    return np.concatenate([np.ravel(model.coef_), np.ravel(model.intercept_)])
+
+
+def _random_forest(asked: Any, X: Any, y: Any, points: Any, seed: int) -> Any:
+    from diffprivlib.models import RandomForestClassifier
+
+    classes = list(range(asked["classes"]))
+    model = RandomForestClassifier(bounds=_bounds(asked), classes=classes, n_jobs=1, **_common(asked, seed)).fit(X, y)
+    return np.concatenate([tree.predict(points.astype(np.float32)) for tree in model.estimators_])
+
+
+def _decision_tree(asked: Any, X: Any, y: Any, points: Any, seed: int) -> Any:
+    from diffprivlib.models import DecisionTreeClassifier
+
+    classes = list(range(asked["classes"]))
+    model = DecisionTreeClassifier(bounds=_bounds(asked), classes=classes, **_common(asked, seed)).fit(X, y)
+    return model.predict(points.astype(np.float32))
+
+
+def _k_means(asked: Any, X: Any, y: Any, points: Any, seed: int) -> Any:
+    from diffprivlib.models import KMeans
+
+    settings = {"n_clusters": asked["classes"], **_common(asked, seed)}
+    centres = KMeans(bounds=_bounds(asked), **settings).fit(X).cluster_centers_
+    return centres[np.lexsort(centres.T[::-1])].ravel()
+
+
+def _pca(asked: Any, X: Any, y: Any, points: Any, seed: int) -> Any:
+    from diffprivlib.models import PCA
+
+    model = PCA(data_norm=asked["norm"], bounds=_bounds(asked), **_common(asked, seed)).fit(X)
+    parts = (model.mean_, model.singular_values_, np.ravel(model.noise_variance_), np.ravel(np.abs(model.components_)))
+    return np.concatenate(parts)
+
+
+def _standard_scaler(asked: Any, X: Any, y: Any, points: Any, seed: int) -> Any:
+    from diffprivlib.models import StandardScaler
+
+    model = StandardScaler(bounds=_bounds(asked), **_common(asked, seed)).fit(X)
+    exposed = np.ravel(model.n_samples_seen_) if asked["expose_counts"] else np.empty(0)
+    return np.concatenate([model.mean_, model.var_, exposed])
+
+
+RELEASED = {
+    "gaussian-nb": _gaussian_nb,
+    "logistic-regression": _logistic_regression,
+    "linear-regression": _linear_regression,
+    "random-forest": _random_forest,
+    "decision-tree": _decision_tree,
+    "k-means": _k_means,
+    "pca": _pca,
+    "standard-scaler": _standard_scaler,
+}
+"""What each releases, as a vector."""
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

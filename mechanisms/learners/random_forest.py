@@ -1,0 +1,197 @@
+"""A differentially private random forest: random trees, and the most frequent class of each leaf, told with noise.
+
+Splits look at no data: in each node a feature and a threshold within the node's box, both uniform. Each record belongs
+to one tree, by a fixed hash of its features, so that adding or removing another one moves nobody. A leaf answers by
+permute-and-flip, which is the largest of epsilon times a class's count plus exponential noise: exact under add-remove,
+where one count changes by 1 in one direction; a changed label changes two, and costs up to twice as much. An empty leaf
+answers at random like any other: to leave it out would tell that nobody is there.
+
+Source: Holohan et al. (2019), diffprivlib, `RandomForestClassifier`; Fletcher and Islam (2017); McKenna and Sheldon
+(2020), "Permute-and-Flip"; as the largest of noisy counts Ding et al. (2021), arXiv:2105.07260.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.random import SeedSequence
+from numpy.typing import NDArray
+
+from dpaudit.claims import Claim, Relation
+from dpaudit.errors import require
+from dpaudit.mechanisms.budget import require_finite_epsilon
+from dpaudit.mechanisms.examples import Examples, Features
+from dpaudit.mechanisms.learners.gaussian_naive_bayes import flat_features
+from dpaudit.mechanisms.protocols import Compute
+from dpaudit.registry import register
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+AT_ONCE = 4_000_000
+
+
+@register("mechanism", "random-forest", source="Holohan et al. (2019), diffprivlib; McKenna and Sheldon (2020)")
+@dataclass(frozen=True)
+class PrivateForest:
+    """Trees with random splits over disjoint records; each leaf's class by permute-and-flip.
+
+    Attributes:
+        epsilon: Privacy loss in nats when a record is added or removed, > 0.
+        trees: How many, >= 1.
+        depth: Of each, in 1 .. 16.
+        lower: The range of every feature, from here; what lies outside is clipped.
+        upper: To here.
+    """
+
+    epsilon: float
+    trees: int = 10
+    depth: int = 5
+    lower: float = 0.0
+    upper: float = 1.0
+
+    def __post_init__(self) -> None:
+        require_finite_epsilon(self.epsilon)
+        require(self.trees >= 1, "trees must be >= 1", trees=self.trees)
+        require(1 <= self.depth <= 16, "depth must be in 1 .. 16", depth=self.depth)
+        require(self.lower < self.upper, "lower must be below upper", lower=self.lower, upper=self.upper)
+
+    def claim(self) -> Claim:
+        """Pure epsilon when one record is added or removed."""
+        return Claim(self.epsilon, relation=Relation.ADD_REMOVE)
+
+    def fit(
+        self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None
+    ) -> ForestModel:
+        """One training; `validation` is not used."""
+        rng, features = np.random.default_rng(seed), self.clipped(train.features)
+        inner, leaves = 2**self.depth - 1, 2**self.depth
+        feature = rng.integers(features.shape[1], size=(self.trees, inner))
+        share = rng.random((self.trees, inner))
+        threshold = np.empty((self.trees, inner))
+        for tree in range(self.trees):
+            self._thresholds(feature[tree], share[tree], threshold[tree], features.shape[1])
+        model = ForestModel(feature, threshold, np.empty((self.trees, leaves), np.int64), train.classes, self)
+        counts = np.zeros((self.trees, leaves, train.classes))
+        tree_of = self.tree_of(features)
+        for tree in range(self.trees):
+            own = tree_of == tree
+            np.add.at(counts[tree], (model.leaves(features[own], tree), train.labels[own]), 1)
+        model.answers[:] = self.answers(counts, rng)
+        return model
+
+    def sample_summaries(
+        self, train: Examples, points: NDArray[np.float32], count: int, *, seed: SeedSequence, compute: Compute
+    ) -> Floats:
+        """What each tree answers about the first point, shape (count, trees K), a column of 0 and 1 for each class.
+
+        Only the leaf of that point is grown: its box is that of `depth` random splits, on the point's side of each.
+        """
+        rng = np.random.default_rng(seed)
+        features, point = self.clipped(train.features), self.clipped(points[:1])[0]
+        tree_of = self.tree_of(features)
+        counts = np.zeros((count, self.trees, train.classes))
+        for tree in range(self.trees):
+            own = tree_of == tree
+            block = max(1, AT_ONCE // max(1, int(own.sum())))
+            for first in range(0, count, block):
+                size = min(block, count - first)
+                split, low, high = self._boxes(point, size, rng)
+                inside = self._within(features[own], split, low, high)
+                for label in range(train.classes):
+                    counts[first : first + size, tree, label] = inside[:, train.labels[own] == label].sum(1)
+        answers = self.answers(counts, rng)
+        one_hot: Floats = (answers[..., None] == np.arange(train.classes)).astype(np.float64)
+        return one_hot.reshape(count, self.trees * train.classes)
+
+    def answers(self, counts: Floats, rng: np.random.Generator) -> Ints:
+        """A class for each leaf, counts of shape (..., K): the largest of epsilon count plus exponential noise."""
+        noisy: Ints = (self.epsilon * counts + rng.exponential(1.0, counts.shape)).argmax(-1)
+        return noisy
+
+    def clipped(self, features: Features) -> Floats:
+        """Features within the range, shape (n, d)."""
+        return np.clip(flat_features(features), self.lower, self.upper)
+
+    def tree_of(self, features: Floats) -> Ints:
+        """The tree of each record, by a fixed hash of its features; shape (n,)."""
+        bits = np.ascontiguousarray(features).view(np.uint64)
+        mixed = np.full(len(features), 0x9E3779B97F4A7C15, np.uint64)
+        for column in bits.T:
+            mixed = (mixed ^ column) * np.uint64(0xBF58476D1CE4E5B9)
+            mixed ^= mixed >> np.uint64(29)
+        return (mixed % np.uint64(self.trees)).astype(np.int64)
+
+    def _thresholds(self, feature: Ints, share: Floats, threshold: Floats, d: int) -> None:
+        """Thresholds of one tree's nodes, each within its node's box; the children of node i are 2 i + 1, 2 i + 2."""
+        low, high = {0: np.full(d, self.lower)}, {0: np.full(d, self.upper)}
+        for node, column in enumerate(feature):
+            box = low.pop(node), high.pop(node)
+            threshold[node] = box[0][column] + share[node] * (box[1][column] - box[0][column])
+            for child, side in ((2 * node + 1, 1), (2 * node + 2, 0)):
+                low[child], high[child] = box[0].copy(), box[1].copy()
+                (high if side else low)[child][column] = threshold[node]
+
+    def _boxes(self, point: Floats, size: int, rng: np.random.Generator) -> tuple[Ints, Floats, Floats]:
+        """Of the leaf that holds the point in `size` trees: the feature of each split, and its limits in the end."""
+        split = rng.integers(len(point), size=(size, self.depth))
+        low, high = np.full((size, self.depth), self.lower), np.full((size, self.depth), self.upper)
+        for step in range(self.depth):
+            column = split[:, step]
+            # The limits that earlier splits of the same feature left.
+            same = split[:, :step] == column[:, None]
+            here_low = np.where(same, low[:, :step], self.lower).max(1, initial=self.lower)
+            here_high = np.where(same, high[:, :step], self.upper).min(1, initial=self.upper)
+            threshold = here_low + rng.random(size) * (here_high - here_low)
+            left = point[column] < threshold
+            low[:, step] = np.where(left, here_low, threshold)
+            high[:, step] = np.where(left, threshold, here_high)
+        return split, low, high
+
+    def _within(self, features: Floats, split: Ints, low: Floats, high: Floats) -> NDArray[np.bool_]:
+        """Which records are in each leaf, shape (trees, n): at or above the lower limits, below the upper ones."""
+        inside = np.ones((len(split), len(features)), np.bool_)
+        for step in range(split.shape[1]):
+            values, limit = features.T[split[:, step]], high[:, step, None]
+            # The range's own end belongs to the last box.
+            inside &= (values >= low[:, step, None]) & ((values < limit) | (limit == self.upper))
+        return inside
+
+
+@dataclass(frozen=True, eq=False)
+class ForestModel:
+    """A forest as released.
+
+    Attributes:
+        feature: Of each node, shape (trees, 2^depth - 1); the children of node i are 2 i + 1 (below) and 2 i + 2.
+        threshold: Shape as `feature`.
+        answers: Of each leaf, shape (trees, 2^depth).
+        classes: K.
+        learner: What made it.
+    """
+
+    feature: Ints
+    threshold: Floats
+    answers: Ints
+    classes: int
+    learner: PrivateForest
+
+    def leaves(self, features: Floats, tree: int) -> Ints:
+        """The leaf of each record, shape (n,)."""
+        node = np.zeros(len(features), np.int64)
+        for _ in range(self.learner.depth):
+            above = features[np.arange(len(features)), self.feature[tree, node]] >= self.threshold[tree, node]
+            node = 2 * node + 1 + above
+        leaf: Ints = node - (2**self.learner.depth - 1)
+        return leaf
+
+    def votes(self, features: Features) -> Ints:
+        """What each tree answers, shape (n, trees)."""
+        flat = self.learner.clipped(features)
+        return np.stack([self.answers[tree, self.leaves(flat, tree)] for tree in range(len(self.answers))], axis=1)
+
+    def probabilities(self, features: Features) -> Floats:
+        """Shares of the trees, shape (n, K)."""
+        votes: Floats = (self.votes(features)[..., None] == np.arange(self.classes)).mean(1)
+        return votes
