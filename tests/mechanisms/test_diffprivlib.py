@@ -37,7 +37,7 @@ def test_class_counts_sum_to_the_number_of_records_whatever_epsilon() -> None:
     learner = Diffprivlib("gaussian-nb", 0.01, expose_counts=True)
     first, again = (learner.sample_summaries(DATA, POINTS, 5, seed=SeedSequence(1), compute=CPU) for _ in range(2))
     assert np.array_equal(first, again)
-    assert len(np.unique(first[:, 0])) == 5
+    assert len(np.unique(first[:, -1])) > 1
     assert (first[:, -2:].sum(1) == 60).all()
     fewer = learner.sample_summaries(DATA.take(np.arange(59)), POINTS, 5, seed=SeedSequence(1), compute=CPU)
     assert (fewer[:, -2:].sum(1) == 59).all()
