@@ -39,7 +39,11 @@ def test_a_part_and_its_description_are_one(entry) -> None:  # type: ignore[no-u
     needed |= {"scale": 1.0, "releases": 2}
     needed |= {"event": {"name": "GaussianDpEvent", "noise_multiplier": 1.0}}
     needed |= {"first": "iris", "second": "iris", "columns": ["race"], "digest": "0" * 32}
-    needed |= {"estimator": "sklearn.linear_model:LogisticRegression", "module": "tests.mechanisms.own_code:Linear"}
+    needed |= {
+        "learner": "gaussian-nb",
+        "estimator": "sklearn.linear_model:LogisticRegression",
+        "module": "tests.mechanisms.own_code:Linear",
+    }
     needed |= {"train": "tests.mechanisms.own_code:shares", "delta": 1e-5}
     if entry.name == "opacus":
         pytest.importorskip("opacus")

@@ -31,7 +31,7 @@ from dpaudit.mechanisms.protocols import Compute, TrainingError
 from dpaudit.registry import register
 
 PYTHON = "DPAUDIT_DIFFPRIVLIB_PYTHON"
-Estimator = Literal[
+Learner = Literal[
     "gaussian-nb",
     "logistic-regression",
     "linear-regression",
@@ -52,7 +52,7 @@ class Diffprivlib:
     of length at most 1 (`scale: ball`) to `norm`. The bounds are never left to the data.
 
     Attributes:
-        estimator: Which of its models.
+        learner: Which of its models.
         epsilon: What it is asked for, in nats, > 0.
         lower: The range of every feature, from here; logistic-regression has none.
         upper: To here.
@@ -63,7 +63,7 @@ class Diffprivlib:
         version: Of the library; another one is refused, as finished results are of this one.
     """
 
-    estimator: Estimator
+    learner: Learner
     epsilon: float
     lower: float = 0.0
     upper: float = 1.0
@@ -76,7 +76,7 @@ class Diffprivlib:
     def __post_init__(self) -> None:
         require_finite_epsilon(self.epsilon)
         names = tuple(diffprivlib_trainings.RELEASED)
-        require(self.estimator in names, f"estimator must be one of {', '.join(names)}", estimator=self.estimator)
+        require(self.learner in names, f"learner must be one of {', '.join(names)}", learner=self.learner)
         require(self.lower < self.upper, "lower must be below upper", lower=self.lower, upper=self.upper)
         require(self.norm > 0, "norm must be > 0", norm=self.norm)
         object.__setattr__(self, "relation", Relation(self.relation))
@@ -92,7 +92,7 @@ class Diffprivlib:
 
         Raises: InputError when there is no such Python or library; TrainingError when all trainings failed.
         """
-        by_length = self.estimator in ("logistic-regression",)
+        by_length = self.learner in ("logistic-regression",)
         shift, stretch = (0.0, self.norm) if by_length else (self.lower, self.upper - self.lower)
         arrays = {
             "X": flat_features(train.features) * stretch + shift,
@@ -101,7 +101,7 @@ class Diffprivlib:
             "seeds": seed.generate_state(count).astype(np.int64) >> 1,
         }
         asked = {
-            "estimator": self.estimator,
+            "learner": self.learner,
             "epsilon": self.epsilon,
             "lower": self.lower,
             "upper": self.upper,
@@ -112,7 +112,7 @@ class Diffprivlib:
         }
         vectors, errors = _answered(asked, arrays, self.version)
         if all(errors):
-            raise TrainingError(f"diffprivlib's {self.estimator} failed every time; the first: {errors[0]}")
+            raise TrainingError(f"diffprivlib's {self.learner} failed every time; the first: {errors[0]}")
         return vectors
 
 

@@ -54,7 +54,7 @@ def test_another_python_is_asked_for_in_a_sentence(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv(PYTHON, "/nowhere/python")
     with pytest.raises(InputError, match="must name a Python that has diffprivlib"):
         Diffprivlib("pca", 1.0).sample_summaries(DATA, POINTS, 1, seed=SeedSequence(1), compute=CPU)
-    with pytest.raises(InputError, match="estimator must be one of gaussian-nb"):
+    with pytest.raises(InputError, match="learner must be one of gaussian-nb"):
         Diffprivlib("svm", 1.0)  # type: ignore[arg-type]
     assert set(RELEASED) == {
         "gaussian-nb",

@@ -30,7 +30,7 @@ def main(folder: Path) -> None:
     errors: list[str] = []
     for seed in seeds.tolist():
         try:
-            vectors.append(np.asarray(RELEASED[asked["estimator"]](asked, X.copy(), y.copy(), points, seed), float))
+            vectors.append(np.asarray(RELEASED[asked["learner"]](asked, X.copy(), y.copy(), points, seed), float))
             errors.append("")
         except Exception as err:  # the library's own
             vectors.append(np.empty(0))
