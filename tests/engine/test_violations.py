@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from dpaudit import RunOptions, Verdict, audit, load_spec
+from dpaudit.registry import catalogue
 
 FOLDER = Path(__file__).parent.parent.parent / "examples" / "violations"
 DEFECTS = ("noise-averaged", "noise-redrawn", "prior-not-paid-for", "sigma-for-b", "votes-without-noise")
@@ -36,3 +37,12 @@ def test_the_curve_refutes_half_the_noise_where_the_bound_at_its_delta_does_not(
     assert result.epsilon < result.compared.claim.epsilon
     assert result.breach is not None
     assert result.breach.observed > result.breach.claimed
+
+
+def test_every_planted_defect_is_audited_by_a_spec() -> None:
+    """ALIBI and the network of redrawn noise are learners of defects that have a spec as labels, or with `recall`."""
+    specs = "".join(path.read_text() for path in FOLDER.glob("*.yaml"))
+    defects = {name for name, entry in catalogue("mechanism").items() if entry.source.startswith("planted defect")}
+    learners = {"planted-alibi-sigma-for-b", "planted-alibi-half-scale", "planted-redrawn-noise"}
+    assert learners < defects
+    assert {name for name in defects - learners if name not in specs} == {"rr-leaky"}  # examples/label-privacy.yaml
