@@ -222,6 +222,7 @@ GRID = {
 }
 
 
+@pytest.mark.figures
 def test_a_grid_is_one_audit_for_each_combination(tmp_path: Path) -> None:
     spec = load_spec(GRID)
     assert [entry.name for entry in spec.audits][:2] == [
