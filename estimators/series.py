@@ -172,6 +172,21 @@ class PriorPosterior(Series):
     posterior: Floats
 
 
+@dataclass(frozen=True, eq=False)
+class Reliability(Series):
+    """Whether probabilities mean what they say: examples in groups of equal size, by what was believed of them.
+
+    Attributes:
+        believed: Mean probability of each group, ascending, shape (groups,).
+        observed: Share of its examples whose label is 1, shape (groups,).
+        examples: In each group, shape (groups,).
+    """
+
+    believed: Floats
+    observed: Floats
+    examples: Ints
+
+
 def quantiles_of(advantages: Floats, kind: str, quantity: str) -> AdvantageQuantiles:
     """The spread of |advantage| over the examples, at most a thousand points; advantages of shape (n,)."""
     require(advantages.size > 0, "there must be at least one advantage", shape=advantages.shape)

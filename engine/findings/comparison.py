@@ -16,11 +16,12 @@ from typing import Any
 import numpy as np
 
 from dpaudit.engine.findings.result import AuditResult
+from dpaudit.engine.findings.words import in_words
 from dpaudit.engine.spec.build import describe
 from dpaudit.estimators.label_reconstruction.advantage_distribution import AdvantageDistribution
 from dpaudit.estimators.label_reconstruction.bags import MEASURES
 from dpaudit.estimators.series import AdvantageQuantiles, PriorPosterior
-from dpaudit.mechanisms.labels.proportions import NoisyAggregation
+from dpaudit.mechanisms.labels.proportions import Aggregation, NoisyAggregation
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 
 LEVEL = 0.98
@@ -133,7 +134,7 @@ def _compared(results: Sequence[AuditResult]) -> Compared:
         advantage["multiplicative"] = float(tail.advantage[np.searchsorted(tail.share, LEVEL)])
         largest = tail.largest
     return Compared(
-        mechanism=first.mechanism,
+        mechanism=setting_of(first.audited),
         family=family_of(first.audited),
         curve=curve_of(first.audited),
         auc=first.metrics.get("test_auc", math.nan),
@@ -159,6 +160,27 @@ RESPONSE = family_of(RandomizedResponse(1.0))
 
 
 @singledispatch
+def setting_of(mechanism: Any) -> str:
+    """A mechanism with its settings, for a legend."""
+    return in_words(mechanism)
+
+
+@setting_of.register
+def _(mechanism: RandomizedResponse) -> str:
+    return f"{family_of(mechanism)}, ε = {mechanism.epsilon:g}"
+
+
+@setting_of.register
+def _(mechanism: Aggregation) -> str:
+    return f"{family_of(mechanism)}, {_bags(mechanism)}"
+
+
+@setting_of.register
+def _(mechanism: NoisyAggregation) -> str:
+    return f"{family_of(mechanism)}, {_bags(mechanism)}, ε = {mechanism.epsilon:g}"
+
+
+@singledispatch
 def curve_of(mechanism: Any) -> str:
     """Which settings make a line of the trade-off: those that differ in one parameter."""
     return family_of(mechanism)
@@ -166,5 +188,8 @@ def curve_of(mechanism: Any) -> str:
 
 @curve_of.register
 def _(mechanism: NoisyAggregation) -> str:
-    of = f"of {mechanism.size}" if mechanism.key is None else f"by {mechanism.key}"
-    return f"{family_of(mechanism)}, bags {of}"
+    return f"{family_of(mechanism)}, {_bags(mechanism)}"
+
+
+def _bags(mechanism: Aggregation) -> str:
+    return f"bags of {mechanism.size}" if mechanism.key is None else f"bags by {mechanism.key}"

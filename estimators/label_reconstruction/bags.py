@@ -35,7 +35,7 @@ from dpaudit.estimators.label_reconstruction.advantage_distribution import (
     Realised,
 )
 from dpaudit.estimators.posteriors import Posteriors
-from dpaudit.estimators.series import PriorPosterior, quantiles_of
+from dpaudit.estimators.series import PriorPosterior, Reliability, quantiles_of
 from dpaudit.registry import register
 
 Mechanism = Literal["rr", "llp", "llp-laplace", "llp-geometric"]
@@ -44,6 +44,8 @@ RELEASED = {"rr": "released", "llp": "positives", "llp-laplace": "count", "llp-g
 MEASURES: tuple[Kind, ...] = ("multiplicative", "additive")
 """The paper's two, which are shown beside each other."""
 UNITS: Mapping[str, str] = {"multiplicative": ", nats", "additive": "", "tail": ""}
+GROUPS = 10
+"""Of examples, to see whether their priors are calibrated."""
 SHOWN = 4_000
 """Examples in a figure of beliefs at most."""
 
@@ -61,6 +63,9 @@ class AdvantageTally:
         gain: How much likelier the best guess of each is right than before, shape (n,); below 0 where it is not.
         prior: Of some of them, for a figure, shape (shown,).
         posterior: Of the same, shape (shown,).
+        believed: Mean prior of groups of examples, by the prior, shape (groups,); (0,) where labels are not known.
+        observed: Share of each group whose label is 1, likewise.
+        grouped: Examples in each group, likewise.
         computed: How much likelier the best guess is right than before the release, as the beliefs say; mean.
         realised: The same as true labels say; NaN where they are not known.
         error: Standard error of the difference of the two means, bags being independent; NaN likewise.
@@ -74,6 +79,9 @@ class AdvantageTally:
     gain: Floats
     prior: Floats
     posterior: Floats
+    believed: Floats
+    observed: Floats
+    grouped: Ints
     computed: float
     realised: float
     error: float
@@ -132,6 +140,7 @@ class LabelAdvantage(Estimator[Posteriors, AdvantageTally], CountEstimator):
         gains = np.asarray(release_gain(prior, posterior))
         shown = np.unique(np.linspace(0, prior.size - 1, min(prior.size, SHOWN)).astype(np.int64))
         computed, realised, error = _played(evidence, inside, gains)
+        believed, observed, grouped = _grouped(evidence, inside)
         return AdvantageTally(
             release=evidence.release,
             bags=np.unique(evidence.bag[inside]).size,
@@ -141,6 +150,9 @@ class LabelAdvantage(Estimator[Posteriors, AdvantageTally], CountEstimator):
             gain=gains,
             prior=prior[shown],
             posterior=posterior[shown],
+            believed=believed,
+            observed=observed,
+            grouped=grouped,
             computed=computed,
             realised=realised,
             error=error,
@@ -182,6 +194,7 @@ class LabelAdvantage(Estimator[Posteriors, AdvantageTally], CountEstimator):
             series=(
                 *(quantiles_of(spread[kind], kind, WORDS[kind] + UNITS[kind]) for kind in shown),
                 _beliefs(tallies),
+                *_reliability(tallies),
             ),
             realised=_realised(tallies),
         )
@@ -271,6 +284,23 @@ def _all(tallies: Sequence[AdvantageTally], kind: Kind, lost: int) -> Floats:
         return np.empty(0)
     together = np.concatenate(found)
     return np.concatenate([together, np.zeros(lost * together.size // len(tallies))])
+
+
+def _grouped(evidence: Posteriors, inside: NDArray[np.bool_]) -> tuple[Floats, Floats, Ints]:
+    """Mean prior, share of positives and number of examples in groups of equal size, by the prior."""
+    if evidence.labels is None:
+        return np.empty(0), np.empty(0), np.empty(0, np.int64)
+    order = np.argsort(evidence.prior[inside], kind="stable")
+    parts = np.array_split(order, min(GROUPS, order.size))
+    prior, labels = evidence.prior[inside], evidence.labels[inside]
+    believed, observed = (np.array([column[part].mean() for part in parts]) for column in (prior, labels))
+    return believed, observed, np.array([part.size for part in parts])
+
+
+def _reliability(tallies: Sequence[AdvantageTally]) -> list[Reliability]:
+    """Of the first release: the priors and labels of all of them are the same."""
+    first = tallies[0]
+    return [Reliability(first.believed, first.observed, first.grouped)] if first.grouped.size else []
 
 
 def _played(evidence: Posteriors, inside: NDArray[np.bool_], gains: Floats) -> tuple[float, float, float]:

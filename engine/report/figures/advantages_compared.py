@@ -58,6 +58,7 @@ def draw_beliefs_grid(studies: Sequence[Study]) -> Figure:
                     draw_spindle(axes, one.largest, colour=colour)
             if own:
                 _legend(axes, "upper left")
+            axes.set_visible(bool(own))
             axes.set_title(study.data if row == 0 else "", fontsize=10)
     return figure
 
@@ -109,8 +110,7 @@ def _draw_frontier(axes: Axes, study: Study, kind: str) -> None:
     if any(math.isinf(one.advantage[kind]) for one in measured):
         axes.axvline(edge, color=INK, linewidth=0.8, linestyle=":")
         axes.annotate("∞", (edge, 1.0), xycoords=("data", "axes fraction"), ha="center", va="bottom", fontsize=9)
-    quantile = f"{LEVEL:.0%} quantile of the {WORDS[kind]}, nats" if kind == "multiplicative" else f"mean {WORDS[kind]}"
-    axes.set_xlabel(quantile)
+    axes.set_xlabel(f"{LEVEL:.0%} {WORDS[kind]}, nats" if kind == "multiplicative" else f"mean {WORDS[kind]}")
     axes.set_ylabel("AUC on test examples")
     axes.set_xlim(left=0)
     _legend(axes, "lower right")

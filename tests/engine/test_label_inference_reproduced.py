@@ -1,0 +1,100 @@
+"""The comparison of label mechanisms at equal utility, and the paper's figures made end to end, tiny."""
+
+from __future__ import annotations
+
+import csv
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dpaudit.engine.findings.comparison import RESPONSE, Compared, Study
+from dpaudit.engine.reproduce import label_inference
+from dpaudit.engine.reproduce.making import Options
+from dpaudit.engine.spec.audit_spec import RunOptions
+from dpaudit.estimators.series import PriorPosterior
+from dpaudit.mechanisms.labels.proportions import GeometricProportions, LabelProportions
+from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
+
+NOTHING = PriorPosterior(np.zeros(1), np.zeros(1))
+
+
+def setting(family: str, auc: float, told: float) -> Compared:
+    return Compared(f"{family} {auc}", family, family, auc, math.nan, {"multiplicative": told}, told, {}, NOTHING)
+
+
+RESPONSES = [setting(RESPONSE, 0.6, 1.0), setting(RESPONSE, 0.8, 3.0)]
+
+
+def test_a_setting_is_dominated_where_another_teaches_no_less_and_tells_no_more() -> None:
+    worse, infinite, apart = setting("llp", 0.6, 2.0), setting("llp", 0.7, math.inf), setting("llp", 0.9, 9.0)
+    study = Study("data", (*RESPONSES, worse, infinite, apart))
+    assert study.dominated("multiplicative") == (worse, infinite)
+    twins = Study("data", (setting("llp", 0.7, 1.0), setting("llp-laplace", 0.7, 1.0)))
+    assert twins.dominated("multiplicative") == ()
+
+
+def test_randomised_response_is_read_off_at_the_same_auc_and_nowhere_beyond() -> None:
+    study = Study("data", (*RESPONSES, setting("llp", 0.7, math.inf), setting("llp", 0.95, 9.0)))
+    assert study.response_at(0.7, "multiplicative") == pytest.approx(2.0)
+    assert math.isnan(study.response_at(0.81, "multiplicative"))
+    assert study.lines == (
+        "at equal utility (AUC) on data: 98% quantile of the multiplicative advantage, mean additive advantage",
+        "  AUC 0.7000, llp 0.7: multiplicative inf; randomised response multiplicative 2",
+        "  AUC 0.9500, llp 0.95: multiplicative 9; no randomised response of this AUC here",
+        "  by the multiplicative advantage randomised response dominates; median of the others' less its own: infinite",
+    )
+
+
+def options(tmp_path: Path, data: Path | None = None) -> Options:
+    return Options(
+        tmp_path,
+        data,
+        run=RunOptions(runner="in-process", repeats=0),
+        listeners=[lambda event: None],
+        say=lambda _: None,
+    )
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def test_the_frontier_is_made_and_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Adult and Criteo by their folders are read in the run of the figures; here a mixture and Beta priors."""
+    monkeypatch.setattr(label_inference, "ROWS", {"small": 400})
+    few = [RandomizedResponse(1.0), LabelProportions(size=4), GeometricProportions(size=4, epsilon=1.0)]
+    monkeypatch.setattr(label_inference, "frontier_settings", lambda *, small: few)
+    made = label_inference.figure_3(options(tmp_path))
+    table = rows(tmp_path / "figure-3" / "figure-3.csv")
+    names = [row["mechanism"] for row in table[:3]]
+    assert names == ["randomized-response, ε = 1", "llp, bags of 4", "llp-geometric, bags of 4, ε = 1"]
+    assert len(table) == 6
+    assert all(0 <= float(row["auc"]) <= 1 for row in table)
+    assert {row["dominated, multiplicative"] for row in table} <= {"true", "false"}
+    assert float(table[0]["multiplicative advantage"]) == pytest.approx(1.0)
+    assert all(path.is_file() for path in made.files)
+    assert "at equal utility (AUC) on gaussian-mixture" in made.text
+
+
+def test_equivalent_bag_sizes_are_drawn_for_ones_own_priors(tmp_path: Path) -> None:
+    path = tmp_path / "priors.csv"
+    path.write_text("prior\n" + "\n".join(["0.1", "0.4"] * 20), encoding="utf-8")
+    made = label_inference.equivalence(options(tmp_path, path))
+    table = rows(tmp_path / "equivalence" / "equivalence.csv")
+    assert [row["size"] for row in table] == ["1", "2", "4", "8", "16", "32"]
+    assert float(table[0]["infinite"]) == 1.0
+    additive = [float(row["additive"]) for row in table]
+    assert additive == sorted(additive, reverse=True)
+    assert all(path.is_file() for path in made.files)
+
+
+def test_real_data_are_found_in_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "adult").mkdir()
+    (tmp_path / "adult" / "adult.data.gz").touch()
+    (tmp_path / "higgs").mkdir()
+    (tmp_path / "higgs" / "higgs_sample_11k.csv.gz").touch()
+    assert sorted(label_inference.real_data(tmp_path, 10)) == ["Higgs", "adult"]
+    assert sorted(label_inference.real_data(tmp_path / "adult", 10)) == ["adult"]
