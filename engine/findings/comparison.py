@@ -40,6 +40,7 @@ class Compared:
         auc_error: Its standard error; NaN with one run.
         advantage: By kind: the mean additive one, the 98 % quantile of the multiplicative one.
         largest: The largest multiplicative advantage; NaN where that was not asked for.
+        claimed: The epsilon it promises; inf where it promises none.
         spread: By kind: how the advantages are spread.
         beliefs: Some priors and posteriors.
     """
@@ -51,6 +52,7 @@ class Compared:
     auc_error: float
     advantage: dict[str, float]
     largest: float
+    claimed: float
     spread: dict[str, AdvantageQuantiles]
     beliefs: PriorPosterior
 
@@ -141,6 +143,7 @@ def _compared(results: Sequence[AuditResult]) -> Compared:
         auc_error=first.metrics.get("test_auc_error", math.nan),
         advantage=advantage,
         largest=largest,
+        claimed=first.compared.claim.curve.epsilon(0.0),
         spread=spread,
         beliefs=beliefs,
     )

@@ -21,7 +21,9 @@ NOTHING = PriorPosterior(np.zeros(1), np.zeros(1))
 
 
 def setting(family: str, auc: float, told: float) -> Compared:
-    return Compared(f"{family} {auc}", family, family, auc, math.nan, {"multiplicative": told}, told, {}, NOTHING)
+    return Compared(
+        f"{family} {auc}", family, family, auc, math.nan, {"multiplicative": told}, told, math.inf, {}, NOTHING
+    )
 
 
 RESPONSES = [setting(RESPONSE, 0.6, 1.0), setting(RESPONSE, 0.8, 3.0)]

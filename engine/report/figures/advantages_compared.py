@@ -54,8 +54,8 @@ def draw_beliefs_grid(studies: Sequence[Study]) -> Figure:
             own = [one for one in study.settings if one.family == family]
             for one, colour in zip(own, _colours(len(own)), strict=True):
                 draw_beliefs(axes, one.beliefs, colour=colour, label=one.mechanism)
-                if math.isfinite(one.largest):
-                    draw_spindle(axes, one.largest, colour=colour)
+                if math.isfinite(one.claimed):  # no belief may leave this spindle
+                    draw_spindle(axes, one.claimed, colour=colour)
             if own:
                 _legend(axes, "upper left")
             axes.set_visible(bool(own))
