@@ -99,7 +99,7 @@ def _draw_frontier(axes: Axes, study: Study, kind: str) -> None:
     dominated = study.dominated(kind)
     curves = list(dict.fromkeys(one.curve for one in measured))
     for curve, colour in zip(curves, _colours(len(curves)), strict=True):
-        own = sorted((one for one in measured if one.curve == curve), key=lambda one: one.auc)
+        own = sorted((one for one in measured if one.curve == curve), key=lambda one: one.advantage[kind])
         place = [min(one.advantage[kind], edge) for one in own]
         auc, error = [one.auc for one in own], [np.nan_to_num(one.auc_error) for one in own]
         axes.errorbar(place, auc, yerr=error, color=colour, linewidth=1.0, elinewidth=0.7, label=curve)
