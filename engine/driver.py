@@ -27,7 +27,6 @@ from dpaudit.engine.findings.versions import versions
 from dpaudit.engine.lease import lease
 from dpaudit.engine.plan import Plan, make_plan
 from dpaudit.engine.report.bounds_file import bounds_json, bounds_table
-from dpaudit.engine.report.page import write_page
 from dpaudit.engine.report.progress import TerminalProgress
 from dpaudit.engine.report.whole import write_whole
 from dpaudit.engine.run_folder import (
@@ -71,10 +70,8 @@ def audit(
     if seed is not None:
         checked_spec = dataclasses.replace(checked_spec, seed=seed)
     folder = Path(output) if output is not None else run_folder(checked_spec)
-    if quiet or listeners:
-        return run_plan(make_plan(checked_spec), folder, listeners)
-    with TerminalProgress(Console(stderr=True)) as progress:
-        return run_plan(make_plan(checked_spec), folder, [progress])
+    with _told(listeners, quiet=quiet) as told:
+        return run_plan(make_plan(checked_spec), folder, told)
 
 
 def run_folder(spec: AuditSpec) -> Path:
@@ -102,10 +99,18 @@ def resume(
     """
     folder = Path(folder)
     plan = make_plan(read_spec(folder, allow_code=allow_code))
+    with _told(listeners, quiet=quiet) as told:
+        return run_plan(plan, folder, told, fresh=fresh)
+
+
+@contextlib.contextmanager
+def _told(listeners: Sequence[Listener], *, quiet: bool) -> Iterator[Sequence[Listener]]:
+    """Who is told of a run's events: the listeners, or the progress on standard error where there are none."""
     if quiet or listeners:
-        return run_plan(plan, folder, listeners, fresh=fresh)
+        yield listeners
+        return
     with TerminalProgress(Console(stderr=True)) as progress:
-        return run_plan(plan, folder, [progress], fresh=fresh)
+        yield [progress]
 
 
 def run_plan(plan: Plan, folder: Path, listeners: Sequence[Listener] = (), *, fresh: bool = True) -> Report:
@@ -238,6 +243,8 @@ def _report(plan: Plan, outcome: Outcome, store: UnitStore, folder: Path, began:
 
 def write_report(report: Report, folder: Path, *, draw: bool = True) -> None:
     """`bounds.json`, `bounds.parquet`, the figures and `report.html`, each written whole and then renamed."""
+    from dpaudit.engine.report.page import write_page  # loads matplotlib, which takes as long as all the rest
+
     write_whole(folder / "bounds.json", lambda path: path.write_text(bounds_json(report), encoding="utf-8"))
     write_whole(folder / "bounds.parquet", lambda path: pq.write_table(bounds_table(report), path))
     write_page(report, folder, draw=draw)

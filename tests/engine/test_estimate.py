@@ -231,9 +231,9 @@ def test_durations_and_pickles_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "method", ["band", "clopper-pearson", "jeffreys", "bayesian", "katz-log", "betting", "one-run", "one-run-f-dp"]
 )
-@pytest.mark.parametrize("confidence", [1e-6, 1 - 1e-9])
-def test_the_ends_of_confidence_hold(method: str, confidence: float) -> None:
-    assert dpaudit.estimate(SCORES[:60], MEMBERS[:60], method=method, confidence=confidence, delta=1e-5).lower >= 0
+def test_the_ends_of_confidence_hold(method: str) -> None:
+    for confidence in (1e-6, 1 - 1e-9):
+        assert dpaudit.estimate(SCORES[:60], MEMBERS[:60], method=method, confidence=confidence, delta=1e-5).lower >= 0
 
 
 def worthless(seed: int, share: float, rows: int = 1000) -> tuple[np.ndarray, np.ndarray]:

@@ -26,8 +26,8 @@ def test_inside_the_family_it_is_far_tighter_and_holds() -> None:
     tallies = [estimator.tally(gaussian(rng, 500)) for _ in range(100)]
     bounds = np.array([estimator.bound([tally]).lower for tally in tallies])
     assert np.count_nonzero(bounds > truth) <= stats.binom.ppf(1 - 1e-6, 100, 0.05)
-    free = np.array([estimator.band.bound([tally]).lower for tally in tallies])
-    assert bounds.mean() > free.mean() + 1
+    free = np.array([estimator.band.bound([tally]).lower for tally in tallies[:10]])
+    assert bounds[:10].mean() > free.mean() + 1
     assert estimator.bound(tallies[:1]).validity is Validity.CONDITIONAL_ON_FAMILY
 
 

@@ -173,7 +173,7 @@ def region_mass_by_plane(tp: int, fp: int, tn: int, fn: int, *, delta: float, ep
     def slice_at(x: mpf) -> mpf:
         low = max(mpf(0), room - growth * x, (room - x) / growth)
         high = min(mpf(1), 1 + (delta - x) / growth, delta + (1 - x) * growth)
-        return density_x(x) * mp.quad(density_y, mp.linspace(low, high, 4))
+        return density_x(x) * mp.quad(density_y, [low, high])
 
     kink = room / (1 + growth)
     bends = sorted({mpf(0), kink, 1 - kink, room, mpf(delta), room / growth, 1 - room / growth, mpf(1)})

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from dpaudit.engine.report.figures.draw import Context, Drawing, draw
@@ -20,20 +18,11 @@ def _(series: Roc, context: Context) -> Drawing:
     alarm = np.maximum(np.append(series.false_positive_rate[order], 1.0), ends[0])
     hit = np.maximum(np.append(series.true_positive_rate[order], 1.0), ends[1])
     axes.step(alarm, hit, where="post", color=MEMBER, label="this attack")
-    line = np.geomspace(ends[0], 1.0, 300)
-    axes.plot(line, line, color="#9aa5b1", linewidth=1, linestyle=":", label="guessing")
-    claim = context.claim
-    if math.isfinite(claim.epsilon):
-        most = np.minimum(
-            np.exp(claim.epsilon) * line + claim.delta, 1 - np.exp(-claim.epsilon) * (1 - claim.delta - line)
-        )
-        axes.plot(
-            line,
-            np.clip(most, 0, 1),
-            color=CLAIM,
-            linewidth=1.6,
-            label=f"claimed ε = {claim.epsilon:g}: the most it allows",
-        )
+    axes.plot([ends[0], 1.0], [ends[0], 1.0], color="#9aa5b1", linewidth=1, linestyle=":", label="guessing")
+    rates = np.geomspace(ends[0], 1.0, 100)  # a composed claim searches for each
+    allowed = np.array([1 - context.claim.curve.miss_rate(float(rate)) for rate in rates])
+    if np.any(allowed[:-1] < 1):  # a claim of nothing allows every attack
+        axes.plot(rates, allowed, color=CLAIM, linewidth=1.6, label="the most the claim allows")
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xlim(ends[0], 1)
