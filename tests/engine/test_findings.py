@@ -10,12 +10,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from dpaudit import AuditResult, Claim, Relation, Report, Verdict
-from dpaudit.claims import claim_under
+from dpaudit.claims import GaussianDP, claim_under
 from dpaudit.engine.findings.evidence import CODECS
 from dpaudit.engine.findings.tally_table import TallyTable
 from dpaudit.engine.report.bounds_file import bounds_json, bounds_table
+from dpaudit.engine.report.figures.draw import Context, draw
 from dpaudit.engine.report.page import write_page
 from dpaudit.engine.report.templates import template
 from dpaudit.errors import InputError, RunError
@@ -29,6 +31,7 @@ from dpaudit.estimators.posteriors import Posteriors
 from dpaudit.estimators.private_prediction.answer_counts import KCutCounts, TwoCutCounts
 from dpaudit.estimators.private_prediction.rdp_bound import k_cut_audit, two_cut_audit
 from dpaudit.estimators.scores import Scores
+from dpaudit.estimators.series import Roc
 from dpaudit.estimators.two_world.betting import Betting
 from dpaudit.estimators.two_world.two_sample import Band
 
@@ -124,6 +127,18 @@ def test_every_kind_of_finding_comes_out_of_the_same_text_page_and_json(kind: st
     drawn = {re.sub("^one-[0-9a-f]{6}-", "", path.stem) for path in (tmp_path / "figures").glob("one-*.png")}
     assert drawn == figures
     assert not list(tmp_path.glob(".*")), "nothing half-written stays"
+
+
+def test_the_trade_off_figure_draws_the_whole_claim() -> None:
+    """A Gaussian claim allows less than its one point (epsilon, delta) does: the curve is its own."""
+    claim = Claim(delta=1e-5, curve=GaussianDP(1.0))
+    finding = found(Band(), [two_worlds(3.0)])
+    (series,) = [one for one in finding.series if isinstance(one, Roc)]
+    drawing = draw(series, Context(claim, finding.standing(claim.curve)))
+    assert drawing is not None
+    allowed = drawing.figure.axes[0].lines[-1]
+    alarm, hit = np.asarray(allowed.get_xdata()), np.asarray(allowed.get_ydata())
+    np.testing.assert_allclose(hit, stats.norm.cdf(stats.norm.ppf(alarm) + 1), atol=1e-9)
 
 
 def test_queries_share_the_error_and_a_lost_one_costs_its_share() -> None:
