@@ -6,12 +6,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from dpaudit.engine.findings.result import AuditResult
 from dpaudit.engine.report.figures.style import CLAIM, canvas
+from dpaudit.estimators.bound import Bound
 
-COLOURS = ("#2563a8", "#c2410c", "#15803d", "#7c3aed", "#a16207", "#475569")
+COLOURS = ("#2563a8", "#c2410c", "#7c3aed", "#a16207", "#0e7490", "#be185d")
 FEWEST = 3
 """Claims a line has at least."""
 
@@ -35,6 +37,12 @@ def detected(results: Sequence[AuditResult]) -> Figure | None:
     if not lines:
         return None
     figure, axes = canvas(6.4, 4.6)
+    draw_lines(axes, lines)
+    return figure
+
+
+def draw_lines(axes: Axes, lines: Sequence[Line]) -> None:
+    """Every line, what is claimed, and the most that could have been shown, on logarithmic axes."""
     every = [point for line in lines for point in line.points]
     seen = [value for _, value, _ in every if value > 0]
     floor = 0.5 * min([claimed for claimed, _, _ in every] + seen)
@@ -68,19 +76,15 @@ def detected(results: Sequence[AuditResult]) -> Figure | None:
     axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.set_xlabel("claimed ε of one record")
     axes.set_ylabel("detected ε of one record (open: nothing)")
-    axes.legend(fontsize=8.5, loc="upper left")
-    return figure
+    # Below the axes: lines of an audit may run anywhere within them.
+    axes.legend(fontsize=8.5, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)
 
 
 def lines_of(results: Sequence[AuditResult]) -> list[Line]:
     """The lines there are, in the order of the results."""
     groups: dict[str, list[AuditResult]] = {}
     for result in results:
-        if (
-            result.standing is not None
-            and result.standing.quantity == "epsilon"
-            and math.isfinite(result.claimed.epsilon)
-        ):
+        if isinstance(result.finding, Bound) and math.isfinite(result.claimed.epsilon):
             groups.setdefault(_without_epsilon(result), []).append(result)
     lines = []
     for label, members in groups.items():
@@ -96,7 +100,7 @@ def _without_epsilon(result: AuditResult) -> str:
 
 
 def _point(result: AuditResult) -> tuple[float, float, float]:
-    standing, steps = result.standing, result.compared.steps
-    assert standing is not None
-    ceiling = result.ceiling.finding.standing(result.compared.claim.curve).observed if result.ceiling else math.inf
-    return result.claimed.epsilon, standing.observed / steps, ceiling / steps
+    """At the bound's own delta: elsewhere on the curve there is another claim."""
+    most = result.ceiling.finding if result.ceiling else None
+    ceiling = most.lower if isinstance(most, Bound) else math.inf
+    return result.claimed.epsilon, result.epsilon / result.compared.steps, ceiling / result.compared.steps

@@ -62,6 +62,17 @@ def canvases(count: int, *, width: float, height: float) -> tuple[Figure, list[A
     return figure, panels
 
 
+def grid(rows: int, columns: int, *, width: float, height: float) -> tuple[Figure, list[list[Axes]]]:
+    """Rows of axes in the house style, each with scales of its own; sizes in inches."""
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(width, height), layout="constrained")
+        panels = [list(row) for row in figure.subplots(rows, columns, squeeze=False)]
+    for row in panels:
+        for axes in row:
+            axes.set_axisbelow(True)
+    return figure, panels
+
+
 def draw_claim(axes: Axes, claimed: float) -> None:
     """A line at the epsilon that is claimed; none where nothing is (inf)."""
     if math.isfinite(claimed):

@@ -1,0 +1,66 @@
+"""Figures 2, 3 and 4 of ML-Audit, at a size at which they only have to be there and be told right."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow.csv as pacsv
+import pytest
+
+from dpaudit import RunOptions
+from dpaudit.engine.attacks.output_set import OutputSet
+from dpaudit.engine.data.bundled import Iris
+from dpaudit.engine.poisonings.class_flip import ClassFlip
+from dpaudit.engine.poisonings.clip_bkd import ClipBackdoorPair
+from dpaudit.engine.poisonings.farthest import FarthestFlip
+from dpaudit.engine.reproduce import ml_audit
+from dpaudit.engine.reproduce.making import Options
+from dpaudit.engine.reproduce.ml_audit import copies_at, figure_2, figure_3, figure_4
+
+
+@pytest.fixture
+def options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Options:
+    monkeypatch.setattr(ml_audit, "TRAININGS", {"small": 300})
+    monkeypatch.setattr(ml_audit, "EPSILONS", {"small": (1.0, 2.0, 4.0)})
+    monkeypatch.setattr(ml_audit, "ATTACK", OutputSet(("linear",)))
+    bayes, _, _, forest = ml_audit.PANELS
+    few = [
+        replace(bayes, attacks={"class-flip": ClassFlip()}),
+        replace(forest, attacks={"farthest-flip": FarthestFlip(), "clip-bkd": ClipBackdoorPair()}),
+    ]
+    monkeypatch.setattr(ml_audit, "PANELS", tuple(few))
+    run = RunOptions(runner="in-process", figures=False, repeats=0)
+    return Options(tmp_path, run=run, say=lambda _: None)
+
+
+def test_copies_follow_the_claim_alone() -> None:
+    assert [copies_at(epsilon) for epsilon in (0.1, 0.5, 1.0, 2.0, 4.0, 50.0)] == [8, 8, 4, 2, 1, 1]
+
+
+def test_figure_2_has_a_row_for_each_audit(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
+    iris = ml_audit._first_class(Iris())
+    monkeypatch.setattr(ml_audit, "data_sets", lambda _: {"iris": iris})
+    made = figure_2(options)
+    rows = pacsv.read_csv(made.files[1])
+    assert rows.num_rows == 3 * (1 + 2)
+    assert set(rows["learner"].to_pylist()) == {"naive Bayes", "random forest"}
+    # A flipped label is two steps of an add-remove claim.
+    steps = {row["steps"] for row in rows.to_pylist() if row["learner"] == "random forest"}
+    assert steps == {2, 4, 8}
+    assert made.files[0].exists()
+    assert "0 of 9 audits find a violation" in made.text
+
+
+def test_the_influential_record_moves_no_less_than_clip_bkds(options: Options) -> None:
+    made = figure_3(options)
+    rows = pacsv.read_csv(made.files[1]).to_pylist()
+    assert {row["data"] for row in rows} == {"iris", "breast-cancer", "wine"}
+    assert all(row["influence"] >= 0.9 * row["clip-bkd"] > 0 for row in rows)
+
+
+def test_counts_that_sum_to_the_size_tell_it_at_every_epsilon(options: Options) -> None:
+    rows = pacsv.read_csv(figure_4(options).files[1]).to_pylist()
+    leaks = [row for row in rows if row["attack"] == "counts that sum to n"]
+    assert [row["verdict"] for row in leaks if row["epsilon"] < 4] == ["VIOLATION", "VIOLATION"]
+    assert not [row for row in rows if row["verdict"] == "VIOLATION" and row not in leaks]
