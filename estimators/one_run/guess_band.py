@@ -12,7 +12,8 @@ more each time (looking at every k costs more of the error than it finds). The w
 the error to few guesses, where a leak of few canaries shows; `benchmarks/compare_selection.py` has what others give.
 
 The p-value need not be monotone in epsilon, so the bound is searched from below: steps [e, e + s] of which *every*
-epsilon is rejected, on the limits of e (the lowest) and the walk of e + s (the fastest), until no small step is.
+epsilon is rejected, on the limits of e (the lowest) and the walk of e + s (the fastest), until no small step is. Steps
+lie on a grid of halves: what is known of one serves all replays.
 
 delta > 0: right guesses exceed the walk by a count E whose law is bounded: `IndependentTrials` and `OneTraining`.
 
@@ -24,6 +25,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
@@ -144,7 +146,8 @@ def guess_band_p_value(epsilon: float, right: Ints, looks: Ints) -> float:
     Returns: In [0, 1]; at the true epsilon at most u with probability <= u. Rounded up.
     """
     _check_counts(right, looks)
-    return _largest_p_value(epsilon, epsilon, right, looks, look_weights(looks), enough=0.0)
+    weights = look_weights(looks)
+    return _largest_p_value(epsilon, epsilon, _level(epsilon, right, looks, weights), looks, weights, enough=0.0)
 
 
 def guess_band_epsilon(right: Ints, looks: Ints, *, significance: float, bad: BadGuesses | None = None) -> float:
@@ -159,18 +162,60 @@ def guess_band_epsilon(right: Ints, looks: Ints, *, significance: float, bad: Ba
     """
     _check_counts(right, looks)
     require(0 < significance < 1, "significance must be in (0, 1)", significance=significance)
-    weights = look_weights(looks)
+    weights, looked_at = look_weights(looks), tuple(looks.tolist())
     low, step = 0.0, FIRST_STEP
     while low < LARGEST_EPSILON:
         allowed, cost = bad.allowance(low, significance) if bad else (0, 0.0)
-        error = significance - cost
-        if _largest_p_value(low, low + step, np.maximum(right - allowed, 0), looks, weights, error) <= error:
-            low, step = low + step, 1.6 * step
+        walked = np.maximum(right - allowed, 0)
+        if _step_levels(looked_at, low, low + step, significance - cost).rejects(walked, looks, weights):
+            low += step
+            if low % (2 * step) == 0:  # steps lie on one grid, so that replays of a game ask about the same ones
+                step *= 2
         else:
-            step /= 2.5
+            step /= 2
             if step < SMALLEST_STEP * (1 + low):
                 break
     return low
+
+
+@dataclass
+class _StepLevels:
+    """What is known of a step of epsilons: the smaller the smallest weighted tail, the sooner it is rejected.
+
+    Attributes:
+        low: Lowest epsilon of the step.
+        high: Its highest.
+        error: What the walk may err.
+        rejected: The largest level known to be rejected.
+        kept: The smallest level known not to be.
+    """
+
+    low: float
+    high: float
+    error: float
+    rejected: float = -1.0
+    kept: float = math.inf
+
+    def rejects(self, right: Ints, looks: Ints, weights: Floats) -> bool:
+        """Whether every epsilon of the step is rejected."""
+        level = _level(self.high, right, looks, weights)
+        if self.rejected < level < self.kept:
+            if _largest_p_value(self.low, self.high, level, looks, weights, self.error) <= self.error:
+                self.rejected = level
+            else:
+                self.kept = level
+        return level <= self.rejected
+
+
+@lru_cache(maxsize=1 << 14)
+def _step_levels(looks: tuple[int, ...], low: float, high: float, error: float) -> _StepLevels:
+    """One for each step, shared by all counts with these looks."""
+    return _StepLevels(low, high, error)
+
+
+def _level(epsilon: float, right: Ints, looks: Ints, weights: Floats) -> float:
+    """The smallest tail of the right guesses over its weight, at this epsilon."""
+    return float(np.min(_at_least(right, looks, float(expit(epsilon))) / weights))
 
 
 def deciding_look(epsilon: float, right: Ints, looks: Ints) -> int:
@@ -184,10 +229,12 @@ def deciding_look(epsilon: float, right: Ints, looks: Ints) -> int:
     return int(np.argmin(_at_least(right, looks, float(expit(epsilon))) / look_weights(looks)))
 
 
-def _largest_p_value(low: float, high: float, right: Ints, looks: Ints, weights: Floats, enough: float) -> float:
-    """A number that no p-value of an epsilon in [low, high] exceeds; the first found that is <= `enough` will do."""
+def _largest_p_value(low: float, high: float, level: float, looks: Ints, weights: Floats, enough: float) -> float:
+    """A number that no p-value of an epsilon in [low, high] exceeds; the first found that is <= `enough` will do.
+
+    `level` is that of `high`.
+    """
     slow, fast = float(expit(low)), float(expit(high))
-    level = float(np.min(_at_least(right, looks, fast) / weights))
     if level * float(weights.max()) >= 1:
         return 1.0
     limits = _limits(looks, slow, level * weights)

@@ -20,9 +20,17 @@ from dpaudit.estimators.one_run.guess_band import (
     guess_band_epsilon,
     guess_looks,
 )
-from dpaudit.estimators.one_run.signed_scores import GuessRule, OneRun, OneRunTally, replay_note, right_guesses
+from dpaudit.estimators.one_run.signed_scores import (
+    GuessRule,
+    OneRun,
+    OneRunTally,
+    guesses_at_fractions,
+    replay_note,
+    right_guesses,
+)
 from dpaudit.estimators.replays import median_rule, per_replay_confidence
 from dpaudit.estimators.scores import ScoreEstimator, Scores, replay_bounds
+from dpaudit.estimators.selection import PERCENTS
 from dpaudit.estimators.series import Series
 from dpaudit.registry import register
 
@@ -78,9 +86,12 @@ class GuessBand(ScoreEstimator[GuessTally]):
 
     def tally(self, scores: Scores) -> GuessTally:
         """Right guesses of one replay at numbers of guesses that its size alone decides."""
-        looks = guess_looks(scores.score.size)
-        right = right_guesses(scores.score, scores.truth, scores.tie_ranks(), self.guess, looks)
-        return GuessTally(**vars(self.unshifted().tally(scores)), looks=looks, right=right)
+        count = scores.score.size
+        places = guess_looks(count), self.unshifted().looks(count), guesses_at_fractions(PERCENTS, count)
+        counted = np.unique(np.concatenate(places))  # one pass over the scores for all of them
+        found = right_guesses(scores.score, scores.truth, scores.tie_ranks(), self.guess, counted)
+        right, correct, swept = (found[np.searchsorted(counted, place)] for place in places)
+        return GuessTally(scores.replay, count, places[1], correct, places[2], swept, count, places[0], right)
 
     def bound(self, tallies: Sequence[GuessTally], *, lost: int = 0) -> Bound:
         """The median of the replays' bounds; `counts` are those of the middle replay, at the look that decides."""

@@ -223,7 +223,7 @@ class OneRunEstimator(ScoreEstimator[OneRunTally], CountEstimator):
         if isinstance(self.selection, Split):
             canaries, guesses, correct = self._split(scores, ranks, self.selection)
         else:
-            canaries, guesses = n, self._looks(n)
+            canaries, guesses = n, self.looks(n)
             correct = right_guesses(scores.score, scores.truth, ranks, self.guess, guesses)
         return OneRunTally(scores.replay, canaries, guesses, correct, sweep, swept, n)
 
@@ -249,7 +249,7 @@ class OneRunEstimator(ScoreEstimator[OneRunTally], CountEstimator):
         guesses = guesses_at_fractions((float(tried[seen.argmax()] / choosing),), n - choosing)
         return n - choosing, guesses, right(~chooses, guesses)
 
-    def _looks(self, canaries: int) -> Ints:
+    def looks(self, canaries: int) -> Ints:
         """The numbers of guesses looked at; decided before any score is seen."""
         match self.selection:
             case Fixed(value):
