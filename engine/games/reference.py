@@ -115,6 +115,29 @@ class PlantedLabels:
 
 
 @dataclass(frozen=True)
+class PairedLabels:
+    """K-ary randomised response; shown are the planted label and another one, in an order that a fair coin chose.
+
+    Attributes:
+        classes: K, >= 2.
+    """
+
+    classes: int
+    assumes: str = ""
+
+    def __post_init__(self) -> None:
+        require(self.classes >= 2, "a label must be one of at least 2 classes", classes=self.classes)
+
+    def levels(self, epsilon: float) -> GuessLevels:
+        """The released label is the first one shown, the second one, or neither."""
+        kept, other = _response(epsilon, self.classes)
+        told = (kept + other) / 2
+        share = np.array([told, told, 1 - 2 * told])
+        there = share > 1e-15
+        return GuessLevels(share[there] / share[there].sum(), np.array([epsilon, -epsilon, 0.0])[there])
+
+
+@dataclass(frozen=True)
 class ProxyLabels:
     """K-ary randomised response on labels of given frequencies; in world 0 a label of the same frequencies is shown.
 

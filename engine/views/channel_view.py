@@ -1,0 +1,74 @@
+"""What the adversary of the channel game sees: releases whose planted labels it knows, and fresh ones to be guessed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpaudit.errors import require
+
+HIDDEN = -1
+"""Stands for a label that is not known."""
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class LabelReleases:
+    """Several releases of n rows each, with the labels that were planted.
+
+    Attributes:
+        released: What the mechanism released, shape (releases, n), in 0 .. classes - 1.
+        planted: What it was given, of the same shape; `HIDDEN` where that is not known.
+        classes: Number of classes K.
+    """
+
+    released: Ints
+    planted: Ints
+    classes: int
+
+    def __post_init__(self) -> None:
+        require(
+            self.released.shape == self.planted.shape and self.released.ndim == 2,
+            "released and planted must have one row a release",
+            released=self.released.shape,
+            planted=self.planted.shape,
+        )
+
+    @property
+    def canaries(self) -> NDArray[np.bool_]:
+        """Which labels are at stake, shape (releases, n)."""
+        return self.planted == HIDDEN
+
+    def at(self, releases: Ints | slice) -> LabelReleases:
+        """Some of the releases."""
+        return LabelReleases(self.released[releases], self.planted[releases], self.classes)
+
+
+@dataclass(frozen=True, eq=False)
+class ChannelView:
+    """What the adversary sees; canaries are counted release by release, row by row.
+
+    Attributes:
+        search: Releases on labels of the adversary's own: all are known.
+        fresh: Releases it is asked about: the labels of their canaries are hidden, the others known.
+        first: The first label shown for each canary, shape (canaries,): world 1 planted this one.
+        second: The second label shown, never the same: world 0 planted this one.
+    """
+
+    search: LabelReleases
+    fresh: LabelReleases
+    first: Ints
+    second: Ints
+    shows: ClassVar[str] = "releases of a label mechanism on labels of the adversary's own, and fresh ones"
+
+
+def hidden_half(planted: Ints, rng: np.random.Generator) -> tuple[Ints, Ints]:
+    """The labels of a random half of the rows, the others hidden, and the rows whose labels are hidden; shape (n,)."""
+    canaries = np.sort(rng.permutation(planted.size)[: (planted.size + 1) // 2])
+    known = planted.copy()
+    known[canaries] = HIDDEN
+    return known, canaries

@@ -1,0 +1,192 @@
+"""Label mechanisms by a learned channel, and by repeated releases: planted leaks are caught, honest ones are not."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy.stats import binom
+
+from dpaudit import Audit, AuditSpec, Claim, Report, RunOptions, Verdict, audit
+from dpaudit.engine.attacks.learned_channel import LearnedChannel, related_lags
+from dpaudit.engine.attacks.recognised_release import RecognisedRelease
+from dpaudit.engine.data.gaussian_mixture import GaussianMixture
+from dpaudit.engine.games.reference import PairedLabels
+from dpaudit.engine.spec.partition import Partition
+from dpaudit.engine.views.channel_view import ChannelView, LabelReleases, hidden_half
+from dpaudit.engine.views.repeats_view import RepeatsView
+from dpaudit.estimators.one_run.guess_band_estimator import GuessBand
+from dpaudit.estimators.scores import Scores
+from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
+from dpaudit.mechanisms.planted.randomized_response import ConstantSeedResponse, OneDrawPerLabelResponse
+
+Ints = NDArray[np.int64]
+
+
+def played(mechanism: Any, game: Any, folder: Path, *, classes: int = 10, seed: int = 1) -> Report:
+    """One audit against a claim of 1 on 2,000 rows, in this process."""
+    own = Audit(
+        mechanism=mechanism,
+        data=GaussianMixture(rows=2_000, classes=classes),
+        game=game,
+        claim=Claim(1.0),
+        split=Partition(1.0, 0.0, 0.0),
+    )
+    spec = AuditSpec((own,), seed=seed, run=RunOptions(runner="in-process", figures=False, repeats=0))
+    return audit(spec, output=folder, quiet=True)
+
+
+@pytest.mark.parametrize("classes", [2, 10])
+def test_twice_the_claim_is_refuted_with_2000_rows(classes: int, tmp_path: Path) -> None:
+    """Over 50 standard deviations of the right guesses beyond the claim."""
+    (result,) = played(RandomizedResponse(2.0), "label-channel", tmp_path, classes=classes).results
+    assert result.verdict is Verdict.VIOLATION
+    assert 1.7 < result.epsilon <= 2.0
+
+
+def test_honest_response_is_not_refuted(tmp_path: Path) -> None:
+    """The seed is fixed; with another one it would be with probability <= 0.05."""
+    (result,) = played(RandomizedResponse(1.0), "label-channel", tmp_path).results
+    assert result.verdict is Verdict.NO_VIOLATION
+    assert result.epsilon > 0.8
+
+
+def test_noise_shared_by_the_rows_of_a_label_is_seen_by_the_rows_that_are_known(tmp_path: Path) -> None:
+    (result,) = played(OneDrawPerLabelResponse(1.0), "label-channel", tmp_path).results
+    assert result.epsilon > 6
+
+
+def test_noise_of_a_constant_seed_is_seen_by_both_games(tmp_path: Path) -> None:
+    (channel,) = played(ConstantSeedResponse(1.0), "label-channel", tmp_path / "channel").results
+    (repeats,) = played(ConstantSeedResponse(1.0), "label-repeats", tmp_path / "repeats").results
+    assert channel.epsilon > 6
+    assert repeats.epsilon > 6
+    assert repeats.metrics == {"same_labels_released_alike": 1.0}
+
+
+@dataclass(frozen=True)
+class HashedSeedResponse(RandomizedResponse):
+    """Randomised response whose noise is seeded by a hash of all labels."""
+
+    def release(self, labels: Ints, *, classes: int, rng: np.random.Generator) -> Ints:
+        """The same labels, the same noise."""
+        seed = int.from_bytes(hashlib.sha256(labels.tobytes()).digest()[:8], "little")
+        return super().release(labels, classes=classes, rng=np.random.default_rng(seed))
+
+
+def test_noise_that_follows_the_labels_is_seen_by_repeating_them_only(tmp_path: Path) -> None:
+    """Each single release looks honest."""
+    (channel,) = played(HashedSeedResponse(1.0), "label-channel", tmp_path / "channel").results
+    (repeats,) = played(HashedSeedResponse(1.0), "label-repeats", tmp_path / "repeats").results
+    assert channel.verdict is Verdict.NO_VIOLATION
+    assert repeats.verdict is Verdict.VIOLATION
+    assert repeats.epsilon > 6
+
+
+def test_repeats_of_an_honest_response_differ(tmp_path: Path) -> None:
+    """The seed is fixed; of 1 to 24 one accuses it (1), as 0.05 allows; 3 of 300 simulated games did."""
+    (result,) = played(RandomizedResponse(1.0), "label-repeats", tmp_path, seed=2).results
+    assert result.verdict is Verdict.NO_VIOLATION
+    assert result.metrics == {"same_labels_released_alike": 0.0}
+
+
+@dataclass
+class Remembers:
+    """Its noise is drawn once, at its first release."""
+
+    noise: Ints | None = None
+
+    def claim(self) -> Claim:
+        """One that holds for a single release."""
+        return Claim(1.0)
+
+    def release(self, labels: Ints, *, classes: int, rng: np.random.Generator) -> Ints:
+        """Randomised response with the noise it has."""
+        if self.noise is None:
+            self.noise = RandomizedResponse(1.0).release(np.zeros_like(labels), classes=classes, rng=rng)
+        return (labels + self.noise) % classes
+
+
+def test_what_a_mechanism_keeps_from_one_release_is_not_there_in_the_next(tmp_path: Path) -> None:
+    (result,) = played(Remembers(), "label-channel", tmp_path).results
+    assert result.verdict is Verdict.NO_VIOLATION
+
+
+def test_a_class_of_ones_own_is_run_and_resumed(tmp_path: Path) -> None:
+    first = played("tests.own_mechanism:KeepsEverything", "label-channel", tmp_path)
+    again = played("tests.own_mechanism:KeepsEverything", "label-channel", tmp_path)
+    assert first.results[0].verdict is Verdict.VIOLATION
+    assert (first.executed, again.executed) == (3, 0)
+    assert again.results[0].epsilon == first.results[0].epsilon
+
+
+def simulated(epsilon: float, rng: np.random.Generator) -> Scores:
+    """One small game on binary randomised response, without the engine."""
+    rows, search, fresh, classes = 300, 4, 2, 2
+    response = RandomizedResponse(epsilon)
+    labels = rng.integers(0, classes, (search + fresh, rows))
+    released = np.stack([response.release(own, classes=classes, rng=rng) for own in labels])
+    known = np.stack([hidden_half(own, rng)[0] for own in labels[search:]])
+    view_fresh = LabelReleases(released[search:], known, classes)
+    planted = labels[search:][view_fresh.canaries]
+    bits = rng.random(planted.size) < 0.5
+    first, second = np.where(bits, planted, 1 - planted), np.where(bits, 1 - planted, planted)
+    view = ChannelView(LabelReleases(released[:search], labels[:search], classes), view_fresh, first, second)
+    return Scores(LearnedChannel().score(view), bits)
+
+
+GAMES = 24
+
+
+def exceeded(epsilon: float, truth: float) -> int:
+    """In how many small games the bound on randomised response exceeds a supposed truth."""
+    rng = np.random.default_rng(5)
+    estimator = GuessBand()
+    bounds = [estimator.bound([estimator.tally(simulated(epsilon, rng))]).lower for _ in range(GAMES)]
+    return sum(bound > truth for bound in bounds)
+
+
+def test_bounds_hold_with_their_stated_probability() -> None:
+    """False failure < 1e-4: the limit is the 1 - 1e-4 quantile of Binomial(24, 0.05)."""
+    assert exceeded(1.0, 1.0) <= binom.ppf(1 - 1e-4, GAMES, 0.05)
+
+
+def test_a_leak_twice_as_large_is_not_taken_for_one() -> None:
+    """The same count says no where the claim is half the truth: missed below 1e-6 (nearly all games exceed it)."""
+    assert exceeded(2.0, 1.0) > binom.ppf(1 - 1e-4, GAMES, 0.05)
+
+
+def test_lags_of_related_noise_are_found_and_none_elsewhere() -> None:
+    """None: a false lag would need 5 standard deviations at one of 500 distances, below 3e-4."""
+    rng = np.random.default_rng(3)
+    noise = rng.integers(0, 10, (8, 1_000))
+    assert related_lags(noise, 10) == []
+    reused = np.tile(rng.integers(0, 10, (8, 100)), 10)
+    assert set(related_lags(reused, 10)) <= {100, 200, 300, 400, 500}
+    assert len(related_lags(reused, 10)) == 3
+
+
+def test_a_release_that_was_seen_is_scored_by_the_whole_and_others_by_the_canary() -> None:
+    search = np.array([[0, 1], [0, 1], [1, 1], [1, 0]])
+    view = RepeatsView(search, np.array([True, True, False, False]), np.array([[0, 1], [1, 0], [0, 0]]), 0, 2)
+    first, second, third = RecognisedRelease().score(view)
+    assert first == pytest.approx(np.log(2.5 / 0.5))
+    assert second == pytest.approx(np.log(0.5 / 1.5))
+    assert third == pytest.approx(np.log(2.5 / 3) - np.log(0.5 / 3))
+
+
+def test_levels_of_a_pair_are_those_of_randomised_response() -> None:
+    """The share of canaries whose release is one of the two labels shown, drawn."""
+    rng = np.random.default_rng(2)
+    levels = PairedLabels(5).levels(1.0)
+    planted = rng.integers(0, 5, 200_000)
+    other = (planted + rng.integers(1, 5, planted.size)) % 5
+    released = RandomizedResponse(1.0).release(planted, classes=5, rng=rng)
+    told = np.mean((released == planted) | (released == other))
+    assert levels.share[:2].sum() == pytest.approx(told, abs=6 * np.sqrt(0.25 / planted.size))
+    assert np.mean(released == planted) / np.mean(released == other) == pytest.approx(np.e, rel=0.05)
