@@ -31,7 +31,7 @@ class RecognisedRelease:
         )
         by_label = np.diff(np.log(own + 0.5) - np.log(own.sum(axis=1, keepdims=True) + view.classes / 2), axis=0)[0]
         seen = [Counter(row.tobytes() for row in view.search[view.worlds == world]) for world in (0, 1)]
-        scores = by_label[view.fresh[:, view.canary]].astype(np.float64)
+        scores: NDArray[np.float64] = by_label[view.fresh[:, view.canary]].astype(np.float64)
         for trial, row in enumerate(view.fresh):
             absent, present = (counts[row.tobytes()] for counts in seen)
             if absent + present:

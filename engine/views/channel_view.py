@@ -41,7 +41,8 @@ class LabelReleases:
     @property
     def canaries(self) -> NDArray[np.bool_]:
         """Which labels are at stake, shape (releases, n)."""
-        return self.planted == HIDDEN
+        hidden: NDArray[np.bool_] = self.planted == HIDDEN
+        return hidden
 
     def at(self, releases: Ints | slice) -> LabelReleases:
         """Some of the releases."""
