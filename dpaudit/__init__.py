@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dpaudit.claims import Claim, Relation
+    from dpaudit.engine.checking import check
     from dpaudit.engine.data.in_memory import table
     from dpaudit.engine.driver import audit
     from dpaudit.engine.estimate.estimating import Estimate, estimate
@@ -46,6 +47,7 @@ _HOMES = {
     "Validity": "dpaudit.estimators.finding",
     "Verdict": "dpaudit.engine.findings.verdict",
     "audit": "dpaudit.engine.driver",
+    "check": "dpaudit.engine.checking",
     "estimate": "dpaudit.engine.estimate.estimating",
     "from_callable": "dpaudit.mechanisms.adapters.own_training",
     "from_opacus": "dpaudit.mechanisms.adapters.own_opacus",
@@ -73,6 +75,7 @@ __all__ = [
     "Verdict",
     "__version__",
     "audit",
+    "check",
     "estimate",
     "from_callable",
     "from_opacus",

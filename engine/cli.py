@@ -152,6 +152,50 @@ def run(spec: Path, output: Path | None, seed: int | None, quiet: bool, **fail_o
 
 
 @main.command()
+@click.argument("mechanism")
+@click.option("--data", help="A data set's name, or {name: ..., fields}; left out: small data are made.")
+@click.option("--budget", help="Time or trainings: 90s, 10m, '1h, 500 trainings'.  [default: 10m]")
+@click.option("--output", "-o", type=click.Path(path_type=Path), help="Run folder; left out: runs/check-<name>.")
+@click.option("--seed", default=0, show_default=True)
+@click.option("--confidence", default=0.95, show_default=True, help="Of the one verdict.")
+@click.option("--runner", type=click.Choice(["ray", "in-process"]), help="Left out: ray where models are trained.")
+@click.option("--quiet", is_flag=True, help="No progress, only the report.")
+@_fail_on
+def check(
+    mechanism: str,
+    data: str | None,
+    budget: str | None,
+    output: Path | None,
+    seed: int,
+    confidence: float,
+    runner: Literal["ray", "in-process"] | None,
+    quiet: bool,
+    **fail_on: bool,
+) -> None:
+    """Checks the claim of MECHANISM with every game that fits it, and ends in one verdict.
+
+    MECHANISM is one's own class, `package.module:Class`, a registered name, or `{name: ..., fields}`. The games share
+    the error; the cheap ones come first, and the rest is left out as soon as one refutes the claim.
+    """
+    from dpaudit.engine.driver import audit, run_folder
+    from dpaudit.engine.spec.audit_spec import RunOptions
+    from dpaudit.engine.spec.check import BUDGET, CheckOptions, CheckRequest, check_spec
+    from dpaudit.engine.spec.plain_yaml import yaml_value
+
+    made_from = CheckRequest(
+        yaml_value(mechanism), None if data is None else yaml_value(data), budget=BUDGET if budget is None else budget
+    )
+    run = None if runner is None else RunOptions(runner=runner)
+    spec = check_spec(made_from, CheckOptions(seed=seed, confidence=confidence, run=run))
+    assert spec.together is not None
+    if not quiet:
+        for line in (*spec.together.chosen, *spec.together.left_out):
+            click.echo(line, err=True)
+    folder = output or run_folder(spec)
+    _finish(partial(audit, spec, output=folder, quiet=quiet), folder, fail_on)
+
+
+@main.command()
 @click.argument("folder", metavar="RUN", type=click.Path(path_type=Path))
 @click.option("--fresh", is_flag=True, help="Run anew, beside what is there, what other code or data would change.")
 @click.option("--quiet", is_flag=True, help="No progress, only the report.")

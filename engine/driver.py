@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,8 +21,9 @@ from dpaudit.actors.schedule import Outcome, run_units
 from dpaudit.actors.signals import signals_interrupt
 from dpaudit.actors.store import UnitStore
 from dpaudit.actors.unit import Resources, as_of, own_code
-from dpaudit.engine.findings.confirmation import spared_units
 from dpaudit.engine.findings.gather import gather
+from dpaudit.engine.findings.joint import joint_verdict
+from dpaudit.engine.findings.looks import spare_of_run
 from dpaudit.engine.findings.run_report import Repeat, Report
 from dpaudit.engine.findings.versions import versions
 from dpaudit.engine.lease import lease
@@ -152,7 +154,7 @@ def _run_plan(plan: Plan, folder: Path, listeners: Sequence[Listener], began: fl
                 said = f"{'; '.join(differs)}: what was found before is in {EARLIER}/"
                 events.emit(Event(EventKind.STAGE, detail=said))
             events.emit(Event(EventKind.STAGE, detail=f"running {len(plan.units)} units"))
-            outcome = _run(plan, store, events, folder)
+            outcome = _run(plan, store, events, folder, began)
             events.emit(Event(EventKind.STAGE, detail="estimating"))
             report = _report(plan, outcome, store, folder, began)
             events.emit(Event(EventKind.FINISHED, seconds=time.monotonic() - began))
@@ -194,7 +196,7 @@ def _report_of_finished(plan: Plan, folder: Path) -> Report:
     failed = store.failures() | {
         key: f"its file failed its check: {why}; `dpaudit resume` runs it again" for key, why in store.damaged.items()
     }
-    spare = spared_units(plan, store)
+    spare = spare_of_run(plan, store, lambda: math.inf)  # nothing is begun any more
     spared = spare(finished, failed.keys()) if spare else frozenset()
     outcome = Outcome(
         frozenset(finished),
@@ -219,9 +221,12 @@ def _report(plan: Plan, outcome: Outcome, store: UnitStore, folder: Path, began:
         for event in happened
         if event.kind is EventKind.UNIT_REPEATED and event.unit in keys
     }
+    results, together = gather(plan, outcome, store, folder), plan.spec.together
+    planned = [entry.audit.name for entry in plan.audits if not entry.confirms]
     report = Report(
         name=plan.spec.name,
-        results=gather(plan, outcome, store, folder),
+        results=results,
+        joint=None if together is None else joint_verdict(together, results, planned, plan.spec.confidence),
         seed=plan.spec.seed,
         confidence=plan.spec.confidence,
         seconds=time.monotonic() - began,
@@ -256,9 +261,9 @@ def _spec(spec: AuditSpec | Audit | str | Path | Mapping[str, Any]) -> AuditSpec
     return AuditSpec((spec,), name=spec.name) if isinstance(spec, Audit) else load_spec(spec)
 
 
-def _run(plan: Plan, store: UnitStore, events: EventStream, folder: Path) -> Outcome:
+def _run(plan: Plan, store: UnitStore, events: EventStream, folder: Path, began: float) -> Outcome:
     finished = store.finished(unit.key for unit in plan.units)
-    spare = spared_units(plan, store)
+    spare = spare_of_run(plan, store, lambda: time.monotonic() - began)
     spared = spare(finished, frozenset()) if spare else frozenset()
     missing = {unit.key for unit in plan.units} - finished - spared
     with _backend(plan, len(missing), events, (folder / "checkpoints").absolute()) as backend:

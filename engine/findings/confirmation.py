@@ -10,7 +10,7 @@ from collections.abc import Set
 
 from dpaudit.actors.schedule import Spare
 from dpaudit.actors.store import UnitStore
-from dpaudit.engine.findings.gather import verdict_of
+from dpaudit.engine.findings.gather import result_of
 from dpaudit.engine.findings.stopping import sequential_readers, spare_of
 from dpaudit.engine.findings.verdict import Verdict
 from dpaudit.engine.plan import Plan, PlannedAudit
@@ -31,7 +31,7 @@ class Confirmation:
     def is_unneeded(self, finished: Set[str]) -> bool:
         """Whether the first audit is read and left nothing to confirm."""
         if self._unneeded is None and finished >= {*self._first.tallies, *self._first.controls}:
-            self._unneeded = verdict_of(self._first, finished, self._store) not in CONFIRMED
+            self._unneeded = result_of(self._first, finished, self._store).verdict not in CONFIRMED
         return bool(self._unneeded)
 
 

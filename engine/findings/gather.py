@@ -16,13 +16,13 @@ from dpaudit.actors.schedule import Outcome
 from dpaudit.actors.store import UnitStore
 from dpaudit.claims import Claim, ConvertedClaim
 from dpaudit.engine.findings.ceiling import Ceiling
+from dpaudit.engine.findings.joint import refutes
 from dpaudit.engine.findings.power import ceiling_bound
 from dpaudit.engine.findings.result import AuditResult, Failure
 from dpaudit.engine.findings.score_table import metrics_of, trial_errors
 from dpaudit.engine.findings.shift import ShiftControl, control_estimator, rows_needed, shift_control
 from dpaudit.engine.findings.stopping import SequentialReader, sequential_readers
 from dpaudit.engine.findings.tally_table import TallyTable
-from dpaudit.engine.findings.verdict import Verdict
 from dpaudit.engine.findings.words import in_words
 from dpaudit.engine.games.fits import Reading
 from dpaudit.engine.plan import Plan, PlannedAudit
@@ -40,19 +40,27 @@ def gather(plan: Plan, outcome: Outcome, store: UnitStore, folder: Path) -> tupl
     failures = _failures(plan, outcome, recorded)
     results = []
     for entry in plan.audits:
-        if entry.confirms and entry.keys <= outcome.spared:
-            continue  # there was nothing to confirm
+        if (entry.confirms or plan.spec.together) and _was_left_out(entry, outcome):
+            continue  # there was nothing to confirm, or nothing left to find, or no time
         finished = _Finished(entry, outcome, store, readers.get(entry.audit.name))
         evidence = folder / "scores" / slug(entry.audit.name)
         finished.link_scores(evidence)
         results.append(finished.result(failures, evidence))
+        if plan.spec.together and refutes(results[-1]):
+            break  # whatever ran beside it already: the same looks are read on one worker and on many
     return tuple(results)
 
 
-def verdict_of(entry: PlannedAudit, finished: Set[str], store: UnitStore) -> Verdict:
-    """What an audit whose units are finished says of its claim."""
-    read = _Finished(entry, Outcome(frozenset(finished), {}, 0), store, None)
-    return read.result({}, Path()).verdict
+def _was_left_out(entry: PlannedAudit, outcome: Outcome) -> bool:
+    """Whether none of an audit's evidence was counted, and what is missing of it was spared."""
+    return entry.keys - outcome.finished <= outcome.spared and outcome.finished.isdisjoint(entry.tallies)
+
+
+def result_of(
+    entry: PlannedAudit, finished: Set[str], store: UnitStore, reader: SequentialReader | None = None
+) -> AuditResult:
+    """The result of an audit whose units are finished, or of a sequential one as far as it was read."""
+    return _Finished(entry, Outcome(frozenset(finished), {}, 0), store, reader).result({}, Path())
 
 
 def _failures(plan: Plan, outcome: Outcome, recorded: Mapping[str, str]) -> dict[str, Failure]:

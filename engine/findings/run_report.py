@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from dpaudit.actors.store import Made
 from dpaudit.engine.findings.comparison import studies
-from dpaudit.engine.findings.result import AuditResult
+from dpaudit.engine.findings.joint import JointVerdict
+from dpaudit.engine.findings.result import INDENT, AuditResult
 from dpaudit.engine.findings.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ class Report:
         versions: Packages and platform.
         events: How often each kind of event happened, over all runs in the folder.
         repeated: Units that were run twice and compared.
+        joint: The one verdict of audits that are looks at one claim; None where each stands for itself.
     """
 
     name: str
@@ -71,6 +73,7 @@ class Report:
     damaged: tuple[str, ...] = ()
     unseen: tuple[str, ...] = ()
     repeated: tuple[Repeat, ...] = ()
+    joint: JointVerdict | None = None
 
     @property
     def origin(self) -> tuple[str, ...]:
@@ -99,23 +102,32 @@ class Report:
 
     @property
     def violations(self) -> tuple[AuditResult, ...]:
-        """The audits whose finding refutes their claim."""
-        return tuple(result for result in self.results if result.verdict is Verdict.VIOLATION)
+        """The audits whose finding refutes their claim; of looks at one claim only where their verdict is that."""
+        return self._with(Verdict.VIOLATION)
 
     @property
     def inconclusive(self) -> tuple[AuditResult, ...]:
-        """The audits that could not have refuted their claim."""
-        return tuple(result for result in self.results if result.verdict is Verdict.INCONCLUSIVE)
+        """The audits that could not have refuted their claim; of looks at one claim only where none could have."""
+        return self._with(Verdict.INCONCLUSIVE)
 
     @property
     def failed(self) -> tuple[AuditResult, ...]:
-        """The audits without a finding."""
+        """The audits without a finding; none where another look at the same claim refutes it."""
+        if self.joint is not None and self.joint.verdict is Verdict.VIOLATION:
+            return ()
         return tuple(result for result in self.results if result.verdict is Verdict.FAILED)
+
+    def _with(self, verdict: Verdict) -> tuple[AuditResult, ...]:
+        if self.joint is not None and self.joint.verdict is not verdict:
+            return ()
+        return tuple(result for result in self.results if result.verdict is verdict)
 
     @property
     def joint_confidence_note(self) -> str:
         """What several bounds in one report mean together; what was computed exactly is none of them."""
         count = sum(result.finding is None or result.finding.confidence is not None for result in self.results)
+        if self.joint is not None:
+            return f"All bounds hold together with confidence {self.confidence:g}: the looks share the error."
         if count < 2:
             return ""
         return (
@@ -130,7 +142,10 @@ class Report:
         return pd.DataFrame([result.row() for result in self.results])
 
     def __repr__(self) -> str:
-        return f"<Report {self.name!r}: {', '.join(f'{result.name} {result.verdict}' for result in self.results)}>"
+        joint = "" if self.joint is None else f"{self.joint.verdict}; "
+        return (
+            f"<Report {self.name!r}: {joint}{', '.join(f'{result.name} {result.verdict}' for result in self.results)}>"
+        )
 
     def _repr_html_(self) -> str:
         return f"<pre>{escape(str(self))}</pre>"
@@ -138,6 +153,9 @@ class Report:
     def __str__(self) -> str:
         blocks = [str(result) for result in self.results]
         blocks += [line for study in studies(self.results) for line in study.lines]
+        if self.joint is not None:
+            lines = (f"{self.joint.verdict:<{INDENT}}{self.name}: {self.joint.headline}", *self.joint.lines)
+            blocks.insert(0, f"\n{'':{INDENT}}".join(lines))
         tail = [
             f"{self.executed} of {self.units} units run now, {self.seconds:.1f} s; seed {self.seed}",
             *self.origin,

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
 from dpaudit.claims import Claim, ConvertedClaim, Relation, claim_under
+from dpaudit.engine.spec.stop_rule import StopRule
 from dpaudit.engine.views.view import View
 from dpaudit.errors import require
 from dpaudit.estimators.scores import Scores
-from dpaudit.mechanisms.protocols import BagMechanism, LabelMechanism, Learner
+from dpaudit.mechanisms.protocols import BagMechanism, LabelMechanism, Learner, ObservableLearner
 
 
 class Reading(Enum):
@@ -44,6 +45,38 @@ BAG_MECHANISMS = Face(
     BagMechanism, "mechanisms that release numbers about bags of labels (randomized-response, llp, llp-laplace, ...)"
 )
 LEARNERS = Face(Learner, "learners (with methods `claim` and `fit`)")
+OBSERVABLE_LEARNERS = Face(ObservableLearner, "learners whose steps may be watched (of the DP-SGD family)")
+
+
+@dataclass(frozen=True)
+class Look:
+    """How a game takes part in `dpaudit check`: it is picked for every mechanism and claim that is stated here.
+
+    Attributes:
+        face: Mechanisms it is for.
+        relations: Of the claims it is for.
+        finds: What it finds, in half a sentence, for people.
+        trainings: Trainings it asks for at most; those that ask for the least come first. 0 where none is trained.
+        scales: Field of the game that says how many trainings there are, which a budget lowers; "" where none does.
+        variant: What tells it from other looks of the same game, in a word or two; "" for the only one.
+        game: Fields of the game, where they are not the usual ones, as a spec has them.
+        attack: As in a spec; "" for the game's usual one.
+        estimator: As in a spec; "" for the game's usual one.
+        stop: When it has seen enough; None runs all of it.
+        confirm: Whether what it finds is confirmed with planted labels.
+    """
+
+    face: Face
+    relations: tuple[Relation, ...]
+    finds: str
+    trainings: int = 0
+    scales: str = ""
+    variant: str = ""
+    game: Mapping[str, Any] = field(default_factory=dict)
+    attack: str = ""
+    estimator: str = ""
+    stop: StopRule | None = None
+    confirm: bool = False
 
 
 @dataclass(frozen=True)
@@ -63,6 +96,7 @@ class Fits:
         helps: What lets the game show more, for those whose audit could not have refuted their claim.
         independent_trials: Whether scores come from independent trials, one training each.
         records: In how many records its two worlds differ: 1, 2, 4 or 8; group privacy says what a claim says of them.
+        looks: How it takes part in a check; a game without looks is played by those who ask for it.
     """
 
     relation: Relation
@@ -76,6 +110,7 @@ class Fits:
     independent_trials: bool = False
     helps: str = ""
     records: int = 1
+    looks: tuple[Look, ...] = ()
 
     def __post_init__(self) -> None:
         require(len(self.views) > 0, "a game must play with some mechanism")

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from dpaudit.actors.unit import Inputs, Unit
 from dpaudit.claims import Relation
 from dpaudit.engine.findings.score_table import SCHEMA, score_rows
-from dpaudit.engine.games.fits import LABEL_MECHANISMS, Fits
+from dpaudit.engine.games.fits import LABEL_MECHANISMS, Fits, Look
 from dpaudit.engine.games.label_releases import RepeatedReleases, releases_column, releases_table
 from dpaudit.engine.games.protocol import GamePlan, Setting
 from dpaudit.engine.games.reference import PairedLabels, Reference
@@ -49,6 +49,13 @@ class LabelChannel:
         attack="learned-channel",
         estimator="guess-band",
         helps="more `releases`, or more rows",
+        looks=(
+            Look(
+                LABEL_MECHANISMS,
+                (Relation.LABEL, Relation.REPLACE),
+                "too little noise, noise that rows or releases share, rows that go bare",
+            ),
+        ),
     )
 
     search: int = 20

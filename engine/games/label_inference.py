@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from dpaudit.claims import Relation
-from dpaudit.engine.games.fits import LABEL_MECHANISMS, LEARNERS, Fits
+from dpaudit.engine.games.fits import LABEL_MECHANISMS, LEARNERS, Fits, Look
 from dpaudit.engine.games.one_run import OneRunGame
 from dpaudit.engine.games.one_run_rules import CanarySetup, Design, Draw, Hint
 from dpaudit.engine.games.protocol import Setting
@@ -40,6 +40,15 @@ class LabelInference(OneRunGame):
         curve_estimator="one-run",
         uses_proxy=True,
         helps="more rows in the target part, or `game: label-canaries`, whose planted labels no proxy knows",
+        looks=(
+            Look(
+                LEARNERS,
+                (Relation.LABEL, Relation.REPLACE),
+                "what the training labels themselves give away, the data left as they are",
+                trainings=2,
+                confirm=True,
+            ),
+        ),
     )
 
     control: bool = True
@@ -94,6 +103,15 @@ class LabelCanaries(OneRunGame):
         curve_estimator="one-run",
         uses_proxy=True,
         helps="more `canaries`",
+        looks=(
+            Look(LABEL_MECHANISMS, (Relation.LABEL, Relation.REPLACE), "what one release gives away of its labels"),
+            Look(
+                LEARNERS,
+                (Relation.LABEL, Relation.REPLACE),
+                "planted labels that the trained model gives away",
+                trainings=1,
+            ),
+        ),
     )
 
     def design(self, canaries: Examples, rng: np.random.Generator) -> Design:

@@ -17,7 +17,7 @@ from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Inputs, Unit
 from dpaudit.claims import Relation
 from dpaudit.engine.findings.score_table import SCHEMA, score_rows
-from dpaudit.engine.games.fits import LABEL_MECHANISMS, Fits
+from dpaudit.engine.games.fits import LABEL_MECHANISMS, Fits, Look
 from dpaudit.engine.games.label_releases import RepeatedReleases, releases_column, releases_table
 from dpaudit.engine.games.protocol import GamePlan, Setting
 from dpaudit.engine.games.reference import PairedLabels, Reference
@@ -51,6 +51,13 @@ class LabelRepeats:
         estimator="fair-coins",
         independent_trials=True,
         helps="more `trials`",
+        looks=(
+            Look(
+                LABEL_MECHANISMS,
+                (Relation.LABEL, Relation.REPLACE),
+                "noise that does not follow the generator: a seed in the source, or made from the labels",
+            ),
+        ),
     )
 
     search: int = 500

@@ -14,9 +14,10 @@ from dpaudit.actors.seed import Seed
 from dpaudit.claims import Relation
 from dpaudit.engine.canaries.points import GivenRow
 from dpaudit.engine.canaries.protocol import Canary, GradientCanary
-from dpaudit.engine.games.fits import LEARNERS, Fits
+from dpaudit.engine.games.fits import LEARNERS, OBSERVABLE_LEARNERS, Fits, Look
 from dpaudit.engine.games.two_world_plan import TwoWorldGame
 from dpaudit.engine.games.two_world_rules import Trial, TrialSetup
+from dpaudit.engine.spec.stop_rule import StopRule
 from dpaudit.engine.views.challenge_view import ChallengeView
 from dpaudit.engine.views.challenges import Challenges
 from dpaudit.errors import SpecError
@@ -41,6 +42,32 @@ class IndMia(TwoWorldGame):
         estimator="fair-coins",
         independent_trials=True,
         helps="more `trials`",
+        looks=(
+            Look(
+                OBSERVABLE_LEARNERS,
+                (Relation.ADD_REMOVE,),
+                "noise too small for a gradient at the clip, step by step of whole trainings",
+                trainings=512,
+                scales="trials",
+                variant="gradient",
+                game={"canary": {"name": "dirac-gradient", "weight": 0}},
+                attack="gradient-dot",
+                estimator="betting",
+                stop=StopRule(),
+            ),
+            Look(
+                LEARNERS,
+                (Relation.ADD_REMOVE,),
+                "a point far from the data that the trained model gives away",
+                trainings=512,
+                scales="trials",
+                variant="far point",
+                game={"canary": {"name": "blank", "value": 5.0}},
+                attack="loss",
+                estimator="betting",
+                stop=StopRule(),
+            ),
+        ),
     )
 
     canary: Canary | GradientCanary = field(default=GivenRow(), metadata={"kind": "canary"})
@@ -82,6 +109,18 @@ class Mia(TwoWorldGame):
         estimator="fair-coins",
         independent_trials=True,
         helps="more `trials`",
+        looks=(
+            Look(
+                LEARNERS,
+                (Relation.REPLACE,),
+                "whether a record was trained on or another in its place, from the trained model's loss",
+                trainings=512,
+                scales="trials",
+                attack="loss",
+                estimator="betting",
+                stop=StopRule(),
+            ),
+        ),
     )
 
     @property

@@ -23,6 +23,7 @@ def bounds_json(report: Report) -> str:
         "seed": report.seed,
         "confidence": report.confidence,
         "seconds": round(report.seconds, 3),
+        "joint": None if report.joint is None else report.joint.to_dict(),
         "results": [result_values(result) for result in report.results],
         "reused": report.reused.to_dict(),
         "damaged": list(report.damaged),

@@ -22,6 +22,7 @@ from dpaudit.engine.spec.anchored import anchored
 from dpaudit.engine.spec.build import build, describe
 from dpaudit.engine.spec.partition import Partition
 from dpaudit.engine.spec.stop_rule import StopRule
+from dpaudit.engine.spec.together import Together
 from dpaudit.engine.views.view import View
 from dpaudit.errors import SpecError, require
 from dpaudit.estimators.estimator import Estimator
@@ -126,8 +127,11 @@ class AuditSpec:
         audits: At least one; names are unique.
         name: For reports and the default run folder.
         seed: Everything random follows from it, in 0 .. 10^18 - 1.
-        confidence: Stated confidence of each bound, in (0, 1).
+        confidence: Stated confidence of each bound, in (0, 1); of the one verdict where there are several looks at one
+            claim, which share the error.
         run: Where the work runs.
+        together: Says that the audits are looks at one claim and end in one verdict, as `dpaudit check` makes them;
+            None for audits that have nothing to do with each other.
     """
 
     audits: tuple[Audit, ...]
@@ -135,6 +139,7 @@ class AuditSpec:
     seed: int = 0
     confidence: float = 0.95
     run: RunOptions = RunOptions()
+    together: Together | None = None
 
     def __post_init__(self) -> None:
         require(0 <= self.seed < MOST_SEED, "seed must be in 0 .. 10^18 - 1", seed=self.seed)
@@ -148,6 +153,35 @@ class AuditSpec:
         object.__setattr__(
             self, "audits", tuple(self._complete(audit, index) for index, audit in enumerate(self.audits))
         )
+        self._require_shared_error()
+
+    @property
+    def look_confidence(self) -> float:
+        """Stated confidence of each bound: that of the spec, or what leaves each look its equal share of the error."""
+        if self.together is None:
+            return self.confidence
+        return 1 - (1 - self.confidence) / sum(1 + audit.confirm for audit in self.audits)
+
+    def _require_shared_error(self) -> None:
+        """Refuses looks at one claim whose errors sum to more than the verdict's, or whose claims differ."""
+        if self.together is None:
+            return
+        looks = [own for audit in self.audits for own in self._with_confirmation(audit)]
+        spent = sum(1 - audit.estimator.confidence for audit in looks)
+        require(
+            spent <= (1 - self.confidence) * (1 + 1e-9),
+            f"the errors of audits that are looks at one claim must sum to at most {1 - self.confidence:.6g}",
+            do="leave the confidence of their estimators out",
+            sum=spent,
+        )
+        same = all(
+            audit.promised() == looks[0].promised() and repr(audit.mechanism) == repr(looks[0].mechanism)
+            for audit in looks
+        )
+        require(same, "audits that are looks at one claim must have the same mechanism and claim")
+
+    def _with_confirmation(self, audit: Audit) -> tuple[Audit, ...]:
+        return (audit, self.confirmation(audit)) if audit.confirm else (audit,)
 
     def _complete(self, audit: Audit, index: int) -> Audit:
         """Builds what is still a name or a mapping, fills in what is left open, and refuses what does not fit."""
@@ -164,7 +198,7 @@ class AuditSpec:
         audit = replace(audit, **parts)
         claim = _claim_in_game(audit, at)
         _require_fitting(audit, at)
-        defaults = {"delta": claim.delta, "confidence": self.confidence}
+        defaults = {"delta": claim.delta, "confidence": self.look_confidence}
         chosen = audit.estimator or game.fits.estimator_against(claim)
         estimator = build("estimator", chosen, at=f"{at}.estimator", defaults=defaults)
         audit = replace(audit, estimator=estimator)

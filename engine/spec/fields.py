@@ -17,6 +17,7 @@ from enum import Enum
 from typing import Any, Literal
 
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
+from dpaudit.engine.spec.check import CheckRequest
 from dpaudit.registry import PACKAGES, catalogue, load
 
 Schema = dict[str, Any]
@@ -97,13 +98,20 @@ def spec_schema() -> Schema:
     name: Schema = {"type": "string", "description": _meanings(Audit)["name"]}
     entry = {"type": "object", "properties": {**audit, "name": name}, "additionalProperties": False}
     audits = {"type": "array", "items": entry, "description": _meanings(AuditSpec)["audits"]}
+    check: Schema = {
+        "type": "object",
+        "properties": _properties(CheckRequest),
+        "required": ["mechanism"],
+        "additionalProperties": False,
+        "description": _meanings(AuditSpec)["together"],
+    }
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "A dpaudit spec",
         "type": "object",
-        "properties": {**audit, **spec, "audits": audits, "grid": GRID},
+        "properties": {**audit, **spec, "audits": audits, "grid": GRID, "check": check},
         "additionalProperties": False,
-        "anyOf": [{"required": ["mechanism"]}, {"required": ["audits"]}],
+        "anyOf": [{"required": ["mechanism"]}, {"required": ["audits"]}, {"required": ["check"]}],
         "$defs": definitions,
     }
 

@@ -11,6 +11,7 @@ from dpaudit.claims import Claim
 from dpaudit.engine.data.in_memory import found_again
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
 from dpaudit.engine.spec.build import build_dataclass
+from dpaudit.engine.spec.check import CheckOptions, CheckRequest, check_spec
 from dpaudit.engine.spec.grid import expanded
 from dpaudit.engine.spec.partition import Partition
 from dpaudit.engine.spec.plain_yaml import read_yaml
@@ -23,7 +24,8 @@ def load_spec(source: str | Path | Mapping[str, Any]) -> AuditSpec:
 
     Top-level `mechanism`, `data`, `game`, `proxy`, `attack`, `estimator`, `split`, `claim` and `stop` are defaults for
     every entry of `audits`; without `audits` they are the one audit. `grid` makes one of each entry for every
-    combination of its values (`engine.spec.grid`). Paths in it may use `~` and `$VARIABLES`, which
+    combination of its values (`engine.spec.grid`). A spec with `check` leaves the choice of audits to dpaudit. Paths in
+    it may use `~` and `$VARIABLES`, which
     are looked up when a file is read and written nowhere.
 
     Raises: SpecError naming the field.
@@ -44,9 +46,11 @@ def _from_mapping(content: Mapping[str, Any]) -> AuditSpec:
     _require_text_keys(content)
     of_spec = {field.name for field in fields(AuditSpec)} - {"audits"}
     of_audit = {field.name for field in fields(Audit)} - {"name"}
+    if "check" in content:
+        return _check_from_mapping(content)
     unknown = sorted(content.keys() - of_spec - of_audit - {"audits", "grid"})
     if unknown:
-        known = sorted(of_spec | of_audit | {"audits", "grid"})
+        known = sorted(of_spec | of_audit | {"audits", "grid", "check"})
         raise SpecError(
             f"a spec has no field {unknown[0]!r}; it has {', '.join(known)}{did_you_mean(unknown[0], known)}"
         )
@@ -67,6 +71,21 @@ def _from_mapping(content: Mapping[str, Any]) -> AuditSpec:
     options = {name: value for name, value in content.items() if name in of_spec}
     spec: AuditSpec = build_dataclass(AuditSpec, {"audits": tuple(audits), **options}, at="spec")
     return spec
+
+
+def _check_from_mapping(content: Mapping[str, Any]) -> AuditSpec:
+    """The audits that `check` leads to; beside it stand the run's name, seed, confidence and place."""
+    beside = ("name", "seed", "confidence", "run")
+    unknown = sorted(content.keys() - {"check", *beside})
+    if unknown:
+        raise SpecError(f"beside `check` a spec has {', '.join(beside)}, got {unknown[0]!r}")
+    if not isinstance(content["check"], Mapping):
+        raise SpecError(f"`check` must be a mapping with `mechanism`, got {shortened(content['check'])}")
+    request: CheckRequest = build_dataclass(CheckRequest, content["check"], at="check")
+    options: CheckOptions = build_dataclass(
+        CheckOptions, {name: content[name] for name in beside if name in content}, at="spec"
+    )
+    return check_spec(request, options)
 
 
 def _audit(entry: Mapping[str, Any], at: str) -> Audit:

@@ -60,6 +60,17 @@ def plain_values(text: str) -> Any:
         loader.dispose()
 
 
+def yaml_value(text: str) -> Any:
+    """The value that a word of the command line stands for: a name, or `{name: ..., fields}`.
+
+    Raises: SpecError.
+    """
+    try:
+        return plain_values(text)
+    except yaml.YAMLError as err:
+        raise SpecError(f"{shortened(text)} must be a name or {{name: ..., fields}} in YAML") from err
+
+
 class _PlainLoader(yaml.SafeLoader):
     """Refuses a key that is given twice (else the last one wins, unseen) and keys that are no text."""
 

@@ -1,0 +1,153 @@
+"""`dpaudit check` on every planted defect and on honest mechanisms: verdict, the game it rests on, bound, seconds.
+
+    python -m benchmarks.check_defects OUTPUT.jsonl [defects|honest] [runs a mechanism] [seconds at most]
+
+One line of JSON a run is added to OUTPUT; runs that are there already are not made again, so the same command goes on
+where it was stopped. In the end a table is printed. Nothing but the mechanism is given to `check`, except that networks
+of tables are given digits, so that a training has something to learn. A VIOLATION of an honest mechanism is false, and may
+come in at most 5 % of its runs.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dpaudit import Claim, RunOptions, Verdict, check
+
+HERE = RunOptions(runner="in-process", figures=False, repeats=0)
+FLAT_DIGITS = {"name": "digits", "flat": True}
+MODEL = {"name": "mlp", "hidden": [32], "epochs": 10, "batch_size": 70, "learning_rate": 1.0, "momentum": 0.0}
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What is checked.
+
+    Attributes:
+        mechanism: As in a spec.
+        claim: In place of its own.
+        data: As in a spec; None has them made.
+        budget: Of one check.
+    """
+
+    mechanism: dict[str, Any]
+    claim: Claim | None = None
+    data: Any = None
+    budget: str = "5m"
+
+
+def of(name: str, **fields: Any) -> Checked:
+    """A mechanism that claims 1."""
+    return Checked({"name": name, "epsilon": 1.0, **fields})
+
+
+def dp_sgd(name: str, *, budget: str = "5m") -> Checked:
+    """DP-SGD of ten epochs on digits, with epsilon 1."""
+    mechanism = {"name": name, "epsilon": 1.0, "sample_rate": 0.1, "model": MODEL}
+    return Checked(mechanism, data=FLAT_DIGITS, budget=budget)
+
+
+DEFECTS = {
+    "rr, twice the claim": Checked({"name": "randomized-response", "epsilon": 2.0}, Claim(1.0)),
+    "rr, three times the claim": of("rr-leaky"),
+    "rr, binary formula": of("planted-rr-binary-formula"),
+    "rr, one draw per label": of("planted-rr-one-draw-per-label"),
+    "rr, constant seed": of("planted-rr-constant-seed"),
+    "one-hot, half the scale": of("planted-one-hot-laplace-half-scale"),
+    "one-hot, sigma for b": of("planted-one-hot-laplace-sigma-for-b"),
+    "noisy rows, half the scale": Checked(
+        {"name": "noisy-one-hot-labels", "labels": {"name": "planted-one-hot-laplace-half-scale", "epsilon": 1.0}}
+    ),
+    "noisy rows, sigma for b": Checked(
+        {"name": "noisy-one-hot-labels", "labels": {"name": "planted-one-hot-laplace-sigma-for-b", "epsilon": 1.0}}
+    ),
+    "lp-1st, drawn twice": of("planted-lp-1st-drawn-again", draws=2, model="recall"),
+    "lp-1st, drawn ten times": of("planted-lp-1st-drawn-again", draws=10, model="recall"),
+    "lp-2st, reused randomness": of("planted-lp-2st-reused-randomness", model="recall"),
+    "pate, no noise": of("planted-pate-without-noise", teachers=1, queries=600, vote="argmax", model="recall"),
+    "dp-sgd, half the noise": dp_sgd("planted-half-the-noise"),
+    "dp-sgd, clip of each coordinate": dp_sgd("planted-clip-each-coordinate"),
+    "dp-sgd, noise seeded each step": dp_sgd("planted-noise-seeded-each-step"),
+    "dp-sgd, fixed batches": dp_sgd("planted-fixed-batches"),
+    "dp-sgd, shuffled batches": dp_sgd("planted-shuffled-batches"),
+    "dp-sgd, clip doubled": dp_sgd("planted-clip-doubled-after-warm-up"),
+    "dp-sgd, clip of the batch mean": dp_sgd("planted-clip-batch-mean"),
+    "dp-sgd, noise over batch": dp_sgd("planted-noise-over-batch"),
+    "dp-sgd, no noise in the last step": dp_sgd("planted-no-noise-in-last-step"),
+}
+HONEST = {
+    "rr": of("randomized-response"),
+    "rr with prior": of("rr-with-prior", prior=[0.3, 0.2, *[0.5 / 8] * 8]),
+    "one-hot": of("one-hot-laplace"),
+    "noisy rows": Checked({"name": "noisy-one-hot-labels", "labels": {"name": "one-hot-laplace", "epsilon": 1.0}}),
+    "lp-1st": of("lp-1st", model="recall"),
+    "dp-sgd": dp_sgd("dp-sgd", budget="5m, 256 trainings"),
+}
+
+
+def run(name: str, checked: Checked, seed: int) -> dict[str, Any]:
+    """One check."""
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        report = check(
+            checked.mechanism,
+            checked.data,
+            claim=checked.claim,
+            budget=checked.budget,
+            seed=seed,
+            run=HERE,
+            output=Path(folder) / "run",
+            quiet=True,
+        )
+    joint = report.joint
+    assert joint is not None
+    look = joint.deciding
+    return {
+        "mechanism": name,
+        "seed": seed,
+        "verdict": joint.verdict.value,
+        "game": None if look is None else look.name,
+        "headline": joint.headline,
+        "played": {result.name: result.headline for result in report.results},
+        "failures": [failure.error for result in report.results for failure in result.failures],
+        "seconds": round(time.monotonic() - began, 1),
+    }
+
+
+def lines(output: Path) -> Iterator[dict[str, Any]]:
+    """The runs made so far."""
+    if output.exists():
+        yield from map(json.loads, output.read_text(encoding="utf-8").splitlines())
+
+
+def main(output: Path, what: str = "defects", runs: int = 1, seconds: float = 1e9) -> None:
+    """Makes the runs that are missing, then prints the table."""
+    began, mechanisms = time.monotonic(), HONEST if what == "honest" else DEFECTS
+    made = {(line["mechanism"], line["seed"]) for line in lines(output)}
+    for seed in range(runs):
+        for name, checked in mechanisms.items():
+            if (name, seed) in made or time.monotonic() - began > seconds:
+                continue
+            line = run(name, checked, seed)
+            with output.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+            print(json.dumps(line), flush=True)
+    print("| mechanism | runs | VIOLATION | game | seconds, slowest |\n" + "| --- " * 5 + "|")
+    for name in mechanisms:
+        own = [line for line in lines(output) if line["mechanism"] == name]
+        if own:
+            found = [line for line in own if line["verdict"] == Verdict.VIOLATION.value]
+            games = ", ".join(sorted({str(line["game"]) for line in found})) or "none"
+            slowest = max(line["seconds"] for line in own)
+            print(f"| {name} | {len(own)} | {len(found)} | {games} | {slowest:.0f} |")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), *sys.argv[2:3], *map(int, sys.argv[3:]))

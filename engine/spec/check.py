@@ -1,0 +1,219 @@
+"""From a mechanism alone to a spec: every game that states it fits, the cheap ones first, on data given or made."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from dpaudit.claims import Claim
+from dpaudit.engine.data.bundled import Digits
+from dpaudit.engine.data.gaussian_mixture import GaussianMixture
+from dpaudit.engine.games.fits import Fits, Look
+from dpaudit.engine.spec.audit_spec import Audit, AuditSpec, Claiming, RunOptions
+from dpaudit.engine.spec.build import build
+from dpaudit.engine.spec.partition import Partition
+from dpaudit.engine.spec.together import Together
+from dpaudit.errors import AuditError, SpecError, require
+from dpaudit.mechanisms.protocols import Compute, LabelMechanism, StackLearner
+from dpaudit.registry import catalogue, load
+
+BUDGET = "10m"
+"""Of a check for which none is given."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a check may cost.
+
+    Attributes:
+        seconds: After which nothing is begun any more, > 0; None for no limit.
+        trainings: Of all looks together, >= 0; None for no limit.
+    """
+
+    seconds: float | None = None
+    trainings: int | None = None
+
+    def __post_init__(self) -> None:
+        require(self.seconds is None or self.seconds > 0, "a budget must be > 0 seconds", seconds=self.seconds)
+        require(self.trainings is None or self.trainings >= 0, "trainings must be >= 0", trainings=self.trainings)
+
+    @classmethod
+    def parse(cls, text: str) -> Budget:
+        """A budget in words: "90s", "10m", "1h", "200 trainings", or a time and trainings, split by a comma.
+
+        Raises: InputError.
+        """
+        seconds, trainings = None, None
+        for part in text.split(","):
+            found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(s|m|h|trainings?)\s*", part)
+            require(found is not None, "a budget must be like 90s, 10m, 1h or 200 trainings", budget=text)
+            assert found is not None
+            if found[2] in _SECONDS:
+                seconds = float(found[1]) * _SECONDS[found[2]]
+            else:
+                trainings = int(float(found[1]))
+        return cls(seconds, trainings)
+
+
+_SECONDS = {"s": 1, "m": 60, "h": 3600}
+
+
+@dataclass(frozen=True)
+class CheckRequest:
+    """What is to be checked.
+
+    Attributes:
+        mechanism: A registered name, `{name: ..., fields}`, one's own class `package.module:Class`, or an object.
+        data: As in an audit; left out: small data are made that the mechanism can be run on.
+        claim: Overrides what the mechanism states of itself.
+        split: Which share of the data plays which part; left out: as much to the target as the games leave.
+        budget: What it may cost: "10m", "90s", "200 trainings", "1h, 500 trainings".
+    """
+
+    mechanism: Any = field(metadata={"kind": "mechanism"})
+    data: Any = field(default=None, metadata={"kind": "data"})
+    claim: Claim | None = None
+    split: Partition | None = None
+    budget: str = BUDGET
+
+
+@dataclass(frozen=True)
+class CheckOptions:
+    """What a spec says beside `check`.
+
+    Attributes:
+        name: For reports and the default run folder; "" takes the mechanism's.
+        seed: Everything random follows from it.
+        confidence: Of the one verdict, in (0, 1).
+        run: Where the work runs; None: in this process where nothing is trained, else on Ray.
+    """
+
+    name: str = ""
+    seed: int = 0
+    confidence: float = 0.95
+    run: RunOptions | None = None
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A look of a game.
+
+    Attributes:
+        game: The game's registered name.
+        look: How it takes part.
+    """
+
+    game: str
+    look: Look
+
+    @property
+    def name(self) -> str:
+        """Of the audit."""
+        return f"{self.game}, {self.look.variant}" if self.look.variant else self.game
+
+
+def check_spec(request: CheckRequest, options: CheckOptions = CheckOptions()) -> AuditSpec:
+    """The audits that a check is made of; `together` says why each is among them, and why others are not.
+
+    Raises: SpecError when no game fits the mechanism and its claim.
+    """
+    mechanism = build("mechanism", request.mechanism, at="check.mechanism")
+    if request.claim is None and not isinstance(mechanism, Claiming):
+        raise SpecError("check.mechanism must state its claim: give it a method `claim() -> Claim`, or give `claim`")
+    claim = request.claim or mechanism.claim()
+    if not isinstance(claim, Claim):
+        raise SpecError(f"check.mechanism.claim() must give a dpaudit.Claim, got {claim!r}")
+    chosen, left_out = choices(mechanism, claim)
+    budget = Budget.parse(request.budget)
+    affordable, dear = _affordable(chosen, budget.trainings)
+    if not affordable:
+        raise SpecError(
+            f"no game fits {type(mechanism).__name__} with a claim about {claim.relation} neighbours: "
+            f"{'; '.join((*left_out, *dear))}"
+        )
+    data = request.data if request.data is not None else made_data(mechanism)
+    audits = tuple(_audit(choice, mechanism, data, request, trainings) for choice, trainings in affordable)
+    trains = any(trainings for _, trainings in affordable)
+    words = [f"{choice.name}: finds {choice.look.finds}" + _cost(trainings) for choice, trainings in affordable]
+    return AuditSpec(
+        audits,
+        name=options.name or f"check {_called(mechanism)}",
+        seed=options.seed,
+        confidence=options.confidence,
+        run=options.run or RunOptions(runner="ray" if trains else "in-process"),
+        together=Together(budget.seconds, tuple(words), (*left_out, *dear)),
+    )
+
+
+def choices(mechanism: Any, claim: Claim) -> tuple[list[Choice], list[str]]:
+    """The looks that state they fit a mechanism and its claim, the cheap ones first; and why games have none."""
+    chosen, left_out = [], []
+    for name in catalogue("game"):
+        fits: Fits = load("game", name).fits
+        played = [look for look in fits.looks if isinstance(mechanism, look.face.protocol)]
+        fitting = [look for look in played if claim.relation in look.relations]
+        chosen += [Choice(name, look) for look in fitting]
+        if not fits.looks:
+            left_out.append(f"{name}: played on request only")
+        elif not played:
+            faces = dict.fromkeys(look.face.words for look in fits.looks)
+            left_out.append(f"{name}: plays {' and '.join(faces)}")
+        elif not fitting:
+            relations = dict.fromkeys(str(relation) for look in played for relation in look.relations)
+            left_out.append(f"{name}: is for claims about {' or '.join(relations)} neighbours, not {claim.relation}")
+    return sorted(chosen, key=lambda choice: choice.look.trainings), left_out
+
+
+def made_data(mechanism: Any) -> Any:
+    """Small data a mechanism can be run on: ten classes for labels, two for models, digits for networks of images."""
+    if isinstance(mechanism, LabelMechanism):
+        return GaussianMixture(classes=10, rows=2_000)
+    table = GaussianMixture(classes=2, rows=1_000)
+    if not isinstance(mechanism, StackLearner):
+        return table
+    try:
+        mechanism.stack_plan((table.dimensions,), classes=table.classes, models=1, compute=Compute())
+    except AuditError:  # a network of images
+        return Digits()
+    return table
+
+
+def _affordable(chosen: list[Choice], trainings: int | None) -> tuple[list[tuple[Choice, int]], list[str]]:
+    """As many looks as a number of trainings is enough for, each with its own; and which ones it is not."""
+    left, affordable, dear = trainings, [], []
+    for choice in chosen:
+        wanted = choice.look.trainings
+        given = wanted if left is None else min(wanted, left)
+        if given < wanted and (not choice.look.scales or given < 2):
+            dear.append(f"{choice.name}: asks for {wanted:,} trainings, the budget leaves {given:,}")
+            continue
+        affordable.append((choice, given))
+        left = None if left is None else left - given
+    return affordable, dear
+
+
+def _audit(choice: Choice, mechanism: Any, data: Any, request: CheckRequest, trainings: int) -> Audit:
+    look = choice.look
+    scaled = {look.scales: trainings} if look.scales else {}
+    return Audit(
+        mechanism=mechanism,
+        data=data,
+        game={"name": choice.game, **look.game, **scaled},
+        attack=look.attack or None,
+        estimator=look.estimator or None,
+        split=request.split or Partition(target=0.7, reference=0.2, test=0.1),
+        claim=request.claim,
+        confirm=look.confirm,
+        stop=look.stop,
+        name=choice.name,
+    )
+
+
+def _cost(trainings: int) -> str:
+    return f" ({trainings:,} training{'s' if trainings != 1 else ''} at most)" if trainings else ""
+
+
+def _called(mechanism: Any) -> str:
+    registered = type(mechanism).__dict__.get("registered_name")
+    return str(registered) if registered else type(mechanism).__name__

@@ -1,0 +1,241 @@
+"""`dpaudit check`: the games that state they fit are played, share the error, and end in one verdict."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from dpaudit import Claim, Relation, RunOptions, Verdict, check
+from dpaudit.engine.checking import check as check_in_python
+from dpaudit.engine.cli import main
+from dpaudit.engine.data.bundled import Digits
+from dpaudit.engine.data.gaussian_mixture import GaussianMixture
+from dpaudit.engine.driver import report_again, resume
+from dpaudit.engine.findings.joint import JointVerdict
+from dpaudit.engine.findings.looks import LooksReader
+from dpaudit.engine.plan import make_plan
+from dpaudit.engine.spec.audit_spec import AuditSpec
+from dpaudit.engine.spec.check import Budget, CheckRequest, check_spec, choices, made_data
+from dpaudit.engine.spec.loading import load_spec
+from dpaudit.errors import InputError, SpecError
+from dpaudit.mechanisms.examples import Examples
+from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
+from dpaudit.mechanisms.learners.dp_sgd import DpSgd
+from dpaudit.mechanisms.learners.lp_1st import LP1ST
+from dpaudit.mechanisms.models.constant import Constant
+from dpaudit.mechanisms.models.networks import SmallCnn
+from dpaudit.mechanisms.planted.learners import LP1STDrawnAgain
+from dpaudit.mechanisms.protocols import Compute, Model
+
+HERE = RunOptions(runner="in-process", figures=False, repeats=0)
+SMALL = GaussianMixture(classes=2, rows=400)
+CLAIM = Claim(1.0, relation=Relation.ADD_REMOVE)
+
+
+@dataclass(frozen=True)
+class Memorises:
+    """A learner that is certain of the points it was trained on, whatever it claims."""
+
+    epsilon: float = 1.0
+
+    def claim(self) -> Claim:
+        return Claim(self.epsilon, relation=Relation.ADD_REMOVE)
+
+    def fit(
+        self, train: Examples, *, seed: np.random.SeedSequence, compute: Compute, validation: Examples | None = None
+    ) -> Model:
+        return Recalls({row.tobytes() for row in np.asarray(train.features)}, train.classes)
+
+
+@dataclass(frozen=True)
+class Recalls:
+    """Certain of class 0 for points it has seen, of nothing for others."""
+
+    seen: set[bytes]
+    classes: int
+
+    def probabilities(self, features: Any) -> Any:
+        known = np.array([row.tobytes() in self.seen for row in np.asarray(features)])
+        odds = np.full((len(known), self.classes), 1 / self.classes)
+        odds[known] = np.eye(self.classes)[0]
+        return odds
+
+
+@dataclass(frozen=True)
+class Ignores(Memorises):
+    """A learner that looks at nothing."""
+
+    def fit(
+        self, train: Examples, *, seed: np.random.SeedSequence, compute: Compute, validation: Examples | None = None
+    ) -> Model:
+        return Recalls(set(), train.classes)
+
+
+def names(mechanism: Any, claim: Claim | None = None) -> list[str]:
+    chosen, _ = choices(mechanism, claim or mechanism.claim())
+    return [choice.name for choice in chosen]
+
+
+def test_games_are_chosen_by_what_they_state() -> None:
+    assert names(RandomizedResponse(1.0)) == ["label-canaries", "label-channel", "label-repeats"]
+    assert names(LP1ST(1.0, model=Constant())) == ["label-canaries", "label-inference"]
+    assert names(Memorises()) == ["ind-mia, far point"]
+    assert names(Memorises(), Claim(1.0, relation=Relation.REPLACE)) == ["label-canaries", "label-inference", "mia"]
+    watched = names(DpSgd(1.0))
+    assert watched[-2:] == ["ind-mia, gradient", "ind-mia, far point"]
+
+
+def test_what_is_left_out_is_said_with_the_reason() -> None:
+    _, left_out = choices(Memorises(), CLAIM)
+    assert "label-channel: plays label mechanisms (with methods `claim` and `release`)" in left_out
+    assert "mia: is for claims about replace neighbours, not add-remove" in left_out
+    assert "membership: played on request only" in left_out
+
+
+def test_the_looks_share_the_error_and_the_spec_is_read_back_as_it_was() -> None:
+    spec = check_spec(CheckRequest(RandomizedResponse(1.0)))
+    assert [audit.estimator.confidence for audit in spec.audits] == pytest.approx([1 - 0.05 / 3] * 3)
+    again = load_spec(dict(__import__("yaml").safe_load(spec.to_yaml())))
+    assert again == spec
+    with_confirmation = check_spec(CheckRequest(LP1ST(1.0, model=Constant())))
+    assert with_confirmation.look_confidence == pytest.approx(1 - 0.05 / 3)  # canaries, inference, its confirmation
+
+
+def test_looks_that_spend_too_much_or_have_other_claims_are_refused() -> None:
+    spec = check_spec(CheckRequest(RandomizedResponse(1.0)))
+    first, *others = spec.audits
+    greedy = replace(first, estimator=replace(first.estimator, confidence=0.95))
+    with pytest.raises(InputError, match=r"must sum to at most 0\.05"):
+        replace(spec, audits=(greedy, *others))
+    with pytest.raises(InputError, match="must have the same mechanism and claim"):
+        replace(spec, audits=(replace(first, claim=Claim(2.0)), *others))
+
+
+def test_a_budget_is_a_time_or_trainings() -> None:
+    assert Budget.parse("90s") == Budget(90.0)
+    assert Budget.parse("1h, 500 trainings") == Budget(3600.0, 500)
+    with pytest.raises(InputError, match="like 90s, 10m, 1h or 200 trainings"):
+        Budget.parse("soon")
+
+
+def test_a_budget_of_trainings_goes_to_the_cheap_looks_first() -> None:
+    spec = check_spec(CheckRequest(DpSgd(1.0), budget="600 trainings"))
+    planned = {audit.name: getattr(audit.game, "trials", 1) for audit in spec.audits}
+    assert planned["ind-mia, gradient"] == 512
+    assert 0 < planned["ind-mia, far point"] <= 88
+    few = check_spec(CheckRequest(LP1ST(1.0, model=Constant()), budget="1 training"))
+    assert [audit.name for audit in few.audits] == ["label-canaries"]
+    assert few.together is not None
+    assert "label-inference: asks for 2 trainings, the budget leaves 0" in few.together.left_out
+
+
+def test_data_are_made_that_the_mechanism_can_be_run_on() -> None:
+    assert made_data(RandomizedResponse(1.0)) == GaussianMixture(classes=10, rows=2_000)
+    assert made_data(Memorises()) == GaussianMixture(classes=2, rows=1_000)
+    assert made_data(DpSgd(1.0, model=SmallCnn(learning_rate=0.5, momentum=0.0))) == Digits()
+
+
+def test_a_leak_is_refuted_by_the_first_look_and_the_rest_is_left_out(tmp_path: Path) -> None:
+    """With the other looks' share of the error unspent. Resumed, and read again, nothing runs and the same is said."""
+    report = check_in_python("tests.own_mechanism:KeepsEverything", run=HERE, output=tmp_path, quiet=True)
+    assert report.joint is not None
+    assert report.joint.verdict is Verdict.VIOLATION
+    assert [result.name for result in report.results] == ["label-canaries"]
+    assert report.joint.not_played == ("label-channel", "label-repeats")
+    assert "not played: label-channel, label-repeats: the claim is refuted" in str(report)
+    again = resume(tmp_path, quiet=True)
+    read = report_again(tmp_path)
+    assert again.executed == 0
+    for other in (again, read):
+        assert other.joint is not None
+        assert other.joint.to_dict() == report.joint.to_dict()
+        assert other.failed == ()
+    assert json.loads((tmp_path / "bounds.json").read_text())["joint"]["verdict"] == "VIOLATION"
+    assert "Left out" in (tmp_path / "report.html").read_text()
+
+
+def test_an_honest_mechanism_is_looked_at_with_all_games(tmp_path: Path) -> None:
+    """The seed is fixed; with another one it would be refuted with probability <= 0.05."""
+    report = check(RandomizedResponse(1.0), run=HERE, output=tmp_path, quiet=True)
+    assert report.joint is not None
+    assert report.joint.verdict is Verdict.NO_VIOLATION
+    assert [result.name for result in report.results] == ["label-canaries", "label-channel", "label-repeats"]
+    assert report.joint.not_played == ()
+    assert report.violations == report.failed == report.inconclusive == ()
+    assert report.joint.lines[0].startswith("best ceiling: a mechanism that hides nothing would show")
+
+
+def test_two_worlds_stop_when_the_claim_is_refuted(tmp_path: Path) -> None:
+    report = check(Memorises(), SMALL, run=HERE, output=tmp_path, quiet=True)
+    (result,) = report.results
+    assert report.violations == (result,)
+    assert result.stopped is not None
+    assert result.stopped.reason == "the claim is refuted"
+    assert result.stopped.trainings < result.stopped.planned
+
+
+def test_a_learner_that_looks_at_nothing_is_not_refuted(tmp_path: Path) -> None:
+    report = check(Ignores(), SMALL, budget="10m, 64 trainings", run=HERE, output=tmp_path, quiet=True)
+    assert report.joint is not None
+    assert report.joint.verdict is Verdict.NO_VIOLATION
+    assert report.violations == ()
+
+
+def test_a_planted_defect_of_a_learner_is_refuted(tmp_path: Path) -> None:
+    mechanism = {"name": "planted-lp-1st-drawn-again", "epsilon": 1.0, "draws": 10, "model": "recall"}
+    report = check(mechanism, run=HERE, output=tmp_path, quiet=True)
+    assert report.joint is not None
+    assert report.joint.verdict is Verdict.VIOLATION
+
+
+def test_nothing_is_begun_after_time_is_up_and_what_was_begun_is_finished(tmp_path: Path) -> None:
+    plan = make_plan(check_spec(CheckRequest(RandomizedResponse(1.0), budget="60s")))
+    first, *later = plan.audits
+    from dpaudit.actors.store import UnitStore
+
+    reader = LooksReader(plan, UnitStore(tmp_path), lambda: 61.0)
+    assert reader.spared(frozenset(), frozenset()) == {unit.key for unit in plan.units}
+    begun = frozenset({first.game.trainings[0]})
+    assert reader.spared(begun, frozenset()) == frozenset().union(*(look.keys for look in later)) - first.keys
+    in_time = LooksReader(plan, UnitStore(tmp_path), lambda: 59.0)
+    assert in_time.spared(frozenset(), frozenset()) == frozenset()
+
+
+def test_a_spec_may_leave_the_choice_to_check(tmp_path: Path) -> None:
+    path = tmp_path / "spec.yaml"
+    path.write_text("name: mine\nseed: 3\ncheck: {mechanism: {name: randomized-response, epsilon: 1}, budget: 30s}\n")
+    spec = load_spec(path)
+    assert isinstance(spec, AuditSpec)
+    assert (spec.name, spec.seed, len(spec.audits)) == ("mine", 3, 3)
+    assert spec.together is not None
+    assert spec.together.budget_s == 30.0
+    path.write_text("check: {mechanism: {name: randomized-response, epsilon: 1}}\ngame: mia\n")
+    with pytest.raises(SpecError, match="beside `check` a spec has name, seed, confidence, run, got 'game'"):
+        load_spec(path)
+
+
+def test_the_command_says_what_was_chosen_and_exits_as_run_does(tmp_path: Path) -> None:
+    arguments = ["check", "tests.own_mechanism:KeepsEverything", "-o", str(tmp_path / "run")]
+    ended = CliRunner().invoke(main, [*arguments, "--fail-on-violation"])
+    assert ended.exit_code == 1
+    assert "label-repeats: finds noise that does not follow the generator" in ended.stderr
+    assert ended.stdout.startswith("VIOLATION")
+    refused = CliRunner().invoke(main, ["check", "randomized-respnse"])
+    assert refused.exit_code == 2
+
+
+def test_a_look_on_a_proxy_refutes_nothing_by_itself(tmp_path: Path) -> None:
+    report = check(LP1STDrawnAgain(1.0, model=Constant()), run=HERE, output=tmp_path, quiet=True, budget="1s")
+    (look, *_) = report.results
+    believed = replace(look, conditional=True)
+    object.__setattr__(believed, "verdict", Verdict.VIOLATION)
+    assert JointVerdict((believed,), 0.95).verdict is Verdict.UNDECIDED
+    object.__setattr__(look, "verdict", Verdict.VIOLATION)
+    assert JointVerdict((believed, look), 0.95).verdict is Verdict.VIOLATION
+    assert JointVerdict((believed, look), 0.95).deciding is look
