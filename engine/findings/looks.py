@@ -38,13 +38,15 @@ class LooksReader:
         )
         needed = self._looks if refuting is None else self._looks[: refuting + 1]
         if refuting is None and self._budget_s is not None and self._spent() > self._budget_s:
-            needed = tuple(look for look in needed if self._has_begun(look, finished))
+            needed = tuple(look for place, look in enumerate(needed) if self._goes_on(look, finished, first=not place))
         return every - frozenset().union(*(look.keys for look in needed))
 
-    def _has_begun(self, look: PlannedAudit, finished: Set[str]) -> bool:
-        """Whether it has to be finished: what was read of a sequential look counts as it is."""
+    def _goes_on(self, look: PlannedAudit, finished: Set[str], *, first: bool) -> bool:
+        """Whether it is played on when time is up: once begun, until it can be read; the first one in any case."""
+        if look.audit.stop is not None:  # it can be read as it is
+            return first and finished.isdisjoint(look.tallies)
         own = look.keys - frozenset().union(*(other.keys for other in self._looks if other is not look))
-        return look.audit.stop is None and bool(own & finished)
+        return first or not finished.isdisjoint(own)
 
     def _refutes(self, look: PlannedAudit, finished: Set[str], failed: Set[str]) -> bool:
         name = look.audit.name

@@ -175,7 +175,7 @@ class AuditSpec:
             sum=spent,
         )
         same = all(
-            audit.promised() == looks[0].promised() and repr(audit.mechanism) == repr(looks[0].mechanism)
+            audit.promised() == looks[0].promised() and describe(audit.mechanism) == describe(looks[0].mechanism)
             for audit in looks
         )
         require(same, "audits that are looks at one claim must have the same mechanism and claim")
