@@ -3,9 +3,9 @@
     python -m benchmarks.check_defects OUTPUT.jsonl [defects|honest] [runs a mechanism] [seconds at most]
 
 One line of JSON a run is added to OUTPUT; runs that are there already are not made again, so the same command goes on
-where it was stopped. In the end a table is printed. Nothing but the mechanism is given to `check`, except that DP-SGD is
-given digits, so that a training has something to learn. A VIOLATION of an honest mechanism is false, and may come in at
-most 5 % of its runs.
+where it was stopped. In the end a table is printed. Nothing but the mechanism is given to `check`; DP-SGD is given
+digits, so that a training has something to learn. A VIOLATION of an honest mechanism is false, and may come in at most
+5 % of its runs.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ class Together:
     Each has its own share of the error, so the rest may be left out as soon as one refutes the claim, or time is up.
 
     Attributes:
-        budget_s: Seconds after which no look but the first is begun, > 0; one that stops early ends where it is. None for
-            no limit.
+        budget_s: Seconds after which no look but the first is begun, > 0; one that stops early ends where it is. None
+            has no limit.
         chosen: Why each audit is among them, in sentences, for the report.
         left_out: Which games are not, and why.
     """

@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from click.testing import CliRunner
 
-from dpaudit import Claim, Relation, RunOptions, Verdict, check
-from dpaudit.engine.checking import check as check_in_python
+from dpaudit import Claim, Relation, Report, RunOptions, Verdict, check
+from dpaudit.actors.store import UnitStore
 from dpaudit.engine.cli import main
 from dpaudit.engine.data.bundled import Digits
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
@@ -28,13 +29,14 @@ from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.mechanisms.learners.dp_sgd import DpSgd
 from dpaudit.mechanisms.learners.lp_1st import LP1ST
-from dpaudit.mechanisms.models.constant import Constant
 from dpaudit.mechanisms.models.networks import SmallCnn
-from dpaudit.mechanisms.planted.learners import LP1STDrawnAgain
+from dpaudit.mechanisms.models.recall import Recall
 from dpaudit.mechanisms.protocols import Compute, Model
 
 HERE = RunOptions(runner="in-process", figures=False, repeats=0)
 SMALL = GaussianMixture(classes=2, rows=400)
+FEW = GaussianMixture(classes=10, rows=600)
+FEW_ROWS = "{name: gaussian-mixture, classes: 10, rows: 600}"
 CLAIM = Claim(1.0, relation=Relation.ADD_REMOVE)
 
 
@@ -84,7 +86,7 @@ def names(mechanism: Any, claim: Claim | None = None) -> list[str]:
 
 def test_games_are_chosen_by_what_they_state() -> None:
     assert names(RandomizedResponse(1.0)) == ["label-canaries", "label-channel", "label-repeats"]
-    assert names(LP1ST(1.0, model=Constant())) == ["label-canaries", "label-inference"]
+    assert names(LP1ST(1.0, model=Recall())) == ["label-canaries", "label-inference"]
     assert names(Memorises()) == ["ind-mia, far point"]
     assert names(Memorises(), Claim(1.0, relation=Relation.REPLACE)) == ["label-canaries", "label-inference", "mia"]
     watched = names(DpSgd(1.0))
@@ -101,9 +103,9 @@ def test_what_is_left_out_is_said_with_the_reason() -> None:
 def test_the_looks_share_the_error_and_the_spec_is_read_back_as_it_was() -> None:
     spec = check_spec(CheckRequest(RandomizedResponse(1.0)))
     assert [audit.estimator.confidence for audit in spec.audits] == pytest.approx([1 - 0.05 / 3] * 3)
-    again = load_spec(dict(__import__("yaml").safe_load(spec.to_yaml())))
+    again = load_spec(dict(yaml.safe_load(spec.to_yaml())))
     assert again == spec
-    with_confirmation = check_spec(CheckRequest(LP1ST(1.0, model=Constant())))
+    with_confirmation = check_spec(CheckRequest(LP1ST(1.0, model=Recall())))
     assert with_confirmation.look_confidence == pytest.approx(1 - 0.05 / 3)  # canaries, inference, its confirmation
 
 
@@ -129,7 +131,7 @@ def test_a_budget_of_trainings_goes_to_the_cheap_looks_first() -> None:
     planned = {audit.name: getattr(audit.game, "trials", 1) for audit in spec.audits}
     assert planned["ind-mia, gradient"] == 512
     assert 0 < planned["ind-mia, far point"] <= 88
-    few = check_spec(CheckRequest(LP1ST(1.0, model=Constant()), budget="1 training"))
+    few = check_spec(CheckRequest(LP1ST(1.0, model=Recall()), budget="1 training"))
     assert [audit.name for audit in few.audits] == ["label-canaries"]
     assert few.together is not None
     assert "label-inference: asks for 2 trainings, the budget leaves 0" in few.together.left_out
@@ -141,28 +143,35 @@ def test_data_are_made_that_the_mechanism_can_be_run_on() -> None:
     assert made_data(DpSgd(1.0, model=SmallCnn(learning_rate=0.5, momentum=0.0))) == Digits()
 
 
-def test_a_leak_is_refuted_by_the_first_look_and_the_rest_is_left_out(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def leak(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    """A class of one's own that hides nothing, checked."""
+    folder = tmp_path_factory.mktemp("leak")
+    return check("tests.own_mechanism:KeepsEverything", FEW, run=HERE, output=folder, quiet=True)
+
+
+def test_a_leak_is_refuted_by_the_first_look_and_the_rest_is_left_out(leak: Report) -> None:
     """With the other looks' share of the error unspent. Resumed, and read again, nothing runs and the same is said."""
-    report = check_in_python("tests.own_mechanism:KeepsEverything", run=HERE, output=tmp_path, quiet=True)
+    report, folder = leak, Path(leak.folder)
     assert report.joint is not None
     assert report.joint.verdict is Verdict.VIOLATION
     assert [result.name for result in report.results] == ["label-canaries"]
     assert report.joint.not_played == ("label-channel", "label-repeats")
     assert "not played: label-channel, label-repeats: the claim is refuted" in str(report)
-    again = resume(tmp_path, quiet=True)
-    read = report_again(tmp_path)
+    again = resume(folder, quiet=True)
+    read = report_again(folder)
     assert again.executed == 0
     for other in (again, read):
         assert other.joint is not None
         assert other.joint.to_dict() == report.joint.to_dict()
         assert other.failed == ()
-    assert json.loads((tmp_path / "bounds.json").read_text())["joint"]["verdict"] == "VIOLATION"
-    assert "Left out" in (tmp_path / "report.html").read_text()
+    assert json.loads((folder / "bounds.json").read_text())["joint"]["verdict"] == "VIOLATION"
+    assert "Left out" in (folder / "report.html").read_text()
 
 
 def test_an_honest_mechanism_is_looked_at_with_all_games(tmp_path: Path) -> None:
     """The seed is fixed; with another one it would be refuted with probability <= 0.05."""
-    report = check(RandomizedResponse(1.0), run=HERE, output=tmp_path, quiet=True)
+    report = check(RandomizedResponse(1.0), FEW, run=HERE, output=tmp_path, quiet=True)
     assert report.joint is not None
     assert report.joint.verdict is Verdict.NO_VIOLATION
     assert [result.name for result in report.results] == ["label-canaries", "label-channel", "label-repeats"]
@@ -189,7 +198,7 @@ def test_a_learner_that_looks_at_nothing_is_not_refuted(tmp_path: Path) -> None:
 
 def test_a_planted_defect_of_a_learner_is_refuted(tmp_path: Path) -> None:
     mechanism = {"name": "planted-lp-1st-drawn-again", "epsilon": 1.0, "draws": 10, "model": "recall"}
-    report = check(mechanism, run=HERE, output=tmp_path, quiet=True)
+    report = check(mechanism, SMALL, run=HERE, output=tmp_path, quiet=True)
     assert report.joint is not None
     assert report.joint.verdict is Verdict.VIOLATION
 
@@ -197,8 +206,6 @@ def test_a_planted_defect_of_a_learner_is_refuted(tmp_path: Path) -> None:
 def test_nothing_but_the_first_look_is_begun_after_time_is_up_and_what_was_begun_is_finished(tmp_path: Path) -> None:
     plan = make_plan(check_spec(CheckRequest(RandomizedResponse(1.0), budget="60s")))
     first, *later = plan.audits
-    from dpaudit.actors.store import UnitStore
-
     reader = LooksReader(plan, UnitStore(tmp_path), lambda: 61.0)
     assert reader.spared(frozenset(), frozenset()) == frozenset().union(*(look.keys for look in later)) - first.keys
     begun = frozenset({later[0].game.trainings[0]})
@@ -221,7 +228,7 @@ def test_a_spec_may_leave_the_choice_to_check(tmp_path: Path) -> None:
 
 
 def test_the_command_says_what_was_chosen_and_exits_as_run_does(tmp_path: Path) -> None:
-    arguments = ["check", "tests.own_mechanism:KeepsEverything", "-o", str(tmp_path / "run")]
+    arguments = ["check", "tests.own_mechanism:KeepsEverything", "--data", FEW_ROWS, "-o", str(tmp_path / "run")]
     ended = CliRunner().invoke(main, [*arguments, "--fail-on-violation"])
     assert ended.exit_code == 1
     assert "label-repeats: finds noise that does not follow the generator" in ended.stderr
@@ -230,12 +237,10 @@ def test_the_command_says_what_was_chosen_and_exits_as_run_does(tmp_path: Path) 
     assert refused.exit_code == 2
 
 
-def test_a_look_on_a_proxy_refutes_nothing_by_itself(tmp_path: Path) -> None:
-    report = check(LP1STDrawnAgain(1.0, model=Constant()), run=HERE, output=tmp_path, quiet=True, budget="1s")
-    (look, *_) = report.results
+def test_a_look_on_a_proxy_refutes_nothing_by_itself(leak: Report) -> None:
+    (look,) = leak.results
     believed = replace(look, conditional=True)
-    object.__setattr__(believed, "verdict", Verdict.VIOLATION)
+    object.__setattr__(believed, "verdict", Verdict.VIOLATION)  # as if its control left no doubt
     assert JointVerdict((believed,), 0.95).verdict is Verdict.UNDECIDED
-    object.__setattr__(look, "verdict", Verdict.VIOLATION)
     assert JointVerdict((believed, look), 0.95).verdict is Verdict.VIOLATION
     assert JointVerdict((believed, look), 0.95).deciding is look

@@ -121,7 +121,7 @@ def test_a_class_of_ones_own_is_run_and_resumed(tmp_path: Path) -> None:
     first = played("tests.own_mechanism:KeepsEverything", "label-channel", tmp_path)
     again = played("tests.own_mechanism:KeepsEverything", "label-channel", tmp_path)
     assert first.results[0].verdict is Verdict.VIOLATION
-    assert (first.executed, again.executed) == (3, 0)
+    assert (first.executed, again.executed) == (4, 0)
     assert again.results[0].epsilon == first.results[0].epsilon
 
 
