@@ -17,7 +17,7 @@ from dpaudit.claims import Claim, GaussianDP, Relation, SubsampledGaussian
 from dpaudit.engine.canaries.gradients import RandomGradient
 from dpaudit.engine.canaries.protocol import GradientCanary
 from dpaudit.engine.findings.whole_training import WholeTraining
-from dpaudit.engine.games.fits import Face, Fits
+from dpaudit.engine.games.fits import Face, Fits, Look
 from dpaudit.engine.games.protocol import GamePlan, Setting, require_units
 from dpaudit.engine.games.step_units import ScoreSteps, TellSteps, TrainSteps
 from dpaudit.engine.views.steps import StepView
@@ -55,6 +55,14 @@ class DpSgdSteps:
         estimator="step-walk",
         evidence=StepScores,
         helps="more steps (epochs), or more `trainings`",
+        looks=(
+            Look(
+                STEP_LEARNERS,
+                (Relation.ADD_REMOVE,),
+                "noise too small, clipping that does not bind, noise that steps share: step by step of one training",
+                trainings=1,
+            ),
+        ),
     )
 
     canary: GradientCanary = field(default=RandomGradient(), metadata={"kind": "canary"})
