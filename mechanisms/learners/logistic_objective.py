@@ -27,7 +27,6 @@ from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.learners.logistic_regression import (
     GRADIENT,
     MOST_STEPS,
-    LinearModel,
     PrivateLogistic,
     minimiser,
     spherical_noise,
@@ -53,13 +52,6 @@ CURVATURE = 0.25
 @dataclass(frozen=True)
 class LogisticObjectivePerturbation(PrivateLogistic):
     """Logistic regression with a random linear term in its objective, minimised exactly."""
-
-    def fit(
-        self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None
-    ) -> LinearModel:
-        """One training; `validation` is not used."""
-        drawn = self.sample_summaries(train, np.empty((0, 0), np.float32), 1, seed=seed, compute=compute)
-        return LinearModel(drawn[0].reshape(len(self.problems(train.classes)), -1), self)
 
     def sample_summaries(
         self, train: Examples, points: NDArray[np.float32], count: int, *, seed: SeedSequence, compute: Compute

@@ -13,6 +13,7 @@ Source: Chaudhuri, Monteleoni and Sarwate (2011), "Differentially Private Empiri
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,7 +37,7 @@ MOST_STEPS = 100
 
 
 @dataclass(frozen=True)
-class PrivateLogistic:
+class PrivateLogistic(ABC):
     """What both ways share.
 
     Attributes:
@@ -57,6 +58,19 @@ class PrivateLogistic:
     def claim(self) -> Claim:
         """Pure epsilon when one record is replaced; the number of records is public."""
         return Claim(self.epsilon, relation=Relation.REPLACE)
+
+    def fit(
+        self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None
+    ) -> LinearModel:
+        """One training; `validation` is not used."""
+        drawn = self.sample_summaries(train, np.empty((0, 0), np.float32), 1, seed=seed, compute=compute)
+        return LinearModel(drawn[0].reshape(len(self.problems(train.classes)), -1), self)
+
+    @abstractmethod
+    def sample_summaries(
+        self, train: Examples, points: NDArray[np.float32], count: int, *, seed: SeedSequence, compute: Compute
+    ) -> Floats:
+        """Coefficients of `count` trainings, shape (count, problems (d + 1))."""
 
     def rows(self, features: Features) -> Floats:
         """Records of length at most 1, the last column that of the bias; shape (n, d + 1)."""
@@ -118,13 +132,6 @@ def spherical_noise(count: int, d: int, scale: float, rng: np.random.Generator) 
 @dataclass(frozen=True)
 class LogisticOutputPerturbation(PrivateLogistic):
     """Logistic regression whose exact minimiser gets noise of density exp(-n penalty epsilon |b| / 2)."""
-
-    def fit(
-        self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None
-    ) -> LinearModel:
-        """One training; `validation` is not used."""
-        drawn = self.sample_summaries(train, np.empty((0, 0), np.float32), 1, seed=seed, compute=compute)
-        return LinearModel(drawn[0].reshape(len(self.problems(train.classes)), -1), self)
 
     def sample_summaries(
         self, train: Examples, points: NDArray[np.float32], count: int, *, seed: SeedSequence, compute: Compute
