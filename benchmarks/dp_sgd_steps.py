@@ -49,7 +49,7 @@ def one_run(entry: PlannedAudit, shared: Any, number: int) -> dict[str, Any]:
     table = replace(task, seed=Seed(number).child("honest")).run(Inputs(shared), Compute())
     scored = ScoreSteps(entry.audit.attack, (unit.key,)).run(Inputs({}, {unit.key: table}), Compute())
     (scores,) = CODECS[StepScores].decode(scored)
-    estimator, curve = entry.audit.estimator, entry.promised.curve
+    estimator, curve = entry.audit.estimator, entry.effective_claim.curve
     tally = estimator.tally(scores)
     odds = 2 * np.arctanh(curve.delta(0.0))
     looked = [

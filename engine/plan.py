@@ -56,9 +56,9 @@ class PlannedAudit:
     confirms: str = ""
 
     @property
-    def promised(self) -> Claim:
+    def effective_claim(self) -> Claim:
         """The claim the bound is compared with: the spec's, the game's, or the mechanism's."""
-        return self.audit.claim or self.game.claim or self.audit.promised()
+        return self.audit.claim or self.game.claim or self.audit.effective_claim()
 
     @property
     def keys(self) -> frozenset[str]:

@@ -55,9 +55,9 @@ class Bound:
     @property
     def headline(self) -> str:
         """The bound as it is printed, at its delta."""
-        shown = f"epsilon >= {rounded_down(self.lower)} at delta={self.delta:g}"
+        shown = f"epsilon >= {format_lower(self.lower)} at delta={self.delta:g}"
         if self.upper is not None and math.isfinite(self.upper):
-            shown += f", <= {rounded_up(self.upper)} for this attack"
+            shown += f", <= {format_upper(self.upper)} for this attack"
         return shown
 
     def standing(self, curve: PrivacyCurve) -> Standing:
@@ -107,15 +107,15 @@ class Bound:
 
 def along_curve(quantity: str, where: str, observed: float, claimed: float) -> Standing:
     """A standing of a lower limit anywhere on a curve, its words rounded down."""
-    return Standing(quantity, where, observed, claimed, f"{quantity} >= {rounded_down(observed)} at {where}")
+    return Standing(quantity, where, observed, claimed, f"{quantity} >= {format_lower(observed)} at {where}")
 
 
-def rounded_down(value: float, digits: int = 3) -> str:
+def format_lower(value: float, digits: int = 3) -> str:
     """`value` with `digits` decimals, never above it: a printed lower bound must hold as printed."""
     return _at(math.floor, value, digits)
 
 
-def rounded_up(value: float, digits: int = 3) -> str:
+def format_upper(value: float, digits: int = 3) -> str:
     """`value` with `digits` decimals, never below it."""
     return _at(math.ceil, value, digits)
 

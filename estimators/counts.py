@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.errors import InputError, require
-from dpaudit.estimators.bound import Bound, rounded_down, rounded_up
+from dpaudit.estimators.bound import Bound, format_lower, format_upper
 from dpaudit.estimators.finding import Validity
 
 Floats = NDArray[np.float64]
@@ -88,7 +88,7 @@ class Column:
             return value
         if self.rounding == "nearest":
             return f"{value:.6g}"
-        return (rounded_down if self.rounding == "down" else rounded_up)(value, 6)
+        return (format_lower if self.rounding == "down" else format_upper)(value, 6)
 
 
 @dataclass(frozen=True)

@@ -258,9 +258,9 @@ def test_a_claim_of_a_curve() -> None:
 @pytest.mark.parametrize("curve", CURVES, ids=str)
 def test_claims_in_words_come_back(curve: PrivacyCurve) -> None:
     claim = Claim.of(curve, relation=Relation.REPLACE, delta=0.01)
-    assert build_dataclass(Claim, describe(claim), at="claim") == claim
+    assert build_dataclass(Claim, describe(claim), location="claim") == claim
     assert build("curve", describe(curve)) == curve
-    assert fingerprint(claim) == fingerprint(build_dataclass(Claim, describe(claim), at="claim"))
+    assert fingerprint(claim) == fingerprint(build_dataclass(Claim, describe(claim), location="claim"))
     assert fingerprint(claim) != fingerprint(Claim.of(curve, relation=Relation.REPLACE, delta=0.02))
 
 
@@ -463,7 +463,7 @@ def test_an_event_is_what_its_accountant_says() -> None:
     assert curve == AccountedEvent(curve.event)
     assert hash(curve) == hash(AccountedEvent(event))
     claim = Claim.of(curve, relation=Relation.ADD_REMOVE, delta=1e-5)
-    assert build_dataclass(Claim, yaml.safe_load(yaml.safe_dump(describe(claim))), at="claim") == claim
+    assert build_dataclass(Claim, yaml.safe_load(yaml.safe_dump(describe(claim))), location="claim") == claim
     assert fingerprint(claim) == fingerprint(Claim.of(AccountedEvent(event), relation=Relation.ADD_REMOVE, delta=1e-5))
 
 

@@ -64,7 +64,7 @@ def test_an_unknown_name_lists_the_known_ones() -> None:
 
 def test_a_wrong_field_is_named_with_its_place() -> None:
     with pytest.raises(SpecError, match=r"audits\[0\].mechanism has no field 'epsilom'; it has epsilon, model"):
-        build("mechanism", {"name": "lp-1st", "epsilom": 1}, at="audits[0].mechanism")
+        build("mechanism", {"name": "lp-1st", "epsilom": 1}, location="audits[0].mechanism")
     with pytest.raises(SpecError, match=r"mechanism.model.iterations: .*integer.*got 'many'"):
         build("mechanism", {"name": "lp-1st", "epsilon": 1, "model": {"name": "catboost", "iterations": "many"}})
     with pytest.raises(SpecError, match="mechanism: epsilon must be > 0, got -1"):

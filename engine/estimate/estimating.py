@@ -279,7 +279,7 @@ def _estimator(name: str, question: Question) -> Any:
         raise SpecError(f"{twice[0]} must be given once, got --{twice[0]} and --option {twice[0]}")
     usual = {"guess": DEFAULT_GUESS} | ({} if question.claim is None else {"delta": question.claim.delta})
     words = {"name": name, **given, **question.options}
-    estimator = build("estimator", words, at=f"--method {name}", defaults=usual)
+    estimator = build("estimator", words, location=f"--method {name}", defaults=usual)
     confidence = getattr(estimator, "confidence", 0.95)
     low, high = CONFIDENCES
     require(low <= confidence <= high, f"confidence must be in [{low:g}, 1 - {1 - high:.0e}]", confidence=confidence)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dpaudit.claims import PrivacyCurve
-from dpaudit.estimators.bound import rounded_up
+from dpaudit.estimators.bound import format_upper
 from dpaudit.estimators.finding import Finding
 
 
@@ -50,5 +50,5 @@ class Ceiling:
         helps = f"; what would help: {self.helps}" if self.helps else ""
         return (
             f"even a mechanism that hides nothing would show only {standing.quantity} "
-            f"{rounded_up(standing.observed)} at {standing.where} here, so that nothing is said of the claim{helps}"
+            f"{format_upper(standing.observed)} at {standing.where} here, so that nothing is said of the claim{helps}"
         )

@@ -94,7 +94,7 @@ class _Finished:
     def result(self, failures: Mapping[str, Failure], evidence: Path) -> AuditResult:
         """The audit's result."""
         entry, audit = self._entry, self._audit
-        compared: ConvertedClaim = audit.game.fits.compared(entry.promised)
+        compared: ConvertedClaim = audit.game.fits.compared(entry.effective_claim)
         control = self._control()
         conditional = entry.game.conditional or (control is not None and control.shift_detected)
         finding = self._finding(conditional=conditional)
@@ -103,7 +103,7 @@ class _Finished:
             name=audit.name,
             mechanism=in_words(audit.mechanism),
             game=_game_in_words(audit),
-            claimed=entry.promised,
+            claimed=entry.effective_claim,
             compared=compared,
             finding=finding,
             metrics=self._metrics(),

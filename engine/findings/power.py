@@ -18,7 +18,7 @@ from scipy import special
 from dpaudit.engine.games.reference import Reference
 from dpaudit.engine.plan import PlannedAudit
 from dpaudit.errors import require
-from dpaudit.estimators.bound import Bound, rounded_down
+from dpaudit.estimators.bound import Bound, format_lower
 from dpaudit.estimators.scores import ScoreEstimator
 
 POWER = 0.9
@@ -52,13 +52,13 @@ class Outlook:
     def lines(self) -> tuple[str, ...]:
         """For a reader, in sentences."""
         rows, unit, assumes = self.reference.rows, self.reference.unit, self.reference.response.assumes
-        first = f"a mechanism that hides nothing would show epsilon >= {rounded_down(self.ceiling)} at most"
+        first = f"a mechanism that hides nothing would show epsilon >= {format_lower(self.ceiling)} at most"
         first += f" ({assumes})" if assumes else f" ({rows:,} {unit})"
         if self.at_claim is None or self.at_twice is None:
             return (first,)
         expected = (
-            f"expected: epsilon >= {rounded_down(self.at_claim)} from one that spends the claimed {self.claimed:g}, "
-            f"{rounded_down(self.at_twice)} from one that spends twice that (the best attack on randomised response)"
+            f"expected: epsilon >= {format_lower(self.at_claim)} from one that spends the claimed {self.claimed:g}, "
+            f"{format_lower(self.at_twice)} from one that spends twice that (the best attack on randomised response)"
         )
         needed = f"more than {MOST_ROWS:,}" if self.needed is None else f"about {self.needed:,}"
         return first, expected, f"to refute twice the claim with {POWER:.0%} power: {needed} {unit}, {rows:,} planned"
@@ -69,7 +69,7 @@ def planned_outlook(entry: PlannedAudit) -> Outlook | None:
     audit, reference = entry.audit, entry.game.reference
     if reference is None:
         return None
-    curve = audit.game.fits.compared(entry.promised).claim.curve
+    curve = audit.game.fits.compared(entry.effective_claim).claim.curve
     return outlook(audit.estimator, reference, curve.epsilon(audit.estimator.delta))
 
 

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from dpaudit.claims import PrivacyCurve
-from dpaudit.estimators.bound import Bound, rounded_down, rounded_up
+from dpaudit.estimators.bound import Bound, format_lower, format_upper
 from dpaudit.estimators.finding import Validity
 from dpaudit.estimators.one_run.beyond_shift import BeyondShift, bound_beyond_shift, rows_to_decide
 from dpaudit.estimators.one_run.signed_scores import GuessRule, OneRun, OneRunFDP, OneRunTally, Shiftable
@@ -75,13 +75,13 @@ class ShiftControl:
         lines = [f"control: on {self.rows:,} {self.where} {self._size()}"]
         if self.shift_detected and self.tau:
             lines.append(
-                f"the proxy's draws are told from true ones there with advantage >= {rounded_down(self.advantage[0])} "
+                f"the proxy's draws are told from true ones there with advantage >= {format_lower(self.advantage[0])} "
                 f"{chance}: the given tau = {self.tau:g} is too small"
             )
         elif self.shift_detected:
             lines.append(
                 f"the proxy is off: its draws are told from true ones there, which by itself looks like epsilon >= "
-                f"{rounded_down(self.epsilon)} {chance}"
+                f"{format_lower(self.epsilon)} {chance}"
             )
         return tuple(lines)
 
@@ -89,13 +89,13 @@ class ShiftControl:
         tried = f"the best of {self.distinguishers} distinguishers"
         if self.explained is None or self.beyond is None:
             return (
-                f"{tried} shows epsilon >= {rounded_down(self.epsilon)}; nothing says how much of the bound it explains"
+                f"{tried} shows epsilon >= {format_lower(self.epsilon)}; nothing says how much of the bound it explains"
             )
         if np.isinf(self.explained.shift):
             return "no limit of a shift can be told: there are too few"
         return (
-            f"{tried} reaches log-odds of at most {rounded_up(self.explained.shift)} where "
-            f"{100 * self.explained.share:.3g} % are guessed; beyond that, epsilon >= {rounded_down(self.beyond.lower)}"
+            f"{tried} reaches log-odds of at most {format_upper(self.explained.shift)} where "
+            f"{100 * self.explained.share:.3g} % are guessed; beyond that, epsilon >= {format_lower(self.beyond.lower)}"
         )
 
     def to_dict(self) -> dict[str, Any]:

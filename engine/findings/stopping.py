@@ -54,7 +54,7 @@ class SequentialReader:
         self._estimator: Betting = entry.audit.estimator
         self._codec = TallyTable(self._estimator.tally_type)
         self._state = BettingState()
-        self._claimed = entry.audit.game.fits.compared(entry.promised).claim.epsilon
+        self._claimed = entry.audit.game.fits.compared(entry.effective_claim).claim.epsilon
 
     def advance(self, finished: Set[str], failed: Set[str]) -> None:
         """Reads on, up to the first tally that is missing or as far as is needed."""

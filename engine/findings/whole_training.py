@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from scipy.special import expit, ndtri
 
 from dpaudit.claims import Claim, SubsampledGaussian
-from dpaudit.estimators.bound import Bound, rounded_down, rounded_up
+from dpaudit.estimators.bound import Bound, format_lower, format_upper
 from dpaudit.estimators.finding import Finding
 from dpaudit.estimators.one_run.step_walk import StepAccuracy
 from dpaudit.mechanisms.training.private_steps import ClaimedSteps
@@ -45,11 +45,11 @@ class WholeTraining:
         private = self.steps.private
         most = 1 / (2 * float(ndtri(expit(seen.odds))))
         claimed = f"{private.noise_multiplier:.3g} are claimed"
-        found = f"if a step's noise is Gaussian, it is worth at most {rounded_up(most)} clips, where {claimed}"
+        found = f"if a step's noise is Gaussian, it is worth at most {format_upper(most)} clips, where {claimed}"
         if most >= private.noise_multiplier:
             return found
         spent = SubsampledGaussian(most, private.sample_rate, self.steps.count).epsilon(self.claim.delta)
         return (
-            f"{found}; {self.steps.count:,} such steps spend about epsilon {rounded_down(spent, 2)} at "
+            f"{found}; {self.steps.count:,} such steps spend about epsilon {format_lower(spent, 2)} at "
             f"delta={self.claim.delta:g} by the accountant, where {self.claim.epsilon:g} is claimed"
         )

@@ -9,7 +9,7 @@ from jinja2 import Environment, PackageLoader, Template
 from markupsafe import Markup
 
 from dpaudit.engine.spec.audit_spec import slug
-from dpaudit.estimators.bound import rounded_down, rounded_up
+from dpaudit.estimators.bound import format_lower, format_upper
 
 
 @cache
@@ -17,7 +17,7 @@ def template(name: str) -> Template:
     """One of the templates beside this file."""
     # By name alone Jinja escapes files that end in .html, and ours end in .html.j2: it must be told.
     environment = Environment(loader=PackageLoader("dpaudit.engine.report", "."), autoescape=True)
-    environment.globals.update(rounded_down=rounded_down, rounded_up=rounded_up, isfinite=math.isfinite, slug=slug)
+    environment.globals.update(format_lower=format_lower, format_upper=format_upper, isfinite=math.isfinite, slug=slug)
     return environment.get_template(name)
 
 

@@ -33,7 +33,7 @@ from dpaudit.engine.reproduce.label_tables import DELTA, REPLAYS, Study
 from dpaudit.engine.reproduce.making import Made, Options
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
 from dpaudit.engine.spec.partition import Partition
-from dpaudit.estimators.bound import rounded_down
+from dpaudit.estimators.bound import format_lower
 from dpaudit.estimators.one_run.signed_scores import OneRun
 from dpaudit.estimators.replays import mean_and_deviation
 from dpaudit.estimators.selection import AsPublished
@@ -194,7 +194,7 @@ def _row(learner: str, epsilon: float, method: str, valid: AuditResult, publishe
 
 
 def _line(row: Mapping[str, Any]) -> str:
-    bound = "failed" if math.isnan(row["bound"]) else rounded_down(row["bound"])
+    bound = "failed" if math.isnan(row["bound"]) else format_lower(row["bound"])
     return (
         f"  {row['learner']:<10} ε={row['epsilon']:<4g} {row['attack']:<30} valid {bound}"
         f"{'*' if row['proxy_shift_visible'] else ' '} as published {row['as_published']:.3f} ± "

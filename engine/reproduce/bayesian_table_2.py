@@ -34,7 +34,7 @@ from dpaudit.engine.report.whole import write_whole
 from dpaudit.engine.reproduce.making import Made, Options
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
 from dpaudit.engine.spec.partition import Partition
-from dpaudit.estimators.bound import rounded_down
+from dpaudit.estimators.bound import format_lower
 from dpaudit.estimators.selection import Fixed
 from dpaudit.estimators.series import ConfusionCounts, Roc
 from dpaudit.estimators.two_world.confusion import best_epsilon, epsilon_interval
@@ -353,7 +353,7 @@ def _valid(found: Found) -> list[str]:
             reason = everywhere.failures[0].error if everywhere.failures else "nothing was trained"
             notes.append(f"{kind}, {learner}: no bound, {reason}")
             continue
-        shown = rounded_down(everywhere.epsilon)
+        shown = format_lower(everywhere.epsilon)
         notes.append(
             f"{_data_name(everywhere)}, {learner}: ε ≥ {shown} at {1 - ALPHA / 2:.0%} "
             f"confidence over all thresholds; test accuracy {everywhere.metrics['test_accuracy']:.1%}"

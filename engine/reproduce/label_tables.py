@@ -33,7 +33,7 @@ from dpaudit.engine.report.whole import write_whole
 from dpaudit.engine.reproduce.making import Made, Options
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
 from dpaudit.engine.spec.partition import Partition
-from dpaudit.estimators.bound import rounded_down
+from dpaudit.estimators.bound import format_lower
 from dpaudit.estimators.one_run.signed_scores import OneRun
 from dpaudit.estimators.replays import mean_and_deviation
 from dpaudit.estimators.selection import AsPublished
@@ -272,7 +272,7 @@ def _bound(cell: Cell) -> str:
     if cell.constant or cell.failed:
         return NONE
     marks = ("*" if cell.shift else "") + ("!" if cell.violation else "")
-    return f"{rounded_down(cell.bound, 2)} ± {cell.bound_deviation:.2f}{marks}"
+    return f"{format_lower(cell.bound, 2)} ± {cell.bound_deviation:.2f}{marks}"
 
 
 def _utility(cell: Cell, metric: Metric) -> str:

@@ -39,7 +39,7 @@ from dpaudit.engine.reproduce.making import Made, Options
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
 from dpaudit.engine.spec.partition import Partition
 from dpaudit.engine.views.worlds import Worlds, features_of
-from dpaudit.estimators.bound import rounded_down
+from dpaudit.estimators.bound import format_lower
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.learners.gaussian_naive_bayes import GaussianNaiveBayes
 from dpaudit.mechanisms.learners.logistic_objective import LogisticObjectivePerturbation
@@ -204,7 +204,7 @@ def _words(rows: Sequence[Mapping[str, Any]]) -> str:
     lines = ["Detected epsilon of one record, by what is claimed (steps of the claim's relation between the worlds):"]
     for data, learner, attack in dict.fromkeys((row["data"], row["learner"], row["attack"]) for row in rows):
         own = [row for row in rows if (row["data"], row["learner"], row["attack"]) == (data, learner, attack)]
-        cells = "  ".join(f"{row['epsilon']:g}: {rounded_down(row['detected'])} ({row['steps']})" for row in own)
+        cells = "  ".join(f"{row['epsilon']:g}: {format_lower(row['detected'])} ({row['steps']})" for row in own)
         lines.append(f"  {data:<14}{learner:<23}{attack:<21}{cells}")
     violations = [row for row in rows if row["verdict"] == "VIOLATION"]
     lines.append(f"{len(violations)} of {len(rows)} audits find a violation; honest learners, 5 % each at most.")

@@ -74,7 +74,7 @@ class Audit:
     stop: StopRule | None = None
     name: str = "audit"
 
-    def promised(self) -> Claim:
+    def effective_claim(self) -> Claim:
         """The claim the bound is compared with."""
         claim: Claim = self.claim or self.mechanism.claim()
         return claim
@@ -175,7 +175,8 @@ class AuditSpec:
             sum=spent,
         )
         same = all(
-            audit.promised() == looks[0].promised() and describe(audit.mechanism) == describe(looks[0].mechanism)
+            audit.effective_claim() == looks[0].effective_claim()
+            and describe(audit.mechanism) == describe(looks[0].mechanism)
             for audit in looks
         )
         require(same, "audits that are looks at one claim must have the same mechanism and claim")
@@ -186,12 +187,12 @@ class AuditSpec:
     def _complete(self, audit: Audit, index: int) -> Audit:
         """Builds what is still a name or a mapping, fills in what is left open, and refuses what does not fit."""
         at = f"audits[{index}] ({audit.name})"
-        game: Game = build("game", audit.game, at=f"{at}.game")
+        game: Game = build("game", audit.game, location=f"{at}.game")
         proxy = audit.proxy if game.fits.uses_proxy else None
         attack, data = audit.attack or _usual_attack(game), data_source(audit.data)
         audit = replace(audit, game=game, data=data, attack=attack, proxy=proxy)
         parts = {
-            part.name: anchored(build(part.metadata["kind"], getattr(audit, part.name), at=f"{at}.{part.name}"))
+            part.name: anchored(build(part.metadata["kind"], getattr(audit, part.name), location=f"{at}.{part.name}"))
             for part in fields(Audit)
             if "kind" in part.metadata and part.name != "estimator"
         }
@@ -200,7 +201,7 @@ class AuditSpec:
         _require_fitting(audit, at)
         defaults = {"delta": claim.delta, "confidence": self.look_confidence}
         chosen = audit.estimator or game.fits.estimator_against(claim)
-        estimator = build("estimator", chosen, at=f"{at}.estimator", defaults=defaults)
+        estimator = build("estimator", chosen, location=f"{at}.estimator", defaults=defaults)
         audit = replace(audit, estimator=estimator)
         _require_estimator(audit, claim, at)
         if audit.confirm:
@@ -242,10 +243,10 @@ def _claim_in_game(audit: Audit, at: str) -> Claim:
     """The claim the bound will be compared with, under the game's relation."""
     if audit.claim is None and not isinstance(audit.mechanism, Claiming):
         raise SpecError(f"{at}.mechanism must state its claim: give it a method `claim() -> Claim`")
-    if not isinstance(audit.promised(), Claim):
-        raise SpecError(f"{at}.mechanism.claim() must give a dpaudit.Claim, got {audit.promised()!r}")
+    if not isinstance(audit.effective_claim(), Claim):
+        raise SpecError(f"{at}.mechanism.claim() must give a dpaudit.Claim, got {audit.effective_claim()!r}")
     fits: Fits = audit.game.fits
-    return fits.compared(audit.promised(), audit=at).claim
+    return fits.compared(audit.effective_claim(), audit=at).claim
 
 
 def _require_fitting(audit: Audit, at: str) -> None:

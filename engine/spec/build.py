@@ -25,30 +25,30 @@ from dpaudit.registry import PACKAGES, catalogue, load
 _SELECTIONS: dict[object, str] = {selection: name for name, selection in SELECTION_NAMES.items()}
 
 
-def build(kind: str, spec: object, *, at: str = "", defaults: Mapping[str, object] | None = None) -> Any:
+def build(kind: str, spec: object, *, location: str = "", defaults: Mapping[str, object] | None = None) -> Any:
     """The value a spec describes.
 
     Args:
         kind: Which catalogue the name is looked up in; "module:Class" names one's own class.
         spec: A name, a mapping with `name` and fields, or a value that is built already.
-        at: Where in the spec file, for messages: "audits[2].mechanism".
+        location: Where in the spec file, for messages: "audits[2].mechanism".
         defaults: Fields to fill in where the class has them and the spec does not say.
     Raises: SpecError naming the place, what was given and what is possible.
     """
-    at = at or kind
+    location = location or kind
     if isinstance(spec, int | float | list | tuple):
-        raise SpecError(f"{at} must be a name or a mapping with `name`, got {shortened(spec)}")
+        raise SpecError(f"{location} must be a name or a mapping with `name`, got {shortened(spec)}")
     if not isinstance(spec, str | Mapping):
         return spec
     fields = {"name": spec} if isinstance(spec, str) else dict(spec)
     name = fields.pop("name", None)
     if not isinstance(name, str):
-        raise SpecError(f"{at} must have a `name`, one of {', '.join(catalogue(kind))}; got {shortened(spec)}")
+        raise SpecError(f"{location} must have a `name`, one of {', '.join(catalogue(kind))}; got {shortened(spec)}")
     try:
-        made = own_part(kind, name) if ":" in name else load(kind, name)
+        part_class = own_part(kind, name) if ":" in name else load(kind, name)
     except UnknownNameError as err:
-        raise SpecError(f"{at}: {err}") from err
-    return build_dataclass(made, fields, at=at, defaults=defaults)
+        raise SpecError(f"{location}: {err}") from err
+    return build_dataclass(part_class, fields, location=location, defaults=defaults)
 
 
 _FACES: Mapping[str, tuple[str, ...]] = {
@@ -88,40 +88,42 @@ def own_part(kind: str, name: str) -> Any:
 
 
 def build_dataclass(
-    made: Any, fields: Mapping[str, object], *, at: str, defaults: Mapping[str, object] | None = None
+    part_class: Any, fields: Mapping[str, object], *, location: str, defaults: Mapping[str, object] | None = None
 ) -> Any:
     """An instance of a dataclass from plain values, each checked against its field's type."""
-    if not dataclasses.is_dataclass(made):  # a plain class or a factory of the user's own
-        return _made_of(made, fields, at)
-    known = {field.name: field for field in dataclasses.fields(made) if field.init}
-    hints = typing.get_type_hints(made)
+    if not dataclasses.is_dataclass(part_class):  # a plain class or a factory of the user's own
+        return _constructed(part_class, fields, location)
+    known = {field.name: field for field in dataclasses.fields(part_class) if field.init}
+    hints = typing.get_type_hints(part_class)
     filled = {name: value for name, value in (defaults or {}).items() if name in known} | dict(fields)
     values: dict[str, Any] = {}
     for name, value in filled.items():
         if name not in known:
             near = did_you_mean(name, known)
-            raise SpecError(f"{at} has no field {name!r}; it has {', '.join(known) or 'none'}{near}")
-        values[name] = _value(known[name], hints[name], value, f"{at}.{name}")
+            raise SpecError(f"{location} has no field {name!r}; it has {', '.join(known) or 'none'}{near}")
+        values[name] = _value(known[name], hints[name], value, f"{location}.{name}")
     missing = [
         name
         for name, field in known.items()
         if name not in values and field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
     ]
     if missing:
-        raise SpecError(f"{at} needs {', '.join(missing)}")
-    return _made_of(made, values, at)
+        raise SpecError(f"{location} needs {', '.join(missing)}")
+    return _constructed(part_class, values, location)
 
 
-def _made_of(made: Any, values: Mapping[str, object], at: str) -> Any:
+def _constructed(part_class: Any, values: Mapping[str, object], location: str) -> Any:
     try:
-        return made(**values)
+        return part_class(**values)
     except (InputError, DataError) as err:
-        raise SpecError(f"{at}: {err}") from err
+        raise SpecError(f"{location}: {err}") from err
     except AuditError:
         raise
     except Exception as err:  # a class of the user's own may raise anything
         why = f"{type(err).__name__}: {shortened(err)}"
-        raise SpecError(f"{at}: {made.__qualname__} cannot be made from {shortened(dict(values))}: {why}") from err
+        raise SpecError(
+            f"{location}: {part_class.__qualname__} cannot be made from {shortened(dict(values))}: {why}"
+        ) from err
 
 
 def describe(value: object) -> Any:
@@ -181,26 +183,26 @@ def _is_default(field: dataclasses.Field[Any], value: object) -> bool:
     return type(value) is type(default) and bool(value == default)
 
 
-def _value(field: dataclasses.Field[Any], hint: Any, value: object, at: str) -> Any:
+def _value(field: dataclasses.Field[Any], hint: Any, value: object, location: str) -> Any:
     if value is None and type(None) in typing.get_args(hint):
         return None
     kind = field.metadata.get("kind")
     if kind in PACKAGES:
-        return build(kind, value, at=at)
+        return build(kind, value, location=location)
     if _parses_itself(hint):
         return value
     inner = _dataclass_of(hint)
     if inner is not None:
-        return _mapped(inner, value, at)
+        return _mapped(inner, value, location)
     if _holds_bool(value) and not _mentions(hint, bool):
         kinds = {int: "a whole number", float: "a number", str: "text"}
         words = next((kinds[kind] for kind in kinds if _mentions(hint, kind)), "another value")
-        raise SpecError(f"{at}: must be {words}, got {shortened(value)}")
+        raise SpecError(f"{location}: must be {words}, got {shortened(value)}")
     try:
         return TypeAdapter(hint).validate_python(value)
     except ValidationError as err:
         first = err.errors()[0]
-        raise SpecError(f"{at}: {first['msg'].lower()}, got {shortened(repr(value))}") from err
+        raise SpecError(f"{location}: {first['msg'].lower()}, got {shortened(repr(value))}") from err
 
 
 def _holds_bool(value: object) -> bool:
@@ -212,13 +214,13 @@ def _mentions(hint: Any, kind: type) -> bool:
     return hint in (kind, Any, object) or any(_mentions(part, kind) for part in typing.get_args(hint))
 
 
-def _mapped(inner: Any, value: object, at: str) -> Any:
+def _mapped(inner: Any, value: object, location: str) -> Any:
     if isinstance(value, Mapping):
-        return build_dataclass(inner, value, at=at)
+        return build_dataclass(inner, value, location=location)
     if isinstance(value, inner):
         return value
     names = ", ".join(field.name for field in dataclasses.fields(inner))
-    raise SpecError(f"{at} must be a mapping with fields among {names}, got {shortened(value)}")
+    raise SpecError(f"{location} must be a mapping with fields among {names}, got {shortened(value)}")
 
 
 def _dataclass_of(hint: Any) -> Any:

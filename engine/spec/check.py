@@ -118,7 +118,7 @@ def check_spec(request: CheckRequest, options: CheckOptions = CheckOptions()) ->
 
     Raises: SpecError when no game fits the mechanism and its claim.
     """
-    mechanism = build("mechanism", request.mechanism, at="check.mechanism")
+    mechanism = build("mechanism", request.mechanism, location="check.mechanism")
     if request.claim is None and not isinstance(mechanism, Claiming):
         raise SpecError("check.mechanism must state its claim: give it a method `claim() -> Claim`, or give `claim`")
     claim = request.claim or mechanism.claim()

@@ -69,7 +69,7 @@ def _from_mapping(content: Mapping[str, Any]) -> AuditSpec:
                 raise SpecError(f"audits[{index}] ({merged['name']}) needs `{needed}`")
         audits.append(_audit(merged, f"audits[{index}] ({merged['name']})"))
     options = {name: value for name, value in content.items() if name in of_spec}
-    spec: AuditSpec = build_dataclass(AuditSpec, {"audits": tuple(audits), **options}, at="spec")
+    spec: AuditSpec = build_dataclass(AuditSpec, {"audits": tuple(audits), **options}, location="spec")
     return spec
 
 
@@ -81,9 +81,9 @@ def _check_from_mapping(content: Mapping[str, Any]) -> AuditSpec:
         raise SpecError(f"beside `check` a spec has {', '.join(beside)}, got {unknown[0]!r}")
     if not isinstance(content["check"], Mapping):
         raise SpecError(f"`check` must be a mapping with `mechanism`, got {shortened(content['check'])}")
-    request: CheckRequest = build_dataclass(CheckRequest, content["check"], at="check")
+    request: CheckRequest = build_dataclass(CheckRequest, content["check"], location="check")
     options: CheckOptions = build_dataclass(
-        CheckOptions, {name: content[name] for name in beside if name in content}, at="spec"
+        CheckOptions, {name: content[name] for name in beside if name in content}, location="spec"
     )
     return check_spec(request, options)
 
@@ -91,7 +91,7 @@ def _check_from_mapping(content: Mapping[str, Any]) -> AuditSpec:
 def _audit(entry: Mapping[str, Any], at: str) -> Audit:
     parts = {field.name for field in fields(Audit) if "kind" in field.metadata}
     plain = {name: value for name, value in entry.items() if name not in parts}
-    checked = build_dataclass(_PlainFields, plain, at=at)
+    checked = build_dataclass(_PlainFields, plain, location=at)
     return Audit(
         **{name: value for name, value in entry.items() if name in parts},
         split=checked.split,

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from dpaudit.errors import require
-from dpaudit.estimators.bound import rounded_down
+from dpaudit.estimators.bound import format_lower
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class StopRule:
         if self.refuted and lower > claimed and not math.isinf(claimed):
             return "the claim is refuted"
         if self.epsilon is not None and lower >= self.epsilon:
-            return f"the bound has reached {rounded_down(self.epsilon)}"
+            return f"the bound has reached {format_lower(self.epsilon)}"
         if self.most_trials is not None and trials >= self.most_trials:
             return f"the budget of {self.most_trials:,} trials is used up"
         return ""

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from dpaudit.claims import PrivacyCurve
 from dpaudit.errors import require
-from dpaudit.estimators.bound import rounded_down
+from dpaudit.estimators.bound import format_lower
 from dpaudit.estimators.finding import Breach, Standing, Validity, breach_at
 from dpaudit.estimators.label_reconstruction.advantage import label_privacy_ceiling
 from dpaudit.estimators.series import Series
@@ -127,7 +127,7 @@ class AdvantageDistribution:
     def headline(self) -> str:
         """What is compared with a claim."""
         unit = " nats" if self.kind == "multiplicative" else ""
-        return f"{QUANTITIES[self.kind]} {rounded_down(self._compared, 6)}{unit}"
+        return f"{QUANTITIES[self.kind]} {format_lower(self._compared, 6)}{unit}"
 
     def standing(self, curve: PrivacyCurve) -> Standing:
         """Beside the most that label privacy with the epsilon claimed at delta = 0 allows."""

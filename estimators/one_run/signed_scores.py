@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.errors import require
-from dpaudit.estimators.bound import Bound, rounded_down
+from dpaudit.estimators.bound import Bound, format_lower
 from dpaudit.estimators.counts import GUESSES, CountEstimator, Table, bound_rows, count_columns
 from dpaudit.estimators.finding import CurveEvidence, Validity
 from dpaudit.estimators.one_run.counts_against_curve import CountsAgainstCurve, ReplayCounts
@@ -501,7 +501,7 @@ class OneRunFDP(OneRunEstimator):
             guesses, correct, canaries=canaries, confidence=self.confidence, family=self.family, tau=self.tau
         )
         name = {"gaussian": "mu", "laplace": "epsilon of the Laplace mechanism"}[self.family]
-        return [(f"{name} >= {rounded_down(value, 6)}",) for value in np.asarray(parameters)]
+        return [(f"{name} >= {format_lower(value, 6)}",) for value in np.asarray(parameters)]
 
     def best(self, guesses: Ints, correct: Ints, canaries: int, confidence: float) -> Ints:
         return best_f_dp(

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from dpaudit.errors import require
 from dpaudit.estimators.answers import AnswerCounts
-from dpaudit.estimators.bound import rounded_up
+from dpaudit.estimators.bound import format_upper
 from dpaudit.estimators.counts import (
     GUARANTEE,
     K_CUT,
@@ -299,7 +299,7 @@ class RdpToEpsilon(CountEstimator):
 
 def _converted(orders: Any, rdp: Any, delta: float, conversion: Conversion, what: str) -> TextTable:
     epsilon = float(rdp_to_epsilon(orders, rdp, delta=delta, conversion=conversion))
-    title = f"epsilon <= {rounded_up(epsilon, 6)} at delta={delta:g} ({what}, {conversion} conversion)"
+    title = f"epsilon <= {format_upper(epsilon, 6)} at delta={delta:g} ({what}, {conversion} conversion)"
     return TextTable(title, notes=("a conversion of upper bounds, no result of an audit",))
 
 

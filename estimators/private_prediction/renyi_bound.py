@@ -11,7 +11,7 @@ import numpy as np
 
 from dpaudit.claims import PrivacyCurve
 from dpaudit.errors import require
-from dpaudit.estimators.bound import rounded_down
+from dpaudit.estimators.bound import format_lower
 from dpaudit.estimators.finding import Breach, Standing, Validity, breach_at
 from dpaudit.estimators.series import RenyiCurve, Series
 
@@ -108,7 +108,7 @@ class RenyiBound:
 
 
 def _in_words(lower: float, order: float) -> str:
-    return f"RDP >= {rounded_down(lower, 6)} at order {order:g}"
+    return f"RDP >= {format_lower(lower, 6)} at order {order:g}"
 
 
 def _multiple(observed: float, claimed: float) -> float:

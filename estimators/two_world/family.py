@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal, get_args
 
 from dpaudit.claims import GaussianDP, PrivacyCurve, SubsampledGaussian
 from dpaudit.errors import require
-from dpaudit.estimators.bound import Bound, rounded_down, rounded_up
+from dpaudit.estimators.bound import Bound, format_lower, format_upper
 from dpaudit.estimators.finding import Validity
 from dpaudit.estimators.scores import ScoreEstimator, Scores
 from dpaudit.estimators.series import Series
@@ -50,7 +50,7 @@ class CurveFamily:
     words: Callable[[float], str]
 
 
-GAUSSIAN = CurveFamily("Gaussian", GaussianDP, 1e-4, 40.0, lambda mu: f"mu >= {rounded_down(mu)}")
+GAUSSIAN = CurveFamily("Gaussian", GaussianDP, 1e-4, 40.0, lambda mu: f"mu >= {format_lower(mu)}")
 
 
 def dp_sgd(sample_rate: float, steps: int) -> CurveFamily:
@@ -60,7 +60,7 @@ def dp_sgd(sample_rate: float, steps: int) -> CurveFamily:
         lambda inverse: SubsampledGaussian(noise_multiplier=1 / inverse, sample_rate=sample_rate, steps=steps),
         0.05,
         5.0,
-        lambda inverse: f"noise multiplier <= {rounded_up(1 / inverse)}",
+        lambda inverse: f"noise multiplier <= {format_upper(1 / inverse)}",
     )
 
 
@@ -94,7 +94,7 @@ class FamilyBound:
     def __str__(self) -> str:
         shown = f" ({self.member})" if self.member else ""
         return (
-            f"epsilon >= {rounded_down(self.epsilon)} at delta={self.delta:g}{shown} if the mechanism's curve is "
+            f"epsilon >= {format_lower(self.epsilon)} at delta={self.delta:g}{shown} if the mechanism's curve is "
             f"{self.family}, which no data show"
         )
 

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from dpaudit.engine.cli import main
-from dpaudit.estimators.bound import rounded_down, rounded_up
+from dpaudit.estimators.bound import format_lower, format_upper
 from dpaudit.estimators.label_reconstruction.advantage import (
     advantage_quantile,
     llp_additive_advantage,
@@ -63,11 +63,11 @@ def options(*given: str) -> list[str]:
 
 
 def down(value: object) -> str:
-    return rounded_down(float(value), 6)  # type: ignore[arg-type]
+    return format_lower(float(value), 6)  # type: ignore[arg-type]
 
 
 def up(value: object) -> str:
-    return rounded_up(float(value), 6)  # type: ignore[arg-type]
+    return format_upper(float(value), 6)  # type: ignore[arg-type]
 
 
 def nearest(*values: object) -> list[str]:
@@ -140,7 +140,7 @@ def test_the_posterior_of_epsilon(estimate: Callable[..., Result]) -> None:
 )
 def test_one_run(estimate: Callable[..., Result], method: str, extra: list[str], value: float) -> None:
     found = estimate(GUESSES, "--method", method, "--delta", 1e-2, "--confidence", 0.9, *options(*extra))
-    assert found.output.startswith(f"epsilon >= {rounded_down(value)} at delta=0.01 (0.9 confidence")
+    assert found.output.startswith(f"epsilon >= {format_lower(value)} at delta=0.01 (0.9 confidence")
 
 
 def test_one_run_shows_the_families_parameter_too(estimate: Callable[..., Result]) -> None:
@@ -170,7 +170,7 @@ def test_replays(estimate: Callable[..., Result]) -> None:
     }
     for rule, value in values.items():
         found = estimate(REPLAYS, "--method", "one-run-replays", *options(f"rule={rule}", "alternative=0.9,0.95"))
-        assert found.output.startswith(f"epsilon >= {rounded_down(float(value))} at delta=0 "), rule
+        assert found.output.startswith(f"epsilon >= {format_lower(float(value))} at delta=0 "), rule
         assert "a mean of dependent bounds is not a bound" in found.output
 
 
@@ -181,7 +181,7 @@ def test_ratio(estimate: Callable[..., Result], method: str, fields: dict[str, o
     found = estimate(RATIO, "--method", method, "--delta", 1e-3, *options(*given))
     formula = "clopper-pearson" if method == "ratio" else method
     value = ratio_epsilon(95, 50, 100, 100, delta=1e-3, confidence=0.95, method=formula, **fields)  # type: ignore[arg-type]
-    assert found.output.startswith(f"epsilon >= {rounded_down(float(value))} at delta=0.001 ")
+    assert found.output.startswith(f"epsilon >= {format_lower(float(value))} at delta=0.001 ")
 
 
 def test_katz_shows_its_interval_and_its_ceiling(estimate: Callable[..., Result]) -> None:

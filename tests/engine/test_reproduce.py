@@ -115,7 +115,7 @@ def test_two_audits_of_a_cell_share_its_training(tmp_path: Path) -> None:
     for published, valid in zip(planned[::2], planned[1::2], strict=True):
         assert published.game.trainings == valid.game.trainings
         assert published.tallies != valid.tallies
-    assert all(audit.promised().epsilon == pytest.approx(claim) for audit, claim in zip(
+    assert all(audit.effective_claim().epsilon == pytest.approx(claim) for audit, claim in zip(
         spec.audits, [epsilon for _ in study.learners for epsilon in study.epsilons for _ in range(2)], strict=True
     ))  # fmt: skip
 

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from dpaudit.engine.findings.result import AuditResult
 from dpaudit.engine.findings.verdict import Verdict
 from dpaudit.engine.report.figures.style import INK, canvas
-from dpaudit.estimators.bound import rounded_down
+from dpaudit.estimators.bound import format_lower
 
 COLOURS = {
     Verdict.VIOLATION: "#b91c1c",
@@ -30,7 +30,7 @@ def overview(results: Sequence[AuditResult]) -> Figure:
         observed = result.standing.observed if result.standing else 0.0
         claimed = result.standing.claimed if result.standing else result.compared.claim.epsilon
         axes.barh(row, observed if math.isfinite(observed) else 0.0, height=0.55, color=COLOURS[result.verdict])
-        shown = rounded_down(observed) if result.standing else "no bound"
+        shown = format_lower(observed) if result.standing else "no bound"
         axes.text(observed if math.isfinite(observed) else 0.0, row, f"  {shown}", va="center", fontsize=9)
         if math.isfinite(claimed):
             axes.plot([claimed] * 2, [row - 0.4, row + 0.4], color=INK, linewidth=2)
