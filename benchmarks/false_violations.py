@@ -44,7 +44,7 @@ from dpaudit.actors.unit import Inputs
 from dpaudit.claims import GaussianDP, Relation
 from dpaudit.engine.canaries.points import GivenRow
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
-from dpaudit.engine.findings.gather import verdict_of
+from dpaudit.engine.findings.gather import result_of
 from dpaudit.engine.games.attribute_inference import AttributeInference
 from dpaudit.engine.games.label_inference import LabelCanaries, LabelInference
 from dpaudit.engine.games.membership import Membership, ObservationalMembership
@@ -102,7 +102,7 @@ class Scene:
                 inputs = Inputs(given, {key: tables[key] for key in unit.needs})
                 tables[unit.key] = unit.task.run(inputs, unit.resources.compute())
         store = cast(Any, Finished(tables))
-        return {entry.audit.name: verdict_of(entry, tables.keys(), store).value for entry in plan.audits}
+        return {entry.audit.name: result_of(entry, tables.keys(), store).verdict.value for entry in plan.audits}
 
 
 @dataclass(frozen=True)

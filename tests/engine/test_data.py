@@ -46,6 +46,7 @@ def write(path: Path, text: str | bytes) -> Path:
 def test_catalogue_names_every_data_set() -> None:
     assert list(catalogue("data")) == [
         "adult",
+        "beta-priors",
         "breast-cancer",
         "cifar-10",
         "criteo",
@@ -59,6 +60,8 @@ def test_catalogue_names_every_data_set() -> None:
         "joined",
         "made-phrases",
         "mnist",
+        "one-prior",
+        "own-priors",
         "parquet",
         "sst-2",
         "wine",

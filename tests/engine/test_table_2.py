@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow.csv as pacsv
 import pytest
 
-from dpaudit.engine import driver
 from dpaudit.engine.data.idx import FashionMnist
 from dpaudit.engine.data.made_phrases import MadePhrases
 from dpaudit.engine.data.sst2 import Sst2
+from dpaudit.engine.report import page
 from dpaudit.engine.reproduce import bayesian_table_2
 from dpaudit.engine.reproduce.bayesian_table_2 import METHODS, PRINTED, Line, Size
 from dpaudit.engine.reproduce.making import Options
@@ -48,7 +48,7 @@ def test_the_table_is_made_resumed_and_says_what_it_costs(
 ) -> None:
     monkeypatch.setitem(bayesian_table_2.SIZES, "small", TINY)
     monkeypatch.setattr(
-        driver, "write_page", lambda report, folder, draw: (folder / "report.html").write_text(report.name)
+        page, "write_page", lambda report, folder, draw: (folder / "report.html").write_text(report.name)
     )
     said: list[str] = []
     made = bayesian_table_2.table_2(options(tmp_path / "out", data, said))
