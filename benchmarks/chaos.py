@@ -204,7 +204,7 @@ FAULTS = (
     Fault("driver killed", _sent(signal.SIGKILL, to=Run.driver), STOPPED, "was killed (SIGKILL)"),
     Fault("node of a cluster killed", _sent(signal.SIGKILL, to=Run.second_node), nodes=2),
     Fault("command killed", _sent(signal.SIGKILL, to=_command), frozenset({-9})),
-    Fault("SIGINT twice", _sent(signal.SIGINT, signal.SIGINT, to=_command), STOPPED, "interrupted by SIGINT"),
+    Fault("SIGINT twice", _sent(signal.SIGINT, signal.SIGINT, to=_command), STOPPED, "interrupted"),
     Fault("node of a cluster stopped", _sent(signal.SIGSTOP, to=Run.second_node), nodes=2),
 )
 

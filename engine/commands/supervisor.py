@@ -7,12 +7,15 @@ exit code in a pipe as its last act. A process that ends without doing so has fa
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
 import signal
 import sys
 import threading
 import time
 import traceback
+from pathlib import Path
 from types import FrameType
 
 from dpaudit.actors.signals import signals_interrupt
@@ -20,6 +23,9 @@ from dpaudit.engine.commands.exits import BAD_INPUT, FINISHED, RUN_FAILED, Ended
 
 ORDERLY_S = 20.0
 """For so long a command whose supervisor was killed may put things in order."""
+
+PR_SET_CHILD_SUBREAPER = 36
+"""Of <linux/prctl.h>."""
 
 
 def main() -> None:
@@ -34,9 +40,11 @@ def main() -> None:
         os.close(hold)
         threading.Thread(target=_end_with_supervisor, args=(life,), daemon=True).start()
         code = _command()
-        os.write(say, bytes([code]))
+        with contextlib.suppress(BrokenPipeError):  # the supervisor was killed
+            os.write(say, bytes([code]))
         sys.exit(code)
     os.close(say)
+    _adopt_orphans()
     _forward_signals(child)
     _, status = os.waitpid(child, 0)
     os.set_blocking(said, False)  # a process that the command left behind may hold the other end
@@ -45,6 +53,7 @@ def main() -> None:
     except BlockingIOError:
         last_word = b""
     if not last_word:
+        _end_orphans()
         print(f"dpaudit: the command {_ending(status)} before it was done; {KEPT}", file=sys.stderr)
     sys.exit(last_word[0] if last_word else RUN_FAILED)
 
@@ -88,6 +97,23 @@ def _end_with_supervisor(life: int) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(ORDERLY_S)
         os._exit(RUN_FAILED)
+
+
+def _adopt_orphans() -> None:
+    """Processes whose parent dies become this one's children, where the system can do so (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def _end_orphans() -> None:
+    """Ends what a command that was killed has left running: Ray's own helpers may take a minute to notice."""
+    children = Path(f"/proc/self/task/{os.getpid()}/children")
+    while children.exists() and (orphans := children.read_text().split()):
+        for orphan in map(int, orphans):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(orphan, signal.SIGKILL)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(orphan, 0)
 
 
 def _ending(status: int) -> str:

@@ -14,7 +14,7 @@ import pytest
 from dpaudit.actors.events import EventKind, read_events
 
 MINE = """
-import dataclasses, os, signal, sys, time
+import dataclasses, os, signal, subprocess, sys, time
 import dpaudit
 
 @dataclasses.dataclass(frozen=True)
@@ -28,6 +28,8 @@ class Ends:
         if self.how == "exits":
             os._exit(0)
         if self.how == "dies":
+            helper = subprocess.Popen(["sleep", "600"], start_new_session=True)
+            open("helper", "w").write(str(helper.pid))
             os.kill(os.getpid(), signal.SIGKILL)
         if self.how == "sleeps":
             open("asleep", "w").write(str(os.getpid()))
@@ -72,6 +74,8 @@ def test_a_mechanism_that_ends_the_process_has_not_finished_the_run(folder: Path
     assert done.returncode == 3
     assert said in errors
     assert "dpaudit resume" in errors
+    if how == "dies":
+        assert not os.path.exists(f"/proc/{(folder / 'helper').read_text()}"), "what it started ends with it"
 
 
 def test_a_module_that_exits_when_it_is_imported_gives_no_result(folder: Path) -> None:
@@ -104,7 +108,8 @@ def test_nothing_is_left_of_a_command_that_was_killed(folder: Path) -> None:
     worker = asleep(folder)
     assert worker != running.pid, "the process that was started watches the one that works"
     running.kill()
-    running.communicate(timeout=60)  # both have closed their ends
+    _, errors = running.communicate(timeout=60)  # both have closed their ends
+    assert "Traceback" not in errors
     assert not os.path.exists(f"/proc/{worker}") or " Z " in Path(f"/proc/{worker}/stat").read_text()
 
 
