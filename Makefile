@@ -28,11 +28,12 @@ bench: $(STAMP)
 chaos: $(STAMP)
 	$(BIN)/python -m benchmarks.chaos --seed $(or $(SEED),0) $(CHAOS)
 
-# Every file by its hash where requirements.lock has them: pip takes none beside an editable install, so that one comes
-# last, and takes nothing from an index. HASHES=no where an index holds other files of the same versions.
+# Every file but torch's by its hash where requirements.lock has them: pip takes none beside an editable install, so that
+# one comes last, and takes nothing from an index. HASHES=no where an index holds other files of the same versions.
 # torch is pinned and first otherwise: a newer release would bring gigabytes of CUDA libraries along. So does the pinned
 # one where an index has no other, and then they come by constraints.txt.
-PIP := $(BIN)/pip install --quiet --disable-pip-version-check
+# Not compiled beforehand: of torch and Ray a small part is ever imported, and compiling all takes longer than the tests of a room.
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile
 PLATFORM := $(shell $(PYTHON) -c 'import platform, sys; print(sys.platform, platform.machine(), *sys.version_info[:2])')
 ifeq ($(PLATFORM),linux x86_64 3 11)
 HASHES ?= yes
