@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+DIFFPRIVLIB := $(CURDIR)/.venv-diffprivlib/bin/python
+DIFFPRIVLIB_STAMP := .venv-diffprivlib/.installed
 # Test processes: one for each core. Only one of them starts Ray (tests/conftest.py).
 JOBS ?= logical
 
@@ -11,11 +13,11 @@ JOBS ?= logical
 demo: $(STAMP)
 	$(BIN)/dpaudit run examples/label-privacy.yaml
 
-test: $(STAMP)
+test: $(STAMP) $(DIFFPRIVLIB_STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest -n $(JOBS) --dist loadgroup
+	DPAUDIT_DIFFPRIVLIB_PYTHON=$(DIFFPRIVLIB) $(BIN)/pytest -n $(JOBS) --dist loadgroup
 
 # An hour of odd tables, specs, data files and run folders; FUZZ="--cases 20000 --seed 7" for so many.
 fuzz: $(STAMP)
@@ -53,10 +55,13 @@ endif
 	touch $(STAMP)
 
 # diffprivlib needs scikit-learn < 1.9, so it has a Python of its own; audits find it by this variable.
-diffprivlib:
+diffprivlib: $(DIFFPRIVLIB_STAMP)
+	@echo "export DPAUDIT_DIFFPRIVLIB_PYTHON=$(DIFFPRIVLIB)"
+
+$(DIFFPRIVLIB_STAMP): constraints-diffprivlib.txt
 	$(PYTHON) -m venv .venv-diffprivlib
-	.venv-diffprivlib/bin/pip install --quiet --disable-pip-version-check "diffprivlib==0.6.6" "scikit-learn==1.6.1"
-	@echo "export DPAUDIT_DIFFPRIVLIB_PYTHON=$(CURDIR)/.venv-diffprivlib/bin/python"
+	.venv-diffprivlib/bin/pip install --quiet --disable-pip-version-check --no-compile -c constraints-diffprivlib.txt diffprivlib
+	touch $(DIFFPRIVLIB_STAMP)
 
 clean:
 	rm -rf $(VENV) .venv-diffprivlib build *.egg-info .mypy_cache .ruff_cache .pytest_cache
