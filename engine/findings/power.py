@@ -139,7 +139,7 @@ def rows_to_refute(
     """
 
     def refutes(rows: int) -> bool:
-        return _bound(estimator, reference, spent, rows, luck=-float(special.ndtri(power))).lower > claimed
+        return typical_bound(estimator, reference, spent, rows=rows, quantile=1 - power) > claimed
 
     enough = _FEWEST
     while not refutes(enough):
