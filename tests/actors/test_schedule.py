@@ -250,7 +250,7 @@ def test_a_unit_that_hangs_on_a_worker_is_ended_and_what_waited_behind_it_is_not
 ) -> None:
     """One worker: the unit behind the one that hangs waits for it, and never counts as lost."""
     outcome, seen = run_hanging(
-        lambda events: on_ray({}, events, Deadlines(3.0)), tmp_path, HangsFirst(str(tmp_path)), [Unit(Add(1), "b")]
+        lambda events: on_ray({}, events, Deadlines(8.0)), tmp_path, HangsFirst(str(tmp_path)), [Unit(Add(1), "b")]
     )
     assert len(outcome.finished) == 2
     (retried,) = [event for event in seen if event.kind is EventKind.UNIT_RETRIED]
