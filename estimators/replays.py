@@ -27,15 +27,16 @@ LARGEST_EPSILON = 1e4
 """Combined bounds end here: no count an array can hold proves more."""
 
 
-def per_replay_confidence(confidence: float) -> float:
+def per_replay_confidence(confidence: float, replays: int | None = None) -> float:
     """The confidence at which to take each replay's bound for `median_rule`: half the error, 1 - (1 - confidence) / 2.
 
     Args:
         confidence: Of the combined bound, in (0, 1).
+        replays: How many there are, >= 1: one alone is taken at the confidence itself. None = several.
     Raises: InputError when out of range.
     """
     require(0 < confidence < 1, "confidence must be in (0, 1)", confidence=confidence)
-    return 1 - (1 - confidence) / 2
+    return confidence if replays == 1 else 1 - (1 - confidence) / 2
 
 
 def median_rule(bounds: ArrayLike, *, axis: int = -1) -> float | Floats:

@@ -68,7 +68,7 @@ def measures(replays: Sequence[Scores], *, confidence: float, seed: int) -> tupl
         confidence: Two-sided, of each interval on its own, in (0, 1).
         seed: Decides which rows choose the accuracy's threshold.
     """
-    each = per_replay_confidence(confidence) if len(replays) > 1 else confidence
+    each = per_replay_confidence(confidence, len(replays))
     found = [_of_replay(scores, each, seed) for scores in replays]
     return tuple(_median(same, confidence) for same in zip(*found, strict=True))
 

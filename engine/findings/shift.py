@@ -192,7 +192,7 @@ def advantage_limits(tallies: Sequence[OneRunTally], *, confidence: float) -> tu
     """
     right = np.array([tally.sweep_correct[-1] for tally in tallies])
     rows = np.array([tally.all_canaries for tally in tallies])
-    single = confidence if len(tallies) == 1 else per_replay_confidence(confidence)
+    single = per_replay_confidence(confidence, len(tallies))
     low, high = (2 * np.asarray(end) - 1 for end in clopper_pearson(right, rows, confidence=single))
     at_least = np.maximum(0.0, np.maximum(low, -high))
     at_most = np.maximum(high, -low)

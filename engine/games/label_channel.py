@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from dpaudit.actors.unit import Inputs, Unit
 from dpaudit.claims import Relation
-from dpaudit.engine.findings.score_table import SCHEMA, score_rows
+from dpaudit.engine.findings.score_table import score_rows
 from dpaudit.engine.games.fits import LABEL_MECHANISMS, Fits, Look
-from dpaudit.engine.games.label_releases import RepeatedReleases, releases_column, releases_table
+from dpaudit.engine.games.label_releases import GuessReleases, RepeatedReleases, releases_column, releases_table
 from dpaudit.engine.games.protocol import GamePlan, Setting
 from dpaudit.engine.games.reference import PairedLabels, Reference
 from dpaudit.engine.spec.partition import required_part
@@ -134,22 +134,8 @@ _PAIRED = ("released", "known", "first", "second", "truth")
 
 
 @dataclass(frozen=True)
-class PlayChannel:
-    """The attack learns from some releases and scores the canaries of others.
-
-    Attributes:
-        attack: The adversary.
-        search: Key of the unit that released what is learned from.
-        fresh: Key of the unit that released what is guessed.
-    """
-
-    attack: Any
-    search: str
-    fresh: str
-
-    def run(self, inputs: Inputs, compute: Compute) -> pa.Table:
-        """A score table of one replay."""
-        return pa.Table.from_batches(list(self.batches(inputs)), SCHEMA)
+class PlayChannel(GuessReleases):
+    """Scores the canaries of fresh releases, of whose other labels the attack knows all."""
 
     def batches(self, inputs: Inputs) -> Iterator[pa.RecordBatch]:
         """The one replay."""

@@ -1,9 +1,10 @@
-"""Releasing labels again and again, each time by a mechanism that has released nothing before."""
+"""Releasing labels again and again, each time by a mechanism that has released nothing before, and guessing in some."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,8 +13,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dpaudit.actors.seed import Seed
+from dpaudit.actors.unit import Inputs
+from dpaudit.engine.findings.score_table import SCHEMA
 from dpaudit.engine.views.answers import checked_release
 from dpaudit.mechanisms.examples import Examples
+from dpaudit.mechanisms.protocols import Compute
 
 Ints = NDArray[np.int64]
 
@@ -39,6 +43,29 @@ class RepeatedReleases:
         given = Examples(target.features, labels, target.classes)
         released = mechanism.release(labels.copy(), classes=target.classes, rng=rng)
         return checked_release(released, given, type(self.mechanism).__qualname__).labels
+
+
+@dataclass(frozen=True)
+class GuessReleases:
+    """The attack learns from some releases and scores others: one replay.
+
+    Attributes:
+        attack: The adversary.
+        search: Key of the unit that released what is learned from.
+        fresh: Key of the unit that released what is guessed.
+    """
+
+    attack: Any
+    search: str
+    fresh: str
+
+    def run(self, inputs: Inputs, compute: Compute) -> pa.Table:
+        """A score table of one replay."""
+        return pa.Table.from_batches(list(self.batches(inputs)), SCHEMA)
+
+    @abstractmethod
+    def batches(self, inputs: Inputs) -> Iterator[pa.RecordBatch]:
+        """The one replay."""
 
 
 def releases_table(

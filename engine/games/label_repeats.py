@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Inputs, Unit
 from dpaudit.claims import Relation
-from dpaudit.engine.findings.score_table import SCHEMA, score_rows
+from dpaudit.engine.findings.score_table import score_rows
 from dpaudit.engine.games.fits import LABEL_MECHANISMS, Fits, Look
-from dpaudit.engine.games.label_releases import RepeatedReleases, releases_column, releases_table
+from dpaudit.engine.games.label_releases import GuessReleases, RepeatedReleases, releases_column, releases_table
 from dpaudit.engine.games.protocol import GamePlan, Setting
 from dpaudit.engine.games.reference import PairedLabels, Reference
 from dpaudit.engine.spec.partition import required_part
@@ -130,22 +130,8 @@ def _alike(released: NDArray[np.int64], truth: NDArray[np.bool_]) -> float:
 
 
 @dataclass(frozen=True)
-class PlayRepeats:
-    """The attack learns from some releases and scores others.
-
-    Attributes:
-        attack: The adversary.
-        search: Key of the unit that released what is learned from.
-        fresh: Key of the unit that released what is guessed.
-    """
-
-    attack: Any
-    search: str
-    fresh: str
-
-    def run(self, inputs: Inputs, compute: Compute) -> pa.Table:
-        """A score table of one replay."""
-        return pa.Table.from_batches(list(self.batches(inputs)), SCHEMA)
+class PlayRepeats(GuessReleases):
+    """Scores whole releases by those of each world that were seen."""
 
     def batches(self, inputs: Inputs) -> Iterator[pa.RecordBatch]:
         """The one replay."""

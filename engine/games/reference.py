@@ -93,8 +93,8 @@ class FairCoins:
 
 
 @dataclass(frozen=True)
-class PlantedLabels:
-    """K-ary randomised response on labels drawn evenly; shown are the planted label or, as likely, another one.
+class _EvenLabels:
+    """K-ary randomised response on labels drawn evenly.
 
     Attributes:
         classes: K, >= 2.
@@ -105,6 +105,11 @@ class PlantedLabels:
 
     def __post_init__(self) -> None:
         require(self.classes >= 2, "a label must be one of at least 2 classes", classes=self.classes)
+
+
+@dataclass(frozen=True)
+class PlantedLabels(_EvenLabels):
+    """K-ary randomised response on labels drawn evenly; shown are the planted label or, as likely, another one."""
 
     def levels(self, epsilon: float) -> GuessLevels:
         """The released label is the shown one, or it is not."""
@@ -115,18 +120,8 @@ class PlantedLabels:
 
 
 @dataclass(frozen=True)
-class PairedLabels:
-    """K-ary randomised response; shown are the planted label and another one, in an order that a fair coin chose.
-
-    Attributes:
-        classes: K, >= 2.
-    """
-
-    classes: int
-    assumes: str = ""
-
-    def __post_init__(self) -> None:
-        require(self.classes >= 2, "a label must be one of at least 2 classes", classes=self.classes)
+class PairedLabels(_EvenLabels):
+    """K-ary randomised response; shown are the planted label and another one, in an order that a fair coin chose."""
 
     def levels(self, epsilon: float) -> GuessLevels:
         """The released label is the first one shown, the second one, or neither."""

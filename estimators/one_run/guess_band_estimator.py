@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar, Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -99,15 +99,6 @@ class GuessBand(ScoreEstimator[GuessTally]):
             return self.unshifted().bound(tallies, lost=lost)
         ordered = sorted(tallies, key=lambda tally: tally.replay)
         best = self._replay_bounds(ordered, lost)
-        middle = int(np.argsort(best[: len(ordered)], kind="stable")[(len(ordered) - 1) // 2])
-        tally = ordered[middle]
-        look = deciding_look(float(best[middle]), tally.right, tally.looks)
-        counts = {
-            "guesses": int(tally.looks[look]),
-            "correct": int(tally.right[look]),
-            "canaries": tally.canaries,
-            "replays": best.size,
-        }
         return Bound(
             lower=float(median_rule(best)),
             delta=self.delta,
@@ -115,7 +106,7 @@ class GuessBand(ScoreEstimator[GuessTally]):
             method="guess-band",
             selection="all numbers of guesses at once",
             validity=Validity.FINITE_SAMPLE,
-            counts=tuple((counts | ({"lost replays": lost} if lost else {})).items()),
+            counts=deciding_counts(ordered, best, lost, of="canaries"),
             notes=replay_note(self._alone(ordered), self.confidence),
         )
 
@@ -139,14 +130,8 @@ class GuessBand(ScoreEstimator[GuessTally]):
 
     def _replay_bounds(self, tallies: Sequence[GuessTally], lost: int) -> Floats:
         """Each replay's bound at the confidence that a median needs; lost ones come last with 0."""
-        require(len(tallies) > 0, "a bound needs the tally of at least one replay", tallies=len(tallies))
-        single = len(tallies) + lost == 1
-        confidence = self.confidence if single else per_replay_confidence(self.confidence)
-        bounds = [
-            bound_of_guesses(tally.right, tally.looks, OneTraining(tally.canaries, self.delta), 1 - confidence)
-            for tally in tallies
-        ]
-        return np.array(bounds + [0.0] * lost)
+        confidence = per_replay_confidence(self.confidence, len(tallies) + lost)
+        return bounds_of_replays(tallies, lost, lambda canaries: OneTraining(canaries, self.delta), 1 - confidence)
 
 
 def check_fields(delta: float, confidence: float, guess: str) -> None:
@@ -158,6 +143,50 @@ def check_fields(delta: float, confidence: float, guess: str) -> None:
     require(0 < confidence < 1, "confidence must be in (0, 1)", confidence=confidence)
     rules = get_args(GuessRule)
     require(guess in rules, f"guess must be one of {', '.join(rules)}", guess=guess)
+
+
+class Guesses(Protocol):
+    """Right ones of one replay at ascending numbers of guesses, the last one all there are; both of shape (looks,)."""
+
+    @property
+    def looks(self) -> Ints: ...
+
+    @property
+    def right(self) -> Ints: ...
+
+
+def bounds_of_replays(
+    tallies: Sequence[Guesses], lost: int, bad: Callable[[int], BadGuesses], significance: float
+) -> Floats:
+    """Each replay's bound by the guess band; lost ones come last with 0.
+
+    Args:
+        tallies: One for each replay, at least one.
+        lost: Replays that failed.
+        bad: What delta may add, from the number of all guesses.
+        significance: Of each replay's bound.
+    """
+    require(len(tallies) > 0, "a bound needs the tally of at least one replay", tallies=len(tallies))
+    bounds = [bound_of_guesses(tally.right, tally.looks, bad(int(tally.looks[-1])), significance) for tally in tallies]
+    return np.array(bounds + [0.0] * lost)
+
+
+def deciding_counts(tallies: Sequence[Guesses], bounds: Floats, lost: int, *, of: str) -> tuple[tuple[str, int], ...]:
+    """What is printed beside the median of `bounds_of_replays`: the middle replay at the look that decides.
+
+    Args:
+        of: What all guesses are: "canaries" or "trials".
+    """
+    middle = int(np.argsort(bounds[: len(tallies)], kind="stable")[(len(tallies) - 1) // 2])
+    tally = tallies[middle]
+    look = deciding_look(float(bounds[middle]), tally.right, tally.looks)
+    counts = {
+        "guesses": int(tally.looks[look]),
+        "correct": int(tally.right[look]),
+        of: int(tally.looks[-1]),
+        "replays": bounds.size,
+    }
+    return tuple((counts | ({"lost replays": lost} if lost else {})).items())
 
 
 def bound_of_guesses(right: Ints, looks: Ints, bad: BadGuesses, significance: float) -> float:

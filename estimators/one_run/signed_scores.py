@@ -325,10 +325,9 @@ class OneRunEstimator(ScoreEstimator[OneRunTally], CountEstimator):
 
     def _error(self, looks: int, replays: int) -> float:
         """What one look of one replay may err: all looks share, and a median of bounds needs half."""
-        error = 1 - self.confidence
         if isinstance(self.selection, AsPublished):
-            return error
-        return (error if replays == 1 else 1 - per_replay_confidence(self.confidence)) / looks
+            return 1 - self.confidence
+        return (1 - per_replay_confidence(self.confidence, replays)) / looks
 
     def unshifted(self) -> OneRunEstimator:
         """The same estimator without what it allows for a shift of the proxy."""

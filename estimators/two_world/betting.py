@@ -231,10 +231,8 @@ class Betting(ScoreEstimator[Scores]):
         """The final state of each replay, at the confidence that each needs."""
         require(len(tallies) > 0, "a bound needs the tally of at least one replay", tallies=len(tallies))
         replays = _by_replay(tallies)
-        if len(replays) + lost > 1:
-            one = replace(self, confidence=per_replay_confidence(self.confidence))
-            return [one._stream(replay) for replay in replays]
-        return [self._stream(replays[0])]
+        reader = replace(self, confidence=per_replay_confidence(self.confidence, len(replays) + lost))
+        return [reader._stream(replay) for replay in replays]
 
     def _stream(self, tallies: Sequence[Scores]) -> BettingState:
         joined = Scores(

@@ -20,11 +20,10 @@ from numpy.typing import NDArray
 from scipy import special
 
 from dpaudit.claims import PrivacyCurve
-from dpaudit.errors import require
 from dpaudit.estimators.bound import Bound, along_curve
 from dpaudit.estimators.finding import Standing
-from dpaudit.estimators.one_run.guess_band import IndependentTrials, deciding_look, guess_looks
-from dpaudit.estimators.one_run.guess_band_estimator import bound_of_guesses, check_fields
+from dpaudit.estimators.one_run.guess_band import IndependentTrials, guess_looks
+from dpaudit.estimators.one_run.guess_band_estimator import bounds_of_replays, check_fields, deciding_counts
 from dpaudit.estimators.one_run.signed_scores import GuessRule, right_guesses
 from dpaudit.estimators.replays import median_rule, per_replay_confidence
 from dpaudit.estimators.scores import ScoreEstimator, Scores, replay_bounds
@@ -139,20 +138,11 @@ class FairCoins(ScoreEstimator[FairCoinTally]):
         )
         if by_band.lower >= by_guesses:
             return found
-        middle = int(np.argsort(guessed[: len(ordered)], kind="stable")[(len(ordered) - 1) // 2])
-        tally = ordered[middle]
-        look = deciding_look(float(guessed[middle]), tally.right, tally.looks)
-        counts = {
-            "guesses": int(tally.looks[look]),
-            "correct": int(tally.right[look]),
-            "trials": int(tally.looks[-1]),
-            "replays": guessed.size,
-        } | ({"lost replays": lost} if lost else {})
         return replace(
             found,
             lower=by_guesses,
             selection="all numbers of guesses at once, error shared with two more looks",
-            counts=tuple(counts.items()),
+            counts=deciding_counts(ordered, guessed, lost, of="trials"),
             notes=(),
         )
 
@@ -168,15 +158,9 @@ class FairCoins(ScoreEstimator[FairCoinTally]):
 
     def _guess_bounds(self, tallies: Sequence[FairCoinTally], lost: int) -> Floats:
         """Each replay's bound by the guess band; lost ones come last with 0."""
-        require(len(tallies) > 0, "a bound needs the tally of at least one replay", tallies=len(tallies))
         error = self._error(GUESS_SHARE, len(tallies) + lost)
-        bounds = [
-            bound_of_guesses(tally.right, tally.looks, IndependentTrials(int(tally.looks[-1]), self.delta), error)
-            for tally in tallies
-        ]
-        return np.array(bounds + [0.0] * lost)
+        return bounds_of_replays(tallies, lost, lambda trials: IndependentTrials(trials, self.delta), error)
 
     def _error(self, share: float, replays: int) -> float:
         """What a look of one replay may err: a median over replays needs half."""
-        confidence = 1 - share * (1 - self.confidence)
-        return 1 - (confidence if replays == 1 else per_replay_confidence(confidence))
+        return 1 - per_replay_confidence(1 - share * (1 - self.confidence), replays)

@@ -240,10 +240,9 @@ class TwoSampleEstimator(ScoreEstimator[TwoSampleTally]):
 
     def _error(self, tally: TwoSampleTally, replays: int) -> float:
         """What one look of one replay may err: all looks share, and a median of bounds needs half."""
-        error = 1 - self.confidence
         if isinstance(self.selection, AsPublished):
-            return error
-        return (error if replays == 1 else 1 - per_replay_confidence(self.confidence)) / tally.error_shares
+            return 1 - self.confidence
+        return (1 - per_replay_confidence(self.confidence, replays)) / tally.error_shares
 
 
 DELTAS = np.geomspace(1e-7, 0.5, 60)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dpaudit.claims import Claim
 from dpaudit.mechanisms.adapters.randomness import global_randomness, whole_number
-from dpaudit.mechanisms.adapters.user_code import code_of, stated
+from dpaudit.mechanisms.adapters.user_code import OwnFunction, stated
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.protocols import Compute
 from dpaudit.registry import register
@@ -20,7 +20,7 @@ from dpaudit.registry import register
 
 @register("mechanism", "summary", source="one's own code")
 @dataclass(frozen=True)
-class OwnSummary:
+class OwnSummary(OwnFunction):
     """A function `train(X, y, seed)` that trains and gives a vector of numbers, for the game `neighbours`.
 
     X is a float32 array of shape (n, d) that may be written to, y holds classes 0 .. K - 1, seed is a whole number
@@ -32,13 +32,6 @@ class OwnSummary:
         parameters: Keyword arguments it is called with besides.
         claimed: What it promises.
     """
-
-    train: Any
-    parameters: Mapping[str, Any] = field(default_factory=dict)
-    claimed: Claim | None = None
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "train", code_of(self.train, field="train", arguments=("X", "y", "seed")))
 
     def claim(self) -> Claim:
         """The claim it was given.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from dpaudit.claims import Claim
 from dpaudit.errors import InputError
 from dpaudit.locations import location
 from dpaudit.mechanisms.adapters.randomness import global_randomness, whole_number
-from dpaudit.mechanisms.adapters.user_code import checked_probabilities, code_of, stated
+from dpaudit.mechanisms.adapters.user_code import OwnFunction, checked_probabilities, stated
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.models.catboost import columns
 from dpaudit.mechanisms.protocols import Compute, Model
@@ -24,7 +24,7 @@ from dpaudit.registry import register
 @register("mechanism", "callable", source="one's own code")
 @register("model", "callable", source="one's own code")
 @dataclass(frozen=True)
-class OwnTraining:
+class OwnTraining(OwnFunction):
     """A function `train(X, y, seed)` that gives a trained model: a model inside any learner, or with a claim a learner.
 
     X is a float32 array, or a data frame where columns are categorical (as text); y holds classes 0 .. K - 1; seed is a
@@ -36,13 +36,6 @@ class OwnTraining:
         parameters: Keyword arguments it is called with besides.
         claimed: What it promises, for a learner; a model needs none.
     """
-
-    train: Any
-    parameters: Mapping[str, Any] = field(default_factory=dict)
-    claimed: Claim | None = None
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "train", code_of(self.train, field="train", arguments=("X", "y", "seed")))
 
     def claim(self) -> Claim:
         """The claim it was given.

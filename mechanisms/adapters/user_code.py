@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -52,6 +53,24 @@ def _check_travels(code: Any, field: str) -> None:
             f"{field} cannot be sent to a worker: {location(code)} holds something that cannot be pickled ({err}); "
             "make it inside the function"
         ) from err
+
+
+@dataclass(frozen=True)
+class OwnFunction:
+    """A function `train(X, y, seed)` of the user's, and what it promises.
+
+    Attributes:
+        train: The function, or where it is: "module:function".
+        parameters: Keyword arguments it is called with besides.
+        claimed: What it promises.
+    """
+
+    train: Any
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    claimed: Claim | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "train", code_of(self.train, field="train", arguments=("X", "y", "seed")))
 
 
 def stated(claim: Claim | None, *, adapter: str) -> Claim:
