@@ -1,0 +1,195 @@
+"""Predictors whose voters are teachers, each trained on a part of the data of its own."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, cast
+
+import numpy as np
+import pyarrow as pa
+from numpy.random import SeedSequence
+from numpy.typing import NDArray
+
+from dpaudit.claims import Claim, Relation
+from dpaudit.errors import require
+from dpaudit.mechanisms.budget import require_delta
+from dpaudit.mechanisms.examples import Examples, Features
+from dpaudit.mechanisms.models.networks import Mlp
+from dpaudit.mechanisms.predictors.releases import ConfidentArgmax, GaussianArgmax, LaplaceArgmax, Release
+from dpaudit.mechanisms.predictors.vote_laws import VoteLaw
+from dpaudit.mechanisms.protocols import Compute, Model, StackLearner, Trainer, TrainingError
+from dpaudit.mechanisms.seeds import spawned
+from dpaudit.mechanisms.training.task import TrainingTask
+
+if TYPE_CHECKING:
+    from dpaudit.mechanisms.training.network_model import NetworkModel
+
+Ints = NDArray[np.int64]
+Noise = Literal["gaussian", "laplace"]
+
+SMALL_MLP = Mlp(hidden=(64,), epochs=30, learning_rate=0.1, batch_size=16)
+
+
+@dataclass(frozen=True)
+class NoisyVotes:
+    """What every private predictor states: the noise on its votes, and when it answers.
+
+    Attributes:
+        sigma: Standard deviation of Gaussian noise on each count, or the scale b of Laplace noise; > 0.
+        noise: "gaussian" or "laplace".
+        threshold: Votes that the largest count, noised by itself, must exceed for an answer; None always answers.
+        threshold_sigma: Standard deviation of the Gaussian noise on the largest count, > 0.
+        cached: Whether a query that is asked again gets the answer it got before.
+        delta: Where the claim is printed, in (0, 1).
+    """
+
+    sigma: float = 40.0
+    noise: Noise = "gaussian"
+    threshold: float | None = None
+    threshold_sigma: float = 40.0
+    cached: bool = False
+    delta: float = 1e-6
+
+    def __post_init__(self) -> None:
+        require(self.sigma > 0, "sigma must be > 0", sigma=self.sigma)
+        require(self.noise in ("gaussian", "laplace"), "noise must be gaussian or laplace", noise=self.noise)
+        require(self.threshold_sigma > 0, "threshold_sigma must be > 0", threshold_sigma=self.threshold_sigma)
+        require(
+            self.threshold is None or self.noise == "gaussian",
+            "a threshold needs gaussian noise",
+            noise=self.noise,
+        )
+        require_delta(self.delta)
+
+    def release(self) -> Release:
+        """Noisy argmax, with a threshold where one is given."""
+        if self.noise == "laplace":
+            return LaplaceArgmax(self.sigma)
+        if self.threshold is None:
+            return GaussianArgmax(self.sigma)
+        return ConfidentArgmax(self.sigma, self.threshold, self.threshold_sigma)
+
+
+@dataclass(frozen=True)
+class Ensemble(NoisyVotes, ABC):
+    """Teachers on disjoint parts of the data: one record takes part in one teacher, which has one vote on each query.
+
+    Attributes:
+        teachers: Number of teachers k, >= 2.
+        model: How a teacher is trained; networks are trained many at a time.
+    """
+
+    teachers: int = 250
+    model: Trainer = field(default=SMALL_MLP, metadata={"kind": "model"})
+
+    deterministic = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.teachers >= 2, "teachers must be >= 2", teachers=self.teachers)
+
+    def claim(self) -> Claim:
+        """What one answer promises, a record added or removed: one vote moves.
+
+        Where the record is, the parts of all other teachers are as without it, so no other vote moves.
+        """
+        return Claim.of(self.release().curve(), relation=Relation.ADD_REMOVE, delta=self.delta)
+
+    @abstractmethod
+    def parts(self, records: int, rng: np.random.Generator) -> list[Ints]:
+        """The records of each teacher."""
+
+    @abstractmethod
+    def part_with(self, records: int, place: int, rng: np.random.Generator) -> Ints:
+        """The records of the teacher that a record more falls to, beside it; `place` numbers the records added."""
+
+    @abstractmethod
+    def law(self, votes: Ints, moved: Ints, labels: Ints, *, added: bool, classes: int) -> VoteLaw:
+        """See `VotingPredictor`."""
+
+    def votes(self, data: Examples, queries: Features, *, seed: SeedSequence, compute: Compute) -> Ints:
+        """Trains all teachers and asks them; shape (teachers, q)."""
+        require(self.teachers <= len(data), f"teachers must be at most the {len(data)} records", teachers=self.teachers)
+        splitting, training = spawned(seed, 2)
+        parts = self.parts(len(data), np.random.default_rng(splitting))
+        return self._taught(data, parts, queries, training, compute)
+
+    def moved_votes(
+        self,
+        data: Examples,
+        points: Examples,
+        places: Ints,
+        queries: Features,
+        *,
+        seed: SeedSequence,
+        compute: Compute,
+    ) -> Ints:
+        """Trains one teacher for each point, which has it among its records; shape (p, q)."""
+        splitting, training = spawned(seed, 2)
+        rng = np.random.default_rng(splitting)
+        parts = [
+            np.append(self.part_with(len(data), place, rng), len(data) + point)
+            for point, place in enumerate(places.tolist())
+        ]
+        return self._taught(joined(data, points), parts, queries, training, compute)
+
+    def histograms(self, votes: Ints, *, classes: int, rng: np.random.Generator) -> Ints:
+        """One vote a teacher, shape (teachers, q) to (q, K)."""
+        counts = np.zeros((votes.shape[1], classes), np.int64)
+        for weight, row in zip(self.weights(len(votes)).tolist(), votes, strict=True):
+            counts[np.arange(votes.shape[1]), row] += weight
+        return counts
+
+    def weights(self, voters: int) -> Ints:
+        """How many votes each teacher has, shape (voters,)."""
+        return np.ones(voters, np.int64)
+
+    def _taught(
+        self, data: Examples, parts: Sequence[Ints], queries: Features, seed: SeedSequence, compute: Compute
+    ) -> Ints:
+        """Votes of one teacher for each part, shape (parts, q); one that has no records votes for class 0."""
+        votes = np.zeros((len(parts), len(queries)), np.int64)
+        seeds = spawned(seed, len(parts))
+        some = [place for place, rows in enumerate(parts) if len(rows)]
+        tasks = [TrainingTask(parts[place], data.labels[parts[place]], seeds[place]) for place in some]
+        votes[some] = trained_votes(self.model, data, tasks, queries, compute)
+        return votes
+
+
+def trained_votes(
+    model: Trainer, data: Examples, tasks: Sequence[TrainingTask], queries: Features, compute: Compute
+) -> Ints:
+    """Trains one model for each task, in a stack where it is a network, and asks it; shape (tasks, q).
+
+    Raises: TrainingError when one of the trainings failed.
+    """
+    if not isinstance(model, StackLearner):
+        answers = [_fitted(model, data, task, compute).probabilities(queries) for task in tasks]
+        return np.stack([answer.argmax(axis=1) for answer in answers]).astype(np.int64)
+    from dpaudit.mechanisms.training.inputs import example_shape
+    from dpaudit.mechanisms.training.network_model import stack_logits
+
+    shape = example_shape(data.features)
+    plan = model.stack_plan(shape, classes=data.classes, models=len(tasks), compute=compute)
+    outcomes = model.fit_stack(data.features, tasks, classes=data.classes, compute=compute, plan=plan)
+    failed = next((outcome for outcome in outcomes if isinstance(outcome, TrainingError)), None)
+    if failed is not None:
+        raise failed
+    logits = stack_logits(cast("Sequence[NetworkModel]", outcomes), queries, compute=compute)
+    return np.asarray(logits.argmax(axis=2), np.int64)
+
+
+def _fitted(model: Trainer, data: Examples, task: TrainingTask, compute: Compute) -> Model:
+    return model.fit(data.take(task.rows), seed=task.seed, compute=compute)
+
+
+def joined(data: Examples, points: Examples) -> Examples:
+    """The data, then the points."""
+    features: Features
+    if isinstance(data.features, pa.Table):
+        features = pa.concat_tables([data.features, points.features])
+    else:
+        features = np.concatenate([data.features, np.asarray(points.features, np.float32)])
+    return data.with_(features=features, labels=np.concatenate([data.labels, points.labels]))
