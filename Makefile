@@ -7,6 +7,8 @@ DIFFPRIVLIB := $(CURDIR)/.venv-diffprivlib/bin/python
 DIFFPRIVLIB_STAMP := .venv-diffprivlib/.installed
 # Test processes: one for each core. Only one of them starts Ray (tests/conftest.py).
 JOBS ?= logical
+# Empty is as good as not set: where it is set, each of many processes would compile all libraries anew.
+export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: diffprivlib demo test bench chaos fuzz lint clean
 

@@ -3,34 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dpaudit.engine.attacks.weighted_by_doubt import WeightedByDoubt
 from dpaudit.engine.views.canary_view import CanaryView
-from dpaudit.errors import require
 from dpaudit.registry import register
 
 
 @register("attack", "attribute-inference", source="arXiv:2511.14084, section 5, with the score of section 6.2")
 @dataclass(frozen=True)
-class AttributeInferenceScore:
+class AttributeInferenceScore(WeightedByDoubt):
     """s = s1 * s2^t with s1 = P(value | model) - P(value | proxy): how much the model speaks for the shown value.
 
     P(value | model) is Bayes' rule: the proxy's probability of a value times the probability that the trained model
     gives the record's label with that value, over the sum for all values. A model that fits the record better with the
     shown value than with the proxy's alternatives raises it.
-
-    Attributes:
-        t: Weight of s2 = 1 - P(value | proxy), >= 0: values the proxy doubts count more.
     """
-
-    t: float = 2.0
-    view: ClassVar[type[CanaryView]] = CanaryView
-
-    def __post_init__(self) -> None:
-        require(self.t >= 0, "t must be >= 0", t=self.t)
 
     def score(self, view: CanaryView) -> NDArray[np.float64]:
         """Shape (m,), in [-1, 1], positive = the record's own value is shown."""

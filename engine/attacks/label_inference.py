@@ -3,30 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dpaudit.engine.attacks.weighted_by_doubt import WeightedByDoubt
 from dpaudit.engine.views.canary_view import CanaryView
-from dpaudit.errors import require
 from dpaudit.registry import register
 
 
 @register("attack", "label-inference", source="arXiv:2511.14084, section 6.2")
 @dataclass(frozen=True)
-class LabelInferenceScore:
-    """s = s1 * s2^t: how much likelier the target finds the shown label than the proxy, on labels the proxy doubts.
-
-    Attributes:
-        t: Weight of the second factor, >= 0; t > 1 gives tight bounds for randomised response.
-    """
-
-    t: float = 2.0
-    view: ClassVar[type[CanaryView]] = CanaryView
-
-    def __post_init__(self) -> None:
-        require(self.t >= 0, "t must be >= 0", t=self.t)
+class LabelInferenceScore(WeightedByDoubt):
+    """s = s1 * s2^t: how much likelier the target finds the shown label than the proxy, on labels the proxy doubts."""
 
     def score(self, view: CanaryView) -> NDArray[np.float64]:
         """s1 = M(x)[y] - M'(x)[y], s2 = 1 - M'(x)[y]; shape (m,), in [-1, 1], positive = the training label."""

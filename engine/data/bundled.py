@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,65 +32,50 @@ class Digits:
         return _examples(bunch, pixels if self.flat else pixels.reshape(-1, 1, 8, 8), "digits")
 
 
-@register("data", "breast-cancer", source="scikit-learn; UCI Breast Cancer Wisconsin (Diagnostic)")
 @dataclass(frozen=True)
-class BreastCancer:
-    """569 tumours, 30 measures, malignant or benign.
+class _Table:
+    """A table of numbers with a class for each row.
 
     Attributes:
         standardise: Columns with mean 0 and deviation 1 over the published rows; otherwise their own units.
     """
 
     standardise: bool = True
+    loader: ClassVar[str]
 
     def load(self, *, seed: int = 0) -> Examples:
-        """All rows in their published order; `seed` is not used."""
-        from sklearn.datasets import load_breast_cancer
+        """All rows in their published order (often by class: split at random); `seed` is not used."""
+        import sklearn.datasets
 
-        return _table(load_breast_cancer(), "breast-cancer", standardise=self.standardise)
+        bunch = getattr(sklearn.datasets, f"load_{self.loader}")()
+        columns = np.asarray(bunch.data, np.float64)
+        if self.standardise:
+            columns = (columns - columns.mean(axis=0)) / columns.std(axis=0)
+        return _examples(bunch, columns.astype(np.float32), self.loader.replace("_", "-"))
+
+
+@register("data", "breast-cancer", source="scikit-learn; UCI Breast Cancer Wisconsin (Diagnostic)")
+@dataclass(frozen=True)
+class BreastCancer(_Table):
+    """569 tumours, 30 measures, malignant or benign."""
+
+    loader: ClassVar[str] = "breast_cancer"
 
 
 @register("data", "iris", source="scikit-learn; Fisher (1936)")
 @dataclass(frozen=True)
-class Iris:
-    """150 irises, 4 measures, 3 species.
+class Iris(_Table):
+    """150 irises, 4 measures in centimetres, 3 species."""
 
-    Attributes:
-        standardise: Columns with mean 0 and deviation 1 over the published rows; otherwise centimetres.
-    """
-
-    standardise: bool = True
-
-    def load(self, *, seed: int = 0) -> Examples:
-        """All rows in their published order (by class: split at random); `seed` is not used."""
-        from sklearn.datasets import load_iris
-
-        return _table(load_iris(), "iris", standardise=self.standardise)
+    loader: ClassVar[str] = "iris"
 
 
 @register("data", "wine", source="scikit-learn; UCI Wine, Forina et al. (1991)")
 @dataclass(frozen=True)
-class Wine:
-    """178 wines, 13 measures, 3 growers.
+class Wine(_Table):
+    """178 wines, 13 measures, 3 growers."""
 
-    Attributes:
-        standardise: Columns with mean 0 and deviation 1 over the published rows; otherwise their own units.
-    """
-
-    standardise: bool = True
-
-    def load(self, *, seed: int = 0) -> Examples:
-        """All rows in their published order (by class: split at random); `seed` is not used."""
-        from sklearn.datasets import load_wine
-
-        return _table(load_wine(), "wine", standardise=self.standardise)
-
-
-def _table(bunch: Any, name: str, *, standardise: bool) -> Examples:
-    columns = np.asarray(bunch.data, np.float64)
-    if standardise:
-        columns = (columns - columns.mean(axis=0)) / columns.std(axis=0)
-    return _examples(bunch, columns.astype(np.float32), name)
+    loader: ClassVar[str] = "wine"
 
 
 def _examples(bunch: Any, features: NDArray[np.float32], name: str) -> Examples:

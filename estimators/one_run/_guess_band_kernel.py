@@ -8,30 +8,29 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-SMALLEST_TERM = 1e-18
-"""Binomial terms below this are not added; the mass they hold counts as having reached a limit."""
-SMALLEST_COUNT = 1e-16
-"""Counts too low to matter are lifted to the lowest count that is kept, which can only help them reach a limit."""
+SMALLEST = 1e-16
+"""Mass that does not matter where the probability itself is asked for."""
 
 
 @njit(cache=True, nogil=True)
-def binomial_terms(trials: int, p: float) -> tuple[int, NDArray[np.float64]]:
+def binomial_terms(trials: int, p: float, smallest: float) -> tuple[int, NDArray[np.float64]]:
     """The largest terms of Binomial(trials, p): the first count among them, and their probabilities, ascending counts.
 
     Args:
         trials: >= 1.
         p: In (0, 1).
+        smallest: Terms below this are left out.
     """
     mode = min(trials, int((trials + 1) * p))
     logarithm = math.lgamma(trials + 1.0) - math.lgamma(mode + 1.0) - math.lgamma(trials - mode + 1.0)
     top = math.exp(logarithm + mode * math.log(p) + (trials - mode) * math.log1p(-p))
     odds = p / (1 - p)
     first, term = mode, top
-    while first > 0 and term > SMALLEST_TERM:
+    while first > 0 and term > smallest:
         term *= first / ((trials - first + 1) * odds)
         first -= 1
     last, term = mode, top
-    while last < trials and term > SMALLEST_TERM:
+    while last < trials and term > smallest:
         term *= (trials - last) / (last + 1) * odds
         last += 1
     terms = np.empty(last - first + 1)
@@ -44,19 +43,24 @@ def binomial_terms(trials: int, p: float) -> tuple[int, NDArray[np.float64]]:
 
 
 @njit(cache=True, nogil=True)
-def crossing_probability(looks: NDArray[np.int64], limits: NDArray[np.int64], p: float) -> float:
+def crossing_probability(
+    looks: NDArray[np.int64], limits: NDArray[np.int64], p: float, negligible: float = SMALLEST
+) -> float:
     """Pr[W_k >= limit at some look k], W_k the successes of the first k of independent trials of probability p.
 
-    Exact but for rounding and for mass that is counted as having reached a limit: never too small by more than 1e-12.
+    Exact but for rounding and for mass too small to follow, which is counted as having reached a limit or lifted nearer
+    to it: never too small by more than 1e-12.
 
     Args:
         looks: Numbers of trials after which the walk is looked at, ascending, >= 1, shape (looks,).
         limits: Shape (looks,).
         p: In (0, 1).
+        negligible: At each look the mass of the lowest counts is lifted while it is below this, and terms below a
+            hundredth of it are left out: the fewer counts are followed, the faster.
     """
     lowest, staying, crossed, before = 0, np.ones(1), 0.0, 0
     for look in range(looks.size):
-        first, terms = binomial_terms(looks[look] - before, p)
+        first, terms = binomial_terms(looks[look] - before, p, 0.01 * negligible)
         before = looks[look]
         lowest += first
         kept = max(0, min(staying.size + terms.size - 1, limits[look] - lowest))
@@ -69,7 +73,7 @@ def crossing_probability(looks: NDArray[np.int64], limits: NDArray[np.int64], p:
         if kept == 0:
             return 1.0
         cut, lifted = 0, 0.0
-        while cut < kept - 1 and lifted + moved[cut] < SMALLEST_COUNT:
+        while cut < kept - 1 and lifted + moved[cut] < negligible:
             lifted += moved[cut]
             cut += 1
         moved[cut] += lifted

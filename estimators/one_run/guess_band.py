@@ -30,7 +30,7 @@ from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import betainc, expit
+from scipy.special import betainc, expit, ndtri
 from scipy.stats import binom
 
 from dpaudit.errors import require
@@ -42,6 +42,8 @@ LARGEST_EPSILON = 60.0
 """No number of guesses that fits into memory rejects more."""
 FIRST_STEP, SMALLEST_STEP = 0.5, 2e-4
 """Of the search from below, in nats; the smallest is relative to 1 + epsilon, and that much at most is given away."""
+NEGLIGIBLE = 1e-5
+"""The part of the error that is given away for not following what hardly happens: a walk's bound is found sooner."""
 SHARE_FOR_DELTA = 0.2
 """The part of the error that the delta of one training may cost at most."""
 
@@ -238,12 +240,16 @@ def _largest_p_value(low: float, high: float, level: float, looks: Ints, weights
     if level * float(weights.max()) >= 1:
         return 1.0
     limits = _limits(looks, slow, level * weights)
-    union = float(_at_least(limits, looks, fast).sum())
+    tails = _at_least(limits, looks, fast)
+    union, largest = float(tails.sum()), float(tails.max())
     if union <= 0.9 * enough:
         return union
-    from dpaudit.estimators.one_run._guess_band_kernel import crossing_probability  # compiled when first used
+    if largest > enough > 0:  # the walk is no less probable to cross somewhere
+        return 1.0
+    from dpaudit.estimators.one_run import _guess_band_kernel as kernel  # compiled when first used
 
-    return float(crossing_probability(looks, limits, fast))
+    negligible = max(kernel.SMALLEST, NEGLIGIBLE * enough / looks.size)
+    return float(kernel.crossing_probability(looks, limits, fast, negligible))
 
 
 def _at_least(counts: Ints, looks: Ints, p: float) -> Floats:
@@ -255,10 +261,22 @@ def _at_least(counts: Ints, looks: Ints, p: float) -> Floats:
 
 def _limits(looks: Ints, p: float, levels: Floats) -> Ints:
     """The smallest count c at each look with Pr[Bin(k, p) >= c] <= level; in doubt one too low, which is safe."""
-    low, high = np.zeros_like(looks), looks + 1  # no count below `low` is in the limit; `high` always is
+
+    def within(counts: Ints) -> NDArray[np.bool_]:
+        return _at_least(counts, looks, p) <= levels * (1 + 1e-9)
+
+    spread = np.sqrt(looks * (p * (1 - p)))
+    guess = np.rint(looks * p - ndtri(np.clip(levels, 1e-300, 0.5)) * spread).astype(np.int64)
+    low, high = np.clip(guess - 1, 0, looks), np.clip(guess + 1, 0, looks + 1)
+    wider = np.int64(2)
+    while (missed := within(low)).any() and low.any():  # no count below `low` may be in the limit
+        low, wider = np.where(missed, np.maximum(low - wider, 0), low), 2 * wider
+    wider = np.int64(2)
+    while (missed := ~within(high)).any():  # `high` always is
+        high, wider = np.where(missed, np.minimum(high + wider, looks + 1), high), 2 * wider
     while (low < high).any():
         middle = (low + high) // 2
-        enough = _at_least(middle, looks, p) <= levels * (1 + 1e-9)
+        enough = within(middle)
         low, high = np.where(enough, low, middle + 1), np.where(enough, middle, high)
     return low
 

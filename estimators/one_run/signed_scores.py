@@ -15,30 +15,29 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, Protocol, cast, get_args, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.errors import require
+from dpaudit.estimators.best_look import BestLook, in_order
 from dpaudit.estimators.bound import Bound, format_lower
 from dpaudit.estimators.counts import GUESSES, CountEstimator, Table, bound_rows, count_columns
 from dpaudit.estimators.finding import CurveEvidence, Validity
 from dpaudit.estimators.one_run.counts_against_curve import CountsAgainstCurve, ReplayCounts
 from dpaudit.estimators.one_run.f_dp import best_f_dp, f_dp_epsilon, f_dp_parameter
 from dpaudit.estimators.one_run.guesses import one_run_epsilon
-from dpaudit.estimators.replays import mean_and_deviation, median_rule, per_replay_confidence
-from dpaudit.estimators.scores import ScoreEstimator, Scores, replay_bounds
+from dpaudit.estimators.replays import mean_and_deviation, per_replay_confidence
+from dpaudit.estimators.scores import Scores
 from dpaudit.estimators.selection import (
     PERCENTS,
     AsPublished,
     Fixed,
     Grid,
-    Selection,
     SimultaneousBand,
     Split,
-    parse_selection,
 )
 from dpaudit.estimators.series import GuessSweep, Series
 from dpaudit.registry import register
@@ -131,37 +130,30 @@ def guesses_at_fractions(fractions: Sequence[float] | Floats, canaries: int) -> 
 
 
 @dataclass(frozen=True)
-class OneRunEstimator(ScoreEstimator[OneRunTally], CountEstimator):
+class OneRunEstimator(BestLook[OneRunTally], CountEstimator):
     """What the one-run estimators share: guessing, choosing the fraction, combining replays.
 
-    Drawn: a `GuessSweep` at 1 %, 2 %, ..., 100 % of the canaries, and `ReplayBounds`.
+    Drawn: a `GuessSweep` at 1 %, 2 %, ..., 100 % of the canaries, and `ReplayBounds`. The default selection, a grid of
+    guess fractions, is valid at every delta. At delta = 0 a split is valid too, but pays with half the canaries and
+    with fractions that were best by luck; it is tighter where few canaries leak strongly (docs/validity.md).
 
     Attributes:
-        delta: The delta the bound is stated at, in [0, 1).
-        confidence: Stated confidence of the final bound, in (0, 1).
-        selection: How the guess fraction is chosen, or what a spec writes for it. The default grid is valid at every
-            delta. At delta = 0 a split is valid too, but pays with half the canaries and with fractions that were best
-            by luck; it is tighter where few canaries leak strongly (measured in docs/validity.md).
         guess: Which canaries are guessed first, and what is guessed.
     """
 
     columns: ClassVar[tuple[str, ...]] = GUESSES
     tally_type: ClassVar[type[Any]] = OneRunTally
 
-    delta: float = 0.0
-    confidence: float = 0.95
-    selection: Selection = field(default_factory=Grid)
     guess: GuessRule = "signed"
 
     def __post_init__(self) -> None:
-        require(0 <= self.delta < 1, "delta must be in [0, 1)", delta=self.delta)
-        require(0 < self.confidence < 1, "confidence must be in (0, 1)", confidence=self.confidence)
+        super().__post_init__()
         require(
             self.guess in get_args(GuessRule),
             f"guess must be one of {', '.join(get_args(GuessRule))}",
             guess=self.guess,
         )
-        chosen = parse_selection(self.selection)
+        chosen = self.selection
         require(
             not isinstance(chosen, SimultaneousBand),
             "a simultaneous band needs scores of independent trials, and the scores of one run are not",
@@ -179,7 +171,6 @@ class OneRunEstimator(ScoreEstimator[OneRunTally], CountEstimator):
             "a fixed guess fraction must be in (0, 1]",
             value=getattr(chosen, "value", None),
         )
-        object.__setattr__(self, "selection", chosen)
 
     @abstractmethod
     def epsilon(self, guesses: Ints, correct: Ints, canaries: int | Ints, confidence: float) -> Floats:
@@ -190,10 +181,7 @@ class OneRunEstimator(ScoreEstimator[OneRunTally], CountEstimator):
         look: Ints = self.unique_epsilon(guesses, correct, canaries, confidence).argmax(axis=1)
         return look
 
-    def _method(self) -> str:
-        return str(getattr(self, "registered_name", type(self).__name__))
-
-    def _validity(self) -> Validity:
+    def validity(self) -> Validity:
         return Validity.FINITE_SAMPLE
 
     def read(self, table: Table) -> Sequence[Bound]:
@@ -207,7 +195,7 @@ class OneRunEstimator(ScoreEstimator[OneRunTally], CountEstimator):
             delta=self.delta,
             confidence=self.confidence,
             method=self._method(),
-            validity=self._validity(),
+            validity=self.validity(),
             notes=self._row_notes(guesses, correct, canaries),
         )
 
@@ -263,71 +251,39 @@ class OneRunEstimator(ScoreEstimator[OneRunTally], CountEstimator):
             case _:
                 return np.unique(guesses_at_fractions(PERCENTS, canaries))
 
-    def bound(self, tallies: Sequence[OneRunTally], *, lost: int = 0) -> Bound:
-        """The best look of each replay, combined over the replays; `counts` are those of the replay in the middle.
-
-        Args:
-            tallies: Of the replays that were played, at least one.
-            lost: Replays that were planned and failed: they count as having shown nothing, a bound of 0, since leaving
-                them out would leave out those that some outcomes make fail.
-        """
-        best, look = self._replay_bounds(tallies, lost)
-        shown = np.concatenate([best, np.zeros(lost)])
-        middle = int(np.argsort(best, kind="stable")[(best.size - 1) // 2])
-        tally = _ordered(tallies)[middle]
-        published = isinstance(self.selection, AsPublished)
-        counts = {
-            "guesses": int(tally.guesses[look[middle]]),
-            "correct": int(tally.correct[look[middle]]),
+    def counts_at(self, tally: OneRunTally, look: int) -> dict[str, int]:
+        return {
+            "guesses": int(tally.guesses[look]),
+            "correct": int(tally.correct[look]),
             "canaries": tally.canaries,
-            "replays": len(tallies) + lost,
         }
-        if lost:
-            counts["lost replays"] = lost
-        return Bound(
-            lower=float(shown.mean() if published else median_rule(shown)),
-            delta=self.delta,
-            confidence=self.confidence,
-            method=self._method(),
-            validity=Validity.AS_PUBLISHED if published else self._validity(),
-            selection=str(self.selection),
-            counts=tuple(counts.items()),
-            notes=replay_note(self._alone(_ordered(tallies)), self.confidence, published),
-            evidence=self._against_curves(_ordered(tallies), lost),
-        )
 
-    def _against_curves(self, tallies: Sequence[OneRunTally], lost: int) -> tuple[CurveEvidence, ...]:
+    def _notes(self, ordered: Sequence[OneRunTally], tally: OneRunTally, look: int) -> tuple[str, ...]:
+        return replay_note(self.alone(ordered), self.confidence, self._published) if len(ordered) > 1 else ()
+
+    def _against_curves(self, ordered: Sequence[OneRunTally], lost: int) -> tuple[CurveEvidence, ...]:
         """The counts as evidence against a whole curve, where the numbers of guesses were fixed beforehand."""
         if isinstance(self.selection, Split | AsPublished):
             return ()
-        counts = tuple(ReplayCounts(tally.canaries, tally.guesses, tally.correct) for tally in tallies)
-        error = self._error(max(tally.guesses.size for tally in tallies), len(tallies) + lost)
+        counts = tuple(ReplayCounts(tally.canaries, tally.guesses, tally.correct) for tally in ordered)
+        error = self._error(max(tally.guesses.size for tally in ordered), len(ordered) + lost)
         return (CountsAgainstCurve(counts, error, self._shift(), lost),)
 
     def _shift(self) -> float:
         """Total variation between what is shown and its proxy that the counts must be read with."""
         return 0.0
 
-    def _replay_bounds(self, tallies: Sequence[OneRunTally], lost: int = 0) -> tuple[Floats, Ints]:
-        """Each replay's best bound, at the confidence the combination needs, and its look; both shape (replays,)."""
-        require(len(tallies) > 0, "a bound needs the tally of at least one replay", tallies=len(tallies))
-        ordered = _ordered(tallies)
+    def best_looks(self, ordered: Sequence[OneRunTally], replays: int) -> tuple[Floats, Ints]:
         best, look = np.empty(len(ordered)), np.empty(len(ordered), dtype=np.int64)
         for canaries in sorted({tally.canaries for tally in ordered}):
             rows = [index for index, tally in enumerate(ordered) if tally.canaries == canaries]
             guesses = np.stack([ordered[row].guesses for row in rows])
             correct = np.stack([ordered[row].correct for row in rows])
-            error = self._error(guesses.shape[1], len(ordered) + lost)
+            error = self._error(guesses.shape[1], replays)
             look[rows] = self.best(guesses, correct, canaries, 1 - error)
             at = np.arange(len(rows)), look[rows]
             best[rows] = self.unique_epsilon(guesses[at], correct[at], canaries, 1 - error)
         return best, look
-
-    def _error(self, looks: int, replays: int) -> float:
-        """What one look of one replay may err: all looks share, and a median of bounds needs half."""
-        if isinstance(self.selection, AsPublished):
-            return 1 - self.confidence
-        return (1 - per_replay_confidence(self.confidence, replays)) / looks
 
     def unshifted(self) -> OneRunEstimator:
         """The same estimator without what it allows for a shift of the proxy."""
@@ -341,16 +297,8 @@ class OneRunEstimator(ScoreEstimator[OneRunTally], CountEstimator):
 
     def series(self, tallies: Sequence[OneRunTally], *, lost: int = 0) -> tuple[Series, ...]:
         """The sweep over guess fractions, and the replays one by one."""
-        ordered = _ordered(tallies)
-        best, _ = self._replay_bounds(tallies, lost)
-        replays = replay_bounds(
-            [tally.replay for tally in ordered],
-            best,
-            self._alone(ordered),
-            lost=lost,
-            mean=isinstance(self.selection, AsPublished),
-        )
-        return self.sweep(ordered), replays
+        ordered = in_order(tallies)
+        return self.sweep(ordered), self.replay_series(ordered, lost)
 
     def sweep(self, ordered: Sequence[OneRunTally]) -> GuessSweep:
         """The bound at each share of guesses as if it were the only one: the median replay, and the deciles."""
@@ -362,10 +310,6 @@ class OneRunEstimator(ScoreEstimator[OneRunTally], CountEstimator):
         quantiles = np.sort(correct, axis=0)[[(len(same) - 1) * tenths // 10 for tenths in (1, 5, 9)]]
         shown = self.unique_epsilon(np.broadcast_to(guesses, quantiles.shape), quantiles, canaries, self.confidence)
         return GuessSweep(guesses / canaries, epsilon=shown[1], low=shown[0], high=shown[2])
-
-    def _alone(self, ordered: Sequence[OneRunTally]) -> Floats:
-        """What each replay would report if it were the only one: the numbers papers take the mean of."""
-        return np.array([self._replay_bounds([tally])[0][0] for tally in ordered])
 
 
 @register("estimator", "one-run", source="Kalemaj et al., observational label auditing, Theorem 17 and Algorithm 3")
@@ -478,7 +422,7 @@ class OneRunFDP(OneRunEstimator):
     def _method(self) -> str:
         return f"one-run-f-dp ({self.family}" + (f", tau {self.tau:g})" if self.tau else ")")
 
-    def _validity(self) -> Validity:
+    def validity(self) -> Validity:
         return Validity.FINITE_SAMPLE if self.family == "approx-dp" else Validity.CONDITIONAL_ON_FAMILY
 
     def epsilon(self, guesses: Ints, correct: Ints, canaries: int | Ints, confidence: float) -> Floats:
@@ -524,10 +468,6 @@ def _dense(ranks: Ints) -> Ints:
 
 _FEWEST = 10  # guesses that a look of a grid needs: fewer, all right, show little at the error it has
 _TRIED = 100  # numbers of guesses the choosing part compares
-
-
-def _ordered(tallies: Sequence[OneRunTally]) -> list[OneRunTally]:
-    return sorted(tallies, key=lambda tally: tally.replay)
 
 
 def replay_note(alone: Floats, confidence: float, published: bool = False) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, ClassVar, cast
 
@@ -30,21 +30,19 @@ from numpy.typing import NDArray
 from scipy import special
 
 from dpaudit.errors import require
+from dpaudit.estimators.best_look import BestLook, in_order
 from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.counts import CONFUSION, RATIO, CountEstimator, Table, bound_rows, count_columns
-from dpaudit.estimators.finding import Validity
+from dpaudit.estimators.finding import CurveEvidence, Validity
 from dpaudit.estimators.proportions.binomial import katz_log
-from dpaudit.estimators.replays import median_rule, per_replay_confidence
-from dpaudit.estimators.scores import ScoreEstimator, Scores, replay_bounds
+from dpaudit.estimators.scores import Scores
 from dpaudit.estimators.selection import (
-    AsPublished,
     Bonferroni,
     Fixed,
     Grid,
     Selection,
     SimultaneousBand,
     Split,
-    parse_selection,
 )
 from dpaudit.estimators.series import ConfusionCounts, EpsilonProfile, Roc, Series
 from dpaudit.estimators.two_world.bands import WEIGHTS, upper_rates_at
@@ -111,28 +109,17 @@ def roc_corners(score: Floats, member: NDArray[np.bool_]) -> RocCorners:
 
 
 @dataclass(frozen=True)
-class TwoSampleEstimator(ScoreEstimator[TwoSampleTally]):
+class TwoSampleEstimator(BestLook[TwoSampleTally]):
     """What the two-sample estimators share: choosing the threshold, combining replays.
 
     Drawn: the `Roc` of the first replay's looks, the `ConfusionCounts` at the reported threshold, and `ReplayBounds`.
-
-    Attributes:
-        delta: The delta the bound is stated at, in [0, 1).
-        confidence: Stated confidence of the final bound, in (0, 1).
-        selection: How the threshold is chosen, or what a spec writes for it.
     """
 
     independent_trials: ClassVar[bool] = True
     tally_type: ClassVar[type[Any]] = TwoSampleTally
 
-    delta: float = 0.0
-    confidence: float = 0.95
-    selection: Selection = field(default_factory=Grid)
-
     def __post_init__(self) -> None:
-        require(0 <= self.delta < 1, "delta must be in [0, 1)", delta=self.delta)
-        require(0 < self.confidence < 1, "confidence must be in (0, 1)", confidence=self.confidence)
-        object.__setattr__(self, "selection", parse_selection(self.selection))
+        super().__post_init__()
         require(
             not isinstance(self.selection, SimultaneousBand) or isinstance(self, Band),
             "a simultaneous band has its own limits for the rates",
@@ -147,13 +134,6 @@ class TwoSampleEstimator(ScoreEstimator[TwoSampleTally]):
     @abstractmethod
     def epsilon(self, tally: TwoSampleTally, error: float) -> Floats:
         """The bound at each look when each may err with probability `error`, shape (looks,)."""
-
-    @abstractmethod
-    def validity(self) -> Validity:
-        """In what sense the bound at one look holds."""
-
-    def _method(self) -> str:
-        return str(getattr(self, "registered_name", type(self).__name__))
 
     def tally(self, scores: Scores) -> TwoSampleTally:
         """Counts of one replay at the thresholds looked at; one sort of the scores.
@@ -173,38 +153,19 @@ class TwoSampleEstimator(ScoreEstimator[TwoSampleTally]):
             case _:
                 return _all_corners(scores, error_shares=1)
 
-    def bound(self, tallies: Sequence[TwoSampleTally], *, lost: int = 0) -> Bound:
-        """The best look of each replay, combined by the median; `counts` are those of the replay in the middle."""
-        best, look = self._replay_bounds(tallies, lost)
-        shown = np.concatenate([best, np.zeros(lost)])
-        tally, index = self._middle(tallies, best, look)
-        published = isinstance(self.selection, AsPublished)
-        counts = {**_confusion(tally, index), "replays": len(tallies) + lost}
-        if lost:
-            counts["lost replays"] = lost
-        return Bound(
-            lower=float(shown.mean() if published else median_rule(shown)),
-            delta=self.delta,
-            confidence=self.confidence,
-            method=self._method(),
-            validity=Validity.AS_PUBLISHED if published else self.validity(),
-            selection=str(self.selection),
-            counts=tuple(counts.items()),
-            notes=(f"threshold {tally.threshold[index]:.6g}",) if tally.threshold.size else (),
-        )
+    def counts_at(self, tally: TwoSampleTally, look: int) -> dict[str, int]:
+        return {name: int(counts[look]) for name, counts in zip(CONFUSION, _errors(tally), strict=True)}
+
+    def _notes(self, ordered: Sequence[TwoSampleTally], tally: TwoSampleTally, look: int) -> tuple[str, ...]:
+        return (f"threshold {tally.threshold[look]:.6g}",) if tally.threshold.size else ()
 
     def series(self, tallies: Sequence[TwoSampleTally], *, lost: int = 0) -> tuple[Series, ...]:
         """The ROC curve, the counts at the reported threshold, and the replays one by one."""
-        ordered = _ordered(tallies)
-        best, look = self._replay_bounds(tallies, lost)
-        confusion = _confusion(*self._middle(tallies, best, look))
-        # What it would report of one replay: of a single one, that is what it reports.
-        alone = best if len(ordered) + lost == 1 else np.array([self._replay_bounds([one])[0][0] for one in ordered])
-        published = isinstance(self.selection, AsPublished)
+        ordered = in_order(tallies)
         return (
             self._roc(ordered[0], len(ordered) + lost),
-            ConfusionCounts(**confusion, delta=self.delta, confidence=self.confidence),
-            replay_bounds([tally.replay for tally in ordered], best, alone, lost=lost, mean=published),
+            ConfusionCounts(**self.middle_counts(ordered, lost), delta=self.delta, confidence=self.confidence),
+            self.replay_series(ordered, lost),
         )
 
     def _roc(self, tally: TwoSampleTally, replays: int) -> Roc:
@@ -212,37 +173,20 @@ class TwoSampleEstimator(ScoreEstimator[TwoSampleTally]):
             threshold=tally.threshold,
             true_positive_rate=tally.true_positives / tally.members,
             false_positive_rate=tally.false_positives / tally.non_members,
-            epsilon=self.epsilon(tally, self._error(tally, replays)),
+            epsilon=self.epsilon(tally, self._error(tally.error_shares, replays)),
             members=tally.members,
             non_members=tally.non_members,
         )
 
-    def _middle(self, tallies: Sequence[TwoSampleTally], best: Floats, look: Ints) -> tuple[TwoSampleTally, int]:
-        """The replay whose bound is in the middle, and its best look."""
-        middle = int(np.argsort(best, kind="stable")[(best.size - 1) // 2])
-        return _ordered(tallies)[middle], int(look[middle])
-
-    def _replay_bounds(self, tallies: Sequence[TwoSampleTally], lost: int = 0) -> tuple[Floats, Ints]:
-        """Each replay's best bound and its look, both shape (replays,)."""
-        require(len(tallies) > 0, "a bound needs the tally of at least one replay", tallies=len(tallies))
-        best, look = [], []
-        for tally in _ordered(tallies):
-            index, value = self.best(tally, self._error(tally, len(tallies) + lost))
-            best.append(value)
-            look.append(index)
-        return np.array(best), np.array(look, dtype=np.int64)
+    def best_looks(self, ordered: Sequence[TwoSampleTally], replays: int) -> tuple[Floats, Ints]:
+        found = [self.best(tally, self._error(tally.error_shares, replays)) for tally in ordered]
+        return np.array([bound for _, bound in found]), np.array([look for look, _ in found], dtype=np.int64)
 
     def best(self, tally: TwoSampleTally, error: float) -> tuple[int, float]:
         """The look with the largest bound, and that bound; 0 where no threshold is worth a look."""
         bounds = self.epsilon(tally, error)
         index = int(bounds.argmax())
         return index, float(bounds[index])
-
-    def _error(self, tally: TwoSampleTally, replays: int) -> float:
-        """What one look of one replay may err: all looks share, and a median of bounds needs half."""
-        if isinstance(self.selection, AsPublished):
-            return 1 - self.confidence
-        return (1 - per_replay_confidence(self.confidence, replays)) / tally.error_shares
 
 
 DELTAS = np.geomspace(1e-7, 0.5, 60)
@@ -278,15 +222,16 @@ class Band(TwoSampleEstimator):
         profile = EpsilonProfile(DELTAS, self.regions(tallies, lost=lost).profile(DELTAS))
         return (*super().series(tallies, lost=lost), profile)
 
-    def bound(self, tallies: Sequence[TwoSampleTally], *, lost: int = 0) -> Bound:
-        """As of every two-sample estimator; the bands also speak about the whole of a claim's curve."""
-        return replace(super().bound(tallies, lost=lost), evidence=(self.regions(tallies, lost=lost),))
+    def _against_curves(self, ordered: Sequence[TwoSampleTally], lost: int) -> tuple[CurveEvidence, ...]:
+        """The bands also speak about the whole of a claim's curve."""
+        return (self.regions(ordered, lost=lost),)
 
     def regions(self, tallies: Sequence[TwoSampleTally], *, lost: int = 0) -> RateRegions:
         """Where the attack's two rates can lie, at all thresholds together, replay by replay."""
-        ordered = _ordered(tallies)
+        ordered = in_order(tallies)
+        replays = len(ordered) + lost
         return RateRegions(
-            tuple(self._telling(tally, self._error(tally, len(ordered) + lost))[1:] for tally in ordered), lost
+            tuple(self._telling(tally, self._error(tally.error_shares, replays))[1:] for tally in ordered), lost
         )
 
     def best(self, tally: TwoSampleTally, error: float) -> tuple[int, float]:
@@ -342,30 +287,19 @@ class _Confusion(TwoSampleEstimator, CountEstimator):
         )
 
     def epsilon(self, tally: TwoSampleTally, error: float) -> Floats:
-        tp, fp = tally.true_positives, tally.false_positives
         interval = epsilon_interval(
-            tp,
-            fp,
-            tally.non_members - fp,
-            tally.members - tp,
-            delta=self.delta,
-            confidence=1 - error,
-            method=self._method(),
-            side="lower",
+            *_errors(tally), delta=self.delta, confidence=1 - error, method=self._method(), side="lower"
         )
         return np.asarray(interval.lower, dtype=np.float64)
 
     def best(self, tally: TwoSampleTally, error: float) -> tuple[int, float]:
-        tp, fp = tally.true_positives, tally.false_positives
-        return best_epsilon(
-            tp,
-            fp,
-            tally.non_members - fp,
-            tally.members - tp,
-            delta=self.delta,
-            confidence=1 - error,
-            method=self._method(),
-        )
+        return best_epsilon(*_errors(tally), delta=self.delta, confidence=1 - error, method=self._method())
+
+
+def _errors(tally: TwoSampleTally) -> tuple[Ints, Ints, Ints, Ints]:
+    """tp, fp, tn, fn at each look."""
+    tp, fp = tally.true_positives, tally.false_positives
+    return tp, fp, tally.non_members - fp, tally.members - tp
 
 
 @register("estimator", "clopper-pearson", source="Jagielski et al. (2020); Nasr et al. (2021)")
@@ -537,12 +471,6 @@ def _all_corners(rows: Scores, *, error_shares: int) -> TwoSampleTally:
     return _tally(rows, roc.threshold, roc.true_positives, roc.false_positives, error_shares=error_shares)
 
 
-def _confusion(tally: TwoSampleTally, look: int) -> dict[str, int]:
-    """Right and wrong answers at one look."""
-    tp, fp = int(tally.true_positives[look]), int(tally.false_positives[look])
-    return {"tp": tp, "fp": fp, "tn": tally.non_members - fp, "fn": tally.members - tp}
-
-
 def _tally(rows: Scores, threshold: Floats, hits: Ints, alarms: Ints, *, error_shares: int) -> TwoSampleTally:
     members = int(np.count_nonzero(rows.truth))
     return TwoSampleTally(
@@ -565,7 +493,3 @@ def _require_both_worlds(truth: NDArray[np.bool_]) -> None:
         members=members,
         non_members=truth.size - members,
     )
-
-
-def _ordered(tallies: Sequence[TwoSampleTally]) -> list[TwoSampleTally]:
-    return sorted(tallies, key=lambda tally: tally.replay)
