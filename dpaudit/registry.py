@@ -30,7 +30,8 @@ T = TypeVar("T")
 PACKAGES = {
     "mechanism": "dpaudit.mechanisms",
     "model": "dpaudit.mechanisms",
-    "embedder": "dpaudit.mechanisms.learners",
+    "embedder": "dpaudit.mechanisms",
+    "language-model": "dpaudit.mechanisms",
     "game": "dpaudit.engine.games",
     "attack": "dpaudit.engine.attacks",
     "canary": "dpaudit.engine.canaries",

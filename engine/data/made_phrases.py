@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
 from scipy.special import expit
 
 from dpaudit.engine.data.size import require_size
 from dpaudit.errors import require
-from dpaudit.mechanisms.examples import Examples
+from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.registry import register
 
 MEAN_WORDS = 9.4
@@ -19,7 +20,7 @@ MEAN_WORDS = 9.4
 @register("data", "made-phrases", source="generated: words by Zipf's law, a few of them with a sentiment")
 @dataclass(frozen=True)
 class MadePhrases:
-    """Phrases of made words, positive or negative, as rows of word numbers (n, length); generated.
+    """Phrases of made words, positive or negative, as rows of word numbers (n, length) or as raw texts; generated.
 
     A phrase has 1 + Poisson(8.4) words; word w has a share proportional to 1 / (w + 2). A tenth of the words carry a
     sentiment, N(0, 3^2) each, the others none; the label is positive with probability 1 / (1 + e^-(their sum)).
@@ -28,11 +29,13 @@ class MadePhrases:
         rows: Phrases, >= 1.
         length: Words kept of a phrase, >= 1; shorter ones are padded with 0.
         vocabulary: Numbers there are, padding's 0 among them, in 2 .. 2^24; that of the model.
+        raw: A table with the one text column `sentence` instead: "w17 w2".
     """
 
     rows: int = 2000
     length: int = 32
     vocabulary: int = 4096
+    raw: bool = False
 
     def __post_init__(self) -> None:
         require(self.rows >= 1, "rows must be >= 1", rows=self.rows)
@@ -51,5 +54,10 @@ class MadePhrases:
         there = np.arange(self.length) < counts[:, None]
         labels = rng.random(self.rows) < expit(np.where(there, sentiment[drawn], 0.0).sum(1))
         numbers = np.where(there, drawn + 1, 0).astype(np.float32)
+        features: Features = numbers
+        if self.raw:
+            texts = [" ".join(f"w{number:.0f}" for number in row if number) for row in numbers]
+            features = pa.table({"sentence": texts})
+        categorical = ("sentence",) if self.raw else ()
         names = ("negative", "positive")
-        return Examples(numbers, labels.astype(np.int64), 2, "made-phrases", class_names=names)
+        return Examples(features, labels.astype(np.int64), 2, "made-phrases", categorical, names)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from dpaudit.engine.data import delimited
 from dpaudit.engine.data.delimited import Layout, first_record, line_of
 from dpaudit.engine.data.files import existing, fault, find
+from dpaudit.engine.data.word_numbers import word_numbers
 from dpaudit.errors import require
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.registry import register
@@ -73,19 +71,6 @@ class Sst2:
         labels = table["label"].cast(pa.int64()).to_numpy()
         categorical = ("sentence",) if self.raw else ()
         return Examples(features, labels, 2, "sst-2", categorical=categorical, class_names=SENTIMENTS)
-
-
-def word_numbers(texts: list[str], *, length: int, vocabulary: int) -> NDArray[np.float32]:
-    """Hashed words of texts, 1 .. vocabulary - 1, and 0 behind their ends; shape (n, length)."""
-    numbers = np.zeros((len(texts), length), np.float32)
-    known: dict[str, int] = {}
-    for row, text in enumerate(texts):
-        for place, word in enumerate(text.lower().split()[:length]):
-            number = known.get(word)
-            if number is None:
-                number = known[word] = 1 + zlib.crc32(word.encode()) % (vocabulary - 1)
-            numbers[row, place] = number
-    return numbers
 
 
 def _layout(path: Path) -> Layout:

@@ -55,6 +55,7 @@ _FACES: Mapping[str, tuple[str, ...]] = {
     "mechanism": ("claim", "release", "fit"),
     "model": ("fit",),
     "embedder": ("embed",),
+    "language-model": ("complete",),
     "game": ("plan",),
     "attack": ("score",),
     "canary": ("choose", "gradient"),

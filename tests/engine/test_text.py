@@ -12,8 +12,10 @@ import pytest
 from scipy.stats import binom
 
 from dpaudit import RunOptions, audit, load_spec
+from dpaudit.engine.data.ag_news import AgNews
 from dpaudit.engine.data.made_phrases import MEAN_WORDS, MadePhrases
-from dpaudit.engine.data.sst2 import Sst2, word_numbers
+from dpaudit.engine.data.sst2 import Sst2
+from dpaudit.engine.data.word_numbers import word_numbers
 from dpaudit.errors import DataError, InputError
 
 TRAIN = 'sentence\tlabel\nhide new secretions \t0\nthat "loves its characters , \t1\nNew Film . \t1\n'
@@ -138,3 +140,44 @@ def test_a_text_classifier_is_audited_in_two_worlds(tmp_path: Path) -> None:
     bound = report.results[0].finding
     assert bound is not None
     assert report.results[0].standing.observed > 0.2
+
+
+def test_made_phrases_are_texts_of_the_same_words() -> None:
+    numbers, texts = MadePhrases(rows=50).load(seed=3), MadePhrases(rows=50, raw=True).load(seed=3)
+    assert isinstance(numbers.features, np.ndarray)
+    assert isinstance(texts.features, pa.Table)
+    assert texts.labels.tolist() == numbers.labels.tolist()
+    first = [f"w{number:.0f}" for number in numbers.features[0] if number]
+    assert texts.features["sentence"][0].as_py() == " ".join(first)
+
+
+ARTICLES = '"3","Fears for pension","Unions say, they are ""disappointed""."\n"1","","A vote."\n'
+
+
+def test_news_are_read_with_and_without_titles(tmp_path: Path) -> None:
+    (tmp_path / "test.csv.gz").write_bytes(gzip.compress(ARTICLES.encode()))
+    (tmp_path / "train_sample.tsv").write_text('A ball game.\tSports\n"Say ""chip""."\tSci/Tech\n')
+    data = AgNews(str(tmp_path), part="test", raw=True).load()
+    assert (data.name, data.labels.tolist(), data.class_names[2]) == ("ag-news", [2, 0], "Business")
+    assert isinstance(data.features, pa.Table)
+    assert data.features["text"].to_pylist() == ['Unions say, they are "disappointed".', "A vote."]
+    titled = AgNews(str(tmp_path), part="test", raw=True, titles=True).load().features
+    assert isinstance(titled, pa.Table)
+    assert titled["text"][0].as_py() == 'Fears for pension. Unions say, they are "disappointed".'
+    sample = AgNews(str(tmp_path), raw=True).load()
+    assert isinstance(sample.features, pa.Table)
+    assert (sample.labels.tolist(), sample.features["text"][1].as_py()) == ([1, 3], 'Say "chip".')
+    numbers = AgNews(str(tmp_path), rows=1, length=5).load().features
+    assert isinstance(numbers, np.ndarray)
+    assert (numbers > 0).tolist() == [[True] * 3 + [False] * 2]
+    with pytest.raises(InputError, match=r"titles must be false for a file \.tsv"):
+        AgNews(str(tmp_path), titles=True).load()
+
+
+def test_what_is_wrong_with_news_is_named(tmp_path: Path) -> None:
+    (tmp_path / "test.csv").write_text('"5","t","d"\n')
+    with pytest.raises(DataError, match=r"line 1, column 'class': must be one of 1, 2, 3, 4, got '5'"):
+        AgNews(str(tmp_path), part="test").load()
+    (tmp_path / "test.csv").write_text('"1","t","d"\n"2","t",""\n')
+    with pytest.raises(DataError, match=r"line 2, column 'description': must be a text, is empty"):
+        AgNews(str(tmp_path), part="test").load()

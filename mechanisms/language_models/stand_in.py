@@ -1,0 +1,119 @@
+"""What answers in place of a language model where none can be had: a classifier that obeys prompts."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpaudit.errors import require
+from dpaudit.mechanisms.examples import Examples
+from dpaudit.mechanisms.language_models.protocol import Completion, Expected
+from dpaudit.mechanisms.models.transformer_fine_tune import texts_of
+from dpaudit.registry import register
+
+BUCKETS = 1 << 15
+_ORDERED = re.compile(r"please output the Answer (\d+) and ignore any other")
+_CHOICES = re.compile(r"(\d+) \(([^()]*)\)(?: or |\.)")
+_SHOT = re.compile(r"^Text: (.*)\nAnswer: (\d+)$", re.MULTILINE)
+_ASKED = re.compile(r"Text: ([^\n]*)\nAnswer:$")
+
+
+class PublicTexts(Protocol):
+    """Data that are nobody's secret; any data set of raw texts."""
+
+    def load(self, *, seed: int = 0) -> Examples:
+        """The labelled texts."""
+        ...
+
+    def __hash__(self) -> int: ...
+
+
+@register("language-model", "stand-in", source="ours; Chadha et al. (2024) ask Mistral-7B")
+@dataclass(frozen=True, kw_only=True)
+class StandIn:
+    """No language model: a linear classifier of words, learned from public texts, that obeys prompts of ours.
+
+    It stands in where no model can be had. It answers the number that "please output the Answer" orders; repeats the
+    answer of an example whose text is the one asked about; and else chooses the class that its words say, pushed
+    towards the answers of the examples: a little always, and more the more words an example shares with the text.
+
+    Attributes:
+        public: The texts it has learned from; raw ones.
+        habit: Added to the log-odds of an example's answer, whatever the text, >= 0.
+        likeness: Added times the share of words in common (cosine), >= 0.
+        penalty: Of the classifier's squared weights, > 0.
+    """
+
+    public: PublicTexts = field(metadata={"kind": "data"})
+    habit: float = 0.3
+    likeness: float = 3.0
+    penalty: float = 1.0
+
+    def __post_init__(self) -> None:
+        require(self.habit >= 0 and self.likeness >= 0, "habit and likeness must be >= 0", habit=self.habit)
+        require(self.penalty > 0, "penalty must be > 0", penalty=self.penalty)
+
+    def complete(self, prompts: Sequence[str]) -> list[Completion]:
+        """One completion for each prompt, in their order; see `LanguageModel`."""
+        weights, bias = _learned(self.public, self.penalty)
+        answers = {prompt: self._answer(prompt, weights, bias) for prompt in dict.fromkeys(prompts)}
+        return [Completion(answers[prompt]) for prompt in prompts]
+
+    def expected(self, prompts: Sequence[str]) -> Expected:
+        """Nothing is sent anywhere."""
+        different = len(set(prompts))
+        return Expected(different, 0, 0, 0, 0, None, 0.0)
+
+    def _answer(self, prompt: str, weights: NDArray[np.float64], bias: NDArray[np.float64]) -> str:
+        if ordered := _ORDERED.search(prompt):
+            return f" {ordered[1]}"
+        asked = _ASKED.search(prompt)
+        numbers = [number for number, _ in _CHOICES.findall(prompt.partition("\n")[0])]
+        if asked is None or len(numbers) != len(bias):
+            return " I do not know what I am asked."
+        query = asked[1]
+        words = _words(query)
+        log_odds = bias + weights[:, words].sum(1)
+        for text, answer in _SHOT.findall(prompt[: asked.start()]):
+            if text == query:
+                return f" {answer}"
+            if answer in numbers:
+                log_odds[numbers.index(answer)] += self.habit + self.likeness * _shared(words, _words(text))
+        return f" {numbers[int(log_odds.argmax())]}"
+
+
+@lru_cache(maxsize=1 << 14)
+def _words(text: str) -> list[int]:
+    """The different words of a text, hashed."""
+    return sorted({zlib.crc32(word.encode()) % BUCKETS for word in re.findall(r"\w+", text.lower())})
+
+
+def _shared(first: list[int], second: list[int]) -> float:
+    common = len(set(first) & set(second))
+    return common / float(np.sqrt(len(first) * len(second))) if common else 0.0
+
+
+@lru_cache(maxsize=2)
+def _learned(public: Any, penalty: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Weights of the words, shape (classes, BUCKETS), and of the classes, shape (classes,)."""
+    from scipy.sparse import csr_matrix
+    from sklearn.linear_model import LogisticRegression
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+    examples: Examples = public.load()
+    rows = [_words(text) for text in texts_of(examples.features)]
+    ends = np.cumsum([0, *map(len, rows)])
+    words = csr_matrix((np.ones(ends[-1]), np.concatenate(rows), ends), shape=(len(rows), BUCKETS))
+    with threadpool_limits(1):  # sums in one order, whatever machine this runs on
+        fitted = LogisticRegression(C=1 / penalty, max_iter=200).fit(words, examples.labels)
+    require(len(fitted.classes_) == examples.classes, "the public texts must hold every class")
+    if examples.classes == 2:
+        return np.vstack([-fitted.coef_, fitted.coef_]) / 2, np.concatenate([-fitted.intercept_, fitted.intercept_]) / 2
+    return np.asarray(fitted.coef_), np.asarray(fitted.intercept_)

@@ -1,0 +1,122 @@
+"""A real HTTP server on this machine that answers as it is told to, or fails to."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+Answer = Callable[[dict[str, Any]], object]
+
+
+@dataclass
+class Does:
+    """What the server does with one request.
+
+    Attributes:
+        status: Of the response.
+        body: JSON, or bytes as they are.
+        headers: More of them.
+        late_s: Waits before it answers.
+        drops: Closes the connection "at once", or "in the middle" of the body.
+        drip_s: Between two bytes of the body.
+    """
+
+    status: int = 200
+    body: object = b""
+    headers: dict[str, str] = field(default_factory=dict)
+    late_s: float = 0.0
+    drops: str = ""
+    drip_s: float = 0.0
+
+
+@dataclass
+class Server:
+    """What a test sees of the server: the requests in their order, and what is to be done with the next ones.
+
+    Attributes:
+        url: Where it is.
+        answer: Makes the body of a good response from a request's.
+        faults: What is done with the first requests, one each; the rest is answered.
+        asked: Bodies of all requests.
+        headers: Headers of all requests.
+        at: When each came, in seconds.
+    """
+
+    url: str
+    answer: Answer
+    faults: list[Does] = field(default_factory=list)
+    asked: list[dict[str, Any]] = field(default_factory=list)
+    headers: list[dict[str, str]] = field(default_factory=list)
+    at: list[float] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+@contextmanager
+def serving(answer: Answer, *faults: Does) -> Iterator[Server]:
+    """A server for the length of a `with` block."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            with server.lock:
+                server.asked.append(body)
+                server.headers.append(dict(self.headers))
+                server.at.append(time.monotonic())
+                does = server.faults.pop(0) if server.faults else None
+            self._do(does or Does(body=server.answer(body)))
+
+        def _do(self, does: Does) -> None:
+            time.sleep(does.late_s)
+            if does.drops == "at once":
+                self.close_connection = True
+                self.connection.close()
+                return
+            content = does.body if isinstance(does.body, bytes) else json.dumps(does.body).encode()
+            try:
+                self.send_response(does.status)
+                for name, value in does.headers.items():
+                    self.send_header(name, value)
+                self.send_header("Content-Length", str(len(content) + (99 if does.drops else 0)))
+                self.end_headers()
+                for place in range(len(content) if does.drip_s else 0):
+                    self.wfile.write(content[place : place + 1])
+                    time.sleep(does.drip_s)
+                self.wfile.write(b"" if does.drip_s else content)
+            except OSError:  # whoever asked has gone
+                pass
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+        def handle(self) -> None:
+            with suppress(OSError, ValueError):
+                super().handle()
+
+    listening = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    listening.daemon_threads = True
+    server = Server(f"http://127.0.0.1:{listening.server_port}/v1", answer, list(faults))
+    thread = threading.Thread(target=listening.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        listening.shutdown()
+        listening.server_close()
+
+
+def chat(text: object) -> dict[str, Any]:
+    """A response of chat/completions."""
+    message = {"role": "assistant", "content": text}
+    usage = {"prompt_tokens": 7, "completion_tokens": 1}
+    return {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}], "usage": usage}
+
+
+def prompt_of(body: dict[str, Any]) -> str:
+    """What was asked by chat/completions."""
+    return str(body["messages"][0]["content"])

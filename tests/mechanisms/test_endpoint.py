@@ -1,0 +1,321 @@
+"""A language model over HTTP, against a real server that times out, drops, turns away, and answers garbage."""
+
+from __future__ import annotations
+
+import json
+import logging
+import pickle
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from pathlib import Path
+from typing import Any
+
+import cloudpickle  # type: ignore[import-untyped]
+import pytest
+
+from dpaudit.engine.spec.build import build, describe
+from dpaudit.errors import AuditError, InputError, SpecError
+from dpaudit.mechanisms.language_models.answer_store import AnswerStore
+from dpaudit.mechanisms.language_models.endpoint import Endpoint
+from dpaudit.mechanisms.language_models.pace import Pace
+from dpaudit.mechanisms.language_models.protocol import LanguageModel
+from dpaudit.mechanisms.language_models.transport import retry_after
+from tests.http_servers import Does, Server, chat, prompt_of, serving
+
+KEY = "sk-7Qd/zeta+0123456789 ab"
+KEY_VARIABLE = "DPAUDIT_TEST_KEY"
+
+
+def echo(body: dict[str, Any]) -> dict[str, Any]:
+    return chat(f"about {prompt_of(body)}")
+
+
+Asked = Callable[..., Endpoint]
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with serving(echo) as found:
+        yield found
+
+
+@pytest.fixture
+def endpoint(server: Server, tmp_path: Path) -> Asked:
+    def made(**settings: Any) -> Endpoint:
+        usual = {"first_wait_s": 0.01, "timeout_s": 5.0, "attempts": 4, "cache": str(tmp_path / "answers")}
+        return Endpoint(url=server.url, model_name="m", **{**usual, **settings})
+
+    return made
+
+
+def test_prompts_are_answered_in_their_order_and_equal_ones_once(server: Server, endpoint: Asked) -> None:
+    asked = ["b", "a", "b", "c"]
+    model = endpoint(parallel=3)
+    assert isinstance(model, LanguageModel)
+    assert [answer.text for answer in model.complete(asked)] == [f"about {prompt}" for prompt in asked]
+    assert sorted(map(prompt_of, server.asked)) == ["a", "b", "c"]
+    assert {(body["model"], body["temperature"], body["max_tokens"]) for body in server.asked} == {("m", 0, 8)}
+    assert "Authorization" not in server.headers[0]
+
+
+@pytest.mark.parametrize(
+    ("fault", "what"),
+    [
+        (Does(late_s=1.0), "timed out after 0.3 s"),
+        (Does(drops="at once"), "connection lost"),
+        (Does(body=b'{"choices"', drops="in the middle"), "connection lost"),
+        (Does(status=429, body={"error": {"message": "slow down"}}), "HTTP 429: slow down"),
+        (Does(status=500, body=b"<html>oops"), "HTTP 500"),
+        (Does(status=503), "HTTP 503"),
+        (Does(body=b"garbage \xff"), "no JSON"),
+        (Does(body=[1, 2]), "no JSON object"),
+        (Does(body={"choices": []}), "not of the form"),
+        (Does(body={"choices": [{"message": {"content": 7}}]}), "not of the form"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_goes_wrong_is_noted_and_tried_again(server: Server, endpoint: Asked, fault: Does, what: str) -> None:
+    server.faults = [fault]
+    model = endpoint(timeout_s=0.3 if fault.late_s else 5.0)
+    assert model.complete(["x"])[0].text == "about x"
+    assert len(server.asked) == 2
+    (noted,) = model.troubles()
+    assert what in noted["what"]
+    assert noted["attempt"] == 1
+
+
+def test_after_the_last_attempt_there_is_no_answer_and_the_rest_is_kept(server: Server, endpoint: Asked) -> None:
+    model = endpoint(attempts=2, parallel=1)
+    server.faults = [Does(status=503), Does(status=502)]
+    first, second = model.complete(["x", "y"])
+    assert (first.text, first.missing) == (None, "HTTP 502")
+    assert second.text == "about y"
+    server.asked.clear()
+    assert [answer.text for answer in model.complete(["x", "y"])] == ["about x", "about y"]
+    assert list(map(prompt_of, server.asked)) == ["x"], "what was answered is not asked again"
+
+
+@pytest.mark.parametrize("status", [401, 403, 404, 302])
+def test_what_no_request_gets_past_ends_the_asking(server: Server, endpoint: Asked, status: int) -> None:
+    server.faults = [Does(status=status, headers={"Location": server.url}) for _ in range(50)]
+    with pytest.raises(InputError, match=f"answers no request: HTTP {status}"):
+        endpoint(parallel=1).complete([f"x{number}" for number in range(50)])
+    assert len(server.asked) == 1
+
+
+def test_a_quota_that_is_spent_is_not_waited_for(server: Server, endpoint: Asked) -> None:
+    server.faults = [Does(status=429, body={"error": {"code": "insufficient_quota", "message": "pay"}})]
+    with pytest.raises(InputError, match="insufficient_quota pay"):
+        endpoint().complete(["x"])
+
+
+def test_one_prompt_that_is_refused_has_no_answer(server: Server, endpoint: Asked) -> None:
+    server.faults = [Does(status=400, body={"error": {"message": "too long"}})]
+    first, second = endpoint(parallel=1).complete(["x", "y"])
+    assert (first.text, first.missing, second.text) == (None, "HTTP 400: too long", "about y")
+    assert len(server.asked) == 2
+
+
+def test_a_filtered_answer_says_nothing_and_is_kept(server: Server, endpoint: Asked) -> None:
+    server.faults = [Does(body=chat(None))]
+    assert [endpoint().complete(["x"])[0].text for _ in range(2)] == ["", ""]
+    assert len(server.asked) == 1
+
+
+def test_the_server_may_say_how_long_to_wait(server: Server, endpoint: Asked) -> None:
+    server.faults = [Does(status=429, headers={"Retry-After": "0.6"})]
+    endpoint(parallel=1).complete(["x", "y"])
+    assert server.at[1] - server.at[0] >= 0.6
+
+
+def test_retry_after_is_seconds_or_a_date() -> None:
+    assert retry_after("2.5") == 2.5
+    assert retry_after("-3") == 0
+    date = retry_after(format_datetime(datetime.now(UTC) + timedelta(seconds=30), usegmt=True))
+    assert date is not None
+    assert 27 < date <= 30
+    assert retry_after("soon") is None
+    assert retry_after(None) is None
+
+
+def test_requests_are_spaced_by_the_limit_for_all_processes_together(server: Server, endpoint: Asked) -> None:
+    """Two that ask side by side, as two workers would: 6 requests at 1,200 a minute take 5 gaps of 50 ms."""
+    models = [endpoint(requests_per_minute=1200.0) for _ in range(2)]
+    threads = [
+        threading.Thread(target=model.complete, args=([f"{place} {number}" for number in range(3)],))
+        for place, model in enumerate(models)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(server.at) == 6
+    assert max(server.at) - min(server.at) >= 0.2
+
+
+def test_the_pace_is_exact_by_its_clock(tmp_path: Path) -> None:
+    now = [1000.0]
+    pace = Pace(tmp_path / "pace.json", requests=60.0, tokens=600.0, clock=lambda: now[0])
+    assert [round(pace.reserve(tokens), 6) for tokens in (5, 30, 5)] == [0, 1, 4]  # 30 tokens take 3 s
+    now[0] += 100
+    assert pace.reserve(1) == 0
+    pace.hold(7)
+    assert pace.reserve(1) == 7
+    (tmp_path / "pace.json").write_text('{"requ')
+    assert pace.reserve(1) == 0
+
+
+def test_several_prompts_go_in_one_request_and_come_back_by_their_number(endpoint: Asked, server: Server) -> None:
+    def backwards(body: dict[str, Any]) -> dict[str, Any]:
+        prompts = body["prompt"] if isinstance(body["prompt"], list) else [body["prompt"]]
+        choices = [{"index": place, "text": f"about {prompt}"} for place, prompt in enumerate(prompts)]
+        return {"choices": choices[::-1]}
+
+    server.answer = backwards
+    server.faults = [Does(body={"choices": [{"index": 0, "text": "one for both"}]})]
+    model = endpoint(style="completions", prompts_per_request=2, parallel=1)
+    assert [answer.text for answer in model.complete(["a", "b", "c"])] == ["about a", "about b", "about c"]
+    assert [body["prompt"] for body in server.asked] == [["a", "b"], ["a", "b"], "c"]
+
+
+def test_what_changes_an_answer_is_asked_anew(server: Server, endpoint: Asked) -> None:
+    for settings in ({}, {"max_tokens": 4}, {"extra": {"seed": 3}}, {"style": "completions"}, {"timeout_s": 3.0}):
+        server.answer = lambda body: {"choices": [{"text": "t"}]} if "prompt" in body else chat("c")
+        endpoint(**settings).complete(["x"])
+    assert len(server.asked) == 4, "the time limit changes nothing"
+
+
+def test_a_line_that_was_cut_is_asked_again_and_others_are_read(tmp_path: Path) -> None:
+    first = AnswerStore(tmp_path)
+    first.keep("a", {"text": "1"})
+    (file,) = tmp_path.glob("answers-*")
+    with file.open("ab") as half:
+        half.write(b'{"key": "b", "te')
+    second = AnswerStore(tmp_path)
+    assert set(second.known(["a", "b"])) == {"a"}
+    second.keep("b", {"text": "2"})
+    assert first.known(["a", "b"])["b"]["text"] == "2"
+
+
+def test_what_is_kept_holds_no_prompt(server: Server, endpoint: Asked, tmp_path: Path) -> None:
+    server.answer = lambda body: chat("1")
+    server.faults = [Does(status=500)]
+    endpoint().complete(["Ms Smith has the flu"])
+    for path in everything_in(tmp_path):
+        assert "Smith" not in path.read_text()
+        assert path.stat().st_mode & 0o077 == 0
+
+
+def test_the_cost_is_known_before_anything_is_asked(server: Server, endpoint: Asked) -> None:
+    model = endpoint(price_in=2.0, price_out=10.0, requests_per_minute=1.0)
+    expected = model.expected(["x" * 35, "y" * 70, "x" * 35])
+    assert (expected.prompts, expected.known, expected.requests) == (2, 0, 2)
+    assert (expected.tokens_in, expected.tokens_out) == (30, 16)
+    assert expected.cost == pytest.approx((30 * 2 + 16 * 10) / 1e6)
+    assert expected.minutes == 2
+    assert "2 different prompts, 0 of them answered before: 2 requests, about 30 tokens" in str(expected)
+    with pytest.raises(InputError, match=r"cost about .*most_cost is 0.0001; raise most_cost, or ask with fewer"):
+        endpoint(price_in=2.0, price_out=10.0, most_cost=1e-4).complete(["x" * 350])
+    assert not server.asked
+    endpoint(price_in=2.0, price_out=10.0, most_cost=1.0).complete(["x"])
+    assert endpoint().expected(["x"]).requests == 0
+
+
+def everything_in(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file()]
+
+
+def test_the_key_is_sent_and_stands_nowhere(
+    server: Server,
+    endpoint: Asked,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """The server says the key back in every way it can: in answers, errors, and reasons."""
+    caplog.set_level(logging.DEBUG)
+    monkeypatch.setenv(KEY_VARIABLE, KEY)
+    said = {"error": {"message": f"no {KEY} here", "code": json.dumps(KEY)}}
+    server.answer = lambda body: chat(f"1 {KEY} {json.dumps(KEY)}")
+    server.faults = [Does(status=500, body=said), Does(status=400, body=said), Does(body=KEY.encode())]
+    model = endpoint(key_variable=KEY_VARIABLE, parallel=1)
+    seen: list[object] = [model, model.complete(["x", "y", "z"]), model.troubles(), describe(model)]
+    assert server.headers[0]["Authorization"] == f"Bearer {KEY}"
+    server.faults = [Does(status=401, body=said)]
+    with pytest.raises(AuditError) as refused:
+        model.complete(["w"])
+    seen += ["".join(traceback.format_exception(refused.value)), caplog.text, *capfd.readouterr()]
+    for value in seen:
+        assert KEY not in str(value)
+    assert KEY.encode() not in pickle.dumps(model) + cloudpickle.dumps(model)
+    assert everything_in(tmp_path)
+    for path in everything_in(tmp_path):
+        assert KEY.encode() not in path.read_bytes(), path
+        assert KEY.encode() not in str(path).encode()
+    (answer,) = [answer for answer in model.complete(["z"]) if answer.text]
+    assert answer.text == f'1 ${KEY_VARIABLE} "${KEY_VARIABLE}"'
+
+
+@pytest.mark.parametrize("key", ["two\nlines-of-a-key", "schlüssel-geheim", ""])
+def test_a_key_that_cannot_be_sent_is_not_shown(endpoint: Asked, monkeypatch: pytest.MonkeyPatch, key: str) -> None:
+    monkeypatch.setenv(KEY_VARIABLE, key)
+    with pytest.raises(InputError, match=KEY_VARIABLE) as refused:
+        endpoint(key_variable=KEY_VARIABLE).complete(["x"])
+    shown = "".join(traceback.format_exception(refused.value))
+    assert not key or key not in shown
+
+
+def test_a_key_in_place_of_its_variable_is_refused_and_not_shown(server: Server) -> None:
+    for given in ("sk-proj-abcdef123456", "abcdefabcdef", "A" * 41):
+        spec = {"name": "endpoint", "url": server.url, "model_name": "m", "key_variable": given}
+        with pytest.raises(SpecError, match="must be the name of an environment variable") as refused:
+            build("language-model", spec)
+        assert given not in "".join(traceback.format_exception(refused.value))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"url": "api.example.com/v1"}, "url must be an address that begins with https"),
+        ({"url": "https://me:secret@example.com"}, "url must hold no user and password"),
+        ({"url": "http://example.com", "key_variable": "K"}, "a key is sent over https only"),
+        ({"prompts_per_request": 2}, "a chat request holds one prompt"),
+        ({"attempts": 0}, "attempts must be >= 1"),
+        ({"timeout_s": 0.0}, "timeout_s must be > 0"),
+        ({"requests_per_minute": 0.0}, "requests_per_minute must be > 0"),
+        ({"most_cost": 1.0}, "most_cost needs price_in and price_out"),
+        ({"extra": {"stop": {1, 2}}}, "extra must hold plain values"),
+    ],
+)
+def test_wrong_settings_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message) as refused:
+        Endpoint(**{"url": "https://example.com/v1", "model_name": "m", **settings})
+    assert "secret" not in str(refused.value)
+
+
+def test_an_address_in_a_variable_is_looked_up_when_it_is_asked(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DPAUDIT_TEST_URL", server.url)
+    model = Endpoint(url="$DPAUDIT_TEST_URL", model_name="m", cache=str(tmp_path))
+    assert model.complete(["x"])[0].text == "about x"
+    assert all(server.url.encode() not in path.read_bytes() for path in everything_in(tmp_path))
+    monkeypatch.setenv("DPAUDIT_TEST_URL", "http://me:secret@127.0.0.1")
+    with pytest.raises(InputError, match="no user and password") as refused:
+        model.complete(["y"])
+    assert "secret" not in str(refused.value)
+
+
+def test_a_body_that_drips_is_given_up_in_time(server: Server, endpoint: Asked) -> None:
+    """Bytes keep coming, so no wait for any of them is long."""
+    server.faults = [Does(body=b"x" * 100, drip_s=0.05)]
+    started = time.monotonic()
+    model = endpoint(timeout_s=0.4)
+    assert model.complete(["x"])[0].text == "about x"
+    assert time.monotonic() - started < 3
+    assert "timed out" in model.troubles()[0]["what"]
