@@ -19,7 +19,7 @@ from dpaudit.engine.findings.ceiling import Ceiling
 from dpaudit.engine.findings.joint import refutes
 from dpaudit.engine.findings.power import ceiling_bound
 from dpaudit.engine.findings.result import AuditResult, Failure
-from dpaudit.engine.findings.score_table import metrics_of, trial_errors
+from dpaudit.engine.findings.score_table import metrics_of, told_by, trial_errors
 from dpaudit.engine.findings.shift import ShiftControl, control_estimator, rows_needed, shift_control
 from dpaudit.engine.findings.stopping import SequentialReader, sequential_readers
 from dpaudit.engine.findings.tally_table import TallyTable
@@ -121,6 +121,7 @@ class _Finished:
             ceiling=self._ceiling(),
             ceiling_lost=not self._keys.issuperset(entry.ceilings),
             failed_trials=self._failed_trials(),
+            chosen=tuple(told_by(self._store.read(key)) for key in entry.game.told if key in self._keys),
             whole=entry.game.whole.lines(finding, compared.claim) if entry.game.whole and finding else (),
             stopped=self._reader.stopped(self._keys) if self._reader else None,
             evidence=str(evidence),

@@ -75,6 +75,7 @@ class AuditResult:
         ceiling_lost: Whether the ceiling was to be played and that failed.
         whole: What the finding about a part means for the whole, and what was not tested, in sentences.
         stopped: How far a sequential audit went; None for one that runs all its trials.
+        chosen: What the game chose on the way, in sentences.
         failed_trials: Trials that failed within a unit that was finished, each with its seed and why.
         evidence: Folder of its score tables in the run folder; "" where nothing was written.
         audited: The mechanism itself.
@@ -102,6 +103,7 @@ class AuditResult:
     ceiling_lost: bool = False
     whole: tuple[str, ...] = ()
     stopped: Stopped | None = None
+    chosen: tuple[str, ...] = ()
     failed_trials: tuple[str, ...] = ()
     evidence: str = ""
     audited: Any = None
@@ -281,6 +283,7 @@ class AuditResult:
             lines.append(f"{self.finding.method}, {self.finding.selection}; {counts}")
             lines += [note for note in (*self.finding.notes, self.under_family, caution(self.finding.validity)) if note]
         lines += self.whole
+        lines += self.chosen
         if self._seen:
             lines.append(self._seen)
         if self.compared.note:

@@ -103,3 +103,9 @@ def metrics_of(table: pa.Table) -> dict[str, float]:
         for name, value in stored.items()
         if name.startswith(b"metric:")
     }
+
+
+def told_by(table: pa.Table) -> str:
+    """What a unit says of what it chose; "" for one that chose nothing."""
+    stored: dict[bytes, bytes] = table.schema.metadata or {}
+    return stored.get(b"told", b"").decode()

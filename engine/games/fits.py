@@ -57,7 +57,8 @@ class Look:
         relations: Of the claims it is for.
         finds: What it finds, in half a sentence, for people.
         trainings: Trainings it asks for at most; those that ask for the least come first. 0 where none is trained.
-        scales: Field of the game that says how many trainings there are, which a budget lowers; "" where none does.
+        scales: Fields of the game that say how many trainings there are, each with its share of them, which a budget
+            lowers; none where nothing does.
         variant: What tells it from other looks of the same game, in a word or two; "" for the only one.
         game: Fields of the game, where they are not the usual ones, as a spec has them.
         attack: As in a spec; "" for the game's usual one.
@@ -70,7 +71,7 @@ class Look:
     relations: tuple[Relation, ...]
     finds: str
     trainings: int = 0
-    scales: str = ""
+    scales: Mapping[str, float] = field(default_factory=dict)
     variant: str = ""
     game: Mapping[str, Any] = field(default_factory=dict)
     attack: str = ""

@@ -10,38 +10,52 @@ Source: Lu et al. (2022), "A General Framework for Auditing Differentially Priva
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
-import numpy as np
-import pyarrow as pa
-from numpy.typing import NDArray
-
-from dpaudit.actors.seed import Seed
-from dpaudit.actors.unit import Inputs, Unit
+from dpaudit.actors.unit import Unit
 from dpaudit.claims import Relation
-from dpaudit.engine.games.fits import LEARNERS, Fits, Reading
-from dpaudit.engine.games.numbers import Scale, as_numbers
+from dpaudit.engine.games.fits import LEARNERS, Face, Fits, Look, Reading
+from dpaudit.engine.games.neighbours_units import ChooseWorlds, SampleSummaries, ScoreSummaries
+from dpaudit.engine.games.numbers import Scale
+from dpaudit.engine.games.poisoning_search import Offer, OfferWorlds, TakeBest, TrySummaries
 from dpaudit.engine.games.protocol import GamePlan, Setting, require_units
-from dpaudit.engine.games.summaries import (
-    SAMPLED,
-    SUMMARISED,
-    summaries_in,
-    summary_columns,
-    summary_widths,
-    train_and_summarise,
-)
-from dpaudit.engine.games.trials import MOST_TRIALS, ScoreTrials, TrialGame, grouped_for_reading
-from dpaudit.engine.poisonings.class_flip import ClassFlip
-from dpaudit.engine.poisonings.protocol import Poisoning
-from dpaudit.engine.spec.partition import required_part
+from dpaudit.engine.games.summaries import SAMPLED, SUMMARISED
+from dpaudit.engine.games.trials import MOST_TRIALS, TrialGame, grouped_for_reading
+from dpaudit.engine.poisonings.automatic import Automatic
+from dpaudit.engine.poisonings.protocol import Poisoning, PoisoningSearch, fitted
 from dpaudit.engine.views.summary_view import SummaryView
-from dpaudit.engine.views.worlds import worlds_of, worlds_table
-from dpaudit.errors import RunError, require
-from dpaudit.mechanisms.examples import Examples
-from dpaudit.mechanisms.protocols import Compute, TrainingError
+from dpaudit.errors import SpecError, require
 from dpaudit.registry import register
 
 COPIES = (1, 2, 4, 8)
+FEWEST_TRIED = 16
+"""Trainings on each candidate of a search: half to learn from, half to judge by."""
+LOOK = 6_000
+"""Trainings of a check, search and fresh together: those of other people's libraries take some milliseconds each."""
+
+
+def _look(face: Face, claimed: Relation, differ: Relation, variant: str) -> Look:
+    return Look(
+        face,
+        (claimed,),
+        "what the released numbers as a whole tell of a few chosen records: noise too small, exact counts",
+        trainings=LOOK,
+        scales={"trials": 0.5, "search": 0.5},
+        variant=variant,
+        game={"poisoning": {"name": "automatic", "relation": str(differ)}, "stack": 500},
+    )
+
+
+LOOKS = tuple(
+    _look(face, claimed, differ, variant)
+    for face in (SAMPLED, SUMMARISED)
+    for claimed, differ, variant in (
+        (Relation.LABEL, Relation.LABEL, ""),
+        (Relation.REPLACE, Relation.REPLACE, ""),
+        (Relation.ADD_REMOVE, Relation.ADD_REMOVE, "records that come"),
+        (Relation.ADD_REMOVE, Relation.REPLACE, "records replaced"),
+    )
+)
 
 
 @register("game", "neighbours", source="Lu et al. (2022), Algorithm 1; fair coins for the fresh samples are ours")
@@ -55,7 +69,7 @@ class Neighbours(TrialGame):
     Attributes:
         trials: Fresh trainings, each on D or D' by its own coin, in 2 .. 10,000,000; the paper's N of each are 2 N.
         stack: Trainings of one unit, >= 1: seconds of work.
-        search: Trainings the attack learns from, in 4 .. 10,000,000.
+        search: Trainings the attack learns from, in 4 .. 10,000,000; a poisoning that is searched for takes its share.
         poisoning: How D and D' are chosen.
         copies: In how many records they differ: 1, 2, 4 or 8; the claim follows by group privacy.
         scale: The range of the numbers: each column from 0 to 1 ("box"), rows of length at most 1 ("ball"), or "none".
@@ -72,12 +86,13 @@ class Neighbours(TrialGame):
         estimator="fair-coins",
         independent_trials=True,
         helps="more `trials`",
+        looks=LOOKS,
     )
 
     trials: int = 20_000
     stack: int = 2_500
     search: int = 20_000
-    poisoning: Poisoning = field(default=ClassFlip(), metadata={"kind": "poisoning"})
+    poisoning: Poisoning | PoisoningSearch = field(default=Automatic(), metadata={"kind": "poisoning"})
     copies: int = 1
     scale: Scale = "box"
     training_limit_s: float | None = None
@@ -94,30 +109,63 @@ class Neighbours(TrialGame):
 
     def plan(self, setting: Setting) -> GamePlan:
         """The two data sets, search samples, fresh samples, scores."""
-        choice = Unit(
-            ChooseWorlds(self.poisoning, self.copies, self.scale, setting.seed.child("worlds")),
-            "neighbouring data sets",
-            setting.parts.names("target"),
-            setting.after,
-            setting.resources,
-        )
-        search = self._samples(setting, choice, "search", self.search)
+        tried, left = self._tried(setting)
+        choice = tried[-1]
+        search = self._samples(setting, choice, "search", left)
         fresh = self._samples(setting, choice, "fresh", self.trials)
         keys = tuple(unit.key for unit in search)
         scores = [self._score(setting, trials, keys) for trials in grouped_for_reading(fresh, setting)]
         return GamePlan(
-            (choice, *search, *fresh, *scores),
+            (*tried, *search, *fresh, *scores),
             tuple(unit.key for unit in scores),
             tuple(unit.key for unit in fresh),
             observational=False,
             reading=setting.reading,
             reference=self.reference(),
+            told=(choice.key,) if len(tried) > 1 else (),
         )
 
-    def _samples(self, setting: Setting, choice: Unit, part: str, trials: int) -> list[Unit]:
+    def _tried(self, setting: Setting) -> tuple[list[Unit], int]:
+        """The units that end in the two data sets, and how many search trainings they leave."""
+        if not isinstance(self.poisoning, PoisoningSearch):
+            poisoning = fitted(self.poisoning, setting.mechanism)
+            return [self._choice(setting, ChooseWorlds, poisoning, "neighbouring data sets")], self.search
+        candidates = self.poisoning.candidates(setting.mechanism)
+        each = int(self.search * self.poisoning.share) // len(candidates)
+        if each < FEWEST_TRIED:
+            least = -(-FEWEST_TRIED * len(candidates) // self.poisoning.share)
+            raise SpecError(
+                f"search must be at least {least:.0f} to try {len(candidates)} poisonings, got {self.search}; give "
+                "more, name fewer (`among`), or one `poisoning`"
+            )
+        units: list[Unit] = []
+        offers = []
+        for name, poisoning in candidates.items():
+            offered = self._choice(setting, OfferWorlds, poisoning, f"neighbouring data sets by {name}")
+            samples = self._samples(setting, offered, f"{name} tried", each, TrySummaries)
+            units += [offered, *samples]
+            offers.append(Offer(name, offered.key, tuple(unit.key for unit in samples)))
+        keys = tuple(unit.key for unit in units)
+        best = TakeBest(setting.attack, tuple(offers))
+        units.append(Unit(best, f"best of {len(offers)} poisonings", (), keys, setting.resources))
+        return units, self.search - each * len(candidates)
+
+    def _choice(self, setting: Setting, task: type[ChooseWorlds], poisoning: Poisoning, label: str) -> Unit:
+        seed = setting.seed.child("worlds")
+        chosen = task(poisoning, self.copies, self.scale, seed)
+        return Unit(chosen, label, setting.parts.names("target"), setting.after, setting.resources)
+
+    def _samples(
+        self,
+        setting: Setting,
+        choice: Unit,
+        part: str,
+        trials: int,
+        kind: type[SampleSummaries] = SampleSummaries,
+    ) -> list[Unit]:
         require_units(-(-trials // self.stack))
         data = setting.parts.target
-        task = SampleSummaries(
+        task = kind(
             setting.mechanism,
             choice.key,
             setting.seed.child(part),
@@ -142,112 +190,3 @@ class Neighbours(TrialGame):
         what = trials[0].label if alone else f"{self.trials} fresh samples"
         task = ScoreSummaries(setting.attack, keys, search)
         return Unit(task, f"scores of {what}", (), (*keys, *search), setting.resources)
-
-
-@dataclass(frozen=True)
-class ChooseWorlds:
-    """Makes the two data sets.
-
-    Attributes:
-        poisoning: How.
-        copies: Records in which they differ.
-        scale: The range of their numbers.
-        seed: What the poisoning draws from.
-    """
-
-    poisoning: Poisoning
-    copies: int
-    scale: Scale
-    seed: Seed
-
-    def run(self, inputs: Inputs, compute: Compute) -> pa.Table:
-        """A worlds table."""
-        from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
-
-        data: Examples = as_numbers(required_part(inputs, "target"), self.scale)
-        require(self.copies < len(data), "copies must be fewer than the rows", copies=self.copies, rows=len(data))
-        with threadpool_limits(compute.threads):
-            return worlds_table(self.poisoning.worlds(data, self.copies, self.seed.rng()))
-
-
-@dataclass(frozen=True)
-class SampleSummaries:
-    """Trainings `first` to `last` - 1, each on D or D' by its own coin, summed up.
-
-    Attributes:
-        mechanism: What is audited.
-        worlds: Key of the unit that made the data sets.
-        seed: The coins of a batch are drawn from `seed.child(first)`, its trainings from children of that.
-        classes: Of the data.
-        name: Of the data.
-        limit_s: Seconds a single training may run; None = as long as the unit.
-        first: First trial.
-        last: One past the last trial.
-    """
-
-    mechanism: Any
-    worlds: str
-    seed: Seed
-    classes: int
-    name: str
-    limit_s: float | None = None
-    first: int = 0
-    last: int = 1
-
-    def run(self, inputs: Inputs, compute: Compute) -> pa.Table:
-        """One row a trial: trial, truth, summary, failed, error.
-
-        Raises: TrainingError when every training failed.
-        """
-        worlds = worlds_of(inputs.tables[self.worlds], classes=self.classes, name=self.name)
-        count = self.last - self.first
-        own = self.seed.child(self.first)
-        truth = own.rng().random(count) < 0.5
-        columns = summary_columns(
-            train_and_summarise(
-                self.mechanism, worlds, truth, self.first, own.child("trainings"), compute, self.limit_s
-            )
-        )
-        failed = np.asarray(columns["failed"])
-        if failed.all():
-            raise TrainingError(f"all {count} trainings of this batch failed; the first: {columns['error'][0].as_py()}")
-        numbers = pa.array(np.arange(self.first, self.last, dtype=np.int32))
-        table = pa.table({"trial": numbers, "truth": truth, **columns})
-        return table.replace_schema_metadata({"metric:failed_share": repr(float(failed.mean()))})
-
-
-@dataclass(frozen=True)
-class ScoreSummaries(ScoreTrials):
-    """The attack learns on the search samples and scores the fresh ones.
-
-    Attributes:
-        search: Keys of the units with the search samples.
-    """
-
-    search: tuple[str, ...] = ()
-
-    def failed(self, trials: pa.Table, inputs: Inputs) -> NDArray[np.bool_]:
-        """Those without a summary, or with one of another length than most search samples have."""
-        failed: NDArray[np.bool_] = summary_widths(trials) != _usual_width(self._searched(inputs))
-        return failed
-
-    def view(self, trials: pa.Table, inputs: Inputs) -> SummaryView:
-        """Summaries; worlds of the search samples alone."""
-        search = self._searched(inputs)
-        usual = summary_widths(search) == _usual_width(search)
-        return SummaryView(
-            summaries_in(search, usual),
-            search["truth"].to_numpy()[usual],
-            summaries_in(trials, np.ones(trials.num_rows, np.bool_)),
-        )
-
-    def _searched(self, inputs: Inputs) -> pa.Table:
-        return pa.concat_tables([inputs.tables[key] for key in self.search]).combine_chunks()
-
-
-def _usual_width(table: pa.Table) -> int:
-    widths = summary_widths(table)
-    there = widths[widths >= 0]
-    if not len(there):
-        raise RunError("no search sample has a summary")
-    return int(np.bincount(there).argmax())

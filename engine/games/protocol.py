@@ -97,6 +97,7 @@ class GamePlan:
         replays: How many replays there are in all, >= 1; trials that are read together are one.
         claim: What is tested, where it is a part of what the mechanism promises; None = the promise itself.
         whole: What that part belongs to; None where there is no part.
+        told: Keys of units that chose something, and say so in the metadata `told` of their tables.
     """
 
     units: tuple[Unit, ...]
@@ -113,6 +114,7 @@ class GamePlan:
     replays: int = 1
     claim: Claim | None = None
     whole: WholeTraining | None = None
+    told: tuple[str, ...] = ()
 
 
 class Game(Protocol):

@@ -37,19 +37,11 @@ class Summaries:
     errors: Sequence[str]
 
 
-def train_and_summarise(
-    mechanism: Any,
-    worlds: Worlds,
-    truth: NDArray[np.bool_],
-    first: int,
-    seed: Seed,
-    compute: Compute,
-    limit_s: float | None = None,
-) -> Summaries:
-    """One training for each coin, on the data set it shows.
+@dataclass(frozen=True, eq=False)
+class Trainings:
+    """Which trainings are asked for: one for each coin, on the data set it shows.
 
-    Args:
-        mechanism: One of the faces below, a `Learner` last.
+    Attributes:
         worlds: The two data sets.
         truth: The coins, shape (n,).
         first: Number of the first trial, which names its seed.
@@ -57,63 +49,60 @@ def train_and_summarise(
         compute: What may be used.
         limit_s: Seconds after which a training that is run by itself is ended and has failed; None = never.
     """
+
+    worlds: Worlds
+    truth: NDArray[np.bool_]
+    first: int
+    seed: Seed
+    compute: Compute
+    limit_s: float | None = None
+
+
+def train_and_summarise(mechanism: Any, trainings: Trainings) -> Summaries:
+    """All of them, by a mechanism that has one of the faces below, a `Learner` last."""
     for kind, way in _WAYS.items():
         if isinstance(mechanism, kind.protocol):
-            return way(mechanism, worlds, truth, first, seed, compute, limit_s)
+            return way(mechanism, trainings)
     raise TypeError(f"{type(mechanism).__name__} is no learner")  # the spec refuses it
 
 
-def _in_bulk(
-    mechanism: SampledLearner,
-    worlds: Worlds,
-    truth: NDArray[np.bool_],
-    first: int,
-    seed: Seed,
-    compute: Compute,
-    limit_s: float | None,
-) -> Summaries:
-    vectors: list[NDArray[np.float64] | None] = [None] * len(truth)
+def _in_bulk(mechanism: SampledLearner, asked: Trainings) -> Summaries:
+    vectors: list[NDArray[np.float64] | None] = [None] * len(asked.truth)
+    own = asked.seed.child(asked.first)
     for world in (False, True):
-        places = np.flatnonzero(truth == world)
+        places = np.flatnonzero(asked.truth == world)
         if len(places):
             drawn = mechanism.sample_summaries(
-                worlds.world(world),
-                worlds.points,
+                asked.worlds.world(world),
+                asked.worlds.points,
                 len(places),
-                seed=seed.child(first, int(world)).sequence(),
-                compute=compute,
+                seed=own.child(int(world)).sequence(),
+                compute=asked.compute,
             )
             for place, vector in zip(places, drawn, strict=True):
                 vectors[place] = vector
-    numbered = enumerate(vectors, first)
-    return Summaries(vectors, [_named(number, seed.child(first), _fault(vector)) for number, vector in numbered])
+    return Summaries(
+        vectors, [_named(number, own, _fault(vector)) for number, vector in enumerate(vectors, asked.first)]
+    )
 
 
-def _one_by_one(
-    mechanism: SummarisedLearner,
-    worlds: Worlds,
-    truth: NDArray[np.bool_],
-    first: int,
-    seed: Seed,
-    compute: Compute,
-    limit_s: float | None,
-) -> Summaries:
+def _one_by_one(mechanism: SummarisedLearner, asked: Trainings) -> Summaries:
     vectors: list[NDArray[np.float64] | None] = []
     errors: list[str] = []
-    for number, world in enumerate(truth, first):
-        own = seed.child(number)
+    for number, world in enumerate(asked.truth, asked.first):
+        own = asked.seed.child(number)
         try:
             # A copy each: what one training does to its data is not the next one's.
-            train = worlds.world(bool(world)).writable()
-            points = worlds.points.copy()
-            with time_limit(limit_s):
-                given = mechanism.summarise(train, points, seed=own.sequence(), compute=compute)
+            train = asked.worlds.world(bool(world)).writable()
+            points = asked.worlds.points.copy()
+            with time_limit(asked.limit_s):
+                given = mechanism.summarise(train, points, seed=own.sequence(), compute=asked.compute)
             vector = np.asarray(given, np.float64)
             fault = "" if vector.ndim == 1 else f"it gave an array of shape {vector.shape}, not a vector"
         except OutOfTime:
-            if limit_s is None:  # the whole unit's time is up
+            if asked.limit_s is None:  # the whole unit's time is up
                 raise
-            vector, fault = np.empty(0), f"still running after {limit_s:g} s, the stated `training_limit_s`"
+            vector, fault = np.empty(0), f"still running after {asked.limit_s:g} s, the stated `training_limit_s`"
         except Exception as err:  # other people's code may raise anything; the trial counts as failed
             vector, fault = np.empty(0), f"{type(err).__name__}: {shortened(err)}"
         fault = fault or _fault(vector)
@@ -122,25 +111,20 @@ def _one_by_one(
     return Summaries(vectors, errors)
 
 
-def _by_answers(
-    mechanism: Any,
-    worlds: Worlds,
-    truth: NDArray[np.bool_],
-    first: int,
-    seed: Seed,
-    compute: Compute,
-    limit_s: float | None,
-) -> Summaries:
+def _by_answers(mechanism: Any, asked: Trainings) -> Summaries:
     """Any learner: what its models answer at the points, on the scale of logarithms."""
-    runs = [TrainingRun(worlds.places(bool(world)), seed.child(number)) for number, world in enumerate(truth, first)]
-    models = train_runs(mechanism, worlds.rows, runs, compute=compute)
+    worlds, numbers = asked.worlds, range(asked.first, asked.first + len(asked.truth))
+    runs = [
+        TrainingRun(worlds.places(bool(world)), asked.seed.child(number))
+        for number, world in zip(numbers, asked.truth, strict=True)
+    ]
+    models = train_runs(mechanism, worlds.rows, runs, compute=asked.compute)
     vectors = [None if isinstance(model, TrainingError) else _answers(model, worlds.points) for model in models]
     faults = [
         str(model) if isinstance(model, TrainingError) else _fault(vector)
         for model, vector in zip(models, vectors, strict=True)
     ]
-    numbered = enumerate(zip(runs, faults, strict=True), first)
-    errors = [_named(number, run.seed, fault) for number, (run, fault) in numbered]
+    errors = [_named(number, run.seed, fault) for number, run, fault in zip(numbers, runs, faults, strict=True)]
     return Summaries(vectors, errors)
 
 
@@ -163,7 +147,7 @@ def _fault(vector: NDArray[np.float64] | None) -> str:
     return "" if vector is None or np.isfinite(vector).all() else "it gave numbers that are not finite"
 
 
-_WAYS: dict[Face, Callable[..., Summaries]] = {
+_WAYS: dict[Face, Callable[[Any, Trainings], Summaries]] = {
     SAMPLED: _in_bulk,
     SUMMARISED: _one_by_one,
     LEARNERS: _by_answers,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 
 from dpaudit.claims import Relation
-from dpaudit.engine.poisonings.influence import Surrogate
+from dpaudit.engine.poisonings.influence import PENALTY, Surrogate, penalty_of
 from dpaudit.engine.poisonings.protocol import nearest_to_a_corner
 from dpaudit.engine.views.worlds import Worlds, features_of, replaced
 from dpaudit.errors import require
@@ -27,22 +27,26 @@ class CoefficientTarget:
     long as the longest row, with the class whose loss pulls there.
 
     Attributes:
-        penalty: Of the squared length in the mean objective, as the learner's, > 0.
+        penalty: Of the squared length in the mean objective, > 0; None takes the learner's, else 0.01.
     """
 
     relation: ClassVar[Relation] = Relation.REPLACE
 
-    penalty: float = 0.01
+    penalty: float | None = None
 
     def __post_init__(self) -> None:
-        require(self.penalty > 0, "penalty must be > 0", penalty=self.penalty)
+        require(self.penalty is None or self.penalty > 0, "penalty must be > 0", penalty=self.penalty)
+
+    def for_mechanism(self, mechanism: Any) -> CoefficientTarget:
+        """With the learner's penalty, where it states one and none was given."""
+        return self if self.penalty is not None else replace(self, penalty=penalty_of(mechanism))
 
     def worlds(self, data: Examples, copies: int, rng: np.random.Generator) -> Worlds:
         """Draws nothing.
 
         Raises: InputError for data with one feature: nothing is at right angles.
         """
-        surrogate = Surrogate.of(data, 1, self.penalty)
+        surrogate = Surrogate.of(data, 1, self.penalty or PENALTY)
         weights = surrogate.weights[:-1]
         require(len(weights) >= 2, "coefficient-target needs at least two features", features=len(weights))
         first, second = np.argsort(-np.abs(weights))[:2]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,9 @@ from dpaudit.mechanisms.examples import Examples
 from dpaudit.registry import register
 
 Floats = NDArray[np.float64]
+
+PENALTY = 0.01
+"""Of the surrogate, where neither the user nor the learner says."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +55,12 @@ class Surrogate:
         return moved
 
 
+def penalty_of(mechanism: Any) -> float | None:
+    """The penalty that a learner states, of the squared length of its coefficients; None where it states none."""
+    stated = getattr(mechanism, "penalty", None)
+    return float(stated) if isinstance(stated, int | float) and stated > 0 else None
+
+
 def with_bias(features: NDArray[np.float32]) -> Floats:
     """Rows with a last column of ones, float64."""
     return np.hstack([features.astype(np.float64), np.ones((len(features), 1))])
@@ -73,22 +82,26 @@ class Influence:
     row. Of class 1 against the others.
 
     Attributes:
-        penalty: Of the squared length in the mean objective, as the learner's, > 0.
+        penalty: Of the squared length in the mean objective, > 0; None takes the learner's, else 0.01.
         steps: Of the ascent, >= 1.
     """
 
     relation: ClassVar[Relation] = Relation.REPLACE
 
-    penalty: float = 0.01
+    penalty: float | None = None
     steps: int = 200
 
     def __post_init__(self) -> None:
-        require(self.penalty > 0, "penalty must be > 0", penalty=self.penalty)
+        require(self.penalty is None or self.penalty > 0, "penalty must be > 0", penalty=self.penalty)
         require(self.steps >= 1, "steps must be >= 1", steps=self.steps)
+
+    def for_mechanism(self, mechanism: Any) -> Influence:
+        """With the learner's penalty, where it states one and none was given."""
+        return self if self.penalty is not None else replace(self, penalty=penalty_of(mechanism))
 
     def worlds(self, data: Examples, copies: int, rng: np.random.Generator) -> Worlds:
         """Draws nothing."""
-        surrogate = Surrogate.of(data, 1, self.penalty)
+        surrogate = Surrogate.of(data, 1, self.penalty or PENALTY)
         nearest = nearest_to_a_corner(data)
         label = int(data.labels[nearest[0]])
         other = int(other_class(np.array([label]), data.classes)[0])

@@ -2,14 +2,15 @@
 
 The adversary may choose any two neighbouring data sets, knowing the data and the learner, so every choice is valid; a
 good one shows more. The recipe: 1. sum the learner up as a vector; 2. take its model without noise; 3. find the records
-that move that vector most. What a learner limits (a box, a ball) limits the records.
+that move that vector most. What a learner limits (a box, a ball) limits the records. `docs/poisonings.md` has it with
+an example of one's own.
 
 Source: Lu et al. (2022), "A General Framework for Auditing Differentially Private Machine Learning", section 4.1.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +38,39 @@ class Poisoning(Protocol):
         Raises: InputError when the data do not fit.
         """
         ...
+
+
+@runtime_checkable
+class InformedPoisoning(Protocol):
+    """A poisoning that knows which learner it is for."""
+
+    def for_mechanism(self, mechanism: Any) -> Poisoning:
+        """The poisoning for this learner."""
+        ...
+
+
+@runtime_checkable
+class PoisoningSearch(Protocol):
+    """Several poisonings, of which the game takes what shows most on trainings of their own."""
+
+    @property
+    def relation(self) -> Relation:
+        """How the two data sets differ, whichever is taken."""
+        ...
+
+    @property
+    def share(self) -> float:
+        """Of the search trainings of the game, what is spent on trying."""
+        ...
+
+    def candidates(self, mechanism: Any) -> dict[str, Poisoning]:
+        """What is tried, by name."""
+        ...
+
+
+def fitted(poisoning: Poisoning, mechanism: Any) -> Poisoning:
+    """The poisoning, told which learner it is for if it asks for it."""
+    return poisoning.for_mechanism(mechanism) if isinstance(poisoning, InformedPoisoning) else poisoning
 
 
 def other_class(labels: NDArray[np.int64], classes: int) -> NDArray[np.int64]:

@@ -60,6 +60,7 @@ def result_values(result: AuditResult) -> dict[str, Any]:
             "units": {"finished": result.units[0], "planned": result.units[1]},
             "ceiling": None if result.ceiling is None else result.ceiling.to_dict(),
             "whole": list(result.whole),
+            "chosen": list(result.chosen),
             "stopped": None if result.stopped is None else dataclasses.asdict(result.stopped),
             "control": None if result.control is None else result.control.to_dict(),
             "failures": [dataclasses.asdict(failure) for failure in result.failures],

@@ -59,7 +59,7 @@ _FACES: Mapping[str, tuple[str, ...]] = {
     "game": ("plan",),
     "attack": ("score",),
     "canary": ("choose", "gradient"),
-    "poisoning": ("worlds",),
+    "poisoning": ("worlds", "candidates"),
     "proxy": ("predictor",),
     "estimator": ("tally", "find"),
     "curve": ("miss_rate",),

@@ -195,7 +195,7 @@ def _affordable(chosen: list[Choice], trainings: int | None) -> tuple[list[tuple
 
 def _audit(choice: Choice, mechanism: Any, data: Any, request: CheckRequest, trainings: int) -> Audit:
     look = choice.look
-    scaled = {look.scales: trainings} if look.scales else {}
+    scaled = {name: int(share * trainings) for name, share in look.scales.items()}
     return Audit(
         mechanism=mechanism,
         data=data,

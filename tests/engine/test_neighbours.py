@@ -81,7 +81,8 @@ class OneByOne(NoisyCount):
 
 
 def audited(folder: Path, mechanism: Any, *, trials: int = 4_000, stack: int = 2_000, **fields: Any) -> Any:
-    game = Neighbours(trials=trials, search=1_000, stack=stack, **fields)
+    fields = {"poisoning": ClassFlip(), "search": 1_000} | fields
+    game = Neighbours(trials=trials, stack=stack, **fields)
     entry = Audit(mechanism, Iris(), game=game, attack=OutputSet(("linear",)))
     run = RunOptions(runner="in-process", figures=False, repeats=0)
     return audit(AuditSpec((entry,), seed=5, confidence=CONFIDENCE, run=run), output=folder).results[0]
@@ -143,7 +144,7 @@ def test_a_learner_without_summaries_is_asked_about_the_points(tmp_path: Path) -
     entry = Audit(
         mechanism,
         Iris(),
-        game=Neighbours(trials=60, search=40, stack=50),
+        game=Neighbours(trials=60, search=40, stack=50, poisoning=ClassFlip()),
         attack=OutputSet(("linear",)),
         claim=Claim(0.5, relation=Relation.LABEL),
     )
@@ -161,7 +162,7 @@ def test_naive_bayes_at_an_easy_size(tmp_path: Path) -> None:
     assert result.finding.lower > 0.5
 
 
-@pytest.mark.parametrize("name", sorted(catalogue("poisoning")))
+@pytest.mark.parametrize("name", sorted(set(catalogue("poisoning")) - {"automatic"}))
 @pytest.mark.parametrize("copies", [1, 4])
 def test_a_poisoning_gives_neighbours_of_its_relation(name: str, copies: int) -> None:
     data = as_numbers(Iris().load(), "box")
@@ -336,7 +337,7 @@ def test_a_sequential_audit_ends_when_the_claim_is_refuted(tmp_path: Path) -> No
     entry = Audit(
         NoisyCount(truth=4.0, claimed=1.0),
         Iris(),
-        game=Neighbours(trials=4_000, search=400, stack=200),
+        game=Neighbours(trials=4_000, search=400, stack=200, poisoning=ClassFlip()),
         attack=OutputSet(("linear",)),
         estimator="betting",
         stop=StopRule(),

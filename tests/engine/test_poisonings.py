@@ -1,0 +1,195 @@
+"""Poisonings that search, climb, bend and come: what each is for, and that the search takes what shows."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from numpy.random import SeedSequence
+from numpy.typing import NDArray
+
+from dpaudit import Audit, AuditSpec, Claim, Examples, Relation, RunOptions, Verdict, audit
+from dpaudit.engine.attacks.output_set import OutputSet
+from dpaudit.engine.data.bundled import BreastCancer, Iris
+from dpaudit.engine.games.neighbours import Neighbours
+from dpaudit.engine.games.numbers import as_numbers
+from dpaudit.engine.poisonings.automatic import Automatic
+from dpaudit.engine.poisonings.class_flip import ClassFlip, CornerFlip
+from dpaudit.engine.poisonings.coming_and_going import Coming, Remove
+from dpaudit.engine.poisonings.curvature import Curvature
+from dpaudit.engine.poisonings.influence import Influence
+from dpaudit.engine.poisonings.protocol import InformedPoisoning, PoisoningSearch, fitted
+from dpaudit.engine.poisonings.shadow_adversarial import ShadowAdversarial
+from dpaudit.engine.spec.check import CheckRequest, check_spec
+from dpaudit.engine.views.worlds import Worlds, features_of
+from dpaudit.errors import InputError, SpecError
+from dpaudit.mechanisms.learners.dp_sgd import DpSgd
+from dpaudit.mechanisms.learners.gaussian_naive_bayes import GaussianNaiveBayes
+from dpaudit.mechanisms.learners.logistic_objective import LogisticObjectivePerturbation
+from dpaudit.mechanisms.models.networks import Mlp
+from dpaudit.mechanisms.protocols import Compute
+from tests.engine.test_neighbours import NoisyCount
+
+HERE = RunOptions(runner="in-process", figures=False, repeats=0)
+RNG = np.random.default_rng
+
+
+@dataclass(frozen=True)
+class SumOfFirst(NoisyCount):
+    """The sum of the first column with Laplace noise of scale 1 / truth: labels are not looked at."""
+
+    def claim(self) -> Claim:
+        return Claim(self.claimed, relation=Relation.REPLACE)
+
+    def sample_summaries(
+        self, train: Examples, points: NDArray[np.float32], count: int, *, seed: SeedSequence, compute: Compute
+    ) -> NDArray[np.float64]:
+        noise = RNG(seed).laplace(0, 1 / self.truth, (count, 1))
+        summaries: NDArray[np.float64] = features_of(train)[:, 0].astype(np.float64).sum() + noise
+        return summaries
+
+
+@dataclass(frozen=True)
+class Refusing:
+    """A poisoning that no data fit."""
+
+    relation: ClassVar[Relation] = Relation.LABEL
+
+    def worlds(self, data: Examples, copies: int, rng: np.random.Generator) -> Worlds:
+        raise InputError("these data will not do")
+
+
+@dataclass(frozen=True)
+class Among:
+    """A search among given poisonings."""
+
+    offered: tuple[tuple[str, Any], ...]
+    relation: Relation = Relation.REPLACE
+    share: float = 0.5
+
+    def candidates(self, mechanism: Any) -> dict[str, Any]:
+        return dict(self.offered)
+
+
+def audited(folder: Path, mechanism: Any, poisoning: Any, **fields: Any) -> Any:
+    sizes = {"trials": 2_000, "search": 1_600, "stack": 2_000} | fields
+    game = Neighbours(poisoning=poisoning, **sizes)
+    entry = Audit(mechanism, Iris(), game=game, attack=OutputSet(("linear",)))
+    return audit(AuditSpec((entry,), seed=5, run=HERE), output=folder, quiet=True).results[0]
+
+
+def test_the_search_takes_what_shows(tmp_path: Path) -> None:
+    """A sum of features: changed labels show nothing, a swapped row something; the seed is fixed."""
+    offered = (("class-flip", ClassFlip()), ("none", Refusing()), ("curvature", Curvature()))
+    result = audited(tmp_path, SumOfFirst(truth=3.0), Among(offered))
+    (told,) = result.chosen
+    assert re.match(r"of 3 poisonings curvature was taken; bounds on their own trainings: class-flip 0\.0", told)
+    assert "none does not fit: these data will not do" in told
+    assert result.verdict is Verdict.VIOLATION  # the noise is for 1, the record moves the sum by less than 1
+    assert told in str(result)
+
+
+def test_a_search_that_finds_nothing_to_try_says_so(tmp_path: Path) -> None:
+    result = audited(tmp_path, NoisyCount(), Among((("none", Refusing()),), Relation.LABEL))
+    assert result.verdict is Verdict.FAILED
+    assert any("no poisoning fits: none: these data will not do" in failure.error for failure in result.failures)
+
+
+def test_an_honest_mechanism_is_not_convicted_for_having_been_searched(tmp_path: Path) -> None:
+    """Its noise is exactly what it claims: with 1 - 1e-6 confidence it would be once in 10^6; near the truth, too."""
+    game = Neighbours(trials=4_000, search=2_000, stack=2_000)
+    entry = Audit(NoisyCount(), Iris(), game=game, attack=OutputSet(("linear",)))
+    spec = AuditSpec((entry,), seed=5, confidence=1 - 1e-6, run=HERE)
+    result = audit(spec, output=tmp_path, quiet=True).results[0]
+    assert result.verdict is Verdict.NO_VIOLATION
+    assert result.epsilon > 0.5
+
+
+def test_what_is_tried_makes_the_neighbours_that_are_asked_for() -> None:
+    learner = LogisticObjectivePerturbation(1.0, penalty=0.1)
+    by_label = Automatic().candidates(learner)
+    assert set(by_label) == {"class-flip", "clip-bkd", "corner-flip", "farthest-flip"}
+    by_row = Automatic(Relation.REPLACE).candidates(learner)
+    assert set(by_row) - set(by_label) == {
+        "coefficient-target",
+        "curvature",
+        "influence",
+        "shadow-adversarial",
+        "swap-x",
+    }
+    assert by_row["influence"] == Influence(penalty=0.1)
+    come = Automatic(Relation.ADD_REMOVE).candidates(learner)
+    assert {"remove", "coming influence", "coming corner-flip"} <= set(come)
+    assert come["coming influence"] == Coming(Influence(penalty=0.1))
+    assert all(poisoning.relation is Relation.ADD_REMOVE for poisoning in come.values())
+    assert set(Automatic(among=("class-flip",)).candidates(learner)) == {"class-flip"}
+    assert isinstance(Automatic(), PoisoningSearch)
+    assert not isinstance(ClassFlip(), PoisoningSearch)
+    with pytest.raises(InputError, match="no poisoning makes label neighbours"):
+        Automatic(among=("remove",)).candidates(learner)
+    with pytest.raises(InputError, match="among must name poisonings other than automatic"):
+        Automatic(among=("automatic",))
+
+
+def test_too_few_search_trainings_are_refused_in_a_sentence() -> None:
+    with pytest.raises(SpecError, match="search must be at least 128 to try 4 poisonings, got 100"):
+        audited(Path("nowhere"), NoisyCount(), Automatic(), search=100)
+
+
+@pytest.mark.parametrize("copies", [1, 3])
+def test_coming_records_are_those_of_world_1_and_nothing_else_differs(copies: int) -> None:
+    data = as_numbers(Iris().load(), "box")
+    both = CornerFlip().worlds(data, copies, RNG(0))
+    come = Coming(CornerFlip()).worlds(data, copies, RNG(0))
+    assert come.one.digest == both.one.digest
+    assert len(come.zero) == len(data) - copies
+    with pytest.raises(InputError, match="of must be a poisoning that makes label or replace neighbours"):
+        Coming(Remove())
+    with pytest.raises(InputError, match="of must be"):
+        Coming(Automatic())  # type: ignore[arg-type]
+
+
+def test_curvature_changes_the_hessian_most() -> None:
+    """Of a squared loss: the row it puts in adds more along its direction than any row of the data."""
+    data = as_numbers(BreastCancer().load(), "ball")
+    worlds = Curvature().worlds(data, 1, RNG(0))
+    assert isinstance(worlds, Worlds)
+    (point,) = features_of(worlds.rows.take(worlds.in_one & ~worlds.in_zero))
+    (other,) = features_of(worlds.rows.take(worlds.in_zero & ~worlds.in_one))
+    assert np.linalg.norm(point) == pytest.approx(np.linalg.norm(features_of(data), axis=1).max(), rel=1e-5)
+    assert not other.any()
+    along = np.square(features_of(worlds.zero) @ (point / np.linalg.norm(point)))
+    assert np.square(np.linalg.norm(point)) > along.sum()
+
+
+def test_shadow_adversarial_finds_a_row_that_is_mistaken_for_another_class() -> None:
+    """Its models answer the row it makes with another class, and stay within the data's box and length."""
+    iris = as_numbers(Iris().load(), "box")
+    poisoning = fitted(ShadowAdversarial(shadows=3, steps=20), DpSgd(1.0, model=Mlp(hidden=(8,), epochs=15)))
+    assert isinstance(poisoning, ShadowAdversarial)
+    assert isinstance(poisoning, InformedPoisoning)
+    assert poisoning.model.hidden == (8,)  # type: ignore[attr-defined]
+    worlds = poisoning.worlds(iris, 1, RNG(3))
+    made = worlds.points[0]
+    assert (made >= 0).all()
+    assert (made <= 1).all()
+    assert np.linalg.norm(made) <= np.linalg.norm(features_of(iris), axis=1).max() * (1 + 1e-5)
+    row = np.flatnonzero((features_of(worlds.one) == made).all(1))[0]
+    learned = poisoning.model.fit(iris, seed=SeedSequence(9), compute=Compute())
+    assert learned.probabilities(made[None]).argmax() != worlds.one.labels[row]
+    again = poisoning.worlds(iris, 1, RNG(3))
+    assert np.array_equal(again.points, worlds.points)
+
+
+def test_a_check_plays_every_learner_that_is_summed_up() -> None:
+    bayes = check_spec(CheckRequest(GaussianNaiveBayes(1.0), Iris()))
+    games = {entry.name: entry.game for entry in bayes.audits}
+    assert games["neighbours, records that come"].poisoning == Automatic(Relation.ADD_REMOVE)
+    assert games["neighbours, records replaced"].poisoning == Automatic(Relation.REPLACE)
+    few = check_spec(CheckRequest(GaussianNaiveBayes(1.0), Iris(), budget="2000 trainings"))
+    game = next(entry.game for entry in few.audits if entry.name.startswith("neighbours"))
+    assert game.trials == game.search < 1_000
