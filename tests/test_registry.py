@@ -44,7 +44,9 @@ def test_a_part_and_its_description_are_one(entry) -> None:  # type: ignore[no-u
         "estimator": "sklearn.linear_model:LogisticRegression",
         "module": "tests.mechanisms.own_code:Linear",
     }
-    needed |= {"url": "http://localhost:1", "model_name": "m", "public": "iris"}
+    needed |= {"url": "http://localhost:1", "model_name": "m", "public": "iris", "texts": "iris"}
+    model = {"name": "endpoint", "url": "http://localhost:1", "model_name": "m"}
+    needed |= {"model": model}
     needed |= {"train": "tests.mechanisms.own_code:shares", "delta": 1e-5}
     if entry.name == "opacus":
         pytest.importorskip("opacus")

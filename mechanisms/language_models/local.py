@@ -11,8 +11,8 @@ from typing import Any
 from dpaudit.errors import InputError, require
 from dpaudit.mechanisms.language_models.endpoint import CHARACTERS_PER_TOKEN
 from dpaudit.mechanisms.language_models.protocol import Completion, Expected
+from dpaudit.mechanisms.models.transformer_fine_tune import loaded
 from dpaudit.registry import register
-from dpaudit.variables import expanded, without_values
 
 
 @register("language-model", "local-transformer", source="Hugging Face transformers, greedy decoding")
@@ -50,7 +50,7 @@ class LocalTransformer:
         """
         import torch
 
-        tokenizer, module = _loaded(self.path, self.device, self.dtype)
+        tokenizer, module = _held(self.path, self.device, self.dtype)
         tokens = {prompt: self._tokens(tokenizer, prompt) for prompt in prompts}
         longest = getattr(module.config, "max_position_embeddings", None) or math.inf
         most = max((len(found) for found in tokens.values()), default=0) + self.max_tokens
@@ -91,7 +91,7 @@ class LocalTransformer:
 
 
 @lru_cache(maxsize=1)
-def _loaded(path: str, device: str, dtype: str) -> tuple[Any, Any]:
+def _held(path: str, device: str, dtype: str) -> tuple[Any, Any]:
     """The tokenizer and the model: one at a time is held in a process."""
     try:
         from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -103,13 +103,5 @@ def _loaded(path: str, device: str, dtype: str) -> tuple[Any, Any]:
 
     kind = getattr(torch, dtype, None)
     require(isinstance(kind, torch.dtype), "dtype must be one of torch's", dtype=dtype)
-    folder = expanded(path)
-    do = "set `path` to what save_pretrained of the model and its tokenizer wrote"
-    require((folder / "config.json").is_file(), "path must be the folder of a pre-trained model", do=do, path=path)
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
-        module = AutoModelForCausalLM.from_pretrained(str(folder), local_files_only=True, dtype=kind)
-    except (OSError, ValueError) as err:
-        reason = without_values(str(err).splitlines()[0], path)
-        raise InputError(f"{path} must hold a model and a tokenizer that transformers can load: {reason}") from err
-    return tokenizer, module.to(torch.device(device)).eval()  # type: ignore[arg-type]
+    module = loaded(AutoModelForCausalLM, path, dtype=kind)
+    return loaded(AutoTokenizer, path), module.to(device).eval()

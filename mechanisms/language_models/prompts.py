@@ -41,6 +41,11 @@ class Task:
         )
 
 
+WHOLE = "\x02"
+"""Before the text of a record that is a whole teacher: an adversary who holds a prompt writes all of it. No text of
+readable data begins so."""
+
+
 @dataclass(frozen=True)
 class Teacher:
     """A prompt that lacks its last text.
@@ -55,10 +60,18 @@ class Teacher:
         """The whole prompt about one text."""
         return f"{self.head}\nText: {one_line(query)}\nAnswer:"
 
+    def as_record(self) -> str:
+        """The text of the record that makes a teacher this one, whatever its label says."""
+        return WHOLE + self.head
+
 
 def shown(task: Task, shots: Sequence[Shot]) -> Teacher:
-    """The instruction and examples with their answers: an honest teacher, or one whose examples lie."""
-    return Teacher(_head(task.instruction(), shots))
+    """The instruction and examples with their answers: an honest teacher, or one whose examples lie.
+
+    A record that is a whole teacher is that teacher (see `Teacher.as_record`).
+    """
+    whole = next((text for text, _ in shots if text.startswith(WHOLE)), None)
+    return Teacher(_head(task.instruction(), shots) if whole is None else whole[len(WHOLE) :])
 
 
 def all_same(answer: int) -> Teacher:

@@ -71,8 +71,8 @@ class TransformerFineTune:
         # The new head and the dropout draw from torch's own generators: they are borrowed, and given back as they were.
         with torch.random.fork_rng(devices):
             torch.manual_seed(int(of_torch) % 2**63)
-            tokenizer = _loaded(tokenizer_class, self.path)
-            module = _loaded(model_class, self.path, num_labels=train.classes).to(compute.device)
+            tokenizer = loaded(tokenizer_class, self.path)
+            module = loaded(model_class, self.path, num_labels=train.classes).to(compute.device)
             module.train()
             steps = self.epochs * -(-len(texts) // self.batch_size)
             optimizer = torch.optim.AdamW(
@@ -144,8 +144,8 @@ def texts_of(features: Features) -> list[str]:
         and (pa.types.is_string(features.schema.types[0]) or pa.types.is_large_string(features.schema.types[0]))
     )
     shown = ", ".join(features.column_names) if isinstance(features, pa.Table) else "an array"
-    do = "use sst-2 with raw: true"
-    require(is_text, "transformer-fine-tune takes a table with one text column", do=do, features=shown)
+    do = "use data of texts with raw: true"
+    require(is_text, "texts must be a table with one text column", do=do, features=shown)
     assert isinstance(features, pa.Table)
     texts: list[str] = features.column(0).to_pylist()
     return texts
@@ -161,7 +161,11 @@ def _classes() -> tuple[Any, Any]:
     return AutoTokenizer, AutoModelForSequenceClassification
 
 
-def _loaded(kind: Any, path: str, **settings: Any) -> Any:
+def loaded(kind: Any, path: str, **settings: Any) -> Any:
+    """What a class of transformers makes of a local folder.
+
+    Raises: InputError when the folder holds no such thing.
+    """
     folder = expanded(path)
     do = "set `path` to what save_pretrained of the model and its tokenizer wrote"
     require((folder / "config.json").is_file(), "path must be the folder of a pre-trained model", do=do, path=path)

@@ -15,6 +15,7 @@ from dpaudit import RunOptions, audit, load_spec
 from dpaudit.engine.data.ag_news import AgNews
 from dpaudit.engine.data.made_phrases import MEAN_WORDS, MadePhrases
 from dpaudit.engine.data.sst2 import Sst2
+from dpaudit.engine.data.text_features import CountedWords
 from dpaudit.engine.data.word_numbers import word_numbers
 from dpaudit.errors import DataError, InputError
 
@@ -181,3 +182,19 @@ def test_what_is_wrong_with_news_is_named(tmp_path: Path) -> None:
     (tmp_path / "test.csv").write_text('"1","t","d"\n"2","t",""\n')
     with pytest.raises(DataError, match=r"line 2, column 'description': must be a text, is empty"):
         AgNews(str(tmp_path), part="test").load()
+
+
+def test_counted_words_bring_texts_of_one_topic_together(tmp_path: Path) -> None:
+    words = (("ball game", "match ball", "game score"), ("market share", "stock market", "share price"))
+    rows = [f'"{1 + topic}","","the {phrase} of {phrase}"' for topic, phrases in enumerate(words) for phrase in phrases]
+    (tmp_path / "test.csv").write_text("\n".join(rows) + "\n")
+    news = AgNews(str(tmp_path), part="test", raw=True)
+    data = CountedWords(news, news, dimensions=2, words=30).load()
+    assert (data.name, data.categorical) == ("ag-news", ())
+    assert isinstance(data.features, np.ndarray)
+    assert data.features.dtype == np.float32
+    likeness = data.features @ data.features.T
+    assert likeness[:3, :3].min() > 0.9
+    assert likeness[:3, 3:].max() < 0.5
+    with pytest.raises(InputError, match="dimensions must be < the words and texts of public"):
+        CountedWords(news, news, dimensions=6).load()

@@ -13,6 +13,7 @@ from numpy.random import SeedSequence
 
 from dpaudit.errors import InputError
 from dpaudit.mechanisms.examples import Examples
+from dpaudit.mechanisms.models.sentence_encoder import encoded
 from dpaudit.mechanisms.models.transformer_fine_tune import TransformerFineTune
 from dpaudit.mechanisms.protocols import Compute, Trainer
 
@@ -85,7 +86,7 @@ def test_without_transformers_it_says_what_to_install(monkeypatch: pytest.Monkey
 
 def test_features_must_be_texts() -> None:
     numbers = phrases(4, 0).with_(features=np.zeros((4, 3), np.float32))
-    with pytest.raises(InputError, match="takes a table with one text column, got 'an array'"):
+    with pytest.raises(InputError, match="must be a table with one text column, got 'an array'"):
         TransformerFineTune(path="x").fit(numbers, seed=SeedSequence(0), compute=CPU)
 
 
@@ -96,3 +97,14 @@ def test_the_step_size_grows_and_falls_to_nothing() -> None:
     assert np.all(np.diff(rates[10:]) < 0)
     assert max(rates) == 1
     assert 0 < rates[-1] < 0.02
+
+
+def test_sentences_have_one_vector_whatever_stands_beside_them(pretrained: str) -> None:
+    """Padding changes the order of sums: 1e-5 is a hundred roundings of float32."""
+    words = ["the good film", "a bad plot the a the dull plot", "fine"]
+    together = encoded(words, pretrained, length=16)
+    assert (together.shape, together.dtype) == ((3, 16), np.float32)
+    np.testing.assert_allclose(np.linalg.norm(together, axis=1), 1, atol=1e-5)
+    for row, text in enumerate(words):
+        np.testing.assert_allclose(together[row], encoded([text], pretrained, length=16)[0], atol=1e-5)
+    assert together[0] @ together[1] < 1 - 1e-4

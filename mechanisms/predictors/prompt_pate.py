@@ -1,0 +1,142 @@
+"""PromptPATE: each teacher is a prompt that shows a language model a few records of its own."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.random import SeedSequence
+from numpy.typing import NDArray
+
+from dpaudit.claims import Claim, Relation
+from dpaudit.errors import require
+from dpaudit.mechanisms.examples import Examples, Features
+from dpaudit.mechanisms.language_models.parsing import UNREAD, read_class
+from dpaudit.mechanisms.language_models.prompts import Shot, Task, Teacher, shown, task_for
+from dpaudit.mechanisms.language_models.protocol import Expected, LanguageModel
+from dpaudit.mechanisms.models.transformer_fine_tune import texts_of
+from dpaudit.mechanisms.predictors.ensemble import NoisyVotes
+from dpaudit.mechanisms.predictors.vote_laws import KnownVotes, VoteLaw
+from dpaudit.mechanisms.protocols import Compute, TrainingError
+from dpaudit.registry import register
+
+Ints = NDArray[np.int64]
+
+
+@register("mechanism", "prompt-pate", source="Duan et al. (2023), arXiv:2305.15594; Chadha et al. (2024), 5.3 and D.2")
+@dataclass(frozen=True, kw_only=True)
+class PromptPate(NoisyVotes):
+    """PromptPATE: teacher i shows a language model records i k to i k + k - 1 and has it classify the query.
+
+    Takes texts (`raw: true`). At temperature 0 votes are no matter of chance: the noise is all that is random. An
+    answer that names no class is no vote. Neighbouring data sets differ in one record that is in another's place.
+
+    Attributes:
+        sigma: Standard deviation of Gaussian noise on each count, or the scale b of Laplace noise; > 0.
+        model: What is asked.
+        teachers: Number of prompts, >= 2.
+        shots: Records in each, k >= 1.
+        given: What the texts are, for the instruction: "text from film reviews by sentiment"; "" takes the paper's
+            words where the data set is one of its own.
+        names: What the classes are called; none takes the paper's words, or those of the data.
+    """
+
+    sigma: float = 20.0
+    model: LanguageModel = field(metadata={"kind": "language-model"})
+    teachers: int = 200
+    shots: int = 1
+    given: str = ""
+    names: tuple[str, ...] = ()
+
+    deterministic = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.teachers >= 2, "teachers must be >= 2", teachers=self.teachers)
+        require(self.shots >= 1, "shots must be >= 1", shots=self.shots)
+
+    def claim(self) -> Claim:
+        """What one answer promises, a record in another's place: one vote moves."""
+        return Claim.of(self.release().curve(), relation=Relation.REPLACE, delta=self.delta)
+
+    def task(self, data: Examples) -> Task:
+        """What the model is told to do with a text of these data."""
+        usual = task_for(data.name, data.class_names, data.classes)
+        names = self.names or usual.names
+        require(len(names) == data.classes, f"names must be those of the {data.classes} classes", names=len(names))
+        return Task(self.given or usual.given, names)
+
+    def prompts(self, data: Examples) -> list[Teacher]:
+        """The teachers; records beyond the last one's are not used.
+
+        Raises: InputError when there are too few records.
+        """
+        needed = self.teachers * self.shots
+        require(len(data) >= needed, f"{self.teachers} teachers need {needed} records", records=len(data))
+        texts = texts_of(data.features)
+        task = self.task(data)
+        shots: list[Shot] = list(zip(texts, data.labels.tolist(), strict=True))
+        return [shown(task, shots[first : first + self.shots]) for first in range(0, needed, self.shots)]
+
+    def votes(self, data: Examples, queries: Features, *, seed: SeedSequence, compute: Compute) -> Ints:
+        """What each teacher says of each query, shape (teachers, q); K, the number of classes, where it is no class.
+
+        Raises: TrainingError when a prompt has no answer; those that have one are not asked again.
+        """
+        return self._asked(data, self.prompts(data), queries)
+
+    def moved_votes(
+        self,
+        data: Examples,
+        points: Examples,
+        places: Ints,
+        queries: Features,
+        *,
+        seed: SeedSequence,
+        compute: Compute,
+    ) -> Ints:
+        """What the teacher that shows a point says of each query; the point stands where its first record did."""
+        return self._asked(data, self.moved_prompts(data, points, places), queries)
+
+    def moved_prompts(self, data: Examples, points: Examples, places: Ints) -> list[Teacher]:
+        """The teacher that shows each point."""
+        task, texts = self.task(data), texts_of(data.features)
+        found = []
+        for place, text, label in zip(places.tolist(), texts_of(points.features), points.labels.tolist(), strict=True):
+            rows = range(place * self.shots + 1, (place + 1) * self.shots)
+            found.append(shown(task, [(text, label), *((texts[row], int(data.labels[row])) for row in rows)]))
+        return found
+
+    def law(self, votes: Ints, moved: Ints, labels: Ints, *, added: bool, classes: int) -> VoteLaw:
+        """Known exactly: the model says the same to the same prompt."""
+        said = np.concatenate([moved[0], votes[0, moved.shape[1] :]]) if added else votes[0]
+        return KnownVotes(np.bincount(said, minlength=classes + 1)[:classes])
+
+    def histograms(self, votes: Ints, *, classes: int, rng: np.random.Generator) -> Ints:
+        """One vote a teacher whose answer was read, shape (teachers, q) to (q, K)."""
+        return np.stack([np.bincount(column, minlength=classes + 1)[:classes] for column in votes.T])
+
+    def expected(self, data: Examples, queries: Features) -> Expected:
+        """What asking every teacher every query is going to take; asks nothing."""
+        return self.model.expected(_all(self.prompts(data), texts_of(queries)))
+
+    def _asked(self, data: Examples, teachers: Sequence[Teacher], queries: Features) -> Ints:
+        texts = texts_of(queries)
+        answers = self.model.complete(_all(teachers, texts))
+        missing = Counter(answer.missing for answer in answers if answer.text is None)
+        if missing:
+            why = ", ".join(f"{count} of {reason}" for reason, count in missing.most_common(3))
+            raise TrainingError(
+                f"{missing.total():,} of {len(answers):,} prompts have no answer ({why}); "
+                "those that have one are kept and not asked again"
+            )
+        task = self.task(data)
+        read = [read_class(answer.text, task.labels, task.names) for answer in answers]
+        classes = [data.classes if found == UNREAD else found for found in read]
+        return np.array(classes, np.int64).reshape(len(teachers), len(texts))
+
+
+def _all(teachers: Sequence[Teacher], texts: Sequence[str]) -> list[str]:
+    return [teacher.about(text) for teacher in teachers for text in texts]
