@@ -278,7 +278,7 @@ def _limits(looks: Ints, p: float, levels: Floats) -> Ints:
         middle = (low + high) // 2
         enough = within(middle)
         low, high = np.where(enough, low, middle + 1), np.where(enough, middle, high)
-    return low
+    return np.asarray(low)
 
 
 def _check(count: int, delta: float) -> None:
