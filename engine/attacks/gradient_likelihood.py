@@ -53,12 +53,47 @@ class StepsAttack:
 @register("attack", "gradient-likelihood", source="Neyman and Pearson (1933); Nasr et al. (2023), arXiv:2302.07956")
 @dataclass(frozen=True)
 class GradientLikelihood(StepsAttack):
-    """The most powerful test of a canary in Poisson-subsampled Gaussian steps; sees every step of DP-SGD."""
+    """The most powerful test of a canary in Poisson-subsampled Gaussian steps; sees every step of DP-SGD.
+
+    A step that has clearly less noise than is claimed, in all trials together, is believed to have what it shows.
+    """
 
     def score(self, view: ChallengeView) -> Floats:
         """Log-likelihood ratio: sum over steps of log(1 - q + q exp((<g, c> - |c|^2 / 2) / sigma^2)), in nats."""
         steps = self.known
-        exponent = (view.gradient_products - view.gradient_norms / 2) / steps.noise_multiplier**2
+        noise = seen_noise(view.gradient_products, view.gradient_norms, steps.noise_multiplier)
+        exponent = (view.gradient_products - view.gradient_norms / 2) / noise**2
         with np.errstate(divide="ignore"):  # nothing is left out at q = 1
             out = np.log1p(-steps.sample_rate)
         return np.asarray(np.logaddexp(out, np.log(steps.sample_rate) + exponent).sum(1))
+
+
+TRIALS_FOR_NOISE = 32
+"""From so many trials on a step's noise is looked at: the median of fewer is too rough."""
+CLEARLY_LESS = 0.5
+"""Of the claimed noise: what is seen has to be below it to be believed."""
+LEAST_NOISE = 1e-3
+"""Of the claimed noise: what a step without any is taken to have."""
+
+
+def seen_noise(products: Floats, norms: Floats, claimed: float) -> Floats:
+    """Standard deviation of each step's noise along the canary, in clips: as claimed, or what is seen if clearly less.
+
+    With or without the canary, a product of a step without noise is the canary's squared norm or 0: the median distance
+    to the nearer of them says how much noise there is, and no truth is needed for it.
+
+    Args:
+        products, norms: As in `ChallengeView`, shape (trials, steps).
+        claimed: Standard deviation that is claimed, > 0.
+    Returns: Shape (steps,).
+    """
+    if len(products) < TRIALS_FOR_NOISE:
+        return np.full(products.shape[1], claimed)
+    length = np.sqrt(np.maximum(norms, 1e-12))
+    nearer = np.minimum(np.abs(products), np.abs(products - norms)) / length
+    seen = np.median(nearer, axis=0) / NORMAL_MEDIAN
+    return np.where(seen < CLEARLY_LESS * claimed, np.maximum(seen, LEAST_NOISE * claimed), claimed)
+
+
+NORMAL_MEDIAN = 0.6745
+"""Median distance of a standard normal variable from 0."""

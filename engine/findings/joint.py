@@ -35,13 +35,26 @@ class JointVerdict:
 
     @property
     def deciding(self) -> AuditResult | None:
-        """The look that the verdict rests on: the first that refutes the claim, else the one that could show most."""
+        """The look that the verdict rests on: the first that refutes the claim, else the one that could show most.
+
+        What could be shown of a part of the claim is on another scale than what could be shown of all of it: a look at
+        all of it comes before one at a part.
+        """
         for verdict in (Verdict.VIOLATION, Verdict.UNDECIDED):
             found = [look for look in self.looks if look.verdict is verdict]
             if found:
                 return next((look for look in found if refutes(look)), found[0])
-        rest = [look for look in self.looks if look.verdict in (Verdict.NO_VIOLATION, Verdict.INCONCLUSIVE)]
-        return max(rest, key=_could_show, default=self.looks[0] if self.looks else None)
+        whole, parts = self._able
+        return _best(whole) or _best(parts) or (self.looks[0] if self.looks else None)
+
+    @property
+    def _able(self) -> tuple[list[AuditResult], list[AuditResult]]:
+        """Looks that found nothing though they could have, else those that could not: at all of it, and at a part."""
+        for verdict in (Verdict.NO_VIOLATION, Verdict.INCONCLUSIVE):
+            found = [look for look in self.looks if look.verdict is verdict]
+            if found:
+                return [look for look in found if not look.of_a_part], [look for look in found if look.of_a_part]
+        return [], []
 
     @property
     def verdict(self) -> Verdict:
@@ -66,14 +79,23 @@ class JointVerdict:
     @property
     def lines(self) -> tuple[str, ...]:
         """What was looked with, what not, and what the best of the looks could have shown."""
-        look = self.deciding
-        ceiling = look.ceiling.line if look is not None and look.ceiling is not None else ""
         return (
-            *([f"best {ceiling}"] if ceiling else []),
+            *self._ceilings,
             *(f"chosen: {reason}" for reason in self.chosen),
             *([f"not played: {', '.join(self.not_played)}: {self._why_not}"] if self.not_played else []),
             *(f"left out: {reason}" for reason in self.left_out),
         )
+
+    @property
+    def _ceilings(self) -> tuple[str, ...]:
+        """The best ceiling of those that are on the scale of the deciding look, and that of the parts beside it."""
+        look = self.deciding
+        if look is None:
+            return ()
+        _, parts = self._able
+        beside = _best(parts)
+        shown = [look] if beside is None or beside is look else [look, beside]
+        return tuple(_ceiling_line(one) for one in shown if one.ceiling is not None)
 
     @property
     def _why_not(self) -> str:
@@ -104,6 +126,17 @@ def joint_verdict(
     played = {look.name for look in looks}
     not_played = tuple(name for name in planned if name not in played)
     return JointVerdict(tuple(looks), confidence, together.chosen, together.left_out, not_played)
+
+
+def _best(looks: Sequence[AuditResult]) -> AuditResult | None:
+    """The look that could show most beyond the claim."""
+    return max(looks, key=_could_show, default=None)
+
+
+def _ceiling_line(look: AuditResult) -> str:
+    assert look.ceiling is not None
+    part = f"best of a part alone ({look.name}), on a scale of its own:" if look.of_a_part else "best"
+    return f"{part} {look.ceiling.line}"
 
 
 def _could_show(look: AuditResult) -> float:

@@ -215,6 +215,11 @@ class AuditResult:
         return self.ceiling.too_low(self.compared.claim.curve) if inconclusive else self.ceiling.line
 
     @property
+    def of_a_part(self) -> bool:
+        """Whether claim and finding are about a part of what the mechanism promises, as a step of a training."""
+        return bool(self.whole)
+
+    @property
     def blocked(self) -> tuple[Failure, ...]:
         """Units that were not tried."""
         return tuple(failure for failure in self.failures if failure.skipped)

@@ -41,7 +41,8 @@ class DpSgdSteps:
 
     Attributes:
         canary: Where the canary's gradient points.
-        trainings: How many are made; their steps follow each other, >= 1.
+        trainings: How many are made, or at most where `steps` is given; their steps follow each other, >= 1.
+        steps: No more trainings are made than have so many steps together, >= 1; None makes all.
         sampling: Whether the step's own sampling has to take the canary too: what is tested is then the subsampled
             step, of which little is seen where few examples are taken. Needs a learner that samples gradients (dp-sgd).
     """
@@ -59,18 +60,22 @@ class DpSgdSteps:
             Look(
                 STEP_LEARNERS,
                 (Relation.ADD_REMOVE,),
-                "noise too small, clipping that does not bind, noise that steps share: step by step of one training",
-                trainings=1,
+                "noise too small, clipping that does not bind, noise that steps share: step by step of a few trainings",
+                trainings=64,
+                scales={"trainings": 1.0},
+                game={"steps": 4_000},
             ),
         ),
     )
 
     canary: GradientCanary = field(default=RandomGradient(), metadata={"kind": "canary"})
     trainings: int = 1
+    steps: int | None = None
     sampling: bool = False
 
     def __post_init__(self) -> None:
         require(self.trainings >= 1, "trainings must be >= 1", trainings=self.trainings)
+        require(self.steps is None or self.steps >= 1, "steps must be >= 1", steps=self.steps)
         if not isinstance(self.canary, GradientCanary):
             raise SpecError("the game dp-sgd-steps needs a canary that is a gradient: random-gradient, dirac-gradient")
 
@@ -79,12 +84,13 @@ class DpSgdSteps:
 
         Raises: SpecError for `sampling` with a learner that samples examples only.
         """
-        require_units(self.trainings + 2)
         if self.sampling and not isinstance(setting.mechanism, ObservableLearner):
             raise SpecError(
                 "dp-sgd-steps with `sampling` needs a learner that samples gradients (dp-sgd); leave it out"
             )
         steps: ClaimedSteps = setting.mechanism.claimed_steps(len(setting.parts.target))
+        count = self._trainings(steps.count)
+        require_units(count + 2)
         trainings = [
             Unit(
                 TrainSteps(setting.mechanism, self.canary, setting.seed.child("steps", number), self.sampling),
@@ -93,11 +99,11 @@ class DpSgdSteps:
                 setting.after,
                 setting.resources,
             )
-            for number in range(self.trainings)
+            for number in range(count)
         ]
         keys = tuple(unit.key for unit in trainings)
         scores = Unit(ScoreSteps(setting.attack, keys), "scores of steps", (), keys, setting.resources)
-        told = Unit(TellSteps(steps.count * self.trainings), "steps told", resources=setting.resources)
+        told = Unit(TellSteps(steps.count * count), "steps told", resources=setting.resources)
         whole: Claim = setting.mechanism.claim()
         return GamePlan(
             (*trainings, scores, told),
@@ -109,6 +115,10 @@ class DpSgdSteps:
             claim=self.step_claim(steps, whole.delta),
             whole=WholeTraining(steps, whole, self.sampling),
         )
+
+    def _trainings(self, steps: int) -> int:
+        """How many are made, where each states so many steps: decided before any is."""
+        return self.trainings if self.steps is None else min(self.trainings, -(-self.steps // steps))
 
     def step_claim(self, steps: ClaimedSteps, delta: float) -> Claim:
         """What one step claims, printed at a delta."""

@@ -59,7 +59,7 @@ class LabelChannel:
     )
 
     search: int = 20
-    releases: int = 20
+    releases: int = 50
 
     def __post_init__(self) -> None:
         require(self.search >= 2, "search must be >= 2 releases", search=self.search)

@@ -98,7 +98,7 @@ class LabelCanaries(OneRunGame):
         relation=Relation.LABEL,
         assumes="Nothing beyond fair bits: the challenger draws the planted label and the other one, each uniform.",
         views={LABEL_MECHANISMS: ReleaseView, LEARNERS: CanaryView},
-        attack="label-inference",
+        attack="planted-label",
         estimator="guess-band",
         curve_estimator="one-run",
         uses_proxy=True,

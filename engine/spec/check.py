@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from dpaudit.claims import Claim
+from dpaudit.claims import Claim, Relation
 from dpaudit.engine.data.bundled import Digits
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.games.fits import Fits, Look
@@ -132,7 +132,7 @@ def check_spec(request: CheckRequest, options: CheckOptions = CheckOptions()) ->
             f"no game fits {type(mechanism).__name__} with a claim about {claim.relation} neighbours: "
             f"{'; '.join((*left_out, *dear))}"
         )
-    data = request.data if request.data is not None else made_data(mechanism)
+    data = request.data if request.data is not None else made_data(mechanism, claim)
     audits = tuple(_audit(choice, mechanism, data, request, trainings) for choice, trainings in affordable)
     trains = any(trainings for _, trainings in affordable)
     words = [f"{choice.name}: finds {choice.look.finds}" + _cost(trainings) for choice, trainings in affordable]
@@ -165,11 +165,14 @@ def choices(mechanism: Any, claim: Claim) -> tuple[list[Choice], list[str]]:
     return sorted(chosen, key=lambda choice: choice.look.trainings), left_out
 
 
-def made_data(mechanism: Any) -> Any:
-    """Small data a mechanism can be run on: ten classes for labels, two for models, digits for networks of images."""
+def made_data(mechanism: Any, claim: Claim) -> Any:
+    """Small data a mechanism can be run on: ten classes for labels, two for models, digits for networks of images.
+
+    A claim about labels asks for a few trainings, which may be on more rows than those of a claim about records.
+    """
     if isinstance(mechanism, LabelMechanism):
         return GaussianMixture(classes=10, rows=2_000)
-    table = GaussianMixture(classes=2, rows=1_000)
+    table = GaussianMixture(classes=2, rows=10_000 if claim.relation is Relation.LABEL else 1_000)
     if not isinstance(mechanism, StackLearner):
         return table
     try:

@@ -96,16 +96,14 @@ class RocCorners:
 
 def roc_corners(score: Floats, member: NDArray[np.bool_]) -> RocCorners:
     """The corners of the ROC curve of scores, shape (n,), and their worlds, shape (n,); equal scores go together."""
-    order = np.argsort(-score)
-    ranked, world = score[order], member[order]
-    hits = np.cumsum(world, dtype=np.int64)
-    alarms = np.arange(1, score.size + 1) - hits
-    ends = np.append(np.flatnonzero(ranked[1:] != ranked[:-1]), score.size - 1)
-    hits, alarms, ranked = hits[ends], alarms[ends], ranked[ends]
-    gains = np.diff(hits, prepend=0) > 0
-    costs_next = np.append(np.diff(alarms) > 0, True)
-    corner = gains & costs_next
-    return RocCorners(ranked[corner], hits[corner], alarms[corner])
+    threshold = np.sort(score[member])[::-1]
+    hits = np.arange(1, threshold.size + 1)
+    # Sorted questions of a sorted table: less than half of what sorting both worlds together takes.
+    alarms = np.count_nonzero(~member) - np.searchsorted(np.sort(score[~member]), threshold)
+    corner = (
+        np.diff(alarms, append=score.size + 1) > 0
+    )  # a further hit that costs no further alarm leaves none before it
+    return RocCorners(threshold[corner], hits[corner], alarms[corner])
 
 
 @dataclass(frozen=True)

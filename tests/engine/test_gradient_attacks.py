@@ -12,7 +12,7 @@ from scipy.stats import norm
 
 from dpaudit.engine.attacks.gradient_differences import GradientDifferences
 from dpaudit.engine.attacks.gradient_dot import GradientDot
-from dpaudit.engine.attacks.gradient_likelihood import GradientLikelihood
+from dpaudit.engine.attacks.gradient_likelihood import GradientLikelihood, seen_noise
 from dpaudit.engine.views.challenge_view import ChallengeView
 from dpaudit.errors import SpecError
 from dpaudit.mechanisms.learners.dp_sgd import DpSgd
@@ -105,6 +105,21 @@ def test_noise_that_is_used_again_cancels_in_differences() -> None:
     assert ((GradientDot().score(view) > 5) == truth).mean() < 0.95
     honest, truth = game(np.random.default_rng(4), 200)
     assert hits(GradientDifferences(STEPS).score(honest), truth) < 0.2, "fresh noise hides there"
+
+
+def test_a_step_without_noise_is_believed_and_others_are_as_claimed() -> None:
+    """In the last of 100 steps the canary's product is exact: taken part in by one in twenty, each of them is sure."""
+    rng = np.random.default_rng(8)
+    view, truth = game(rng, 512)
+    assert (seen_noise(view.gradient_products, view.gradient_norms, STEPS.noise_multiplier) == 0.99).all()
+    last = (rng.random(512) < STEPS.sample_rate) & truth
+    products = np.column_stack([view.gradient_products[:, :-1], last])
+    noise = seen_noise(products, view.gradient_norms, STEPS.noise_multiplier)
+    assert noise[-1] == pytest.approx(1e-3 * STEPS.noise_multiplier)
+    assert (noise[:-1] == STEPS.noise_multiplier).all()
+    score = GradientLikelihood(STEPS).score(seen(products, view.gradient_norms))
+    assert score[last].min() > 1e4 > score[~last].max()
+    assert (seen_noise(products[:8], view.gradient_norms[:8], 0.99) == 0.99).all(), "few trials tell too little"
 
 
 def test_they_know_the_mechanism_or_refuse_it() -> None:

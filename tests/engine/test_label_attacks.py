@@ -10,6 +10,7 @@ import pytest
 from dpaudit.engine.attacks.calibrated_loss import CalibratedLoss
 from dpaudit.engine.attacks.label_inference import LabelInferenceScore
 from dpaudit.engine.attacks.likelihood_ratio import LikelihoodRatio
+from dpaudit.engine.attacks.planted_label import PlantedLabel
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.games.label_inference import LabelCanaries, LabelInference
 from dpaudit.engine.games.membership import Membership, ObservationalMembership
@@ -17,11 +18,14 @@ from dpaudit.engine.games.one_run_rules import CanarySetup, Design
 from dpaudit.engine.games.sampling import drawn_classes
 from dpaudit.engine.views.canary_view import CanaryView, LabelRelease, ReleaseView
 from dpaudit.errors import InputError, SpecError
+from dpaudit.estimators.one_run.guess_band_estimator import GuessBand
 from dpaudit.estimators.one_run.signed_scores import OneRun
 from dpaudit.estimators.scores import Scores
 from dpaudit.estimators.selection import Fixed
+from dpaudit.mechanisms.labels.one_hot_laplace import laplace_posterior
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.mechanisms.learners.non_private import NonPrivate
+from dpaudit.mechanisms.planted.labels import OneHotLaplaceHalfScale
 
 RNG = np.random.default_rng(11)
 TARGET = RNG.dirichlet(np.ones(4), 50).astype(np.float32)
@@ -41,6 +45,37 @@ def test_label_inference_score(t: float) -> None:
 def test_calibrated_loss_is_reference_loss_minus_target_loss() -> None:
     expected = [-math.log(REFERENCE[i, y]) + math.log(TARGET[i, y]) for i, y in enumerate(LABELS)]
     np.testing.assert_allclose(CalibratedLoss().score(VIEW), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("knows", "baseline"), [(0.0, np.full((50, 4), 0.25)), (1.0, REFERENCE)])
+def test_planted_labels_are_held_against_what_the_target_shows_of_the_reference(
+    knows: float, baseline: np.ndarray
+) -> None:
+    """Nothing of it: an even baseline; all of it: the published score. Both are exact, so no tolerance is spent."""
+    even = REFERENCE.astype(np.float64) - 0.25
+    noise = RNG.normal(size=even.shape) * 0.01
+    noise -= even * np.sum(noise * even) / np.sum(even**2)
+    target = 0.25 + knows * even + noise
+    rows = np.arange(50)
+    expected = (target - baseline)[rows, LABELS] * (1 - baseline[rows, LABELS].astype(np.float64)) ** 2
+    view = CanaryView(target.astype(np.float32), REFERENCE, LABELS)
+    np.testing.assert_allclose(PlantedLabel().score(view), expected, rtol=1e-3, atol=1e-6)
+
+
+def test_half_the_noise_of_alibi_shows_in_700_planted_labels_whatever_the_proxy_believes() -> None:
+    """Two classes, claim 1: 1.41 on average over six seeds. With the proxy as baseline it is 0.55."""
+    rng, mixture, mechanism = np.random.default_rng(0), GaussianMixture(2, 700), OneHotLaplaceHalfScale(1.0)
+    reference = mixture.posterior(mixture.load(seed=1).features).astype(np.float32)
+    planted, bits = rng.integers(0, 2, 700), rng.random(700) < 0.5
+    observed = mechanism.observe(planted, classes=2, rng=rng)
+    target = laplace_posterior(observed, np.zeros(2), mechanism.scale()).astype(np.float32)
+    view = CanaryView(target, reference, np.where(bits, planted, 1 - planted))
+    found = [
+        GuessBand().bound([GuessBand().tally(Scores(attack.score(view), bits))]).lower
+        for attack in (PlantedLabel(), LabelInferenceScore())
+    ]
+    assert found[0] > 1.2
+    assert found[1] < 1
 
 
 def test_likelihood_ratio_is_that_of_the_two_worlds() -> None:
