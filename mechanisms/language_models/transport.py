@@ -34,12 +34,14 @@ class Trouble:
         again: Whether asking again may help.
         useless: Whether any other request would end the same.
         wait_s: What the server asked to wait before the next request, in seconds; None where it did not.
+        status: Of the response; None where there was none.
     """
 
     what: str
     again: bool = True
     useless: bool = False
     wait_s: float | None = None
+    status: int | None = None
 
 
 def require_url(url: str, *, sends_key: bool, plain_http: bool) -> None:
@@ -125,7 +127,8 @@ def _refused(err: urllib.error.HTTPError, key: str, variable: str) -> Trouble:
     # What a server says of a key it does not know may hold half of that key.
     shown = "" if err.code in (401, 403) or not said else f": {shortened(printable(without_key(said, key, variable)))}"
     again = (err.code in AGAIN or err.code >= 500) and not spent
-    return Trouble(f"HTTP {err.code}{shown}", again, useless, retry_after(err.headers.get("Retry-After")))
+    wait_s = retry_after(err.headers.get("Retry-After"))
+    return Trouble(f"HTTP {err.code}{shown}", again, useless, wait_s, err.code)
 
 
 def _said(err: urllib.error.HTTPError) -> str:
