@@ -1,9 +1,9 @@
 """The planted defects, each audited as its spec in `examples/violations` says: caught or not, and at what price.
 
-    python -m benchmarks.defects RESULTS.jsonl [PART OF A SPEC'S NAME ...]
+    python -m benchmarks.defects RESULTS.jsonl [CHECKS.jsonl] [PART OF A SPEC'S NAME ...]
 
 A spec whose line is in RESULTS.jsonl is not run again. The table of all lines goes to docs/validity.md, between its
-markers, and to standard output.
+markers, and to standard output; with what `benchmarks.check_defects` wrote to CHECKS.jsonl beside it.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ import math
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
+from benchmarks.check_defects import lines
 from dpaudit import audit, load_spec
 from dpaudit.engine.findings.result import AuditResult
 from dpaudit.engine.findings.verdict import Verdict
@@ -125,10 +127,12 @@ def _names(words: object) -> Iterator[str]:
         yield words
 
 
-def table(found: Sequence[Found]) -> str:
-    """One row a defect, with the verdict on its honest twin where the spec has one."""
-    rows = ["| defect | true epsilon | claimed | game | bound | verdict | honest twin | trainings | seconds |"]
-    rows.append("| --- " * 9 + "|")
+def table(found: Sequence[Found], checks: Mapping[str, Mapping[str, Any]]) -> str:
+    """One row a defect, with the verdict on its honest twin where the spec has one, and what `check` says of it."""
+    rows = [
+        "| defect | true epsilon | claimed | game | bound | verdict | honest twin | trainings | seconds | `check` |"
+    ]
+    rows.append("| --- " * 10 + "|")
     for one in found:
         if not one.planted:
             continue
@@ -136,28 +140,45 @@ def table(found: Sequence[Found]) -> str:
         true = f"{TRUTHS[one.spec]:.3g}" if one.spec in TRUTHS else ""
         rows.append(
             f"| `{one.spec}` | {true} | {one.claimed:.3g} | `{one.game}` | {one.bound} | {one.verdict} | {twin} | "
-            f"{one.trainings:,} | {one.seconds:.0f} |"
+            f"{one.trainings:,} | {one.seconds:.0f} | {_checked(checks.get(one.spec))} |"
         )
+    specs = {one.spec for one in found if one.planted}
     caught = {one.spec for one in found if one.planted and one.verdict == Verdict.VIOLATION}
-    rows += ["", f"{len(caught)} of {len({one.spec for one in found if one.planted})} are refuted."]
+    checked = {name for name in specs if checks.get(name, {}).get("verdict") == Verdict.VIOLATION.value}
+    rows += [
+        "",
+        f"{len(caught | checked)} of {len(specs)} are refuted: {len(caught)} by their spec, {len(checked)} of "
+        f"{len(specs & checks.keys())} by `check`, given the mechanism and, where that is digits or iris, the data.",
+    ]
     return "\n".join(rows)
+
+
+def _checked(line: Mapping[str, Any] | None) -> str:
+    """What `check` says, from a line of `benchmarks.check_defects`."""
+    if line is None:
+        return ""
+    refuted = line["verdict"] == Verdict.VIOLATION.value
+    return f"{line['game']}, {line['seconds']:.0f} s" if refuted else f"{line['verdict']}, {line['seconds']:.0f} s"
 
 
 def main(results: Path, parts: Sequence[str]) -> None:
     """Runs what has no line yet, and writes the table."""
     found = _read(results)
+    checks = {line["mechanism"]: line for part in parts if part.endswith(".jsonl") for line in lines(Path(part))}
+    parts = [part for part in parts if not part.endswith(".jsonl")]
     for path in sorted(SPECS.glob("*.yaml")):
         if path.stem in {one.spec for one in found} or not any(part in path.stem for part in parts or [""]):
             continue
         added = list(run(path))
-        with results.open("a") as lines:
-            lines.writelines(json.dumps(asdict(one)) + "\n" for one in added)
+        with results.open("a") as file:
+            file.writelines(json.dumps(asdict(one)) + "\n" for one in added)
         found += added
         print(*added, sep="\n", flush=True)
-    print(table(found))
+    written = table(sorted(found, key=lambda one: one.spec), checks)
+    print(written)
     page = ROOT / "docs" / "validity.md"
     before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
-    page.write_text(f"{before}{BEGIN}\n\n{table(found)}\n\n{END}{rest.partition(END)[2]}", encoding="utf-8")
+    page.write_text(f"{before}{BEGIN}\n\n{written}\n\n{END}{rest.partition(END)[2]}", encoding="utf-8")
 
 
 def _read(results: Path) -> list[Found]:

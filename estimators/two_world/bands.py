@@ -100,8 +100,8 @@ def crossing_probability(n: int, level: float, weight: str = "flat", *, coarse: 
         n: As `upper_rates`.
         level: Probability that the limit of one rank fails, before its weight, in (0, 1).
         weight: A key of `WEIGHTS`.
-        coarse: Whether ranks are asked for in wider blocks above `_COARSE_FROM` scores: a tenth of the time, and up to
-            a third too high.
+        coarse: Whether ranks are asked for in wider blocks above `_COARSE_FROM` scores: a quarter of the time and two
+            thirds too high at a million.
     """
     first, last = _blocks(n, coarse=coarse)
     times = _limits(n, first, level, weight)
