@@ -63,6 +63,7 @@ class DpSgdSteps:
                 "noise too small, clipping that does not bind, noise that steps share: step by step of a few trainings",
                 trainings=64,
                 scales={"trainings": 1.0},
+                least=1,
                 game={"steps": 4_000},
             ),
         ),

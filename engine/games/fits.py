@@ -59,6 +59,7 @@ class Look:
         trainings: Trainings it asks for at most; those that ask for the least come first. 0 where none is trained.
         scales: Fields of the game that say how many trainings there are, each with its share of them, which a budget
             lowers; none where nothing does.
+        least: Trainings that a budget must leave for it to be played at all, where it lowers them.
         variant: What tells it from other looks of the same game, in a word or two; "" for the only one.
         game: Fields of the game, where they are not the usual ones, as a spec has them.
         attack: As in a spec; "" for the game's usual one.
@@ -72,6 +73,7 @@ class Look:
     finds: str
     trainings: int = 0
     scales: Mapping[str, float] = field(default_factory=dict)
+    least: int = 2
     variant: str = ""
     game: Mapping[str, Any] = field(default_factory=dict)
     attack: str = ""

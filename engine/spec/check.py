@@ -188,7 +188,7 @@ def _affordable(chosen: list[Choice], trainings: int | None) -> tuple[list[tuple
     for choice in chosen:
         wanted = choice.look.trainings
         given = wanted if left is None else min(wanted, left)
-        if given < wanted and (not choice.look.scales or given < 2):
+        if given < wanted and (not choice.look.scales or given < choice.look.least):
             dear.append(f"{choice.name}: asks for {wanted:,} trainings, the budget leaves {given:,}")
             continue
         affordable.append((choice, given))

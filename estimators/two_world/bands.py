@@ -105,6 +105,8 @@ def crossing_probability(n: int, level: float, weight: str = "flat", *, coarse: 
     """
     first, last = _blocks(n, coarse=coarse)
     times = _limits(n, first, level, weight)
+    # The Beta quantile is wrong now and then (scipy 1.17.1: rank 1,000 of 87,270). A lower limit fails more often.
+    times = np.minimum.accumulate(times[::-1])[::-1]
     return 1.0 - _staying_probability(times, last, n)
 
 

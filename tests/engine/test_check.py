@@ -133,6 +133,8 @@ def test_a_budget_of_trainings_goes_to_the_cheap_looks_first() -> None:
     planned = {audit.name: getattr(audit.game, "trials", 1) for audit in spec.audits}
     assert planned["ind-mia, gradient"] == 512
     assert 0 < planned["ind-mia, far point"] <= 24
+    (one,) = check_spec(CheckRequest(DpSgd(1.0), budget="1 training")).audits
+    assert (one.name, one.game.trainings) == ("dp-sgd-steps", 1)
     few = check_spec(CheckRequest(LP1ST(1.0, model=Recall()), budget="1 training"))
     assert [audit.name for audit in few.audits] == ["label-canaries"]
     assert few.together is not None
