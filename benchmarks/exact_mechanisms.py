@@ -6,6 +6,7 @@ a violation as it can be.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -121,8 +122,22 @@ def row_keys(features: Features) -> NDArray[np.uint64]:
     return pairs.view(np.uint64)[:, 0]
 
 
+class ExactLearner(ABC):
+    """A learner whose law is known; where it is trained, and what it is validated on, change nothing."""
+
+    def fit(
+        self, train: Examples, *, seed: np.random.SeedSequence, compute: Compute, validation: Examples | None = None
+    ) -> Model:
+        """What it learns."""
+        return self.learn(train, seed)
+
+    @abstractmethod
+    def learn(self, train: Examples, seed: np.random.SeedSequence) -> Model:
+        """The model of these examples."""
+
+
 @dataclass(frozen=True)
-class Remembers:
+class Remembers(ExactLearner):
     """Answers with all that follows from features and labels after randomised response; rows of a Gaussian mixture.
 
     Attributes:
@@ -135,9 +150,7 @@ class Remembers:
         """What it spends."""
         return Claim(self.epsilon, relation=Relation.LABEL)
 
-    def fit(
-        self, train: Examples, *, seed: np.random.SeedSequence, compute: Compute, validation: Examples | None = None
-    ) -> Model:
+    def learn(self, train: Examples, seed: np.random.SeedSequence) -> Model:
         """Releases the labels and keeps what they say."""
         mechanism, classes = RandomizedResponse(self.epsilon), train.classes
         released = mechanism.release(train.labels, classes=classes, rng=np.random.default_rng(seed))
@@ -152,7 +165,7 @@ class Remembers:
 
 
 @dataclass(frozen=True)
-class KeepsAttribute:
+class KeepsAttribute(ExactLearner):
     """Keeps each record's attribute (column 2) after randomised response, and fits records that have it so much better.
 
     Attributes:
@@ -165,9 +178,7 @@ class KeepsAttribute:
         """What it spends on the attribute; nothing else of a record is at stake in the game."""
         return Claim(self.epsilon, relation=Relation.REPLACE)
 
-    def fit(
-        self, train: Examples, *, seed: np.random.SeedSequence, compute: Compute, validation: Examples | None = None
-    ) -> Model:
+    def learn(self, train: Examples, seed: np.random.SeedSequence) -> Model:
         """Releases the attributes; the label, which is public, is kept as it is."""
         held = np.asarray(train.features)[:, 2] > 0.5
         released = held ^ (np.random.default_rng(seed).random(len(train)) >= expit(self.epsilon))
@@ -183,7 +194,7 @@ class KeepsAttribute:
 
 
 @dataclass(frozen=True)
-class Recognises:
+class Recognises(ExactLearner):
     """Is sure of the label of a row it recognises: each of its own with odds e^epsilon, others with e^-epsilon.
 
     Whoever sees one row and must say whether it was trained on has the odds e^epsilon at most, and reaches them.
@@ -200,9 +211,7 @@ class Recognises:
         """What it gives away."""
         return Claim(self.epsilon, relation=self.relation)
 
-    def fit(
-        self, train: Examples, *, seed: np.random.SeedSequence, compute: Compute, validation: Examples | None = None
-    ) -> Model:
+    def learn(self, train: Examples, seed: np.random.SeedSequence) -> Model:
         """Keeps the rows; asked about some points, it errs about each by a coin of its place among them."""
 
         def answer(features: NDArray[np.float32], known: NDArray[np.bool_], _: NDArray[Any]) -> Floats:
@@ -215,7 +224,7 @@ class Recognises:
 
 
 @dataclass(frozen=True)
-class NoisyCount:
+class NoisyCount(ExactLearner):
     """Releases how many examples have label 0 with noise: Laplace (exactly epsilon) or normal (exactly mu).
 
     Attributes:
@@ -230,9 +239,7 @@ class NoisyCount:
         """Of the Laplace noise; whoever asks for normal noise claims its curve."""
         return Claim(self.epsilon, relation=Relation.ADD_REMOVE)
 
-    def fit(
-        self, train: Examples, *, seed: np.random.SeedSequence, compute: Compute, validation: Examples | None = None
-    ) -> Model:
+    def learn(self, train: Examples, seed: np.random.SeedSequence) -> Model:
         """One number."""
         rng = np.random.default_rng(seed)
         noise = rng.normal(0, 1 / self.mu) if self.mu else rng.laplace(0, 1 / self.epsilon)
@@ -307,7 +314,7 @@ class Blank:
 
 
 @dataclass(frozen=True)
-class Forgets:
+class Forgets(ExactLearner):
     """A learner that looks at nothing, so its true epsilon is 0 under any relation.
 
     Attributes:
@@ -322,8 +329,6 @@ class Forgets:
         """More than it spends."""
         return Claim(0.1, relation=self.relation)
 
-    def fit(
-        self, train: Examples, *, seed: np.random.SeedSequence, compute: Compute, validation: Examples | None = None
-    ) -> Model:
+    def learn(self, train: Examples, seed: np.random.SeedSequence) -> Model:
         """Looks at nothing."""
         return self.model

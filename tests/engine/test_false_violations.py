@@ -15,7 +15,6 @@ from scipy.stats import binom
 
 from benchmarks.exact_mechanisms import Drifting, Forgets
 from benchmarks.false_violations import SCENES, lines_of, missing, play, table
-from benchmarks.observational_audits import Observed, fitted, powered
 from dpaudit import Audit, AuditResult, AuditSpec, Claim, Examples, RunOptions, audit
 from dpaudit.claims import Relation
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
@@ -30,6 +29,7 @@ from dpaudit.estimators.finding import Validity
 from dpaudit.mechanisms.learners.non_private import NonPrivate
 from dpaudit.mechanisms.models.constant import ConstantModel
 from dpaudit.mechanisms.models.recall import Recall
+from tests.engine.observational_audits import Observed, fitted, powered
 
 AUDITS = 20
 
