@@ -137,6 +137,7 @@ def _version_of_sources() -> str:
     root = Path(dpaudit.__file__).parent
     hasher = hashlib.sha256(dpaudit.__version__.encode())
     of_engine = (
+        "engine/adversaries",
         "engine/games",
         "engine/attacks",
         "engine/canaries",

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from dpaudit.estimators.bound import Bound
     from dpaudit.estimators.finding import Validity
     from dpaudit.mechanisms.adapters.own_opacus import from_opacus
+    from dpaudit.mechanisms.adapters.own_predictor import from_predictor
     from dpaudit.mechanisms.adapters.own_steps import from_steps
     from dpaudit.mechanisms.adapters.own_summary import from_summary
     from dpaudit.mechanisms.adapters.own_torch import from_torch
@@ -51,6 +52,7 @@ _HOMES = {
     "estimate": "dpaudit.engine.estimate.estimating",
     "from_callable": "dpaudit.mechanisms.adapters.own_training",
     "from_opacus": "dpaudit.mechanisms.adapters.own_opacus",
+    "from_predictor": "dpaudit.mechanisms.adapters.own_predictor",
     "from_sklearn": "dpaudit.mechanisms.adapters.scikit_learn",
     "from_steps": "dpaudit.mechanisms.adapters.own_steps",
     "from_summary": "dpaudit.mechanisms.adapters.own_summary",
@@ -79,6 +81,7 @@ __all__ = [
     "estimate",
     "from_callable",
     "from_opacus",
+    "from_predictor",
     "from_sklearn",
     "from_steps",
     "from_summary",

@@ -37,6 +37,7 @@ PACKAGES = {
     "canary": "dpaudit.engine.canaries",
     "poisoning": "dpaudit.engine.poisonings",
     "proxy": "dpaudit.engine.proxies",
+    "adversary": "dpaudit.engine.adversaries",
     "estimator": "dpaudit.estimators",
     "curve": "dpaudit.claims",
     "data": "dpaudit.engine.data",
@@ -103,7 +104,7 @@ def register(kind: str, name: str, *, source: str) -> Callable[[T], T]:
 
 def plural(kind: str) -> str:
     """The word for several of a kind: `dpaudit list mechanisms`, entry point group `dpaudit.mechanisms`."""
-    return {"data": "data", "proxy": "proxies", "canary": "canaries"}.get(kind, f"{kind}s")
+    return {"data": "data", "proxy": "proxies", "canary": "canaries", "adversary": "adversaries"}.get(kind, f"{kind}s")
 
 
 @cache

@@ -24,6 +24,8 @@ class Validity(StrEnum):
     """Posterior probability under the stated prior; may err more often than 1 - confidence for some true epsilon."""
     CONDITIONAL_ON_FAMILY = "conditional-on-family"
     """Only if the mechanism's trade-off function belongs to the stated family."""
+    CONDITIONAL_ON_MODEL = "conditional-on-model"
+    """Only if the votes of a private predictor have the law that answers were drawn from."""
     CONDITIONAL_ON_PROXY = "conditional-on-proxy"
     """Only as far as the proxy has the law of the truth; what held-out rows say of that is evidence, not proof."""
     AS_PUBLISHED = "as-published"

@@ -187,6 +187,86 @@ class Reliability(Series):
     examples: Ints
 
 
+@dataclass(frozen=True, eq=False)
+class AnswerCurves(Series):
+    """What one answer tells at every order, the larger direction of each; NaN where a quantity is not known.
+
+    Attributes:
+        query: Which query it is about.
+        order: Ascending, > 1, shape (m,).
+        two_cut: Lower bounds in nats, shape (m,).
+        k_cut: Lower bounds that look at every answer by itself, shape (m,).
+        exact: The divergence of the two laws of answers.
+        dependent: What data-dependent accounting charges.
+    """
+
+    query: int
+    order: Floats
+    two_cut: Floats
+    k_cut: Floats
+    exact: Floats
+    dependent: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class TotalLeaks(Series):
+    """What many answers tell in all at every order; by totals of single answers.
+
+    Attributes:
+        order: Ascending, > 1, shape (m,).
+        answers: How many answers the totals are of.
+        delta: Where curves are converted to epsilon, in (0, 1).
+        names: Of each total: "worst query", "average query", "all queries", shape (rows,).
+        bound: Lower bounds in nats, shape (rows, m).
+        exact: Shape (rows, m); NaN where it is not known.
+        dependent: What data-dependent accounting charges, shape (rows, m); NaN where there is none.
+    """
+
+    order: Floats
+    answers: int
+    delta: float
+    names: tuple[str, ...]
+    bound: Floats
+    exact: Floats
+    dependent: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class LeakGrowth(Series):
+    """What was told after each answer, at one order.
+
+    Attributes:
+        order: > 1.
+        answers: Answers so far, ascending, shape (n,).
+        bound: Lower bounds in nats, shape (n,).
+        exact: NaN where it is not known, shape (n,).
+        dependent: NaN where there is none, shape (n,).
+    """
+
+    order: float
+    answers: Ints
+    bound: Floats
+    exact: Floats
+    dependent: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class QueryLeaks(Series):
+    """What an answer to each query tells, at every order, as found from below.
+
+    Attributes:
+        order: Ascending, > 1, shape (m,).
+        query: Numbers of the queries, shape (n,).
+        bound: Lower bounds in nats, shape (n, m).
+        exact: Shape (n, m); NaN where it is not known.
+    """
+
+    order: Floats
+    query: Ints
+    bound: Floats
+    exact: Floats
+
+
 def quantiles_of(advantages: Floats, kind: str, quantity: str) -> AdvantageQuantiles:
     """The spread of |advantage| over the examples, at most a thousand points; advantages of shape (n,)."""
     require(advantages.size > 0, "there must be at least one advantage", shape=advantages.shape)

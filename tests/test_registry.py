@@ -43,6 +43,7 @@ def test_a_part_and_its_description_are_one(entry) -> None:  # type: ignore[no-u
         "learner": "gaussian-nb",
         "estimator": "sklearn.linear_model:LogisticRegression",
         "module": "tests.mechanisms.own_code:Linear",
+        "predictor": "tests.mechanisms.own_code:Frank",
     }
     needed |= {"url": "http://localhost:1", "model_name": "m", "public": "iris", "texts": "iris"}
     model = {"name": "endpoint", "url": "http://localhost:1", "model_name": "m"}

@@ -9,7 +9,9 @@ import pyarrow as pa
 
 from dpaudit.engine.findings.answer_table import AnswerTable
 from dpaudit.engine.findings.posterior_table import PosteriorTable
+from dpaudit.engine.findings.query_table import QueryTable
 from dpaudit.engine.findings.score_table import ScoreTable
+from dpaudit.estimators.answered_queries import AnsweredQuery
 from dpaudit.estimators.answers import AnswerCounts
 from dpaudit.estimators.posteriors import Posteriors
 from dpaudit.estimators.scores import Scores, StepScores
@@ -36,6 +38,7 @@ CODECS: dict[type[Any], EvidenceTable] = {
     Scores: ScoreTable(),
     StepScores: ScoreTable(StepScores),
     AnswerCounts: AnswerTable(),
+    AnsweredQuery: QueryTable(),
     Posteriors: PosteriorTable(),
 }
 """The codec of each kind of evidence."""

@@ -43,6 +43,8 @@ def caution(validity: Validity) -> str:
         Validity.ASYMPTOTIC: "the confidence holds for many trials only",
         Validity.CREDIBLE: "a credible bound: it exceeds the truth more often than stated for some mechanisms",
         Validity.CONDITIONAL_ON_FAMILY: "holds only if the mechanism's trade-off function belongs to the stated family",
+        Validity.CONDITIONAL_ON_MODEL: "holds only if the votes have the law that answers were drawn from, fitted to "
+        "several trainings or standing for sampled records; the two worlds' laws differ by the moved votes alone",
         Validity.CONDITIONAL_ON_PROXY: "holds only as far as the proxy does, of which held-out rows are evidence, not "
         "proof",
         Validity.AS_PUBLISHED: "WARNING: chosen on the samples it is measured on, as published; not a valid bound",

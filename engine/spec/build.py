@@ -60,6 +60,7 @@ _FACES: Mapping[str, tuple[str, ...]] = {
     "attack": ("score",),
     "canary": ("choose", "gradient"),
     "poisoning": ("worlds", "candidates"),
+    "adversary": ("craft",),
     "proxy": ("predictor",),
     "estimator": ("tally", "find"),
     "curve": ("miss_rate",),

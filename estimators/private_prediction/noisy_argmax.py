@@ -66,10 +66,14 @@ def gnmax_rdp_data_dependent(histogram: ArrayLike, sigma: float, orders: ArrayLi
     Returns: Nats, shape of `orders`.
     Source: Papernot et al. (2018), Theorem 6 with Propositions 7 and 10.
     """
-    log_q = gnmax_log_flip(histogram, sigma)
+    return gnmax_rdp_of_flip(gnmax_log_flip(histogram, sigma), sigma, orders)
+
+
+def gnmax_rdp_of_flip(log_flip: float, sigma: float, orders: ArrayLike) -> float | Floats:
+    """`gnmax_rdp_data_dependent` of a histogram whose `gnmax_log_flip` is known; nothing else of it enters."""
     flat = np.atleast_1d(as_orders(orders, above=1.0))
     require(bool(np.all(np.isfinite(flat))), "orders must be finite", orders=orders)
-    values = [min(order / sigma**2, _data_dependent(float(order), log_q, sigma)) for order in flat]
+    values = [min(order / sigma**2, _data_dependent(float(order), log_flip, sigma)) for order in flat]
     return unboxed(np.array(values).reshape(np.shape(orders)))
 
 

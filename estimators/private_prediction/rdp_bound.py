@@ -112,5 +112,6 @@ _WEAKNESS = (
     Validity.ASYMPTOTIC,
     Validity.CREDIBLE,
     Validity.CONDITIONAL_ON_FAMILY,
+    Validity.CONDITIONAL_ON_MODEL,
     Validity.AS_PUBLISHED,
 )

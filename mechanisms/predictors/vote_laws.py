@@ -156,7 +156,14 @@ class SampledNeighbours:
     def draw(self, count: int, rng: np.random.Generator) -> Ints:
         """Walks from the nearest record on until enough are kept."""
         kept = rng.random((count, len(self.labels))) < self.rate
-        also = rng.random((count, len(self.ranks))) < self.rate
+        return self._voted(kept, rng.random((count, len(self.ranks))) < self.rate)
+
+    def draw_given(self, also: tuple[bool, ...], count: int, rng: np.random.Generator) -> Ints:
+        """The same where it is known which of the added records are kept; `also` has one entry for each of them."""
+        kept = rng.random((count, len(self.labels))) < self.rate
+        return self._voted(kept, np.broadcast_to(np.array(also, np.bool_), (count, len(also))))
+
+    def _voted(self, kept: NDArray[np.bool_], also: NDArray[np.bool_]) -> Ints:
         labels = np.insert(self.labels, self.ranks - 1, self.added)
         kept = np.insert(kept, self.ranks - 1, also, axis=1)
         voting = kept & (np.cumsum(kept, axis=1) <= self.neighbours)

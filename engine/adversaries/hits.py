@@ -1,0 +1,47 @@
+"""How often a record votes in Private-kNN: the sum over the natural queries of its chances to be a near neighbour."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.random import SeedSequence
+from numpy.typing import NDArray
+
+from dpaudit.engine.adversaries.protocol import Target
+from dpaudit.errors import SpecError
+from dpaudit.mechanisms.examples import Examples
+from dpaudit.mechanisms.predictors.private_knn import PrivateKnn
+from dpaudit.mechanisms.predictors.vote_laws import inclusion
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+def neighbours_of(target: Target, *, adversary: str) -> PrivateKnn:
+    """The predictor.
+
+    Raises: SpecError where its voters are no neighbours.
+    """
+    if not isinstance(target.predictor, PrivateKnn):
+        raise SpecError(
+            f"the adversary {adversary} is for private-knn, got {type(target.predictor).__name__}; use "
+            "pois-nat-q-confident or pois-nat-q-unconfident"
+        )
+    return target.predictor
+
+
+def expected_hits(predictor: PrivateKnn, target: Target, candidates: Examples) -> Floats:
+    """E(x) of each candidate, shape (n,): at most rate x queries.
+
+    Source: Chadha et al. (2024), appendix D.3.
+    """
+    none = np.zeros(len(candidates), np.int64)
+    ranks = predictor.moved_votes(
+        target.data, candidates, none, target.queries.features, seed=SeedSequence(0), compute=target.compute
+    )
+    return np.asarray(inclusion(ranks, neighbours=predictor.neighbours, rate=predictor.rate).sum(axis=1))
+
+
+def least_expected(target: Target, queries: Ints | slice = slice(None)) -> int:
+    """The class with the most votes but one on some queries together."""
+    votes = target.votes[queries].sum(axis=0)
+    return int(np.argsort(votes, kind="stable")[-2])

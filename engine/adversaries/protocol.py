@@ -1,0 +1,102 @@
+"""Adversaries of private predictors: which records are added, and what is asked (registered as "adversary").
+
+A crafter chooses records, a distinguisher queries. Whoever asks one query again and again chooses the records for it:
+each query has a pair of data sets of its own. Whoever asks natural queries has one pair for all of them.
+
+Source: Chadha et al. (2024), "Auditing Private Prediction", section 4.1 and appendix D.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpaudit.errors import require
+from dpaudit.mechanisms.examples import Examples
+from dpaudit.mechanisms.protocols import Compute
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Target:
+    """What an adversary knows: everything but the noise and the randomness of the trainings that are audited.
+
+    Attributes:
+        predictor: What is audited.
+        data: What is trained on in both worlds.
+        queries: Natural queries with their labels, q rows.
+        votes: Expected votes for each class on each query without further records, shape (q, K); zeros where no votes
+            are to be seen.
+        points: How many records may be added, >= 1.
+        compute: What may be used.
+    """
+
+    predictor: Any
+    data: Examples
+    queries: Examples
+    votes: Floats
+    points: int
+    compute: Compute
+
+    @property
+    def second(self) -> Ints:
+        """The class of each query with the most votes but one; that of the largest number of wrong ones, shape (q,)."""
+        votes = self.votes.copy()
+        votes[np.arange(len(votes)), self.votes.argmax(axis=1)] = -1
+        return np.asarray(votes.argmax(axis=1), np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class Crafted:
+    """Data sets in pairs: with some records more, and without them.
+
+    Attributes:
+        records: Of all pairs, `points` of each one after another.
+        asked: The queries that are asked about each pair, one array a pair.
+        repeated: Whether the adversary asks one query again and again, so that each pair is an adversary's own.
+    """
+
+    records: Examples
+    asked: tuple[Ints, ...]
+    repeated: bool
+
+    def __post_init__(self) -> None:
+        require(len(self.asked) > 0 and len(self.records) % len(self.asked) == 0, "each pair must have as many records")
+
+    @property
+    def points(self) -> int:
+        """Records of each pair."""
+        return len(self.records) // len(self.asked)
+
+    def of_pair(self, pair: int) -> Ints:
+        """Places of a pair's records."""
+        return np.arange(pair * self.points, (pair + 1) * self.points)
+
+    @classmethod
+    def query_by_query(cls, target: Target, labels: Ints) -> Crafted:
+        """Each query is a record, with one of `labels`, and is asked again and again."""
+        each = np.repeat(np.arange(len(target.queries)), target.points)
+        records = target.queries.take(each).with_(labels=labels[each])
+        return cls(records, tuple(np.array([query]) for query in range(len(target.queries))), repeated=True)
+
+    @classmethod
+    def of_one(cls, target: Target, record: Examples) -> Crafted:
+        """One record, as often as may be, and all natural queries."""
+        records = record.take(np.zeros(target.points, np.int64))
+        return cls(records, (np.arange(len(target.queries)),), repeated=False)
+
+
+class Adversary(Protocol):
+    """Chooses records and queries."""
+
+    def craft(self, target: Target, rng: np.random.Generator) -> Crafted:
+        """The pairs of data sets, and what is asked about each.
+
+        Raises: SpecError when the predictor is not one it can attack.
+        """
+        ...

@@ -1,0 +1,70 @@
+"""Answers to one query as evidence: counts in two worlds, and what is known of the votes they were made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpaudit.errors import require
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+def _none() -> Floats:
+    return np.empty(0)
+
+
+@dataclass(frozen=True, eq=False)
+class AnsweredQuery:
+    """The answers to one query: independent draws of a private predictor with some records more and without them.
+
+    Attributes:
+        query: Which query this is, from 0.
+        world_1: How often each answer was given with the records, shape (answers,), answers >= 2; one at least.
+        world_0: The same without them, shape (answers,).
+        chosen: Whether each answer is in the set that was chosen on other draws, shape (answers,).
+        law_1: The exact probability of each answer with the records, shape (answers,); empty where it is not known.
+        law_0: The same without them.
+        resampled_1: The same by laws fitted to resampled trainings, shape (resamples, answers); none where nothing was
+            fitted.
+        resampled_0: The same without the records.
+        unmoved_1: The same with records that change nothing, by as many votes drawn from the law without them: what the
+            fit alone would show; shape (resamples, answers).
+        flips_1: Of some histograms with the records, log of the bound on the probability that noise changes the
+            winner, shape (histograms,): what data-dependent accounting is made of; empty where there is none.
+        flips_0: The same without the records.
+        sigma: Standard deviation of the Gaussian noise on each count; NaN for other noise.
+        fitted: Whether the law of the votes is a model of it: fitted, or a number of drawn histograms.
+        asked: How many answers to it are counted in a total, >= 0.
+        together: Whether all queries are asked about one pair of data sets, so that a total is their sum; else each has
+            a pair of its own, and a total is the worst one's.
+    """
+
+    words: ClassVar[str] = "answers to queries"
+
+    query: int
+    world_1: Ints
+    world_0: Ints
+    chosen: NDArray[np.bool_]
+    law_1: Floats = field(default_factory=_none)
+    law_0: Floats = field(default_factory=_none)
+    resampled_1: Floats = field(default_factory=lambda: np.empty((0, 0)))
+    resampled_0: Floats = field(default_factory=lambda: np.empty((0, 0)))
+    unmoved_1: Floats = field(default_factory=lambda: np.empty((0, 0)))
+    flips_1: Floats = field(default_factory=_none)
+    flips_0: Floats = field(default_factory=_none)
+    sigma: float = float("nan")
+    fitted: bool = False
+    asked: int = 1
+    together: bool = True
+
+    def __post_init__(self) -> None:
+        shapes = {self.world_1.shape, self.world_0.shape, self.chosen.shape}
+        require(len(shapes) == 1 and self.world_1.size >= 2, "both worlds must count the same answers, at least two")
+        require(bool(self.world_1.sum() > 0 and self.world_0.sum() > 0), "each world must hold at least one answer")
+        require(self.law_1.size in (0, self.world_1.size), "a law must have one probability for each answer")
+        require(self.law_0.shape == self.law_1.shape, "the law must be known in both worlds or in none")

@@ -1,0 +1,245 @@
+"""From answers to queries in two worlds to what an answer tells at least: every query, order and direction together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import logsumexp
+
+from dpaudit.errors import require
+from dpaudit.estimators.answered_queries import AnsweredQuery
+from dpaudit.estimators.estimator import Estimator
+from dpaudit.estimators.finding import Validity
+from dpaudit.estimators.private_prediction.answers_finding import AnswersFinding, Directions
+from dpaudit.estimators.private_prediction.divergence import renyi_divergence
+from dpaudit.estimators.private_prediction.k_cut import bootstrap_bound, k_cut_bound
+from dpaudit.estimators.private_prediction.noisy_argmax import gnmax_rdp_of_flip
+from dpaudit.estimators.private_prediction.rdp_bound import VALIDITY, query_confidence
+from dpaudit.estimators.private_prediction.two_cut import TwoCut, two_cut_bound
+from dpaudit.estimators.two_world.ratio import ratio_epsilon
+from dpaudit.registry import register
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Cut = Literal["corner", "termwise", "clopper-pearson", "goodman", "sison-glaz", "bootstrap", "k-bootstrap"]
+
+ORDERS = (1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 12.0, 16.0, 24.0, 32.0, 64.0)
+
+
+@dataclass(frozen=True, eq=False)
+class QueryTally:
+    """One query: its counts, and what is known of the law of its answers at the estimator's orders.
+
+    Attributes:
+        query: Its number.
+        world_1: Counts with the records, shape (answers,).
+        world_0: Counts without them, shape (answers,).
+        chosen: Whether each answer is in the set, shape (answers,).
+        exact_forward: D(with || without), shape (orders,); NaN where it is not known.
+        exact_backward: D(without || with).
+        dependent_forward: What data-dependent accounting charges for the former; NaN where there is none.
+        dependent_backward: The same for the latter.
+        low: Smallest exact divergence over resampled trainings; NaN where nothing was fitted.
+        high: The largest.
+        unmoved: Mean exact divergence where records change nothing, by the fit alone; NaN where nothing was fitted.
+        fitted: Whether the law of the votes was fitted.
+        asked: Answers that a total counts.
+        together: Whether all queries are about one pair of data sets.
+    """
+
+    query: int
+    world_1: Ints
+    world_0: Ints
+    chosen: NDArray[np.bool_]
+    exact_forward: Floats
+    exact_backward: Floats
+    dependent_forward: Floats
+    dependent_backward: Floats
+    low: Floats
+    high: Floats
+    unmoved: Floats
+    fitted: bool
+    asked: int
+    together: bool
+
+
+@register("estimator", "answers", source="Chadha et al. (2024), section 4.2 and appendix B; the corner is ours")
+@dataclass(frozen=True)
+class Answers(Estimator[AnsweredQuery, QueryTally]):
+    """Renyi divergences of single answers from below, by query: both directions and all orders from one interval each.
+
+    The error is shared by all queries, so that the worst one is chosen at no further cost; sets of answers were chosen
+    on other draws.
+
+    Attributes:
+        orders: Orders > 1, ascending.
+        confidence: Of everything together, in (0, 1).
+        delta: Where the epsilon of one answer is bounded, in [0, 1).
+        cut: One set of answers: "corner" (exact minimum over the limits), "termwise" (as published, valid and looser),
+            "bootstrap" (as published, no bound); all answers: "clopper-pearson", "goodman", "sison-glaz" (asymptotic),
+            "k-bootstrap" (as published, no bound).
+        seed: Of a bootstrap.
+    """
+
+    evidence: ClassVar[type[Any]] = AnsweredQuery
+    tally_type: ClassVar[type[Any]] = QueryTally
+
+    orders: tuple[float, ...] = ORDERS
+    confidence: float = 0.95
+    delta: float = 1e-6
+    cut: Cut = "corner"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        rising = all(low < high for low, high in zip(self.orders, self.orders[1:], strict=False))
+        require(
+            len(self.orders) > 0 and self.orders[0] > 1 and self.orders[-1] < np.inf and rising,
+            "orders must be > 1, finite and rising",
+            orders=self.orders,
+        )
+        require(0 < self.confidence < 1, "confidence must be in (0, 1)", confidence=self.confidence)
+        require(0 <= self.delta < 1, "delta must be in [0, 1)", delta=self.delta)
+        require(self.cut in get_args(Cut), f"cut must be one of {', '.join(get_args(Cut))}", cut=self.cut)
+
+    def tally(self, evidence: AnsweredQuery) -> QueryTally:
+        """Divergences of the known laws at the orders, beside the counts."""
+        forward, backward = self._exact(evidence.law_1, evidence.law_0)
+        resampled = self._larger(evidence.resampled_1, evidence.resampled_0)
+        unmoved = self._larger(evidence.unmoved_1, [evidence.law_0] * len(evidence.unmoved_1))
+        return QueryTally(
+            query=evidence.query,
+            world_1=evidence.world_1,
+            world_0=evidence.world_0,
+            chosen=evidence.chosen,
+            exact_forward=forward,
+            exact_backward=backward,
+            dependent_forward=self._dependent(evidence.flips_1, evidence.sigma),
+            dependent_backward=self._dependent(evidence.flips_0, evidence.sigma),
+            low=resampled.min(axis=0),
+            high=resampled.max(axis=0),
+            unmoved=unmoved.mean(axis=0),
+            fitted=evidence.fitted,
+            asked=evidence.asked,
+            together=evidence.together,
+        )
+
+    def _unknown(self) -> Floats:
+        return np.full(len(self.orders), np.nan)
+
+    def _exact(self, law_1: Floats, law_0: Floats) -> tuple[Floats, Floats]:
+        if not law_1.size:
+            return self._unknown(), self._unknown()
+        first, second = law_1 / law_1.sum(), law_0 / law_0.sum()
+        return (
+            np.asarray(renyi_divergence(first, second, self.orders)),
+            np.asarray(renyi_divergence(second, first, self.orders)),
+        )
+
+    def _larger(self, ones: Iterable[Floats], zeros: Iterable[Floats]) -> Floats:
+        """The larger direction of each pair of laws, shape (pairs, orders); one row of NaN where there are none."""
+        found = [np.maximum(*self._exact(one, zero)) for one, zero in zip(ones, zeros, strict=True)]
+        return np.array(found) if found else self._unknown()[None]
+
+    def _dependent(self, flips: Floats, sigma: float) -> Floats:
+        """Of a mixture of histograms: log of the mean of exp((a - 1) charge), over a - 1, by joint convexity."""
+        if not flips.size:
+            return self._unknown()
+        values, copies = np.unique(flips, return_counts=True)
+        charges = np.array([gnmax_rdp_of_flip(float(value), sigma, self.orders) for value in values])
+        powers = np.asarray(self.orders) - 1
+        weights = (copies / copies.sum())[:, None]
+        return np.asarray(logsumexp(powers * charges, axis=0, b=weights) / powers)
+
+    def find(self, tallies: Sequence[QueryTally], *, lost: int = 0) -> AnswersFinding:
+        """Queries that failed show nothing, and keep their share of the error."""
+        ranked = sorted(tallies, key=lambda tally: tally.query)
+        each = query_confidence(self.confidence, len(ranked) + lost)
+        bound = Directions(self._bounds(ranked, each, forward=True), self._bounds(ranked, each, forward=False))
+        worst = ranked[int(np.argmax((bound.larger / np.asarray(self.orders)).max(axis=1)))]
+        spread = np.stack([worst.low, worst.high, worst.unmoved])
+        counts = {
+            "queries": len(ranked) + lost,
+            "answers with the records": sum(int(tally.world_1.sum()) for tally in ranked),
+            "answers without": sum(int(tally.world_0.sum()) for tally in ranked),
+        }
+        if lost:
+            counts["lost queries"] = lost
+        return AnswersFinding(
+            orders=np.asarray(self.orders),
+            queries=np.array([tally.query for tally in ranked]),
+            bound=bound,
+            exact=_stacked(ranked, "exact"),
+            dependent=_stacked(ranked, "dependent"),
+            k_cut=self._k_cut(worst, each),
+            spread=np.empty((0, 0)) if np.isnan(spread).any() else spread,
+            asked=np.array([tally.asked for tally in ranked]),
+            together=ranked[0].together,
+            epsilon=self._epsilon(ranked, each),
+            delta=self.delta,
+            confidence=self.confidence,
+            method=f"answers ({self.cut})",
+            validity=self._validity(ranked),
+            selection="sets of answers chosen on other draws, the worst query corrected for",
+            counts=tuple(counts.items()),
+        )
+
+    def _validity(self, tallies: Sequence[QueryTally]) -> Validity:
+        own = VALIDITY["bootstrap" if "bootstrap" in self.cut else self.cut]
+        fitted = any(tally.fitted for tally in tallies)
+        return Validity.CONDITIONAL_ON_MODEL if fitted and own is not Validity.AS_PUBLISHED else own
+
+    def _bounds(self, tallies: Sequence[QueryTally], confidence: float, *, forward: bool) -> Floats:
+        """Shape (queries, orders)."""
+        pairs = [(one.world_1, one.world_0) if forward else (one.world_0, one.world_1) for one in tallies]
+        if self.cut == "corner" or self.cut == "termwise":
+            k1, n1, k2, n2 = _in_sets(tallies, pairs)
+            cut: TwoCut = self.cut
+            return np.asarray(two_cut_bound(k1, n1, k2, n2, self.orders, confidence=confidence, method=cut))
+        bounds = self._each(forward, confidence)
+        return np.array([bounds(one, *pair) for one, pair in zip(tallies, pairs, strict=True)])
+
+    def _each(self, forward: bool, confidence: float) -> Callable[[QueryTally, Ints, Ints], Floats]:
+        def bootstrapped(tally: QueryTally, first: Ints, second: Ints) -> Floats:
+            rng = np.random.default_rng([self.seed, tally.query, int(forward)])
+            if self.cut == "bootstrap":
+                first, second = (
+                    np.array([one[tally.chosen].sum(), one[~tally.chosen].sum()]) for one in (first, second)
+                )
+            return np.asarray(bootstrap_bound(first, second, self.orders, confidence=confidence, rng=rng))
+
+        def cut(tally: QueryTally, first: Ints, second: Ints) -> Floats:
+            return np.asarray(k_cut_bound(first, second, self.orders, confidence=confidence, method=self.cut))  # type: ignore[arg-type]
+
+        return bootstrapped if "bootstrap" in self.cut else cut
+
+    def _k_cut(self, tally: QueryTally, confidence: float) -> Floats:
+        pairs = ((tally.world_1, tally.world_0), (tally.world_0, tally.world_1))
+        forward, backward = (k_cut_bound(*pair, self.orders, confidence=confidence) for pair in pairs)
+        return np.asarray(np.maximum(forward, backward))
+
+    def _epsilon(self, tallies: Sequence[QueryTally], confidence: float) -> float | None:
+        """The largest of all queries; of one set its limits are the divergence's, so it holds at the same time."""
+        if self.cut not in ("corner", "termwise"):
+            return None
+        k1, n1, k0, n0 = _in_sets(tallies, [(one.world_1, one.world_0) for one in tallies])
+        return float(np.max(ratio_epsilon(k1, k0, n1, n0, delta=self.delta, confidence=confidence)))
+
+
+def _in_sets(tallies: Sequence[QueryTally], pairs: Sequence[tuple[Ints, Ints]]) -> Ints:
+    """Answers in the set and all answers of the first of each pair, then of the second, shape (4, queries)."""
+    rows = [
+        (first[one.chosen].sum(), first.sum(), second[one.chosen].sum(), second.sum())
+        for one, (first, second) in zip(tallies, pairs, strict=True)
+    ]
+    return np.array(rows, np.int64).T
+
+
+def _stacked(tallies: Sequence[QueryTally], name: str) -> Directions:
+    forward, backward = (
+        np.stack([getattr(tally, f"{name}_{direction}") for tally in tallies]) for direction in ("forward", "backward")
+    )
+    return Directions(forward, backward)

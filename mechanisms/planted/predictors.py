@@ -1,0 +1,88 @@
+"""Defects on purpose in private predictors: an audit that does not find them is not looking."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpaudit.claims import GaussianDP, PrivacyCurve
+from dpaudit.mechanisms.predictors.capc import CaPC
+from dpaudit.mechanisms.predictors.pate import PatePredictor
+from dpaudit.mechanisms.predictors.private_knn import PrivateKnn
+from dpaudit.mechanisms.predictors.releases import GaussianArgmax, Release
+from dpaudit.registry import register
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class _HalfTheNoise(GaussianArgmax):
+    """Noise of half the deviation that is claimed."""
+
+    def curve(self) -> PrivacyCurve:
+        """As of twice the noise there is."""
+        return GaussianArgmax(2 * self.sigma).curve()
+
+
+@register("mechanism", "planted-capc-half-the-noise", source="planted defect")
+@dataclass(frozen=True)
+class CaPCHalfTheNoise(CaPC):
+    """DEFECT ON PURPOSE: half of the noise that is claimed; the truth is four times the claim."""
+
+    def release(self) -> Release:
+        """Noise of sigma / 2."""
+        return _HalfTheNoise(self.sigma / 2)
+
+
+@dataclass(frozen=True)
+class _ArgmaxFirst:
+    """The most voted class as it is; the noise comes when nothing depends on it any more.
+
+    Attributes:
+        sigma: Of the noise that is claimed.
+    """
+
+    sigma: float
+
+    def answers(self, votes: Ints, rng: np.random.Generator) -> Ints:
+        """The argmax; noise that comes later changes nothing."""
+        winner = votes.argmax(axis=1)
+        return np.asarray(winner, np.int64)
+
+    def curve(self) -> PrivacyCurve:
+        """As if the noise had come first."""
+        return GaussianDP(2**0.5 / self.sigma)
+
+
+@register("mechanism", "planted-pate-argmax-before-noise", source="planted defect")
+@dataclass(frozen=True)
+class PateArgmaxBeforeNoise(PatePredictor):
+    """DEFECT ON PURPOSE: the argmax is taken before the noise, so the most voted class is released as it is."""
+
+    def release(self) -> Release:
+        """Without noise in effect."""
+        return _ArgmaxFirst(self.sigma)
+
+
+@register("mechanism", "planted-capc-counted-twice", source="planted defect")
+@dataclass(frozen=True)
+class CaPCCountedTwice(CaPC):
+    """DEFECT ON PURPOSE: the first party's votes are counted twice; the truth is four times the claim."""
+
+    def weights(self, voters: int) -> Ints:
+        """Two votes for the first party, one for each other."""
+        weights = super().weights(voters)
+        weights[0] = 2
+        return weights
+
+
+@register("mechanism", "planted-private-knn-twice-the-rate", source="planted defect")
+@dataclass(frozen=True)
+class PrivateKnnTwiceTheRate(PrivateKnn):
+    """DEFECT ON PURPOSE: records are kept with twice the probability that is claimed."""
+
+    def sampled(self) -> float:
+        """Twice the rate, at most 1."""
+        return min(1.0, 2 * self.rate)
