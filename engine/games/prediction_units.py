@@ -265,6 +265,7 @@ class DrawAnswers:
         kinds = len(drawn["answers", "one"])
         resampled, unmoved = self._resampled(runs, classes, seed) if laws is not None else ([], [])
         exact = laws is not None and self.draws.sampler == "exact"
+        charged = laws is not None and len(runs.labels) == 1  # accounting is about one vote that moves
         known = is_known(worlds.one) and is_known(worlds.zero)
         return AnsweredQuery(
             query=number,
@@ -276,8 +277,8 @@ class DrawAnswers:
             resampled_1=np.array([each.one for each in resampled]).reshape(-1, kinds),
             resampled_0=np.array([each.zero for each in resampled]).reshape(-1, kinds),
             unmoved_1=np.array([each.one for each in unmoved]).reshape(-1, kinds),
-            flips_1=log_flips(worlds.one, release, seed.child("flips")) if laws else np.empty(0),
-            flips_0=log_flips(worlds.zero, release, seed.child("flips")) if laws else np.empty(0),
+            flips_1=log_flips(worlds.one, release, seed.child("flips")) if charged else np.empty(0),
+            flips_0=log_flips(worlds.zero, release, seed.child("flips")) if charged else np.empty(0),
             sigma=release.sigma if isinstance(release, GaussianArgmax) else float("nan"),
             fitted=not self.predictor.deterministic or (exact and not known),
             asked=asked_of(repeated, self.predictor.cached, self.draws.repeats),
@@ -359,6 +360,7 @@ class RunInFull:
         queries: How many natural queries there are.
         crafted: Key of the unit that crafted.
         seed: Each run has a child of its own.
+        replaced: Whether the records stand in the places of the first ones, instead of being more.
         first: First run.
         last: One past the last.
     """
@@ -367,6 +369,7 @@ class RunInFull:
     queries: int
     crafted: str
     seed: Seed
+    replaced: bool
     first: int
     last: int
 
@@ -386,7 +389,7 @@ class RunInFull:
                 ]
                 added = [
                     self._answers(
-                        joined(data, crafted.records.take(crafted.of_pair(pair))),
+                        self._with(data, crafted.records.take(crafted.of_pair(pair))),
                         queries,
                         asked,
                         seed.child("with", pair),
@@ -396,6 +399,13 @@ class RunInFull:
                 ]
                 rows.append(np.concatenate([*added, *without]))
         return ints_table(np.stack(rows))
+
+    def _with(self, data: Examples, records: Examples) -> Examples:
+        whole = joined(data, records)
+        if not self.replaced:
+            return whole
+        more = np.arange(len(data), len(whole))
+        return whole.take(np.concatenate([more, np.arange(len(records), len(data))]))
 
     def _answers(self, data: Examples, queries: Examples, asked: Ints, seed: Seed, compute: Compute) -> Ints:
         own, noise = seed.child("run").sequence(), seed.child("noise").rng()

@@ -183,7 +183,8 @@ class PrivatePrediction:
         base = self._base(setting) if isinstance(predictor, VotingPredictor) else []
         craft = self._craft(setting, base)
         each = max(1, self.full_runs // 40)
-        task = RunInFull(predictor, self.queries, craft.key, setting.seed.child("full"), 0, 0)
+        replaced = self.relation is Relation.REPLACE
+        task = RunInFull(predictor, self.queries, craft.key, setting.seed.child("full"), replaced, 0, 0)
         full = [
             self._unit(
                 setting,

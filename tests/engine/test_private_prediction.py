@@ -397,6 +397,35 @@ def test_a_predictor_of_ones_own_is_run_in_full(tmp_path: Path) -> None:
     assert kept.verdict is Verdict.NO_VIOLATION
 
 
+def test_a_record_in_anothers_place_leaves_their_number(tmp_path: Path) -> None:
+    """Who tells how many records there are is refuted where one is added, not where one is replaced."""
+    claims = [Claim.of(GaussianDP(0.1), relation=relation, delta=1e-6) for relation in Relation if relation != "label"]
+    verdicts = {}
+    for claim in claims:
+        name = claim.relation.value
+        result = spec(tmp_path / name, from_predictor(Counting, claim), full_runs=60, queries=2, relation=name)
+        verdicts[name] = result.verdict
+    assert verdicts == {"add-remove": Verdict.VIOLATION, "replace": Verdict.NO_VIOLATION}
+
+
+class Counting:
+    """Answers whether the number of records is even."""
+
+    def answer(self, query: Any, data: Any, rng: np.random.Generator) -> int:
+        return len(data[1]) % 2
+
+
+def test_several_records_are_held_against_what_is_claimed_of_so_many(tmp_path: Path) -> None:
+    """Four times the divergence for two records, by group privacy of a Gaussian."""
+    mechanism = CaPC(teachers=20, sigma=10.0, model=LogisticRegression())
+    one, two = (
+        spec(tmp_path / str(points), mechanism, runs=1, moved_runs=1, points=points, resamples=0) for points in (1, 2)
+    )
+    assert two.compared.claim.curve.renyi(2.0) == pytest.approx(4 * one.compared.claim.curve.renyi(2.0))
+    assert two.verdict is Verdict.NO_VIOLATION
+    assert two.finding.exact.larger.max() > one.finding.exact.larger.max()
+
+
 def test_a_cached_predictor_tells_once_what_it_is_asked_often(tmp_path: Path) -> None:
     for cached, asked in ((False, 1000), (True, 1)):
         mechanism = PrivateKnn(neighbours=10, rate=0.5, sigma=5.0, cached=cached)
