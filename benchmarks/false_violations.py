@@ -1,6 +1,6 @@
 """How often honest mechanisms are convicted, and real leaks found, by every game's usual estimator, proxy by proxy.
 
-    python -m benchmarks.false_violations [audits a cell] --out FILE     plays what FILE does not have yet
+    python -m benchmarks.false_violations [audits a cell] --out FILE [--only SCENE]     plays what FILE does not have yet
     python -m benchmarks.false_violations --table --out FILE             the table of docs/validity.md, at any time
 
 An audit is the plan of `dpaudit run`, its units run one after another in this process, and the verdict of its result.
@@ -18,7 +18,7 @@ import json
 import math
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -288,12 +288,14 @@ def lines_of(out: Path) -> list[dict[str, Any]]:
     return found
 
 
-def play(out: Path, audits: int) -> None:
-    """Appends a line for each scene and seed."""
+def play(out: Path, audits: int, only: Collection[str] = tuple(SCENES)) -> None:
+    """Appends a line for each of these scenes and each seed."""
     played = {(line["scene"], line["seed"]) for line in lines_of(out)}
     with out.open("a") as file, one_reading():
         file.write("\n" if out.stat().st_size else "")  # after a line that was cut off
         for name, seed in missing(played, audits):
+            if name not in only:
+                continue
             began = time.process_time()
             verdicts = SCENES[name].verdicts(seed)
             line = {"scene": name, "seed": seed, "seconds": time.process_time() - began, "verdicts": verdicts}
@@ -321,9 +323,10 @@ def main() -> None:
     parser.add_argument("audits", nargs="?", type=int, default=400, help="audits a cell")
     parser.add_argument("--out", type=Path, required=True, help="JSON lines, one for each scene and seed")
     parser.add_argument("--table", action="store_true", help="print the table of what was played")
+    parser.add_argument("--only", nargs="+", choices=SCENES, default=tuple(SCENES), help="scenes; left out: all")
     asked = parser.parse_args()
     if not asked.table:
-        play(asked.out, asked.audits)
+        play(asked.out, asked.audits, asked.only)
     print(table(asked.out))
 
 

@@ -15,7 +15,8 @@ from dpaudit.engine.spec.build import build
 from dpaudit.engine.spec.partition import Partition
 from dpaudit.engine.spec.together import Together
 from dpaudit.errors import AuditError, SpecError, require
-from dpaudit.mechanisms.protocols import Compute, LabelMechanism, StackLearner
+from dpaudit.mechanisms.learners.aggregated_labels import AggregatedLabels
+from dpaudit.mechanisms.protocols import BagMechanism, Compute, LabelMechanism, StackLearner
 from dpaudit.registry import catalogue, load
 
 BUDGET = "10m"
@@ -118,7 +119,7 @@ def check_spec(request: CheckRequest, options: CheckOptions = CheckOptions()) ->
 
     Raises: SpecError when no game fits the mechanism and its claim.
     """
-    mechanism = build("mechanism", request.mechanism, location="check.mechanism")
+    mechanism = _played(build("mechanism", request.mechanism, location="check.mechanism"))
     if request.claim is None and not isinstance(mechanism, Claiming):
         raise SpecError("check.mechanism must state its claim: give it a method `claim() -> Claim`, or give `claim`")
     claim = request.claim or mechanism.claim()
@@ -144,6 +145,12 @@ def check_spec(request: CheckRequest, options: CheckOptions = CheckOptions()) ->
         run=options.run or RunOptions(runner="ray" if trains else "in-process"),
         together=Together(budget.seconds, tuple(words), (*left_out, *dear)),
     )
+
+
+def _played(mechanism: Any) -> Any:
+    """The mechanism; a release about bags by the learner that keeps all that it says of each label."""
+    bags_alone = isinstance(mechanism, BagMechanism) and not isinstance(mechanism, LabelMechanism)
+    return AggregatedLabels(mechanism) if bags_alone else mechanism
 
 
 def choices(mechanism: Any, claim: Claim) -> tuple[list[Choice], list[str]]:

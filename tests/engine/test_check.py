@@ -28,7 +28,9 @@ from dpaudit.engine.spec.loading import load_spec
 from dpaudit.errors import InputError, SpecError
 from dpaudit.estimators.bound import Bound
 from dpaudit.mechanisms.examples import Examples
+from dpaudit.mechanisms.labels.proportions import LaplaceProportions
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
+from dpaudit.mechanisms.learners.aggregated_labels import AggregatedLabels
 from dpaudit.mechanisms.learners.dp_sgd import DpSgd
 from dpaudit.mechanisms.learners.lp_1st import LP1ST
 from dpaudit.mechanisms.models.networks import SmallCnn
@@ -119,6 +121,12 @@ def test_looks_that_spend_too_much_or_have_other_claims_are_refused() -> None:
         replace(spec, audits=(greedy, *others))
     with pytest.raises(InputError, match="must have the same mechanism and claim"):
         replace(spec, audits=(replace(first, claim=Claim(2.0)), *others))
+
+
+def test_a_release_about_bags_is_checked_by_what_it_says_of_each_label() -> None:
+    spec = check_spec(CheckRequest({"name": "llp-laplace", "epsilon": 1.0, "size": 4}))
+    assert [audit.name for audit in spec.audits] == ["label-canaries", "label-inference"]
+    assert spec.audits[0].mechanism == AggregatedLabels(LaplaceProportions(epsilon=1.0, size=4))
 
 
 def test_a_budget_is_a_time_or_trainings() -> None:
