@@ -55,7 +55,7 @@ class StepsAttack:
 class GradientLikelihood(StepsAttack):
     """The most powerful test of a canary in Poisson-subsampled Gaussian steps; sees every step of DP-SGD.
 
-    A step that has clearly less noise than is claimed, in all trials together, is believed to have what it shows.
+    A step that had clearly less noise than is claimed in the trials before is believed to have what it showed.
     """
 
     def score(self, view: ChallengeView) -> Floats:
@@ -68,9 +68,9 @@ class GradientLikelihood(StepsAttack):
         return np.asarray(np.logaddexp(out, np.log(steps.sample_rate) + exponent).sum(1))
 
 
-TRIALS_FOR_NOISE = 32
-"""From so many trials on a step's noise is looked at: the median of fewer is too rough."""
-CLEARLY_LESS = 0.5
+FIRST_SEEN = 8
+"""Trials after which a step's noise is looked at, and again whenever there are twice as many."""
+CLEARLY_LESS = 0.25
 """Of the claimed noise: what is seen has to be below it to be believed."""
 LEAST_NOISE = 1e-3
 """Of the claimed noise: what a step without any is taken to have."""
@@ -79,21 +79,22 @@ LEAST_NOISE = 1e-3
 def seen_noise(products: Floats, norms: Floats, claimed: float) -> Floats:
     """Standard deviation of each step's noise along the canary, in clips: as claimed, or what is seen if clearly less.
 
-    With or without the canary, a product of a step without noise is the canary's squared norm or 0: the median distance
-    to the nearer of them says how much noise there is, and no truth is needed for it.
+    With or without the canary, a product of a step without noise is the canary's squared norm or 0: the distance to the
+    nearer of them is noise, and no truth is needed for it; the largest of all trials before is taken for its deviation.
+    Only earlier trials are looked at, so that a trial's score never tells of a later one.
 
     Args:
         products, norms: As in `ChallengeView`, shape (trials, steps).
         claimed: Standard deviation that is claimed, > 0.
-    Returns: Shape (steps,).
+    Returns: Shape (trials, steps).
     """
-    if len(products) < TRIALS_FOR_NOISE:
-        return np.full(products.shape[1], claimed)
+    noise = np.full(products.shape, claimed)
     length = np.sqrt(np.maximum(norms, 1e-12))
     nearer = np.minimum(np.abs(products), np.abs(products - norms)) / length
-    seen = np.median(nearer, axis=0) / NORMAL_MEDIAN
-    return np.where(seen < CLEARLY_LESS * claimed, np.maximum(seen, LEAST_NOISE * claimed), claimed)
-
-
-NORMAL_MEDIAN = 0.6745
-"""Median distance of a standard normal variable from 0."""
+    before = FIRST_SEEN
+    while before < len(products):
+        seen = nearer[:before].max(axis=0)
+        believed = np.where(seen < CLEARLY_LESS * claimed, np.maximum(seen, LEAST_NOISE * claimed), claimed)
+        noise[before : 2 * before] = believed
+        before *= 2
+    return noise

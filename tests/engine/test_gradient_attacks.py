@@ -108,18 +108,28 @@ def test_noise_that_is_used_again_cancels_in_differences() -> None:
 
 
 def test_a_step_without_noise_is_believed_and_others_are_as_claimed() -> None:
-    """In the last of 100 steps the canary's product is exact: taken part in by one in twenty, each of them is sure."""
+    """In the last of 100 steps the canary's product is exact: one in twenty takes part, and each of them is sure."""
     rng = np.random.default_rng(8)
     view, truth = game(rng, 512)
-    assert (seen_noise(view.gradient_products, view.gradient_norms, STEPS.noise_multiplier) == 0.99).all()
+    norms = view.gradient_norms
+    assert (seen_noise(view.gradient_products, norms, STEPS.noise_multiplier) == 0.99).all()
     last = (rng.random(512) < STEPS.sample_rate) & truth
     products = np.column_stack([view.gradient_products[:, :-1], last])
-    noise = seen_noise(products, view.gradient_norms, STEPS.noise_multiplier)
-    assert noise[-1] == pytest.approx(1e-3 * STEPS.noise_multiplier)
-    assert (noise[:-1] == STEPS.noise_multiplier).all()
+    noise = seen_noise(products, norms, STEPS.noise_multiplier)
+    assert noise[8:, -1] == pytest.approx(1e-3 * STEPS.noise_multiplier)
+    assert (noise[:, :-1] == STEPS.noise_multiplier).all()
+    score = GradientLikelihood(STEPS).score(seen(products, norms))[8:]
+    assert score[last[8:]].min() > 1e4 > score[~last[8:]].max()
+
+
+def test_no_score_of_steps_depends_on_a_later_trial() -> None:
+    rng = np.random.default_rng(9)
+    view, _ = game(rng, 100)
+    products = view.gradient_products * np.where(np.arange(100) % 7 == 0, 0.01, 1)
     score = GradientLikelihood(STEPS).score(seen(products, view.gradient_norms))
-    assert score[last].min() > 1e4 > score[~last].max()
-    assert (seen_noise(products[:8], view.gradient_norms[:8], 0.99) == 0.99).all(), "few trials tell too little"
+    for trials in (1, 9, 40, 99):
+        fewer = GradientLikelihood(STEPS).score(seen(products[:trials], view.gradient_norms[:trials]))
+        np.testing.assert_array_equal(fewer, score[:trials])
 
 
 def test_they_know_the_mechanism_or_refuse_it() -> None:
