@@ -245,6 +245,8 @@ def plan(spec: Path, seed: int | None) -> None:
         could_show = planned_outlook(entry)
         if could_show is not None:
             show("\n  ".join((f"{entry.audit.name}:", *could_show.lines)))
+    for price in planned.prices():
+        show(price)
     for row in planned.table().to_pylist():
         needs = f"  needs {' '.join(need[:8] for need in row['needs'])}" if row["needs"] else ""
         seed_of = f"  seed {row['seed']}" if row["seed"] else ""

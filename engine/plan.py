@@ -97,6 +97,15 @@ class Plan:
             }
         )
 
+    def prices(self) -> list[str]:
+        """What units that ask at a price are going to take, one line each."""
+        lines = []
+        for unit in self.units:
+            price = getattr(unit.task, "price", None)
+            words = price(Inputs({name: self.shared[name] for name in unit.shared})) if price is not None else ""
+            lines += [f"{unit.label}: {words}"] if words else []
+        return lines
+
 
 @one_reading()
 def make_plan(spec: AuditSpec) -> Plan:

@@ -31,7 +31,7 @@ from dpaudit.errors import RunError, require
 from dpaudit.estimators.answered_queries import AnsweredQuery
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.predictors.ensemble import joined
-from dpaudit.mechanisms.predictors.protocol import AnsweringPredictor, VotingPredictor
+from dpaudit.mechanisms.predictors.protocol import AnsweringPredictor, PricedPredictor, VotingPredictor
 from dpaudit.mechanisms.predictors.releases import GaussianArgmax
 from dpaudit.mechanisms.protocols import Compute
 
@@ -113,8 +113,19 @@ class TrainAndAsk:
             shape=votes.shape,
         )
         counts = self.predictor.histograms(votes, classes=data.classes, rng=self.seed.child("votes").rng())
-        right = float((counts.argmax(axis=1) == queries.labels).mean())
-        return ints_table(votes).replace_schema_metadata({"metric:accuracy_of_the_vote": repr(right)})
+        metrics = {"accuracy_of_the_vote": float((counts.argmax(axis=1) == queries.labels).mean())}
+        if (votes >= data.classes).any():
+            metrics["answers_that_name_no_class"] = float((votes >= data.classes).mean())
+        return ints_table(votes).replace_schema_metadata(
+            {f"metric:{name}": repr(value) for name, value in metrics.items()}
+        )
+
+    def price(self, inputs: Inputs) -> str:
+        """What asking is going to take, where the predictor can tell; "" where it takes nothing."""
+        if not isinstance(self.predictor, PricedPredictor):
+            return ""
+        data, queries = required_part(inputs, "target"), natural_queries(inputs, self.queries)
+        return str(self.predictor.expected(data, queries.features))
 
 
 @dataclass(frozen=True)
@@ -178,10 +189,22 @@ class AskMoved:
         crafted = crafted_of(inputs.tables[self.crafted], data)
         places = np.tile(np.arange(crafted.points), len(crafted.asked))
         with threadpool_limits(compute.threads):
+            if self.predictor.deterministic:
+                return ints_table(self._asked_alone(data, queries, crafted, places, compute))
             votes = self.predictor.moved_votes(
                 data, crafted.records, places, queries.features, seed=self.seed.sequence(), compute=compute
             )
         return ints_table(np.asarray(votes))
+
+    def _asked_alone(self, data: Examples, queries: Examples, crafted: Crafted, places: Ints, compute: Compute) -> Ints:
+        """Each pair's records are asked that pair's queries alone, which may cost money; 0 stands for the others."""
+        votes = np.zeros((len(crafted.records), self.queries), np.int64)
+        for pair, asked in enumerate(crafted.asked):
+            own, features = crafted.of_pair(pair), queries.take(asked).features
+            votes[np.ix_(own, asked)] = self.predictor.moved_votes(
+                data, crafted.records.take(own), places[own], features, seed=self.seed.sequence(), compute=compute
+            )
+        return votes
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from dpaudit.claims import Claim
 from dpaudit.mechanisms.examples import Examples, Features
+from dpaudit.mechanisms.language_models.protocol import Expected
 from dpaudit.mechanisms.predictors.releases import Release
 from dpaudit.mechanisms.predictors.vote_laws import VoteLaw
 from dpaudit.mechanisms.protocols import Compute
@@ -59,8 +60,9 @@ class VotingPredictor(Protocol):
             queries: What is asked, q rows like the features of `data`.
             seed: Decides everything that is drawn: parts, weights, orders.
             compute: What may be used.
-        Returns: The class each voter votes for, shape (voters, q); the same number of voters in every run. For
-            neighbours that are drawn anew for each answer: the labels of all records by distance, nearest first.
+        Returns: The class each voter votes for, K where it has no vote, shape (voters, q); the same number of voters
+            in every run. For neighbours that are drawn anew for each answer: the labels of all records by distance,
+            nearest first.
         Raises: TrainingError when this seed's training failed.
         """
         ...
@@ -105,6 +107,15 @@ class VotingPredictor(Protocol):
 
     def histograms(self, votes: Ints, *, classes: int, rng: np.random.Generator) -> Ints:
         """The histogram of one answer to each query, from the votes of one run: shape (voters, q) to (q, K)."""
+        ...
+
+
+@runtime_checkable
+class PricedPredictor(VotingPredictor, Protocol):
+    """A predictor whose voters are asked at a price."""
+
+    def expected(self, data: Examples, queries: Features) -> Expected:
+        """What asking every voter every query is going to take; asks nothing."""
         ...
 
 

@@ -1,0 +1,31 @@
+"""What adversaries of prompted teachers share: a teacher that they write, in place of one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from dpaudit.engine.adversaries.protocol import Crafted, Target
+from dpaudit.errors import SpecError
+from dpaudit.mechanisms.language_models.prompts import Teacher
+from dpaudit.mechanisms.predictors.prompt_pate import PromptPate
+
+
+def prompted(target: Target, *, adversary: str) -> PromptPate:
+    """The predictor.
+
+    Raises: SpecError where its voters are no prompts.
+    """
+    if not isinstance(target.predictor, PromptPate):
+        raise SpecError(
+            f"the adversary {adversary} is for prompt-pate, got {type(target.predictor).__name__}; use "
+            "pois-nat-q-confident or pois-nat-q-unconfident"
+        )
+    return target.predictor
+
+
+def in_place_of_a_teacher(target: Target, teacher: Teacher, label: int) -> Crafted:
+    """One teacher is the adversary's, and all natural queries are asked."""
+    assert isinstance(target.data.features, pa.Table)
+    features = pa.table([pa.array([teacher.as_record()])], schema=target.data.features.schema)
+    return Crafted.of_one(target, target.data.with_(features=features, labels=np.array([label])))
