@@ -1,0 +1,158 @@
+"""The noisy argmax by itself: Figures 2 and 6 of Chadha et al. (2024), Auditing Private Prediction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pacsv
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from dpaudit.engine.report.figures import style
+from dpaudit.engine.reproduce.making import Made, Options
+from dpaudit.estimators.private_prediction.divergence import renyi_divergence
+from dpaudit.estimators.private_prediction.k_cut import bootstrap_bound, k_cut_bound
+from dpaudit.estimators.private_prediction.noisy_argmax import gnmax_rdp_data_dependent, noisy_argmax_probabilities
+from dpaudit.estimators.private_prediction.two_cut import two_cut_bound
+from dpaudit.registry import register
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+ANSWERS = 10**8
+"""Drawn in each world, as in the paper; one multinomial draw, however many. As many choose the output set."""
+FEWER = 10**6
+"""Of Figure 6: with more, its audits cannot be told apart."""
+ORDERS = np.array([1.5, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32])
+CONFIDENCE = 0.95
+AGREED, AGREED_SIGMA = np.array([190, 20, 12, 8, 6, 4, 4, 3, 2, 1]), 40.0
+"""Ours, of 250 teachers: the paper does not print the histogram of its Figure 2. One vote moves."""
+TOY, TOY_NEXT, TOY_SIGMA = np.array([14, 12, 10, 8, 6]), np.array([13, 13, 10, 8, 6]), 2.0
+TERMWISE = "2-cut, as published"
+
+
+@register("reproduction", "private-prediction figure-2", source="Chadha et al. (2024), Figure 2")
+def figure_2(options: Options) -> Made:
+    """One answer of a noisy argmax against the order: theory, exact divergence, and the 2-cut from below."""
+    moved = AGREED.copy()
+    moved[0] -= 1
+    moved[1] += 1
+    curves = _curves(AGREED, moved, AGREED_SIGMA, options, ("2-cut", TERMWISE), ANSWERS)
+    return _made(
+        options, "figure-2", curves, ANSWERS, f"histogram {_words(AGREED)}, one vote moves, σ = {AGREED_SIGMA:g}"
+    )
+
+
+@register("reproduction", "private-prediction figure-6", source="Chadha et al. (2024), Figure 6 and Table 2")
+def figure_6(options: Options) -> Made:
+    """All audits of one noisy argmax: 2-cut and k-cut, intervals and bootstrap, beside the exact divergence."""
+    methods = ("2-cut", TERMWISE, "k-cut", "k-cut, Goodman", "2-cut bootstrap", "k-cut bootstrap")
+    curves = _curves(TOY, TOY_NEXT, TOY_SIGMA, options, methods, FEWER)
+    return _made(options, "figure-6", curves, FEWER, f"{_words(TOY)} against {_words(TOY_NEXT)}, σ = {TOY_SIGMA:g}")
+
+
+def _words(histogram: Ints) -> str:
+    return f"[{', '.join(map(str, histogram.tolist()))}]"
+
+
+def _curves(
+    first: Ints, second: Ints, sigma: float, options: Options, methods: tuple[str, ...], answers: int
+) -> dict[str, Floats]:
+    """The divergence D(first || second) at every order, by what says it."""
+    laws = [noisy_argmax_probabilities(histogram, sigma) for histogram in (first, second)]
+    laws = [law / law.sum() for law in laws]
+    curves = {
+        "data-independent": ORDERS / sigma**2,
+        "data-dependent": np.asarray(gnmax_rdp_data_dependent(first, sigma, ORDERS)),
+        "exact": np.asarray(renyi_divergence(laws[0], laws[1], ORDERS)),
+    }
+    rng = np.random.default_rng(options.seed)
+    searched, counts = ([rng.multinomial(answers, law) for law in laws] for _ in range(2))
+    chosen = searched[0] > searched[1]
+    inside = [np.array([row[chosen].sum(), row[~chosen].sum()]) for row in counts]
+    for method in methods:
+        curves[method] = np.asarray(_BOUNDS[method](inside if method.startswith("2") else counts, rng))
+    return curves
+
+
+def _two_cut(counts: list[Ints], rng: np.random.Generator) -> object:
+    (k1, _), (k2, _) = counts
+    return two_cut_bound(k1, counts[0].sum(), k2, counts[1].sum(), ORDERS, confidence=CONFIDENCE)
+
+
+def _termwise(counts: list[Ints], rng: np.random.Generator) -> object:
+    (k1, _), (k2, _) = counts
+    totals = counts[0].sum(), counts[1].sum()
+    return two_cut_bound(k1, totals[0], k2, totals[1], ORDERS, confidence=CONFIDENCE, method="termwise")
+
+
+def _k_cut(counts: list[Ints], rng: np.random.Generator) -> object:
+    return k_cut_bound(*counts, ORDERS, confidence=CONFIDENCE)
+
+
+def _goodman(counts: list[Ints], rng: np.random.Generator) -> object:
+    return k_cut_bound(*counts, ORDERS, confidence=CONFIDENCE, method="goodman")
+
+
+def _bootstrap(counts: list[Ints], rng: np.random.Generator) -> object:
+    return bootstrap_bound(*counts, ORDERS, confidence=CONFIDENCE, rng=rng)
+
+
+_BOUNDS: dict[str, Callable[[list[Ints], np.random.Generator], object]] = {
+    "2-cut": _two_cut,
+    TERMWISE: _termwise,
+    "k-cut": _k_cut,
+    "k-cut, Goodman": _goodman,
+    "2-cut bootstrap": _bootstrap,
+    "k-cut bootstrap": _bootstrap,
+}
+_LOOKS = {
+    "data-independent": ("-", style.CLAIM),
+    "data-dependent": ("--", style.CLAIM),
+    "exact": ("-", style.INK),
+    "2-cut": ("o-", style.MEMBER),
+    TERMWISE: ("o:", style.MEMBER),
+    "k-cut": ("s-", style.OTHER),
+    "k-cut, Goodman": ("s:", style.OTHER),
+    "2-cut bootstrap": ("^-.", "#b7791f"),
+    "k-cut bootstrap": ("v-.", "#6b46c1"),
+}
+
+
+def _made(options: Options, name: str, curves: dict[str, Floats], answers: int, title: str) -> Made:
+    folder = options.output / name
+    style.save(_drawn(curves, title), folder, name)
+    pacsv.write_csv(pa.table({"order": ORDERS, **curves}), folder / f"{name}.csv")
+    at = int(np.flatnonzero(ORDERS == 2)[0])
+    lines = [f"{title}: D at order 2 and {ORDERS[-1]:g}, {answers:.0e} answers in each world"]
+    lines += [f"  {label:<22} {curve[at]:.6f} {curve[-1]:>10.6f}" for label, curve in curves.items()]
+    lines.append(
+        "  A bootstrap is no bound (appendix B, Table 2); the 2-cut and the k-cut hold for any number of answers."
+    )
+    return Made("\n".join(lines), (folder / f"{name}.png", folder / f"{name}.csv"))
+
+
+def _drawn(curves: dict[str, Floats], title: str) -> Figure:
+    """The curves, and those from below as a share of the exact one."""
+    figure, ((axes, shares),) = style.grid(1, 2, width=10.5, height=4.2)
+    for label, curve in curves.items():
+        look, colour = _LOOKS[label]
+        looks = {"color": colour, "label": label, "markersize": 3.2, "linewidth": 1.4}
+        axes.plot(ORDERS, curve, look, **looks)
+        if label in _BOUNDS:
+            shares.plot(ORDERS, curve / curves["exact"], look, **looks)
+    shares.axhline(1, color=style.INK, linewidth=1.4)
+    for panel in (axes, shares):
+        panel.set_xscale("log")
+        panel.set_xticks(ORDERS, [f"{order:g}" for order in ORDERS])
+        panel.minorticks_off()
+        panel.set_xlabel("order")
+    axes.set_yscale("log")
+    axes.set_ylabel("Rényi divergence of one answer, nats")
+    axes.set_title(title, fontsize=9)
+    axes.legend(fontsize=8, ncols=2)
+    shares.set_ylabel("from below, as a share of the exact divergence")
+    shares.legend(fontsize=8)
+    return figure

@@ -1,0 +1,304 @@
+"""Leaks of private predictors by adversary: Figures 3, 4 and 5 of Chadha et al. (2024), Auditing Private Prediction.
+
+Each figure is a run like any other: one audit for each algorithm, data set and adversary. The paper's language model,
+Mistral-7B, could not be had: a stand-in that obeys prompts answers in its place, and its figures say so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pacsv
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from dpaudit.claims import Relation
+from dpaudit.engine.adversaries.nat_adv_q import NatAdvQ
+from dpaudit.engine.adversaries.pois_adv_q import PoisAdvQ
+from dpaudit.engine.adversaries.pois_nat_q_all_same import PoisNatQAllSame
+from dpaudit.engine.adversaries.pois_nat_q_best_test import PoisNatQBestTest
+from dpaudit.engine.adversaries.pois_nat_q_best_train import PoisNatQBestTrain
+from dpaudit.engine.adversaries.pois_nat_q_confident import PoisNatQConfident
+from dpaudit.engine.adversaries.pois_nat_q_embedding import PoisNatQEmbedding
+from dpaudit.engine.adversaries.pois_nat_q_mapping import PoisNatQMapping
+from dpaudit.engine.adversaries.pois_nat_q_unconfident import PoisNatQUnconfident
+from dpaudit.engine.data.ag_news import AgNews
+from dpaudit.engine.data.bundled import Digits
+from dpaudit.engine.data.idx import FashionMnist
+from dpaudit.engine.data.made_phrases import MadePhrases
+from dpaudit.engine.data.sst2 import Sst2
+from dpaudit.engine.data.text_features import CountedWords
+from dpaudit.engine.driver import audit
+from dpaudit.engine.games.private_prediction import PrivatePrediction
+from dpaudit.engine.report.figures import style
+from dpaudit.engine.reproduce.making import Made, Options
+from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
+from dpaudit.engine.spec.partition import Partition
+from dpaudit.errors import RunError
+from dpaudit.estimators.private_prediction.answers_finding import AnswersFinding, Directions
+from dpaudit.estimators.private_prediction.conversion import rdp_to_epsilon
+from dpaudit.mechanisms.language_models.stand_in import StandIn
+from dpaudit.mechanisms.models.networks import Mlp
+from dpaudit.mechanisms.predictors.capc import CaPC
+from dpaudit.mechanisms.predictors.pate import PatePredictor
+from dpaudit.mechanisms.predictors.private_knn import PrivateKnn
+from dpaudit.mechanisms.predictors.prompt_pate import PromptPate
+from dpaudit.registry import register
+
+Floats = NDArray[np.float64]
+
+DELTA = 1e-6
+TOTAL = 1_000
+"""Answers that every bar counts: those to one query, or as many natural ones as leak what the average one did."""
+KINDS = {"claim": style.CLAIM, "data-dependent": style.OTHER, "exact": style.INK, "2-cut*": style.MEMBER}
+
+ADVERSARIAL = {"Nat-AdvQ": NatAdvQ(), "Pois-AdvQ": PoisAdvQ()}
+NATURAL = {"confident": PoisNatQConfident(), "unconfident": PoisNatQUnconfident()}
+PROMPTS = {**NATURAL, "all same": PoisNatQAllSame(), "mapping": PoisNatQMapping()}
+CRAFTED = {"test": PoisNatQBestTest(), "train": PoisNatQBestTrain(), "embedding": PoisNatQEmbedding()}
+
+
+@dataclass(frozen=True)
+class Size:
+    """How large a figure is made.
+
+    Attributes:
+        rows: Of a data set, at most.
+        queries: Natural queries.
+        runs: Trainings of all teachers.
+        moved_runs: Trainings of the teacher that has the record.
+        epochs: Of a teacher.
+    """
+
+    rows: int
+    queries: int
+    runs: int
+    moved_runs: int
+    epochs: int
+
+
+SIZES = {"small": Size(10_000, 40, 4, 16, 20), "paper": Size(60_000, 1_000, 10, 100, 30)}
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One algorithm on one data set.
+
+    Attributes:
+        algorithm: Its name in the paper.
+        data: The data set.
+        on: Its name.
+        predictor: The algorithm at the paper's setting, or at one of its proportions.
+        relation: How its neighbouring data sets differ.
+    """
+
+    algorithm: str
+    data: Any
+    on: str
+    predictor: Any
+    relation: Relation = Relation.ADD_REMOVE
+
+    @property
+    def name(self) -> str:
+        """Both in words."""
+        return f"{self.algorithm}\n{self.on}"
+
+
+@dataclass(frozen=True)
+class Leak:
+    """What one audit found.
+
+    Attributes:
+        subject: Of what.
+        adversary: By whom.
+        finding: The divergences.
+        claimed: RDP of one answer as claimed, at the finding's orders.
+    """
+
+    subject: Subject
+    adversary: str
+    finding: AnswersFinding
+    claimed: Floats
+
+    def rdp(self, values: Directions) -> Floats:
+        """Of `TOTAL` answers at every order: those to the worst query, or natural ones like the average one."""
+        if self.finding.together:
+            sums = [each.mean(axis=0) for each in (values.forward, values.backward)]
+            return np.asarray(TOTAL * np.maximum(*sums))
+        return np.asarray(TOTAL * values.larger[self.finding.worst])
+
+    def epsilons(self) -> dict[str, float]:
+        """All kinds converted as in the paper; what is observed is no bound then."""
+        found = self.finding
+        kinds = (TOTAL * self.claimed, *map(self.rdp, (found.dependent, found.exact, found.bound)))
+        known = {kind: rdp for kind, rdp in zip(KINDS, kinds, strict=True) if np.isfinite(rdp).all()}
+        return {kind: float(rdp_to_epsilon(found.orders, rdp, delta=DELTA)) for kind, rdp in known.items()}
+
+    def share(self, values: Directions) -> float:
+        """Divergence as a share of what is claimed, at the order where that is the largest."""
+        return float((self.rdp(values) / (TOTAL * self.claimed)).max())
+
+
+@register("reproduction", "private-prediction figure-3", source="Chadha et al. (2024), Figure 3")
+def figure_3(options: Options) -> Made:
+    """Adversarial queries against PATE, CaPC and PromptPATE: Nat-AdvQ and Pois-AdvQ, the query that leaks most."""
+    leaks = _played(options, "figure-3", [(subject, ADVERSARIAL) for subject in voting_subjects(options)])
+    return _made(options, "figure-3", leaks, "adversarial queries, the one that leaks most")
+
+
+@register("reproduction", "private-prediction figure-4", source="Chadha et al. (2024), Figure 4")
+def figure_4(options: Options) -> Made:
+    """Natural queries against PATE, CaPC and PromptPATE: Pois-NatQ, the best crafter of each."""
+    played = [(subject, _natural(subject)) for subject in voting_subjects(options)]
+    return _made(options, "figure-4", _best(_played(options, "figure-4", played)), "natural queries, the best crafter")
+
+
+@register("reproduction", "private-prediction figure-5", source="Chadha et al. (2024), Figure 5")
+def figure_5(options: Options) -> Made:
+    """Private-kNN: all adversaries, and poisoned points from test data, training data and the space of features."""
+    played = [(subject, {**ADVERSARIAL, **CRAFTED}) for subject in neighbour_subjects(options)]
+    return _made(options, "figure-5", _played(options, "figure-5", played), "Private-kNN by adversary")
+
+
+def _natural(subject: Subject) -> dict[str, Any]:
+    return PROMPTS if isinstance(subject.predictor, PromptPate) else NATURAL
+
+
+def _best(leaks: Sequence[Leak]) -> list[Leak]:
+    """For each subject the adversary that leaks most by the exact divergence."""
+    best: dict[str, Leak] = {}
+    for leak in leaks:
+        held = best.get(leak.subject.name)
+        if held is None or leak.share(leak.finding.exact) > held.share(held.finding.exact):
+            best[leak.subject.name] = leak
+    return list(best.values())
+
+
+def voting_subjects(options: Options) -> list[Subject]:
+    """PATE and CaPC on pictures, PromptPATE on texts: those found at --data, else digits and made phrases."""
+    size, real = SIZES[options.scale], options.data
+    network = Mlp(hidden=(64,), epochs=size.epochs, learning_rate=0.1, batch_size=16)
+    digits = real is None or not (real / "fashion_mnist").is_dir()
+    if digits:  # 1,797 pictures: a fifth of the teachers, with a fifth of the noise
+        pictures: Any = Digits(flat=True)
+        setting: dict[str, Any] = {"teachers": 50, "sigma": 8.0, "model": network}
+    else:
+        pictures = FashionMnist(str(real / "fashion_mnist"), rows=size.rows)  # type: ignore[operator]
+        setting = {"teachers": 250, "sigma": 40.0, "model": network}
+    on = "digits" if digits else "Fashion-MNIST"
+    found = [Subject("PATE", pictures, on, PatePredictor(**setting)), Subject("CaPC", pictures, on, CaPC(**setting))]
+    for name, texts, public in _texts(real, size.rows):
+        predictor = PromptPate(teachers=200, sigma=30.0, model=StandIn(public=public))
+        found.append(Subject("PromptPATE", texts, name, predictor, Relation.REPLACE))
+    return found
+
+
+def neighbour_subjects(options: Options) -> list[Subject]:
+    """Private-kNN on pixels, and on counted words of the texts found at --data."""
+    size, real = SIZES[options.scale], options.data
+    if real is None:
+        return [Subject("Private-kNN", Digits(flat=True), "digits", PrivateKnn(sigma=30.0 / 4, neighbours=50))]
+    found = []
+    if (real / "fashion_mnist").is_dir():
+        pictures = FashionMnist(str(real / "fashion_mnist"), rows=size.rows)
+        found.append(Subject("Private-kNN", pictures, "Fashion-MNIST", PrivateKnn(sigma=30.0)))
+    for name, texts, public in _texts(real, size.rows):
+        words = CountedWords(texts, public, dimensions=64)
+        found.append(Subject("Private-kNN", words, name, PrivateKnn(sigma=20.0)))
+    return found
+
+
+def _texts(real: Path | None, rows: int) -> list[tuple[str, Any, Any]]:
+    """Name, private texts and public texts of each data set of texts."""
+    if real is None:
+        made = MadePhrases(rows=1_500, vocabulary=300, raw=True)
+        return [("made phrases", made, replace(made, rows=2_000))]
+    found: list[tuple[str, Any, Any]] = []
+    if (folder := real / "sst2").is_dir():
+        found.append(("SST-2", Sst2(str(folder), rows=rows, raw=True), Sst2(str(folder), part="dev", raw=True)))
+    if (folder := real / "ag_news").is_dir():
+        news = AgNews(str(folder), rows=rows, raw=True)
+        found.append(("AG News", news, replace(news, part="test", rows=3_000)))
+    return found
+
+
+def _played(options: Options, name: str, subjects: Sequence[tuple[Subject, dict[str, Any]]]) -> list[Leak]:
+    """All audits; what is finished in the run folder is not run again.
+
+    Raises: RunError when one of them has no result.
+    """
+    size = SIZES[options.scale]
+    played = [(subject, label, who) for subject, adversaries in subjects for label, who in adversaries.items()]
+    game = PrivatePrediction(queries=size.queries, runs=size.runs, moved_runs=size.moved_runs, resamples=0)
+    audits = [
+        Audit(
+            mechanism=subject.predictor,
+            data=subject.data,
+            game=replace(game, adversary=who, relation=subject.relation),
+            split=Partition(0.9, 0.0, 0.1),
+            name=f"{subject.algorithm} on {subject.on}, {label}",
+        )
+        for subject, label, who in played
+    ]
+    run = replace(options.run, figures=False)
+    spec = AuditSpec(tuple(audits), name=f"auditing private prediction, {name}", seed=options.seed, run=run)
+    options.say(f"{len(audits)} audits of {size.queries} queries; teachers are trained {size.runs} times over.")
+    results = audit(spec, output=options.output / name, listeners=options.listeners).results
+    found = []
+    for (subject, label, _), result in zip(played, results, strict=True):
+        if not isinstance(result.finding, AnswersFinding):
+            raise RunError(f"{result.name} has no result; run it again, what is finished is kept")
+        curve = subject.predictor.claim().curve
+        claimed = np.array([curve.renyi(float(order)) for order in result.finding.orders])
+        found.append(Leak(subject, label, result.finding, claimed))
+    return found
+
+
+def _made(options: Options, name: str, leaks: Sequence[Leak], title: str) -> Made:
+    folder = options.output / name
+    style.save(_bars(leaks, title), folder, name)
+    rows = [
+        {
+            "algorithm": leak.subject.algorithm,
+            "data": leak.subject.on,
+            "adversary": leak.adversary,
+            **{kind.rstrip("*"): leak.epsilons().get(kind, np.nan) for kind in KINDS},
+            "exact share of claim": leak.share(leak.finding.exact),
+            "2-cut share of claim": leak.share(leak.finding.bound),
+        }
+        for leak in leaks
+    ]
+    pacsv.write_csv(pa.Table.from_pylist(rows), folder / f"{name}.csv")
+    lines = [
+        f"{title}: epsilon at delta {DELTA:g} of {TOTAL:,} answers, converted as in the paper (2-cut: not a bound)"
+    ]
+    for row in rows:
+        kinds = "  ".join(f"{kind} {row[kind.rstrip('*')]:.3f}" for kind in KINDS)
+        lines.append(f"  {row['algorithm']:<12}{row['data']:<14}{row['adversary']:<12}{kinds}")
+        lines.append(f"  {'':<38}share of the claim: exact {row['exact share of claim']:.3f}, 2-cut "
+                     f"{row['2-cut share of claim']:.3f}")  # fmt: skip
+    if any(isinstance(leak.subject.predictor, PromptPate) for leak in leaks):
+        lines.append("  PromptPATE's language model is a stand-in: a classifier of words that obeys prompts.")
+    return Made("\n".join(lines), (folder / f"{name}.png", folder / f"{name}.csv", folder / "report.html"))
+
+
+def _bars(leaks: Sequence[Leak], title: str) -> Figure:
+    figure, axes = style.canvas(max(6.4, 1.15 * len(leaks)), 4.2)
+    shown = {kind: colour for kind, colour in KINDS.items() if any(kind in leak.epsilons() for leak in leaks)}
+    width = 0.8 / len(shown)
+    for place, (kind, colour) in enumerate(shown.items()):
+        values = [leak.epsilons().get(kind, np.nan) for leak in leaks]
+        at = np.arange(len(leaks)) + (place - (len(shown) - 1) / 2) * width
+        bars = axes.bar(at, values, width, color=colour, label=kind)
+        axes.bar_label(bars, ["" if np.isnan(value) else f"{value:.2f}" for value in values], fontsize=6.5, padding=1)
+    axes.set_xticks(range(len(leaks)), [f"{leak.subject.name}\n{leak.adversary}" for leak in leaks], fontsize=8)
+    axes.set_ylabel(f"ε at δ = {DELTA:g}, {TOTAL:,} answers")
+    axes.set_title(f"{title} (* converted as in the paper, not a bound)", fontsize=9)
+    axes.margins(y=0.25)
+    axes.legend(fontsize=8, ncols=len(shown), loc="upper center")
+    return figure
