@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -89,15 +90,15 @@ def _termwise(counts: list[Ints], rng: np.random.Generator) -> object:
 
 
 def _k_cut(counts: list[Ints], rng: np.random.Generator) -> object:
-    return k_cut_bound(*counts, ORDERS, confidence=CONFIDENCE)
+    return k_cut_bound(counts[0], counts[1], ORDERS, confidence=CONFIDENCE)
 
 
 def _goodman(counts: list[Ints], rng: np.random.Generator) -> object:
-    return k_cut_bound(*counts, ORDERS, confidence=CONFIDENCE, method="goodman")
+    return k_cut_bound(counts[0], counts[1], ORDERS, confidence=CONFIDENCE, method="goodman")
 
 
 def _bootstrap(counts: list[Ints], rng: np.random.Generator) -> object:
-    return bootstrap_bound(*counts, ORDERS, confidence=CONFIDENCE, rng=rng)
+    return bootstrap_bound(counts[0], counts[1], ORDERS, confidence=CONFIDENCE, rng=rng)
 
 
 _BOUNDS: dict[str, Callable[[list[Ints], np.random.Generator], object]] = {
@@ -139,7 +140,7 @@ def _drawn(curves: dict[str, Floats], title: str) -> Figure:
     figure, ((axes, shares),) = style.grid(1, 2, width=10.5, height=4.2)
     for label, curve in curves.items():
         look, colour = _LOOKS[label]
-        looks = {"color": colour, "label": label, "markersize": 3.2, "linewidth": 1.4}
+        looks: dict[str, Any] = {"color": colour, "label": label, "markersize": 3.2, "linewidth": 1.4}
         axes.plot(ORDERS, curve, look, **looks)
         if label in _BOUNDS:
             shares.plot(ORDERS, curve / curves["exact"], look, **looks)
