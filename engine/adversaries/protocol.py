@@ -45,10 +45,11 @@ class Target:
 
     @property
     def second(self) -> Ints:
-        """The class of each query with the most votes but one; that of the largest number of wrong ones, shape (q,)."""
+        """The class of each query with the most votes but one; where none are to be seen the next one, shape (q,)."""
         votes = self.votes.copy()
         votes[np.arange(len(votes)), self.votes.argmax(axis=1)] = -1
-        return np.asarray(votes.argmax(axis=1), np.int64)
+        after = (self.queries.labels + 1) % self.data.classes
+        return np.asarray(np.where(self.votes.any(axis=1), votes.argmax(axis=1), after), np.int64)
 
 
 @dataclass(frozen=True, eq=False)

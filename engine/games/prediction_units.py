@@ -485,3 +485,23 @@ class CountRuns:
                 )
             )
         return QueryTable().encode(found)
+
+
+@dataclass(frozen=True)
+class TellAnswers:
+    """The game against a predictor that hides nothing: each answer says which world it comes from.
+
+    Attributes:
+        queries: How many there are.
+        answers: To each, in each world.
+    """
+
+    queries: int
+    answers: int
+
+    def run(self, inputs: Inputs, compute: Compute) -> pa.Table:
+        """One row a query."""
+        told, chosen = np.array([0, self.answers]), np.array([False, True])
+        return QueryTable().encode(
+            AnsweredQuery(query, told, told[::-1].copy(), chosen) for query in range(self.queries)
+        )

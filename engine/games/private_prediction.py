@@ -25,6 +25,7 @@ from dpaudit.engine.games.prediction_units import (
     Draws,
     RunInFull,
     Sampler,
+    TellAnswers,
     TrainAndAsk,
 )
 from dpaudit.engine.games.protocol import GamePlan, Setting, require_units
@@ -74,7 +75,7 @@ class PrivatePrediction:
         attack="answer-set",
         estimator="answers",
         evidence=AnsweredQuery,
-        helps="more `answers`",
+        helps="more `answers`, or with `votes: run` more `full_runs`",
         looks=(
             Look(
                 VOTING,
@@ -82,6 +83,14 @@ class PrivatePrediction:
                 "noise too small for a vote that moves, votes that count twice, sampling that is not done",
                 trainings=24,
                 game={"queries": 20, "runs": 4, "moved_runs": 20, "resamples": 0},
+            ),
+            Look(
+                ANSWERING,
+                (Relation.ADD_REMOVE,),
+                "answers that give a mislabelled record away, run by run",
+                trainings=1_000,
+                scales={"full_runs": 0.5},
+                game={"adversary": "pois-nat-q-unconfident", "queries": 20},
             ),
         ),
     )
@@ -176,7 +185,7 @@ class PrivatePrediction:
             )
             for first in range(0, self.queries, QUERIES_PER_UNIT)
         ]
-        return self._planned(setting, [*base, craft, *moved, *answers], answers, [*base])
+        return self._planned(setting, [*base, craft, *moved, *answers], answers, base, self.answers)
 
     def _in_full(self, setting: Setting) -> GamePlan:
         predictor = setting.mechanism
@@ -202,16 +211,21 @@ class PrivatePrediction:
             craft.key,
             *keys,
         )
-        return self._planned(setting, [*base, craft, *full, count], [count], base)
+        counted = self.full_runs - self.full_runs // 2
+        return self._planned(setting, [*base, craft, *full, count], [count], base, counted)
 
-    def _planned(self, setting: Setting, units: list[Unit], scores: list[Unit], trained: list[Unit]) -> GamePlan:
+    def _planned(
+        self, setting: Setting, units: list[Unit], scores: list[Unit], trained: list[Unit], answers: int
+    ) -> GamePlan:
+        told = Unit(TellAnswers(self.queries, answers), "answers told", resources=setting.resources)
         return GamePlan(
-            units=tuple(units),
+            units=(*units, told),
             scores=tuple(unit.key for unit in scores),
             trainings=tuple(unit.key for unit in trained),
             observational=False,
             reading=setting.reading,
             replays=self.queries,
+            ceilings=(told.key,),
         )
 
     @property

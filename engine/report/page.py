@@ -20,6 +20,7 @@ from dpaudit.engine.report.figures.detected import detected
 from dpaudit.engine.report.figures.draw import Context, Drawing
 from dpaudit.engine.report.figures.kinds import drawings
 from dpaudit.engine.report.figures.overview import COLOURS, overview
+from dpaudit.engine.report.figures.predictors_compared import predictors_compared
 from dpaudit.engine.report.figures.score_distributions import score_distributions
 from dpaudit.engine.report.figures.style import save
 from dpaudit.engine.report.templates import figure_markup, template
@@ -76,7 +77,8 @@ def write_page(report: Report, folder: Path, *, draw: bool = True) -> None:
         report=report,
         audits=audits,
         overview=_saved(overview(report.results), target, "overview"),
-        detected=_detected(report, target),
+        detected=_drawn(detected(report.results), target, "detected"),
+        predictors=_drawn(predictors_compared(report.results) if draw else None, target, "predictors"),
         compared=_compared(report, target) if draw else [],
         equal_utility=[line for study in studies(report.results) for line in study.lines],
         colours={verdict.value: COLOURS[verdict] for verdict in Verdict},
@@ -85,9 +87,8 @@ def write_page(report: Report, folder: Path, *, draw: bool = True) -> None:
     write_whole(folder / "report.html", lambda path: path.write_text(text, encoding="utf-8"))
 
 
-def _detected(report: Report, target: Path) -> Markup | None:
-    figure = detected(report.results)
-    return None if figure is None else _saved(figure, target, "detected")
+def _drawn(figure: Figure | None, target: Path, name: str) -> Markup | None:
+    return None if figure is None else _saved(figure, target, name)
 
 
 def intervals(result: AuditResult) -> list[CountsInterval]:
