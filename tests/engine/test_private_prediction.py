@@ -460,7 +460,9 @@ def test_check_plays_predictors(tmp_path: Path) -> None:
     assert [result.name for result in report.results] == ["private-prediction"]
     claim = Claim.of(GaussianDP(0.05), relation=Relation.ADD_REMOVE, delta=1e-6)
     own = from_predictor(Counting, claim)
-    report = check(own, data=GaussianMixture(classes=2, rows=300), output=tmp_path, budget="60 trainings", run=run)
+    report = check(
+        own, data=GaussianMixture(classes=2, rows=300), output=tmp_path / "own", budget="60 trainings", run=run
+    )
     assert report.joint is not None
     assert report.joint.verdict is Verdict.VIOLATION
 
