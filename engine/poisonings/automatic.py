@@ -66,5 +66,6 @@ class Automatic:
                 for name, poisoning in made.items()
                 if poisoning.relation is not Relation.ADD_REMOVE
             }
+            found.pop(Coming.registered_name, None)  # type: ignore[attr-defined]  # one of those that were just made
         require(bool(found), f"no poisoning makes {self.relation} neighbours", among=names)
         return found

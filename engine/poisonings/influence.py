@@ -61,7 +61,7 @@ def penalty_of(mechanism: Any) -> float | None:
     return float(stated) if isinstance(stated, int | float) and stated > 0 else None
 
 
-def with_bias(features: NDArray[np.float32]) -> Floats:
+def with_bias(features: NDArray[Any]) -> Floats:
     """Rows with a last column of ones, float64."""
     return np.hstack([features.astype(np.float64), np.ones((len(features), 1))])
 
@@ -117,14 +117,14 @@ class Influence:
     def ascended(self, surrogate: Surrogate, start: Floats, positive: bool) -> Floats:
         """The record, shape (d,); the squared influence never falls from step to step."""
         limit = surrogate.longest
-        point, size = _within(start, limit), limit
+        point, size = within_length(start, limit), limit
         for _ in range(self.steps):
             here = _squared(surrogate, point, positive)
             slope = _slope(surrogate, point, positive)
             length = float(np.linalg.norm(slope))
             if length == 0 or size < 1e-6 * limit:
                 break
-            there = _within(point + size * slope / length, limit)
+            there = within_length(point + size * slope / length, limit)
             if _squared(surrogate, there, positive) > here:
                 point, size = there, min(2 * size, 2 * limit)
             else:
@@ -148,7 +148,7 @@ def _slope(surrogate: Surrogate, point: Floats, positive: bool) -> Floats:
     return slope
 
 
-def _within(point: Floats, limit: float) -> Floats:
+def within_length(point: Floats, limit: float) -> Floats:
     """The point, shortened to the limit."""
     length = float(np.linalg.norm(point))
     return point if length <= limit else point * (limit / length)

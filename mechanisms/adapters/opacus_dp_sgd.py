@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -18,10 +18,13 @@ from dpaudit.mechanisms.models.networks import Mlp, Network, require_network
 from dpaudit.mechanisms.protocols import Compute, Model, TrainingError
 from dpaudit.mechanisms.training.private_steps import ClaimedSteps, PrivateSteps
 from dpaudit.mechanisms.training.recipe import one_of
-from dpaudit.mechanisms.training.step_canary import StepCanary
+from dpaudit.mechanisms.training.step_canary import LENGTH, StepCanary
 from dpaudit.registry import register
 
 ACCOUNTANTS = ("prv", "rdp")
+CLIPPING = ("flat", "per_layer", "adaptive")
+SAMPLING = ("hooks", "ew", "functorch", "ghost")
+"""How gradients of single examples are had; "ghost" never makes them, and clips flat."""
 
 
 @register("mechanism", "opacus-dp-sgd", source="Yousefpour et al. (2021), arXiv:2109.12298; the package opacus")
@@ -37,6 +40,8 @@ class OpacusDpSgd:
         delta: In (0, 1).
         clip: Largest norm of one example's gradient, > 0.
         accountant: "prv" or "rdp", of Opacus.
+        clipping: "flat"; "per_layer", each layer by its equal share of `clip`; or "adaptive" (AdaClip), from `clip` on.
+        grad_sample_mode: "hooks", "ew" (torch's ExpandedWeights), "functorch", or "ghost", which clips flat only.
         model: The network, its batch_size, epochs, learning_rate, momentum, weight_decay and optimizer; the rest as
             for dp-sgd.
     """
@@ -45,6 +50,8 @@ class OpacusDpSgd:
     delta: float = 1e-5
     clip: float = 1.0
     accountant: str = "prv"
+    clipping: str = "flat"
+    grad_sample_mode: str = "hooks"
     model: Network = field(default=Mlp(learning_rate=0.5, momentum=0.0), metadata={"kind": "model"})
 
     def __post_init__(self) -> None:
@@ -52,6 +59,10 @@ class OpacusDpSgd:
         require(0 < self.delta < 1, "delta must be in (0, 1)", delta=self.delta)
         require(self.clip > 0, "clip must be > 0", clip=self.clip)
         one_of("accountant", self.accountant, ACCOUNTANTS)
+        one_of("clipping", self.clipping, CLIPPING)
+        one_of("grad_sample_mode", self.grad_sample_mode, SAMPLING)
+        flat = self.clipping == "flat" or self.grad_sample_mode != "ghost"
+        require(flat, "grad_sample_mode ghost clips flat", clipping=self.clipping)
         require_network(self.model, of="opacus-dp-sgd")
         net = self.model
         alone = not net.standardise and not net.mixup and net.augment == "none"
@@ -111,59 +122,85 @@ class OpacusDpSgd:
         )
         module = module.to(compute.device)
         engine = engine_class(accountant=self.accountant)
-        private, optimizer, batches = engine.make_private(
+        multiplier = _noise_multiplier(self.epsilon, self.delta, 1 / len(loader), self.model.epochs, self.accountant)
+        private, optimizer, *criterion, batches = engine.make_private(
             module=module,
             optimizer=_optimizer(self.model, module.parameters()),
             data_loader=loader,
-            noise_multiplier=_noise_multiplier(
-                self.epsilon, self.delta, 1 / len(loader), self.model.epochs, self.accountant
-            ),
-            max_grad_norm=self.clip,
+            noise_multiplier=multiplier,
             noise_generator=torch_generator(noise, compute.device),
+            clipping=self.clipping,
+            grad_sample_mode=self.grad_sample_mode,
+            **self._clip_settings(multiplier, len(list(module.parameters()))),
         )
+        loss = criterion[0] if criterion else torch.nn.functional.cross_entropy
         private.train()
         for _ in range(self.model.epochs):
             for batch, targets in batches:
                 optimizer.zero_grad()
-                torch.nn.functional.cross_entropy(private(batch), targets).backward()
+                loss(private(batch), targets).backward()
                 optimizer.step()
         flat = torch.nn.utils.parameters_to_vector(module.parameters()).detach().cpu().numpy()
         if not np.isfinite(flat).all():
             raise TrainingError("the weights are no longer finite numbers; lower learning_rate")
         return NetworkModel(self.model, shape, train.classes, flat, {}, None, compute)
 
+    def _clip_settings(self, noise_multiplier: float, layers: int) -> dict[str, Any]:
+        """What Opacus is told of clipping; AdaClip's own numbers are those of its paper's defaults."""
+        if self.clipping == "per_layer":
+            return {"max_grad_norm": [self.clip / math.sqrt(layers)] * layers}
+        if self.clipping == "flat":
+            return {"max_grad_norm": self.clip}
+        return {
+            "max_grad_norm": self.clip,
+            "target_unclipped_quantile": 0.5,
+            "clipbound_learning_rate": 0.2,
+            "max_clipbound": 100 * self.clip,
+            "min_clipbound": self.clip / 100,
+            "unclipped_num_std": max(self.model.batch_size / 20, 2 * noise_multiplier),
+        }
+
 
 @contextmanager
 def steps_of_opacus(canary: StepCanary) -> Iterator[None]:
     """Inside, every optimizer of Opacus has the canary's gradient among those of the batch, before it clips them.
 
-    The row is appended to `grad_sample`, so of Opacus only the computation of per-example gradients is passed over; the
-    gradient that is shown is the one the weights are moved by, noise and division done.
+    The row is appended to `grad_sample`, so of Opacus only the computation of per-example gradients is passed over; in
+    the mode "ghost", which has none, it is added to the sum, clipped. The gradient that is shown is the one the weights
+    are moved by, noise and division done.
     """
     import torch
-    from opacus.optimizers import DPOptimizer
+    from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping
 
-    own = DPOptimizer.pre_step
+    def watched(own: Any, let_in: Callable[[Any, Any], None]) -> Any:
+        def pre_step(self: Any, closure: Any = None) -> Any:
+            step = len(canary.products)
+            if not canary.asked:  # else a further part of one large batch
+                row = canary.gradient(step, sum(weights.numel() for weights in self.params))
+                if row is not None:
+                    parts = torch.from_numpy(row).split([weights.numel() for weights in self.params])
+                    for weights, part in zip(self.params, parts, strict=True):
+                        let_in(weights, part.view(weights.shape))
+            moves = own(self, closure)
+            if moves:
+                canary.observe(step, torch.cat([weights.grad.flatten() for weights in self.params]))
+            return moves
 
-    def pre_step(self: Any, closure: Any = None) -> Any:
-        step = len(canary.products)
-        if not canary.asked:  # else a further part of one large batch
-            row = canary.gradient(step, sum(weights.numel() for weights in self.params))
-            if row is not None:
-                parts = torch.from_numpy(row).split([weights.numel() for weights in self.params])
-                for weights, part in zip(self.params, parts, strict=True):
-                    joined = part.view(1, *weights.shape).to(weights.grad_sample)
-                    weights.grad_sample = torch.cat([weights.grad_sample, joined])
-        moves = own(self, closure)
-        if moves:
-            canary.observe(step, torch.cat([weights.grad.flatten() for weights in self.params]))
-        return moves
+        return pre_step
 
-    DPOptimizer.pre_step = pre_step
+    def as_example(weights: Any, part: Any) -> None:
+        weights.grad_sample = torch.cat([weights.grad_sample, part[None].to(weights.grad_sample)])
+
+    def into_sum(weights: Any, part: Any) -> None:
+        weights.grad += part.to(weights.grad) / LENGTH
+
+    own, ghost = DPOptimizer.pre_step, DPOptimizerFastGradientClipping.pre_step
+    DPOptimizer.pre_step = watched(own, as_example)
+    DPOptimizerFastGradientClipping.pre_step = watched(ghost, into_sum)
     try:
         yield
     finally:
-        DPOptimizer.pre_step = own
+        DPOptimizer.pre_step, DPOptimizerFastGradientClipping.pre_step = own, ghost
 
 
 def _privacy_engine() -> Any:

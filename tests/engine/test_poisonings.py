@@ -23,6 +23,7 @@ from dpaudit.engine.poisonings.coming_and_going import Coming, Remove
 from dpaudit.engine.poisonings.curvature import Curvature
 from dpaudit.engine.poisonings.influence import Influence
 from dpaudit.engine.poisonings.protocol import InformedPoisoning, PoisoningSearch, fitted
+from dpaudit.engine.poisonings.pull_apart import PullApart
 from dpaudit.engine.poisonings.shadow_adversarial import ShadowAdversarial
 from dpaudit.engine.spec.check import CheckRequest, check_spec
 from dpaudit.engine.views.worlds import Worlds, features_of
@@ -30,6 +31,7 @@ from dpaudit.errors import InputError, SpecError
 from dpaudit.mechanisms.learners.dp_sgd import DpSgd
 from dpaudit.mechanisms.learners.gaussian_naive_bayes import GaussianNaiveBayes
 from dpaudit.mechanisms.learners.logistic_objective import LogisticObjectivePerturbation
+from dpaudit.mechanisms.learners.logistic_regression import LogisticOutputPerturbation
 from dpaudit.mechanisms.models.networks import Mlp
 from dpaudit.mechanisms.protocols import Compute
 from tests.engine.test_neighbours import NoisyCount
@@ -118,6 +120,7 @@ def test_what_is_tried_makes_the_neighbours_that_are_asked_for() -> None:
         "coefficient-target",
         "curvature",
         "influence",
+        "pull-apart",
         "shadow-adversarial",
         "swap-x",
     }
@@ -164,6 +167,29 @@ def test_curvature_changes_the_hessian_most() -> None:
     assert not other.any()
     along = np.square(features_of(worlds.zero) @ (point / np.linalg.norm(point)))
     assert np.square(np.linalg.norm(point)) > along.sum()
+
+
+@pytest.mark.parametrize("moved", ["coefficients", "slope"])
+def test_pulling_apart_moves_the_exact_minimiser_by_more_than_a_changed_class_can(moved: Any) -> None:
+    """A changed class moves the slope by the length of a record at most, the two records by more; both in the ball."""
+    data = first_species("ball")
+    learner = LogisticOutputPerturbation(1.0, penalty=0.01)
+    poisoning = fitted(PullApart(moved=moved), learner)
+    assert poisoning == PullApart(penalty=0.01, moved=moved)
+    worlds = poisoning.worlds(data, 1, RNG(0))
+    assert np.linalg.norm(worlds.points, axis=1).max() <= np.linalg.norm(features_of(data), axis=1).max() * (1 + 1e-5)
+    pulled = minimiser_moved(learner, worlds)
+    flipped = minimiser_moved(learner, CornerFlip().worlds(data, 1, RNG(0)))
+    assert pulled > 1.2 * flipped
+
+
+def first_species(scale: Any) -> Examples:
+    iris = as_numbers(Iris().load(), scale)
+    return Examples(iris.features, (iris.labels == 0).astype(np.int64), 2)
+
+
+def minimiser_moved(learner: LogisticOutputPerturbation, worlds: Worlds) -> float:
+    return float(np.linalg.norm(learner.exact(worlds.one, Compute()) - learner.exact(worlds.zero, Compute())))
 
 
 def test_shadow_adversarial_finds_a_row_that_is_mistaken_for_another_class() -> None:

@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import pytest
 from numpy.random import SeedSequence
+from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 
 from dpaudit.claims import Relation
@@ -17,6 +18,7 @@ from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.models.networks import Mlp, Network, SmallCnn
 from dpaudit.mechanisms.models.text_networks import BagOfEmbeddings, SmallTransformer
 from dpaudit.mechanisms.protocols import Compute, Learner
+from dpaudit.mechanisms.training.step_canary import StepCanary
 
 CPU = Compute()
 RAW = load_digits()
@@ -84,3 +86,33 @@ def test_it_takes_every_network(network: Network, shape: tuple[int, ...]) -> Non
     data = some.with_(features=np.round(some.features * 16).reshape(-1, *shape).astype(np.float32))
     model = OpacusDpSgd(8.0, accountant="rdp", model=network).fit(data, seed=SeedSequence(0), compute=CPU)
     np.testing.assert_allclose(model.probabilities(data.features).sum(1), 1)
+
+
+@pytest.mark.parametrize(
+    ("clipping", "grad_sample_mode"),
+    [("per_layer", "hooks"), ("adaptive", "hooks"), ("flat", "ew"), ("flat", "functorch"), ("flat", "ghost")],
+)
+def test_every_way_of_clipping_trains_and_lets_the_canary_in(clipping: str, grad_sample_mode: str) -> None:
+    """The canary's steps are about one clip apart where noise is small; half as much where layers are clipped alone."""
+    pytest.importorskip("opacus")
+    model = Mlp(hidden=(8,), epochs=4, batch_size=100, learning_rate=0.5, momentum=0.0)
+    learner = OpacusDpSgd(2_000.0, accountant="rdp", clipping=clipping, grad_sample_mode=grad_sample_mode, model=model)
+    train = DIGITS.take(np.arange(400))
+
+    def direction(weights: int) -> NDArray[np.float32]:
+        point = np.random.default_rng(3).normal(size=weights).astype(np.float32)
+        return point / np.float32(np.linalg.norm(point))
+
+    canary = StepCanary(direction, np.random.default_rng(0), clip=1.0, divisor=100)
+    learner.show_steps(train, canary, seed=SeedSequence(1), compute=CPU)
+    coins, products = canary.shown()
+    assert len(coins) == 16
+    apart = products[coins].mean() - products[~coins].mean()
+    assert 0.4 < apart < (20 if clipping == "adaptive" else 1.6)
+
+
+def test_ways_that_do_not_go_together_are_refused() -> None:
+    with pytest.raises(InputError, match="ghost clips flat"):
+        OpacusDpSgd(1.0, clipping="per_layer", grad_sample_mode="ghost")
+    with pytest.raises(InputError, match="clipping must be one of flat, per_layer, adaptive"):
+        OpacusDpSgd(1.0, clipping="round")

@@ -61,8 +61,21 @@ def _gaussian_nb(asked: Any, X: Any, y: Any, points: Any, seed: int) -> Any:
     from diffprivlib.models import GaussianNB
 
     model = GaussianNB(bounds=_bounds(asked), **_common(asked, seed)).fit(X, y)
-    means = np.concatenate([model.theta_.ravel(), model.var_.ravel(), model.class_prior_])
-    return np.concatenate([means, model.class_count_]) if asked["expose_counts"] else means
+    shares = model.class_prior_
+    released = np.concatenate([model.theta_.ravel(), model.var_.ravel(), shares, [_records_of(shares)]])
+    return np.concatenate([released, model.class_count_]) if asked["expose_counts"] else released
+
+
+MOST_RECORDS = 40_000
+"""Numbers of records that are tried."""
+
+
+def _records_of(shares: Any) -> float:
+    """The smallest number of records that the classes can have these shares of; 0 where there is none."""
+    every = np.arange(1, MOST_RECORDS + 1)
+    counts = np.outer(every, shares)
+    whole = (np.abs(counts - np.round(counts)) < 1e-8).all(1)
+    return float(every[whole.argmax()]) if whole.any() else 0.0
 
 
 def _logistic_regression(asked: Any, X: Any, y: Any, points: Any, seed: int) -> Any:

@@ -1,0 +1,130 @@
+"""How often honest learners are convicted by the game `neighbours`, its data sets searched for, and real leaks found.
+
+    python -m benchmarks.honest_learners [audits a row] [--only TEXT]
+
+prints a row of the table of docs/validity.md each. An audit is the plan of `dpaudit run`, its units run one after
+another in this process, without files, figures and ceilings, as in `benchmarks/false_violations.py`: iris, 800 search
+and 800 fresh trainings, `automatic` among the poisonings of the game's relation that train no networks. A VIOLATION of
+an honest learner is false, and may come in at most 5 % of the audits.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.random import SeedSequence
+from numpy.typing import NDArray
+from scipy.special import betaincinv
+
+from benchmarks.false_violations import Scene
+from dpaudit import Audit, Claim, Relation
+from dpaudit.engine.attacks.output_set import OutputSet
+from dpaudit.engine.data.bundled import Iris
+from dpaudit.engine.games.neighbours import Neighbours
+from dpaudit.engine.games.numbers import Scale
+from dpaudit.engine.poisonings.automatic import Automatic
+from dpaudit.engine.spec.partition import Partition
+from dpaudit.mechanisms.examples import Examples
+from dpaudit.mechanisms.learners.gaussian_naive_bayes import GaussianNaiveBayes
+from dpaudit.mechanisms.learners.logistic_objective import LogisticObjectivePerturbation
+from dpaudit.mechanisms.learners.logistic_regression import LogisticOutputPerturbation
+from dpaudit.mechanisms.learners.random_forest import PrivateForest
+from dpaudit.mechanisms.protocols import Compute
+
+TRAININGS = 800
+FLIPS = Automatic(Relation.LABEL)
+ROWS = Automatic(
+    Relation.REPLACE,
+    among=("class-flip", "clip-bkd", "corner-flip", "curvature", "farthest-flip", "influence", "swap-x"),
+)
+COMES = Automatic(Relation.ADD_REMOVE, among=("clip-bkd", "corner-flip", "farthest-flip", "remove", "swap-x"))
+
+
+@dataclass(frozen=True)
+class CountTold:
+    """How many records have class 1, with Laplace noise: it gives away exactly `epsilon` when a label changes."""
+
+    epsilon: float = 1.0
+
+    def claim(self) -> Claim:
+        """Pure epsilon for labels."""
+        return Claim(self.epsilon, relation=Relation.LABEL)
+
+    def sample_summaries(
+        self, train: Examples, points: NDArray[np.float32], count: int, *, seed: SeedSequence, compute: Compute
+    ) -> NDArray[np.float64]:
+        """One number a training."""
+        noise = np.random.default_rng(seed).laplace(0, 1 / self.epsilon, (count, 1))
+        told: NDArray[np.float64] = (train.labels == 1).sum() + noise
+        return told
+
+
+@dataclass(frozen=True)
+class Row:
+    """A learner, what it is audited against, and how.
+
+    Attributes:
+        learner: What trains.
+        poisoning: How its data sets are found.
+        scale: Of the data.
+        claim: Where it is not the learner's own.
+    """
+
+    learner: Any
+    poisoning: Automatic
+    scale: Scale = "box"
+    claim: Claim | None = None
+
+    def audits(self) -> tuple[Audit, ...]:
+        """The one audit."""
+        game = Neighbours(
+            trials=TRAININGS, search=TRAININGS, stack=TRAININGS, poisoning=self.poisoning, scale=self.scale
+        )
+        attack = OutputSet(("linear", "additive"))
+        split = Partition(target=1.0, reference=0.0, test=0.0)
+        return (Audit(self.learner, Iris(), game=game, attack=attack, claim=self.claim, split=split),)
+
+
+CLAIMED = Claim(1.0, relation=Relation.REPLACE)
+TABLE: Mapping[str, Row] = {
+    "a noisy count, its whole claim given away": Row(CountTold(), FLIPS),
+    "naive Bayes, replace": Row(GaussianNaiveBayes(1.0, relation=Relation.REPLACE), ROWS),
+    "naive Bayes, add/remove": Row(GaussianNaiveBayes(1.0), COMES),
+    "output perturbation": Row(LogisticOutputPerturbation(1.0, penalty=0.1), ROWS, "ball"),
+    "objective perturbation": Row(LogisticObjectivePerturbation(1.0, penalty=0.1), ROWS, "ball"),
+    "random forest, add/remove": Row(PrivateForest(1.0), COMES),
+    "random forest, flips at twice epsilon": Row(PrivateForest(1.0), FLIPS),
+    "a noisy count, really 2": Row(CountTold(2.0), FLIPS, claim=Claim(1.0, relation=Relation.LABEL)),
+    "naive Bayes, really 6": Row(GaussianNaiveBayes(6.0, relation=Relation.REPLACE), ROWS, claim=CLAIMED),
+    "random forest, its epsilon read as one for flips": Row(
+        PrivateForest(1.0), FLIPS, claim=Claim(1.0, relation=Relation.LABEL)
+    ),
+}
+
+
+def main() -> None:
+    """A row as soon as it is there."""
+    asked = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    asked.add_argument("audits", type=int, nargs="?", default=200)
+    asked.add_argument("--only", default="", help="rows whose name contains this")
+    options = asked.parse_args()
+    print("| learner | audits | VIOLATION | at most, 95 % | processor s |")
+    print("| --- | ---: | ---: | ---: | ---: |", flush=True)
+    for name, row in TABLE.items():
+        if options.only in name:
+            began = resource.getrusage(resource.RUSAGE_SELF).ru_utime
+            said = Counter(Scene(row.audits).verdicts(seed)["audit"] for seed in range(options.audits))
+            convicted = said["VIOLATION"]
+            limit = 1.0 if convicted == options.audits else betaincinv(convicted + 1, options.audits - convicted, 0.95)
+            spent = resource.getrusage(resource.RUSAGE_SELF).ru_utime - began
+            print(f"| {name} | {options.audits} | {convicted} | {limit:.1%} | {spent:.0f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""A spec's audits one after another: what each claims, what is observed, its trainings and processor seconds.
+
+    python -m benchmarks.library_sweep SPEC [--only TEXT] [--output FOLDER]
+
+prints a Markdown table row by row. Seconds are those of the processor, this process's and its children's, planning and
+reading included; a first audit also pays for loading libraries.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from dpaudit.engine.driver import audit
+from dpaudit.engine.findings.result import AuditResult
+from dpaudit.engine.spec.loading import load_spec
+from dpaudit.estimators.bound import format_lower
+
+
+def main() -> None:
+    """The table, a row as soon as it is there."""
+    asked = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    asked.add_argument("spec")
+    asked.add_argument("--only", default="", help="audits whose name contains this")
+    asked.add_argument("--output", type=Path, default=None, help="where run folders go; a temporary folder otherwise")
+    options = asked.parse_args()
+    spec = load_spec(options.spec)
+    print("| audit | claimed | observed at least | verdict | trainings | seconds | taken |")
+    print("| --- | ---: | ---: | --- | ---: | ---: | --- |", flush=True)
+    with tempfile.TemporaryDirectory() as temporary:
+        for entry in spec.audits:
+            if options.only in entry.name:
+                began = _processor_s()
+                folder = (options.output or Path(temporary)) / entry.name.replace(" ", "-").replace(",", "")
+                found = audit(replace(spec, audits=(entry,)), output=folder, quiet=True).results[0]
+                print(row(found, trainings(entry.game), _processor_s() - began), flush=True)
+
+
+def row(found: AuditResult, count: int, seconds: float) -> str:
+    """One line of the table; what is claimed and observed is of the game's neighbours."""
+    standing = found.standing
+    numbers = ("-", "-") if standing is None else (f"{standing.claimed:.3g}", format_lower(standing.observed))
+    taken = "; ".join(told.split(" poisonings ")[1].split(" was taken")[0] for told in found.chosen)
+    why = f" ({found.failures[0].error})" if found.failures else ""
+    cells = (found.name, *numbers, f"{found.verdict.value}{why}", f"{count:,}", f"{seconds:.0f}", taken)
+    return f"| {' | '.join(cells)} |"
+
+
+def trainings(game: Any) -> int:
+    """How often a game trains, all its parts together."""
+    return int(getattr(game, "trainings", 0) or getattr(game, "trials", 0) + getattr(game, "search", 0))
+
+
+def _processor_s() -> float:
+    return sum(
+        usage.ru_utime + usage.ru_stime
+        for usage in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    )
+
+
+if __name__ == "__main__":
+    main()
