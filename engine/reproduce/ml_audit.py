@@ -1,4 +1,4 @@
-"""ML-Audit: Figures 2 and 3 of Lu et al. (2022), and the leak of Figure 4a.
+"""ML-Audit: Figures 2, 3 and 4 of Lu et al. (2022).
 
 Figure 2 differs from the paper in one rule: the paper tries 1, 2, 4 and 8 changed records and takes what was best on
 its search samples; here their number is fixed beforehand by the claim, the largest with copies times epsilon at most 4.
@@ -16,139 +16,44 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pacsv
 from matplotlib.figure import Figure
+from numpy.random import SeedSequence
+from numpy.typing import NDArray
 
-from dpaudit.claims import Relation
-from dpaudit.engine.attacks.output_set import OutputSet
-from dpaudit.engine.data.adult import Adult
-from dpaudit.engine.data.bundled import BreastCancer, Iris, Wine
+from dpaudit.claims import Claim
+from dpaudit.engine.data.bundled import Iris, Wine
 from dpaudit.engine.driver import audit
 from dpaudit.engine.findings.result import AuditResult
-from dpaudit.engine.games.neighbours import COPIES, Neighbours
-from dpaudit.engine.games.numbers import Scale, as_numbers
-from dpaudit.engine.poisonings.class_flip import ClassFlip, CornerFlip
+from dpaudit.engine.games.neighbours import Neighbours
+from dpaudit.engine.games.numbers import as_numbers
+from dpaudit.engine.poisonings.class_flip import CornerFlip
 from dpaudit.engine.poisonings.clip_bkd import ClipBackdoorPair
-from dpaudit.engine.poisonings.coefficients import CoefficientTarget
 from dpaudit.engine.poisonings.coming_and_going import Remove
-from dpaudit.engine.poisonings.farthest import FarthestFlip
 from dpaudit.engine.poisonings.influence import Influence, Surrogate
 from dpaudit.engine.poisonings.protocol import Poisoning
+from dpaudit.engine.poisonings.pull_apart import PullApart
 from dpaudit.engine.poisonings.swap import SwapX
 from dpaudit.engine.report.figures import style
 from dpaudit.engine.report.figures.detected import draw_lines, lines_of
+from dpaudit.engine.reproduce import ml_audit_panels as panels
 from dpaudit.engine.reproduce.making import Made, Options
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
-from dpaudit.engine.spec.partition import Partition
 from dpaudit.engine.views.worlds import Worlds, features_of
 from dpaudit.estimators.bound import format_lower
 from dpaudit.mechanisms.examples import Examples
-from dpaudit.mechanisms.learners.gaussian_naive_bayes import GaussianNaiveBayes
-from dpaudit.mechanisms.learners.logistic_objective import LogisticObjectivePerturbation
-from dpaudit.mechanisms.learners.logistic_regression import LogisticOutputPerturbation
-from dpaudit.mechanisms.learners.random_forest import PrivateForest
+from dpaudit.mechanisms.learners.logistic_regression import PrivateLogistic
 from dpaudit.mechanisms.planted.naive_bayes import NaiveBayesExposedSize
+from dpaudit.mechanisms.protocols import Compute
 from dpaudit.registry import register
-
-EPSILONS: Mapping[str, tuple[float, ...]] = {
-    "small": (0.5, 1.0, 2.0, 4.0, 8.0),
-    "paper": (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 50.0),
-}
-TRAININGS = {"small": 6_000, "paper": 20_000}
-"""Search samples, and as many fresh ones: the paper's 10,000 of each world are 20,000."""
-REACH = 4.0
-"""Copies times epsilon, at most, where one record alone is below it."""
-PENALTY = 0.1
-WHOLE = Partition(target=1.0, reference=0.0, test=0.0)
-ATTACK = OutputSet(("linear", "additive"))
-
-
-@dataclass(frozen=True)
-class Panel:
-    """A learner, what its data are scaled to, and the attacks on it.
-
-    Attributes:
-        learner: Its name in the figure.
-        make: The learner for an epsilon.
-        scale: The range of its numbers.
-        attacks: By name, ours first.
-    """
-
-    learner: str
-    make: Any
-    scale: Scale
-    attacks: Mapping[str, Poisoning]
-
-
-def _forest(epsilon: float) -> PrivateForest:
-    return PrivateForest(epsilon, depth=8)
-
-
-def _bayes(epsilon: float) -> GaussianNaiveBayes:
-    return GaussianNaiveBayes(epsilon, relation=Relation.REPLACE)
-
-
-def _output(epsilon: float) -> LogisticOutputPerturbation:
-    return LogisticOutputPerturbation(epsilon, penalty=PENALTY)
-
-
-def _objective(epsilon: float) -> LogisticObjectivePerturbation:
-    return LogisticObjectivePerturbation(epsilon, penalty=PENALTY)
-
-
-_REGRESSION: Mapping[str, Poisoning] = {
-    "corner-flip": CornerFlip(),
-    "influence": Influence(PENALTY),
-    "coefficient-target": CoefficientTarget(PENALTY),
-    "clip-bkd": ClipBackdoorPair(),
-    "swap-x": SwapX(),
-}
-PANELS = (
-    Panel(
-        "naive Bayes",
-        _bayes,
-        "box",
-        {"corner-flip": CornerFlip(), "class-flip": ClassFlip(), "clip-bkd": ClipBackdoorPair(), "swap-x": SwapX()},
-    ),
-    Panel("output perturbation", _output, "ball", _REGRESSION),
-    Panel("objective perturbation", _objective, "ball", _REGRESSION),
-    Panel(
-        "random forest",
-        _forest,
-        "box",
-        {"farthest-flip": FarthestFlip(), "clip-bkd": ClipBackdoorPair(), "swap-x": SwapX()},
-    ),
-)
-
-
-def copies_at(epsilon: float) -> int:
-    """The most records, of 1, 2, 4 and 8, with copies times epsilon at most `REACH`; one where epsilon is larger."""
-    return max(copies for copies in COPIES if copies == 1 or copies * epsilon <= REACH)
-
-
-def data_sets(options: Options) -> dict[str, Any]:
-    """Iris and breast cancer; with --data, the folder that holds `adult/`, adult as well; at paper scale wine too."""
-    found: dict[str, Any] = {"iris": _first_class(Iris()), "breast-cancer": BreastCancer()}
-    if options.scale == "paper":
-        found["wine"] = _first_class(Wine())
-    if options.data is not None:
-        folder = Path(options.data)
-        found["adult"] = Adult(str(folder / "adult" if (folder / "adult").is_dir() else folder))
-    return found
-
-
-def _first_class(source: Iris | Wine) -> Examples:
-    """The first of three classes against the two others: of the irises a line separates it."""
-    data = source.load()
-    return Examples(data.features, (data.labels == 0).astype(np.int64), 2, f"{data.name}, first class")
 
 
 @register("reproduction", "ml-audit figure-2", source="Lu et al. (2022), Figure 2")
 def figure_2(options: Options) -> Made:
     """Claimed against detected epsilon, for four learners and the attacks on each, over several data sets."""
-    folder, sets = options.output / "figure-2", data_sets(options)
+    folder, sets = options.output / "figure-2", panels.data_sets(options)
     found = {
         (name, panel.learner): _audited(options, folder, name, data, panel)
         for name, data in sets.items()
-        for panel in PANELS
+        for panel in panels.PANELS
     }
     style.save(_drawn(found, list(sets)), folder, "figure-2")
     rows = [
@@ -160,9 +65,9 @@ def figure_2(options: Options) -> Made:
     return Made(_words(rows), (folder / "figure-2.png", folder / "figure-2.csv"))
 
 
-def _audited(options: Options, folder: Path, name: str, data: Any, panel: Panel) -> tuple[AuditResult, ...]:
+def _audited(options: Options, folder: Path, name: str, data: Any, panel: panels.Panel) -> tuple[AuditResult, ...]:
     """One run folder for a data set and a learner."""
-    trainings = TRAININGS[options.scale]
+    trainings = panels.TRAININGS[options.scale]
     audits = tuple(
         Audit(
             panel.make(epsilon),
@@ -172,15 +77,15 @@ def _audited(options: Options, folder: Path, name: str, data: Any, panel: Panel)
                 search=trainings,
                 stack=max(2, trainings // 2),
                 poisoning=poisoning,
-                copies=copies_at(epsilon),
+                copies=panels.copies_at(epsilon),
                 scale=panel.scale,
             ),
-            attack=ATTACK,
-            split=WHOLE,
+            attack=panels.attack_on(name),
+            split=panels.WHOLE,
             name=f"{attack}, epsilon={epsilon:g}",
         )
         for attack, poisoning in panel.attacks.items()
-        for epsilon in EPSILONS[options.scale]
+        for epsilon in panels.EPSILONS[options.scale]
     )
     place = f"{name}-{panel.learner.replace(' ', '-')}"
     options.say(f"{name}, {panel.learner}: {len(audits)} audits of {2 * trainings:,} trainings")
@@ -212,10 +117,10 @@ def _words(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _drawn(found: Mapping[tuple[str, str], Sequence[AuditResult]], names: Sequence[str]) -> Figure:
-    figure, panels = style.grid(len(names), len(PANELS), width=3.8 * len(PANELS), height=4.1 * len(names))
+    figure, places = style.grid(len(names), len(panels.PANELS), width=3.8 * len(panels.PANELS), height=4.1 * len(names))
     for row, name in enumerate(names):
-        for column, panel in enumerate(PANELS):
-            axes = panels[row][column]
+        for column, panel in enumerate(panels.PANELS):
+            axes = places[row][column]
             draw_lines(axes, lines_of(found[name, panel.learner]))
             axes.set_title(f"{name}: {panel.learner}", fontsize=10)
     return figure
@@ -225,15 +130,15 @@ def _drawn(found: Mapping[tuple[str, str], Sequence[AuditResult]], names: Sequen
 def figure_3(options: Options) -> Made:
     """How far from a sphere each data set is, what ClipBKD's record moves there, and what the influential one moves."""
     rows: list[dict[str, Any]] = []
-    for name, data in {**data_sets(options), "wine": _first_class(Wine())}.items():
+    for name, data in {**panels.data_sets(options), "wine": panels.first_class(Wine())}.items():
         loaded = data if isinstance(data, Examples) else data.load(seed=options.seed)
         examples = as_numbers(loaded, "ball")
-        surrogate = Surrogate.of(examples, 1, PENALTY)
+        surrogate = Surrogate.of(examples, 1, panels.PENALTY)
         flat = features_of(examples).astype(np.float64)
         values = np.linalg.svd(flat - flat.mean(0), compute_uv=False)
         values = values[values > 1e-9 * values[0]]
         rng = np.random.default_rng(options.seed)
-        attacks: dict[str, Poisoning] = {"clip-bkd": ClipBackdoorPair(), "influence": Influence(PENALTY)}
+        attacks: dict[str, Poisoning] = {"clip-bkd": ClipBackdoorPair(), "influence": Influence(panels.PENALTY)}
         moved = {
             attack: _moved(surrogate, poisoning.worlds(examples, 1, rng), len(examples))
             for attack, poisoning in attacks.items()
@@ -274,10 +179,10 @@ def _moved(surrogate: Surrogate, worlds: Worlds, n: int) -> float:
 @register("reproduction", "ml-audit figure-4", source="Lu et al. (2022), Figure 4a")
 def figure_4(options: Options) -> Made:
     """Naive Bayes: the attack on the classes, the one on the means, and counts that tell how many records there are."""
-    folder, trainings = options.output / "figure-4", TRAININGS[options.scale]
+    folder, trainings = options.output / "figure-4", panels.TRAININGS[options.scale]
     lines: dict[str, tuple[Any, Poisoning]] = {
-        "classes and means": (_bayes, CornerFlip()),
-        "means alone": (_bayes, SwapX()),
+        "classes and means": (panels.bayes, CornerFlip()),
+        "means alone": (panels.bayes, SwapX()),
         "counts that sum to n": (NaiveBayesExposedSize, Remove()),
     }
     audits = tuple(
@@ -289,22 +194,88 @@ def figure_4(options: Options) -> Made:
                 search=trainings,
                 stack=max(2, trainings // 2),
                 poisoning=poisoning,
-                copies=1 if isinstance(poisoning, Remove) else copies_at(epsilon),
+                copies=1 if isinstance(poisoning, Remove) else panels.copies_at(epsilon),
             ),
-            attack=ATTACK,
-            split=WHOLE,
+            attack=panels.ATTACK,
+            split=panels.WHOLE,
             name=f"{name}, epsilon={epsilon:g}",
         )
         for name, (make, poisoning) in lines.items()
-        for epsilon in EPSILONS[options.scale]
+        for epsilon in panels.EPSILONS[options.scale]
     )
     options.say(f"naive Bayes on iris: {len(audits)} audits of {2 * trainings:,} trainings")
     spec = AuditSpec(audits, name="naive Bayes on iris", seed=options.seed, run=options.run)
     run = folder / "iris"
     results = audit(spec, output=run, listeners=options.listeners, quiet=not options.listeners).results
+    return _one_panel(results, "naive Bayes", folder, "figure-4")
+
+
+@dataclass(frozen=True)
+class OneScore:
+    """A regression of which nothing is seen but one number: how it answers at a point, less how it answers at zero.
+
+    Attributes:
+        learner: The regression, of two classes.
+    """
+
+    learner: PrivateLogistic
+
+    def claim(self) -> Claim:
+        """The learner's."""
+        return self.learner.claim()
+
+    def sample_summaries(
+        self, train: Examples, points: NDArray[np.float32], count: int, *, seed: SeedSequence, compute: Compute
+    ) -> NDArray[np.float64]:
+        """The difference of the logits at the first point and at zero, shape (count, 1)."""
+        weights = self.learner.sample_summaries(train, points, count, seed=seed, compute=compute)
+        here, zero = self.learner.rows(np.stack([points[0], np.zeros_like(points[0])]))
+        score: NDArray[np.float64] = (weights @ (here - zero))[:, None]
+        return score
+
+
+@register("reproduction", "ml-audit figure-4b", source="Lu et al. (2022), Figure 4b")
+def figure_4b(options: Options) -> Made:
+    """Logistic regression: from ClipBKD and one score to crafted records and a learned output set, step by step."""
+    folder, trainings = options.output / "figure-4b", panels.TRAININGS[options.scale]
+    ours = PullApart(panels.PENALTY)
+    lines: dict[str, tuple[Poisoning, bool]] = {
+        "ClipBKD": (ClipBackdoorPair(), True),
+        "ClipBKD and output set": (ClipBackdoorPair(), False),
+        "our records": (ours, True),
+        "our records and output set": (ours, False),
+    }
+    data = panels.first_class(Iris())
+    audits = tuple(
+        Audit(
+            OneScore(panels.output(epsilon)) if one_score else panels.output(epsilon),
+            data,
+            game=Neighbours(
+                trials=trainings,
+                search=trainings,
+                stack=max(2, trainings // 2),
+                poisoning=poisoning,
+                copies=panels.copies_at(epsilon),
+                scale="ball",
+            ),
+            attack=panels.ATTACK,
+            split=panels.WHOLE,
+            name=f"{name}, epsilon={epsilon:g}",
+        )
+        for name, (poisoning, one_score) in lines.items()
+        for epsilon in panels.EPSILONS[options.scale]
+    )
+    options.say(f"output perturbation on iris: {len(audits)} audits of {2 * trainings:,} trainings")
+    spec = AuditSpec(audits, name="output perturbation on iris", seed=options.seed, run=options.run)
+    results = audit(spec, output=folder / "iris", listeners=options.listeners, quiet=not options.listeners).results
+    return _one_panel(results, "output perturbation", folder, "figure-4b")
+
+
+def _one_panel(results: Sequence[AuditResult], learner: str, folder: Path, stem: str) -> Made:
+    """The figure and the table of audits of one learner on iris."""
     figure, axes = style.canvas(6.0, 4.4)
     draw_lines(axes, lines_of(results))
-    style.save(figure, folder, "figure-4")
-    rows = [_row("iris", "naive Bayes", result, result.name.partition(",")[0]) for result in results]
-    pacsv.write_csv(pa.Table.from_pylist(rows), folder / "figure-4.csv")
-    return Made(_words(rows), (folder / "figure-4.png", folder / "figure-4.csv"))
+    style.save(figure, folder, stem)
+    rows = [_row("iris", learner, result, result.name.partition(",")[0]) for result in results]
+    pacsv.write_csv(pa.Table.from_pylist(rows), folder / f"{stem}.csv")
+    return Made(_words(rows), (folder / f"{stem}.png", folder / f"{stem}.csv"))

@@ -55,7 +55,7 @@ def _from_mapping(content: Mapping[str, Any]) -> AuditSpec:
             f"a spec has no field {unknown[0]!r}; it has {', '.join(known)}{did_you_mean(unknown[0], known)}"
         )
     shared = {name: value for name, value in content.items() if name in of_audit}
-    entries = content.get("audits", [{}] if "mechanism" in shared else [])
+    entries = content.get("audits", [{}] if "mechanism" in shared or "grid" in content else [])
     if not isinstance(entries, list) or not all(isinstance(entry, Mapping) for entry in entries):
         raise SpecError("`audits` must be a list of mappings")
     every = [{**shared, **entry} for entry in entries]

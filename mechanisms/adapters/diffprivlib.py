@@ -57,8 +57,8 @@ class Diffprivlib:
         lower: The range of every feature, from here; logistic-regression has none.
         upper: To here.
         norm: Largest length of a row, for logistic-regression and pca, > 0.
-        expose_counts: Whether counts that the model shows (`class_count_`, `n_samples_seen_`) are looked at. What numbers of
-            records the shares of the classes (`class_prior_`) can be of is looked at in any case.
+        expose_counts: Whether counts that the model shows (`class_count_`, `n_samples_seen_`) are looked at. What
+            numbers of records the shares of the classes (`class_prior_`) can be of is looked at in any case.
         settings: Other arguments of the model.
         relation: What neighbours its epsilon is taken to be about: the library adds the noise of add-remove.
         version: Of the library; another one is refused, as finished results are of this one.

@@ -14,22 +14,23 @@ from dpaudit.engine.data.bundled import Iris
 from dpaudit.engine.poisonings.class_flip import ClassFlip
 from dpaudit.engine.poisonings.clip_bkd import ClipBackdoorPair
 from dpaudit.engine.poisonings.farthest import FarthestFlip
-from dpaudit.engine.reproduce import ml_audit
+from dpaudit.engine.reproduce import ml_audit_panels as panels
 from dpaudit.engine.reproduce.making import Options
-from dpaudit.engine.reproduce.ml_audit import copies_at, figure_2, figure_3, figure_4
+from dpaudit.engine.reproduce.ml_audit import figure_2, figure_3, figure_4, figure_4b
+from dpaudit.engine.reproduce.ml_audit_panels import copies_at
 
 
 @pytest.fixture
 def options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Options:
-    monkeypatch.setattr(ml_audit, "TRAININGS", {"small": 300})
-    monkeypatch.setattr(ml_audit, "EPSILONS", {"small": (1.0, 2.0, 4.0)})
-    monkeypatch.setattr(ml_audit, "ATTACK", OutputSet(("linear",)))
-    bayes, _, _, forest = ml_audit.PANELS
+    monkeypatch.setattr(panels, "TRAININGS", {"small": 300})
+    monkeypatch.setattr(panels, "EPSILONS", {"small": (1.0, 2.0, 4.0)})
+    monkeypatch.setattr(panels, "ATTACK", OutputSet(("linear",)))
+    bayes, _, _, forest = panels.PANELS
     few = [
         replace(bayes, attacks={"class-flip": ClassFlip()}),
         replace(forest, attacks={"farthest-flip": FarthestFlip(), "clip-bkd": ClipBackdoorPair()}),
     ]
-    monkeypatch.setattr(ml_audit, "PANELS", tuple(few))
+    monkeypatch.setattr(panels, "PANELS", tuple(few))
     run = RunOptions(runner="in-process", figures=False, repeats=0)
     return Options(tmp_path, run=run, say=lambda _: None)
 
@@ -39,8 +40,8 @@ def test_copies_follow_the_claim_alone() -> None:
 
 
 def test_figure_2_has_a_row_for_each_audit(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
-    iris = ml_audit._first_class(Iris())
-    monkeypatch.setattr(ml_audit, "data_sets", lambda _: {"iris": iris})
+    iris = panels.first_class(Iris())
+    monkeypatch.setattr(panels, "data_sets", lambda _: {"iris": iris})
     made = figure_2(options)
     rows = pacsv.read_csv(made.files[1])
     assert rows.num_rows == 3 * (1 + 2)
@@ -64,3 +65,22 @@ def test_counts_that_sum_to_the_size_tell_it_at_every_epsilon(options: Options) 
     leaks = [row for row in rows if row["attack"] == "counts that sum to n"]
     assert [row["verdict"] for row in leaks if row["epsilon"] < 4] == ["VIOLATION", "VIOLATION"]
     assert not [row for row in rows if row["verdict"] == "VIOLATION" and row not in leaks]
+
+
+def test_records_and_output_sets_each_show_more_than_clip_bkds_one_score(options: Options) -> None:
+    made = figure_4b(replace(options, scale="small"))
+    rows = pacsv.read_csv(made.files[1]).to_pylist()
+    detected = {row["attack"]: row["detected"] for row in rows if row["epsilon"] == 4.0}
+    assert set(detected) == {"ClipBKD", "ClipBKD and output set", "our records", "our records and output set"}
+    assert detected["our records and output set"] >= detected["ClipBKD"]
+    assert not [row for row in rows if row["verdict"] == "VIOLATION"]
+
+
+def test_data_sets_are_those_that_the_folder_holds(options: Options, tmp_path: Path) -> None:
+    (tmp_path / "credit_german").mkdir()
+    line = " ".join(["A11", "6", *["A1"] * 18, "1"])
+    (tmp_path / "credit_german" / "german.data").write_text(f"{line}\n{line[:-1]}2\n")
+    found = panels.data_sets(replace(options, data=str(tmp_path)))
+    assert list(found) == ["iris", "breast-cancer", "credit"]
+    assert len(found["credit"].load()) == 2
+    assert panels.attack_on("credit") is panels.WIDE_ATTACK

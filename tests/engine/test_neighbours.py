@@ -246,6 +246,26 @@ def test_a_grid_is_one_audit_for_each_combination(tmp_path: Path) -> None:
     assert (tmp_path / "figures" / "detected.png").exists()
 
 
+def test_one_grid_goes_over_learners_data_claims_and_copies() -> None:
+    """The learner and the scale of its data go together; neither mechanism nor data is said beside the grid."""
+    words = {name: value for name, value in GRID.items() if name not in ("mechanism", "data", "grid")}
+    grid = {
+        "mechanism, game.scale": [
+            [{"name": "gaussian-naive-bayes", "relation": "replace"}, "box"],
+            ["random-forest", "none"],
+        ],
+        "data": ["iris", "breast-cancer"],
+        "mechanism.epsilon, game.copies": [[1, 8], [2, 4]],
+    }
+    spec = load_spec({**words, "grid": grid})
+    assert len({entry.name for entry in spec.audits}) == 8
+    last = spec.audits[-1]
+    assert isinstance(last.data, BreastCancer)
+    assert (last.mechanism.epsilon, last.game.scale, last.game.copies) == (2.0, "none", 4)
+    with pytest.raises(SpecError, match="needs `data`"):
+        load_spec({**words, "grid": {name: values for name, values in grid.items() if name != "data"}})
+
+
 @pytest.mark.parametrize(
     ("grid", "says"),
     [

@@ -1,0 +1,159 @@
+"""What the figures of ML-Audit are made of: data sets, learners, the attacks on each, and how large all is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from dpaudit.claims import Relation
+from dpaudit.engine.attacks.output_set import OutputSet
+from dpaudit.engine.data.adult import Adult
+from dpaudit.engine.data.bundled import BreastCancer, Iris, Wine
+from dpaudit.engine.data.csv import Csv
+from dpaudit.engine.games.neighbours import COPIES
+from dpaudit.engine.games.numbers import Scale
+from dpaudit.engine.poisonings.class_flip import ClassFlip, CornerFlip
+from dpaudit.engine.poisonings.clip_bkd import ClipBackdoorPair
+from dpaudit.engine.poisonings.coefficients import CoefficientTarget
+from dpaudit.engine.poisonings.farthest import FarthestFlip
+from dpaudit.engine.poisonings.influence import Influence
+from dpaudit.engine.poisonings.protocol import Poisoning
+from dpaudit.engine.poisonings.pull_apart import PullApart
+from dpaudit.engine.poisonings.swap import SwapX
+from dpaudit.engine.reproduce.making import Options
+from dpaudit.engine.spec.partition import Partition
+from dpaudit.mechanisms.examples import Examples
+from dpaudit.mechanisms.learners.gaussian_naive_bayes import GaussianNaiveBayes
+from dpaudit.mechanisms.learners.logistic_objective import LogisticObjectivePerturbation
+from dpaudit.mechanisms.learners.logistic_regression import LogisticOutputPerturbation
+from dpaudit.mechanisms.learners.random_forest import PrivateForest
+
+EPSILONS: Mapping[str, tuple[float, ...]] = {
+    "small": (0.5, 1.0, 2.0, 4.0, 8.0),
+    "paper": (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 50.0),
+}
+TRAININGS = {"small": 3_000, "paper": 20_000}
+"""Search samples, and as many fresh ones: the paper's 10,000 of each world are 20,000."""
+ADULT_ROWS = 3_000
+"""Of adult at the small scale: how far a record shows hardly depends on how many others there are."""
+WIDE = ("adult", "credit")
+"""Data of many columns, where the additive classifier would take longer than the trainings."""
+REACH = 4.0
+"""Copies times epsilon, at most, where one record alone is below it."""
+PENALTY = 0.01
+WHOLE = Partition(target=1.0, reference=0.0, test=0.0)
+ATTACK = OutputSet(("linear", "additive"))
+WIDE_ATTACK = OutputSet(("linear",))
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A learner, what its data are scaled to, and the attacks on it.
+
+    Attributes:
+        learner: Its name in the figure.
+        make: The learner for an epsilon.
+        scale: The range of its numbers.
+        attacks: By name, ours first.
+    """
+
+    learner: str
+    make: Any
+    scale: Scale
+    attacks: Mapping[str, Poisoning]
+
+
+def forest(epsilon: float) -> PrivateForest:
+    return PrivateForest(epsilon, depth=8)
+
+
+def bayes(epsilon: float) -> GaussianNaiveBayes:
+    return GaussianNaiveBayes(epsilon, relation=Relation.REPLACE)
+
+
+def output(epsilon: float) -> LogisticOutputPerturbation:
+    return LogisticOutputPerturbation(epsilon, penalty=PENALTY)
+
+
+def objective(epsilon: float) -> LogisticObjectivePerturbation:
+    return LogisticObjectivePerturbation(epsilon, penalty=PENALTY)
+
+
+def _regression(moved: Literal["coefficients", "slope"]) -> dict[str, Poisoning]:
+    return {"pull-apart": PullApart(PENALTY, moved=moved), **_REGRESSION}
+
+
+_REGRESSION: Mapping[str, Poisoning] = {
+    "corner-flip": CornerFlip(),
+    "influence": Influence(PENALTY),
+    "coefficient-target": CoefficientTarget(PENALTY),
+    "clip-bkd": ClipBackdoorPair(),
+    "swap-x": SwapX(),
+}
+PANELS = (
+    Panel(
+        "naive Bayes",
+        bayes,
+        "box",
+        {"corner-flip": CornerFlip(), "class-flip": ClassFlip(), "clip-bkd": ClipBackdoorPair(), "swap-x": SwapX()},
+    ),
+    Panel("output perturbation", output, "ball", _regression("coefficients")),
+    Panel("objective perturbation", objective, "ball", _regression("slope")),
+    Panel(
+        "random forest",
+        forest,
+        "box",
+        {"farthest-flip": FarthestFlip(), "clip-bkd": ClipBackdoorPair(), "swap-x": SwapX()},
+    ),
+)
+
+
+def copies_at(epsilon: float) -> int:
+    """The most records, of 1, 2, 4 and 8, with copies times epsilon at most `REACH`; one where epsilon is larger."""
+    return max(copies for copies in COPIES if copies == 1 or copies * epsilon <= REACH)
+
+
+def data_sets(options: Options) -> dict[str, Any]:
+    """Iris and breast cancer, at the paper's scale wine; with --data, a folder, what it holds of the others.
+
+    These are `adult/`, `credit_german/german.data` and, at the paper's scale, `credit_default/UCI_Credit_Card.csv.gz`,
+    as UCI and Kaggle call them; banknote and thoracic, which the paper has too, as `banknote/banknote.csv` and
+    `thoracic/thoracic.csv`, with a header and the class in a column `class`.
+    """
+    found: dict[str, Any] = {"iris": first_class(Iris()), "breast-cancer": BreastCancer()}
+    paper = options.scale == "paper"
+    if paper:
+        found["wine"] = first_class(Wine())
+    if options.data is None:
+        return found
+    folder = Path(options.data)
+    if (folder / "adult").is_dir() or (folder / "adult.data").exists() or (folder / "adult.data.gz").exists():
+        place = folder / "adult" if (folder / "adult").is_dir() else folder
+        found["adult"] = Adult(str(place), rows=None if paper else ADULT_ROWS)
+    files: dict[str, tuple[str, dict[str, Any]]] = {
+        "credit": ("credit_german/german.data", {"label": "column-21", "delimiter": " ", "header": False}),
+        "banknote": ("banknote/banknote.csv", {"label": "class"}),
+        "thoracic": ("thoracic/thoracic.csv", {"label": "class"}),
+    }
+    if paper:
+        default = {"label": "default.payment.next.month", "drop": ("ID",)}
+        files["credit of Taiwan"] = ("credit_default/UCI_Credit_Card.csv.gz", default)
+    for name, (file, fields) in files.items():
+        if (folder / file).exists():
+            found[name] = Csv(str(folder / file), **fields)
+    return found
+
+
+def attack_on(name: str) -> OutputSet:
+    """The classifiers tried on a data set."""
+    return WIDE_ATTACK if name.startswith(WIDE) else ATTACK
+
+
+def first_class(source: Iris | Wine) -> Examples:
+    """The first of three classes against the two others: of the irises a line separates it."""
+    data = source.load()
+    return Examples(data.features, (data.labels == 0).astype(np.int64), 2, f"{data.name}, first class")
