@@ -125,12 +125,17 @@ class Leak:
     finding: AnswersFinding
     claimed: Floats
 
+    @property
+    def worst(self) -> int:
+        """The query whose answers leak most, by the 2-cut and as converted: the finding's own is by order."""
+        return int(np.argmax(rdp_to_epsilon(self.finding.orders, TOTAL * self.finding.bound.larger, delta=DELTA)))
+
     def rdp(self, values: Directions) -> Floats:
         """Of `TOTAL` answers at every order: those to the worst query, or natural ones like the average one."""
         if self.finding.together:
             sums = [each.mean(axis=0) for each in (values.forward, values.backward)]
             return np.asarray(TOTAL * np.maximum(*sums))
-        return np.asarray(TOTAL * values.larger[self.finding.worst])
+        return np.asarray(TOTAL * values.larger[self.worst])
 
     def epsilons(self) -> dict[str, float]:
         """All kinds converted as in the paper; what is observed is no bound then."""
@@ -140,8 +145,11 @@ class Leak:
         return {kind: float(rdp_to_epsilon(found.orders, rdp, delta=DELTA)) for kind, rdp in known.items()}
 
     def share(self, values: Directions) -> float:
-        """Divergence as a share of what is claimed, at the order where that is the largest."""
-        return float((self.rdp(values) / (TOTAL * self.claimed)).max())
+        """Divergence as a share of what is claimed, at the order that the exact one's epsilon comes from."""
+        exact, orders = self.rdp(self.finding.exact), self.finding.orders
+        by_order = [rdp_to_epsilon(order, rdp, delta=DELTA) for order, rdp in zip(orders, exact, strict=True)]
+        at = int(np.argmin(by_order))
+        return float(self.rdp(values)[at] / (TOTAL * self.claimed[at]))
 
 
 @register("reproduction", "private-prediction figure-3", source="Chadha et al. (2024), Figure 3")
@@ -170,11 +178,11 @@ def _natural(subject: Subject) -> dict[str, Any]:
 
 
 def _best(leaks: Sequence[Leak]) -> list[Leak]:
-    """For each subject the adversary that leaks most by the exact divergence."""
+    """For each subject the adversary that leaks most by the exact divergence, as converted."""
     best: dict[str, Leak] = {}
     for leak in leaks:
         held = best.get(leak.subject.name)
-        if held is None or leak.share(leak.finding.exact) > held.share(held.finding.exact):
+        if held is None or leak.epsilons()["exact"] > held.epsilons()["exact"]:
             best[leak.subject.name] = leak
     return list(best.values())
 
