@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import pickle
-import shutil
 import time
 import traceback
 from collections import deque
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 import cloudpickle  # type: ignore[import-untyped]
 import pyarrow as pa
 
+from dpaudit.actors.checkpoints import Scratch, checkpoints
 from dpaudit.actors.deadlines import Deadlines, OutOfTime, shown_while_it_runs, time_limit
 from dpaudit.actors.events import EventStream
 from dpaudit.actors.unit import Inputs, Unit
@@ -86,26 +85,24 @@ class Backend(Protocol):
         ...
 
 
-def attempt_unit(unit: Unit, inputs: Inputs, scratch: Path | None = None) -> tuple[Attempt, pa.Table | None]:
+def attempt_unit(unit: Unit, inputs: Inputs, scratch: Scratch | None = None) -> tuple[Attempt, pa.Table | None]:
     """Runs one unit and turns any failure into a value: failure is data. Only an interrupt of the user's passes.
 
     Args:
         unit: What to run.
         inputs: What it is given.
-        scratch: Folder of all units' checkpoints. One where every worker can write lets a long training go on where a
-            lost worker left it. A finished unit leaves nothing there.
+        scratch: Folder of all units' checkpoints. One where every worker can write, or the URI of one, lets a long
+            training go on where a lost worker left it. A finished unit leaves nothing there.
     """
     began = time.perf_counter()
-    own = scratch / unit.key if scratch else None
     try:
-        table = unit.task.run(inputs, unit.resources.compute(own))
+        with checkpoints(scratch, unit.key) as own:
+            table = unit.task.run(inputs, unit.resources.compute(own))
     except (KeyboardInterrupt, OutOfTime):
         raise
     except BaseException as err:  # somebody's sys.exit(0) is no result, and ends their unit alone
         again = isinstance(err, TrainingError | MemoryError | OSError)
         return Attempt(time.perf_counter() - began, error_text(err, unit.task), again), None
-    if own is not None:
-        shutil.rmtree(own, ignore_errors=True)
     return Attempt(time.perf_counter() - began), table
 
 
@@ -151,7 +148,7 @@ class InProcess:
     def __init__(
         self,
         shared: dict[str, Any],
-        scratch: Path | None = None,
+        scratch: Scratch | None = None,
         events: EventStream | None = None,
         deadlines: Deadlines | None = None,
     ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -93,9 +93,14 @@ def read_events(path: Path) -> Iterator[Event]:
     """The events of a log; a line that is none (cut short by a kill, damaged, of another version) is left out."""
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
-            yield from (event for line in file if (event := _event(line)) is not None)
+            yield from events_of(file)
     except (FileNotFoundError, IsADirectoryError):
         return
+
+
+def events_of(lines: Iterable[str]) -> Iterator[Event]:
+    """The events of the lines of a log."""
+    yield from (event for line in lines if (event := _event(line)) is not None)
 
 
 def _event(line: str) -> Event | None:

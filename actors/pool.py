@@ -10,7 +10,6 @@ import time
 import uuid
 from collections import deque
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -24,6 +23,7 @@ from ray.exceptions import (
 from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get, _internal_kv_put
 
 from dpaudit.actors.backend import Attempt, Completion, Handle, attempt_unit
+from dpaudit.actors.checkpoints import Scratch
 from dpaudit.actors.deadlines import REMIND_S, Deadlines, still_running
 from dpaudit.actors.events import Event, EventKind, EventStream
 from dpaudit.actors.unit import Inputs, Resources, Unit
@@ -47,7 +47,7 @@ _BEATS = b"dpaudit-beats"
 class Worker:
     """Runs units in a process of its own and keeps what is dear to build: imported libraries, open devices."""
 
-    def __init__(self, threads: int, scratch: Path | None, pulse: str, beat_s: float) -> None:
+    def __init__(self, threads: int, scratch: Scratch | None, pulse: str, beat_s: float) -> None:
         self._scratch = scratch
         # Libraries read it when they are loaded, and torch takes seconds to load: not where no unit needs it.
         os.environ["OMP_NUM_THREADS"] = str(threads)
@@ -138,7 +138,7 @@ class RayPool:
         workers: int | None,
         events: EventStream,
         most: int,
-        scratch: Path | None = None,
+        scratch: Scratch | None = None,
         deadlines: Deadlines | None = None,
     ) -> None:
         self._shared = {name: ray.put(value) for name, value in shared.items()}

@@ -20,7 +20,7 @@ from dpaudit.errors import RunError
 KEPT_LOG_BYTES = 8_000_000
 """Of what a process of a local session prints, the last this many bytes are kept, and as many again before them."""
 
-REACHED_S = 20.0
+REACHED_S = 12.0
 """How long a cluster may take to answer its door."""
 
 _QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}

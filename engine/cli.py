@@ -28,6 +28,8 @@ from dpaudit.engine.commands.exits import (
 )
 from dpaudit.engine.commands.names import list_, schema, show_name
 from dpaudit.engine.commands.own_scores import estimate
+from dpaudit.engine.commands.places import PLACE
+from dpaudit.engine.commands.remote import fetch, logs, status, stop_job, submit
 from dpaudit.errors import (
     AuditError,
     DataError,
@@ -39,9 +41,6 @@ from dpaudit.errors import (
     printable,
     shortened,
 )
-
-if TYPE_CHECKING:
-    from dpaudit.engine.findings.run_report import Report
 
 if TYPE_CHECKING:
     from dpaudit.engine.findings.run_report import Report
@@ -134,11 +133,11 @@ _allow_code = click.option(
 
 @main.command()
 @click.argument("spec", type=click.Path(path_type=Path))
-@click.option("--output", "-o", type=click.Path(path_type=Path), help="Run folder; left out: runs/<name>.")
+@click.option("--output", "-o", type=PLACE, help="Run folder, a path or a URI (s3://...); left out: runs/<name>.")
 @click.option("--seed", type=int, help="Instead of the spec's seed.")
 @click.option("--quiet", is_flag=True, help="No progress, only the report.")
 @_fail_on
-def run(spec: Path, output: Path | None, seed: int | None, quiet: bool, **fail_on: bool) -> None:
+def run(spec: Path, output: str | Path | None, seed: int | None, quiet: bool, **fail_on: bool) -> None:
     """Runs the audits of SPEC (YAML) and reports what they show.
 
     A run folder that holds finished units of the same work is continued.
@@ -155,7 +154,7 @@ def run(spec: Path, output: Path | None, seed: int | None, quiet: bool, **fail_o
 @click.argument("mechanism")
 @click.option("--data", help="A data set's name, or {name: ..., fields}; left out: small data are made.")
 @click.option("--budget", help="Time or trainings: 90s, 10m, '1h, 500 trainings'.  [default: 10m]")
-@click.option("--output", "-o", type=click.Path(path_type=Path), help="Run folder; left out: runs/check-<name>.")
+@click.option("--output", "-o", type=PLACE, help="Run folder, a path or a URI (s3://...); left out: runs/check-<name>.")
 @click.option("--seed", default=0, show_default=True)
 @click.option("--confidence", default=0.95, show_default=True, help="Of the one verdict.")
 @click.option("--runner", type=click.Choice(["ray", "in-process"]), help="Left out: ray where models are trained.")
@@ -165,7 +164,7 @@ def check(
     mechanism: str,
     data: str | None,
     budget: str | None,
-    output: Path | None,
+    output: str | Path | None,
     seed: int,
     confidence: float,
     runner: Literal["ray", "in-process"] | None,
@@ -196,12 +195,12 @@ def check(
 
 
 @main.command()
-@click.argument("folder", metavar="RUN", type=click.Path(path_type=Path))
+@click.argument("folder", metavar="RUN", type=PLACE)
 @click.option("--fresh", is_flag=True, help="Run anew, beside what is there, what other code or data would change.")
 @click.option("--quiet", is_flag=True, help="No progress, only the report.")
 @_allow_code
 @_fail_on
-def resume(folder: Path, fresh: bool, allow_code: bool, quiet: bool, **fail_on: bool) -> None:
+def resume(folder: str | Path, fresh: bool, allow_code: bool, quiet: bool, **fail_on: bool) -> None:
     """Goes on with the run in folder RUN: only what is missing is run."""
     from dpaudit.engine import driver
 
@@ -209,7 +208,7 @@ def resume(folder: Path, fresh: bool, allow_code: bool, quiet: bool, **fail_on: 
     _finish(again, folder, fail_on)
 
 
-def _finish(carry_out: Callable[[], Report], folder: Path, fail_on: Mapping[str, bool]) -> None:
+def _finish(carry_out: Callable[[], Report], folder: str | Path, fail_on: Mapping[str, bool]) -> None:
     """Carries a run out, prints its report, and ends with the stated code."""
     try:
         report = carry_out()
@@ -254,11 +253,11 @@ def plan(spec: Path, seed: int | None) -> None:
 
 
 @main.command()
-@click.argument("folder", metavar="RUN", type=click.Path(path_type=Path))
+@click.argument("folder", metavar="RUN", type=PLACE)
 @click.option("--quiet", is_flag=True, help="One line an audit: its verdict.")
 @_allow_code
 @_fail_on
-def report(folder: Path, quiet: bool, allow_code: bool, **fail_on: bool) -> None:
+def report(folder: str | Path, quiet: bool, allow_code: bool, **fail_on: bool) -> None:
     """Writes and prints the report of the run in folder RUN anew, from what is finished there; nothing runs."""
     from dpaudit.engine.driver import report_again
 
@@ -310,5 +309,5 @@ def reproduce(
         show(f"{path}")
 
 
-for command in (list_, show_name, estimate, schema):
+for command in (list_, show_name, estimate, schema, submit, status, logs, stop_job, fetch):
     main.add_command(command)

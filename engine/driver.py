@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from rich.console import Console
 
 from dpaudit.actors.backend import Backend, InProcess
+from dpaudit.actors.checkpoints import Scratch
 from dpaudit.actors.deadlines import Deadlines
 from dpaudit.actors.events import Event, EventKind, EventLog, EventStream, Listener, read_events
 from dpaudit.actors.schedule import Outcome, run_units
@@ -27,6 +28,7 @@ from dpaudit.engine.findings.looks import spare_of_run
 from dpaudit.engine.findings.run_report import Repeat, Report
 from dpaudit.engine.findings.versions import versions
 from dpaudit.engine.lease import lease
+from dpaudit.engine.place import checkpoints_of, opened, place_of
 from dpaudit.engine.plan import Plan, make_plan
 from dpaudit.engine.report.bounds_file import bounds_json, bounds_table
 from dpaudit.engine.report.progress import TerminalProgress
@@ -60,8 +62,8 @@ def audit(
 
     Args:
         spec: A spec, one `Audit`, the path of a YAML file, or a mapping like its content.
-        output: The run folder. One that holds finished units of the same work is continued. Left out:
-            `runs/<name>`.
+        output: The run folder, a path or a URI (`s3://bucket/runs/mine`). One that holds finished units of the same
+            work is continued. Left out: `runs/<name>`.
         listeners: Told of every event while it happens, instead of the progress on standard error.
         seed: Overrides the spec's seed.
         quiet: Show no progress.
@@ -71,9 +73,9 @@ def audit(
     checked_spec = _spec(spec)
     if seed is not None:
         checked_spec = dataclasses.replace(checked_spec, seed=seed)
-    folder = Path(output) if output is not None else run_folder(checked_spec)
+    place = place_of(output) if output is not None else run_folder(checked_spec)
     with _told(listeners, quiet=quiet) as told:
-        return run_plan(make_plan(checked_spec), folder, told)
+        return run_plan(make_plan(checked_spec), place, told)
 
 
 def run_folder(spec: AuditSpec) -> Path:
@@ -92,17 +94,16 @@ def resume(
     """Goes on with a run: only what is missing is run.
 
     Args:
-        folder: The run folder.
+        folder: The run folder, a path or a URI.
         fresh: Run anew what was finished by other code, on other data or by another spec, beside what is there.
         allow_code: Whether the spec may name code of its own though this user did not write it.
         listeners: As in `audit`.
         quiet: Show no progress.
     Raises: SpecError when it is no run folder; RunError when what is finished would not be used, and not `fresh`.
     """
-    folder = Path(folder)
-    plan = make_plan(read_spec(folder, allow_code=allow_code))
-    with _told(listeners, quiet=quiet) as told:
-        return run_plan(plan, folder, told, fresh=fresh)
+    place = place_of(folder)
+    with _told(listeners, quiet=quiet) as told, _opened(place, told) as here:
+        return _run_here(make_plan(read_spec(here, allow_code=allow_code)), here, place, told, fresh=fresh)
 
 
 @contextlib.contextmanager
@@ -115,25 +116,38 @@ def _told(listeners: Sequence[Listener], *, quiet: bool) -> Iterator[Sequence[Li
         yield [progress]
 
 
-def run_plan(plan: Plan, folder: Path, listeners: Sequence[Listener] = (), *, fresh: bool = True) -> Report:
+def run_plan(plan: Plan, place: str | Path, listeners: Sequence[Listener] = (), *, fresh: bool = True) -> Report:
     """Runs what is not finished yet of a plan, and writes the run folder's files.
 
     Args:
         plan: What to run.
-        folder: The run folder: new, empty, or one that a run made.
+        place: The run folder, a path or a URI: new, empty, or one that a run made.
         listeners: Told of every event.
         fresh: Whether to run when finished results of the folder are those of another plan; they are kept either way.
     Raises: RunError when another driver holds the folder, or it cannot be written; SpecError when it is no run folder.
     """
+    with _opened(place, listeners) as folder:
+        return _run_here(plan, folder, place, listeners, fresh=fresh)
+
+
+def _opened(place: str | Path, listeners: Sequence[Listener]) -> contextlib.AbstractContextManager[Path]:
+    """The working folder of a place; who listens is told when its store does not answer."""
+    events = EventStream(*listeners)
+    return opened(place, lambda said: events.emit(Event(EventKind.STAGE, detail=said)))
+
+
+def _run_here(plan: Plan, folder: Path, place: str | Path, listeners: Sequence[Listener], *, fresh: bool) -> Report:
     began = time.monotonic()
     with writable(folder):
         require_room(folder)
         folder.mkdir(parents=True, exist_ok=True)
         with lease(folder):
-            return _run_plan(plan, folder, listeners, began, fresh=fresh)
+            return _run_plan(plan, folder, place, listeners, began, fresh=fresh)
 
 
-def _run_plan(plan: Plan, folder: Path, listeners: Sequence[Listener], began: float, *, fresh: bool) -> Report:
+def _run_plan(
+    plan: Plan, folder: Path, place: str | Path, listeners: Sequence[Listener], began: float, *, fresh: bool
+) -> Report:
     record, before = Record.of(plan), read_record(folder)
     store = UnitStore(folder / "units")
     differs = before.differences(record) if before else ()
@@ -141,8 +155,8 @@ def _run_plan(plan: Plan, folder: Path, listeners: Sequence[Listener], began: fl
         finished = len(store.finished(before.keys - record.keys))
         if finished and not fresh:
             raise RunError(
-                f"{finished} finished units of {folder} are not those of this run: {'; '.join(differs)}; `dpaudit "
-                f"report {folder}` reads them as they are, `dpaudit resume {folder} --fresh` runs anew beside them"
+                f"{finished} finished units of {place} are not those of this run: {'; '.join(differs)}; `dpaudit "
+                f"report {place}` reads them as they are, `dpaudit resume {place} --fresh` runs anew beside them"
             )
         set_aside(folder)
     write_plan(folder, plan, record)
@@ -154,9 +168,9 @@ def _run_plan(plan: Plan, folder: Path, listeners: Sequence[Listener], began: fl
                 said = f"{'; '.join(differs)}: what was found before is in {EARLIER}/"
                 events.emit(Event(EventKind.STAGE, detail=said))
             events.emit(Event(EventKind.STAGE, detail=f"running {len(plan.units)} units"))
-            outcome = _run(plan, store, events, folder, began)
+            outcome = _run(plan, store, events, checkpoints_of(place), began)
             events.emit(Event(EventKind.STAGE, detail="estimating"))
-            report = _report(plan, outcome, store, folder, began)
+            report = _report(plan, outcome, store, folder, place, began)
             events.emit(Event(EventKind.FINISHED, seconds=time.monotonic() - began))
     except KeyboardInterrupt as err:
         events.emit(Event(EventKind.INTERRUPTED, detail=str(err)))
@@ -166,31 +180,37 @@ def _run_plan(plan: Plan, folder: Path, listeners: Sequence[Listener], began: fl
     return report
 
 
-def report_again(folder: Path, *, allow_code: bool = False) -> Report:
+def report_again(folder: str | Path, *, allow_code: bool = False) -> Report:
     """Estimates and writes the report of a run folder anew from its finished units; nothing runs.
 
     Args:
-        folder: The run folder.
+        folder: The run folder, a path or a URI.
         allow_code: Whether the spec may name code of its own though this user did not write it.
     Raises: SpecError when it is no run folder; RunError when its data or spec are others now: nothing is written then.
     """
+    place = place_of(folder)
+    with opened(place) as here:
+        return _report_here(here, place, allow_code=allow_code)
+
+
+def _report_here(folder: Path, place: str | Path, *, allow_code: bool) -> Report:
     spec = read_spec(folder, allow_code=allow_code)
     record = read_record(folder)
     if record is None:
-        raise RunError(f"{folder} has no plan.parquet; `dpaudit resume {folder}` writes it anew")
+        raise RunError(f"{place} has no plan.parquet; `dpaudit resume {place}` writes it anew")
     with as_of(record.version, record.own):
         plan = make_plan(spec)
         differs = record.differences(Record.of(plan)) or changed_spec(folder, record)
     if differs:
         raise RunError(
-            f"{folder} holds results of something else: {'; '.join(differs)}; nothing was written; put back what was "
-            f"there, or `dpaudit resume {folder} --fresh` runs anew beside them"
+            f"{place} holds results of something else: {'; '.join(differs)}; nothing was written; put back what was "
+            f"there, or `dpaudit resume {place} --fresh` runs anew beside them"
         )
     with writable(folder), lease(folder):
-        return _report_of_finished(plan, folder)
+        return _report_of_finished(plan, folder, place)
 
 
-def _report_of_finished(plan: Plan, folder: Path) -> Report:
+def _report_of_finished(plan: Plan, folder: Path, place: str | Path) -> Report:
     store = UnitStore(folder / "units")
     finished = store.finished(unit.key for unit in plan.units)
     failed = store.failures() | {
@@ -210,10 +230,10 @@ def _report_of_finished(plan: Plan, folder: Path) -> Report:
         store.made(finished),
         dict(store.damaged),
     )
-    return _report(plan, outcome, store, folder, time.monotonic())
+    return _report(plan, outcome, store, folder, place, time.monotonic())
 
 
-def _report(plan: Plan, outcome: Outcome, store: UnitStore, folder: Path, began: float) -> Report:
+def _report(plan: Plan, outcome: Outcome, store: UnitStore, folder: Path, place: str | Path, began: float) -> Report:
     happened = list(read_events(folder / "events.jsonl"))
     keys = {unit.key for unit in plan.units}
     repeated = {
@@ -235,7 +255,7 @@ def _report(plan: Plan, outcome: Outcome, store: UnitStore, folder: Path, began:
         reused=outcome.reused,
         damaged=tuple(f"units/{key}.parquet: {why}" for key, why in sorted(outcome.damaged.items())),
         unseen=tuple(sorted({why for code in own_code(plan.units).values() for why in code.unseen})),
-        folder=str(folder),
+        folder=str(place),
         spec=plan.spec.to_yaml(),
         versions=versions(),
         events=dict(Counter(event.kind.value for event in happened)),
@@ -261,17 +281,17 @@ def _spec(spec: AuditSpec | Audit | str | Path | Mapping[str, Any]) -> AuditSpec
     return AuditSpec((spec,), name=spec.name) if isinstance(spec, Audit) else load_spec(spec)
 
 
-def _run(plan: Plan, store: UnitStore, events: EventStream, folder: Path, began: float) -> Outcome:
+def _run(plan: Plan, store: UnitStore, events: EventStream, scratch: Scratch, began: float) -> Outcome:
     finished = store.finished(unit.key for unit in plan.units)
     spare = spare_of_run(plan, store, lambda: time.monotonic() - began)
     spared = spare(finished, frozenset()) if spare else frozenset()
     missing = {unit.key for unit in plan.units} - finished - spared
-    with _backend(plan, len(missing), events, (folder / "checkpoints").absolute()) as backend:
+    with _backend(plan, len(missing), events, scratch) as backend:
         return run_units(plan.units, backend, store, events, spare=spare, repeats=plan.spec.run.repeats)
 
 
 @contextlib.contextmanager
-def _backend(plan: Plan, missing: int, events: EventStream, scratch: Path) -> Iterator[Backend]:
+def _backend(plan: Plan, missing: int, events: EventStream, scratch: Scratch) -> Iterator[Backend]:
     run = plan.spec.run
     deadlines = Deadlines(run.time_limit_s)
     if run.runner == "in-process" or not missing:

@@ -1,0 +1,276 @@
+"""A local folder and its copy anywhere pyarrow.fs reaches: NFS, `s3://`, `gs://`; one is brought to the other.
+
+Object stores rename nothing and append to nothing, so what is written is written here, in whole files or by appending,
+and is then uploaded: an object appears under its name when its upload is complete, or not at all. What was uploaded is
+known by its size and time on both sides, kept in `.mirror.json` of the local folder. Files whose names start with a
+dot belong to one side alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from dpaudit.errors import RunError, shortened
+
+EVERY_S = 5.0
+"""How often what is new is uploaded while a run goes on: at most so much of it is lost with its machine."""
+PATIENCE_S = 300.0
+"""For how long, at the end, an upload is tried again when the store does not answer."""
+BUSY = 20.0
+"""Pushes that take long come so many times as long after each other."""
+_STATE = ".mirror.json"
+_LAST = ("bounds.json", "report.html")
+"""Uploaded after everything they speak of."""
+
+
+def is_remote(place: str | Path) -> bool:
+    """Whether a place is named by a URI, such as s3://bucket/runs/mine, and not by a path."""
+    return "://" in str(place)
+
+
+def inside(uri: str, name: str) -> str:
+    """The URI of a file or folder in the place of another URI."""
+    path, question, options = uri.partition("?")
+    return f"{path.rstrip('/')}/{name}{question}{options}"
+
+
+def reached(place: str | Path) -> tuple[pafs.FileSystem, str]:
+    """The file system of a path or a URI, and the path in it.
+
+    Raises: RunError as `filesystem_of`.
+    """
+    return filesystem_of(str(place)) if is_remote(place) else (pafs.LocalFileSystem(), str(place))
+
+
+def filesystem_of(uri: str) -> tuple[pafs.FileSystem, str]:
+    """The file system of a URI and the path in it.
+
+    Args:
+        uri: As `pyarrow.fs.FileSystem.from_uri` takes it. Credentials come from the environment of the machine.
+    Raises: RunError for one that holds credentials, or is of no file system here.
+    """
+    authority = uri.partition("://")[2].partition("/")[0]
+    if "@" in authority:
+        raise RunError(
+            "a place must be named without credentials, since it is written into plans, logs and reports; set them in "
+            "the environment (AWS_ACCESS_KEY_ID and its kin), or give the machine a role"
+        )
+    try:
+        filesystem, path = pafs.FileSystem.from_uri(uri)
+    except (pa.ArrowException, OSError, ValueError) as err:
+        raise RunError(f"{shortened(uri)} must be a place that can be reached: {shortened(err)}") from err
+    return filesystem, path.rstrip("/")
+
+
+@dataclass(frozen=True)
+class _Copied:
+    """A file that is the same on both sides, as it was then."""
+
+    here: tuple[int, int]  # size, time of last change in nanoseconds
+    there: tuple[int, int]
+
+
+class Mirror:
+    """A local folder and its remote copy.
+
+    Args:
+        folder: The local folder; made if it is not there.
+        uri: Of the remote one.
+        without: Folders at their top that are not copied.
+        trouble: Told in one sentence when the store does not answer, and when it answers again.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        uri: str,
+        *,
+        without: Collection[str] = (),
+        trouble: Callable[[str], None] = lambda said: None,
+    ) -> None:
+        self.folder, self.uri, self._without, self._trouble = folder, uri, frozenset(without), trouble
+        self._fs, self._root = filesystem_of(uri)
+        folder.mkdir(parents=True, exist_ok=True)
+        self._copied: dict[str, _Copied] = self._read_state()
+        self._troubled = False
+        self._one_at_a_time = threading.Lock()
+
+    def pull(self) -> None:
+        """Brings what is new at the remote place here; it wins where both changed, but loses nothing new here.
+
+        Raises: RunError when it cannot be reached.
+        """
+        try:
+            there = self._there()
+            for name in self._copied.keys() - there.keys():  # taken away at the other end
+                (self.folder / name).unlink(missing_ok=True)
+                del self._copied[name]
+            for name, mark in there.items():
+                known = self._copied.get(name)
+                if known is None or known.there != mark or not (self.folder / name).exists():
+                    self._download(name, mark)
+        except (OSError, pa.ArrowException) as err:
+            raise RunError(f"{self.uri} must be a place that can be read: {shortened(err)}") from err
+        self._write_state()
+
+    def push(self) -> None:
+        """Uploads what is new or changed here since the last time, and takes away there what is gone here.
+
+        Raises: OSError when the store does not answer.
+        """
+        with self._one_at_a_time:
+            here = dict(self._here())
+            changed = [name for name in here if name not in self._copied or self._copied[name].here != here[name]]
+            gone = [name for name in self._copied if name not in here]
+            try:
+                for name in sorted(changed, key=lambda name: (Path(name).name in _LAST, name)):
+                    self._upload(name, here[name])
+                for name in gone:
+                    self._fs.delete_file(f"{self._root}/{name}")
+                    del self._copied[name]
+            finally:
+                if changed or gone:
+                    self._write_state()
+
+    @contextlib.contextmanager
+    def kept_up(self, every_s: float = EVERY_S, patience_s: float = PATIENCE_S) -> Iterator[None]:
+        """Pushes every few seconds for the length of a `with` block, and once more at its end.
+
+        Args:
+            every_s: Seconds between two pushes; more where they take long.
+            patience_s: For how long the last one is tried again.
+        Raises: RunError when that last push cannot be made; what could not be brought is here still.
+        """
+        ended = threading.Event()
+        pushing = threading.Thread(target=self._push_until, args=(ended, every_s), name="dpaudit-mirror", daemon=True)
+        pushing.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            pushing.join()
+            self._push_at_last(patience_s)
+
+    def forget(self) -> None:
+        """Takes away what was copied, at both ends.
+
+        Raises: OSError when the store does not answer.
+        """
+        if self._copied:
+            self._fs.delete_dir(self._root)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _push_until(self, ended: threading.Event, every_s: float) -> None:
+        pause_s = every_s
+        while not ended.wait(pause_s):
+            began = time.monotonic()
+            self._tried()
+            pause_s = max(every_s, BUSY * (time.monotonic() - began))
+
+    def _tried(self) -> str:
+        """One push; why it was not possible."""
+        try:
+            self.push()
+        except (OSError, pa.ArrowException) as err:
+            if not self._troubled:
+                self._trouble(f"{self.uri} does not answer, and is tried again: {shortened(err)}")
+            self._troubled = True
+            return str(shortened(err))
+        if self._troubled:
+            self._trouble(f"{self.uri} answers again")
+        self._troubled = False
+        return ""
+
+    def _push_at_last(self, patience_s: float) -> None:
+        pause_s, waited_s = 1.0, 0.0
+        while why := self._tried():
+            if waited_s >= patience_s:
+                raise RunError(
+                    f"{self.uri} did not answer for {patience_s:.0f} s: {why}; all that is finished is in "
+                    f"{self.folder} and is brought there by the next run of the same work on this machine"
+                )
+            time.sleep(pause_s)
+            waited_s, pause_s = waited_s + pause_s, min(2 * pause_s, 30.0)
+
+    def _here(self) -> Iterator[tuple[str, tuple[int, int]]]:
+        for root, _, names in os.walk(self.folder):
+            inside = Path(root).relative_to(self.folder)
+            for name in ((inside / name).as_posix() for name in names):
+                if self._shared(name):
+                    with contextlib.suppress(FileNotFoundError):
+                        facts = (self.folder / name).stat()
+                        yield name, (facts.st_size, facts.st_mtime_ns)
+
+    def _there(self) -> dict[str, tuple[int, int]]:
+        selector = pafs.FileSelector(self._root, recursive=True, allow_not_found=True)
+        return {
+            info.path[len(self._root) + 1 :]: _mark(info)
+            for info in self._fs.get_file_info(selector)
+            if info.is_file and self._shared(info.path[len(self._root) + 1 :])
+        }
+
+    def _shared(self, name: str) -> bool:
+        parts = name.split("/")
+        return parts[0] not in self._without and not any(part.startswith(".") for part in parts)
+
+    def _download(self, name: str, mark: tuple[int, int]) -> None:
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+        with self._fs.open_input_stream(f"{self._root}/{name}") as stream:
+            partial.write_bytes(stream.read())
+        os.replace(partial, path)
+        facts = path.stat()
+        self._copied[name] = _Copied((facts.st_size, facts.st_mtime_ns), mark)
+
+    def _upload(self, name: str, here: tuple[int, int]) -> None:
+        try:
+            content = (self.folder / name).read_bytes()
+        except FileNotFoundError:  # gone since
+            return
+        target = f"{self._root}/{name}"
+        if self._renames:
+            self._fs.create_dir(target.rpartition("/")[0], recursive=True)
+            partial = "{}/.{}.{}.partial".format(*target.rsplit("/", 1), os.getpid())
+            with self._fs.open_output_stream(partial) as stream:
+                stream.write(content)
+            self._fs.move(partial, target)
+        else:  # an object is there when its upload is complete
+            with self._fs.open_output_stream(target) as stream:
+                stream.write(content)
+        self._copied[name] = _Copied(here, _mark(self._fs.get_file_info(target)))
+
+    @property
+    def _renames(self) -> bool:
+        """Whether a file there can be renamed in one step: of an object store the copy would be no better."""
+        return isinstance(self._fs, pafs.LocalFileSystem)
+
+    def _read_state(self) -> dict[str, _Copied]:
+        try:
+            state = json.loads((self.folder / _STATE).read_text(encoding="utf-8"))
+            if state["uri"] != self.uri:
+                return {}
+            return {name: _Copied(tuple(here), tuple(there)) for name, (here, there) in state["files"].items()}
+        except (OSError, ValueError, KeyError, TypeError):
+            return {}
+
+    def _write_state(self) -> None:
+        files = {name: (copied.here, copied.there) for name, copied in self._copied.items()}
+        partial = self.folder / f"{_STATE}.partial"
+        partial.write_text(json.dumps({"uri": self.uri, "files": files}), encoding="utf-8")
+        os.replace(partial, self.folder / _STATE)
+
+
+def _mark(info: pafs.FileInfo) -> tuple[int, int]:
+    return int(info.size), int(info.mtime_ns or 0)

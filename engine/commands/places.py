@@ -1,0 +1,18 @@
+"""Run folders on the command line: a path, or the URI of a place anywhere pyarrow.fs reaches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+
+class _Place(click.ParamType[str | Path]):
+    name = "path or uri"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str | Path:
+        return str(value) if "://" in str(value) else Path(value)
+
+
+PLACE = _Place()

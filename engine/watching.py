@@ -1,0 +1,180 @@
+"""How a run stands, seen from anywhere its run folder can be read; and a copy of that folder."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+
+from dpaudit.actors.events import Event, EventKind, events_of
+from dpaudit.actors.mirror import is_remote, reached
+from dpaudit.errors import RunError, SpecError, shortened
+
+_ENDED = {EventKind.UNIT_DONE, EventKind.UNIT_RETRIED, EventKind.UNIT_FAILED, EventKind.WORKER_LOST}
+SHOWN = 8
+"""Running units that are named."""
+
+
+@dataclass(frozen=True)
+class Running:
+    """A unit that was begun and has not ended.
+
+    Attributes:
+        label: For people.
+        seconds: Since it was begun.
+    """
+
+    label: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """How a run stands.
+
+    Attributes:
+        place: The run folder, a path or a URI.
+        stage: What it does, in words of the driver.
+        units: Planned.
+        finished: Of these; spared ones are not planned any more.
+        failed: Of these, at the last.
+        cached: Finished ones that an earlier driver left.
+        retried: Attempts that were made again.
+        lost: Workers that died.
+        workers: Up at the last.
+        running: Units that run now.
+        heard: When the driver last said something, UTC; None where it never did.
+        left_s: Seconds to go at the rate so far; None where that is not known.
+        verdicts: What the audits found, by name, once the report is written.
+    """
+
+    place: str
+    stage: str
+    units: int
+    finished: int
+    failed: int
+    cached: int
+    retried: int
+    lost: int
+    workers: int
+    running: tuple[Running, ...]
+    heard: datetime | None
+    left_s: float | None
+    verdicts: tuple[tuple[str, str], ...]
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.place}: {self.stage}",
+            f"{self.finished} of {self.units} units finished ({self.cached} by an earlier driver), {len(self.running)} "
+            f"running, {self.failed} failed, {self.retried} tried again, {self.lost} workers lost, {self.workers} up",
+        ]
+        if self.heard is not None:
+            left = "" if self.left_s is None else f", about {self.left_s:.0f} s left at the rate so far"
+            lines.append(f"last heard of {self.heard:%Y-%m-%d %H:%M:%S} UTC{left}")
+        lines += [f"  {unit.seconds:.0f} s  {unit.label}" for unit in self.running[:SHOWN]]
+        if len(self.running) > SHOWN:
+            lines.append(f"  and {len(self.running) - SHOWN} more")
+        return "\n".join([*lines, *(f"{verdict:<19}{name}" for name, verdict in self.verdicts)])
+
+
+def run_status(place: str | Path) -> RunStatus:
+    """How the run in a folder stands; nothing is written, no driver is asked.
+
+    Args:
+        place: The run folder, a path or a URI.
+    Raises: RunError where it cannot be read; SpecError where it is no run folder.
+    """
+    filesystem, root = reached(place)
+    try:
+        plan = _read(filesystem, f"{root}/plan.parquet")
+        log = _read(filesystem, f"{root}/events.jsonl")
+        bounds = _read(filesystem, f"{root}/bounds.json")
+    except (OSError, pa.ArrowException) as err:
+        raise RunError(f"{shortened(place)} must be a run folder that can be read: {shortened(err)}") from err
+    if plan is None:
+        raise SpecError(f"{shortened(place)} must be a run folder (with plan.parquet in it)")
+    events = list(events_of((log or b"").decode(errors="replace").splitlines()))
+    begun = max((at for at, event in enumerate(events) if event.kind is EventKind.UNITS_PLANNED), default=0)
+    return _status(str(place), pq.read_metadata(pa.BufferReader(plan)).num_rows, events[begun:], bounds)
+
+
+def _status(place: str, planned: int, events: Sequence[Event], bounds: bytes | None) -> RunStatus:
+    counts = {kind: sum(event.kind is kind for event in events) for kind in EventKind}
+    open_ = {}
+    for event in events:
+        if event.kind is EventKind.UNIT_STARTED:
+            open_[event.unit] = event
+        elif event.kind in _ENDED or event.kind is EventKind.UNIT_REPEATED:
+            open_.pop(event.unit, None)
+    over = any(event.kind in (EventKind.FINISHED, EventKind.INTERRUPTED) for event in events)
+    done, cached = counts[EventKind.UNIT_DONE], counts[EventKind.UNIT_CACHED]
+    failed = counts[EventKind.UNIT_FAILED] + counts[EventKind.UNIT_SKIPPED]
+    units = planned - sum(event.count for event in events if event.kind is EventKind.UNITS_SPARED)
+    to_go = units - done - cached - failed
+    took_s = events[-1].time - events[0].time if events else 0.0
+    stages = [event.detail for event in events if event.kind is EventKind.STAGE]
+    ended = {EventKind.FINISHED: "finished", EventKind.INTERRUPTED: "interrupted"}
+    last = events[-1] if events else None
+    return RunStatus(
+        place=place,
+        stage=ended.get(last.kind, stages[-1] if stages else "running") if last else "planned",
+        units=units,
+        finished=done + cached,
+        failed=failed,
+        cached=cached,
+        retried=counts[EventKind.UNIT_RETRIED],
+        lost=counts[EventKind.WORKER_LOST],
+        workers=next((event.count for event in reversed(events) if event.kind is EventKind.WORKER_STARTED), 0),
+        running=() if over else tuple(Running(event.label, time.time() - event.time) for event in open_.values()),
+        heard=datetime.fromtimestamp(last.time, UTC) if last else None,
+        left_s=took_s / done * to_go if done and to_go and not over else None,
+        verdicts=_verdicts(bounds) if last and last.kind is EventKind.FINISHED else (),
+    )
+
+
+def _verdicts(bounds: bytes | None) -> tuple[tuple[str, str], ...]:
+    try:
+        return tuple((audit["name"], audit["verdict"]) for audit in json.loads(bounds or b"{}")["results"])
+    except (ValueError, KeyError, TypeError):
+        return ()
+
+
+def fetch(place: str | Path, folder: Path) -> None:
+    """Copies a run folder to a local folder, where `dpaudit report` and `dpaudit resume` take it up.
+
+    Args:
+        place: The run folder, a URI or a path.
+        folder: New or empty.
+    Raises: RunError where one of them cannot be read or written; SpecError for a folder that holds something.
+    """
+    if folder.exists() and any(folder.iterdir()):
+        raise SpecError(f"the folder to fetch to must be new or empty, {folder} is not; give another one")
+    filesystem, root = reached(place)
+    try:
+        files = filesystem.get_file_info(pafs.FileSelector(root, recursive=True))
+        for info in (info for info in files if info.is_file):
+            target = folder / info.path[len(root) + 1 :]
+            if not target.name.startswith("."):
+                target.parent.mkdir(parents=True, exist_ok=True)
+                with filesystem.open_input_stream(info.path) as stream:
+                    target.write_bytes(stream.read())
+    except (OSError, pa.ArrowException) as err:
+        at = "" if is_remote(place) else " (a path of this machine)"
+        raise RunError(f"{shortened(place)}{at} could not be fetched: {shortened(err)}") from err
+
+
+def _read(filesystem: pafs.FileSystem, path: str) -> bytes | None:
+    """A file's content; None where there is no such file."""
+    try:
+        with filesystem.open_input_stream(path) as stream:
+            content: bytes = stream.read()
+            return content
+    except FileNotFoundError:
+        return None
