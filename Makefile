@@ -5,21 +5,23 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DIFFPRIVLIB := $(CURDIR)/.venv-diffprivlib/bin/python
 DIFFPRIVLIB_STAMP := .venv-diffprivlib/.installed
+S3_SERVER := $(CURDIR)/.venv-s3/bin/moto_server
+S3_STAMP := .venv-s3/.installed
 # Test processes: one for each core. Only one of them starts Ray (tests/conftest.py).
 JOBS ?= logical
 # Empty is as good as not set: where it is set, each of many processes would compile all libraries anew.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: diffprivlib demo test bench chaos fuzz lint clean
+.PHONY: diffprivlib s3 demo test bench chaos fuzz lint clean
 
 demo: $(STAMP)
 	$(BIN)/dpaudit run examples/label-privacy.yaml
 
-test: $(STAMP) $(DIFFPRIVLIB_STAMP)
+test: $(STAMP) $(DIFFPRIVLIB_STAMP) $(S3_STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	DPAUDIT_DIFFPRIVLIB_PYTHON=$(DIFFPRIVLIB) $(BIN)/pytest -n $(JOBS) --dist loadgroup
+	DPAUDIT_DIFFPRIVLIB_PYTHON=$(DIFFPRIVLIB) DPAUDIT_S3_SERVER=$(S3_SERVER) $(BIN)/pytest -n $(JOBS) --dist loadgroup
 
 # An hour of odd tables, specs, data files and run folders; FUZZ="--cases 20000 --seed 7" for so many.
 fuzz: $(STAMP)
@@ -65,5 +67,14 @@ $(DIFFPRIVLIB_STAMP): constraints-diffprivlib.txt
 	.venv-diffprivlib/bin/pip install --quiet --disable-pip-version-check --no-compile -c constraints-diffprivlib.txt diffprivlib
 	touch $(DIFFPRIVLIB_STAMP)
 
+# A real server that speaks S3, for the tests of run folders there.
+s3: $(S3_STAMP)
+	@echo "export DPAUDIT_S3_SERVER=$(S3_SERVER)"
+
+$(S3_STAMP): constraints-s3.txt
+	$(PYTHON) -m venv .venv-s3
+	.venv-s3/bin/pip install --quiet --disable-pip-version-check --no-compile -c constraints-s3.txt "moto[s3]" flask flask-cors
+	touch $(S3_STAMP)
+
 clean:
-	rm -rf $(VENV) .venv-diffprivlib build *.egg-info .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) .venv-diffprivlib .venv-s3 build *.egg-info .mypy_cache .ruff_cache .pytest_cache

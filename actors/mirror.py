@@ -15,7 +15,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -29,6 +29,8 @@ PATIENCE_S = 300.0
 """For how long, at the end, an upload is tried again when the store does not answer."""
 BUSY = 20.0
 """Pushes that take long come so many times as long after each other."""
+SAME_TIME_NS = 2_000_000_000
+_UNSURE = (-1, -1)
 _STATE = ".mirror.json"
 _LAST = ("bounds.json", "report.html")
 """Uploaded after everything they speak of."""
@@ -53,6 +55,18 @@ def reached(place: str | Path) -> tuple[pafs.FileSystem, str]:
     return filesystem_of(str(place)) if is_remote(place) else (pafs.LocalFileSystem(), str(place))
 
 
+def refuse_credentials(uri: str) -> None:
+    """Refuses a URI that holds credentials.
+
+    Raises: RunError, which does not show it.
+    """
+    if "@" in uri.partition("://")[2].partition("/")[0]:
+        raise RunError(
+            "a place must be named without credentials, since it is written into plans, logs and reports; set them in "
+            "the environment (AWS_ACCESS_KEY_ID and its kin), or give the machine a role"
+        )
+
+
 def filesystem_of(uri: str) -> tuple[pafs.FileSystem, str]:
     """The file system of a URI and the path in it.
 
@@ -60,12 +74,7 @@ def filesystem_of(uri: str) -> tuple[pafs.FileSystem, str]:
         uri: As `pyarrow.fs.FileSystem.from_uri` takes it. Credentials come from the environment of the machine.
     Raises: RunError for one that holds credentials, or is of no file system here.
     """
-    authority = uri.partition("://")[2].partition("/")[0]
-    if "@" in authority:
-        raise RunError(
-            "a place must be named without credentials, since it is written into plans, logs and reports; set them in "
-            "the environment (AWS_ACCESS_KEY_ID and its kin), or give the machine a role"
-        )
+    refuse_credentials(uri)
     try:
         filesystem, path = pafs.FileSystem.from_uri(uri)
     except (pa.ArrowException, OSError, ValueError) as err:
@@ -120,6 +129,10 @@ class Mirror:
                 known = self._copied.get(name)
                 if known is None or known.there != mark or not (self.folder / name).exists():
                     self._download(name, mark)
+            # Stores tell time by the second: what was written last may be written again within it, and is read again.
+            newest = max((time_ns for _, time_ns in there.values()), default=0)
+            for name in (name for name, (_, time_ns) in there.items() if time_ns > newest - SAME_TIME_NS):
+                self._copied[name] = replace(self._copied[name], there=_UNSURE)
         except (OSError, pa.ArrowException) as err:
             raise RunError(f"{self.uri} must be a place that can be read: {shortened(err)}") from err
         self._write_state()

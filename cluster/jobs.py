@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import shlex
 import socket
@@ -19,6 +20,7 @@ from dpaudit.errors import RunError, SpecError, shortened
 PREFIX = "dpaudit-"
 """Of the names of our jobs."""
 ALIVE, SUCCEEDED = ("PENDING", "RUNNING"), "SUCCEEDED"
+ALWAYS_LEFT_OUT = (".git", ".venv*", "__pycache__")
 PAUSE_S = 0.5
 MOST_TRIES = 1_000
 T = TypeVar("T")
@@ -51,15 +53,21 @@ class Job:
         """The name of the job: the same for the same command, files and requirements, another one for others."""
         hasher = hashlib.sha256(self.entrypoint.encode())
         for folder in (self.working_dir, *self.packages):
-            hasher.update(_content(folder).encode())
+            hasher.update(_content(folder, self.left_out()).encode())
         if self.requirements is not None:
             hasher.update(self.requirements.read_bytes())
         return PREFIX + hasher.hexdigest()[:20]
+
+    def left_out(self) -> list[str]:
+        """What does not travel: version control, environments, and run folders, which change with every run."""
+        runs = (plan.parent for pattern in ("*", "*/*") for plan in self.working_dir.glob(f"{pattern}/plan.parquet"))
+        return [*ALWAYS_LEFT_OUT, *sorted(f"/{run.relative_to(self.working_dir).as_posix()}" for run in runs)]
 
     def runtime_env(self) -> dict[str, Any]:
         """What travels, as Ray takes it; no environment variables: secrets are the cluster's own."""
         return {
             "working_dir": str(self.working_dir),
+            "excludes": self.left_out(),
             **({"pip": str(self.requirements)} if self.requirements is not None else {}),
             **({"py_modules": [str(folder) for folder in self.packages]} if self.packages else {}),
         }
@@ -111,7 +119,10 @@ class Jobs:
             from ray.job_submission import JobSubmissionClient
         except ImportError as err:
             raise RunError('jobs need the packages of `pip install "dpaudit[cluster]"`') from err
-        return JobSubmissionClient(self.address)
+        client = JobSubmissionClient(self.address)
+        for name in ("ray.dashboard.modules.dashboard_sdk", "ray._private.runtime_env.packaging"):
+            logging.getLogger(name).setLevel(logging.WARNING)  # they tell of each package
+        return client
 
     def submit(self, job: Job) -> Submitted:
         """Begins a job, unless one of the same work runs or has succeeded; one that failed is begun again.
@@ -173,7 +184,7 @@ class Jobs:
     def message(self, name: str) -> str:
         """What the cluster says of how the job ended, in one line; "" where it says nothing."""
         info = self._asked(lambda: self._client.get_job_info(name))
-        return " ".join(str(info.message or "").split())[:500]
+        return " ".join(str(info.message or "").partition(", last available logs")[0].split())[:500]
 
     def logs(self, name: str, *, follow: bool = False) -> Iterator[str]:
         """What the job printed; with `follow` until it has ended."""
@@ -208,13 +219,13 @@ class Jobs:
                 f"the job server at {self.address} asks for a token, and the one given here is not its own; set "
                 "RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN_PATH to the file of the cluster's token"
             ) from err
-        except (RuntimeError, ConnectionError, OSError, ValueError) as err:
+        except (RuntimeError, OSError, ValueError) as err:
             lines = str(err).strip().splitlines() or [type(err).__name__]
             raise RunError(f"the job server at {self.address} refused: {shortened(lines[-1])}") from err
 
 
-def _content(folder: Path) -> str:
+def _content(folder: Path, left_out: list[str]) -> str:
     """Ray's own name for what a folder would ship."""
     from ray._private.runtime_env.packaging import get_uri_for_directory
 
-    return str(get_uri_for_directory(str(folder), include_gitignore=True, excludes=[]))
+    return str(get_uri_for_directory(str(folder), include_gitignore=True, excludes=left_out))

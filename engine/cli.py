@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 import dpaudit
+from dpaudit.engine.commands.clusters import cluster
 from dpaudit.engine.commands.exits import (
     BAD_INPUT,
     FINISHED,
@@ -309,5 +310,5 @@ def reproduce(
         show(f"{path}")
 
 
-for command in (list_, show_name, estimate, schema, submit, status, logs, stop_job, fetch):
+for command in (list_, show_name, estimate, schema, submit, status, logs, stop_job, fetch, cluster):
     main.add_command(command)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dpaudit.actors.mirror import filesystem_of, is_remote
+from dpaudit.actors.mirror import is_remote, refuse_credentials
 from dpaudit.cluster.jobs import Job
 from dpaudit.engine.spec.loading import load_spec
 from dpaudit.errors import SpecError, shortened
@@ -41,7 +41,7 @@ def job_of(
             f"the spec must be in the folder that travels, {shortened(folder)}; give --working-dir"
         ) from None
     if is_remote(output):
-        filesystem_of(str(output))
+        refuse_credentials(str(output))
     elif not Path(output).is_absolute():
         raise SpecError(
             f"the output of a job must last longer than the job: a URI, or an absolute path on a disk that all nodes "

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.remote import bucket, s3_server  # noqa: F401
+
 # Two workers on two cores: libraries that start threads of their own would fight over them.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # What this user made here is noted in their home: not in that of whoever runs the tests.

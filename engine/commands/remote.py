@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import click
@@ -48,6 +49,8 @@ def submit(
     from dpaudit.cluster.jobs import Jobs, Submitted
     from dpaudit.engine.remote_jobs import job_of
 
+    if str(working_dir.resolve()) not in sys.path:
+        sys.path.append(str(working_dir.resolve()))
     jobs = Jobs(address)
     job = job_of(spec, output, working_dir=working_dir, requirements=requirements, ship=ship, seed=seed)
     submitted: Submitted = jobs.submit(job)

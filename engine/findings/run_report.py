@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import TYPE_CHECKING
 
+from dpaudit.actors.mirror import inside
 from dpaudit.actors.store import Made
 from dpaudit.engine.findings.comparison import studies
 from dpaudit.engine.findings.joint import JointVerdict
@@ -163,5 +164,5 @@ class Report:
             NOT_SHOWN[0],
         ]
         if self.folder:
-            tail.append(f"report: {self.folder}/report.html")
+            tail.append(f"report: {inside(self.folder, 'report.html')}")
         return "\n".join([*blocks, *filter(None, tail)])

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import secrets
-import shutil
-import signal
-import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-HERE = "127.0.0.2"
-"""Ray takes 127.0.0.1 for the machine's address in its network, and no other loopback address."""
+from tests.cluster.head import head_node
+
 JOIN = """
 import json, os, sys, time
 from dpaudit.cluster.session import ray_session
@@ -61,54 +56,6 @@ def test_a_cluster_with_a_token_is_joined_with_it_and_with_no_other(cluster: tup
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[tuple[str, Path]]:
-    """A head node of this test's own, on the loopback address: its address and the file of its token."""
-    with socket.socket() as free:
-        free.bind((HERE, 0))
-        port = free.getsockname()[1]
-    token = tmp_path / "token"
-    token.write_text(secrets.token_hex(32))
-    token.chmod(0o600)
-    place = tempfile.mkdtemp(prefix="j-", dir="/tmp")  # a short path, which Ray's sockets need
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    environment |= {
-        "RAY_AUTH_MODE": "token",
-        "RAY_AUTH_TOKEN_PATH": str(token),
-        "RAY_TMPDIR": place,
-        "RAY_USAGE_STATS_ENABLED": "0",
-    }
-    start = [
-        sys.executable,
-        "-m",
-        "ray.scripts.scripts",
-        "start",
-        "--head",
-        f"--port={port}",
-        "--num-cpus=1",
-        f"--node-ip-address={HERE}",
-    ]
-    try:
-        done = subprocess.run(
-            [*start, "--include-dashboard=false", "--object-store-memory=100000000"],
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=300,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        yield f"{HERE}:{port}", token
-    finally:
-        for pid in _marked(f"RAY_TMPDIR={place}"):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        shutil.rmtree(place, ignore_errors=True)
-
-
-def _marked(mark: str) -> list[int]:
-    """The processes that have this in their environment."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        with contextlib.suppress(OSError, ValueError):
-            if f"{mark}\0".encode() in (entry / "environ").read_bytes():
-                found.append(int(entry.name))
-    return found
+    """A head node of this test's own: its address and the file of its token."""
+    with head_node(tmp_path) as head:
+        yield head.address, head.token

@@ -1,0 +1,205 @@
+"""What a cluster is made from: a RayJob of KubeRay (`ray.io/v1`) and a file for `ray up`, as plain values for YAML.
+
+No value of a secret is in them: credentials are named, and come from the cluster's own secret store.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from dpaudit.cluster.jobs import Job
+from dpaudit.errors import require
+
+Provider = Literal["aws", "gcp", "local"]
+RESUMES = 3
+"""How often a RayJob is begun again on a new cluster: what is in its run folder is not run again."""
+SHARED_MEMORY = "4Gi"
+
+
+@dataclass(frozen=True)
+class Workers:
+    """Nodes of one kind.
+
+    Attributes:
+        most: At most so many, >= 0.
+        cpus: Of each, >= 1.
+        memory_gib: Of each, >= 1.
+        gpus: Of each, >= 0.
+    """
+
+    most: int
+    cpus: int = 8
+    memory_gib: int = 32
+    gpus: int = 0
+
+    def __post_init__(self) -> None:
+        fits = self.most >= 0 and self.cpus >= 1 and self.memory_gib >= 1 and self.gpus >= 0
+        require(fits, "nodes need cpus >= 1, memory >= 1 GiB, gpus >= 0, and none or more of them", given=self)
+
+
+def ray_job(
+    job: Job, *, name: str, image: str, ray_version: str, cpu: Workers, gpu: Workers, secret: str | None = None
+) -> dict[str, Any]:
+    """A RayJob that brings a cluster up, runs the job, begins it again when it fails, and takes the cluster down.
+
+    Args:
+        job: What runs; its files are in the image, in the working folder of the image.
+        name: Of the RayJob: lower case letters, digits and dashes.
+        image: With dpaudit, `ray[default]` and the spec in it.
+        ray_version: Of the image.
+        cpu: Nodes without a GPU.
+        gpu: Nodes with GPUs; none where `most` is 0.
+        secret: A Kubernetes secret whose entries become environment variables (credentials of the store).
+    Raises: InputError for a name that Kubernetes would refuse.
+    Source: KubeRay, `ray-operator/apis/ray/v1/rayjob_types.go`; token authentication needs KubeRay >= 1.5.1.
+    """
+    valid = re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,45}[a-z0-9])?", name) is not None
+    require(valid, "the name of a RayJob must be lower case letters, digits and dashes, 47 at most", name=name)
+    groups = [
+        _group("cpu", image, cpu, secret) if cpu.most else None,
+        _group("gpu", image, gpu, secret) if gpu.most else None,
+    ]
+    return {
+        "apiVersion": "ray.io/v1",
+        "kind": "RayJob",
+        "metadata": {"name": name},
+        "spec": {
+            "entrypoint": job.entrypoint,
+            "metadata": dict(job.metadata),
+            "backoffLimit": RESUMES,
+            "shutdownAfterJobFinishes": True,
+            "ttlSecondsAfterFinished": 600,
+            "rayClusterSpec": {
+                "rayVersion": ray_version,
+                "authOptions": {"mode": "token"},
+                "enableInTreeAutoscaling": True,
+                "headGroupSpec": {
+                    "rayStartParams": {"num-cpus": "0", "dashboard-host": "0.0.0.0"},
+                    "template": _pod("ray-head", image, Workers(1, 2, 8), secret, head=True),
+                },
+                "workerGroupSpecs": [group for group in groups if group is not None],
+            },
+        },
+    }
+
+
+def _group(kind: str, image: str, workers: Workers, secret: str | None) -> dict[str, Any]:
+    return {
+        "groupName": f"{kind}-workers",
+        "replicas": 0,
+        "minReplicas": 0,
+        "maxReplicas": workers.most,
+        "rayStartParams": {},
+        "template": _pod("ray-worker", image, workers, secret),
+    }
+
+
+def _pod(name: str, image: str, workers: Workers, secret: str | None, *, head: bool = False) -> dict[str, Any]:
+    resources = {"cpu": str(workers.cpus), "memory": f"{workers.memory_gib}Gi"}
+    if workers.gpus:
+        resources["nvidia.com/gpu"] = str(workers.gpus)
+    ports = {"gcs-server": 6379, "dashboard": 8265, "client": 10001}
+    container: dict[str, Any] = {
+        "name": name,
+        "image": image,
+        "resources": {"limits": resources, "requests": resources},
+        # Ray's object store; without it Kubernetes gives 64 MiB.
+        "volumeMounts": [{"name": "shared-memory", "mountPath": "/dev/shm"}],
+    }
+    if head:
+        container["ports"] = [{"name": port, "containerPort": number} for port, number in ports.items()]
+    if secret is not None:
+        container["envFrom"] = [{"secretRef": {"name": secret}}]
+    memory = {"name": "shared-memory", "emptyDir": {"medium": "Memory", "sizeLimit": SHARED_MEMORY}}
+    return {"spec": {"containers": [container], "volumes": [memory]}}
+
+
+_NODES: dict[str, dict[str, dict[str, Any]]] = {
+    "aws": {
+        "head": {"InstanceType": "m6i.large"},
+        "cpu": {"InstanceType": "c6i.4xlarge", "InstanceMarketOptions": {"MarketType": "spot"}},
+        "gpu": {"InstanceType": "g5.xlarge", "InstanceMarketOptions": {"MarketType": "spot"}},
+    },
+    "gcp": {
+        "head": {"machineType": "e2-standard-2"},
+        "cpu": {"machineType": "c2-standard-16", "scheduling": [{"preemptible": True}]},
+        "gpu": {"machineType": "g2-standard-8", "scheduling": [{"preemptible": True}]},
+    },
+}
+_PROVIDERS: dict[str, dict[str, Any]] = {
+    "aws": {"type": "aws", "region": "us-west-2", "cache_stopped_nodes": False},
+    "gcp": {"type": "gcp", "region": "us-west1", "availability_zone": "us-west1-a", "project_id": None},
+}
+_USERS = {"aws": "ubuntu", "gcp": "ubuntu", "local": "ubuntu"}
+
+
+def up_config(
+    *,
+    name: str,
+    provider: Provider,
+    image: str,
+    cpu: Workers,
+    gpu: Workers,
+    head: str | None = None,
+    hosts: tuple[str, ...] = (),
+) -> dict[str, Any]:
+    """A file for `ray up`: a small head node, workers that come and go with the work.
+
+    Machine types are sound first choices, to be edited; the ports stay closed to all but the nodes and SSH.
+
+    Args:
+        name: Of the cluster.
+        provider: "aws", "gcp", or "local" for machines of one's own.
+        image: With dpaudit and `ray[default]` in it.
+        cpu: Nodes without a GPU; on "local" how many matters alone.
+        gpu: Nodes with GPUs; not for "local".
+        head: "local": the head's host name.
+        hosts: "local": the workers' host names.
+    Raises: InputError for a provider there is none of, or hosts that are missing or too many.
+    Source: the schema that Ray brings along (`ray/autoscaler/ray-schema.json`).
+    """
+    require(provider in get_args(Provider), f"provider must be one of {', '.join(get_args(Provider))}", given=provider)
+    local = provider == "local"
+    require(local == bool(head), "machines of one's own need a head, and only they", provider=provider, head=head)
+    config: dict[str, Any] = {
+        "cluster_name": name,
+        "docker": {
+            "image": image,
+            "container_name": "dpaudit",
+            "pull_before_run": True,
+            "run_options": ["--shm-size=4g"],
+        },
+        "auth": {"ssh_user": _USERS[provider]},
+        "idle_timeout_minutes": 5,
+        "head_start_ray_commands": [
+            "ray stop",
+            f"{_TOKEN} ray start --head --port=6379 --dashboard-host=127.0.0.1 "
+            "--autoscaling-config=~/ray_bootstrap_config.yaml",
+        ],
+        "worker_start_ray_commands": ["ray stop", f"{_TOKEN} ray start --address=$RAY_HEAD_IP:6379"],
+        "file_mounts": {"~/.ray/auth_token": "~/.ray/auth_token"},
+    }
+    if local:
+        return config | {"provider": {"type": "local", "head_ip": head, "worker_ips": list(hosts)}}
+    kinds = {"head": Workers(0, 2), "cpu": cpu, "gpu": gpu}
+    node_types = {
+        kind: {
+            "node_config": _NODES[provider][kind],
+            "resources": {"CPU": 0} if kind == "head" else {},
+            "min_workers": 0,
+            "max_workers": workers.most,
+        }
+        for kind, workers in kinds.items()
+        if kind == "head" or workers.most
+    }
+    return config | {
+        "provider": _PROVIDERS[provider],
+        "max_workers": cpu.most + gpu.most,
+        "available_node_types": node_types,
+        "head_node_type": "head",
+    }
+
+
+_TOKEN = "RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=~/.ray/auth_token"

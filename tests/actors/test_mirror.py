@@ -1,0 +1,139 @@
+"""A local folder and its remote copy: nothing half, nothing lost, outages said and survived."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from dpaudit.actors.backend import attempt_unit
+from dpaudit.actors.mirror import Mirror, filesystem_of, inside
+from dpaudit.actors.unit import Inputs, Unit
+from dpaudit.errors import RunError
+from tests.actors.checkpointing import CountsOn
+
+
+@pytest.fixture(params=["folder", "s3"])
+def uri(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "s3":
+        return str(request.getfixturevalue("bucket").format("run"))
+    return f"file://{tmp_path / 'there'}"
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    found = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+    return {name: path.read_bytes() for name, path in found.items() if not path.name.startswith(".")}
+
+
+def test_what_is_written_here_is_there_and_what_is_there_comes_here(uri: str, tmp_path: Path) -> None:
+    one, other = Mirror(tmp_path / "one", uri), Mirror(tmp_path / "other", uri, without=("left",))
+    (one.folder / "units").mkdir()
+    (one.folder / "left").mkdir()
+    for name in ("units/a.parquet", "report.html", ".hidden", "left/b"):
+        (one.folder / name).write_text(name)
+    one.push()
+    other.pull()
+    assert tree(other.folder) == {"units/a.parquet": b"units/a.parquet", "report.html": b"report.html"}
+    (one.folder / "report.html").write_text("another one")
+    (one.folder / "units/a.parquet").unlink()
+    one.push()
+    other.pull()
+    assert tree(other.folder) == {"report.html": b"another one"}
+
+
+def test_what_was_never_brought_there_is_not_lost_by_what_is(uri: str, tmp_path: Path) -> None:
+    """An outage left a finished unit here alone; meanwhile another machine wrote."""
+    one, other = Mirror(tmp_path / "one", uri), Mirror(tmp_path / "other", uri)
+    (one.folder / "first").write_text("1")
+    one.push()
+    (one.folder / "second").write_text("2")
+    other.pull()
+    (other.folder / "first").write_text("changed")
+    other.push()
+    again = Mirror(tmp_path / "one", uri)
+    again.pull()
+    again.push()
+    other.pull()
+    assert tree(one.folder) == tree(other.folder) == {"first": b"changed", "second": b"2"}
+
+
+def test_only_what_changed_is_copied(uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mirror = Mirror(tmp_path / "one", uri)
+    copied: list[str] = []
+    upload, download = Mirror._upload, Mirror._download
+    monkeypatch.setattr(Mirror, "_upload", lambda self, name, here: (copied.append(name), upload(self, name, here)))
+    monkeypatch.setattr(Mirror, "_download", lambda self, name, mark: (copied.append(name), download(self, name, mark)))
+    for name in ("a", "b", "bounds.json"):
+        (mirror.folder / name).write_text(name)
+    mirror.push()
+    assert copied == ["a", "b", "bounds.json"], "what speaks of the others comes last"
+    (mirror.folder / "b").write_text("changed")
+    mirror.push()
+    again = Mirror(tmp_path / "one", uri)
+    again.pull()
+    assert copied[3:] == ["b"]
+
+
+def test_an_outage_is_said_once_and_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    mirror = Mirror(tmp_path / "here", f"file://{tmp_path / 'there'}", trouble=said.append)
+    upload, failing = Mirror._upload, [OSError(5, "out of reach")] * 3
+
+    def sometimes(self: Mirror, name: str, here: tuple[int, int]) -> None:
+        if failing:
+            raise failing.pop()
+        upload(self, name, here)
+
+    monkeypatch.setattr(Mirror, "_upload", sometimes)
+    monkeypatch.setattr("dpaudit.actors.mirror.time.sleep", lambda seconds: None)
+    with mirror.kept_up(every_s=0.01):
+        (mirror.folder / "unit").write_text("1")
+    assert (tmp_path / "there/unit").read_text() == "1"
+    assert len(said) == 2
+    assert "does not answer, and is tried again: [Errno 5] out of reach" in said[0]
+    assert said[1].endswith("answers again")
+
+
+def test_what_cannot_be_brought_there_stays_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mirror = Mirror(tmp_path / "here", f"file://{tmp_path / 'there'}")
+
+    def never(*_: object) -> None:
+        raise OSError(5, "out of reach")
+
+    monkeypatch.setattr(Mirror, "_upload", never)
+    kept = mirror.kept_up(every_s=60, patience_s=0)
+    with pytest.raises(RunError, match=r"did not answer for 0 s.*all that is finished is in .*here"), kept:
+        (mirror.folder / "unit").write_text("1")
+    assert (mirror.folder / "unit").read_text() == "1"
+
+
+@pytest.mark.parametrize(
+    ("uri", "said"),
+    [
+        ("s3://key:hidden-secret@bucket/run", "without credentials"),
+        ("nowhere://bucket/run", "must be a place that can be reached"),
+    ],
+)
+def test_a_place_that_is_none_is_refused(uri: str, said: str) -> None:
+    with pytest.raises(RunError, match=said) as refused:
+        filesystem_of(uri)
+    assert "hidden-secret" not in str(refused.value)
+
+
+def test_a_training_goes_on_from_the_checkpoint_that_a_lost_worker_left(uri: str, tmp_path: Path) -> None:
+    """Each attempt leaves a checkpoint and fails, as on a node that goes; the next one, elsewhere, goes on from it."""
+    unit = Unit(CountsOn(3), "long training")
+    for attempt in range(1, 4):
+        os.environ["TMPDIR"] = str(tmp_path / f"node {attempt}")
+        (tmp_path / f"node {attempt}").mkdir()
+        try:
+            ended, table = attempt_unit(unit, Inputs({}, {}), uri)
+        finally:
+            del os.environ["TMPDIR"]
+        assert bool(ended.error) == (attempt < 3), ended.error
+    assert table is not None
+    assert table["count"].to_pylist() == [3]
+    empty = Mirror(tmp_path / "after", inside(uri, unit.key))
+    empty.pull()
+    assert tree(empty.folder) == {}, "a finished unit leaves nothing"

@@ -1,0 +1,91 @@
+"""A head node of a test's own, on the loopback address, that asks for a token."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = "127.0.0.2"
+"""Ray takes 127.0.0.1 for the machine's address in its network, and no other loopback address."""
+
+
+@dataclass(frozen=True)
+class Head:
+    """A head node.
+
+    Attributes:
+        address: For drivers.
+        dashboard: For jobs, where it has a job server.
+        token: The file of its token.
+    """
+
+    address: str
+    dashboard: str
+    token: Path
+
+
+@contextlib.contextmanager
+def head_node(folder: Path, *, jobs: bool = False) -> Iterator[Head]:
+    """A head node for the length of a `with` block; nothing of it is left.
+
+    Args:
+        folder: Where its token goes.
+        jobs: Whether it has a job server.
+    """
+    port, dashboard, agent = _free_ports(3)
+    token = folder / "token"
+    token.write_text(secrets.token_hex(32))
+    token.chmod(0o600)
+    place = tempfile.mkdtemp(prefix="j-", dir="/tmp")  # a short path, which Ray's sockets need
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    environment |= {
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN_PATH": str(token),
+        "RAY_TMPDIR": place,
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}",
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+    }
+    start = [
+        *(sys.executable, "-m", "ray.scripts.scripts", "start", "--head"),
+        *(f"--port={port}", "--num-cpus=2", f"--node-ip-address={HERE}", "--object-store-memory=100000000"),
+        *(f"--include-dashboard={str(jobs).lower()}", f"--dashboard-port={dashboard}"),
+        f"--dashboard-agent-listen-port={agent}",
+    ]
+    try:
+        done = subprocess.run(start, env=environment, capture_output=True, text=True, check=False, timeout=300)
+        assert done.returncode == 0, done.stdout + done.stderr
+        yield Head(f"{HERE}:{port}", f"http://127.0.0.1:{dashboard}", token)
+    finally:
+        for pid in _marked(f"RAY_TMPDIR={place}"):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def _free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for free in sockets:
+            free.bind((HERE, 0))
+        return [free.getsockname()[1] for free in sockets]
+
+
+def _marked(mark: str) -> list[int]:
+    """The processes that have this in their environment."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError, ValueError):
+            if f"{mark}\0".encode() in (entry / "environ").read_bytes():
+                found.append(int(entry.name))
+    return found

@@ -1,0 +1,117 @@
+"""Audits as jobs of a real cluster on this machine, which asks for a token: watched, crashed, gone on with."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from dpaudit.cluster.jobs import Job, Jobs
+from dpaudit.engine.remote_jobs import job_of
+from dpaudit.errors import RunError, SpecError
+from tests.cluster.head import head_node
+
+SPEC = """
+name: job
+data: {name: gaussian-mixture, rows: 600}
+game: {name: label-canaries, replays: 4}
+mechanism: {name: mine:Slow, epsilon: 1.0}
+run: {figures: false, workers: 1, repeats: 0}
+"""
+MINE = """
+import os, time
+from dataclasses import dataclass
+from dpaudit import Claim
+
+@dataclass(frozen=True)
+class Slow:
+    epsilon: float
+
+    def claim(self):
+        return Claim(self.epsilon)
+
+    def release(self, labels, *, classes, rng):
+        while os.path.exists({gate!r}):
+            time.sleep(0.1)
+        return rng.integers(0, classes, size=labels.shape)
+"""
+
+
+@pytest.fixture
+def working_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "work"
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
+    folder.mkdir()
+    (folder / "spec.yaml").write_text(SPEC)
+    (folder / "mine.py").write_text(MINE.format(gate=str(tmp_path / "gate")))
+    return folder
+
+
+@pytest.mark.ray
+def test_a_job_is_begun_once_watched_and_gone_on_with_after_its_driver_died(working_dir: Path, tmp_path: Path) -> None:
+    """In a process of its own: Ray reads which token is meant when it is imported."""
+    with head_node(tmp_path, jobs=True) as head:
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+        environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(head.token)}
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+        command = [sys.executable, "-m", "tests.cluster.job_checks", head.dashboard, str(tmp_path), str(working_dir)]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=500)
+        assert done.returncode == 0, done.stdout + done.stderr
+        (tmp_path / "another").write_text("0" * 64)
+        environment["RAY_AUTH_TOKEN_PATH"] = str(tmp_path / "another")
+        ask = [sys.executable, "-m", "dpaudit", "status", "dpaudit-none", "--address", head.dashboard]
+        refused = subprocess.run(ask, env=environment, capture_output=True, text=True, check=False, timeout=120)
+        assert refused.returncode == 3
+        assert "asks for a token, and the one given here is not its own" in refused.stderr
+        assert len(refused.stderr.strip().splitlines()) == 1
+
+
+def test_the_same_work_has_one_name_and_other_work_another(working_dir: Path, tmp_path: Path) -> None:
+    def name(output: Path = tmp_path / "a", seed: int | None = None) -> str:
+        return job_of(working_dir / "spec.yaml", output, working_dir=working_dir, seed=seed).key()
+
+    first = name()
+    assert name() == first
+    assert len({first, name(tmp_path / "b"), name(seed=1)}) == 3
+    (working_dir / "runs").mkdir()
+    (working_dir / "runs" / "plan.parquet").write_bytes(b"")
+    assert name() == first, "a run folder does not travel"
+    (working_dir / "mine.py").write_text("# changed\n" + (working_dir / "mine.py").read_text())
+    assert name() != first
+
+
+def test_a_job_whose_results_would_not_last_is_refused(
+    working_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(working_dir)
+    with pytest.raises(SpecError, match="must last longer than the job"):
+        job_of(Path("spec.yaml"), Path("runs/here"), working_dir=working_dir)
+    (tmp_path / "outside.yaml").write_text(SPEC)
+    with pytest.raises(SpecError, match="must be in the folder that travels"):
+        job_of(tmp_path / "outside.yaml", tmp_path / "run", working_dir=working_dir)
+    with pytest.raises(RunError, match="without credentials"):
+        job_of(Path("spec.yaml"), "s3://key:word@bucket/run", working_dir=working_dir)
+    (working_dir / "here.yaml").write_text(SPEC.replace("run: {", "run: {runner: in-process, "))
+    with pytest.raises(SpecError, match=r"must have `run: {runner: ray}`"):
+        job_of(Path("here.yaml"), tmp_path / "run", working_dir=working_dir)
+
+
+def test_what_travels_holds_no_environment(working_dir: Path) -> None:
+    assert "env_vars" not in Job(("run",), working_dir).runtime_env()
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [("127.0.0.1:1", "must be that of the cluster's dashboard"), ("http://127.0.0.1:1", "no job server answers")],
+)
+def test_an_address_where_nothing_answers_is_one_sentence(address: str, said: str) -> None:
+    began = time.monotonic()
+    with pytest.raises((RunError, SpecError), match=said) as refused:
+        Jobs(address)
+    assert "\n" not in str(refused.value)
+    assert time.monotonic() - began < 15

@@ -1,0 +1,102 @@
+"""A run whose folder is on a store that speaks S3: the same scores, gone on with from elsewhere, watched, fetched."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dpaudit import AuditSpec, RunOptions, audit, load_spec
+from dpaudit.actors.events import Event, EventKind
+from dpaudit.engine.driver import report_again, resume
+from dpaudit.engine.place import working_folder
+from dpaudit.engine.watching import fetch, run_status
+from dpaudit.errors import RunError, SpecError
+from tests.remote import SECRET
+
+SPEC = {
+    "name": "remote",
+    "seed": 3,
+    "data": {"name": "gaussian-mixture", "rows": 600},
+    "game": {"name": "label-canaries", "replays": 4},
+    "mechanism": {"name": "lp-1st", "epsilon": 1.0, "model": "recall"},
+    "run": {"runner": "in-process", "figures": False},
+}
+
+
+def spec() -> AuditSpec:
+    return replace(load_spec(SPEC), run=RunOptions(runner="in-process", figures=False))
+
+
+def scores(folder: Path) -> dict[str, str]:
+    files = sorted((folder / "scores").rglob("*.parquet"))
+    return {path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def test_scores_are_those_of_a_local_run_wherever_it_goes_on(bucket: str, tmp_path: Path) -> None:
+    place = bucket.format("runs/one")
+    here = audit(spec(), output=tmp_path / "here", quiet=True)
+    begun: list[Event] = []
+
+    def interrupted(event: Event) -> None:
+        begun.append(event)
+        if event.kind is EventKind.UNIT_DONE and sum(one.kind is event.kind for one in begun) == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        audit(spec(), output=place, listeners=[interrupted])
+    status = run_status(place)
+    assert (status.stage, status.finished) == ("interrupted", 2)
+    assert "interrupted" in str(status)
+    shutil.rmtree(working_folder(place))  # another machine goes on
+    there = resume(place, quiet=True)
+    assert there.executed == here.executed - 2
+    assert there.folder == place
+    fetch(place, tmp_path / "fetched")
+    assert scores(tmp_path / "fetched") == scores(tmp_path / "here") != {}
+    status = run_status(place)
+    assert (status.stage, status.finished, status.failed) == ("finished", status.units, 0)
+    assert status.verdicts == tuple((result.name, result.verdict) for result in here.results)
+    assert report_again(tmp_path / "fetched").results[0].finding == here.results[0].finding
+    with pytest.raises(SpecError, match="must be new or empty"):
+        fetch(place, tmp_path / "fetched")
+    for path in (path for path in tmp_path.rglob("*") if path.is_file()):
+        assert SECRET.encode() not in path.read_bytes(), path
+
+
+def test_a_second_driver_is_told_who_writes(bucket: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    place = bucket.format("runs/two")
+    held, go = threading.Event(), threading.Event()
+
+    def hold(event: Event) -> None:
+        if event.kind is EventKind.UNIT_DONE and not held.is_set():
+            held.set()
+            assert go.wait(60)
+
+    ended: list[object] = []
+    first = threading.Thread(target=lambda: ended.append(audit(spec(), output=place, listeners=[hold])))
+    first.start()
+    assert held.wait(60)
+    try:
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "another machine"))
+        with pytest.raises(RunError, match=r"runs/two.* is being written by process \d+ on "):
+            audit(spec(), output=place, quiet=True)
+    finally:
+        go.set()
+        first.join()
+    assert len(ended) == 1
+
+
+def test_status_of_a_local_run_and_of_no_run(tmp_path: Path) -> None:
+    audit(spec(), output=tmp_path / "run", quiet=True)
+    shown = str(run_status(tmp_path / "run"))
+    assert f"{tmp_path / 'run'}: finished" in shown
+    assert "0 running, 0 failed" in shown
+    assert json.loads((tmp_path / "run" / "bounds.json").read_text())["results"][0]["verdict"] in shown
+    with pytest.raises(SpecError, match=r"must be a run folder \(with plan.parquet in it\)"):
+        run_status(tmp_path)

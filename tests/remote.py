@@ -1,0 +1,48 @@
+"""A place for run folders that is not a path: a real server that speaks S3, where one is installed (`make s3`)."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow.fs as pafs
+import pytest
+
+SECRET = "never-written-anywhere-5d1f"
+
+
+@pytest.fixture(scope="session")
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Its host and port; one for the tests of this process."""
+    server = os.environ.get("DPAUDIT_S3_SERVER")
+    if not server or not Path(server).exists():
+        pytest.skip("no server that speaks S3; `make s3` installs one")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    process = subprocess.Popen([server, "-p", str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        until = time.monotonic() + 60
+        while socket.socket().connect_ex(("127.0.0.1", port)) != 0:
+            assert time.monotonic() < until, "the server did not start"
+            time.sleep(0.1)
+        yield f"127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait()
+
+
+@pytest.fixture
+def bucket(s3_server: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
+    """The URI of a bucket of this test's own, with a place for `{}`; credentials are in the environment."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "tests")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    name = f"b{abs(hash(str(tmp_path))):x}"
+    pafs.S3FileSystem(endpoint_override=s3_server, scheme="http", allow_bucket_creation=True).create_dir(name)
+    return f"s3://{name}/{{}}?endpoint_override={s3_server}&scheme=http"
