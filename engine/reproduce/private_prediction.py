@@ -147,7 +147,7 @@ class Leak:
     def share(self, values: Directions) -> float:
         """Divergence as a share of what is claimed, at the order that the exact one's epsilon comes from."""
         exact, orders = self.rdp(self.finding.exact), self.finding.orders
-        by_order = [rdp_to_epsilon(order, rdp, delta=DELTA) for order, rdp in zip(orders, exact, strict=True)]
+        by_order = [float(rdp_to_epsilon(order, rdp, delta=DELTA)) for order, rdp in zip(orders, exact, strict=True)]
         at = int(np.argmin(by_order))
         return float(self.rdp(values)[at] / (TOTAL * self.claimed[at]))
 
