@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from dpaudit.actors.seed import Seed
-from dpaudit.estimators.private_prediction.noisy_argmax import gnmax_log_flip
+from dpaudit.estimators.private_prediction.noisy_argmax import gnmax_log_flips
 from dpaudit.estimators.private_prediction.random_votes import (
     laplace_argmax_probabilities,
     many_argmax_probabilities,
@@ -169,8 +169,7 @@ def log_flips(law: VoteLaw, release: Release, seed: Seed) -> Floats:
     """What data-dependent accounting is made of, of some histograms of a law; empty where there is none."""
     if not isinstance(release, GaussianArgmax) or isinstance(law, SampledNeighbours):
         return np.empty(0)
-    histograms, copies = np.unique(law.draw(1 if is_known(law) else FLIPS, seed.rng()), axis=0, return_counts=True)
-    return np.repeat([gnmax_log_flip(histogram, release.sigma) for histogram in histograms], copies)
+    return gnmax_log_flips(law.draw(1 if is_known(law) else FLIPS, seed.rng()), release.sigma)
 
 
 def counted(law: Floats, answers: int, rng: np.random.Generator) -> Ints:

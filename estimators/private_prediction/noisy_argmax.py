@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import log_ndtr, logsumexp
+from scipy.special import log_ndtr
 
 from dpaudit.errors import require
 from dpaudit.estimators.arguments import Floats, unboxed
@@ -46,10 +46,19 @@ def gnmax_log_flip(histogram: ArrayLike, sigma: float) -> float:
     """
     counts = np.asarray(histogram, np.float64)
     require(counts.ndim == 1 and counts.size >= 2, "a histogram must list at least two classes", shape=counts.shape)
+    return float(gnmax_log_flips(counts[None], sigma)[0])
+
+
+def gnmax_log_flips(histograms: ArrayLike, sigma: float) -> Floats:
+    """`gnmax_log_flip` of each of several histograms, shape (n, classes) to (n,)."""
+    counts = np.asarray(histograms, np.float64)
+    require(counts.ndim == 2 and counts.shape[1] >= 2, "histograms must have shape (n, K >= 2)", shape=counts.shape)
     require(sigma > 0, "sigma must be > 0", sigma=sigma)
-    winner = int(np.argmax(counts))
-    gaps = counts[winner] - np.delete(counts, winner)
-    return min(float(logsumexp(log_ndtr(-gaps / (math.sqrt(2) * sigma)))), math.log1p(-1 / counts.size))
+    ranked = -np.sort(-counts, axis=1)
+    logs = log_ndtr((ranked[:, 1:] - ranked[:, :1]) / (math.sqrt(2) * sigma))
+    top = logs[:, :1]  # the runner-up's is the largest
+    union = top[:, 0] + np.log(np.sum(np.exp(logs - top), axis=1))
+    return np.asarray(np.minimum(union, math.log1p(-1 / counts.shape[1])))
 
 
 def gnmax_rdp_data_dependent(histogram: ArrayLike, sigma: float, orders: ArrayLike) -> float | Floats:

@@ -152,10 +152,10 @@ def test_the_toy_of_the_paper() -> None:
     assert renyi_divergence(*(inside / inside.sum(axis=1, keepdims=True)), 2.0) == pytest.approx(0.23312, abs=5e-6)
 
 
-def false_claims(cut: str, audits: int, *, split: bool) -> int:
+def false_claims(cut: str, audits: int, *, split: bool, confidence: float = 0.8) -> int:
     """Audits of ten queries, half of which tell nothing, with any bound above its exact divergence."""
     misses = 0
-    estimator = Answers(orders=(1.5, 2.0, 8.0), confidence=0.8, cut=cut)  # type: ignore[arg-type]
+    estimator = Answers(orders=(1.5, 2.0, 8.0), confidence=confidence, cut=cut)  # type: ignore[arg-type]
     laws = answer_laws(ALIKE, GaussianArgmax(4.0), Seed(1))
     assert laws is not None
     for number in range(audits):
@@ -180,6 +180,10 @@ def test_all_queries_orders_and_directions_hold_together(cut: str) -> None:
 
 def test_planted_defect_queries_that_do_not_share_the_error_are_seen() -> None:
     assert false_claims("corner", 60, split=False) > false_claims("corner", 60, split=True) + 5
+
+
+def test_planted_defect_estimates_instead_of_limits_are_seen() -> None:
+    assert false_claims("corner", 30, split=False, confidence=1e-6) > binom.ppf(1 - 1e-6, 30, 0.2)
 
 
 def test_a_mixture_of_histograms_is_charged_what_bounds_it() -> None:
