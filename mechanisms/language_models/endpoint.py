@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import urlsplit, urlunsplit
 
 from dpaudit.errors import InputError, require
 from dpaudit.mechanisms.language_models.answer_store import AnswerStore, content_key
@@ -19,7 +20,7 @@ from dpaudit.mechanisms.language_models.protocol import Completion, Expected
 from dpaudit.mechanisms.language_models.secret import key_in, require_variable
 from dpaudit.mechanisms.language_models.transport import Trouble, post, require_url
 from dpaudit.registry import register
-from dpaudit.variables import expanded
+from dpaudit.variables import expanded, without_values
 
 CHARACTERS_PER_TOKEN = 3.5
 """On the high side of what English takes; a server's own count is kept with each answer."""
@@ -155,9 +156,11 @@ class Endpoint:
 
         Raises: InputError when that is no address a key may be sent to.
         """
-        url = os.path.expandvars(self.url).rstrip("/")
+        url = os.path.expandvars(self.url)
         require_url(url, sends_key=bool(self.key_variable), plain_http=self.plain_http)
-        return url + ("/chat/completions" if self.style == "chat" else "/completions")
+        parts = urlsplit(url)  # what stands behind a question mark stays behind
+        last = "/chat/completions" if self.style == "chat" else "/completions"
+        return urlunsplit(parts._replace(path=parts.path.rstrip("/") + last))
 
     def _key(self, prompt: str) -> str:
         return content_key({"url": self.url, "style": self.style, "body": self.body([prompt])})
@@ -231,7 +234,7 @@ class _Asking:
                 for prompt, answer in zip(prompts, answers, strict=True):
                     self.store.keep(keys[prompt], answer)
                 return {prompt: _completion(answer) for prompt, answer in zip(prompts, answers, strict=True)}
-            what = answers.what
+            what = without_values(answers.what, self.endpoint.url)
             for prompt in prompts:
                 self.store.note(keys[prompt], what, attempt)
             if answers.useless:

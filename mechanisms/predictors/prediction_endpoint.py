@@ -25,6 +25,7 @@ from dpaudit.mechanisms.language_models.secret import key_in, require_variable
 from dpaudit.mechanisms.language_models.transport import Trouble, post, require_url
 from dpaudit.mechanisms.protocols import Compute, TrainingError
 from dpaudit.registry import register
+from dpaudit.variables import without_values
 
 SEND_DATA = 428
 """Precondition Required: the server has not got these data."""
@@ -89,7 +90,7 @@ class PredictionEndpoint:
         if isinstance(reply, Trouble) and reply.status == SEND_DATA:
             reply = self._sent({**asked, "records": _rows(data.features), "labels": data.labels.tolist()})
         if isinstance(reply, Trouble):
-            what = f"the predictor at {self.url} gave no answer: {reply.what}"
+            what = f"the predictor at {self.url} gave no answer: {without_values(reply.what, self.url)}"
             raise InputError(what) if reply.useless else TrainingError(what)
         given = reply.get("answers")
         if not isinstance(given, list) or len(given) != len(queries):

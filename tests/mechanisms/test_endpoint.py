@@ -311,6 +311,20 @@ def test_an_address_in_a_variable_is_looked_up_when_it_is_asked(
     assert "secret" not in str(refused.value)
 
 
+def test_what_stands_behind_a_question_mark_stays_there_and_its_variables_are_not_shown(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DPAUDIT_TEST_TOKEN", "t0ken-in-address")
+    model = Endpoint(url=f"{server.url}/?version=2&t=$DPAUDIT_TEST_TOKEN", model_name="m", cache=str(tmp_path))
+    assert model.address == f"{server.url}/chat/completions?version=2&t=t0ken-in-address"
+    server.faults = [Does(status=400, body={"error": {"message": "t0ken-in-address is wrong"}})]
+    assert model.complete(["x"])[0].missing == "HTTP 400: $DPAUDIT_TEST_TOKEN is wrong"
+    assert all(b"t0ken" not in path.read_bytes() for path in everything_in(tmp_path))
+    server.faults = [Does(status=404, body={"error": {"message": "t0ken-in-address is wrong"}})]
+    with pytest.raises(InputError, match=r"HTTP 404: \$DPAUDIT_TEST_TOKEN is wrong"):
+        model.complete(["y"])
+
+
 def test_a_body_that_drips_is_given_up_in_time(server: Server, endpoint: Asked) -> None:
     """Bytes keep coming, so no wait for any of them is long."""
     server.faults = [Does(body=b"x" * 100, drip_s=0.05)]
