@@ -16,9 +16,12 @@ from dpaudit.actors.unit import Inputs
 from dpaudit.claims import GaussianDP, SubsampledGaussian
 from dpaudit.engine.attacks.step_midpoint import StepMidpoint
 from dpaudit.engine.canaries.gradients import RandomGradient
+from dpaudit.engine.data.bundled import Digits
 from dpaudit.engine.findings.evidence import CODECS
 from dpaudit.engine.findings.run_report import Report
+from dpaudit.engine.games.dp_sgd_steps import DpSgdSteps
 from dpaudit.engine.games.step_units import ScoreSteps, TrainSteps
+from dpaudit.engine.plan import make_plan
 from dpaudit.engine.spec.partition import Partition
 from dpaudit.engine.views.steps import StepView
 from dpaudit.errors import InputError, SpecError
@@ -70,6 +73,15 @@ def test_planted_defects_are_refuted_in_one_training_and_the_honest_one_is_not(t
     assert any("by the accountant, where 16 is claimed" in line for line in half.whole)
     assert any("not the accountant nor the data pipeline" in line for line in honest.whole)
     assert "by the accountant" in (tmp_path / "report.html").read_text()
+
+
+@pytest.mark.parametrize(("trainings", "steps", "made"), [(3, None, 3), (64, 1_000, 5), (64, 1_001, 6), (4, 10_000, 4)])
+def test_trainings_are_made_until_there_are_enough_steps(trainings: int, steps: int | None, made: int) -> None:
+    """200 steps each, stated before any is made."""
+    mechanism = DpSgd(16.0, sample_rate=0.1, model=Mlp(epochs=20, batch_size=100, learning_rate=0.5, momentum=0.0))
+    own = Audit(mechanism=mechanism, data=Digits(flat=True), game=DpSgdSteps(trainings=trainings, steps=steps))
+    (entry,) = make_plan(AuditSpec((own,))).audits
+    assert len(entry.game.trainings) == made
 
 
 def test_a_step_is_tested_with_its_sampling_if_asked_for(tmp_path: Path) -> None:
