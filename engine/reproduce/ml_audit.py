@@ -110,7 +110,7 @@ def _words(rows: Sequence[Mapping[str, Any]]) -> str:
     for data, learner, attack in dict.fromkeys((row["data"], row["learner"], row["attack"]) for row in rows):
         own = [row for row in rows if (row["data"], row["learner"], row["attack"]) == (data, learner, attack)]
         cells = "  ".join(f"{row['epsilon']:g}: {format_lower(row['detected'])} ({row['steps']})" for row in own)
-        lines.append(f"  {data:<14}{learner:<23}{attack:<21}{cells}")
+        lines.append(f"  {data:<14}{learner:<23}{attack:<28}{cells}")
     violations = [row for row in rows if row["verdict"] == "VIOLATION"]
     lines.append(f"{len(violations)} of {len(rows)} audits find a violation; honest learners, 5 % each at most.")
     return "\n".join(lines)
