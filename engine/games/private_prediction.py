@@ -42,6 +42,27 @@ POINTS = (1, 2, 4, 8)
 QUERIES_PER_UNIT = 10
 
 
+def _looks(relation: Relation) -> tuple[Look, ...]:
+    """How the game takes part in a check of a claim about such neighbours."""
+    return (
+        Look(
+            VOTING,
+            (relation,),
+            "noise too small for a vote that moves, votes that count twice, sampling that is not done",
+            trainings=24,
+            game={"queries": 20, "runs": 4, "moved_runs": 20, "resamples": 0, "relation": relation.value},
+        ),
+        Look(
+            ANSWERING,
+            (relation,),
+            "answers that give a mislabelled record away, run by run",
+            trainings=1_000,
+            scales={"full_runs": 0.5},
+            game={"adversary": "pois-nat-q-unconfident", "queries": 20, "relation": relation.value},
+        ),
+    )
+
+
 @register("game", "private-prediction", source="Chadha et al. (2024), Algorithm 1 and section 4")
 @dataclass(frozen=True)
 class PrivatePrediction:
@@ -76,23 +97,7 @@ class PrivatePrediction:
         estimator="answers",
         evidence=AnsweredQuery,
         helps="more `answers`, or with `votes: run` more `full_runs`",
-        looks=(
-            Look(
-                VOTING,
-                (Relation.ADD_REMOVE, Relation.REPLACE),
-                "noise too small for a vote that moves, votes that count twice, sampling that is not done",
-                trainings=24,
-                game={"queries": 20, "runs": 4, "moved_runs": 20, "resamples": 0},
-            ),
-            Look(
-                ANSWERING,
-                (Relation.ADD_REMOVE,),
-                "answers that give a mislabelled record away, run by run",
-                trainings=1_000,
-                scales={"full_runs": 0.5},
-                game={"adversary": "pois-nat-q-unconfident", "queries": 20},
-            ),
-        ),
+        looks=tuple(look for relation in (Relation.ADD_REMOVE, Relation.REPLACE) for look in _looks(relation)),
     )
 
     adversary: Adversary = field(default=PoisAdvQ(), metadata={"kind": "adversary"})

@@ -31,6 +31,7 @@ from dpaudit.engine.findings.query_table import QueryTable
 from dpaudit.engine.games.answer_laws import Worlds, answer_laws, counted, log_flips, simulated
 from dpaudit.engine.games.prediction_units import chosen_set, crafted_of, crafted_table
 from dpaudit.engine.games.torch_answers import torch_counts
+from dpaudit.engine.spec.check import CheckRequest, check_spec
 from dpaudit.engine.spec.partition import Partition
 from dpaudit.errors import SpecError
 from dpaudit.estimators.answered_queries import AnsweredQuery
@@ -40,7 +41,9 @@ from dpaudit.estimators.private_prediction.answers_finding import AnswersFinding
 from dpaudit.estimators.private_prediction.divergence import renyi_divergence
 from dpaudit.estimators.private_prediction.two_cut import two_cut_set
 from dpaudit.mechanisms.examples import Examples
+from dpaudit.mechanisms.models.catboost import CatBoost
 from dpaudit.mechanisms.models.logistic_regression import LogisticRegression
+from dpaudit.mechanisms.models.networks import SmallCnn
 from dpaudit.mechanisms.predictors.capc import CaPC
 from dpaudit.mechanisms.predictors.pate import PatePredictor
 from dpaudit.mechanisms.predictors.private_knn import PrivateKnn
@@ -469,6 +472,9 @@ def test_check_plays_predictors(tmp_path: Path) -> None:
     )
     assert report.joint is not None
     assert report.joint.verdict is Verdict.VIOLATION
+    replaced = replace(own, claimed=Claim.of(GaussianDP(0.05), relation=Relation.REPLACE, delta=1e-6))
+    looks = check_spec(CheckRequest(replaced, GaussianMixture(classes=2, rows=300))).audits
+    assert [look.game.relation for look in looks] == [Relation.REPLACE]
 
 
 def test_the_law_of_teachers_is_that_of_their_runs() -> None:
@@ -482,6 +488,24 @@ def test_the_law_of_teachers_is_that_of_their_runs() -> None:
     one, zero = (CaPC(teachers=3).law(votes, moved, np.array([1]), added=added, classes=2) for added in (True, False))
     np.testing.assert_allclose(one.mean(), [1 / 3 + 0.5, 2 / 3 + 1 + 0.5])
     np.testing.assert_allclose(zero.mean(), [1 + 0.5, 1 + 0.5])
+
+
+def test_teachers_of_tables_and_of_images() -> None:
+    """Trees one after another on mixed columns, networks in stacks on pictures: one vote a teacher and query."""
+    rng = np.random.default_rng(0)
+    columns = pa.table({"x": rng.normal(size=60), "c": rng.choice(["a", "b"], 60)})
+    table = Examples(columns, rng.integers(0, 2, 60), 2, categorical=("c",))
+    images = Examples(rng.random((60, 1, 8, 8), dtype=np.float32), rng.integers(0, 3, 60), 3)
+    for data, model in ((table, CatBoost(iterations=2, depth=2)), (images, SmallCnn(epochs=1, batch_size=16))):
+        queries, seed = data.take(np.arange(4)), SeedSequence(0)
+        for predictor in (PatePredictor(teachers=3, model=model), CaPC(teachers=3, model=model)):
+            votes = predictor.votes(data, queries.features, seed=seed, compute=Compute())
+            assert votes.shape == (3, 4)
+            counts = predictor.histograms(votes, classes=data.classes, rng=rng)
+            np.testing.assert_array_equal(counts.sum(axis=1), [3, 3, 3, 3])
+            places = np.zeros(4, np.int64)
+            moved = predictor.moved_votes(data, queries, places, queries.features, seed=seed, compute=Compute())
+            assert moved.shape == (4, 4)
 
 
 def test_other_teachers_parts_are_left_as_they_are() -> None:
