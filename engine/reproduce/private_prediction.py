@@ -285,8 +285,8 @@ def _made(options: Options, name: str, leaks: Sequence[Leak], title: str) -> Mad
     lines = [
         f"{title}: epsilon at delta {DELTA:g} of {TOTAL:,} answers, converted as in the paper (2-cut: not a bound)"
     ]
-    for row in rows:
-        kinds = "  ".join(f"{kind} {row[kind.rstrip('*')]:.3f}" for kind in KINDS)
+    for leak, row in zip(leaks, rows, strict=True):
+        kinds = "  ".join(f"{kind} {value:.3f}" for kind, value in leak.epsilons().items())
         lines.append(f"  {row['algorithm']:<12}{row['data']:<14}{row['adversary']:<12}{kinds}")
         lines.append(f"  {'':<38}share of the claim: exact {row['exact share of claim']:.3f}, 2-cut "
                      f"{row['2-cut share of claim']:.3f}")  # fmt: skip
