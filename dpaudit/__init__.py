@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from dpaudit.engine.findings.verdict import Verdict
     from dpaudit.engine.spec.audit_spec import Audit, AuditSpec, RunOptions
     from dpaudit.engine.spec.loading import load_spec
+    from dpaudit.engine.sweep.result import SweepResult
+    from dpaudit.engine.sweep.running import restore_sweep, sweep
     from dpaudit.errors import AuditError
     from dpaudit.estimators.bound import Bound
     from dpaudit.estimators.finding import Validity
@@ -45,6 +47,7 @@ _HOMES = {
     "Relation": "dpaudit.claims",
     "Report": "dpaudit.engine.findings.run_report",
     "RunOptions": "dpaudit.engine.spec.audit_spec",
+    "SweepResult": "dpaudit.engine.sweep.result",
     "Validity": "dpaudit.estimators.finding",
     "Verdict": "dpaudit.engine.findings.verdict",
     "audit": "dpaudit.engine.driver",
@@ -58,6 +61,8 @@ _HOMES = {
     "from_summary": "dpaudit.mechanisms.adapters.own_summary",
     "from_torch": "dpaudit.mechanisms.adapters.own_torch",
     "load_spec": "dpaudit.engine.spec.loading",
+    "restore_sweep": "dpaudit.engine.sweep.running",
+    "sweep": "dpaudit.engine.sweep.running",
     "table": "dpaudit.engine.data.in_memory",
 }
 
@@ -73,6 +78,7 @@ __all__ = [
     "Relation",
     "Report",
     "RunOptions",
+    "SweepResult",
     "Validity",
     "Verdict",
     "__version__",
@@ -87,6 +93,8 @@ __all__ = [
     "from_summary",
     "from_torch",
     "load_spec",
+    "restore_sweep",
+    "sweep",
     "table",
 ]
 

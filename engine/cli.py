@@ -31,6 +31,7 @@ from dpaudit.engine.commands.names import list_, schema, show_name
 from dpaudit.engine.commands.own_scores import estimate
 from dpaudit.engine.commands.places import PLACE
 from dpaudit.engine.commands.remote import fetch, logs, status, stop_job, submit
+from dpaudit.engine.commands.sweeping import go_on, sweep
 from dpaudit.errors import (
     AuditError,
     DataError,
@@ -204,7 +205,11 @@ def check(
 def resume(folder: str | Path, fresh: bool, allow_code: bool, quiet: bool, **fail_on: bool) -> None:
     """Goes on with the run in folder RUN: only what is missing is run."""
     from dpaudit.engine import driver
+    from dpaudit.engine.sweep.running import is_sweep
 
+    if is_sweep(folder):
+        go_on(folder, allow_code=allow_code, quiet=quiet, fail_on_violation=fail_on["fail_on_violation"])
+        return
     again = partial(driver.resume, folder, fresh=fresh, allow_code=allow_code, quiet=quiet)
     _finish(again, folder, fail_on)
 
@@ -310,5 +315,5 @@ def reproduce(
         show(f"{path}")
 
 
-for command in (list_, show_name, estimate, schema, submit, status, logs, stop_job, fetch, cluster):
+for command in (list_, show_name, estimate, schema, sweep, submit, status, logs, stop_job, fetch, cluster):
     main.add_command(command)

@@ -26,11 +26,12 @@ from dpaudit.engine.findings.gather import gather
 from dpaudit.engine.findings.joint import joint_verdict
 from dpaudit.engine.findings.looks import spare_of_run
 from dpaudit.engine.findings.run_report import Repeat, Report
+from dpaudit.engine.findings.sweep_summary import sweep_summary
 from dpaudit.engine.findings.versions import versions
 from dpaudit.engine.lease import lease
 from dpaudit.engine.place import checkpoints_of, opened, place_of
 from dpaudit.engine.plan import Plan, make_plan
-from dpaudit.engine.report.bounds_file import bounds_json, bounds_table
+from dpaudit.engine.report.bounds_file import bounds_json, bounds_table, sweep_json, sweep_table
 from dpaudit.engine.report.progress import TerminalProgress
 from dpaudit.engine.report.whole import write_whole
 from dpaudit.engine.run_folder import (
@@ -74,8 +75,8 @@ def audit(
     if seed is not None:
         checked_spec = dataclasses.replace(checked_spec, seed=seed)
     place = place_of(output) if output is not None else run_folder(checked_spec)
-    with _told(listeners, quiet=quiet) as told:
-        return run_plan(make_plan(checked_spec), place, told)
+    with told(listeners, quiet=quiet) as listening:
+        return run_plan(make_plan(checked_spec), place, listening)
 
 
 def run_folder(spec: AuditSpec) -> Path:
@@ -102,12 +103,12 @@ def resume(
     Raises: SpecError when it is no run folder; RunError when what is finished would not be used, and not `fresh`.
     """
     place = place_of(folder)
-    with _told(listeners, quiet=quiet) as told, _opened(place, told) as here:
-        return _run_here(make_plan(read_spec(here, allow_code=allow_code)), here, place, told, fresh=fresh)
+    with told(listeners, quiet=quiet) as listening, _opened(place, listening) as here:
+        return _run_here(make_plan(read_spec(here, allow_code=allow_code)), here, place, listening, fresh=fresh)
 
 
 @contextlib.contextmanager
-def _told(listeners: Sequence[Listener], *, quiet: bool) -> Iterator[Sequence[Listener]]:
+def told(listeners: Sequence[Listener], *, quiet: bool) -> Iterator[Sequence[Listener]]:
     """Who is told of a run's events: the listeners, or the progress on standard error where there are none."""
     if quiet or listeners:
         yield listeners
@@ -168,7 +169,7 @@ def _run_plan(
                 said = f"{'; '.join(differs)}: what was found before is in {EARLIER}/"
                 events.emit(Event(EventKind.STAGE, detail=said))
             events.emit(Event(EventKind.STAGE, detail=f"running {len(plan.units)} units"))
-            outcome = _run(plan, store, events, checkpoints_of(place), began)
+            outcome = run_missing(plan, store, events, checkpoints_of(place), began)
             events.emit(Event(EventKind.STAGE, detail="estimating"))
             report = _report(plan, outcome, store, folder, place, began)
             events.emit(Event(EventKind.FINISHED, seconds=time.monotonic() - began))
@@ -241,12 +242,14 @@ def _report(plan: Plan, outcome: Outcome, store: UnitStore, folder: Path, place:
         for event in happened
         if event.kind is EventKind.UNIT_REPEATED and event.unit in keys
     }
-    results, together = gather(plan, outcome, store, folder), plan.spec.together
+    results = gather(plan, outcome, store, folder)
+    together, swept = plan.spec.together, plan.spec.sweep
     planned = [entry.audit.name for entry in plan.audits if not entry.confirms]
     report = Report(
         name=plan.spec.name,
         results=results,
         joint=None if together is None else joint_verdict(together, results, planned, plan.spec.confidence),
+        sweep=None if swept is None else sweep_summary(swept, results, plan.spec.confidence, folder),
         seed=plan.spec.seed,
         confidence=plan.spec.confidence,
         seconds=time.monotonic() - began,
@@ -272,6 +275,10 @@ def write_report(report: Report, folder: Path, *, draw: bool = True) -> None:
 
     write_whole(folder / "bounds.json", lambda path: path.write_text(bounds_json(report), encoding="utf-8"))
     write_whole(folder / "bounds.parquet", lambda path: pq.write_table(bounds_table(report), path))
+    if report.sweep is not None:
+        summary = report.sweep
+        write_whole(folder / "sweep.json", lambda path: path.write_text(sweep_json(summary), encoding="utf-8"))
+        write_whole(folder / "sweep.parquet", lambda path: pq.write_table(sweep_table(summary), path))
     write_page(report, folder, draw=draw)
 
 
@@ -281,7 +288,16 @@ def _spec(spec: AuditSpec | Audit | str | Path | Mapping[str, Any]) -> AuditSpec
     return AuditSpec((spec,), name=spec.name) if isinstance(spec, Audit) else load_spec(spec)
 
 
-def _run(plan: Plan, store: UnitStore, events: EventStream, scratch: Scratch, began: float) -> Outcome:
+def run_missing(plan: Plan, store: UnitStore, events: EventStream, scratch: Scratch, began: float) -> Outcome:
+    """Runs the units of a plan that are not finished yet.
+
+    Args:
+        plan: What to run, and where.
+        store: Where finished units are and go.
+        events: Told of what happens.
+        scratch: Where checkpoints of long trainings go.
+        began: When the run began, by `time.monotonic`.
+    """
     finished = store.finished(unit.key for unit in plan.units)
     spare = spare_of_run(plan, store, lambda: time.monotonic() - began)
     spared = spare(finished, frozenset()) if spare else frozenset()

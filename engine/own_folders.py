@@ -19,44 +19,56 @@ from dpaudit.errors import SpecError, shortened
 _LOCATION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
-def remember(folder: Path) -> None:
-    """Notes, outside the folder, that this user wrote its spec; without a home to write to, nothing is noted."""
-    note = _note(folder)
+SPEC = "spec.yaml"
+
+
+def remember(folder: Path, name: str = SPEC) -> None:
+    """Notes, outside the folder, that this user wrote its spec; without a home to write to, nothing is noted.
+
+    Args:
+        folder: The run folder.
+        name: Of the spec in it.
+    """
+    note = _note(folder / name)
     with contextlib.suppress(OSError):
         note.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_whole(note, lambda path: path.write_text(_digest(folder), encoding="ascii"))
+        write_whole(note, lambda path: path.write_text(_digest(folder / name), encoding="ascii"))
 
 
-def require_own(folder: Path, content: Any) -> None:
+def require_own(folder: Path, content: Any, name: str = SPEC) -> None:
     """Refuses a folder whose spec names code outside the installed packages, unless this user wrote that very spec.
 
     Args:
         folder: The run folder.
         content: Its spec as plain values.
+        name: Of the spec in it.
     Raises: SpecError.
     """
-    names = sorted(name for name in set(_locations(content)) if not _installed(name))
-    if names and not _made_here(folder):
+    codes = sorted(code for code in set(_locations(content)) if not _installed(code))
+    if codes and not made_here(folder, name):
         raise SpecError(
-            f"{folder}/spec.yaml names code of its own ({shortened(', '.join(names))}), and you did not make this "
+            f"{folder}/{name} names code of its own ({shortened(', '.join(codes))}), and you did not make this "
             "folder here; look at that code, then add --allow-code"
         )
 
 
-def _made_here(folder: Path) -> bool:
+def made_here(folder: Path, name: str = SPEC) -> bool:
+    """Whether this user wrote the very spec that is in a folder."""
     try:
-        return _note(folder).read_text(encoding="ascii") == _digest(folder)
+        return _note(folder / name).read_text(encoding="ascii") == _digest(folder / name)
     except (OSError, ValueError):
         return False
 
 
-def _note(folder: Path) -> Path:
+def _note(spec: Path) -> Path:
+    """Where a spec is noted; that of a run folder under the folder's own name."""
+    path = spec.parent if spec.name == SPEC else spec
     state = Path(os.environ.get("XDG_STATE_HOME") or Path("~/.local/state").expanduser())
-    return state / "dpaudit" / "folders" / hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()
+    return state / "dpaudit" / "folders" / hashlib.sha256(os.fsencode(path.resolve())).hexdigest()
 
 
-def _digest(folder: Path) -> str:
-    return hashlib.sha256((folder / "spec.yaml").read_bytes()).hexdigest()
+def _digest(spec: Path) -> str:
+    return hashlib.sha256(spec.read_bytes()).hexdigest()
 
 
 def _locations(content: Any) -> Iterator[str]:

@@ -12,6 +12,7 @@ from dpaudit.actors.store import Made
 from dpaudit.engine.findings.comparison import studies
 from dpaudit.engine.findings.joint import JointVerdict
 from dpaudit.engine.findings.result import INDENT, AuditResult
+from dpaudit.engine.findings.sweep_summary import SweepSummary
 from dpaudit.engine.findings.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ class Report:
         events: How often each kind of event happened, over all runs in the folder.
         repeated: Units that were run twice and compared.
         joint: The one verdict of audits that are looks at one claim; None where each stands for itself.
+        sweep: The configurations of a sweep side by side; None where the audits are none.
     """
 
     name: str
@@ -75,6 +77,7 @@ class Report:
     unseen: tuple[str, ...] = ()
     repeated: tuple[Repeat, ...] = ()
     joint: JointVerdict | None = None
+    sweep: SweepSummary | None = None
 
     @property
     def origin(self) -> tuple[str, ...]:
@@ -129,6 +132,8 @@ class Report:
         count = sum(result.finding is None or result.finding.confidence is not None for result in self.results)
         if self.joint is not None:
             return f"All bounds hold together with confidence {self.confidence:g}: the looks share the error."
+        if self.sweep is not None:
+            return self.sweep.confidence_line
         if count < 2:
             return ""
         return (
@@ -152,7 +157,7 @@ class Report:
         return f"<pre>{escape(str(self))}</pre>"
 
     def __str__(self) -> str:
-        blocks = [str(result) for result in self.results]
+        blocks = [str(result) for result in self.results] if self.sweep is None else [str(self.sweep)]
         blocks += [line for study in studies(self.results) for line in study.lines]
         if self.joint is not None:
             lines = (f"{self.joint.verdict:<{INDENT}}{self.name}: {self.joint.headline}", *self.joint.lines)
@@ -160,7 +165,7 @@ class Report:
         tail = [
             f"{self.executed} of {self.units} units run now, {self.seconds:.1f} s; seed {self.seed}",
             *self.origin,
-            self.joint_confidence_note,
+            self.joint_confidence_note if self.sweep is None else "",
             NOT_SHOWN[0],
         ]
         if self.folder:

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from dpaudit.engine.findings.result import AuditResult
 from dpaudit.engine.findings.run_report import NOT_SHOWN, Report
+from dpaudit.engine.findings.sweep_summary import SweepSummary
 from dpaudit.estimators.series import Series
 
 
@@ -35,6 +36,30 @@ def bounds_json(report: Report) -> str:
         "events": dict(report.events),
     }
     return json.dumps(content, indent=1, allow_nan=False)
+
+
+def sweep_json(summary: SweepSummary) -> str:
+    """A sweep's configurations and what may be said of them together, in JSON; NaN and inf are strings."""
+    return json.dumps(_plain(summary.to_dict()), indent=1, allow_nan=False)
+
+
+def sweep_table(summary: SweepSummary) -> pa.Table:
+    """One row a configuration; values that are no numbers, truths or text are in JSON."""
+    rows = [{name: _cell(value) for name, value in row.to_dict().items()} for row in summary.rows]
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    return pa.table({name: _column([row.get(name) for row in rows]) for name in names})
+
+
+def _cell(value: Any) -> Any:
+    return value if value is None or isinstance(value, bool | int | float | str) else json.dumps(value, default=str)
+
+
+def _column(values: list[Any]) -> pa.Array:
+    """Of one type: numbers where all are, truths where all are, else text."""
+    kinds = {type(value) for value in values if value is not None}
+    if len(kinds) <= 1 or kinds == {int, float}:
+        return pa.array([float(value) if kinds == {int, float} and value is not None else value for value in values])
+    return pa.array([None if value is None else str(value) for value in values])
 
 
 def result_values(result: AuditResult) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from dpaudit.engine.findings.verdict import Verdict
 from dpaudit.engine.report.figures.advantages_compared import comparisons
 from dpaudit.engine.report.figures.detected import detected
 from dpaudit.engine.report.figures.draw import Context, Drawing
+from dpaudit.engine.report.figures.frontier import frontier
 from dpaudit.engine.report.figures.kinds import drawings
 from dpaudit.engine.report.figures.overview import COLOURS, overview
 from dpaudit.engine.report.figures.predictors_compared import predictors_compared
@@ -77,7 +78,8 @@ def write_page(report: Report, folder: Path, *, draw: bool = True) -> None:
         report=report,
         audits=audits,
         overview=_saved(overview(report.results), target, "overview"),
-        detected=_drawn(detected(report.results), target, "detected"),
+        detected=_drawn(detected(report.results) if report.sweep is None else None, target, "detected"),
+        frontier=_drawn(None if report.sweep is None else frontier(report.sweep), target, "frontier"),
         predictors=_drawn(predictors_compared(report.results) if draw else None, target, "predictors"),
         compared=_compared(report, target) if draw else [],
         equal_utility=[line for study in studies(report.results) for line in study.lines],

@@ -22,11 +22,12 @@ from dpaudit.engine.spec.anchored import anchored
 from dpaudit.engine.spec.build import build, describe
 from dpaudit.engine.spec.partition import Partition
 from dpaudit.engine.spec.stop_rule import StopRule
+from dpaudit.engine.spec.sweep import Sweep, share_confidence
 from dpaudit.engine.spec.together import Together
 from dpaudit.engine.views.view import View
 from dpaudit.errors import SpecError, require
 from dpaudit.estimators.estimator import Estimator
-from dpaudit.estimators.scores import ScoreEstimator
+from dpaudit.estimators.scores import ScoreEstimator, Scores
 from dpaudit.estimators.two_world.betting import Betting
 from dpaudit.registry import catalogue, load
 
@@ -132,6 +133,8 @@ class AuditSpec:
         run: Where the work runs.
         together: Says that the audits are looks at one claim and end in one verdict, as `dpaudit check` makes them;
             None for audits that have nothing to do with each other.
+        sweep: Says that the audits are configurations of one sweep, which share the error, as `dpaudit sweep` makes
+            them; None for others.
     """
 
     audits: tuple[Audit, ...]
@@ -140,6 +143,7 @@ class AuditSpec:
     confidence: float = 0.95
     run: RunOptions = RunOptions()
     together: Together | None = None
+    sweep: Sweep | None = None
 
     def __post_init__(self) -> None:
         require(0 <= self.seed < MOST_SEED, "seed must be in 0 .. 10^18 - 1", seed=self.seed)
@@ -154,13 +158,39 @@ class AuditSpec:
             self, "audits", tuple(self._complete(audit, index) for index, audit in enumerate(self.audits))
         )
         self._require_shared_error()
+        self._require_sweep_error()
 
     @property
     def look_confidence(self) -> float:
         """Stated confidence of each bound: that of the spec, or what leaves each look its equal share of the error."""
+        if self.sweep is not None:
+            return share_confidence(self.confidence, self.sweep.count)
         if self.together is None:
             return self.confidence
-        return 1 - (1 - self.confidence) / sum(1 + audit.confirm for audit in self.audits)
+        return share_confidence(self.confidence, sum(1 + audit.confirm for audit in self.audits))
+
+    def _require_sweep_error(self) -> None:
+        """Refuses configurations whose bounds have not the confidence that is left to each."""
+        if self.sweep is None:
+            return
+        if self.together is not None or any(audit.confirm for audit in self.audits):
+            raise SpecError("a sweep has one audit for each configuration: leave `confirm` and `check` out")
+        audited = [one.name for one in self.sweep.audited()]
+        if audited != [audit.name for audit in self.audits]:
+            raise SpecError("the audits of a sweep must be its audited configurations, in their order")
+        for audit in self.audits:
+            confidence = getattr(audit.estimator, "confidence", None)
+            if audit.game.fits.evidence is not Scores or confidence is None:
+                raise SpecError(
+                    f"a sweep needs a game that ends in a lower bound on epsilon, {_name(audit.game)} does not"
+                )
+            require(
+                confidence >= self.look_confidence - 1e-12,
+                f"{audit.name}: the confidence of the estimator must be at least {self.look_confidence:.6g}, since "
+                f"{self.sweep.count} configurations share the error",
+                do="leave it out",
+                confidence=confidence,
+            )
 
     def _require_shared_error(self) -> None:
         """Refuses looks at one claim whose errors sum to more than the verdict's, or whose claims differ."""

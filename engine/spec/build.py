@@ -103,7 +103,7 @@ def build_dataclass(
         if name not in known:
             near = did_you_mean(name, known)
             raise SpecError(f"{location} has no field {name!r}; it has {', '.join(known) or 'none'}{near}")
-        values[name] = _value(known[name], hints[name], value, f"{location}.{name}")
+        values[name] = checked_value(known[name], hints[name], value, f"{location}.{name}")
     missing = [
         name
         for name, field in known.items()
@@ -185,7 +185,16 @@ def _is_default(field: dataclasses.Field[Any], value: object) -> bool:
     return type(value) is type(default) and bool(value == default)
 
 
-def _value(field: dataclasses.Field[Any], hint: Any, value: object, location: str) -> Any:
+def checked_value(field: dataclasses.Field[Any], hint: Any, value: object, location: str) -> Any:
+    """What a spec writes for a field, as the field takes it.
+
+    Args:
+        field: Of a dataclass.
+        hint: Its type.
+        value: In words or as a value.
+        location: Where in the spec, for messages.
+    Raises: SpecError.
+    """
     if value is None and type(None) in typing.get_args(hint):
         return None
     kind = field.metadata.get("kind")

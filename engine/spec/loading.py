@@ -33,21 +33,42 @@ def load_spec(source: str | Path | Mapping[str, Any]) -> AuditSpec:
     if isinstance(source, Mapping):
         return _from_mapping(source)
     path = Path(source)
-    content = read_yaml(path)
-    if not isinstance(content, Mapping):
-        raise SpecError(f"{path} must hold a mapping with `mechanism` or `audits`, got {type(content).__name__}")
-    spec = _from_mapping({"name": path.stem, **content})
+    spec = _from_mapping(read_content(path))
     # The spec of a run folder lies beside the rows that were given in memory.
     found = tuple(replace(audit, data=found_again(audit.data, path.parent)) for audit in spec.audits)
     return replace(spec, audits=found)
 
 
+def read_content(path: Path) -> dict[str, Any]:
+    """What a spec file holds, with a name; nothing of it is built.
+
+    Raises: SpecError when it is no mapping.
+    """
+    content = read_yaml(path)
+    if not isinstance(content, Mapping):
+        raise SpecError(f"{path} must hold a mapping with `mechanism` or `audits`, got {type(content).__name__}")
+    return {"name": path.stem, **content}
+
+
 def _from_mapping(content: Mapping[str, Any]) -> AuditSpec:
     _require_text_keys(content)
-    of_spec = {field.name for field in fields(AuditSpec)} - {"audits"}
-    of_audit = {field.name for field in fields(Audit)} - {"name"}
     if "check" in content:
         return _check_from_mapping(content)
+    sweep = content.get("sweep")
+    if sweep is not None and not (isinstance(sweep, Mapping) and sweep.get("configurations")):
+        raise SpecError("a spec with `sweep` is carried out by `dpaudit sweep` (dpaudit.sweep in Python)")
+    audits, options = spec_parts(content)
+    spec: AuditSpec = build_dataclass(AuditSpec, {"audits": tuple(audits), **options}, location="spec")
+    return spec
+
+
+def spec_parts(content: Mapping[str, Any]) -> tuple[list[Audit], dict[str, Any]]:
+    """The audits of a spec as they are written, what they leave open still open, and the other fields of the spec.
+
+    Raises: SpecError.
+    """
+    of_spec = {field.name for field in fields(AuditSpec)} - {"audits"}
+    of_audit = {field.name for field in fields(Audit)} - {"name"}
     unknown = sorted(content.keys() - of_spec - of_audit - {"audits", "grid"})
     if unknown:
         known = sorted(of_spec | of_audit | {"audits", "grid", "check"})
@@ -68,9 +89,7 @@ def _from_mapping(content: Mapping[str, Any]) -> AuditSpec:
             if needed not in merged:
                 raise SpecError(f"audits[{index}] ({merged['name']}) needs `{needed}`")
         audits.append(_audit(merged, f"audits[{index}] ({merged['name']})"))
-    options = {name: value for name, value in content.items() if name in of_spec}
-    spec: AuditSpec = build_dataclass(AuditSpec, {"audits": tuple(audits), **options}, location="spec")
-    return spec
+    return audits, {name: value for name, value in content.items() if name in of_spec}
 
 
 def _check_from_mapping(content: Mapping[str, Any]) -> AuditSpec:

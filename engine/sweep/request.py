@@ -1,0 +1,164 @@
+"""What a sweep is asked for, and the specs that follow from it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dpaudit.actors.seed import Seed
+from dpaudit.engine.data.in_memory import data_source, found_again, keep
+from dpaudit.engine.findings.sweep_summary import fresh_name
+from dpaudit.engine.report.whole import write_whole
+from dpaudit.engine.spec.anchored import anchored
+from dpaudit.engine.spec.audit_spec import MOST_SEED, Audit, AuditSpec, RunOptions
+from dpaudit.engine.spec.build import build, build_dataclass, describe
+from dpaudit.engine.spec.loading import read_content, spec_parts
+from dpaudit.engine.spec.override import overridden
+from dpaudit.engine.spec.sweep import Configuration, Sweep, described_values
+from dpaudit.engine.sweep.space import configurations, in_words
+from dpaudit.errors import SpecError, shortened
+
+FILE = "sweep.yaml"
+
+
+@dataclass(frozen=True)
+class Request:
+    """A sweep that can be carried out.
+
+    Attributes:
+        base: The audit that is varied, as it was written.
+        sweep: What is varied, its space in words, and over how many configurations the error is split.
+        name: For reports and the default folder.
+        seed: Everything random follows from it.
+        confidence: Of all bounds together.
+        run: Where the work runs.
+    """
+
+    base: Audit
+    sweep: Sweep
+    name: str
+    seed: int = 0
+    confidence: float = 0.95
+    run: RunOptions = RunOptions()
+
+    def __post_init__(self) -> None:
+        space = in_words(self.sweep.space)
+        count = self.sweep.count if self.sweep.adaptive else len(configurations(space, self.sweep.samples, self.seed))
+        object.__setattr__(self, "sweep", replace(self.sweep, space=space, count=count))
+        data = build("data", data_source(self.base.data), location="data")
+        object.__setattr__(self, "base", replace(self.base, data=anchored(data)))
+
+    @property
+    def known(self) -> tuple[Configuration, ...]:
+        """All configurations, where they are known beforehand; none where a search algorithm chooses them."""
+        if self.sweep.adaptive:
+            return ()
+        found = configurations(self.sweep.space, self.sweep.samples, self.seed)
+        return tuple(self.configuration(values) for values in found)
+
+    def configuration(self, values: Mapping[str, Any]) -> Configuration:
+        """A configuration with its name; the field that rungs raise stands at its last value."""
+        return Configuration(described_values(values), dict(values))
+
+    def audit(self, one: Configuration, rung: Any = None) -> Audit:
+        """The audit of a configuration.
+
+        Args:
+            one: Which.
+            rung: What the field of the rungs is set to; None sets it to what is audited.
+        Raises: SpecError naming the field.
+        """
+        audit, values = self.base, dict(one.values)
+        if self.sweep.rungs is not None:
+            values[self.sweep.rungs.field] = self.sweep.rungs.values[-1] if rung is None else rung
+        try:
+            for path, value in values.items():
+                audit = overridden(audit, path, value)
+        except SpecError as err:
+            raise SpecError(f"{one.name}: {err}") from err
+        return replace(audit, name=one.name)
+
+    def spec(self, ones: Sequence[Configuration], *, run: RunOptions | None = None) -> AuditSpec:
+        """The spec of some configurations: each audited one is an audit, and the error is split over all planned."""
+        audits = tuple(self.audit(one) for one in ones if one.state == "audited")
+        sweep = replace(self.sweep, configurations=tuple(ones))
+        return AuditSpec(audits, self.name, self.seed, self.confidence, run or self.run, sweep=sweep)
+
+    def rung_spec(self, one: Configuration, rung: Any, *, seed: int) -> AuditSpec:
+        """The spec of one configuration at a rung; nothing is concluded from its audit but utility."""
+        return AuditSpec((self.audit(one, rung),), self.name, seed, self.confidence, self.run)
+
+    def again(self, one: Configuration) -> AuditSpec:
+        """The spec of one configuration with a seed that no trial of the sweep used, at full confidence."""
+        audit = replace(self.audit(one), name=fresh_name(one.name))
+        seed = self.other_seed("reaudit")
+        return AuditSpec((audit,), f"{self.name}, re-audit", seed, self.confidence, self.run)
+
+    def other_seed(self, what: str) -> int:
+        """A seed for something else than the sweep's audits."""
+        words = Seed(self.seed).child("sweep", what).sequence().generate_state(2)
+        return int.from_bytes(words.tobytes(), "little") % MOST_SEED
+
+    @property
+    def digest(self) -> str:
+        """Names what is asked for, however it was written."""
+        return hashlib.sha256(json.dumps(self.to_words(), sort_keys=True, default=repr).encode()).hexdigest()[:16]
+
+    def to_words(self) -> dict[str, Any]:
+        """The request as `read_request` takes it."""
+        about = {field.name: describe(getattr(self, field.name)) for field in fields(self) if field.name != "base"}
+        return {**about, **describe(replace(self.base, name="audit"))}
+
+    def write(self, folder: Path) -> None:
+        """`sweep.yaml`, and beside it the rows that have no file of their own."""
+        keep(self.base.data, folder)
+        text = yaml.safe_dump(self.to_words(), sort_keys=False, allow_unicode=True)
+        write_whole(folder / FILE, lambda path: path.write_text(text, encoding="utf-8"))
+
+
+def read_request(source: str | Path | Mapping[str, Any] | Audit | AuditSpec) -> Request:
+    """A sweep from a YAML file, a mapping like its content, or an audit without anything that is varied yet.
+
+    Raises: SpecError naming the field.
+    """
+    if isinstance(source, AuditSpec):
+        if len(source.audits) != 1:
+            raise SpecError(f"a sweep varies one audit, the spec has {len(source.audits)}")
+        audit = source.audits[0]
+        return _request([audit], {"name": source.name, "seed": source.seed, "run": source.run}, {}, {})
+    if isinstance(source, Audit):
+        return _request([source], {"name": source.name}, {}, {})
+    if isinstance(source, Mapping):
+        return _from_content(source)
+    path = Path(source)
+    request = _from_content(read_content(path))
+    # The rows of a folder's sweep that were given in memory lie beside it.
+    return replace(request, base=replace(request.base, data=found_again(request.base.data, path.parent)))
+
+
+def _from_content(content: Mapping[str, Any]) -> Request:
+    own = {"sweep", "grid"}
+    if "check" in content or "together" in content:
+        raise SpecError("a sweep varies one audit: leave `check` out")
+    audits, options = spec_parts({name: value for name, value in content.items() if name not in own})
+    return _request(audits, options, content.get("sweep") or {}, content.get("grid") or {})
+
+
+def _request(audits: list[Audit], options: Mapping[str, Any], sweep: Any, grid: Any) -> Request:
+    if len(audits) != 1:
+        raise SpecError(f"a sweep varies one audit, the spec has {len(audits)}; leave `audits` out")
+    if not isinstance(sweep, Mapping) or not isinstance(grid, Mapping):
+        raise SpecError(f"`sweep` and `grid` must be mappings, got {shortened(sweep if grid else grid)}")
+    made: Sweep = build_dataclass(Sweep, sweep, location="sweep")
+    twice = sorted(grid.keys() & made.space.keys())
+    if twice:
+        raise SpecError(f"{twice[0]} must stand in `grid` or in `space`, not in both")
+    made = replace(made, space={**grid, **made.space})
+    request: Request = build_dataclass(Request, {"base": audits[0], "sweep": made, **options}, location="sweep")
+    return request

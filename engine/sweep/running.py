@@ -1,0 +1,285 @@
+"""A sweep from its request to its result: shared units first, then trials, then one report of all of them."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dpaudit.actors.events import Event, EventKind, EventLog, EventStream, Listener, last_line
+from dpaudit.actors.mirror import is_remote
+from dpaudit.actors.signals import signals_interrupt
+from dpaudit.actors.store import UnitStore
+from dpaudit.cluster.session import ray_session
+from dpaudit.engine.driver import run_missing, run_plan, told
+from dpaudit.engine.findings.gather import result_of
+from dpaudit.engine.findings.stopping import sequential_readers
+from dpaudit.engine.findings.sweep_summary import REAUDIT, sweep_summary
+from dpaudit.engine.lease import lease
+from dpaudit.engine.own_folders import made_here, remember, require_own
+from dpaudit.engine.place import checkpoints_of
+from dpaudit.engine.plan import Plan, make_plan
+from dpaudit.engine.run_folder import require_room, writable
+from dpaudit.engine.spec.audit_spec import Audit, AuditSpec, slug
+from dpaudit.engine.spec.plain_yaml import read_yaml
+from dpaudit.engine.spec.sweep import AUDITED, FAILED, Configuration, Rungs, SubjectTo, Sweep
+from dpaudit.engine.sweep.request import FILE, Request, read_request
+from dpaudit.engine.sweep.result import SweepResult
+from dpaudit.engine.sweep.trial import TUNE, Trials, shared_units
+from dpaudit.errors import AuditError, RunError, SpecError, shortened
+
+if TYPE_CHECKING:
+    from ray.tune import TuneConfig
+
+
+def sweep(
+    spec: Audit | AuditSpec | str | Path | Mapping[str, Any],
+    space: Mapping[str, Any] | None = None,
+    *,
+    maximise: str | None = None,
+    minimise: str | None = None,
+    subject_to: SubjectTo | Mapping[str, float] | None = None,
+    rungs: Rungs | Mapping[str, Any] | None = None,
+    reaudit: bool | None = None,
+    tune_config: TuneConfig | None = None,
+    output: str | Path | None = None,
+    seed: int | None = None,
+    listeners: Sequence[Listener] = (),
+    quiet: bool = False,
+) -> SweepResult:
+    """Trains and audits every configuration of a space, and says which is most useful for what is known of its epsilon.
+
+    All bounds hold together with the spec's confidence: the error is split over the configurations, whose number is
+    fixed beforehand.
+
+    Args:
+        spec: One audit, as for `dpaudit.audit`; a spec may say in `grid` and `sweep` what is varied and wanted.
+        space: From a field, such as "mechanism.epsilon", to a list, `tune.grid_search`, `tune.choice`, `tune.uniform`,
+            `tune.loguniform`, `tune.randint` or `tune.lograndint`; beside what the spec varies.
+        maximise: The metric that is wanted large: "test accuracy" when nothing is said.
+        minimise: The metric that is wanted small, instead.
+        subject_to: Limits of the best configuration, `{"epsilon": 2}` or `{"audited_epsilon": 1}`.
+        rungs: Early stopping by utility: `{"field": "mechanism.model.epochs", "values": [1, 3, 9]}`.
+        reaudit: Whether the best configuration is audited afresh at full confidence.
+        tune_config: Of Ray Tune: `num_samples`, `scheduler`, `search_alg`, `max_concurrent_trials`, `time_budget_s`,
+            and `metric` and `mode` where nothing else says what is wanted.
+        output: The folder, a path that every worker sees; one that holds this sweep is continued. Left out:
+            `runs/<name>`.
+        seed: Overrides the spec's seed.
+        listeners: Told of every event while it happens, instead of the progress on standard error.
+        quiet: Show no progress.
+    Returns: The result; the same content is in the folder.
+    Raises: SpecError and DataError for bad input; RunError when no configuration could be audited.
+    """
+    request = read_request(spec)
+    given: dict[str, Any] = {
+        "maximise": maximise,
+        "minimise": minimise,
+        "subject_to": SubjectTo(**subject_to) if isinstance(subject_to, Mapping) else subject_to,
+        "rungs": Rungs(**{**rungs, "values": tuple(rungs["values"])}) if isinstance(rungs, Mapping) else rungs,
+        "reaudit": reaudit,
+    }
+    if maximise or minimise:
+        given = {"maximise": "", "minimise": "", **{name: value for name, value in given.items() if value is not None}}
+    wanted = replace(request.sweep, **{name: value for name, value in given.items() if value is not None})
+    request = replace(request, sweep=_with_tune(replace(wanted, space={**wanted.space, **(space or {})}), tune_config))
+    if seed is not None:
+        request = replace(request, seed=seed)
+    if output is not None and is_remote(output):
+        raise SpecError(f"the folder of a sweep must be a path that every worker sees, got {shortened(output)}")
+    folder = Path(output) if output is not None else sweep_folder(request)
+    return carry_out(request, folder, tune_config, listeners=listeners, quiet=quiet)
+
+
+def sweep_folder(request: Request) -> Path:
+    """Where a sweep goes when nothing else is said."""
+    return Path("runs") / slug(request.name)
+
+
+def _with_tune(wanted: Sweep, config: TuneConfig | None) -> Sweep:
+    """What Tune's settings say of the sweep itself."""
+    if config is None:
+        return wanted
+    if config.metric and not (wanted.maximise or wanted.minimise):
+        name = "minimise" if config.mode == "min" else "maximise"
+        wanted = replace(wanted, **{name: config.metric})
+    adaptive = config.search_alg is not None
+    grids = [path for path, axis in wanted.space.items() if isinstance(axis, list)]
+    if adaptive and grids:
+        raise SpecError(f"{grids[0]}: a search algorithm draws values, use tune.choice instead of a grid")
+    if adaptive and wanted.metric.endswith("_epsilon"):
+        raise SpecError("a search algorithm may look at utility alone: what it chose by bounds would not be covered")
+    samples = config.num_samples if config.num_samples != 1 else wanted.samples
+    return replace(wanted, samples=samples, adaptive=adaptive, count=samples if adaptive else wanted.count)
+
+
+def restore_sweep(
+    folder: str | Path,
+    *,
+    allow_code: bool = False,
+    listeners: Sequence[Listener] = (),
+    quiet: bool = False,
+) -> SweepResult:
+    """Goes on with a sweep: nothing that is finished is run again.
+
+    Args:
+        folder: The sweep's folder.
+        allow_code: Whether it may name code of its own though this user did not write it.
+        listeners: As in `sweep`.
+        quiet: Show no progress.
+    Raises: SpecError when it is no sweep's folder; RunError when it cannot go on.
+    """
+    folder = Path(folder)
+    if not is_sweep(folder):
+        raise SpecError(
+            f"{shortened(folder)} must be the folder of a sweep (with {FILE} in it); `dpaudit sweep SPEC` makes one"
+        )
+    if not allow_code:
+        require_own(folder, read_yaml(folder / FILE), FILE)
+    return carry_out(read_request(folder / FILE), folder, None, listeners=listeners, quiet=quiet)
+
+
+def is_sweep(folder: str | Path) -> bool:
+    """Whether a sweep was begun in a folder."""
+    return (Path(folder) / FILE).is_file()
+
+
+def carry_out(
+    request: Request,
+    folder: Path,
+    config: TuneConfig | None = None,
+    *,
+    listeners: Sequence[Listener] = (),
+    quiet: bool = False,
+) -> SweepResult:
+    """Runs what is missing of a sweep and reads what came out.
+
+    Args:
+        request: The sweep.
+        folder: Its folder: new, empty, or one that a run or a sweep made.
+        config: Of Ray Tune.
+        listeners: Told of every event.
+        quiet: Show no progress.
+    Raises: SpecError when a configuration is none; RunError when no configuration could be audited.
+    """
+    began = time.monotonic()
+    if not request.sweep.space:
+        raise SpecError(
+            "a sweep must vary at least one field: give `grid: {mechanism.epsilon: [0.5, 1, 2]}`, or `space` in "
+            "`sweep:`"
+        )
+    known = request.known
+    plan = make_plan(request.spec(known)) if known else None  # refuses what does not fit before anything runs
+    with writable(folder):
+        require_room(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        with lease(folder):
+            store = UnitStore(folder / "units")
+            own = made_here(folder, FILE)
+            if not own:
+                _set_aside(folder / TUNE)
+            request.write(folder)
+            remember(folder, FILE)
+            if plan is not None:
+                with told(listeners, quiet=quiet) as listening:
+                    _run_shared(plan, store, folder, listening, began)
+            with told(listeners, quiet=quiet) as listening, signals_interrupt():
+                configurations = _tried(request, known, folder, listening, config, restore=own)
+    return _finished(request, configurations, folder, listeners, quiet=quiet)
+
+
+def _set_aside(tunes: Path) -> None:
+    """Renames what Tune has left in a folder that this user did not make: reading it would run code, now or later."""
+    if tunes.exists():
+        tunes.rename(tunes.with_name(f"{tunes.name}-{time.time_ns()}"))
+
+
+def _run_shared(plan: Plan, store: UnitStore, folder: Path, listeners: Sequence[Listener], began: float) -> None:
+    """Units that several configurations want, once, by all workers."""
+    shared = shared_units(plan)
+    missing = {unit.key for unit in shared} - store.finished(unit.key for unit in shared)
+    if not missing:
+        return
+    log = EventLog(folder / "events.jsonl")
+    try:
+        events = EventStream(log, *listeners)
+        events.emit(Event(EventKind.STAGE, detail=f"running {len(missing)} units that several configurations share"))
+        spec = replace(plan.spec, run=replace(plan.spec.run, repeats=0))
+        with signals_interrupt():
+            run_missing(replace(plan, spec=spec, units=shared, audits=()), store, events, checkpoints_of(folder), began)
+    finally:
+        log.close()
+
+
+def _tried(
+    request: Request,
+    known: tuple[Configuration, ...],
+    folder: Path,
+    listeners: Sequence[Listener],
+    config: TuneConfig | None,
+    *,
+    restore: bool,
+) -> list[Configuration]:
+    """What became of each configuration."""
+    trials, events = Trials(request, folder.absolute(), Path.cwd()), EventStream(*listeners)
+    events.emit(Event(EventKind.STAGE, detail=f"trying {request.sweep.count} configurations"))
+    events.emit(Event(EventKind.UNITS_PLANNED, count=request.sweep.count))
+    if request.run.runner == "in-process":
+        if request.sweep.rungs is not None or config is not None:
+            raise SpecError("rungs and the settings of Ray Tune need `runner: ray` in `run:`")
+        return [_tried_here(trials, one, events) for one in known]
+    with ray_session(request.run.address):
+        from dpaudit.engine.sweep.tuning import tried, tune_config
+
+        events.emit(Event(EventKind.WORKER_STARTED, count=request.run.workers or os.cpu_count() or 1))
+        return tried(trials, known, events, tune_config(request, config), restore=restore)
+
+
+def _tried_here(trials: Trials, one: Configuration, events: EventStream) -> Configuration:
+    """The same in this process, without Tune."""
+    events.emit(Event(EventKind.UNIT_STARTED, label=one.name))
+    try:
+        trials.run(one.values, lambda metrics: None)
+    except AuditError as err:
+        events.emit(Event(EventKind.UNIT_FAILED, label=one.name, detail=str(err)))
+        return replace(one, state=FAILED, error=last_line(str(err)))
+    events.emit(Event(EventKind.UNIT_DONE, label=one.name))
+    return one
+
+
+def _finished(
+    request: Request, found: Sequence[Configuration], folder: Path, listeners: Sequence[Listener], *, quiet: bool
+) -> SweepResult:
+    """One report of all configurations that were audited; the best one is audited afresh before, where asked for."""
+    drawn: dict[str, Configuration] = {}
+    for one in found:  # a search algorithm may draw one twice
+        if one.name not in drawn or drawn[one.name].state != AUDITED:
+            drawn[one.name] = one
+    configurations = tuple(drawn.values())
+    if not any(one.state == AUDITED for one in configurations):
+        why = next((one.error for one in configurations if one.error), "all were stopped")
+        raise RunError(f"none of {len(configurations)} configurations could be audited; the first: {why}")
+    plan = make_plan(request.spec(configurations))
+    if request.sweep.reaudit:
+        best = _best(plan, folder)
+        if best is not None:
+            with told(listeners, quiet=quiet) as listening:
+                run_plan(make_plan(request.again(best)), folder / REAUDIT, listening)
+    with told(listeners, quiet=quiet) as listening:
+        return SweepResult(run_plan(plan, folder, listening))
+
+
+def _best(plan: Plan, folder: Path) -> Configuration | None:
+    """The best configuration, from finished units alone."""
+    store = UnitStore(folder / "units")
+    finished, failed = store.finished(unit.key for unit in plan.units), store.failures().keys()
+    readers = sequential_readers(plan, store)
+    for reader in readers.values():
+        reader.advance(finished, failed)
+    results = [result_of(entry, finished, store, readers.get(entry.audit.name)) for entry in plan.audits]
+    assert plan.spec.sweep is not None
+    best = sweep_summary(plan.spec.sweep, results, plan.spec.confidence).best
+    return None if best is None else best.configuration

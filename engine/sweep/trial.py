@@ -1,0 +1,153 @@
+"""One trial of a sweep: a configuration is trained, rung by rung where there are rungs, and audited.
+
+Its trainings are units like any other, kept in the one store of the sweep's folder: what another trial, or an earlier
+run, has finished is found there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from dpaudit.actors.events import EventLog, EventStream
+from dpaudit.actors.store import UnitStore
+from dpaudit.actors.unit import Unit
+from dpaudit.engine.data.in_memory import found_again
+from dpaudit.engine.driver import run_missing
+from dpaudit.engine.findings.gather import gather
+from dpaudit.engine.findings.result import AuditResult
+from dpaudit.engine.findings.score_table import metrics_of
+from dpaudit.engine.findings.sweep_summary import epsilons
+from dpaudit.engine.place import checkpoints_of
+from dpaudit.engine.plan import Plan, make_plan
+from dpaudit.engine.spec.audit_spec import AuditSpec
+from dpaudit.engine.spec.sweep import Configuration
+from dpaudit.engine.sweep.request import Request
+from dpaudit.errors import RunError, did_you_mean
+
+TUNE = "tune"
+"""Folder of Tune's own files, in the sweep's."""
+RUNG = "rung"
+"""Metric that a scheduler counts in: 1 at the first rung, then so many times more as configurations are left out."""
+
+Tell = Callable[[dict[str, Any]], None]
+"""Told of what is known so far; may never come back, where the trial is stopped."""
+
+
+@dataclass(frozen=True)
+class Trials:
+    """What all trials of a sweep have in common.
+
+    Attributes:
+        request: The sweep.
+        folder: Its folder, absolute.
+        working_folder: Where relative paths begin.
+    """
+
+    request: Request
+    folder: Path
+    working_folder: Path
+
+    def run(self, values: Mapping[str, Any], tell: Tell) -> None:
+        """Trains and audits one configuration.
+
+        Args:
+            values: From a field to its value.
+            tell: Told the utility at each rung, and in the end what was audited.
+        Raises: RunError when there is no bound, or no such utility; SpecError when there is no such configuration.
+        """
+        sweep, one = self.request.sweep, self.request.configuration(values)
+        seen: dict[str, float] = {}
+        with contextlib.chdir(self.working_folder) if self.working_folder.is_dir() else contextlib.nullcontext():
+            if sweep.rungs is not None:
+                for place, rung in enumerate(sweep.rungs.values[:-1]):
+                    tell({**self._utility(one, rung), RUNG: sweep.rungs.reduction_factor**place})
+            if sweep.adaptive:
+                seen = self._utility(one, None)
+            result = self._audited(one)
+        last = {RUNG: 1.0 if sweep.rungs is None else sweep.rungs.reduction_factor ** (len(sweep.rungs.values) - 1)}
+        # A search algorithm must not learn what the coins of the audits were, or the bounds would not hold.
+        tell({**seen, **last} if sweep.adaptive else {**result.metrics, **epsilons(result), **last})
+
+    def _utility(self, one: Configuration, rung: Any) -> dict[str, float]:
+        """Metrics of one training at a rung; with a seed of its own where they decide what else is tried."""
+        request = self.request
+        seed = request.other_seed("explore") if request.sweep.adaptive else request.seed
+        plan = make_plan(self._found(request.rung_spec(one, rung, seed=seed)))
+        training = plan.audits[0].game.trainings[:1]
+        store = UnitStore(self.folder / "units")
+        outcome = self._run(replace(plan, units=needed(plan.units, set(training)), audits=()), store)
+        if not outcome.issuperset(training):
+            raise RunError(f"{one.name}: the training at a rung failed; units/{training[0]}.failed says why")
+        return self._checked(metrics_of(store.read(training[0])), one)
+
+    def _audited(self, one: Configuration) -> AuditResult:
+        plan = make_plan(self._found(self.request.spec([one])))
+        store = UnitStore(self.folder / "units")
+        with self._events() as events:
+            outcome = run_missing(self._here(plan), store, events, checkpoints_of(self.folder), time.monotonic())
+        (result,) = gather(plan, outcome, store, self.folder)
+        if result.finding is None:
+            why = next((f"{failure.label}: {failure.error}" for failure in result.failures if not failure.skipped), "")
+            raise RunError(f"{one.name}: {why or result.headline}")
+        self._checked(result.metrics, one)
+        return result
+
+    def _checked(self, metrics: Mapping[str, float], one: Configuration) -> dict[str, float]:
+        wanted = self.request.sweep.metric
+        if wanted not in metrics:
+            raise RunError(
+                f"{one.name} has no metric {wanted!r} to be wanted large or small; it has "
+                f"{', '.join(metrics) or 'none'}{did_you_mean(wanted, metrics)}"
+            )
+        return dict(metrics)
+
+    def _run(self, plan: Plan, store: UnitStore) -> frozenset[str]:
+        with self._events() as events:
+            return run_missing(self._here(plan), store, events, checkpoints_of(self.folder), time.monotonic()).finished
+
+    def _here(self, plan: Plan) -> Plan:
+        """The plan in this process, or on the workers that a trial has to itself."""
+        alone = self.request.sweep.trial_workers == 1
+        run = replace(
+            plan.spec.run,
+            runner="in-process" if alone else plan.spec.run.runner,
+            workers=self.request.sweep.trial_workers,
+            repeats=0,
+        )
+        return replace(plan, spec=replace(plan.spec, run=run))
+
+    def _found(self, spec: AuditSpec) -> AuditSpec:
+        """The spec with rows that the sweep's folder keeps."""
+        audits = tuple(replace(audit, data=found_again(audit.data, self.folder)) for audit in spec.audits)
+        return replace(spec, audits=audits)
+
+    @contextlib.contextmanager
+    def _events(self) -> Iterator[EventStream]:
+        log = EventLog(self.folder / "events.jsonl")
+        try:
+            yield EventStream(log)
+        finally:
+            log.close()
+
+
+def needed(units: tuple[Unit, ...], wanted: set[str]) -> tuple[Unit, ...]:
+    """The units with these keys and whatever they need, in the order of the plan."""
+    keys = set(wanted)
+    for unit in reversed(units):  # each comes after those it needs
+        if unit.key in keys:
+            keys |= set(unit.needs)
+    return tuple(unit for unit in units if unit.key in keys)
+
+
+def shared_units(plan: Plan) -> tuple[Unit, ...]:
+    """Units that two or more configurations of a plan want, and whatever those need."""
+    wanted: dict[str, int] = {}
+    for entry in plan.audits:
+        for key in entry.keys:
+            wanted[key] = wanted.get(key, 0) + 1
+    return needed(plan.units, {key for key, count in wanted.items() if count > 1})

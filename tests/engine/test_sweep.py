@@ -1,0 +1,502 @@
+"""`dpaudit sweep`: configurations trained and audited side by side; what is picked afterwards keeps its confidence."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+from numpy.typing import NDArray
+from scipy.stats import beta, binom
+
+from dpaudit import Audit, AuditSpec, Claim, Relation, SweepResult, Verdict, restore_sweep
+from dpaudit.actors.events import Event, EventKind, read_events
+from dpaudit.engine.cli import main
+from dpaudit.engine.data.gaussian_mixture import GaussianMixture
+from dpaudit.engine.findings.sweep_summary import SweepRow, SweepSummary, _marked, _standing
+from dpaudit.engine.plan import make_plan
+from dpaudit.engine.spec.loading import load_spec, spec_parts
+from dpaudit.engine.spec.override import overridden
+from dpaudit.engine.spec.sweep import AUDITED, FAILED, STOPPED, Configuration, SubjectTo, Sweep, share_confidence
+from dpaudit.engine.sweep.request import read_request
+from dpaudit.engine.sweep.running import sweep
+from dpaudit.engine.sweep.space import configurations, in_words
+from dpaudit.engine.sweep.trial import shared_units
+from dpaudit.errors import AuditError, InputError, RunError, SpecError
+from dpaudit.estimators.finding import Validity
+from dpaudit.mechanisms.examples import Examples
+from dpaudit.mechanisms.learners.lp_1st import LP1ST
+from dpaudit.mechanisms.protocols import Compute, TrainingError
+
+EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "sweep-lp1st.yaml"
+
+
+@dataclass(frozen=True)
+class Nearest:
+    """Answers by the nearest mean of a class; what it has seen it may tell as well."""
+
+    epsilon: float = 1.0
+    sharpness: float = 1.0
+    tells: bool = False
+
+    def claim(self) -> Claim:
+        return Claim(self.epsilon, relation=Relation.LABEL)
+
+    def fit(
+        self, train: Examples, *, seed: np.random.SeedSequence, compute: Compute, validation: Examples | None = None
+    ) -> NearestModel:
+        if self.sharpness < 0:
+            raise TrainingError("the loss is no finite number")
+        features = np.asarray(train.features)
+        means = np.stack([features[train.labels == label].mean(axis=0) for label in range(train.classes)])
+        seen = {row.tobytes(): int(label) for row, label in zip(features, train.labels, strict=True)}
+        return NearestModel(means, self.sharpness, seen if self.tells else {})
+
+
+@dataclass(frozen=True)
+class NearestModel:
+    """Means of classes, and labels that are remembered."""
+
+    means: NDArray[np.float64]
+    sharpness: float
+    seen: dict[bytes, int]
+
+    def probabilities(self, features: NDArray[np.float32]) -> NDArray[np.float64]:
+        rows = np.asarray(features)
+        logits = -self.sharpness * ((rows[:, None] - self.means) ** 2).sum(axis=2)
+        answers: NDArray[np.float64] = np.exp(logits - logits.max(axis=1, keepdims=True))
+        answers /= answers.sum(axis=1, keepdims=True)
+        for place, row in enumerate(rows):
+            if row.tobytes() in self.seen:
+                answers[place] = np.eye(len(self.means))[self.seen[row.tobytes()]] * 0.98 + 0.02 / len(self.means)
+        return answers
+
+
+def base(**fields: Any) -> dict[str, Any]:
+    """A spec with a grid over the learner above."""
+    return {
+        "name": "nearest",
+        "seed": 4,
+        "data": {"name": "gaussian-mixture", "rows": 500},
+        "game": {"name": "label-canaries", "replays": 5},
+        "mechanism": {"name": "tests.engine.test_sweep:Nearest"},
+        "run": {"runner": "in-process", "figures": False, "repeats": 0},
+        **fields,
+    }
+
+
+GRID = {"mechanism.epsilon": [0.5, 8.0], "mechanism.tells": [False, True]}
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> SweepResult:
+    wanted = {"minimise": "test log loss", "subject_to": {"epsilon": 1}, "reaudit": True}
+    return sweep(base(grid=GRID, sweep=wanted), output=tmp_path_factory.mktemp("sweep") / "run", quiet=True)
+
+
+def test_every_configuration_is_audited_at_its_share_of_the_error(found: SweepResult) -> None:
+    assert [trial.config for trial in found] == [
+        {"mechanism.epsilon": epsilon, "mechanism.tells": tells} for epsilon in (0.5, 8.0) for tells in (False, True)
+    ]
+    confidences = [trial.audit.finding.confidence for trial in found if trial.audit and trial.audit.finding]
+    assert confidences == [pytest.approx(1 - 0.05 / 4)] * 4
+    assert not found.errors
+    assert found.num_terminated == 4
+    assert "All 4 bounds hold together with confidence 0.95" in str(found)
+
+
+def test_the_best_one_is_below_the_limit_by_an_unrefuted_claim(found: SweepResult) -> None:
+    """What tells labels claims 0.5 as well, and is as useful: its claim is refuted, so it is out."""
+    best = found.get_best_result()
+    assert best.config == {"mechanism.epsilon": 0.5, "mechanism.tells": False}
+    told = found[1]
+    assert told.audit is not None
+    assert told.audit.verdict is Verdict.VIOLATION
+    assert told.metrics["audited_epsilon"] > 1
+    assert not told.row.meets
+    assert "was shown, more than 1" in told.row.why
+    assert "it claims 8" in found[2].row.why
+    assert "rests on its claim of 0.5" in str(found)
+    assert "proves nothing" in str(found)
+    assert found.get_best_result("audited_epsilon", "min").config == best.config
+
+
+def test_the_winner_is_audited_afresh_with_another_seed_at_full_confidence(found: SweepResult) -> None:
+    again = found.summary.reaudit
+    assert again is not None
+    assert again.seed != found.report.seed
+    assert again.confidence == 0.95
+    fresh = json.loads((Path(found.experiment_path) / "reaudit" / "bounds.json").read_text())
+    assert fresh["results"][0]["finding"]["confidence"] == 0.95
+    assert "Audited afresh" in str(found)
+    assert "together with those of the sweep with 0.9." in str(found)
+
+
+def test_the_folder_holds_the_same_as_tables(found: SweepResult) -> None:
+    folder = Path(found.experiment_path)
+    told = json.loads((folder / "sweep.json").read_text())
+    table = pq.read_table(folder / "sweep.parquet").to_pandas()
+    assert told["best"] == found.summary.best.name  # type: ignore[union-attr]
+    assert [row["audited_epsilon"] for row in told["rows"]] == table["audited_epsilon"].tolist()
+    assert table["config/mechanism.epsilon"].tolist() == [0.5, 0.5, 8.0, 8.0]
+    assert found.get_dataframe()["verdict"].tolist() == table["verdict"].tolist()
+    assert [row["configuration"] for row in told["rows"]] == [result.name for result in found.report.results]
+
+
+def test_a_finished_sweep_is_read_again_and_nothing_is_run(found: SweepResult) -> None:
+    folder = Path(found.experiment_path)
+    before = {path.name: path.stat().st_mtime_ns for path in (folder / "units").iterdir()}
+    again = restore_sweep(folder)
+    assert {path.name: path.stat().st_mtime_ns for path in (folder / "units").iterdir()} == before
+    assert again.report.executed == 0
+    assert str(again.summary) == str(found.summary)
+
+
+def test_resume_goes_on_with_a_sweep(found: SweepResult) -> None:
+    shown = CliRunner().invoke(main, ["resume", found.experiment_path, "--quiet"])
+    assert shown.exit_code == 0, shown.output
+    assert "Best: epsilon=0.5" in shown.output
+
+
+def test_a_sweep_that_was_interrupted_runs_what_is_missing_alone(tmp_path: Path) -> None:
+    def interrupt(event: Event) -> None:
+        if event.kind is EventKind.UNIT_DONE and event.label == "epsilon=0.5, tells=True":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        sweep(base(grid=GRID), output=tmp_path / "run", listeners=[interrupt])
+    assert not (tmp_path / "run" / "report.html").exists()
+    restored = restore_sweep(tmp_path / "run")
+    assert len(restored) == 4
+    done = Counter(event.unit for event in read_events(tmp_path / "run" / "events.jsonl") if event.kind == "unit-done")
+    assert set(done.values()) == {1}
+
+
+def test_units_that_several_configurations_want_are_run_once(tmp_path: Path) -> None:
+    """Two estimators of the same scores share everything but the counting."""
+    asked = base(grid={"estimator": ["guess-band", "one-run"]})
+    request = read_request(asked)
+    plan = make_plan(request.spec(request.known))
+    shared = {unit.key for unit in shared_units(plan)}
+    assert {type(unit.task).__name__ for unit in plan.units if unit.key not in shared} == {"Tally"}
+    result = sweep(asked, output=tmp_path / "run", quiet=True)
+    done = Counter(event.unit for event in read_events(tmp_path / "run" / "events.jsonl") if event.kind == "unit-done")
+    assert set(done.values()) == {1}
+    assert len(result) == 2
+
+
+def test_a_configuration_that_fails_is_an_error_and_the_others_are_kept(tmp_path: Path) -> None:
+    result = sweep(base(grid={"mechanism.sharpness": [-1.0, 1.0]}), output=tmp_path / "run", quiet=True)
+    assert [trial.row.configuration.state for trial in result] == [FAILED, AUDITED]
+    assert "no finite number" in result.errors[0]
+    assert "failed" in str(result)
+    with pytest.raises(RunError, match=r"none of 1 configurations could be audited; the first: .*no finite number"):
+        sweep(base(grid={"mechanism.sharpness": [-1.0]}), output=tmp_path / "none", quiet=True)
+
+
+def test_an_unknown_metric_is_said_with_those_there_are(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"no metric 'test_acuracy'.*did you mean 'test_accuracy'"):
+        sweep(base(grid={"mechanism.epsilon": [1.0]}), maximise="test acuracy", output=tmp_path / "run", quiet=True)
+
+
+def test_a_stop_rule_ends_the_audit_of_a_configuration_that_leaks_more_than_the_limit(tmp_path: Path) -> None:
+    asked = base(
+        game={"name": "ind-mia", "trials": 128, "stack": 8, "shadows": 16},
+        attack="lira-online",
+        estimator="betting",
+        stop={"refuted": False, "epsilon": 0.5},
+        split={"target": 0.85, "reference": 0.0, "test": 0.15},
+        mechanism={"name": "non-private", "model": {"name": "mlp", "hidden": [8], "epochs": 1}},
+        grid={"mechanism.model.epochs": [1, 40]},
+        data={"name": "gaussian-mixture", "rows": 60, "classes": 2},
+    )
+    request = read_request(asked)
+    spec = request.spec(request.known)
+    assert [audit.estimator.confidence for audit in spec.audits] == [pytest.approx(0.975)] * 2
+    assert spec.audits[0].stop is not None
+
+
+class TestSpace:
+    def test_lists_are_gone_through_and_the_rest_is_drawn_from_the_seed(self) -> None:
+        space = in_words({"a.b": [1, 2], "c": {"loguniform": [0.01, 1]}, "d, e": [[1, 2], [3, 4]]})
+        drawn = configurations(space, 3, 7)
+        assert len(drawn) == 12
+        assert drawn == configurations(space, 3, 7)
+        assert drawn != configurations(space, 3, 8)
+        assert {(one["d"], one["e"]) for one in drawn} == {(1, 2), (3, 4)}
+        assert all(0.01 <= one["c"] <= 1 for one in drawn)
+
+    def test_what_is_drawn_twice_is_tried_once(self) -> None:
+        assert len(configurations(in_words({"a": {"choice": [1, 2]}}), 50, 0)) == 2
+
+    def test_values_of_tune_are_read(self) -> None:
+        from ray import tune
+
+        space = {
+            "a": tune.grid_search([1, 2]),
+            "b": tune.choice(["x", "y"]),
+            "c": tune.uniform(0, 1),
+            "d": tune.loguniform(1e-3, 1),
+            "e": tune.randint(1, 5),
+            "f": tune.lograndint(1, 100),
+        }
+        assert in_words(space) == {
+            "a": [1, 2],
+            "b": {"choice": ["x", "y"]},
+            "c": {"uniform": [0, 1]},
+            "d": {"loguniform": [0.001, 1]},
+            "e": {"randint": [1, 5]},
+            "f": {"lograndint": [1, 100]},
+        }
+        with pytest.raises(SpecError, match=r"g must be drawn by one of tune.choice"):
+            in_words({"g": tune.quniform(0, 1, 0.1)})
+
+    @pytest.mark.parametrize(
+        ("space", "says"),
+        [
+            ({"a": {"loguniformly": [1, 2]}}, "did you mean 'loguniform'"),
+            ({"a": {"loguniform": [0, 2]}}, "both > 0"),
+            ({"a": {"randint": [1.5, 2]}}, "two whole numbers"),
+            ({"a": []}, "at least one value"),
+            ({"a, b": [[1, 2], [3]]}, "2 values each"),
+            ({"a, b": {"choice": [1]}}, "have a list"),
+            ({"a": 3}, "must be a list"),
+        ],
+    )
+    def test_what_is_no_space_is_refused(self, space: dict[str, Any], says: str) -> None:
+        with pytest.raises(SpecError, match=says):
+            in_words(space)
+
+
+class TestFields:
+    (AUDIT,), _ = spec_parts({"mechanism": {"name": "lp-1st"}, "data": "iris", "estimator": "guess-band"})
+
+    def value(self, path: str, value: Any, audit: Audit | None = None) -> Audit:
+        varied = overridden(audit or self.AUDIT, path, value)
+        return AuditSpec((overridden(varied, "mechanism.epsilon", 2.0),)).audits[0]
+
+    def test_any_field_can_be_varied(self) -> None:
+        assert self.value("mechanism.model.depth", 3).mechanism.model.depth == 3  # the usual model's
+        assert self.value("mechanism.model", "mlp").mechanism.model.hidden == (64, 64)
+        assert self.value("estimator.delta", 1e-5).estimator.delta == 1e-5
+        assert self.value("split.target", 0.3).split.target == 0.3
+        assert self.value("claim.epsilon", 3).claim == Claim(3.0)
+        assert self.value("game.replays", 3).game.replays == 3
+        built = replace(self.AUDIT, mechanism=LP1ST(1.0), data=GaussianMixture(rows=100))
+        assert self.value("mechanism.model.depth", 3, built).mechanism == LP1ST(2.0, replace(LP1ST(1.0).model, depth=3))
+        assert self.value("data.rows", 50, built).data.rows == 50
+
+    @pytest.mark.parametrize(
+        ("path", "value", "says"),
+        [
+            ("gme.replays", 3, "did you mean 'game'"),
+            ("mechanism.modl.depth", 3, "did you mean 'model'"),
+            ("mechanism.model.dept", 3, "did you mean 'depth'"),
+            ("mechanism.model.depth", "deep", "valid integer"),
+            ("attack.x", 1, "attack is left open"),
+            ("split.targt", 0.5, "did you mean 'target'"),
+            ("split.target", 1.5, "must be in \\[0, 1\\]"),
+        ],
+    )
+    def test_what_is_no_field_is_said(self, path: str, value: Any, says: str) -> None:
+        with pytest.raises(AuditError, match=says):
+            self.value(path, value)
+
+    def test_a_bad_configuration_is_refused_before_anything_runs(self, tmp_path: Path) -> None:
+        with pytest.raises(SpecError, match=r"epsilo=1.*no field 'epsilo'"):
+            sweep(base(grid={"mechanism.epsilo": [1.0, 2.0]}), output=tmp_path / "run", quiet=True)
+        assert not (tmp_path / "run").exists()
+
+
+class TestRequests:
+    def test_the_example_is_a_sweep_of_twelve(self, tmp_path: Path) -> None:
+        request = read_request(EXAMPLE)
+        assert len(request.known) == request.sweep.count == 12
+        request.write(tmp_path)
+        assert read_request(tmp_path / "sweep.yaml").digest == request.digest
+        with pytest.raises(SpecError, match="carried out by `dpaudit sweep`"):
+            load_spec(EXAMPLE)
+
+    def test_a_spec_of_configurations_survives_the_way_to_yaml_and_back(self, found: SweepResult) -> None:
+        spec = load_spec(Path(found.experiment_path) / "spec.yaml")
+        assert spec.to_yaml() == found.report.spec
+        assert spec.sweep is not None
+        assert spec.sweep.subject_to == SubjectTo(epsilon=1.0)
+
+    @pytest.mark.parametrize(
+        ("fields", "says"),
+        [
+            ({}, "must vary at least one field"),
+            ({"grid": GRID, "sweep": {"maximise": "a", "minimise": "b"}}, "one of maximise and minimise"),
+            ({"grid": GRID, "sweep": {"maximize": "a"}}, "did you mean 'maximise'"),
+            ({"grid": GRID, "sweep": {"space": GRID}}, "in `grid` or in `space`"),
+            ({"grid": GRID, "audits": [{}, {}]}, "varies one audit"),
+            ({"grid": GRID, "sweep": {"rungs": {"field": "game.replays", "values": [1]}}}, "at least two values"),
+            ({"grid": GRID, "sweep": {"subject_to": {"epsilon": 0}}}, "must be > 0"),
+            ({"grid": GRID, "check": {"mechanism": "x"}}, "leave `check` out"),
+        ],
+    )
+    def test_what_is_no_sweep_is_refused(self, fields: dict[str, Any], says: str, tmp_path: Path) -> None:
+        with pytest.raises(AuditError, match=says):
+            sweep(base(**fields), output=tmp_path / "run", quiet=True)
+
+    def test_an_estimator_with_a_confidence_of_its_own_is_refused(self) -> None:
+        """Else the bounds would hold each alone, and not together as the report says."""
+        request = read_request(base(grid=GRID, estimator={"name": "guess-band", "confidence": 0.95}))
+        with pytest.raises((SpecError, InputError), match=r"4 configurations share the error.*leave it out"):
+            request.spec(request.known)
+
+    def test_an_audit_without_a_bound_on_epsilon_is_refused(self) -> None:
+        asked = base(game="label-advantage", mechanism="randomized-response", grid={"mechanism.epsilon": [1, 2]})
+        request = read_request(asked)
+        with pytest.raises(SpecError, match="ends in a lower bound on epsilon"):
+            request.spec(request.known)
+
+
+def _row(name: str, utility: float, audited: float, claimed: float, verdict: Verdict) -> SweepRow:
+    one = Configuration(name, {"x": name})
+    return SweepRow(one, utility, {}, audited, claimed, 5.0, verdict.value, Validity.FINITE_SAMPLE.value)
+
+
+class TestSummaries:
+    ROWS = (
+        _row("low", 0.6, 0.1, 0.5, Verdict.NO_VIOLATION),
+        _row("middle", 0.8, 0.4, 2.0, Verdict.NO_VIOLATION),
+        _row("worse", 0.7, 0.5, 3.0, Verdict.NO_VIOLATION),
+        _row("broken", 0.9, 1.5, 1.0, Verdict.VIOLATION),
+        _row("silent", 0.95, 0.0, math.inf, Verdict.NO_CLAIM),
+        _row("high", 0.99, 2.5, 4.0, Verdict.NO_VIOLATION),
+    )
+
+    def summary(self, **limits: float) -> SweepSummary:
+        sweep = Sweep({"x": [1]}, subject_to=SubjectTo(**limits), count=6)
+        rows = []
+        for row in self.ROWS:
+            meets, why = _standing(sweep, row)
+            rows.append(replace(row, meets=meets, why=why))
+        return SweepSummary(sweep, _marked(sweep, rows), 0.95)
+
+    def test_a_low_bound_alone_meets_no_limit(self) -> None:
+        """ "silent" shows nothing and claims nothing: it is no candidate, though it is the most useful below 2."""
+        assert self.summary(epsilon=2).best.name == "middle"  # type: ignore[union-attr]
+        assert {row.name for row in self.summary(epsilon=2).rows if row.meets} == {"low", "middle"}
+
+    def test_a_limit_of_what_was_shown_leaves_out_what_is_known_to_leak(self) -> None:
+        assert self.summary(audited_epsilon=1).best.name == "silent"  # type: ignore[union-attr]
+        assert "does not prove" in str(self.summary(audited_epsilon=1))
+        assert self.summary().best.name == "high"  # type: ignore[union-attr]
+
+    def test_dominated_configurations_are_marked(self) -> None:
+        rows = {row.name: row for row in self.summary().rows}
+        assert [name for name, row in rows.items() if row.dominated_claim] == ["middle", "worse", "silent"]
+        assert [name for name, row in rows.items() if row.dominated_audit] == ["low", "middle", "worse", "broken"]
+
+    def test_a_small_metric_may_be_wanted(self) -> None:
+        sweep = Sweep({"x": [1]}, minimise="test log loss", count=6)
+        rows = tuple(replace(row, meets=True) for row in self.ROWS)
+        assert SweepSummary(sweep, _marked(sweep, list(rows)), 0.95).best.name == "low"  # type: ignore[union-attr]
+        assert sweep.metric == "test_log_loss"
+
+
+def test_the_best_of_many_bounds_errs_more_often_than_stated_unless_the_error_is_split() -> None:
+    """Twelve mechanisms of epsilon = 1, 4,000 sweeps; false failure < 1e-6 by the quantile of Binomial(4000, 0.05).
+
+    The two rates of randomised response are known beside each other, so that the bound spends its error almost whole.
+    The naive bound of whichever shows most errs in far more sweeps than one in twenty: the test could fail.
+    """
+    rng, sweeps, count, trials, keep = np.random.default_rng(11), 4000, 12, 400, math.e / (1 + math.e)
+    right = rng.binomial(trials, keep, size=(sweeps, count))
+
+    def largest_bound(confidence: float, right: NDArray[np.int64]) -> NDArray[np.float64]:
+        rate = beta.ppf(1 - confidence, right, trials - right + 1)
+        return np.asarray(np.log(rate / (1 - rate)).max(axis=1))
+
+    most = binom.ppf(1 - 1e-6, sweeps, 0.05)
+    assert (largest_bound(0.95, right) > 1).sum() > 4 * most
+    assert (largest_bound(share_confidence(0.95, count), right) > 1).sum() <= most
+    fresh = rng.binomial(trials, keep, size=(sweeps, 1))  # the winner, audited afresh at full confidence
+    assert (largest_bound(0.95, fresh) > 1).sum() <= most
+    again = np.take_along_axis(right, right.argmax(axis=1)[:, None], axis=1)  # "afresh" with the same seed is not
+    assert (largest_bound(0.95, again) > 1).sum() > 4 * most
+
+
+@pytest.mark.ray
+def test_rungs_on_ray_leave_configurations_out_and_an_interrupted_sweep_is_restored(
+    ray_cluster: None, tmp_path: Path
+) -> None:
+    asked = base(
+        run={"runner": "ray", "workers": 1, "figures": False, "repeats": 0},
+        grid={"mechanism.epsilon": [1.0, 2.0, 3.0, 4.0], "mechanism.sharpness": [1.0]},
+        sweep={"rungs": {"field": "split.target", "values": [0.1, 0.2, 0.4], "reduction_factor": 2}},
+    )
+
+    def interrupt(event: Event) -> None:
+        if event.kind is EventKind.UNIT_DONE and not event.unit:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        sweep(asked, output=tmp_path / "run", listeners=[interrupt])
+    result = restore_sweep(tmp_path / "run")
+    states = Counter(trial.row.configuration.state for trial in result)
+    assert set(states) <= {AUDITED, STOPPED}
+    assert states[AUDITED] >= 1
+    assert len(result) == 4
+    for trial in result:
+        assert (trial.row.configuration.rung in (0.1, 0.2)) == (trial.row.configuration.state == STOPPED)
+        assert trial.metrics["test_accuracy"] > 0.1
+    # Whoever was left out, the error was split over all: which are left depends on what was seen.
+    assert {result.summary.sweep.count} == {4}
+    confidences = [audit.finding.confidence for audit in result.report.results if audit.finding]
+    assert confidences == [pytest.approx(0.9875)] * states[AUDITED]
+    done = Counter(event.unit for event in read_events(tmp_path / "run" / "events.jsonl") if event.kind == "unit-done")
+    assert set(done.values()) == {1}
+    assert not Path("~/ray_results").expanduser().exists()
+    assert (tmp_path / "run" / "tune").is_dir()
+
+
+@pytest.mark.ray
+def test_a_search_algorithm_sees_utility_alone(ray_cluster: None, tmp_path: Path) -> None:
+    """Its trials are told no bound, and utility of another seed than that of the audits."""
+    from ray import tune
+    from ray.tune.search import Searcher
+
+    seen: list[dict[str, Any]] = []
+
+    class Next(Searcher):  # type: ignore[misc]
+        def suggest(self, trial_id: str) -> dict[str, Any]:
+            return {"mechanism.sharpness": 1.0 + len(seen)}
+
+        def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+            seen.append(result or {})
+
+        def save(self, path: str) -> None: ...
+
+        def restore(self, path: str) -> None: ...
+
+        def set_search_properties(self, *_: Any, **__: Any) -> bool:
+            return True
+
+    config = tune.TuneConfig(num_samples=2, search_alg=Next(), max_concurrent_trials=1)
+    asked = base(run={"runner": "ray", "workers": 1, "figures": False, "repeats": 0})
+    result = sweep(
+        asked,
+        {"mechanism.sharpness": tune.uniform(1, 4)},
+        tune_config=config,
+        output=tmp_path / "run",
+        quiet=True,
+    )
+    assert [trial.config for trial in result] == [{"mechanism.sharpness": 1.0}, {"mechanism.sharpness": 2.0}]
+    assert result.summary.sweep.adaptive
+    assert all("audited_epsilon" not in told for told in seen)
+    assert [told["test_log_loss"] for told in seen] != [trial.metrics["test_log_loss"] for trial in result]
+    with pytest.raises(SpecError, match="may look at utility alone"):
+        sweep(asked, {"a": tune.uniform(0, 1)}, maximise="audited_epsilon", tune_config=config)
+    with pytest.raises(SpecError, match="instead of a grid"):
+        sweep(asked, {"a": [1]}, tune_config=config)
