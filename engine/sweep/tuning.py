@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import time
 from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from ray import tune
@@ -120,7 +122,7 @@ def _resources(request: Request) -> Any:
 
 def _outcome(request: Request, known: Sequence[Configuration], result: Any) -> Configuration:
     """What became of a trial."""
-    one = request.configuration(_values(result.config, [each.values for each in known]))
+    one = request.configuration(_values(_config(result), [each.values for each in known]))
     metrics = result.metrics or {}
     if result.error is not None:
         return replace(one, state=FAILED, error=_cause(result.error))
@@ -131,6 +133,15 @@ def _outcome(request: Request, known: Sequence[Configuration], result: Any) -> C
     utility = {name: float(metrics[name]) for name in (request.sweep.metric,) if name in metrics}
     place = 0 if rungs is None or RUNG not in metrics else _place(metrics[RUNG], rungs.reduction_factor)
     return replace(one, state=STOPPED, metrics=utility, rung=None if rungs is None else rungs.values[place])
+
+
+def _config(result: Any) -> dict[str, Any]:
+    """What Tune gave a trial; it is no part of the result of one that failed before it said anything."""
+    config: dict[str, Any] | None = result.config
+    if config is None:
+        config = json.loads((Path(result.path) / "params.json").read_text(encoding="utf-8"))
+    assert config is not None
+    return config
 
 
 def _place(at: float, factor: float) -> int:

@@ -433,7 +433,7 @@ def test_rungs_on_ray_leave_configurations_out_and_an_interrupted_sweep_is_resto
 ) -> None:
     asked = base(
         run={"runner": "ray", "workers": 1, "figures": False, "repeats": 0},
-        grid={"mechanism.epsilon": [1.0, 2.0, 3.0, 4.0], "mechanism.sharpness": [1.0]},
+        grid={"mechanism.sharpness": [1.0, 2.0, 3.0, -1.0]},
         sweep={"rungs": {"field": "split.target", "values": [0.1, 0.2, 0.4], "reduction_factor": 2}},
     )
 
@@ -445,10 +445,11 @@ def test_rungs_on_ray_leave_configurations_out_and_an_interrupted_sweep_is_resto
         sweep(asked, output=tmp_path / "run", listeners=[interrupt])
     result = restore_sweep(tmp_path / "run")
     states = Counter(trial.row.configuration.state for trial in result)
-    assert set(states) <= {AUDITED, STOPPED}
     assert states[AUDITED] >= 1
+    assert states[FAILED] == 1
+    assert "the training at a rung failed" in result.errors[0]
     assert len(result) == 4
-    for trial in result:
+    for trial in list(result)[:3]:
         assert (trial.row.configuration.rung in (0.1, 0.2)) == (trial.row.configuration.state == STOPPED)
         assert trial.metrics["test_accuracy"] > 0.1
     # Whoever was left out, the error was split over all: which are left depends on what was seen.
