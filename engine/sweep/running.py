@@ -258,7 +258,8 @@ def _finished(
     for one in found:  # a search algorithm may draw one twice
         if one.name not in drawn or drawn[one.name].state != AUDITED:
             drawn[one.name] = one
-    configurations = tuple(drawn.values())
+    order = {one.name: place for place, one in enumerate(request.known)}  # Tune lists those it went on with last
+    configurations = tuple(sorted(drawn.values(), key=lambda one: order.get(one.name, 0)))
     if not any(one.state == AUDITED for one in configurations):
         why = next((one.error for one in configurations if one.error), "all were stopped")
         raise RunError(f"none of {len(configurations)} configurations could be audited; the first: {why}")

@@ -22,6 +22,7 @@ from dpaudit.engine.cli import main
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.findings.sweep_summary import SweepRow, SweepSummary, _marked, _standing
 from dpaudit.engine.plan import make_plan
+from dpaudit.engine.report.figures.frontier import frontier
 from dpaudit.engine.spec.loading import load_spec, spec_parts
 from dpaudit.engine.spec.override import overridden
 from dpaudit.engine.spec.sweep import AUDITED, FAILED, STOPPED, Configuration, SubjectTo, Sweep, share_confidence
@@ -147,6 +148,9 @@ def test_the_folder_holds_the_same_as_tables(found: SweepResult) -> None:
     assert [row["audited_epsilon"] for row in told["rows"]] == table["audited_epsilon"].tolist()
     assert table["config/mechanism.epsilon"].tolist() == [0.5, 0.5, 8.0, 8.0]
     assert found.get_dataframe()["verdict"].tolist() == table["verdict"].tolist()
+    page = (folder / "report.html").read_text()
+    assert "All 4 bounds hold together with confidence 0.95" in page
+    assert page.count("<td>epsilon=0.5, tells=False</td>") == 1
     assert [row["configuration"] for row in told["rows"]] == [result.name for result in found.report.results]
 
 
@@ -403,6 +407,17 @@ class TestSummaries:
         rows = tuple(replace(row, meets=True) for row in self.ROWS)
         assert SweepSummary(sweep, _marked(sweep, list(rows)), 0.95).best.name == "low"  # type: ignore[union-attr]
         assert sweep.metric == "test_log_loss"
+
+
+def test_the_frontier_is_drawn_from_what_was_shown_to_what_is_claimed() -> None:
+    axes = frontier(TestSummaries().summary(epsilon=2)).axes[0]
+    labels = axes.get_legend_handles_labels()[1]
+    assert {"claimed epsilon", "audited epsilon, a lower bound", "frontier by claim", "best", "limit ε = 2"} <= set(
+        labels
+    )
+    assert "middle" in {text.get_text() for text in axes.texts}
+    lines = [tuple(line.get_xdata()) for line in axes.lines]
+    assert (0.4, 2.0) in [tuple(map(float, line)) for line in lines if len(line) == 2]
 
 
 def test_the_best_of_many_bounds_errs_more_often_than_stated_unless_the_error_is_split() -> None:

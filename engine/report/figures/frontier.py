@@ -11,8 +11,8 @@ from dpaudit.engine.findings.sweep_summary import SweepRow, SweepSummary
 from dpaudit.engine.report.figures.style import CLAIM, INK, OTHER, canvas
 
 DOMINATED = "#9aa5b1"
-LABELLED = 12
-"""So many configurations are named in the figure at most; the table names all."""
+NEAR = 0.05
+"""Names closer than this share of the height would cover each other; the table names all."""
 
 
 def frontier(summary: SweepSummary) -> Figure:
@@ -31,17 +31,7 @@ def frontier(summary: SweepSummary) -> Figure:
             named = _once(labels, "claimed epsilon")
             axes.plot(row.claimed, row.utility, "|", color=CLAIM, markersize=11, markeredgewidth=2, **named)  # type: ignore[arg-type]
         axes.plot(shown, row.utility, "o", color=colour, markersize=6, zorder=2, **_once(labels, label))  # type: ignore[arg-type]
-    for row in sorted(rows, key=lambda row: row.utility)[-LABELLED:] if len(rows) > LABELLED else rows:
-        axes.annotate(
-            row.name,
-            (min(row.claimed if math.isfinite(row.claimed) else row.audited, 1.12 * reach), row.utility),
-            xytext=(7, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=7,
-            bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 0.6},
-            color=DOMINATED if row.dominated_claim and row.dominated_audit else INK,
-        )
+    _write_names(axes, rows, summary.best, reach)
     _draw_steps(axes, rows)
     best = summary.best
     if best is not None:
@@ -54,6 +44,27 @@ def frontier(summary: SweepSummary) -> Figure:
     axes.set_xlim(-0.03 * reach, 1.35 * reach)
     axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=3, frameon=False)
     return figure
+
+
+def _write_names(axes: Axes, rows: list[SweepRow], best: SweepRow | None, reach: float) -> None:
+    """The names of configurations beside what they claim, where there is room: the best one's, then the frontier's."""
+    height = max((row.utility for row in rows), default=0.0) - min((row.utility for row in rows), default=0.0)
+    placed: list[tuple[float, float]] = []
+    for row in sorted(rows, key=lambda row: (row is not best, row.dominated_claim, row.dominated_audit)):
+        at = min(row.claimed if math.isfinite(row.claimed) else row.audited, 1.12 * reach), row.utility
+        if any(abs(at[0] - x) < 0.3 * reach and abs(at[1] - y) < NEAR * height for x, y in placed):
+            continue
+        placed.append(at)
+        axes.annotate(
+            row.name,
+            at,
+            xytext=(7, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=7,
+            bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 0.6},
+            color=DOMINATED if row.dominated_claim and row.dominated_audit else INK,
+        )
 
 
 def _draw_steps(axes: Axes, rows: list[SweepRow]) -> None:
