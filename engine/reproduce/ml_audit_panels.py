@@ -68,18 +68,22 @@ class Panel:
 
 
 def forest(epsilon: float) -> PrivateForest:
+    """A forest that claims this of added and removed records."""
     return PrivateForest(epsilon, depth=8)
 
 
 def bayes(epsilon: float) -> GaussianNaiveBayes:
+    """Naive Bayes that claims this of replaced records."""
     return GaussianNaiveBayes(epsilon, relation=Relation.REPLACE)
 
 
 def output(epsilon: float) -> LogisticOutputPerturbation:
+    """Output perturbation."""
     return LogisticOutputPerturbation(epsilon, penalty=PENALTY)
 
 
 def objective(epsilon: float) -> LogisticObjectivePerturbation:
+    """Objective perturbation."""
     return LogisticObjectivePerturbation(epsilon, penalty=PENALTY)
 
 
