@@ -144,7 +144,10 @@ def restore_sweep(
 
 def is_sweep(folder: str | Path) -> bool:
     """Whether a sweep was begun in a folder."""
-    return (Path(folder) / FILE).is_file()
+    try:
+        return (Path(folder) / FILE).is_file()
+    except OSError:  # a name too long, for one
+        return False
 
 
 def carry_out(

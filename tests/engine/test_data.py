@@ -46,13 +46,16 @@ def write(path: Path, text: str | bytes) -> Path:
 def test_catalogue_names_every_data_set() -> None:
     assert list(catalogue("data")) == [
         "adult",
+        "ag-news",
         "beta-priors",
         "breast-cancer",
         "cifar-10",
+        "counted-words",
         "criteo",
         "criteo-synthetic",
         "csv",
         "digits",
+        "encoded-sentences",
         "fashion-mnist",
         "gaussian-mixture",
         "in-memory",

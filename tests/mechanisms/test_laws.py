@@ -22,6 +22,7 @@ from scipy.special import expit
 from scipy.stats import gamma, laplace, norm
 
 from dpaudit.claims import ComposedLaplace
+from dpaudit.engine.data.made_phrases import MadePhrases
 from dpaudit.mechanisms.accounting.gnmax import Answers, confident_gnmax
 from dpaudit.mechanisms.adapters.opacus_dp_sgd import OpacusDpSgd
 from dpaudit.mechanisms.examples import Examples
@@ -29,6 +30,7 @@ from dpaudit.mechanisms.labels.one_hot_laplace import OneHotLaplace, one_hot_lap
 from dpaudit.mechanisms.labels.proportions import GeometricProportions, LaplaceProportions
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.mechanisms.labels.rr_with_prior import RRWithPrior
+from dpaudit.mechanisms.language_models.stand_in import StandIn
 from dpaudit.mechanisms.learners.aggregated_labels import AggregatedLabels
 from dpaudit.mechanisms.learners.alibi import Alibi
 from dpaudit.mechanisms.learners.domain_prior import LP1STDomainPrior, LP1STOutOfDomainPrior
@@ -44,6 +46,10 @@ from dpaudit.mechanisms.learners.pate_fm import PateFm
 from dpaudit.mechanisms.learners.random_forest import PrivateForest
 from dpaudit.mechanisms.learners.released_labels import ReleasedLabels
 from dpaudit.mechanisms.models.networks import Mlp
+from dpaudit.mechanisms.predictors.capc import CaPC
+from dpaudit.mechanisms.predictors.pate import PatePredictor
+from dpaudit.mechanisms.predictors.private_knn import PrivateKnn
+from dpaudit.mechanisms.predictors.prompt_pate import PromptPate
 from dpaudit.mechanisms.protocols import Compute, LabelMechanism
 from dpaudit.mechanisms.training.private_steps import PrivateSteps
 from dpaudit.mechanisms.training.stack_plan import StackPlan
@@ -894,10 +900,67 @@ SUMMARIES = [
     *bulk_and_alone("logistic-output-perturbation", PERTURBED, None, directions, [1 / 8] * 8, [], "directions"),
 ]
 
-CASES = [*LABELS, *ONE_HOT, *COUNTS, *PRIORS, *VOTING, *STEPS, *SUMMARIES]
+# Private predictors: Gaussian noise on each count, of which one falls and one rises; records kept at random
+
+SIGMA = 8.0
+
+
+def predicted(predictor: Any, seed: SeedSequence) -> Cells:
+    return predictor.release().answers(VOTES, np.random.default_rng(seed))  # type: ignore[no-any-return]
+
+
+def smaller_wins_gaussian(predictor: Any) -> list[float]:
+    """By the claim, sqrt(2) / sigma-GDP, the noise that a vote that moves needs."""
+    sigma = math.sqrt(2) / predictor.claim().curve.mu
+    return wrong(float(norm.cdf(-GAP / (math.sqrt(2) * sigma))))
+
+
+def nearest_is_left_out(predictor: PrivateKnn, seed: SeedSequence) -> Cells:
+    """0 where the nearest record votes, 1 where another one does in its place."""
+    labels, none = np.array([[0] + [1] * 200]), np.zeros((1, 0), np.int64)
+    law = predictor.law(labels, none, none[0], added=False, classes=2)
+    return law.draw(2 * DRAWS, np.random.default_rng(seed))[:, 1]
+
+
+def predicting(predictor: Any) -> Case:
+    quieter = replace(predictor, sigma=LESS * SIGMA)
+    return Case(
+        predictor.registered_name,
+        predictor,
+        two_releases(predicted),
+        smaller_wins_gaussian(predictor) if not isinstance(predictor, PrivateKnn) else wrong(SMALLER),
+        [Quieter(quieter, wrong(float(norm.cdf(-GAP / (math.sqrt(2) * LESS * SIGMA)))))],
+        "votes",
+    )
+
+
+SMALLER = float(norm.cdf(-GAP / (math.sqrt(2) * SIGMA)))
+PREDICTING = [
+    *map(
+        predicting,
+        (
+            PatePredictor(SIGMA),
+            CaPC(SIGMA),
+            PrivateKnn(SIGMA),
+            PromptPate(sigma=SIGMA, model=StandIn(public=MadePhrases(raw=True))),
+        ),
+    ),
+    Case(
+        "private-knn",
+        PrivateKnn(SIGMA, neighbours=1, rate=0.2),
+        two_releases(nearest_is_left_out),
+        wrong(1 - 0.2),
+        [Quieter(PrivateKnn(SIGMA, neighbours=1, rate=0.2 / LESS), wrong(1 - 0.2 / LESS), "sampling")],
+        "sampling",
+    ),
+]
+
+CASES = [*LABELS, *ONE_HOT, *COUNTS, *PRIORS, *VOTING, *STEPS, *SUMMARIES, *PREDICTING]
 DEFECTS = [(case, quieter) for case in CASES for quieter in case.quieter]
 
 SILENT = {
+    "own-predictor": "all that is drawn is drawn by the user's predictor",
+    "prediction-endpoint": "all that is drawn is drawn behind the address",
     "llp": "releases counts as they are, and claims nothing",
     "non-private": "trains on the labels as they are, and claims nothing",
     "sklearn": "all that is drawn is drawn by the user's estimator",
