@@ -3,7 +3,9 @@
 What each learner adds is found again from what it releases and the data: lengths of the noise of both regressions
 (Gamma), absolute noise on the sums of naive Bayes (exponential). Sums of such numbers are Gamma, so the ratio of two
 samples' means follows an F distribution, exactly. It leaves its limits with probability 1e-6 where the laws are one; a
-scale that is 5 % off in one of them is missed with probability below 1e-4, which is computed and tried.
+scale that is 5 % off in one of them is missed with probability below 1e-4, which is computed and tried. A forest shows
+its noise in what leaves answer, and its splits in who shares a leaf: both samples are held against the exact chance of
+the less frequent answer.
 """
 
 from __future__ import annotations
@@ -17,12 +19,13 @@ import pytest
 from numpy.random import SeedSequence
 from numpy.typing import NDArray
 from scipy.special import expit
-from scipy.stats import f
+from scipy.stats import binom, f
 
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.learners.gaussian_naive_bayes import GaussianNaiveBayes
 from dpaudit.mechanisms.learners.logistic_objective import LogisticObjectivePerturbation
 from dpaudit.mechanisms.learners.logistic_regression import LogisticOutputPerturbation
+from dpaudit.mechanisms.learners.random_forest import PrivateForest
 from dpaudit.mechanisms.protocols import Compute
 
 FALSE_FAILURE, MISSED = 1e-6, 1e-4
@@ -102,3 +105,60 @@ def test_trainings_at_once_have_the_law_of_trainings_one_by_one(case: Case) -> N
     assert f.cdf(high / ERROR, *degrees) < MISSED
     assert ERROR * first.mean() / second.mean() > high
     assert first.mean() / second.mean() / ERROR < low
+
+
+MANY, APART = 3, 0.4
+"""Records of class 1 at a point; one of class 0 lies so far from it, which one split separates as often."""
+TREES, FORESTS = 200, 600
+EPSILON = 0.75
+
+
+def less_frequent(epsilon: float) -> float:
+    """Chance that the leaf of the point answers 0: half of e^(-epsilon gap), in its leaf 3 against 1 or 3 against 0."""
+    together, alone = (0.5 * np.exp(-epsilon * gap) for gap in (MANY - 1, MANY))
+    return float((1 - APART) * together + APART * alone)
+
+
+def about(points: NDArray[np.float32]) -> Examples:
+    """The records about each point."""
+    places = np.concatenate([np.repeat(points, MANY), points + np.float32(APART)])
+    labels = np.concatenate([np.ones(MANY * points.size, np.int64), np.zeros(points.size, np.int64)])
+    return Examples(places[:, None], labels, 2)
+
+
+def forests_one_by_one(trees: int, forests: int) -> int:
+    """How many of the trees of so many forests, each with records of its own, answer 0 at their points."""
+    learner = PrivateForest(EPSILON, trees=trees, depth=1)
+    tried = np.random.default_rng(3).uniform(0, 1 - APART, 20 * trees * trees).astype(np.float32)
+    own, other = (learner.tree_of(learner.clipped(place[:, None])) for place in (tried, tried + np.float32(APART)))
+    _, first = np.unique(np.where(own == other, own, trees), return_index=True)
+    points = tried[first[:trees]]
+    places, found = learner.clipped(points[:, None]), 0
+    for seed in SeedSequence(4).spawn(forests):
+        model = learner.fit(about(points), seed=seed, compute=CPU)
+        answers = [model.answers[tree, model.leaves(places[[tree]], tree)[0]] for tree in range(trees)]
+        found += trees - int(np.sum(answers))
+    return found
+
+
+def forests_at_once(count: int) -> int:
+    """How many of so many trees, drawn at once, answer 0 at the point of the same records."""
+    data = about(np.array([0.25], np.float32))
+    learner = PrivateForest(EPSILON, trees=1, depth=1)
+    told = learner.sample_summaries(data, data.features[:1], count, seed=SeedSequence(5), compute=CPU)
+    return int(told[:, 0].sum())
+
+
+@pytest.mark.parametrize(
+    ("sample", "trees"),
+    [
+        pytest.param(lambda: forests_one_by_one(TREES, FORESTS), TREES * FORESTS, id="one by one"),
+        pytest.param(lambda: forests_at_once(400_000), 400_000, id="at once"),
+    ],
+)
+def test_forests_at_once_and_one_by_one_have_the_exact_law(sample: Callable[[], int], trees: int) -> None:
+    low, high = binom.ppf([FALSE_FAILURE / 2, 1 - FALSE_FAILURE / 2], trees, less_frequent(EPSILON))
+    assert low <= sample() <= high
+    # A scale that is 5 % off is seen, either way.
+    assert binom.sf(low - 1, trees, less_frequent(ERROR * EPSILON)) < MISSED
+    assert binom.cdf(high, trees, less_frequent(EPSILON / ERROR)) < MISSED
