@@ -57,10 +57,7 @@ def ray_job(
     """
     valid = re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,45}[a-z0-9])?", name) is not None
     require(valid, "the name of a RayJob must be lower case letters, digits and dashes, 47 at most", name=name)
-    groups = [
-        _group("cpu", image, cpu, secret) if cpu.most else None,
-        _group("gpu", image, gpu, secret) if gpu.most else None,
-    ]
+    kinds = {"cpu": cpu, "gpu": gpu}
     return {
         "apiVersion": "ray.io/v1",
         "kind": "RayJob",
@@ -79,7 +76,9 @@ def ray_job(
                     "rayStartParams": {"num-cpus": "0", "dashboard-host": "0.0.0.0"},
                     "template": _pod("ray-head", image, Workers(1, 2, 8), secret, head=True),
                 },
-                "workerGroupSpecs": [group for group in groups if group is not None],
+                "workerGroupSpecs": [
+                    _group(kind, image, workers, secret) for kind, workers in kinds.items() if workers.most
+                ],
             },
         },
     }
@@ -132,7 +131,6 @@ _PROVIDERS: dict[str, dict[str, Any]] = {
     "aws": {"type": "aws", "region": "us-west-2", "cache_stopped_nodes": False},
     "gcp": {"type": "gcp", "region": "us-west1", "availability_zone": "us-west1-a", "project_id": None},
 }
-_USERS = {"aws": "ubuntu", "gcp": "ubuntu", "local": "ubuntu"}
 
 
 def up_config(
@@ -171,7 +169,7 @@ def up_config(
             "pull_before_run": True,
             "run_options": ["--shm-size=4g"],
         },
-        "auth": {"ssh_user": _USERS[provider]},
+        "auth": {"ssh_user": "ubuntu"},
         "idle_timeout_minutes": 5,
         "head_start_ray_commands": [
             "ray stop",

@@ -43,8 +43,7 @@ def remote_lease(uri: str, settle_s: float = SETTLE_S) -> Iterator[None]:
         if holder and _age_s(filesystem, path, mine["id"]) < STALE_S:
             raise _held(uri, holder)
         _write(filesystem, path, mine)
-        if holder or settle_s:
-            time.sleep(settle_s)
+        time.sleep(settle_s)
         holder = _read(filesystem, path)
     except (OSError, pa.ArrowException) as err:
         raise RunError(f"{uri} must be a place that can be written: {shortened(err)}") from err

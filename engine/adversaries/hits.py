@@ -6,8 +6,7 @@ import numpy as np
 from numpy.random import SeedSequence
 from numpy.typing import NDArray
 
-from dpaudit.engine.adversaries.protocol import Target
-from dpaudit.errors import SpecError
+from dpaudit.engine.adversaries.protocol import Target, required
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.predictors.private_knn import PrivateKnn
 from dpaudit.mechanisms.predictors.vote_laws import inclusion
@@ -21,12 +20,7 @@ def neighbours_of(target: Target, *, adversary: str) -> PrivateKnn:
 
     Raises: SpecError where its voters are no neighbours.
     """
-    if not isinstance(target.predictor, PrivateKnn):
-        raise SpecError(
-            f"the adversary {adversary} is for private-knn, got {type(target.predictor).__name__}; use "
-            "pois-nat-q-confident or pois-nat-q-unconfident"
-        )
-    return target.predictor
+    return required(target, PrivateKnn, adversary=adversary)
 
 
 def expected_hits(predictor: PrivateKnn, target: Target, candidates: Examples) -> Floats:

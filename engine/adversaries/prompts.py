@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from dpaudit.engine.adversaries.protocol import Crafted, Target
-from dpaudit.errors import SpecError
+from dpaudit.engine.adversaries.protocol import Crafted, Target, required
 from dpaudit.mechanisms.language_models.prompts import Teacher
 from dpaudit.mechanisms.predictors.prompt_pate import PromptPate
 
@@ -16,12 +15,7 @@ def prompted(target: Target, *, adversary: str) -> PromptPate:
 
     Raises: SpecError where its voters are no prompts.
     """
-    if not isinstance(target.predictor, PromptPate):
-        raise SpecError(
-            f"the adversary {adversary} is for prompt-pate, got {type(target.predictor).__name__}; use "
-            "pois-nat-q-confident or pois-nat-q-unconfident"
-        )
-    return target.predictor
+    return required(target, PromptPate, adversary=adversary)
 
 
 def in_place_of_a_teacher(target: Target, teacher: Teacher, label: int) -> Crafted:

@@ -9,12 +9,12 @@ Source: Chadha et al. (2024), "Auditing Private Prediction", section 4.1 and app
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.errors import require
+from dpaudit.errors import SpecError, require
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.protocols import Compute
 
@@ -101,3 +101,19 @@ class Adversary(Protocol):
         Raises: SpecError when the predictor is not one it can attack.
         """
         ...
+
+
+P = TypeVar("P")
+
+
+def required(target: Target, kind: type[P], *, adversary: str) -> P:
+    """The predictor, where it is of the kind that an adversary is for.
+
+    Raises: SpecError where it is another one.
+    """
+    if not isinstance(target.predictor, kind):
+        raise SpecError(
+            f"the adversary {adversary} is for {getattr(kind, 'registered_name', kind.__name__)}, got "
+            f"{type(target.predictor).__name__}; use pois-nat-q-confident or pois-nat-q-unconfident"
+        )
+    return target.predictor

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dpaudit.engine.attacks.weighted_by_doubt import WeightedByDoubt
 from dpaudit.engine.views.canary_view import CanaryView
-from dpaudit.errors import require
 from dpaudit.registry import register
 
 Floats = NDArray[np.float64]
@@ -17,23 +16,14 @@ Floats = NDArray[np.float64]
 
 @register("attack", "planted-label", source="Ours, after arXiv:2511.14084, section 6.2")
 @dataclass(frozen=True)
-class PlantedLabel:
+class PlantedLabel(WeightedByDoubt):
     """The score of `label-inference`, with what the target would say of a row that was not planted as its baseline.
 
     A planted label has nothing to do with the features. A target that learned from planted labels alone knows nothing
     of them but the labels: the baseline is 1 / K. One that learned from other rows too, says of a row what the
     reference says. The baseline is so much of the reference as the target's answers clearly show (least squares), and
     1 / K for the rest; it takes answers alone, neither truth nor shown labels.
-
-    Attributes:
-        t: Weight of labels that the baseline doubts, >= 0.
     """
-
-    t: float = 2.0
-    view: ClassVar[type[CanaryView]] = CanaryView
-
-    def __post_init__(self) -> None:
-        require(self.t >= 0, "t must be >= 0", t=self.t)
 
     def score(self, view: CanaryView) -> Floats:
         """(M(x)[y] - b) (1 - b)^t with the baseline b; shape (m,), in [-1, 1], positive = the training label."""

@@ -11,7 +11,7 @@ from dpaudit.errors import require
 
 @dataclass(frozen=True)
 class WeightedByDoubt:
-    """A score s1 * s2^t, where s2 is 1 less the proxy's probability of what is shown.
+    """A score s1 * s2^t, where s2 is 1 less the proxy's (or another baseline's) probability of what is shown.
 
     Attributes:
         t: Weight of s2, >= 0; t > 1 gives tight bounds for randomised response.

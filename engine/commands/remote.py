@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from dpaudit.engine.commands.exits import RUN_FAILED, show, stop
 from dpaudit.engine.commands.places import PLACE
 from dpaudit.errors import SpecError, shortened
+
+if TYPE_CHECKING:
+    from dpaudit.cluster.jobs import Jobs
 
 _address = click.option(
     "--address", help="Dashboard of the cluster, http://HOST:8265; left out: $RAY_API_SERVER_ADDRESS."
@@ -46,14 +50,14 @@ def submit(
     The same spec, code and output are the same job: submitted again, it is not begun twice; one that failed or was
     stopped is begun again and goes on where its run folder stands.
     """
-    from dpaudit.cluster.jobs import Jobs, Submitted
+    from dpaudit.cluster.jobs import Jobs
     from dpaudit.engine.remote_jobs import job_of
 
     if str(working_dir.resolve()) not in sys.path:
         sys.path.append(str(working_dir.resolve()))
     jobs = Jobs(address)
     job = job_of(spec, output, working_dir=working_dir, requirements=requirements, ship=ship, seed=seed)
-    submitted: Submitted = jobs.submit(job)
+    submitted = jobs.submit(job)
     said = "submitted" if submitted.new else f"is there already ({submitted.state}); not begun again"
     show(f"{submitted.name} {said}; `dpaudit logs -f {submitted.name}`, `dpaudit status {output}`")
     if follow:
@@ -92,10 +96,9 @@ def logs(job: str, address: str | None, follow: bool) -> None:
             click.echo(text, nl=False)
 
 
-def _follow(jobs: object, name: str) -> None:
-    from dpaudit.cluster.jobs import SUCCEEDED, Jobs
+def _follow(jobs: Jobs, name: str) -> None:
+    from dpaudit.cluster.jobs import SUCCEEDED
 
-    assert isinstance(jobs, Jobs)
     for text in jobs.logs(name, follow=True):
         click.echo(text, nl=False)
     state = jobs.state(name)

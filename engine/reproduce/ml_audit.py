@@ -179,7 +179,7 @@ def _moved(surrogate: Surrogate, worlds: Worlds, n: int) -> float:
 @register("reproduction", "ml-audit figure-4", source="Lu et al. (2022), Figure 4a")
 def figure_4(options: Options) -> Made:
     """Naive Bayes: the attack on the classes, the one on the means, and counts that tell how many records there are."""
-    folder, trainings = options.output / "figure-4", panels.TRAININGS[options.scale]
+    trainings = panels.TRAININGS[options.scale]
     lines: dict[str, tuple[Any, Poisoning]] = {
         "classes and means": (panels.bayes, CornerFlip()),
         "means alone": (panels.bayes, SwapX()),
@@ -203,11 +203,7 @@ def figure_4(options: Options) -> Made:
         for name, (make, poisoning) in lines.items()
         for epsilon in panels.EPSILONS[options.scale]
     )
-    options.say(f"naive Bayes on iris: {len(audits)} audits of {2 * trainings:,} trainings")
-    spec = AuditSpec(audits, name="naive Bayes on iris", seed=options.seed, run=options.run)
-    run = folder / "iris"
-    results = audit(spec, output=run, listeners=options.listeners, quiet=not options.listeners).results
-    return _one_panel(results, "naive Bayes", folder, "figure-4")
+    return _on_iris(audits, "naive Bayes", options, "figure-4")
 
 
 @dataclass(frozen=True)
@@ -237,7 +233,7 @@ class OneScore:
 @register("reproduction", "ml-audit figure-4b", source="Lu et al. (2022), Figure 4b")
 def figure_4b(options: Options) -> Made:
     """Logistic regression: from ClipBKD and one score to crafted records and a learned output set, step by step."""
-    folder, trainings = options.output / "figure-4b", panels.TRAININGS[options.scale]
+    trainings = panels.TRAININGS[options.scale]
     ours = PullApart(panels.PENALTY)
     lines: dict[str, tuple[Poisoning, bool]] = {
         "ClipBKD": (ClipBackdoorPair(), True),
@@ -265,14 +261,15 @@ def figure_4b(options: Options) -> Made:
         for name, (poisoning, one_score) in lines.items()
         for epsilon in panels.EPSILONS[options.scale]
     )
-    options.say(f"output perturbation on iris: {len(audits)} audits of {2 * trainings:,} trainings")
-    spec = AuditSpec(audits, name="output perturbation on iris", seed=options.seed, run=options.run)
+    return _on_iris(audits, "output perturbation", options, "figure-4b")
+
+
+def _on_iris(audits: tuple[Audit, ...], learner: str, options: Options, stem: str) -> Made:
+    """Audits of one learner on iris, their figure and their table."""
+    folder = options.output / stem
+    options.say(f"{learner} on iris: {len(audits)} audits of {2 * panels.TRAININGS[options.scale]:,} trainings")
+    spec = AuditSpec(audits, name=f"{learner} on iris", seed=options.seed, run=options.run)
     results = audit(spec, output=folder / "iris", listeners=options.listeners, quiet=not options.listeners).results
-    return _one_panel(results, "output perturbation", folder, "figure-4b")
-
-
-def _one_panel(results: Sequence[AuditResult], learner: str, folder: Path, stem: str) -> Made:
-    """The figure and the table of audits of one learner on iris."""
     figure, axes = style.canvas(6.0, 4.4)
     draw_lines(axes, lines_of(results))
     style.save(figure, folder, stem)
