@@ -11,7 +11,7 @@ Source: Zarifzadeh et al. (2024), arXiv:2312.03262, sections 3 and 4.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,8 @@ from dpaudit.registry import register
 
 CANDIDATES = np.linspace(0.0, 1.0, 11)
 MOST_TUNED_ON = 2000
+AT_ONCE = 32
+"""Trials whose population is gone through together: what is made of it stays in the processor's cache."""
 
 
 @register("attack", "rmia", source="Zarifzadeh et al. (2024), arXiv:2312.03262")
@@ -56,9 +58,9 @@ class Rmia:
         require(view.population.shape[1] > 0, "rmia needs points of the population", do="set `population` in the game")
         a = self._a(view.shadows, view.population_points)
         points, place = view.points()
-        ratio = probability(view.target[:, 0]) / self._marginal(view.shadows.at(points), a)[place]
-        of_others = probability(view.population) / self._marginal(view.shadows.at(view.population_points), a)
-        return beaten(ratio, of_others, self.gamma)
+        own = inverse_ratio(view.target[:, 0], self._marginal(view.shadows.at(points), a)[place])
+        marginal = self._marginal(view.shadows.at(view.population_points), a)
+        return shares_beaten(own, view.population, marginal, self.gamma)
 
     def _a(self, shadows: Shadows, population: NDArray[np.int64]) -> float:
         if not self.offline:
@@ -69,20 +71,60 @@ class Rmia:
         return offline_marginal(shadows, a) if self.offline else online_marginal(shadows)
 
 
-def beaten(ratio: NDArray[np.float64], of_others: NDArray[np.float64], gamma: float) -> NDArray[np.float64]:
-    """Share of each trial's population with ratio > gamma times theirs; shapes (T,) and (T, P) to (T,)."""
-    share: NDArray[np.float64] = (ratio[:, None] > gamma * of_others).mean(1)
+def shares_beaten(
+    own: NDArray[np.floating[Any]],
+    population: NDArray[np.floating[Any]],
+    marginal: NDArray[np.floating[Any]],
+    gamma: float,
+) -> NDArray[np.float64]:
+    """Share of each trial's population with ratio > gamma times theirs, shape (T,).
+
+    Args:
+        own: Inverse ratio of each trial's challenge, shape (T,).
+        population: phi of each trial's model at the population, shape (T, P).
+        marginal: p(z) of the population, shape (P,).
+        gamma: As in `Rmia`.
+    """
+    least, marginal = (gamma * own)[:, None], marginal.astype(population.dtype)
+    share = np.empty(len(own))
+    for first in range(0, len(own), AT_ONCE):
+        trials = slice(first, first + AT_ONCE)
+        beaten = inverse_ratio(population[trials], marginal) > least[trials]
+        share[trials] = np.count_nonzero(beaten, axis=1) / len(marginal)
+    return share
+
+
+def inverse_ratio(phi: NDArray[np.floating[Any]], marginal: NDArray[np.floating[Any]]) -> NDArray[np.floating[Any]]:
+    """p(x) / p(x | target) = p(x) (1 + e^-phi), in the precision of phi: equal points have equal ones, to the bit."""
+    inverse: NDArray[np.floating[Any]] = np.negative(phi)
+    with np.errstate(over="ignore"):
+        np.exp(inverse, out=inverse)
+    inverse += 1
+    inverse *= marginal.astype(phi.dtype, copy=False)
+    return inverse
+
+
+def beaten_of_one_model(
+    ratio: NDArray[np.float64], of_others: NDArray[np.float64], gamma: float
+) -> NDArray[np.float64]:
+    """Share of one model's population with ratio > gamma times theirs; shapes (n,) and (P,) to (n,)."""
+    share: NDArray[np.float64] = np.searchsorted(np.sort(gamma * of_others), ratio) / len(of_others)
     return share
 
 
 def online_marginal(shadows: Shadows) -> NDArray[np.float64]:
     """(mean over members + mean over the others) / 2 of each point's probability, shape (points,)."""
-    return (_mean(shadows, shadows.member) + _mean(shadows, ~shadows.member)) / 2
+    probabilities = probability(shadows.confidence[:, 0])
+    return (_mean(probabilities, shadows.member) + _mean(probabilities, ~shadows.member)) / 2
 
 
 def offline_marginal(shadows: Shadows, a: float) -> NDArray[np.float64]:
     """((1 + a) p_out + 1 - a) / 2 for each point, shape (points,)."""
-    marginal: NDArray[np.float64] = ((1 + a) * _mean(shadows, ~shadows.member) + 1 - a) / 2
+    return _from_outside(_mean(probability(shadows.confidence[:, 0]), ~shadows.member), a)
+
+
+def _from_outside(p_out: NDArray[np.float64], a: float) -> NDArray[np.float64]:
+    marginal: NDArray[np.float64] = ((1 + a) * p_out + 1 - a) / 2
     return marginal
 
 
@@ -97,14 +139,16 @@ def tuned_a(shadows: Shadows, population: NDArray[np.int64], gamma: float) -> fl
     outsiders = population[~known[population]]
     if not len(outsiders) or len(rest.member) < 2:
         return 0.0
-    at_points, at_population = rest.at(others), rest.at(outsiders)
+    out_of_points, out_of_population = (
+        _mean(probability(models.confidence[:, 0]), ~models.member) for models in (rest.at(others), rest.at(outsiders))
+    )
     of_points = probability(target.at(others).confidence[:, 0])
     of_population = probability(target.at(outsiders).confidence[:, 0])
     areas = [
         _area(
-            beaten(
-                (of_points / offline_marginal(at_points, a))[0],
-                np.broadcast_to(of_population / offline_marginal(at_population, a), (len(others), len(outsiders))),
+            beaten_of_one_model(
+                (of_points / _from_outside(out_of_points, a))[0],
+                (of_population / _from_outside(out_of_population, a))[0],
                 gamma,
             ),
             known[others],
@@ -114,9 +158,8 @@ def tuned_a(shadows: Shadows, population: NDArray[np.int64], gamma: float) -> fl
     return float(CANDIDATES[int(np.argmax(areas))])
 
 
-def _mean(shadows: Shadows, chosen: NDArray[np.bool_]) -> NDArray[np.float64]:
+def _mean(probabilities: NDArray[np.float64], chosen: NDArray[np.bool_]) -> NDArray[np.float64]:
     require(bool(chosen.any(0).all()), "each point must have a shadow model of its world")
-    probabilities = probability(shadows.confidence[:, 0])
     mean: NDArray[np.float64] = np.where(chosen, probabilities, 0.0).sum(0) / chosen.sum(0)
     return mean
 

@@ -40,5 +40,7 @@ def log_probability(phi: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
 
 
 def probability(phi: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
-    """p_y = 1 / (1 + e^-phi)."""
-    return np.exp(log_probability(phi))
+    """p_y = 1 / (1 + e^-phi); 0 below e^-709."""
+    with np.errstate(over="ignore"):
+        found: NDArray[np.float64] = 1.0 / (1.0 + np.exp(-phi.astype(np.float64)))
+    return found

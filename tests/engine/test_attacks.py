@@ -139,6 +139,22 @@ def test_rmia_is_exact_where_the_ratios_are_known() -> None:
     np.testing.assert_allclose(offline_marginal(shadows, 0.3), ((1 + 0.3) * 0.2 + 0.7) / 2)
 
 
+def test_rmia_of_a_model_that_is_the_same_everywhere_beats_nobody() -> None:
+    """Equal points tie to the bit, in float32 too; there are more trials than are taken at once."""
+    for phi in np.random.default_rng(0).normal(0, 30, 20).astype(np.float32):
+        view = ChallengeView(
+            np.full((40, 1), phi),
+            np.zeros(40, np.int64),
+            np.full((40, 3), phi),
+            np.arange(1, 4),
+            Shadows(np.full((2, 1, 4), 0.3, np.float32), np.array([[True] * 4, [False] * 4])),
+            np.zeros((40, 0)),
+            np.zeros((40, 0)),
+        )
+        assert not Rmia().score(view).any()
+        assert Rmia(gamma=0.9).score(view).all()
+
+
 @pytest.mark.parametrize("offline", [False, True])
 def test_rmia_is_its_slow_twin(offline: bool) -> None:
     view = made_up()
