@@ -97,6 +97,7 @@ class Mirror:
         folder: The local folder; made if it is not there.
         uri: Of the remote one.
         without: Folders at their top that are not copied.
+        only: Tells of a file's name, from the folder, whether it is copied.
         trouble: Told in one sentence when the store does not answer, and when it answers again.
     """
 
@@ -106,9 +107,11 @@ class Mirror:
         uri: str,
         *,
         without: Collection[str] = (),
+        only: Callable[[str], bool] = lambda name: True,
         trouble: Callable[[str], None] = lambda said: None,
     ) -> None:
-        self.folder, self.uri, self._without, self._trouble = folder, uri, frozenset(without), trouble
+        self.folder, self.uri, self._trouble = folder, uri, trouble
+        self._without, self._only = frozenset(without), only
         self._fs, self._root = filesystem_of(uri)
         folder.mkdir(parents=True, exist_ok=True)
         self._copied: dict[str, _Copied] = self._read_state()
@@ -235,7 +238,8 @@ class Mirror:
 
     def _shared(self, name: str) -> bool:
         parts = name.split("/")
-        return parts[0] not in self._without and not any(part.startswith(".") for part in parts)
+        hidden = any(part.startswith(".") for part in parts)
+        return parts[0] not in self._without and not hidden and self._only(name)
 
     def _download(self, name: str, mark: tuple[int, int]) -> None:
         path = self.folder / name

@@ -103,7 +103,7 @@ def resume(
     Raises: SpecError when it is no run folder; RunError when what is finished would not be used, and not `fresh`.
     """
     place = place_of(folder)
-    with told(listeners, quiet=quiet) as listening, _opened(place, listening) as here:
+    with told(listeners, quiet=quiet) as listening, opened_by(place, listening) as here:
         return _run_here(make_plan(read_spec(here, allow_code=allow_code)), here, place, listening, fresh=fresh)
 
 
@@ -127,11 +127,11 @@ def run_plan(plan: Plan, place: str | Path, listeners: Sequence[Listener] = (), 
         fresh: Whether to run when finished results of the folder are those of another plan; they are kept either way.
     Raises: RunError when another driver holds the folder, or it cannot be written; SpecError when it is no run folder.
     """
-    with _opened(place, listeners) as folder:
+    with opened_by(place, listeners) as folder:
         return _run_here(plan, folder, place, listeners, fresh=fresh)
 
 
-def _opened(place: str | Path, listeners: Sequence[Listener]) -> contextlib.AbstractContextManager[Path]:
+def opened_by(place: str | Path, listeners: Sequence[Listener]) -> contextlib.AbstractContextManager[Path]:
     """The working folder of a place; who listens is told when its store does not answer."""
     events = EventStream(*listeners)
     return opened(place, lambda said: events.emit(Event(EventKind.STAGE, detail=said)))

@@ -7,6 +7,7 @@ from pathlib import Path
 from dpaudit.actors.mirror import is_remote, refuse_credentials
 from dpaudit.cluster.jobs import Job
 from dpaudit.engine.spec.loading import load_spec
+from dpaudit.engine.sweep.request import read_request
 from dpaudit.errors import SpecError, shortened
 
 
@@ -18,6 +19,7 @@ def job_of(
     requirements: Path | None = None,
     ship: bool = False,
     seed: int | None = None,
+    sweep: bool = False,
 ) -> Job:
     """The job that runs a spec.
 
@@ -28,9 +30,10 @@ def job_of(
         requirements: A requirements.txt for the cluster.
         ship: Send this installation of dpaudit along.
         seed: Instead of the spec's.
+        sweep: Whether it is a sweep.
     Raises: SpecError for a spec that is wrong or outside of the folder, or an output that would not last.
     """
-    audits = load_spec(spec)
+    audits = read_request(spec) if sweep else load_spec(spec)
     if audits.run.runner != "ray":
         raise SpecError("a submitted spec must have `run: {runner: ray}`: on a cluster only workers share the work")
     folder = working_dir.resolve()
@@ -52,7 +55,7 @@ def job_of(
             raise SpecError(f"{what} must be there, {shortened(path)} is not")
     seeded = () if seed is None else ("--seed", str(seed))
     return Job(
-        ("run", inside.as_posix(), "--output", str(output), *seeded),
+        ("sweep" if sweep else "run", inside.as_posix(), "--output", str(output), *seeded),
         folder,
         requirements,
         (_own_package(),) if ship else (),

@@ -34,6 +34,7 @@ _address = click.option(
 @click.option("--env", "requirements", type=click.Path(path_type=Path), help="requirements.txt the cluster installs.")
 @click.option("--ship", is_flag=True, help="Send this installation of dpaudit along; left out: the cluster has it.")
 @click.option("--seed", type=int, help="Instead of the spec's seed.")
+@click.option("--sweep", is_flag=True, help="SPEC is that of a sweep.")
 @click.option("--follow", "-f", is_flag=True, help="Show what it prints until it has ended.")
 def submit(
     spec: Path,
@@ -43,9 +44,10 @@ def submit(
     requirements: Path | None,
     ship: bool,
     seed: int | None,
+    sweep: bool,
     follow: bool,
 ) -> None:
-    """Runs the audits of SPEC as a job of a cluster.
+    """Runs the audits of SPEC, or a sweep, as a job of a cluster.
 
     The same spec, code and output are the same job: submitted again, it is not begun twice; one that failed or was
     stopped is begun again and goes on where its run folder stands.
@@ -56,7 +58,7 @@ def submit(
     if str(working_dir.resolve()) not in sys.path:
         sys.path.append(str(working_dir.resolve()))
     jobs = Jobs(address)
-    job = job_of(spec, output, working_dir=working_dir, requirements=requirements, ship=ship, seed=seed)
+    job = job_of(spec, output, working_dir=working_dir, requirements=requirements, ship=ship, seed=seed, sweep=sweep)
     submitted = jobs.submit(job)
     said = "submitted" if submitted.new else f"is there already ({submitted.state}); not begun again"
     show(f"{submitted.name} {said}; `dpaudit logs -f {submitted.name}`, `dpaudit status {output}`")

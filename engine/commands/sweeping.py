@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from dpaudit.engine.commands.exits import BAD_INPUT, RUN_FAILED, VIOLATION, end, show, stop
+from dpaudit.engine.commands.places import PLACE
 
 if TYPE_CHECKING:
     from dpaudit.engine.sweep.result import SweepResult
@@ -16,16 +17,16 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("spec", type=click.Path(path_type=Path), required=False)
-@click.option("--restore", type=click.Path(path_type=Path), metavar="DIR", help="Go on with the sweep in this folder.")
-@click.option("--output", "-o", type=click.Path(path_type=Path), help="Folder; left out: runs/<name>.")
+@click.option("--restore", type=PLACE, metavar="DIR", help="Go on with the sweep in this folder, a path or a URI.")
+@click.option("--output", "-o", type=PLACE, help="Folder, a path or a URI; left out: runs/<name>.")
 @click.option("--seed", type=int, help="Instead of the spec's seed.")
 @click.option("--quiet", is_flag=True, help="No progress, only the result.")
 @click.option("--allow-code", is_flag=True, help="DIR may name code of its own though you did not write it here.")
 @click.option("--fail-on-violation", is_flag=True, help="Exit with 1 when a bound exceeds its claim.")
 def sweep(
     spec: Path | None,
-    restore: Path | None,
-    output: Path | None,
+    restore: str | Path | None,
+    output: str | Path | None,
     seed: int | None,
     quiet: bool,
     allow_code: bool,

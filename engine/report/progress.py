@@ -50,7 +50,8 @@ class TerminalProgress:
                 if not self._console.is_terminal:
                     self._console.print(event.detail, markup=False)
             case EventKind.UNITS_PLANNED:
-                self._total = event.count
+                self._total, self._began = event.count, time.monotonic()
+                self._done = self._failed = self._running = self._cached = 0
             case EventKind.UNITS_SPARED:
                 self._total -= event.count
             case EventKind.WORKER_STARTED:

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpaudit.actors.events import Event, EventKind, EventLog, EventStream, Listener, last_line
-from dpaudit.actors.mirror import is_remote
+from dpaudit.actors.mirror import inside, is_remote, reached
 from dpaudit.actors.signals import signals_interrupt
 from dpaudit.actors.store import UnitStore
 from dpaudit.cluster.session import ray_session
-from dpaudit.engine.driver import run_missing, run_plan, told
+from dpaudit.engine.driver import opened_by, run_missing, run_plan, told
 from dpaudit.engine.findings.gather import result_of
 from dpaudit.engine.findings.stopping import sequential_readers
 from dpaudit.engine.findings.sweep_summary import REAUDIT, sweep_summary
 from dpaudit.engine.lease import lease
 from dpaudit.engine.own_folders import made_here, remember, require_own
-from dpaudit.engine.place import checkpoints_of
+from dpaudit.engine.place import TUNE, checkpoints_of, opened, place_of
 from dpaudit.engine.plan import Plan, make_plan
 from dpaudit.engine.run_folder import require_room, writable
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec, slug
@@ -28,7 +29,8 @@ from dpaudit.engine.spec.plain_yaml import read_yaml
 from dpaudit.engine.spec.sweep import AUDITED, FAILED, Configuration, Rungs, SubjectTo, Sweep
 from dpaudit.engine.sweep.request import FILE, Request, read_request
 from dpaudit.engine.sweep.result import SweepResult
-from dpaudit.engine.sweep.trial import TUNE, Trials, shared_units
+from dpaudit.engine.sweep.trial import Trials, shared_units
+from dpaudit.engine.sweep.trial_folder import gather_events
 from dpaudit.errors import AuditError, RunError, SpecError, shortened
 
 if TYPE_CHECKING:
@@ -66,7 +68,7 @@ def sweep(
         reaudit: Whether the best configuration is audited afresh at full confidence.
         tune_config: Of Ray Tune: `num_samples`, `scheduler`, `search_alg`, `max_concurrent_trials`, `time_budget_s`,
             and `metric` and `mode` where nothing else says what is wanted.
-        output: The folder, a path that every worker sees; one that holds this sweep is continued. Left out:
+        output: The folder, a path that every worker sees or a URI; one that holds this sweep is continued. Left out:
             `runs/<name>`.
         seed: Overrides the spec's seed.
         listeners: Told of every event while it happens, instead of the progress on standard error.
@@ -88,10 +90,8 @@ def sweep(
     request = replace(request, sweep=_with_tune(replace(wanted, space={**wanted.space, **(space or {})}), tune_config))
     if seed is not None:
         request = replace(request, seed=seed)
-    if output is not None and is_remote(output):
-        raise SpecError(f"the folder of a sweep must be a path that every worker sees, got {shortened(output)}")
-    folder = Path(output) if output is not None else sweep_folder(request)
-    return carry_out(request, folder, tune_config, listeners=listeners, quiet=quiet)
+    place = place_of(output) if output is not None else sweep_folder(request)
+    return carry_out(request, place, tune_config, listeners=listeners, quiet=quiet)
 
 
 def sweep_folder(request: Request) -> Path:
@@ -126,33 +126,37 @@ def restore_sweep(
     """Goes on with a sweep: nothing that is finished is run again.
 
     Args:
-        folder: The sweep's folder.
+        folder: The sweep's folder, a path or a URI.
         allow_code: Whether it may name code of its own though this user did not write it.
         listeners: As in `sweep`.
         quiet: Show no progress.
     Raises: SpecError when it is no sweep's folder; RunError when it cannot go on.
     """
-    folder = Path(folder)
-    if not is_sweep(folder):
+    place = place_of(folder)
+    if not is_sweep(place):
         raise SpecError(
-            f"{shortened(folder)} must be the folder of a sweep (with {FILE} in it); `dpaudit sweep SPEC` makes one"
+            f"{shortened(place)} must be the folder of a sweep (with {FILE} in it); `dpaudit sweep SPEC` makes one"
         )
-    if not allow_code:
-        require_own(folder, read_yaml(folder / FILE), FILE)
-    return carry_out(read_request(folder / FILE), folder, None, listeners=listeners, quiet=quiet)
+    with opened(place) as here:
+        if not allow_code:
+            require_own(here, read_yaml(here / FILE), FILE)
+        request = read_request(here / FILE)
+    return carry_out(request, place, None, listeners=listeners, quiet=quiet)
 
 
-def is_sweep(folder: str | Path) -> bool:
-    """Whether a sweep was begun in a folder."""
+def is_sweep(place: str | Path) -> bool:
+    """Whether a sweep was begun in a folder, which may have a URI."""
     try:
-        return (Path(folder) / FILE).is_file()
-    except OSError:  # a name too long, for one
+        filesystem, root = reached(place)
+        found: bool = filesystem.get_file_info(f"{root}/{FILE}").is_file
+        return found
+    except (OSError, RunError):  # a name too long, or a store that does not answer
         return False
 
 
 def carry_out(
     request: Request,
-    folder: Path,
+    place: str | Path,
     config: TuneConfig | None = None,
     *,
     listeners: Sequence[Listener] = (),
@@ -162,7 +166,7 @@ def carry_out(
 
     Args:
         request: The sweep.
-        folder: Its folder: new, empty, or one that a run or a sweep made.
+        place: Its folder, a path or a URI: new, empty, or one that a run or a sweep made.
         config: Of Ray Tune.
         listeners: Told of every event.
         quiet: Show no progress.
@@ -176,22 +180,29 @@ def carry_out(
         )
     known = request.known
     plan = make_plan(request.spec(known)) if known else None  # refuses what does not fit before anything runs
-    with writable(folder):
-        require_room(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        with lease(folder):
-            store = UnitStore(folder / "units")
+    with told(listeners, quiet=quiet) as listening:
+        with _held(place, listening) as folder:
             own = made_here(folder, FILE)
             if not own:
                 _set_aside(folder / TUNE)
             request.write(folder)
             remember(folder, FILE)
             if plan is not None:
-                with told(listeners, quiet=quiet) as listening:
-                    _run_shared(plan, store, folder, listening, began)
-            with told(listeners, quiet=quiet) as listening, signals_interrupt():
-                configurations = _tried(request, known, folder, listening, config, restore=own)
-    return _finished(request, configurations, folder, listeners, quiet=quiet)
+                _run_shared(plan, folder, place, listening, began)
+        # Trials on other nodes look for all this at the place, and leave theirs there.
+        with _held(place, listening), signals_interrupt():
+            configurations = _tried(request, known, place, listening, config, restore=own)
+    return _finished(request, configurations, place, listeners, quiet=quiet)
+
+
+@contextlib.contextmanager
+def _held(place: str | Path, listeners: Sequence[Listener]) -> Iterator[Path]:
+    """The working folder of a sweep, which no other driver holds."""
+    with opened_by(place, listeners) as folder, writable(folder):
+        require_room(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        with lease(folder):
+            yield folder
 
 
 def _set_aside(tunes: Path) -> None:
@@ -200,9 +211,9 @@ def _set_aside(tunes: Path) -> None:
         tunes.rename(tunes.with_name(f"{tunes.name}-{time.time_ns()}"))
 
 
-def _run_shared(plan: Plan, store: UnitStore, folder: Path, listeners: Sequence[Listener], began: float) -> None:
+def _run_shared(plan: Plan, folder: Path, place: str | Path, listeners: Sequence[Listener], began: float) -> None:
     """Units that several configurations want, once, by all workers."""
-    shared = shared_units(plan)
+    store, shared = UnitStore(folder / "units"), shared_units(plan)
     missing = {unit.key for unit in shared} - store.finished(unit.key for unit in shared)
     if not missing:
         return
@@ -212,7 +223,7 @@ def _run_shared(plan: Plan, store: UnitStore, folder: Path, listeners: Sequence[
         events.emit(Event(EventKind.STAGE, detail=f"running {len(missing)} units that several configurations share"))
         spec = replace(plan.spec, run=replace(plan.spec.run, repeats=0))
         with signals_interrupt():
-            run_missing(replace(plan, spec=spec, units=shared, audits=()), store, events, checkpoints_of(folder), began)
+            run_missing(replace(plan, spec=spec, units=shared, audits=()), store, events, checkpoints_of(place), began)
     finally:
         log.close()
 
@@ -220,14 +231,15 @@ def _run_shared(plan: Plan, store: UnitStore, folder: Path, listeners: Sequence[
 def _tried(
     request: Request,
     known: tuple[Configuration, ...],
-    folder: Path,
+    place: str | Path,
     listeners: Sequence[Listener],
     config: TuneConfig | None,
     *,
     restore: bool,
 ) -> list[Configuration]:
     """What became of each configuration."""
-    trials, events = Trials(request, folder.absolute(), Path.cwd()), EventStream(*listeners)
+    where = place if is_remote(place) else Path(place).absolute()
+    trials, events = Trials(request, where, Path.cwd()), EventStream(*listeners)
     events.emit(Event(EventKind.STAGE, detail=f"trying {request.sweep.count} configurations"))
     events.emit(Event(EventKind.UNITS_PLANNED, count=request.sweep.count))
     if request.run.runner == "in-process":
@@ -254,26 +266,28 @@ def _tried_here(trials: Trials, one: Configuration, events: EventStream) -> Conf
 
 
 def _finished(
-    request: Request, found: Sequence[Configuration], folder: Path, listeners: Sequence[Listener], *, quiet: bool
+    request: Request, found: Sequence[Configuration], place: str | Path, listeners: Sequence[Listener], *, quiet: bool
 ) -> SweepResult:
     """One report of all configurations that were audited; the best one is audited afresh before, where asked for."""
     drawn: dict[str, Configuration] = {}
     for one in found:  # a search algorithm may draw one twice
         if one.name not in drawn or drawn[one.name].state != AUDITED:
             drawn[one.name] = one
-    order = {one.name: place for place, one in enumerate(request.known)}  # Tune lists those it went on with last
+    order = {one.name: number for number, one in enumerate(request.known)}  # Tune lists those it went on with last
     configurations = tuple(sorted(drawn.values(), key=lambda one: order.get(one.name, 0)))
     if not any(one.state == AUDITED for one in configurations):
         why = next((one.error for one in configurations if one.error), "all were stopped")
         raise RunError(f"none of {len(configurations)} configurations could be audited; the first: {why}")
     plan = make_plan(request.spec(configurations))
-    if request.sweep.reaudit:
-        best = _best(plan, folder)
-        if best is not None:
-            with told(listeners, quiet=quiet) as listening:
-                run_plan(make_plan(request.again(best)), folder / REAUDIT, listening)
+    with opened(place) as folder:
+        gather_events(folder)
+        best = _best(plan, folder) if request.sweep.reaudit else None
+    if best is not None:
+        again = inside(str(place), REAUDIT) if is_remote(place) else Path(place) / REAUDIT
+        with told(listeners, quiet=quiet) as listening:
+            run_plan(make_plan(request.again(best)), again, listening)
     with told(listeners, quiet=quiet) as listening:
-        return SweepResult(run_plan(plan, folder, listening))
+        return SweepResult(run_plan(plan, place, listening))
 
 
 def _best(plan: Plan, folder: Path) -> Configuration | None:

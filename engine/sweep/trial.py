@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dpaudit.actors.events import EventLog, EventStream
-from dpaudit.actors.store import UnitStore
+from dpaudit.actors.schedule import Outcome
 from dpaudit.actors.unit import Unit
 from dpaudit.engine.data.in_memory import found_again
 from dpaudit.engine.driver import run_missing
@@ -27,10 +26,9 @@ from dpaudit.engine.plan import Plan, make_plan
 from dpaudit.engine.spec.audit_spec import AuditSpec
 from dpaudit.engine.spec.sweep import Configuration
 from dpaudit.engine.sweep.request import Request
+from dpaudit.engine.sweep.trial_folder import TrialFolder
 from dpaudit.errors import RunError, did_you_mean
 
-TUNE = "tune"
-"""Folder of Tune's own files, in the sweep's."""
 RUNG = "rung"
 """Metric that a scheduler counts in: 1 at the first rung, then so many times more as configurations are left out."""
 
@@ -44,12 +42,12 @@ class Trials:
 
     Attributes:
         request: The sweep.
-        folder: Its folder, absolute.
+        place: Its folder, an absolute path or a URI.
         working_folder: Where relative paths begin.
     """
 
     request: Request
-    folder: Path
+    place: str | Path
     working_folder: Path
 
     def run(self, values: Mapping[str, Any], tell: Tell) -> None:
@@ -63,34 +61,32 @@ class Trials:
         sweep, one = self.request.sweep, self.request.configuration(values)
         seen: dict[str, float] = {}
         with contextlib.chdir(self.working_folder) if self.working_folder.is_dir() else contextlib.nullcontext():
+            folder = TrialFolder(self.place, one.name)
             if sweep.rungs is not None:
                 for place, rung in enumerate(sweep.rungs.values[:-1]):
-                    tell({**self._utility(one, rung), RUNG: sweep.rungs.reduction_factor**place})
+                    tell({**self._utility(one, rung, folder), RUNG: sweep.rungs.reduction_factor**place})
             if sweep.adaptive:
-                seen = self._utility(one, None)
-            result = self._audited(one)
+                seen = self._utility(one, None, folder)
+            result = self._audited(one, folder)
+            folder.close()
         last = {RUNG: 1.0 if sweep.rungs is None else sweep.rungs.reduction_factor ** (len(sweep.rungs.values) - 1)}
         # A search algorithm must not learn what the coins of the audits were, or the bounds would not hold.
         tell({**seen, **last} if sweep.adaptive else {**result.metrics, **epsilons(result), **last})
 
-    def _utility(self, one: Configuration, rung: Any) -> dict[str, float]:
+    def _utility(self, one: Configuration, rung: Any, folder: TrialFolder) -> dict[str, float]:
         """Metrics of one training at a rung; with a seed of its own where they decide what else is tried."""
         request = self.request
         seed = request.other_seed("explore") if request.sweep.adaptive else request.seed
-        plan = make_plan(self._found(request.rung_spec(one, rung, seed=seed)))
+        plan = make_plan(_found(request.rung_spec(one, rung, seed=seed), folder))
         training = plan.audits[0].game.trainings[:1]
-        store = UnitStore(self.folder / "units")
-        outcome = self._run(replace(plan, units=needed(plan.units, set(training)), audits=()), store)
-        if not outcome.issuperset(training):
+        plan = replace(plan, units=needed(plan.units, set(training)), audits=())
+        if not self._run(plan, folder).finished.issuperset(training):
             raise RunError(f"{one.name}: the training at a rung failed; units/{training[0]}.failed says why")
-        return self._checked(metrics_of(store.read(training[0])), one)
+        return self._checked(metrics_of(folder.store.read(training[0])), one)
 
-    def _audited(self, one: Configuration) -> AuditResult:
-        plan = make_plan(self._found(self.request.spec([one])))
-        store = UnitStore(self.folder / "units")
-        with self._events() as events:
-            outcome = run_missing(self._here(plan), store, events, checkpoints_of(self.folder), time.monotonic())
-        (result,) = gather(plan, outcome, store, self.folder)
+    def _audited(self, one: Configuration, folder: TrialFolder) -> AuditResult:
+        plan = make_plan(_found(self.request.spec([one]), folder))
+        (result,) = gather(plan, self._run(plan, folder), folder.store, folder.path)
         if result.finding is None:
             why = next((f"{failure.label}: {failure.error}" for failure in result.failures if not failure.skipped), "")
             raise RunError(f"{one.name}: {why or result.headline}")
@@ -106,9 +102,9 @@ class Trials:
             )
         return dict(metrics)
 
-    def _run(self, plan: Plan, store: UnitStore) -> frozenset[str]:
-        with self._events() as events:
-            return run_missing(self._here(plan), store, events, checkpoints_of(self.folder), time.monotonic()).finished
+    def _run(self, plan: Plan, folder: TrialFolder) -> Outcome:
+        with folder.running(plan.units) as events:
+            return run_missing(self._here(plan), folder.store, events, checkpoints_of(self.place), time.monotonic())
 
     def _here(self, plan: Plan) -> Plan:
         """The plan in this process, or on the workers that a trial has to itself."""
@@ -121,18 +117,11 @@ class Trials:
         )
         return replace(plan, spec=replace(plan.spec, run=run))
 
-    def _found(self, spec: AuditSpec) -> AuditSpec:
-        """The spec with rows that the sweep's folder keeps."""
-        audits = tuple(replace(audit, data=found_again(audit.data, self.folder)) for audit in spec.audits)
-        return replace(spec, audits=audits)
 
-    @contextlib.contextmanager
-    def _events(self) -> Iterator[EventStream]:
-        log = EventLog(self.folder / "events.jsonl")
-        try:
-            yield EventStream(log)
-        finally:
-            log.close()
+def _found(spec: AuditSpec, folder: TrialFolder) -> AuditSpec:
+    """The spec with rows that the sweep's folder keeps."""
+    audits = tuple(replace(audit, data=found_again(audit.data, folder.path)) for audit in spec.audits)
+    return replace(spec, audits=audits)
 
 
 def needed(units: tuple[Unit, ...], wanted: set[str]) -> tuple[Unit, ...]:

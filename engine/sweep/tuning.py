@@ -10,17 +10,18 @@ import time
 from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from ray import tune
 from ray.tune.schedulers import ASHAScheduler, PopulationBasedTraining
 
 from dpaudit.actors.events import Event, EventKind, EventStream, last_line
+from dpaudit.actors.mirror import is_remote, reached
+from dpaudit.engine.place import TUNE
 from dpaudit.engine.spec.sweep import AUDITED, FAILED, STOPPED, Configuration
 from dpaudit.engine.sweep.request import Request
 from dpaudit.engine.sweep.space import as_tune, single_fields
-from dpaudit.engine.sweep.trial import RUNG, TUNE, Trials
+from dpaudit.engine.sweep.trial import RUNG, Trials
 from dpaudit.errors import SpecError
 from dpaudit.estimators.bound import format_lower
 
@@ -41,21 +42,25 @@ def tried(
         known: All configurations; empty where a search algorithm chooses them.
         events: Told of each trial that begins and ends.
         config: How many at a time, which scheduler, which search algorithm.
-        restore: Whether to go on with what Tune has written in the sweep's folder, which is unpickled.
+        restore: Whether to go on with what Tune has written in the sweep's folder, which is unpickled. What is at a
+            URI is not: others may write there. Trials begin there anew, and find what they finished.
     Returns: Every configuration and what became of it.
     Raises: SpecError when the scheduler changes configurations.
     """
     request = trials.request
     if isinstance(config.scheduler, PopulationBasedTraining):
         raise SpecError("a scheduler that changes configurations while they train cannot be audited; use another one")
-    folder = trials.folder / TUNE
+    filesystem, root = reached(trials.place)
+    folder, name = f"{root}/{TUNE}", request.digest
+    if is_remote(trials.place):
+        restore, name = False, f"{name}-{time.time_ns()}"
     trainable = tune.with_resources(
         tune.with_parameters(_configuration, trials=trials, known=[one.values for one in known]), _resources(request)
     )
     token = _EVENTS.set(events)
     try:
         with _quiet():
-            path = str(folder / request.digest)
+            path = f"{folder}/{name}"
             if restore and tune.Tuner.can_restore(path):
                 tuner = tune.Tuner.restore(path, trainable=trainable, restart_errored=True)
             else:
@@ -65,8 +70,9 @@ def tried(
                     param_space=space,
                     tune_config=config,
                     run_config=tune.RunConfig(
-                        name=request.digest,
-                        storage_path=str(folder),
+                        name=name,
+                        storage_path=folder,
+                        storage_filesystem=filesystem,
                         verbose=0,
                         failure_config=tune.FailureConfig(max_failures=1),  # a worker that is lost is no failure yet
                         callbacks=[_Progress(request, known)],
@@ -139,7 +145,8 @@ def _config(result: Any) -> dict[str, Any]:
     """What Tune gave a trial; it is no part of the result of one that failed before it said anything."""
     config: dict[str, Any] | None = result.config
     if config is None:
-        config = json.loads((Path(result.path) / "params.json").read_text(encoding="utf-8"))
+        with result.filesystem.open_input_stream(f"{result.path}/params.json") as stream:
+            config = json.loads(stream.read())
     assert config is not None
     return config
 

@@ -101,6 +101,12 @@ def test_a_job_whose_results_would_not_last_is_refused(
         job_of(Path("here.yaml"), tmp_path / "run", working_dir=working_dir)
 
 
+def test_a_sweep_is_a_job_too(working_dir: Path, tmp_path: Path) -> None:
+    (working_dir / "sweep.yaml").write_text(SPEC + "grid: {mechanism.epsilon: [1.0, 2.0]}")
+    job = job_of(working_dir / "sweep.yaml", tmp_path / "run", working_dir=working_dir, sweep=True)
+    assert job.arguments == ("sweep", "sweep.yaml", "--output", str(tmp_path / "run"))
+
+
 def test_what_travels_holds_no_environment(working_dir: Path) -> None:
     assert "env_vars" not in Job(("run",), working_dir).runtime_env()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,7 +28,7 @@ from dpaudit.engine.spec.loading import load_spec, spec_parts
 from dpaudit.engine.spec.override import overridden
 from dpaudit.engine.spec.sweep import AUDITED, FAILED, STOPPED, Configuration, SubjectTo, Sweep, share_confidence
 from dpaudit.engine.sweep.request import read_request
-from dpaudit.engine.sweep.running import sweep
+from dpaudit.engine.sweep.running import is_sweep, sweep
 from dpaudit.engine.sweep.space import configurations, in_words
 from dpaudit.engine.sweep.trial import shared_units
 from dpaudit.errors import AuditError, InputError, RunError, SpecError
@@ -475,6 +476,51 @@ def test_rungs_on_ray_leave_configurations_out_and_an_interrupted_sweep_is_resto
     assert set(done.values()) == {1}
     assert not Path("~/ray_results").expanduser().exists()
     assert (tmp_path / "run" / "tune").is_dir()
+
+
+@pytest.mark.parametrize("runner", ["in-process", pytest.param("ray", marks=pytest.mark.ray)])
+def test_a_sweep_whose_folder_has_a_uri_goes_on_elsewhere(
+    runner: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trials bring their units to the place themselves; another machine has nothing but the place."""
+    if runner == "ray":
+        request.getfixturevalue("ray_cluster")
+    asked = base(
+        grid={"mechanism.sharpness": [1.0, 2.0, -1.0]},
+        sweep={"reaudit": True},
+        run={"runner": runner, "workers": 1, "figures": False, "repeats": 0},
+    )
+    place = f"file://{tmp_path}/there"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+    def interrupt(event: Event) -> None:
+        if event.kind is EventKind.UNIT_DONE and event.label:
+            raise KeyboardInterrupt
+
+    if runner == "ray":
+        result = sweep(asked, output=place, quiet=True)
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            sweep(asked, output=place, listeners=[interrupt])
+        assert is_sweep(place)
+        assert list((tmp_path / "there" / "units").glob("*.parquet")), "what was finished is at the place"
+        shutil.rmtree(tmp_path / "cache")
+        result = restore_sweep(place, allow_code=True, quiet=True)
+    assert [trial.row.configuration.state for trial in result] == [AUDITED, AUDITED, FAILED]
+    assert result.experiment_path == place
+    done = Counter(
+        event.unit for event in read_events(tmp_path / "there" / "events.jsonl") if event.kind == "unit-done"
+    )
+    assert set(done.values()) == {1}
+    assert not (tmp_path / "there" / "trials").is_dir() or not list((tmp_path / "there" / "trials").iterdir())
+    assert (tmp_path / "there" / "reaudit" / "bounds.json").exists()
+    asked["run"]["runner"] = "in-process"
+    here = sweep(asked, output=tmp_path / "here", quiet=True)
+    tables = sorted(path.relative_to(tmp_path / "here") for path in (tmp_path / "here" / "scores").rglob("*.parquet"))
+    assert tables
+    for table in tables:
+        assert (tmp_path / "here" / table).read_bytes() == (tmp_path / "there" / table).read_bytes()
+    assert [trial.metrics for trial in result] == [trial.metrics for trial in here]
 
 
 @pytest.mark.ray
