@@ -15,7 +15,7 @@ import pyarrow as pa
 from dpaudit.actors.checkpoints import Scratch, checkpoints
 from dpaudit.actors.deadlines import Deadlines, OutOfTime, shown_while_it_runs, time_limit
 from dpaudit.actors.events import EventStream
-from dpaudit.actors.unit import Inputs, Unit
+from dpaudit.actors.unit import Inputs, Resources, Unit
 from dpaudit.mechanisms.protocols import TrainingError
 from dpaudit.variables import without_values
 
@@ -47,21 +47,23 @@ class Completion:
     Attributes:
         unit: Which.
         attempt: How it ended.
-        table: Its result, when it succeeded.
+        table: Its result, when it succeeded, for later units.
+        result: The same, here.
         lost: The worker or its node died under it; says nothing about the unit.
     """
 
     unit: Unit
     attempt: Attempt
     table: Handle = None
+    result: pa.Table | None = None
     lost: bool = False
 
 
 class Backend(Protocol):
     """Runs units somewhere and hands back what ended, in completion order."""
 
-    def capacity(self) -> int:
-        """How many more units it takes now."""
+    def capacity(self, kind: Resources) -> int:
+        """How many more units that occupy so much it takes now."""
         ...
 
     def submit(self, unit: Unit, tables: tuple[Handle, ...]) -> None:
@@ -69,15 +71,11 @@ class Backend(Protocol):
         ...
 
     def wait(self) -> list[Completion]:
-        """Blocks until at least one unit has come back."""
+        """Blocks until units have come back, or more are taken than before; then there may be none."""
         ...
 
     def hold(self, table: pa.Table) -> Handle:
         """Makes a table available to later units."""
-        ...
-
-    def fetch(self, handle: Handle) -> pa.Table:
-        """The table behind a handle."""
         ...
 
     def close(self) -> None:
@@ -158,7 +156,7 @@ class InProcess:
         self._deadlines = deadlines or Deadlines()
         self._queue: deque[tuple[Unit, tuple[Handle, ...]]] = deque()
 
-    def capacity(self) -> int:
+    def capacity(self, kind: Resources) -> int:
         """One unit at a time."""
         return 1 - len(self._queue)
 
@@ -180,15 +178,11 @@ class InProcess:
             return [Completion(unit, Attempt(limit_s, self._deadlines.refusal(limit_s), again=True))]
         if not attempt.error:
             self._deadlines.learn(unit, attempt.seconds)
-        return [Completion(unit, attempt, table)]
+        return [Completion(unit, attempt, table, table)]
 
     def hold(self, table: pa.Table) -> Handle:
         """The table itself."""
         return table
-
-    def fetch(self, handle: Handle) -> pa.Table:
-        """The table itself."""
-        return handle
 
     def close(self) -> None:
         """Nothing to end."""

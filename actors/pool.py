@@ -8,7 +8,8 @@ import sys
 import threading
 import time
 import uuid
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +27,7 @@ from dpaudit.actors.backend import Attempt, Completion, Handle, attempt_unit
 from dpaudit.actors.checkpoints import Scratch
 from dpaudit.actors.deadlines import REMIND_S, Deadlines, still_running
 from dpaudit.actors.events import Event, EventKind, EventStream
+from dpaudit.actors.rooms import may_run, require_room, rooms
 from dpaudit.actors.unit import Inputs, Resources, Unit
 from dpaudit.errors import RunError
 
@@ -40,6 +42,13 @@ BEAT_S = 5.0
 SILENCE_S = 180.0
 """A worker whose interpreter has not run for so long is held to be stopped, or its node frozen. Where a time limit is
 stated, that alone decides: code that keeps the interpreter to itself for long needs one."""
+COUNT_S = 5.0
+"""How often the driver looks which nodes have joined or left."""
+MANY = 64
+WAIT_FOR_NODES = "DPAUDIT_WAIT_FOR_NODES_S"
+"""Names the variable that says how many seconds a cluster may take to bring a node; without it, none is waited for."""
+WAITING_FOR_NODES = 16
+"""Workers of each kind that are asked for beyond the room there is, where the cluster brings nodes."""
 _BEATS = b"dpaudit-beats"
 
 
@@ -79,6 +88,7 @@ class _Slot:
     """A worker, from the moment it is asked for.
 
     Attributes:
+        kind: What it occupies.
         actor: Its handle.
         pulse: Where it counts its beats.
         since: When it was asked for; later, when what it runs began.
@@ -89,6 +99,7 @@ class _Slot:
         reminded: When it was last said that the first of the queue still runs.
     """
 
+    kind: Resources
     actor: Any
     pulse: str
     since: float
@@ -117,32 +128,34 @@ class _Flight:
 
 
 class RayPool:
-    """Actors of one shape on the running Ray session.
+    """Actors on the running Ray session: of each kind of unit as many as its nodes hold, now and when nodes join.
 
     Args:
         shared: Large inputs by name; each is put into the object store once.
-        resources: What one worker occupies.
-        workers: How many workers; None takes what the cluster has room for now.
+        demand: How many units there are to run, by what they occupy.
+        workers: How many workers of each kind at most; None takes what the cluster has room for.
         events: Told about workers that come and go.
-        most: No more workers than this (there are no more units).
         scratch: Folder of the units' checkpoints, see `attempt_unit`.
         deadlines: How long a unit may run.
-    Raises: RunError when no node of the cluster can hold one worker.
+    Raises: RunError when a unit could stand on no node of the cluster.
     """
 
     def __init__(
         self,
         shared: dict[str, Any],
         *,
-        resources: Resources,
+        demand: Mapping[Resources, int],
         workers: int | None,
         events: EventStream,
-        most: int,
         scratch: Scratch | None = None,
         deadlines: Deadlines | None = None,
     ) -> None:
+        self._wait_s = float(os.environ.get(WAIT_FOR_NODES, "0"))
+        if not self._wait_s:
+            require_room(_nodes(), demand)
         self._shared = {name: ray.put(value) for name, value in shared.items()}
-        self._resources = resources
+        self._remaining = Counter(demand)
+        self._workers = workers
         self._scratch = scratch
         self._events = events
         self._deadlines = deadlines or Deadlines()
@@ -151,25 +164,27 @@ class RayPool:
         self._starting: dict[Any, _Slot] = {}
         self._slots: list[_Slot] = []
         self._failed_starts = 0
-        self._looked = time.monotonic()
-        for _ in range(max(1, min(most, workers or room_for(resources)))):
-            self._start()
+        self._looked = self._counted = self._moved = time.monotonic()
+        self._resize()
 
-    def capacity(self) -> int:
-        """Free places on workers that are up; waits for the first worker."""
-        while not any(slot.ready for slot in self._slots):
-            self._await_start()
-        return self._places() - len(self._homeless)
+    def capacity(self, kind: Resources) -> int:
+        """Free places for units of this kind on workers that are up."""
+        free = sum(QUEUED_PER_WORKER - len(slot.queue) for slot in self._hosts(kind))
+        return free - sum(unit.resources == kind for unit, _ in self._homeless)
 
-    def _places(self) -> int:
-        return sum(QUEUED_PER_WORKER - len(slot.queue) for slot in self._slots if slot.ready)
+    def _hosts(self, kind: Resources) -> list[_Slot]:
+        """Workers that are up for units of this kind: its own, or those with more of a GPU where it has none."""
+        own = [slot for slot in self._slots if slot.kind == kind]
+        if not own:
+            own = [slot for slot in self._slots if may_run(slot.kind, kind)]
+        return [slot for slot in own if slot.ready]
 
     def submit(self, unit: Unit, tables: tuple[Handle, ...]) -> None:
         """Gives the unit to the worker with the shortest queue."""
         self._give(unit, (*(self._shared[name] for name in unit.shared), *tables))
 
     def _give(self, unit: Unit, arguments: tuple[Any, ...]) -> None:
-        slot = min((slot for slot in self._slots if slot.ready), key=lambda slot: len(slot.queue))
+        slot = min(self._hosts(unit.resources), key=lambda slot: len(slot.queue))
         attempt, table = slot.actor.run.remote(unit, len(unit.shared), *arguments)
         self._flights[attempt] = _Flight(unit, arguments, slot, table)
         slot.queue.append(attempt)
@@ -177,29 +192,51 @@ class RayPool:
             slot.begin()
 
     def wait(self) -> list[Completion]:
-        """Blocks until a unit has come back, was ended, or its worker is known to be lost."""
+        """Blocks until a unit has come back, was ended, or its worker is known to be lost, or a worker has come up."""
         while True:
-            while self._homeless and self._places() > 0:
-                self._give(*self._homeless.popleft())
-            if not any(slot.ready for slot in self._slots):
-                self._await_start()
-                continue
-            done, _ = ray.wait([*self._flights, *self._starting], num_returns=1, timeout=LOOK_S)
-            for reference in done:
-                if reference in self._starting:
-                    self._started(reference)
+            self._give_homeless()
+            done = self._done()
+            started = [reference for reference in done if reference in self._starting]
+            for reference in started:
+                self._started(reference)
             back = [ended for reference in done if reference in self._flights for ended in self._complete(reference)]
             back += self._look()
-            if back:
+            if started or back:
+                self._moved = time.monotonic()
                 return back
+            self._require_progress()
+
+    def _give_homeless(self) -> None:
+        for _ in range(len(self._homeless)):
+            unit, arguments = self._homeless.popleft()
+            if any(len(slot.queue) < QUEUED_PER_WORKER for slot in self._hosts(unit.resources)):
+                self._give(unit, arguments)
+            else:
+                self._homeless.append((unit, arguments))
+
+    def _done(self) -> list[Any]:
+        references = [*self._flights, *self._starting]
+        if not references:
+            time.sleep(LOOK_S)
+            return []
+        done, rest = ray.wait(references, num_returns=1, timeout=LOOK_S)
+        if done and len(rest) > MANY:  # asking about many costs as much for one as for all that are done
+            done += ray.wait(rest, num_returns=len(rest), timeout=0)[0]
+        return list(done)
+
+    def _require_progress(self) -> None:
+        """Refuses to wait for ever for a worker of a cluster that has no room."""
+        patience_s = max(START_TIMEOUT_S, self._wait_s)
+        if not self._flights and time.monotonic() - self._moved > patience_s:
+            wanted = " and ".join(f"one of {kind}" for kind, count in self._remaining.items() if count > 0)
+            raise RunError(
+                f"a worker must start within {patience_s:.0f} s, none did ({wanted} is waited for); the cluster may be "
+                "full or have lost nodes: ask for fewer or smaller workers, or wait for its other jobs"
+            )
 
     def hold(self, table: pa.Table) -> Handle:
         """Puts a table into the object store."""
         return ray.put(table)
-
-    def fetch(self, handle: Handle) -> pa.Table:
-        """The table behind a reference, without a copy on the driver's node."""
-        return ray.get(handle)
 
     def close(self) -> None:
         """Kills the workers."""
@@ -211,24 +248,36 @@ class RayPool:
         ray.kill(slot.actor)  # Ray ends a process that does not answer after a few seconds
         _internal_kv_del(slot.pulse.encode(), namespace=_BEATS)
 
-    def _start(self) -> None:
-        options = {"num_cpus": self._resources.cpus, "num_gpus": self._resources.gpus, "max_restarts": 0}
+    def _resize(self) -> None:
+        """Asks for the workers there is room and work for, and ends idle ones there is none for."""
+        self._counted = time.monotonic()
+        demand = {kind: max(1, count) for kind, count in self._remaining.items()}
+        room = rooms(_nodes(), demand)
+        for kind in sorted(demand, key=lambda kind: -kind.gpus):  # before others take the CPUs beside the GPUs
+            own = [slot for slot in self._slots if slot.kind == kind]
+            wanted = min(room[kind], self._workers or room[kind])
+            if self._wait_s:  # what waits for a node is what makes the cluster bring one
+                wanted = min(demand[kind], self._workers or demand[kind], wanted + WAITING_FOR_NODES)
+            for _ in range(wanted - len(own)):
+                self._start(kind)
+            spare = [slot for slot in own if not slot.queue]
+            spare.sort(key=lambda slot: slot.ready)
+            for slot in spare[: max(0, len(own) - wanted)]:
+                self._dismiss(slot)
+
+    def _dismiss(self, slot: _Slot) -> None:
+        self._slots.remove(slot)
+        self._starting = {reference: other for reference, other in self._starting.items() if other is not slot}
+        self._end(slot)
+
+    def _start(self, kind: Resources) -> None:
+        options = {"num_cpus": kind.cpus, "num_gpus": kind.gpus, "max_restarts": 0}
         pulse = uuid.uuid4().hex
-        arguments = self._resources.cpus, self._scratch, pulse, BEAT_S
+        arguments = kind.cpus, self._scratch, pulse, BEAT_S
         actor = Worker.options(**options).remote(*arguments)  # type: ignore[attr-defined]
-        slot = _Slot(actor, pulse, time.monotonic())
+        slot = _Slot(kind, actor, pulse, time.monotonic())
         self._slots.append(slot)
         self._starting[slot.actor.ready.remote()] = slot
-
-    def _await_start(self) -> None:
-        done, _ = ray.wait(list(self._starting), num_returns=1, timeout=START_TIMEOUT_S)
-        if not done:
-            raise RunError(
-                f"a worker must start within {START_TIMEOUT_S:.0f} s, none did; the cluster may be full: "
-                "ask for fewer or smaller workers, or wait for its other jobs"
-            )
-        for reference in done:
-            self._started(reference)
 
     def _started(self, reference: Any) -> None:
         slot = self._starting.pop(reference)
@@ -241,7 +290,7 @@ class RayPool:
                 if not self._slots:
                     raise RunError(f"no worker could be started, {self._failed_starts} tries; {loss(err)}") from err
                 return  # the others go on without it
-            self._start()
+            self._start(slot.kind)
             return
         self._failed_starts = 0
         slot.ready = True
@@ -252,10 +301,7 @@ class RayPool:
         """What came back with this reference: one unit, or what a lost worker leaves behind."""
         flight = self._flights[reference]
         try:
-            attempt = ray.get(reference)
-            if not attempt.error:
-                ray.wait([flight.table], num_returns=1, fetch_local=True, timeout=START_TIMEOUT_S)
-                ray.get(flight.table, timeout=START_TIMEOUT_S)
+            attempt, table = ray.get([reference, flight.table], timeout=START_TIMEOUT_S)
         except (RayActorError, OutOfMemoryError) as err:
             return self._replace(flight.slot, loss(err))
         except RayError as err:  # the arguments or the table are gone with their node, the task was cancelled, ...
@@ -263,9 +309,11 @@ class RayPool:
             self._landed(reference)
             return [Completion(flight.unit, Attempt(seconds, loss(err), again=True), lost=True)]
         self._landed(reference)
-        if not attempt.error:
-            self._deadlines.learn(flight.unit, attempt.seconds)
-        return [Completion(flight.unit, attempt, flight.table)]
+        if attempt.error:
+            return [Completion(flight.unit, attempt)]
+        self._remaining[flight.unit.resources] -= 1
+        self._deadlines.learn(flight.unit, attempt.seconds)
+        return [Completion(flight.unit, attempt, flight.table, table)]
 
     def _landed(self, reference: Any) -> None:
         slot = self._flights.pop(reference).slot
@@ -276,7 +324,7 @@ class RayPool:
         """Ends a worker and starts another one; what it ran comes back, what waited behind it goes elsewhere."""
         self._slots.remove(slot)
         self._end(slot)  # it may only be unreachable: the same unit on two workers gives the same table
-        self._start()
+        self._start(slot.kind)
         flights = [self._flights.pop(reference) for reference in slot.queue]
         self._homeless.extend((flight.unit, flight.arguments) for flight in flights[1:])
         return [Completion(flight.unit, Attempt(flight.seconds, why, again=True), lost=lost) for flight in flights[:1]]
@@ -284,6 +332,10 @@ class RayPool:
     def _look(self) -> list[Completion]:
         """Ends what runs too long, replaces workers that do not answer, and says what still runs."""
         now = time.monotonic()
+        if now - self._looked < LOOK_S / 2:
+            return []
+        if now - self._counted > COUNT_S:
+            self._resize()
         idle, self._looked = now - self._looked, now
         if idle > SILENCE_S / 2:  # the driver itself was stopped, and the workers perhaps with it
             for slot in self._slots:
@@ -325,24 +377,6 @@ def first_line(err: RayError) -> str:
     return next(iter(str(err).strip().splitlines()), "")
 
 
-def room_for(resources: Resources) -> int:
-    """How many workers of this shape the cluster's nodes hold together.
-
-    Raises: RunError when not even one fits on any node.
-    """
-    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    fits = [_fits(node, resources) for node in nodes]
-    if not any(fits):
-        largest = max(
-            (f"{node.get('CPU', 0):g} CPUs and {node.get('GPU', 0):g} GPUs" for node in nodes), default="none"
-        )
-        raise RunError(
-            f"a worker needs {resources.cpus} CPUs and {resources.gpus:g} GPUs on one node, "
-            f"the cluster's nodes have at most {largest}; ask for less in `run:`"
-        )
-    return sum(fits)
-
-
-def _fits(node: dict[str, float], resources: Resources) -> int:
-    by_cpu = int(node.get("CPU", 0) // resources.cpus)
-    return min(by_cpu, int(node.get("GPU", 0) / resources.gpus + 1e-9)) if resources.gpus else by_cpu
+def _nodes() -> list[dict[str, float]]:
+    """What each living node of the cluster has in all."""
+    return [node["Resources"] for node in ray.nodes() if node["Alive"]]

@@ -11,7 +11,7 @@ from typing import TypeAlias
 from dpaudit.actors.backend import Backend, Completion, Handle
 from dpaudit.actors.events import Event, EventKind, EventStream, last_line
 from dpaudit.actors.store import Made, UnitStore, same_content
-from dpaudit.actors.unit import Unit, code_version, own_version
+from dpaudit.actors.unit import Resources, Unit, code_version, own_version
 
 CHEAP_S = 2.0
 CHEAP_SHARE = 0.05
@@ -108,7 +108,7 @@ class _Schedule:
         self.users = Counter(need for unit in waiting for need in set(unit.needs))
         self.dependents: dict[str, list[Unit]] = {}
         self.missing: dict[str, set[str]] = {}
-        ready: deque[Unit] = deque()
+        ready: list[Unit] = []
         for unit in waiting:
             self.missing[unit.key] = {need for need in unit.needs if need not in self.finished}
             for need in self.missing[unit.key]:
@@ -116,23 +116,38 @@ class _Schedule:
             if not self.missing[unit.key]:
                 ready.append(unit)
         # What an earlier run left half-way first, like units that become ready in this one.
-        self._drain(self._wanted(deque(sorted(ready, key=lambda unit: not unit.needs))))
+        self._drain(sorted(ready, key=lambda unit: not unit.needs))
         repeated = self._repeatable()[: self.repeats]
         self.repeating = {unit.key for unit in repeated}
-        self._drain(deque(repeated))
+        self._drain(repeated)
         spared = unique.keys() - self.finished - self.failed.keys()
         if spared:
             self.events.emit(Event(EventKind.UNITS_SPARED, count=len(spared)))
         return Outcome(frozenset(self.finished), self.failed, self.ran, frozenset(spared), reused, damaged)
 
-    def _drain(self, ready: deque[Unit]) -> None:
-        while ready or self.in_flight:
-            while ready and self.backend.capacity() > 0:
-                self._start(ready.popleft())
+    def _drain(self, units: list[Unit]) -> None:
+        """Runs units, and those that become ready by them."""
+        queues: dict[Resources, deque[Unit]] = {}
+        for unit in units:
+            queues.setdefault(unit.resources, deque()).append(unit)
+        self._forget_spared(queues)
+        while self.in_flight or any(queues.values()):
+            for kind, queue in queues.items():
+                while queue and self.backend.capacity(kind) > 0:
+                    self._start(queue.popleft())
             for completion in self.backend.wait():
                 self.in_flight -= 1
-                ready.extendleft(reversed(self._settle(completion)))
-            ready = self._wanted(ready)
+                for unit in reversed(self._settle(completion)):
+                    queues.setdefault(unit.resources, deque()).appendleft(unit)
+            self._forget_spared(queues)
+
+    def _forget_spared(self, queues: dict[Resources, deque[Unit]]) -> None:
+        if self.spare is None or not any(queues.values()):
+            return
+        spared = self.spare(self.finished, self.failed.keys())
+        if spared:
+            for kind, queue in queues.items():
+                queues[kind] = deque(unit for unit in queue if unit.key not in spared)
 
     def _repeatable(self) -> list[Unit]:
         """Units that were run now and are cheap to run again, the user's own code first."""
@@ -149,17 +164,11 @@ class _Schedule:
         different = ""
         if attempt.error:
             different = f"it failed when it was run again: {last_line(attempt.error)}"
-        elif not same_content(self.backend.fetch(done.table), self.store.read(unit.key)):
+        elif done.result is None or not same_content(done.result, self.store.read(unit.key)):
             different = "it gave another result when it was run again with the same seed"
         self.events.emit(
             Event(EventKind.UNIT_REPEATED, unit.key, unit.label, seconds=attempt.seconds, detail=different)
         )
-
-    def _wanted(self, ready: deque[Unit]) -> deque[Unit]:
-        if self.spare is None:
-            return ready
-        spared = self.spare(self.finished, self.failed.keys())
-        return deque(unit for unit in ready if unit.key not in spared) if spared else ready
 
     def _start(self, unit: Unit) -> None:
         self.tries[unit.key] += 1
@@ -181,9 +190,8 @@ class _Schedule:
         if done.lost:
             return self._lost(unit, attempt.error)
         event = {"unit": unit.key, "label": unit.label, "attempt": self.tries[unit.key], "seconds": attempt.seconds}
-        if not attempt.error:
-            table = self.backend.fetch(done.table)
-            self.store.write(unit.key, table, version=code_version(), own=own_version(unit.own))
+        if done.result is not None:
+            self.store.write(unit.key, done.result, version=code_version(), own=own_version(unit.own))
             self.ran += 1
             self.seconds[unit.key] = attempt.seconds
             self.finished.add(unit.key)

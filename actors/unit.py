@@ -49,7 +49,7 @@ class Resources:
 
     Attributes:
         cpus: CPU threads, >= 1; results may depend on it in the last digits, so it is part of the plan.
-        gpus: GPUs, >= 0; a fraction shares one.
+        gpus: GPUs, >= 0; a fraction shares one, more than one are whole ones.
     """
 
     cpus: int = 1
@@ -57,11 +57,23 @@ class Resources:
 
     def __post_init__(self) -> None:
         require(self.cpus >= 1, "cpus of a unit must be >= 1", cpus=self.cpus)
-        require(self.gpus >= 0, "gpus of a unit must be >= 0", gpus=self.gpus)
+        whole = self.gpus <= 1 or float(self.gpus).is_integer()
+        require(self.gpus >= 0 and whole, "gpus of a unit must be in [0, 1] or a whole number", gpus=self.gpus)
+
+    @property
+    def on_cpus(self) -> Resources:
+        """The same without a GPU: for a unit that scores or counts beside others that train."""
+        return Resources(self.cpus)
 
     def compute(self, scratch: Path | None = None) -> Compute:
-        """The same for the code that runs: threads, a device name, and a folder for checkpoints."""
-        return Compute(threads=self.cpus, device="cuda:0" if self.gpus > 0 else "cpu", scratch=scratch)
+        """The same for the code that runs: threads, a device name with its share, and a folder for checkpoints."""
+        if self.gpus > 0:
+            return Compute(threads=self.cpus, device="cuda:0", scratch=scratch, device_share=min(1.0, self.gpus))
+        return Compute(threads=self.cpus, scratch=scratch)
+
+    def __str__(self) -> str:
+        cpus = "1 CPU" if self.cpus == 1 else f"{self.cpus} CPUs"
+        return f"{cpus} and {self.gpus:g} GPU{'' if self.gpus == 1 else 's'}" if self.gpus else cpus
 
 
 @dataclass(frozen=True)

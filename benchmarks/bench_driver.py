@@ -39,7 +39,7 @@ def run() -> list[tuple[str, float, str]]:
         from dpaudit.actors.pool import RayPool
 
         events = EventStream(seen.append)
-        pool = RayPool({}, resources=Resources(), workers=WORKERS, events=events, most=UNITS)
+        pool = RayPool({}, demand={Resources(): UNITS}, workers=WORKERS, events=events)
         run_units(
             [Unit(Nap(number), f"nap {number}") for number in range(UNITS)], pool, UnitStore(Path(folder)), events
         )

@@ -197,8 +197,8 @@ def _pool(shared: dict[str, Any]) -> Iterator[tuple[Any, UnitStore, EventStream]
 
     events = EventStream()
     with tempfile.TemporaryDirectory() as folder:
-        pool = RayPool(shared, resources=Resources(), workers=WORKERS, events=events, most=WORKERS)
-        pool.capacity()
+        pool = RayPool(shared, demand={Resources(): WORKERS}, workers=WORKERS, events=events)
+        pool.wait()  # until a worker is up
         yield pool, UnitStore(Path(folder)), events
         pool.close()
 

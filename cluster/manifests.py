@@ -16,6 +16,8 @@ Provider = Literal["aws", "gcp", "local"]
 RESUMES = 3
 """How often a RayJob is begun again on a new cluster: what is in its run folder is not run again."""
 SHARED_MEMORY = "4Gi"
+WAIT_FOR_NODES = {"DPAUDIT_WAIT_FOR_NODES_S": "1800"}
+"""These clusters have no worker before one is asked for: a run that finds none waits so many seconds for one."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +110,7 @@ def _pod(name: str, image: str, workers: Workers, secret: str | None, *, head: b
         "volumeMounts": [{"name": "shared-memory", "mountPath": "/dev/shm"}],
     }
     if head:
+        container["env"] = [{"name": name, "value": value} for name, value in WAIT_FOR_NODES.items()]
         container["ports"] = [{"name": port, "containerPort": number} for port, number in ports.items()]
     if secret is not None:
         container["envFrom"] = [{"secretRef": {"name": secret}}]
@@ -173,7 +176,7 @@ def up_config(
         "idle_timeout_minutes": 5,
         "head_start_ray_commands": [
             "ray stop",
-            f"{_TOKEN} ray start --head --port=6379 --dashboard-host=127.0.0.1 "
+            f"{_TOKEN} {_WAIT} ray start --head --port=6379 --dashboard-host=127.0.0.1 "
             "--autoscaling-config=~/ray_bootstrap_config.yaml",
         ],
         "worker_start_ray_commands": ["ray stop", f"{_TOKEN} ray start --address=$RAY_HEAD_IP:6379"],
@@ -200,4 +203,5 @@ def up_config(
     }
 
 
+_WAIT = " ".join(f"{name}={value}" for name, value in WAIT_FOR_NODES.items())
 _TOKEN = "RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=~/.ray/auth_token"

@@ -301,13 +301,13 @@ def run_missing(plan: Plan, store: UnitStore, events: EventStream, scratch: Scra
     finished = store.finished(unit.key for unit in plan.units)
     spare = spare_of_run(plan, store, lambda: time.monotonic() - began)
     spared = spare(finished, frozenset()) if spare else frozenset()
-    missing = {unit.key for unit in plan.units} - finished - spared
-    with _backend(plan, len(missing), events, scratch) as backend:
+    missing = [unit for unit in plan.units if unit.key not in finished and unit.key not in spared]
+    with _backend(plan, Counter(unit.resources for unit in missing), events, scratch) as backend:
         return run_units(plan.units, backend, store, events, spare=spare, repeats=plan.spec.run.repeats)
 
 
 @contextlib.contextmanager
-def _backend(plan: Plan, missing: int, events: EventStream, scratch: Scratch) -> Iterator[Backend]:
+def _backend(plan: Plan, missing: Mapping[Resources, int], events: EventStream, scratch: Scratch) -> Iterator[Backend]:
     run = plan.spec.run
     deadlines = Deadlines(run.time_limit_s)
     if run.runner == "in-process" or not missing:
@@ -318,13 +318,11 @@ def _backend(plan: Plan, missing: int, events: EventStream, scratch: Scratch) ->
     with ray_session(run.address):
         from dpaudit.actors.pool import RayPool
 
-        resources = Resources(run.cpus_per_worker, run.gpus_per_worker)
         pool = RayPool(
             dict(plan.shared),
-            resources=resources,
+            demand=missing,
             workers=run.workers,
             events=events,
-            most=missing,
             scratch=scratch,
             deadlines=deadlines,
         )

@@ -180,7 +180,7 @@ def _plan_audit(
     plays = {unit.key: unit for unit in game.units if unit.key in counting}
     if spec.run.keep_scores:
         units = list(game.units)
-        counted = {key: _tally_unit(counting[key], unit, resources) for key, unit in plays.items()}
+        counted = {key: _tally_unit(counting[key], unit, resources.on_cpus) for key, unit in plays.items()}
     else:
         units = [unit for unit in game.units if unit.key not in plays]
         counted = {key: _fused(counting[key], unit) for key, unit in plays.items()}

@@ -103,8 +103,8 @@ class DpSgdSteps:
             for number in range(count)
         ]
         keys = tuple(unit.key for unit in trainings)
-        scores = Unit(ScoreSteps(setting.attack, keys), "scores of steps", (), keys, setting.resources)
-        told = Unit(TellSteps(steps.count * count), "steps told", resources=setting.resources)
+        scores = Unit(ScoreSteps(setting.attack, keys), "scores of steps", (), keys, setting.resources.on_cpus)
+        told = Unit(TellSteps(steps.count * count), "steps told", resources=setting.resources.on_cpus)
         whole: Claim = setting.mechanism.claim()
         return GamePlan(
             (*trainings, scores, told),

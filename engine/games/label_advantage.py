@@ -136,7 +136,7 @@ class LabelAdvantage:
                 f"releases {first + 1}-{min(first + each, self.releases)}",
                 setting.parts.names("target"),
                 (*priors, *setting.after),
-                setting.resources,
+                setting.resources.on_cpus,
             )
             for first in range(0, self.releases, each)
         ]

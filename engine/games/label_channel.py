@@ -70,7 +70,7 @@ class LabelChannel:
         target, rows = setting.parts.target, setting.parts.names("target")
 
         def unit(task: Any, label: str, *needs: str) -> Unit:
-            return Unit(task, label, () if needs else rows, needs or setting.after, setting.resources)
+            return Unit(task, label, () if needs else rows, needs or setting.after, setting.resources.on_cpus)
 
         seed = setting.seed
         search = unit(SearchReleases(setting.mechanism, self.search, seed.child("search")), "releases to learn from")

@@ -75,12 +75,12 @@ class LabelRepeats:
 
         def releases(count: int, purpose: str, label: str) -> Unit:
             task = CoinReleases(setting.mechanism, count, setting.seed.child(purpose), self.rows, design)
-            return Unit(task, label, rows, setting.after, setting.resources)
+            return Unit(task, label, rows, setting.after, setting.resources.on_cpus)
 
         search = releases(self.search, "search", "releases to learn from")
         fresh = releases(self.trials, "trials", "trial releases")
         play = PlayRepeats(setting.attack, search.key, fresh.key)
-        guesses = Unit(play, "guesses in trial releases", (), (search.key, fresh.key), setting.resources)
+        guesses = Unit(play, "guesses in trial releases", (), (search.key, fresh.key), setting.resources.on_cpus)
         return GamePlan(
             units=(search, fresh, guesses),
             scores=(guesses.key,),

@@ -147,7 +147,7 @@ class Neighbours(TrialGame):
             offers.append(Offer(name, offered.key, tuple(unit.key for unit in samples)))
         keys = tuple(unit.key for unit in units)
         best = TakeBest(setting.attack, tuple(offers))
-        units.append(Unit(best, f"best of {len(offers)} poisonings", (), keys, setting.resources))
+        units.append(Unit(best, f"best of {len(offers)} poisonings", (), keys, setting.resources.on_cpus))
         return units, self.search - each * len(candidates)
 
     def _choice(self, setting: Setting, task: type[ChooseWorlds], poisoning: Poisoning, label: str) -> Unit:
@@ -189,4 +189,4 @@ class Neighbours(TrialGame):
         alone = setting.reading is Reading.IN_ORDER
         what = trials[0].label if alone else f"{self.trials} fresh samples"
         task = ScoreSummaries(setting.attack, keys, search)
-        return Unit(task, f"scores of {what}", (), (*keys, *search), setting.resources)
+        return Unit(task, f"scores of {what}", (), (*keys, *search), setting.resources.on_cpus)

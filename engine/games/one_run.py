@@ -88,7 +88,7 @@ class OneRunGame(OneRunRules):
             f"training {number + 1} of {self.trainings}",
             (*setting.parts.names("target", "test", "validation", *self._reference_part()), *drawn),
             setting.after,
-            resources=setting.resources,
+            resources=setting.resources if run is TrainModel else setting.resources.on_cpus,
         )
 
     def _replay_units(
@@ -104,7 +104,7 @@ class OneRunGame(OneRunRules):
                 f"replays {offset + first + 1}-{offset + min(first + step, self.replays)}",
                 (*setting.parts.names("target", "test", *self._reference_part()), *drawn),
                 (reference, training),
-                setting.resources,
+                setting.resources.on_cpus,
             )
             for first in range(0, self.replays, step)
         ]
@@ -146,7 +146,7 @@ class OneRunGame(OneRunRules):
                 f"control, {what}",
                 names,
                 tuple(dict.fromkeys((play.reference, play.training))),
-                setting.resources,
+                setting.resources.on_cpus,
             )
             for what, play, task in tasks
         ]
@@ -158,7 +158,8 @@ class OneRunGame(OneRunRules):
         last = min(self.replays * self.trainings, CEILING_REPLAYS)
         play = replace(self._replays(PlayTruth, setting, 0, reference, reference), last=last)
         names = (*setting.parts.names("target", "test", *self._reference_part()), *drawn)
-        return [Unit(play, "what a mechanism that hides nothing would show", names, (reference,), setting.resources)]
+        label = "what a mechanism that hides nothing would show"
+        return [Unit(play, label, names, (reference,), setting.resources.on_cpus)]
 
     def _reference(self, setting: Setting) -> Reference:
         """What the game's power is planned with."""

@@ -222,7 +222,7 @@ class PrivatePrediction:
     def _planned(
         self, setting: Setting, units: list[Unit], scores: list[Unit], trained: list[Unit], answers: int
     ) -> GamePlan:
-        told = Unit(TellAnswers(self.queries, answers), "answers told", resources=setting.resources)
+        told = Unit(TellAnswers(self.queries, answers), "answers told", resources=setting.resources.on_cpus)
         return GamePlan(
             units=(*units, told),
             scores=tuple(unit.key for unit in scores),

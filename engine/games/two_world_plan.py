@@ -70,7 +70,7 @@ class TwoWorldGame(TwoWorldRules):
     def _choice(self, setting: Setting, canary: Canary, shadows: list[Unit]) -> Unit:
         keys = tuple(unit.key for unit in shadows)
         task = ChooseChallenges(canary, setting.seed.child("canary"), keys)
-        return Unit(task, "challenge points", setting.parts.names("target"), keys, setting.resources)
+        return Unit(task, "challenge points", setting.parts.names("target"), keys, setting.resources.on_cpus)
 
     def _shadow_units(self, setting: Setting, crafted: Unit | None) -> list[Unit]:
         step = 2 * -(-self.stack // 2)  # pairs stay together
@@ -123,5 +123,5 @@ class TwoWorldGame(TwoWorldRules):
             f"scores of {what}",
             (),
             (*keys, *shadows),
-            setting.resources,
+            setting.resources.on_cpus,
         )

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from numpy.random import SeedSequence
-from torch import Tensor, nn
 
 from dpaudit.mechanisms.examples import Features
 from dpaudit.mechanisms.protocols import Compute
 from dpaudit.mechanisms.training.inputs import example_shape
 from dpaudit.mechanisms.training.kernels import couples_examples
 from dpaudit.mechanisms.training.losses import CrossEntropy
+from dpaudit.mechanisms.training.memory import bytes_per_model, stack_bytes
 from dpaudit.mechanisms.training.plan import single_plan
 from dpaudit.mechanisms.training.recipe import Recipe
 from dpaudit.mechanisms.training.stack import Stack
@@ -22,8 +22,6 @@ from dpaudit.mechanisms.training.stack_plan import StackPlan
 from dpaudit.mechanisms.training.task import TrainingTask
 
 SIZES = (8, 32, 128, 512)
-CPU_BYTES = 2 * 2**30
-GPU_SHARE = 0.7
 STEPS = 2
 REPEATS = 20
 ENOUGH_S = 0.5
@@ -58,7 +56,7 @@ def calibrate(
         classes: Number of classes K.
         models: How many there are to train; no stack is larger.
         compute: Threads and device.
-        memory_bytes: What a stack may use; 2 GiB, or 70 % of what is free on the GPU, by default.
+        memory_bytes: What a stack may use; by default 2 GiB, or 70 % of this piece's share of the GPU.
     """
     torch.set_num_threads(compute.threads)
     device = torch.device(compute.device)
@@ -67,7 +65,7 @@ def calibrate(
     if couples_examples(module):
         return best
     method = "batched" if recipe.batched_kernel(module) else "vmapped"
-    allowed = memory_bytes or free_bytes(device)
+    allowed = memory_bytes or stack_bytes(compute)
     least = seconds_per_step(recipe, shape, best, classes=classes, device=device)
     for size in stack_sizes(models, largest=allowed // bytes_per_model(recipe, module, shape)):
         plan = StackPlan(method, size)
@@ -106,30 +104,6 @@ def seconds_per_step(
         _wait(device)
         times.append(time.perf_counter() - start)
     return min(times) / (STEPS * plan.size)
-
-
-def bytes_per_model(recipe: Recipe, module: nn.Module, shape: tuple[int, ...]) -> int:
-    """About what one model of a stack needs: weights, gradients and moments, and the activations of a batch."""
-    parameters = sum(parameter.numel() for parameter in module.parameters())
-    outputs = 0
-
-    def count(_module: nn.Module, _inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        nonlocal outputs
-        outputs += output.numel()
-
-    hooks = [part.register_forward_hook(count) for part in module.modules() if not list(part.children())]
-    module(torch.empty(1, *shape, device="meta"))
-    for hook in hooks:
-        hook.remove()
-    # Weights, gradient, its copy, two moments; each activation with its gradient and one temporary.
-    return 4 * (5 * parameters + 3 * outputs * recipe.batch_size)
-
-
-def free_bytes(device: torch.device) -> int:
-    """What a stack may use on `device`."""
-    if device.type == "cuda":
-        return int(GPU_SHARE * torch.cuda.mem_get_info(device)[0])
-    return CPU_BYTES
 
 
 def _wait(device: torch.device) -> None:

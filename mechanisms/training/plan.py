@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dpaudit.mechanisms.protocols import Compute
 from dpaudit.mechanisms.training.kernels import couples_examples
+from dpaudit.mechanisms.training.memory import largest_stack
 from dpaudit.mechanisms.training.recipe import Recipe
 from dpaudit.mechanisms.training.stack_plan import StackPlan
 
@@ -17,15 +18,24 @@ def single_plan(recipe: Recipe, shape: tuple[int, ...], classes: int) -> StackPl
 
 
 def whole_plan(recipe: Recipe, shape: tuple[int, ...], *, classes: int, models: int, compute: Compute) -> StackPlan:
-    """All models in one stack, but one by one where a stack is no faster; a rule, so that it is the same everywhere."""
+    """All models in one stack, or as many as fit on the GPU, but one by one where a stack is no faster.
+
+    A rule, so that it is the same everywhere.
+    """
     module = recipe.meta_module(shape, classes)
-    if recipe.batched_kernel(module):
-        return StackPlan("batched", models)
-    return StackPlan("looped") if compute.device == "cpu" or couples_examples(module) else StackPlan("vmapped", models)
+    batched = recipe.batched_kernel(module)
+    if not batched and (compute.device == "cpu" or couples_examples(module)):
+        return StackPlan("looped")
+    size = largest_stack(recipe, module, shape, models=models, compute=compute)
+    return StackPlan("batched" if batched else "vmapped", size)
 
 
 def private_plan(recipe: Recipe, shape: tuple[int, ...], *, classes: int, models: int, compute: Compute) -> StackPlan:
     """The plan of models trained by DP-SGD, which needs each example's gradient; a rule as well."""
-    if recipe.batched_kernel(recipe.meta_module(shape, classes)):
-        return StackPlan("batched", min(models, PRIVATE_STACK))
-    return StackPlan("vmapped", 1 if compute.device == "cpu" else min(models, PRIVATE_STACK))
+    module = recipe.meta_module(shape, classes)
+    batched = recipe.batched_kernel(module)
+    if not batched and compute.device == "cpu":
+        return StackPlan("vmapped", 1)
+    most = min(models, PRIVATE_STACK)
+    size = largest_stack(recipe, module, shape, models=most, compute=compute, each_gradient=True)
+    return StackPlan("batched" if batched else "vmapped", size)

@@ -124,3 +124,22 @@ class Draws:
     def run(self, inputs: Inputs, compute: Compute) -> pa.Table:
         rng = np.random.default_rng(self.seed if self.own else None)
         return pa.table({"total": [np.nan, *rng.random(3)]})
+
+
+@dataclass(frozen=True)
+class Where:
+    """Waits for a file, sleeps, and says on which node and in which process it ran, and which GPUs it was given."""
+
+    number: int
+    sleep_s: float = 0.0
+    gate: str = "/"
+
+    def run(self, inputs: Inputs, compute: Compute) -> pa.Table:
+        import ray
+
+        while not os.path.exists(self.gate):
+            time.sleep(0.05)
+        time.sleep(self.sleep_s)
+        context = ray.get_runtime_context()
+        cards = ",".join(context.get_accelerator_ids()["GPU"])
+        return pa.table({"node": [context.get_node_id()], "process": [os.getpid()], "cards": [cards]})

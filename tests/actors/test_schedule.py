@@ -36,7 +36,7 @@ def on_ray(
 ) -> Iterator[Backend]:
     from dpaudit.actors.pool import RayPool
 
-    pool = RayPool(shared, resources=Resources(), workers=workers, events=events, most=8, deadlines=deadlines)
+    pool = RayPool(shared, demand={Resources(): 8}, workers=workers, events=events, deadlines=deadlines)
     try:
         yield pool
     finally:
@@ -131,14 +131,12 @@ def test_a_unit_that_always_kills_its_worker_is_given_up(ray_cluster: None, tmp_
 
 
 @pytest.mark.ray
-def test_a_worker_that_fits_on_no_node_is_refused_at_once(ray_cluster: None) -> None:
-    from dpaudit.actors.pool import room_for
+def test_a_unit_that_fits_on_no_node_is_refused_before_anything_runs(ray_cluster: None) -> None:
+    from dpaudit.actors.pool import RayPool
 
-    assert room_for(Resources(1)) == 2
-    with pytest.raises(RunError, match="a worker needs 64 CPUs and 0 GPUs on one node"):
-        room_for(Resources(64))
-    with pytest.raises(RunError, match=r"0\.5 GPUs"):
-        room_for(Resources(1, gpus=0.5))
+    for kind, said in ((Resources(64), "64 CPUs"), (Resources(1, 0.5), r"1 CPU and 0\.5 GPUs")):
+        with pytest.raises(RunError, match=f"a unit needs {said} on one node, the cluster's nodes have 2 CPUs and 0"):
+            RayPool({}, demand={Resources(): 1, kind: 1}, workers=None, events=EventStream())
 
 
 def test_a_second_attempt_finds_the_first_ones_checkpoints_and_leaves_none(tmp_path: Path) -> None:

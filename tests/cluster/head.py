@@ -46,12 +46,10 @@ def head_node(folder: Path, *, jobs: bool = False) -> Iterator[Head]:
     token = folder / "token"
     token.write_text(secrets.token_hex(32))
     token.chmod(0o600)
-    place = tempfile.mkdtemp(prefix="j-", dir="/tmp")  # a short path, which Ray's sockets need
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     environment |= {
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN_PATH": str(token),
-        "RAY_TMPDIR": place,
         "RAY_USAGE_STATS_ENABLED": "0",
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}",
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
@@ -62,10 +60,19 @@ def head_node(folder: Path, *, jobs: bool = False) -> Iterator[Head]:
         *(f"--include-dashboard={str(jobs).lower()}", f"--dashboard-port={dashboard}"),
         f"--dashboard-agent-listen-port={agent}",
     ]
-    try:
+    with own_place() as place:
+        environment["RAY_TMPDIR"] = str(place)
         done = subprocess.run(start, env=environment, capture_output=True, text=True, check=False, timeout=300)
         assert done.returncode == 0, done.stdout + done.stderr
         yield Head(f"{HERE}:{port}", f"http://127.0.0.1:{dashboard}", token)
+
+
+@contextlib.contextmanager
+def own_place() -> Iterator[Path]:
+    """A folder for Ray (`RAY_TMPDIR`), with the short path its sockets need; ends every process that was given it."""
+    place = Path(tempfile.mkdtemp(prefix="j-", dir="/tmp"))
+    try:
+        yield place
     finally:
         for pid in _marked(f"RAY_TMPDIR={place}"):
             with contextlib.suppress(ProcessLookupError):

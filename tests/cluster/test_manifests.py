@@ -12,6 +12,7 @@ import ray
 import yaml
 from click.testing import CliRunner
 
+from dpaudit.actors.pool import WAIT_FOR_NODES
 from dpaudit.engine.cli import main
 from dpaudit.errors import InputError
 
@@ -49,6 +50,8 @@ def test_a_ray_job_has_fields_that_kuberay_knows_and_goes_on_after_failures(spec
     cluster = made["spec"]["rayClusterSpec"]
     assert cluster["rayVersion"] == ray.__version__
     assert cluster["authOptions"] == {"mode": "token"}
+    (head,) = cluster["headGroupSpec"]["template"]["spec"]["containers"]
+    assert {"name": WAIT_FOR_NODES, "value": "1800"} in head["env"], "at first there is no worker, and no refusal"
     groups = {group["groupName"]: group for group in cluster["workerGroupSpecs"]}
     assert groups.keys() == {"cpu-workers", "gpu-workers"}
     limits = groups["gpu-workers"]["template"]["spec"]["containers"][0]["resources"]["limits"]
@@ -66,6 +69,7 @@ def test_a_file_for_ray_up_fits_rays_own_schema(provider: str) -> None:
     schema = json.loads((Path(ray.__file__).parent / "autoscaler" / "ray-schema.json").read_text())
     jsonschema.validate(made, schema)
     assert any("RAY_AUTH_MODE=token" in command for command in made["head_start_ray_commands"])
+    assert f"{WAIT_FOR_NODES}=1800" in made["head_start_ray_commands"][-1]
     assert "--dashboard-host=127.0.0.1" in made["head_start_ray_commands"][-1]
     assert not {"head_node", "worker_nodes", "initial_workers", "autoscaling_mode"} & made.keys(), "superseded"
 

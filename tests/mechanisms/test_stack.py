@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,14 +23,16 @@ from dpaudit.mechanisms.seeds import spawned
 from dpaudit.mechanisms.training import checkpoint
 from dpaudit.mechanisms.training.augment import OPERATIONS, Augment, RandAugment, crop, flip
 from dpaudit.mechanisms.training.batched import BatchedMlp
-from dpaudit.mechanisms.training.calibrate import bytes_per_model, calibrate, stack_sizes
+from dpaudit.mechanisms.training.calibrate import calibrate, stack_sizes
 from dpaudit.mechanisms.training.checkpoint import Checkpoint
 from dpaudit.mechanisms.training.generators import epoch_generator, torch_generator
 from dpaudit.mechanisms.training.kernels import Kernel, Looped, Vmapped, compiled_or_plain
 from dpaudit.mechanisms.training.losses import CrossEntropy
+from dpaudit.mechanisms.training.memory import bytes_per_model
 from dpaudit.mechanisms.training.network_model import NetworkModel, softmax, stack_logits
 from dpaudit.mechanisms.training.optimizers import Optimizer, scheduled
 from dpaudit.mechanisms.training.parameters import initial
+from dpaudit.mechanisms.training.plan import private_plan, whole_plan
 from dpaudit.mechanisms.training.scaling import Scaling
 from dpaudit.mechanisms.training.stack import Stack
 from dpaudit.mechanisms.training.stack_plan import StackPlan
@@ -356,3 +360,21 @@ def test_augmentations_by_name_draw_what_they_say() -> None:
     assert Augment("none", (64,)).draws == 0
     with pytest.raises(InputError, match="takes images of shape"):
         Augment("flip", (64,))
+
+
+def test_a_stack_on_a_gpu_is_as_large_as_fits_on_its_part_of_the_card(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A card of 100 models' size, of which 70 % is used; on a CPU all models are one stack."""
+    recipe, shape = Mlp(hidden=(64,)), (64,)
+    each = bytes_per_model(recipe, recipe.meta_module(shape, 2), shape)
+    card = SimpleNamespace(total_memory=100 * each + 9)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: card)
+
+    def size(**compute: Any) -> int:
+        return whole_plan(recipe, shape, classes=2, models=500, compute=Compute(**compute)).size
+
+    assert size() == 500
+    assert size(device="cuda:0") == 70
+    assert size(device="cuda:0", device_share=0.25) == 17
+    assert whole_plan(recipe, shape, classes=2, models=8, compute=Compute(device="cuda:0")).size == 8
+    private = private_plan(recipe, shape, classes=2, models=64, compute=Compute(device="cuda:0"))
+    assert private.size < 70 // 2, "DP-SGD holds each example's gradient"

@@ -1,0 +1,28 @@
+"""The pool on a cluster of several nodes: GPUs beside CPUs, nodes that join, nodes that are lost."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.head import own_place
+
+
+@pytest.mark.ray
+def test_units_run_where_they_fit_on_nodes_that_come_and_go(tmp_path: Path) -> None:
+    """In a process of its own: a cluster of several nodes is not the session of the other tests."""
+    token = tmp_path / "token"
+    token.write_text(secrets.token_hex(32))
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token), "RAY_USAGE_STATS_ENABLED": "0"}
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+    with own_place() as place:
+        environment["RAY_TMPDIR"] = str(place)
+        command = [sys.executable, "-m", "tests.actors.pool_checks"]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
+        assert done.returncode == 0, done.stdout + done.stderr
