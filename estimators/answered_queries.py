@@ -37,7 +37,11 @@ class AnsweredQuery:
         flips_1: Of some histograms with the records, log of the bound on the probability that noise changes the
             winner, shape (histograms,): what data-dependent accounting is made of; empty where there is none.
         flips_0: The same without the records.
+        checks_1: Of the same histograms, log of the probability of the less likely outcome of the threshold, shape
+            (histograms,); empty without a threshold.
+        checks_0: The same without the records.
         sigma: Standard deviation of the Gaussian noise on each count; NaN for other noise.
+        threshold_sigma: Standard deviation of the Gaussian noise at the threshold; NaN without one.
         fitted: Whether the law of the votes is a model of it: fitted, or a number of drawn histograms.
         asked: How many answers to it are counted in a total, >= 0.
         together: Whether all queries are asked about one pair of data sets, so that a total is their sum; else each has
@@ -57,7 +61,10 @@ class AnsweredQuery:
     unmoved_1: Floats = field(default_factory=lambda: np.empty((0, 0)))
     flips_1: Floats = field(default_factory=_none)
     flips_0: Floats = field(default_factory=_none)
+    checks_1: Floats = field(default_factory=_none)
+    checks_0: Floats = field(default_factory=_none)
     sigma: float = float("nan")
+    threshold_sigma: float = float("nan")
     fitted: bool = False
     asked: int = 1
     together: bool = True

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr
+from scipy.special import log_ndtr, ndtr
 
 from dpaudit.actors.seed import Seed
 from dpaudit.estimators.private_prediction.noisy_argmax import gnmax_log_flips
@@ -80,8 +80,11 @@ def _(release: LaplaceArgmax, histograms: Ints) -> Floats | None:
 
 @release_law.register
 def _(release: ConfidentArgmax, histograms: Ints) -> Floats | None:
-    passed = ndtr((histograms.max(axis=1) - release.threshold) / release.threshold_sigma)[:, None]
-    return np.concatenate([passed * many_argmax_probabilities(histograms, release.sigma), 1 - passed], axis=1)
+    margins = release.margins(histograms) / release.threshold_sigma
+    found = np.zeros((len(histograms), histograms.shape[1] + 1))
+    found[:, :-1] = ndtr(margins)[:, None] * many_argmax_probabilities(histograms, release.sigma)
+    found[:, release.otherwise(histograms.shape[1])] += ndtr(-margins)
+    return found
 
 
 def answer_laws(worlds: Worlds, release: Release, seed: Seed) -> AnswerLaws | None:
@@ -165,11 +168,20 @@ def _(law: ApartTeachers, voters: int) -> Floats:
     return law.shares[:voters]
 
 
-def log_flips(law: VoteLaw, release: Release, seed: Seed) -> Floats:
-    """What data-dependent accounting is made of, of some histograms of a law; empty where there is none."""
-    if not isinstance(release, GaussianArgmax) or isinstance(law, SampledNeighbours):
-        return np.empty(0)
-    return gnmax_log_flips(law.draw(1 if is_known(law) else FLIPS, seed.rng()), release.sigma)
+def log_flips(law: VoteLaw, release: Release, seed: Seed) -> tuple[Floats, Floats]:
+    """What data-dependent accounting is made of, of some histograms of a law: empty where there is none.
+
+    Returns: Of each histogram the log of the bound on the probability that noise changes the winner, and of the
+        probability of the less likely outcome of the threshold, empty without one.
+    """
+    none = np.empty(0)
+    if not isinstance(release, GaussianArgmax | ConfidentArgmax) or isinstance(law, SampledNeighbours):
+        return none, none
+    histograms = law.draw(1 if is_known(law) else FLIPS, seed.rng())
+    flips = gnmax_log_flips(histograms, release.sigma)
+    if isinstance(release, GaussianArgmax):
+        return flips, none
+    return flips, np.asarray(log_ndtr(-np.abs(release.margins(histograms)) / release.threshold_sigma))
 
 
 def counted(law: Floats, answers: int, rng: np.random.Generator) -> Ints:

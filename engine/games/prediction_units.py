@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -29,10 +30,15 @@ from dpaudit.engine.spec.partition import required_part
 from dpaudit.engine.views.answer_view import AnswerView
 from dpaudit.errors import RunError, require
 from dpaudit.estimators.answered_queries import AnsweredQuery
-from dpaudit.mechanisms.examples import Examples
+from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.predictors.ensemble import joined
-from dpaudit.mechanisms.predictors.protocol import AnsweringPredictor, PricedPredictor, VotingPredictor
-from dpaudit.mechanisms.predictors.releases import GaussianArgmax
+from dpaudit.mechanisms.predictors.protocol import (
+    AnsweringPredictor,
+    PricedPredictor,
+    StudentPredictor,
+    VotingPredictor,
+)
+from dpaudit.mechanisms.predictors.releases import ConfidentArgmax, GaussianArgmax, Release
 from dpaudit.mechanisms.protocols import Compute
 
 Ints = NDArray[np.int64]
@@ -44,6 +50,13 @@ def natural_queries(inputs: Inputs, count: int) -> Examples:
     test = required_part(inputs, "test")
     require(count <= len(test), f"queries must be at most the {len(test)} rows of the test part", queries=count)
     return test.take(np.arange(count))
+
+
+def releases_of(predictor: VotingPredictor, queries: Features, voters: int, compute: Compute) -> Sequence[Release]:
+    """How each query is answered."""
+    if isinstance(predictor, StudentPredictor):
+        return predictor.releases(queries, voters=voters, compute=compute)
+    return [predictor.release()] * len(queries)
 
 
 def ints_table(rows: Ints) -> pa.Table:
@@ -261,17 +274,22 @@ class DrawAnswers:
         asked = [(pair, int(query)) for pair, queries in enumerate(crafted.asked) for query in queries]
         votes = np.stack([ints_of(inputs.tables[key]) for key in self.runs])
         moved = np.stack([ints_of(inputs.tables[key]) for key in self.moved])
+        here = range(self.first, min(self.last, len(asked)))
+        queries = required_part(inputs, "test").take(np.array([asked[number][1] for number in here]))
         found = []
-        for number in range(self.first, min(self.last, len(asked))):
+        for number, release in zip(
+            here, releases_of(self.predictor, queries.features, votes.shape[1], compute), strict=True
+        ):
             pair, query = asked[number]
             own = crafted.of_pair(pair)
             runs = _Runs(votes[:, :, query], moved[:, own, query], crafted.records.labels[own])
-            found.append(self._answered(number, runs, crafted.repeated, data.classes, compute))
+            found.append(self._answered(number, runs, release, crafted.repeated, data.classes, compute))
         return QueryTable().encode(found)
 
-    def _answered(self, number: int, runs: _Runs, repeated: bool, classes: int, compute: Compute) -> AnsweredQuery:
+    def _answered(
+        self, number: int, runs: _Runs, release: Release, repeated: bool, classes: int, compute: Compute
+    ) -> AnsweredQuery:
         seed = self.seed.child(number)
-        release = self.predictor.release()
         worlds = runs.worlds(self.predictor, classes)
         laws = answer_laws(worlds, release, seed.child("votes"))
         drawn = {}
@@ -286,9 +304,11 @@ class DrawAnswers:
                 else:
                     drawn[part, world] = simulated(law, release, min(many, self.draws.simulated), own.rng())
         kinds = len(drawn["answers", "one"])
-        resampled, unmoved = self._resampled(runs, classes, seed) if laws is not None else ([], [])
+        resampled, unmoved = self._resampled(runs, release, classes, seed) if laws is not None else ([], [])
         exact = laws is not None and self.draws.sampler == "exact"
         charged = laws is not None and len(runs.labels) == 1  # accounting is about one vote that moves
+        none = (np.empty(0), np.empty(0))
+        flips = [log_flips(law, release, seed.child("flips")) if charged else none for law in (worlds.one, worlds.zero)]
         known = is_known(worlds.one) and is_known(worlds.zero)
         return AnsweredQuery(
             query=number,
@@ -300,15 +320,20 @@ class DrawAnswers:
             resampled_1=np.array([each.one for each in resampled]).reshape(-1, kinds),
             resampled_0=np.array([each.zero for each in resampled]).reshape(-1, kinds),
             unmoved_1=np.array([each.one for each in unmoved]).reshape(-1, kinds),
-            flips_1=log_flips(worlds.one, release, seed.child("flips")) if charged else np.empty(0),
-            flips_0=log_flips(worlds.zero, release, seed.child("flips")) if charged else np.empty(0),
-            sigma=release.sigma if isinstance(release, GaussianArgmax) else float("nan"),
+            flips_1=flips[0][0],
+            flips_0=flips[1][0],
+            checks_1=flips[0][1],
+            checks_0=flips[1][1],
+            sigma=release.sigma if isinstance(release, GaussianArgmax | ConfidentArgmax) else float("nan"),
+            threshold_sigma=release.threshold_sigma if isinstance(release, ConfidentArgmax) else float("nan"),
             fitted=not self.predictor.deterministic or (exact and not known),
             asked=asked_of(repeated, self.predictor.cached, self.draws.repeats),
             together=not repeated,
         )
 
-    def _resampled(self, runs: _Runs, classes: int, seed: Seed) -> tuple[list[AnswerLaws], list[AnswerLaws]]:
+    def _resampled(
+        self, runs: _Runs, release: Release, classes: int, seed: Seed
+    ) -> tuple[list[AnswerLaws], list[AnswerLaws]]:
         """Laws of answers by runs drawn anew from those there are; and where records change nothing, as if they did."""
         if self.predictor.deterministic:
             return [], []
@@ -317,9 +342,7 @@ class DrawAnswers:
         for number in range(self.draws.resamples):
             rng = seed.child("resamples", number).rng()
             for found, others in ((again, runs.resampled(rng)), (unmoved, runs.unmoved(self.predictor, classes, rng))):
-                laws = answer_laws(
-                    others.worlds(self.predictor, classes), self.predictor.release(), seed.child("votes")
-                )
+                laws = answer_laws(others.worlds(self.predictor, classes), release, seed.child("votes"))
                 assert laws is not None
                 found.append(laws)
         return again, unmoved
@@ -439,7 +462,9 @@ class RunInFull:
             return given.astype(np.int64)
         votes = self.predictor.votes(data, features, seed=own, compute=compute)
         histograms = self.predictor.histograms(votes, classes=data.classes, rng=noise)
-        return np.asarray(self.predictor.release().answers(histograms, noise), np.int64)
+        releases = releases_of(self.predictor, features, len(votes), compute)
+        each = [release.answers(row[None], noise) for release, row in zip(releases, histograms, strict=True)]
+        return np.concatenate(each).astype(np.int64)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, get_args
@@ -117,8 +118,8 @@ class Answers(Estimator[AnsweredQuery, QueryTally]):
             chosen=evidence.chosen,
             exact_forward=forward,
             exact_backward=backward,
-            dependent_forward=self._dependent(evidence.flips_1, evidence.sigma),
-            dependent_backward=self._dependent(evidence.flips_0, evidence.sigma),
+            dependent_forward=self._dependent(evidence, evidence.flips_1, evidence.checks_1),
+            dependent_backward=self._dependent(evidence, evidence.flips_0, evidence.checks_0),
             low=resampled.min(axis=0),
             high=resampled.max(axis=0),
             unmoved=unmoved.mean(axis=0),
@@ -144,12 +145,20 @@ class Answers(Estimator[AnsweredQuery, QueryTally]):
         found = [np.maximum(*self._exact(one, zero)) for one, zero in zip(ones, zeros, strict=True)]
         return np.array(found) if found else self._unknown()[None]
 
-    def _dependent(self, flips: Floats, sigma: float) -> Floats:
-        """Of a mixture of histograms: log of the mean of exp((a - 1) charge), over a - 1, by joint convexity."""
+    def _dependent(self, evidence: AnsweredQuery, flips: Floats, checks: Floats) -> Floats:
+        """Of a mixture of histograms: log of the mean of exp((a - 1) charge), over a - 1, by joint convexity.
+
+        A threshold is charged as an answer of its own, noised by sqrt(2) times its deviation: half as much moves there.
+        """
         if not flips.size:
             return self._unknown()
-        values, copies = np.unique(flips, return_counts=True)
-        charges = np.array([gnmax_rdp_of_flip(float(value), sigma, self.orders) for value in values])
+        scales = [evidence.sigma, math.sqrt(2) * evidence.threshold_sigma]
+        rows = np.stack([flips, checks] if checks.size else [flips])
+        values, copies = np.unique(rows, axis=1, return_counts=True)
+        charges = sum(
+            np.array([gnmax_rdp_of_flip(float(value), sigma, self.orders) for value in row])
+            for row, sigma in zip(values, scales, strict=False)
+        )
         powers = np.asarray(self.orders) - 1
         weights = (copies / copies.sum())[:, None]
         return np.asarray(logsumexp(powers * charges, axis=0, b=weights) / powers)

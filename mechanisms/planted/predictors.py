@@ -11,7 +11,7 @@ from dpaudit.claims import GaussianDP, PrivacyCurve
 from dpaudit.mechanisms.predictors.capc import CaPC
 from dpaudit.mechanisms.predictors.pate import PatePredictor
 from dpaudit.mechanisms.predictors.private_knn import PrivateKnn
-from dpaudit.mechanisms.predictors.releases import GaussianArgmax, Release
+from dpaudit.mechanisms.predictors.releases import ConfidentArgmax, GaussianArgmax, Release
 from dpaudit.registry import register
 
 Ints = NDArray[np.int64]
@@ -76,6 +76,34 @@ class CaPCCountedTwice(CaPC):
         weights = super().weights(voters)
         weights[0] = 2
         return weights
+
+
+@dataclass(frozen=True)
+class _ThresholdAsItIs(ConfidentArgmax):
+    """Claimed as if there were noise at the threshold.
+
+    Attributes:
+        said: The deviation that is claimed.
+    """
+
+    said: float
+
+    def curve(self) -> PrivacyCurve:
+        """As of the noise that is said to be there."""
+        return ConfidentArgmax(self.sigma, self.threshold, self.said).curve()
+
+
+@register("mechanism", "planted-capc-threshold-without-noise", source="planted defect")
+@dataclass(frozen=True)
+class CaPCThresholdWithoutNoise(CaPC):
+    """DEFECT ON PURPOSE: the largest count is held against the threshold as it is; whether one answers tells all."""
+
+    threshold: float | None = 20.0
+
+    def release(self) -> Release:
+        """A threshold with next to no noise."""
+        assert self.threshold is not None
+        return _ThresholdAsItIs(self.sigma, self.threshold, 1e-6, self.threshold_sigma)
 
 
 @register("mechanism", "planted-private-knn-twice-the-rate", source="planted defect")

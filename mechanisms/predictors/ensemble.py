@@ -17,7 +17,14 @@ from dpaudit.errors import require
 from dpaudit.mechanisms.budget import require_delta
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.models.networks import Mlp
-from dpaudit.mechanisms.predictors.releases import ConfidentArgmax, GaussianArgmax, LaplaceArgmax, Release
+from dpaudit.mechanisms.predictors.releases import (
+    ConfidentArgmax,
+    GaussianArgmax,
+    InteractiveArgmax,
+    LaplaceArgmax,
+    Release,
+)
+from dpaudit.mechanisms.predictors.student import PublicData, predictions
 from dpaudit.mechanisms.predictors.vote_laws import VoteLaw
 from dpaudit.mechanisms.protocols import Compute, Model, StackLearner, Trainer, TrainingError
 from dpaudit.mechanisms.seeds import spawned
@@ -43,6 +50,10 @@ class NoisyVotes:
         threshold_sigma: Standard deviation of the Gaussian noise on the largest count, > 0.
         cached: Whether a query that is asked again gets the answer it got before.
         delta: Where the claim is printed, in (0, 1).
+        student: With a threshold, a model that is trained on `public`, with whose predictions votes are compared before
+            the threshold (Interactive-GNMax); None compares them with nothing.
+        public: What it learns from: public data, or queries that were answered before.
+        sure: Probability that the student's class must exceed for it to be the answer where votes do not pass, > 0.
     """
 
     sigma: float = 40.0
@@ -51,6 +62,9 @@ class NoisyVotes:
     threshold_sigma: float = 40.0
     cached: bool = False
     delta: float = 1e-6
+    student: Trainer | None = field(default=None, metadata={"kind": "model"})
+    public: PublicData | None = field(default=None, metadata={"kind": "data"})
+    sure: float = 1.0
 
     def __post_init__(self) -> None:
         require(self.sigma > 0, "sigma must be > 0", sigma=self.sigma)
@@ -62,6 +76,13 @@ class NoisyVotes:
             noise=self.noise,
         )
         require_delta(self.delta)
+        require(
+            self.student is None or (self.threshold is not None and self.public is not None),
+            "a student needs a threshold, and public data to learn from",
+            threshold=self.threshold,
+            public=self.public,
+        )
+        require(self.sure > 0, "sure must be > 0", sure=self.sure)
 
     def release(self) -> Release:
         """Noisy argmax, with a threshold where one is given."""
@@ -70,6 +91,23 @@ class NoisyVotes:
         if self.threshold is None:
             return GaussianArgmax(self.sigma)
         return ConfidentArgmax(self.sigma, self.threshold, self.threshold_sigma)
+
+    def releases(self, queries: Features, *, voters: int, compute: Compute) -> Sequence[Release]:
+        """How each query is answered; the same way where there is no student."""
+        own = self.release()
+        if self.student is None or not isinstance(own, ConfidentArgmax):
+            return [own] * len(queries)
+        assert self.public is not None
+        return [
+            InteractiveArgmax(
+                own.sigma,
+                own.threshold,
+                own.threshold_sigma,
+                expected=tuple((voters * row).tolist()),
+                own=int(row.argmax()) if row.max() > self.sure else None,
+            )
+            for row in predictions(self.student, self.public, queries, compute)
+        ]
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ Whoever has no voters to show, only answers, is an `AnsweringPredictor`: it is r
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -107,6 +108,21 @@ class VotingPredictor(Protocol):
 
     def histograms(self, votes: Ints, *, classes: int, rng: np.random.Generator) -> Ints:
         """The histogram of one answer to each query, from the votes of one run: shape (voters, q) to (q, K)."""
+        ...
+
+
+@runtime_checkable
+class StudentPredictor(VotingPredictor, Protocol):
+    """A predictor that may look at the query, beside the votes, when it makes an answer of them."""
+
+    def releases(self, queries: Features, *, voters: int, compute: Compute) -> Sequence[Release]:
+        """How each query is answered: `release`, or one that costs as much and knows what a student expects.
+
+        Args:
+            queries: q rows.
+            voters: How many votes there are.
+            compute: What may be used.
+        """
         ...
 
 

@@ -1,4 +1,7 @@
-"""How a histogram of votes becomes an answer, and what one answer costs when votes move."""
+"""How a histogram of votes becomes an answer, and what one answer costs when votes move.
+
+Source: Papernot et al. (2018), arXiv:1802.08908: GNMax, and its algorithms 1 (Confident) and 2 (Interactive).
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from dpaudit.claims import ComposedLaplace, GaussianDP, PrivacyCurve
 from dpaudit.errors import require
 from dpaudit.mechanisms.accounting.gnmax import laplace_argmax
 
+Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
 
 
@@ -99,9 +103,48 @@ class ConfidentArgmax:
 
     def answers(self, votes: Ints, rng: np.random.Generator) -> Ints:
         """Shape (n, K) to (n,); K where the threshold is not exceeded."""
-        passed = votes.max(axis=1) + rng.normal(scale=self.threshold_sigma, size=len(votes)) > self.threshold
-        return np.where(passed, GaussianArgmax(self.sigma).answers(votes, rng), votes.shape[1])
+        passed = self.margins(votes) + rng.normal(scale=self.threshold_sigma, size=len(votes)) > 0
+        return np.where(passed, GaussianArgmax(self.sigma).answers(votes, rng), self.otherwise(votes.shape[1]))
 
     def curve(self) -> PrivacyCurve:
         """The largest count moves by at most 1, then two counts do: mu^2 = 1 / s1^2 + 2 / s2^2."""
         return GaussianDP(math.sqrt(1 / self.threshold_sigma**2 + 2 / self.sigma**2))
+
+    def margins(self, votes: Ints) -> Floats:
+        """By how many votes each histogram exceeds the threshold before the noise, shape (n, K) to (n,)."""
+        return np.asarray(votes.max(axis=1) - self.threshold, np.float64)
+
+    def otherwise(self, classes: int) -> int:
+        """What is answered where the threshold is not exceeded: the class K, which is none."""
+        return classes
+
+
+@dataclass(frozen=True)
+class InteractiveArgmax(ConfidentArgmax):
+    """The largest count after Gaussian noise on each, where votes contradict a student (Interactive-GNMax).
+
+    What the student expects is taken off the counts; where the largest that is left, noised by itself, exceeds the
+    threshold, the teachers answer. Elsewhere the student's own class is the answer where it is sure of it, else K. What
+    the student expects is public: it was learned from public data, or from earlier answers.
+
+    Attributes:
+        expected: Votes that the student expects for each class, shape (K,), finite.
+        own: The student's class where it is sure of it; None where it is not.
+    """
+
+    expected: tuple[float, ...]
+    own: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(bool(np.isfinite(self.expected).all()), "expected votes must be finite", expected=self.expected)
+        known = self.own is None or 0 <= self.own < len(self.expected)
+        require(known, "own must be one of the classes", own=self.own)
+
+    def margins(self, votes: Ints) -> Floats:
+        """Of the class the student expects least of what it gets."""
+        return np.asarray((votes - np.asarray(self.expected)).max(axis=1) - self.threshold, np.float64)
+
+    def otherwise(self, classes: int) -> int:
+        """The student's own class, or none."""
+        return classes if self.own is None else self.own

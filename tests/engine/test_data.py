@@ -54,6 +54,7 @@ def test_catalogue_names_every_data_set() -> None:
         "criteo",
         "criteo-synthetic",
         "csv",
+        "dbpedia",
         "digits",
         "encoded-sentences",
         "fashion-mnist",
@@ -67,6 +68,7 @@ def test_catalogue_names_every_data_set() -> None:
         "own-priors",
         "parquet",
         "sst-2",
+        "trec",
         "wine",
     ]
     assert all(entry.summary.endswith((".", "?")) and entry.source for entry in catalogue("data").values())

@@ -199,8 +199,8 @@ def test_a_mixture_of_histograms_is_charged_what_bounds_it() -> None:
         assert laws is not None
         query = replace(
             answered(laws.one, laws.zero, 1000, np.random.default_rng(0)),
-            flips_1=log_flips(pair.one, release, Seed(2)),
-            flips_0=log_flips(pair.zero, release, Seed(2)),
+            flips_1=log_flips(pair.one, release, Seed(2))[0],
+            flips_0=log_flips(pair.zero, release, Seed(2))[0],
             sigma=4.0,
         )
         tally = Answers().tally(query)
@@ -266,7 +266,9 @@ def test_queries_travel_as_they_are() -> None:
         resampled_0=np.array([[0.5, 0.5], [0.3, 0.7]]),
         unmoved_1=np.array([[0.4, 0.6]]),
         flips_1=np.array([-3.0]),
+        checks_0=np.array([-4.0]),
         sigma=2.0,
+        threshold_sigma=5.0,
         fitted=True,
         asked=7,
         together=False,

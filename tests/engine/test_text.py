@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,11 +14,14 @@ from scipy.stats import binom
 
 from dpaudit import RunOptions, audit, load_spec
 from dpaudit.engine.data.ag_news import AgNews
+from dpaudit.engine.data.dbpedia import DBpedia
 from dpaudit.engine.data.made_phrases import MEAN_WORDS, MadePhrases
 from dpaudit.engine.data.sst2 import Sst2
 from dpaudit.engine.data.text_features import CountedWords
+from dpaudit.engine.data.trec import Trec
 from dpaudit.engine.data.word_numbers import word_numbers
 from dpaudit.errors import DataError, InputError
+from dpaudit.mechanisms.language_models.prompts import task_for
 
 TRAIN = 'sentence\tlabel\nhide new secretions \t0\nthat "loves its characters , \t1\nNew Film . \t1\n'
 
@@ -182,6 +186,54 @@ def test_what_is_wrong_with_news_is_named(tmp_path: Path) -> None:
     (tmp_path / "test.csv").write_text('"1","t","d"\n"2","t",""\n')
     with pytest.raises(DataError, match=r"line 2, column 'description': must be a text, is empty"):
         AgNews(str(tmp_path), part="test").load()
+
+
+def test_an_encyclopedia_is_read_in_its_three_forms(tmp_path: Path) -> None:
+    """Official (quoted, from 1), bare (cut at the first comma, from 0), and with titles behind a bar."""
+    official = '1,"E. D. Abbott Ltd"," Abbott, of ""Farnham""."\n14,"A title",Text.\n'
+    (tmp_path / "train.csv").write_text(official)
+    (tmp_path / "titled_dev.tsv.gz").write_bytes(
+        gzip.compress(b'sentences \t labels\nCud | An album . "So" \t 11\nNo bar \t 0\n')
+    )
+    (tmp_path / "bare.csv").write_text('2,A singer , "so called" ,\tborn 1944 .\n13, A book .\n')
+
+    def read(name: str = "", **settings: Any) -> tuple[list[int], list[str]]:
+        data = DBpedia(str(tmp_path / name), raw=True, **settings).load()
+        assert (data.name, data.classes) == ("dbpedia", 14)
+        assert isinstance(data.features, pa.Table)
+        return data.labels.tolist(), data.features["text"].to_pylist()
+
+    assert read() == ([0, 13], ['Abbott, of "Farnham".', "Text."])
+    assert read(titles=True, rows=1) == ([0], ['E. D. Abbott Ltd. Abbott, of "Farnham".'])
+    assert read(part="dev") == ([11, 0], ['An album . "So"', "No bar"])
+    assert read(part="dev", titles=True)[1][0] == 'Cud. An album . "So"'
+    assert read("bare.csv") == ([2, 13], ['A singer , "so called" , born 1944 .', "A book ."])
+    with pytest.raises(InputError, match="titles must be false for a file without quotes"):
+        read("bare.csv", titles=True)
+    (tmp_path / "bare.csv").write_text("2,A singer\n14,An official number\n")
+    with pytest.raises(DataError, match=r"line 2: must begin with one of 0, .*, 13, got '14'"):
+        read("bare.csv")
+    (tmp_path / "train.csv").write_text('15,"t","d"\n')
+    with pytest.raises(DataError, match=r"line 1, column 'class': must be one of 1 to 14, got '15'"):
+        read()
+
+
+def test_questions_are_read_with_their_coarse_kind(tmp_path: Path) -> None:
+    lines = "DESC:manner How did serfdom develop : slowly ?\nHUM:ind Who was Saint-Exup\xe9ry ?\n\nABBR:exp What is it ?\n"
+    (tmp_path / "train_5500.label").write_bytes(lines.encode("latin-1"))
+    data = Trec(str(tmp_path), raw=True).load()
+    assert isinstance(data.features, pa.Table)
+    assert (data.name, data.class_names[2], data.labels.tolist()) == ("trec", "DESC", [2, 3, 0])
+    assert data.features["text"].to_pylist()[:2] == ["How did serfdom develop : slowly ?", "Who was Saint-Exup\xe9ry ?"]
+    assert task_for(data.name, data.class_names, data.classes).names[2] == "Description"
+    assert isinstance(Trec(str(tmp_path), rows=1).load().features, np.ndarray)
+    for wrong, words in (
+        ("DESC:manner", "line 2: must be a text, is empty"),
+        ("How ?", "line 2: must begin with one of ABBR, ENTY, DESC, HUM, LOC, NUM, got 'How"),
+    ):
+        (tmp_path / "TREC_10.label").write_text(f"NUM:dist How far ?\n{wrong}\n")
+        with pytest.raises(DataError, match=words):
+            Trec(str(tmp_path), part="test").load()
 
 
 def test_counted_words_bring_texts_of_one_topic_together(tmp_path: Path) -> None:

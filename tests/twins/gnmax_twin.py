@@ -16,7 +16,11 @@ def flip(votes: Sequence[int], sigma: mpf) -> mpf:
 
 def rdp(votes: Sequence[int], sigma: mpf, order: mpf) -> mpf:
     """The smaller of the data-independent cost and of Theorem 6 at the orders of Proposition 10."""
-    q = flip(votes, sigma)
+    return rdp_of(flip(votes, sigma), sigma, order)
+
+
+def rdp_of(q: mpf, sigma: mpf, order: mpf) -> mpf:
+    """The same of any answer of order / sigma^2-RDP that is another than the likeliest one with probability q."""
     mu2 = sigma * sqrt(log(1 / q))
     mu1 = mu2 + 1
     eps1, eps2 = mu1 / sigma**2, mu2 / sigma**2
