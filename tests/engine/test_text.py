@@ -219,7 +219,9 @@ def test_an_encyclopedia_is_read_in_its_three_forms(tmp_path: Path) -> None:
 
 
 def test_questions_are_read_with_their_coarse_kind(tmp_path: Path) -> None:
-    lines = "DESC:manner How did serfdom develop : slowly ?\nHUM:ind Who was Saint-Exup\xe9ry ?\n\nABBR:exp What is it ?\n"
+    lines = (
+        "DESC:manner How did serfdom develop : slowly ?\nHUM:ind Who was Saint-Exup\xe9ry ?\n\nABBR:exp What is it ?\n"
+    )
     (tmp_path / "train_5500.label").write_bytes(lines.encode("latin-1"))
     data = Trec(str(tmp_path), raw=True).load()
     assert isinstance(data.features, pa.Table)
