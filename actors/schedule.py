@@ -19,6 +19,8 @@ CHEAP_SHARE = 0.05
 
 Spare: TypeAlias = Callable[[Set[str], Set[str]], Set[str]]
 """(finished, failed) -> units that need not be run any more: enough is known without them. Never takes one back."""
+Hold: TypeAlias = Callable[[Set[str], Set[str]], Set[str]]
+"""(finished, failed) -> units that are not started yet: whether they are needed depends on others that run."""
 
 
 @dataclass(frozen=True)
@@ -63,16 +65,18 @@ def run_units(
     retries: Retries | None = None,
     spare: Spare | None = None,
     repeats: int = 0,
+    hold: Hold | None = None,
 ) -> Outcome:
     """Runs every unit whose table is not yet in the store, each after those it needs.
 
     A unit that became ready because of another goes before those that wait already. With `spare`, asked before
-    anything starts and after every unit that came back, units are left out that need not be run any more.
+    anything starts and after every unit that came back, units are left out that need not be run any more. With `hold`,
+    asked then too, units wait; those that still do when nothing else is left are spared.
 
     At most `repeats` of the units that were run are run once more in the end, where that is cheap, and the results
     compared: the event `UNIT_REPEATED` says what was found. Units that need no others are, the user's own code first.
     """
-    return _Schedule(units, backend, store, events, retries or Retries(), spare, repeats).run()
+    return _Schedule(units, backend, store, events, retries or Retries(), spare, repeats, hold).run()
 
 
 @dataclass
@@ -84,6 +88,7 @@ class _Schedule:
     retries: Retries
     spare: Spare | None = None
     repeats: int = 0
+    hold: Hold | None = None
     seconds: dict[str, float] = field(default_factory=dict)  # of what was run now
     repeating: set[str] = field(default_factory=set)
     finished: set[str] = field(default_factory=set)
@@ -118,7 +123,7 @@ class _Schedule:
         # What an earlier run left half-way first, like units that become ready in this one.
         self._drain(sorted(ready, key=lambda unit: not unit.needs))
         repeated = self._repeatable()[: self.repeats]
-        self.repeating = {unit.key for unit in repeated}
+        self.repeating, self.hold = {unit.key for unit in repeated}, None
         self._drain(repeated)
         spared = unique.keys() - self.finished - self.failed.keys()
         if spared:
@@ -126,20 +131,27 @@ class _Schedule:
         return Outcome(frozenset(self.finished), self.failed, self.ran, frozenset(spared), reused, damaged)
 
     def _drain(self, units: list[Unit]) -> None:
-        """Runs units, and those that become ready by them."""
+        """Runs units, and those that become ready by them; what is held when nothing else is left is not run."""
         queues: dict[Resources, deque[Unit]] = {}
         for unit in units:
             queues.setdefault(unit.resources, deque()).append(unit)
         self._forget_spared(queues)
-        while self.in_flight or any(queues.values()):
+        held = self._held()
+        while self.in_flight or any(_first(queue, held) is not None for queue in queues.values()):
             for kind, queue in queues.items():
-                while queue and self.backend.capacity(kind) > 0:
-                    self._start(queue.popleft())
+                while self.backend.capacity(kind) > 0 and (place := _first(queue, held)) is not None:
+                    unit = queue[place]
+                    del queue[place]
+                    self._start(unit)
             for completion in self.backend.wait():
                 self.in_flight -= 1
                 for unit in reversed(self._settle(completion)):
                     queues.setdefault(unit.resources, deque()).appendleft(unit)
             self._forget_spared(queues)
+            held = self._held()
+
+    def _held(self) -> Set[str]:
+        return self.hold(self.finished, self.failed.keys()) if self.hold else frozenset()
 
     def _forget_spared(self, queues: dict[Resources, deque[Unit]]) -> None:
         if self.spare is None or not any(queues.values()):
@@ -243,3 +255,8 @@ class _Schedule:
             if not self.missing[unit.key] and unit.key not in self.failed:
                 free.append(unit)
         return free
+
+
+def _first(queue: deque[Unit], held: Set[str]) -> int | None:
+    """Place of the first unit that need not wait; None where there is none."""
+    return next((place for place, unit in enumerate(queue) if unit.key not in held), None)

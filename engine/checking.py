@@ -11,7 +11,7 @@ from dpaudit.claims import Claim
 from dpaudit.engine.driver import audit
 from dpaudit.engine.findings.run_report import Report
 from dpaudit.engine.spec.audit_spec import RunOptions
-from dpaudit.engine.spec.check import BUDGET, CheckOptions, CheckRequest, check_spec
+from dpaudit.engine.spec.check import BUDGET, CONFIDENCE, CheckOptions, CheckRequest, check_spec
 from dpaudit.engine.spec.partition import Partition
 
 
@@ -22,7 +22,7 @@ def check(
     claim: Claim | None = None,
     split: Partition | None = None,
     budget: str = BUDGET,
-    confidence: float = 0.95,
+    confidence: float = CONFIDENCE,
     seed: int = 0,
     name: str = "",
     run: RunOptions | None = None,
@@ -32,8 +32,9 @@ def check(
 ) -> Report:
     """Checks a mechanism's claim with every game that fits it, the cheap ones first, and ends in one verdict.
 
-    The games share the error, and the rest is left out as soon as one of them refutes the claim; the verdict is
-    `report.joint`.
+    In a first pass the games share an error of 0.05. One that refutes the claim is played again, with other seeds and
+    at the verdict's confidence; where that refutes it too, the verdict, `report.joint`, is VIOLATION, and the rest is
+    left out.
 
     Args:
         mechanism: A registered name, `{"name": ..., fields}`, "package.module:Class", or an object.
@@ -42,7 +43,7 @@ def check(
         split: Which share of the data plays which part.
         budget: After how much time, or for how many trainings, nothing is begun any more: "10m", "90s",
             "1h, 500 trainings".
-        confidence: Of the one verdict, in (0, 1).
+        confidence: Of the verdict VIOLATION, in (0, 1), whatever the first pass was.
         seed: Everything random follows from it.
         name: For the report and the default run folder.
         run: Where the work runs; left out: in this process where nothing is trained, else on Ray.

@@ -24,7 +24,7 @@ from dpaudit.actors.store import UnitStore
 from dpaudit.actors.unit import Resources, as_of, own_code
 from dpaudit.engine.findings.gather import gather
 from dpaudit.engine.findings.joint import joint_verdict
-from dpaudit.engine.findings.looks import spare_of_run
+from dpaudit.engine.findings.looks import demand_of_run
 from dpaudit.engine.findings.run_report import Repeat, Report
 from dpaudit.engine.findings.sweep_summary import sweep_summary
 from dpaudit.engine.findings.versions import versions
@@ -217,8 +217,9 @@ def _report_of_finished(plan: Plan, folder: Path, place: str | Path) -> Report:
     failed = store.failures() | {
         key: f"its file failed its check: {why}; `dpaudit resume` runs it again" for key, why in store.damaged.items()
     }
-    spare = spare_of_run(plan, store, lambda: math.inf)  # nothing is begun any more
-    spared = spare(finished, failed.keys()) if spare else frozenset()
+    demand = demand_of_run(plan, store, lambda: math.inf)  # nothing is begun any more
+    spared = demand.spare(finished, failed.keys()) if demand.spare else frozenset()
+    spared |= demand.hold(finished, failed.keys()) if demand.hold else frozenset()
     outcome = Outcome(
         frozenset(finished),
         {
@@ -244,7 +245,7 @@ def _report(plan: Plan, outcome: Outcome, store: UnitStore, folder: Path, place:
     }
     results = gather(plan, outcome, store, folder)
     together, swept = plan.spec.together, plan.spec.sweep
-    planned = [entry.audit.name for entry in plan.audits if not entry.confirms]
+    planned = {entry.audit.name: entry.confirms for entry in plan.audits}
     report = Report(
         name=plan.spec.name,
         results=results,
@@ -299,11 +300,12 @@ def run_missing(plan: Plan, store: UnitStore, events: EventStream, scratch: Scra
         began: When the run began, by `time.monotonic`.
     """
     finished = store.finished(unit.key for unit in plan.units)
-    spare = spare_of_run(plan, store, lambda: time.monotonic() - began)
-    spared = spare(finished, frozenset()) if spare else frozenset()
+    demand = demand_of_run(plan, store, lambda: time.monotonic() - began)
+    spared = demand.spare(finished, frozenset()) if demand.spare else frozenset()
     missing = [unit for unit in plan.units if unit.key not in finished and unit.key not in spared]
     with _backend(plan, Counter(unit.resources for unit in missing), events, scratch) as backend:
-        return run_units(plan.units, backend, store, events, spare=spare, repeats=plan.spec.run.repeats)
+        repeats = plan.spec.run.repeats
+        return run_units(plan.units, backend, store, events, spare=demand.spare, repeats=repeats, hold=demand.hold)
 
 
 @contextlib.contextmanager

@@ -44,6 +44,7 @@ class PlannedAudit:
         rows: How many rows each part of the data has.
         data_name: What the data are, in words.
         confirms: Name of the audit that this one confirms; "" for those of the spec.
+        played_again: Whether it confirms by the same look once more.
     """
 
     audit: Audit
@@ -54,6 +55,7 @@ class PlannedAudit:
     rows: tuple[tuple[str, int], ...]
     data_name: str
     confirms: str = ""
+    played_again: bool = False
 
     @property
     def effective_claim(self) -> Claim:
@@ -146,13 +148,17 @@ def _loaded(data: Any, seed: int) -> Examples:
 
 
 def _planned(spec: AuditSpec, audit: Audit, parts: Parts) -> Iterator[tuple[PlannedAudit, list[Unit]]]:
-    """An audit, and the one that confirms it: that one's trainings wait until the first one is read."""
+    """An audit, and the one that confirms it, if there is one: that one's work waits until the first one is read."""
     entry, units = _plan_audit(spec, audit, parts, Seed(spec.seed))
     yield entry, units
-    if audit.confirm and entry.game.conditional:
-        seed, after = Seed(spec.seed).child("confirm"), (*entry.tallies, *entry.controls)
-        follows, units = _plan_audit(spec, spec.confirmation(audit), parts, seed, after)
-        yield dataclasses.replace(follows, confirms=audit.name), units
+    again = spec.together is not None and not entry.game.conditional
+    if again or (audit.confirm and entry.game.conditional):
+        # Looks may stop early, so that no unit of theirs can be waited for: their reader holds back what follows.
+        after = () if spec.together is not None else (*entry.tallies, *entry.controls)
+        asked = spec.played_again(audit) if again else spec.confirmation(audit)
+        seed = Seed(spec.seed).child("confirm", *([audit.name] if spec.together is not None else []))
+        follows, units = _plan_audit(spec, asked, parts, seed, after)
+        yield dataclasses.replace(follows, confirms=audit.name, played_again=again), units
 
 
 def _plan_audit(

@@ -36,11 +36,14 @@ class Confirmation:
 
 
 def spared_units(plan: Plan, store: UnitStore) -> Spare | None:
-    """Which units of a run need not be started: of sequential audits with enough evidence, and of confirmations."""
+    """Which units of a run need not be started: of sequential audits with enough evidence, and of confirmations.
+
+    Confirmations of several looks at one claim are read with them.
+    """
     sequential = spare_of(plan, sequential_readers(plan, store))
     named = {entry.audit.name: entry for entry in plan.audits}
     confirmations = [Confirmation(entry, named[entry.confirms], store) for entry in plan.audits if entry.confirms]
-    if not confirmations:
+    if not confirmations or plan.spec.together is not None:
         return sequential
 
     def spare(finished: Set[str], failed: Set[str]) -> Set[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Mapping, Sequence, Set
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from dpaudit.engine.findings.score_table import metrics_of, told_by, trial_error
 from dpaudit.engine.findings.shift import ShiftControl, control_estimator, rows_needed, shift_control
 from dpaudit.engine.findings.stopping import SequentialReader, sequential_readers
 from dpaudit.engine.findings.tally_table import TallyTable
+from dpaudit.engine.findings.verdict import Verdict
 from dpaudit.engine.findings.words import in_words
 from dpaudit.engine.games.fits import Reading
 from dpaudit.engine.plan import Plan, PlannedAudit
@@ -38,17 +40,31 @@ def gather(plan: Plan, outcome: Outcome, store: UnitStore, folder: Path) -> tupl
     for reader in readers.values():
         reader.advance(outcome.finished, recorded.keys() & outcome.failed.keys())
     failures = _failures(plan, outcome, recorded)
-    results = []
+    results: list[AuditResult] = []
     for entry in plan.audits:
         if (entry.confirms or plan.spec.together) and _was_left_out(entry, outcome):
             continue  # there was nothing to confirm, or nothing left to find, or no time
+        if entry.played_again and not (results and results[-1].name == entry.confirms and refutes(results[-1])):
+            continue  # begun before another one was read
         finished = _Finished(entry, outcome, store, readers.get(entry.audit.name))
         evidence = folder / "scores" / slug(entry.audit.name)
         finished.link_scores(evidence)
         results.append(finished.result(failures, evidence))
-        if plan.spec.together and refutes(results[-1]):
+        if plan.spec.together and entry.confirms and refutes(results[-1]):
             break  # whatever ran beside it already: the same looks are read on one worker and on many
-    return tuple(results)
+    return _told_what_followed(plan, results)
+
+
+def _told_what_followed(plan: Plan, results: Sequence[AuditResult]) -> tuple[AuditResult, ...]:
+    """The results, those of looks that refuted the claim with what was found when they were played again."""
+    again = {entry.confirms: entry.audit.name for entry in plan.audits if entry.played_again}
+    found = {result.name: result.verdict for result in results}
+    return tuple(
+        replace(result, again=found.get(again[result.name], Verdict.FAILED))
+        if result.name in again and refutes(result)
+        else result
+        for result in results
+    )
 
 
 def _was_left_out(entry: PlannedAudit, outcome: Outcome) -> bool:

@@ -1,8 +1,8 @@
-"""One verdict on one claim from several looks that share the error."""
+"""One verdict on one claim from several looks: what refutes it in a first pass counts once it is confirmed."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,35 +15,42 @@ from dpaudit.engine.spec.together import Together
 class JointVerdict:
     """What all looks together say of the claim.
 
-    A look that takes a proxy for the truth refutes nothing by itself: unless a look that takes nothing on trust finds
-    the claim exceeded too, it leaves the verdict UNDECIDED.
+    A look that refutes the claim in the first pass is played again, with other seeds and at a stricter confidence: the
+    verdict is VIOLATION where that refutes the claim too. A look that takes a proxy for the truth is followed by
+    planted labels instead, and leaves the verdict UNDECIDED where these do not refute the claim.
 
     Attributes:
         looks: What was found by each that was played, in order.
-        confidence: Stated confidence of the verdict: with at most the rest of probability it is a VIOLATION though the
-            claim holds.
+        confirmations: By the name of a look, what was found when it was confirmed.
+        confidence: Stated confidence of the verdict: whatever the first pass was, with at most the rest of probability
+            it is a VIOLATION though the claim holds.
+        screening: Confidence of all bounds of the first pass together.
         chosen: Why each game is among them.
         left_out: Which games are not, and why.
         not_played: Names of looks that were chosen and not played: nothing was left to find, or of the budget.
     """
 
     looks: tuple[AuditResult, ...]
+    confirmations: Mapping[str, AuditResult]
     confidence: float
+    screening: float
     chosen: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
     not_played: tuple[str, ...] = ()
 
     @property
     def deciding(self) -> AuditResult | None:
-        """The look that the verdict rests on: the first that refutes the claim, else the one that could show most.
+        """The look that the verdict rests on: the one that is confirmed, else the one that could show most.
 
         What could be shown of a part of the claim is on another scale than what could be shown of all of it: a look at
         all of it comes before one at a part.
         """
-        for verdict in (Verdict.VIOLATION, Verdict.UNDECIDED):
-            found = [look for look in self.looks if look.verdict is verdict]
-            if found:
-                return next((look for look in found if refutes(look)), found[0])
+        confirmed = next((look for look in self.looks if self._is_confirmed(look)), None)
+        if confirmed is not None:
+            return confirmed
+        doubtful = [look for look in self.looks if look.verdict in _DOUBTFUL]
+        if doubtful:
+            return doubtful[0]
         whole, parts = self._able
         return _best(whole) or _best(parts) or (self.looks[0] if self.looks else None)
 
@@ -60,9 +67,9 @@ class JointVerdict:
     def verdict(self) -> Verdict:
         """What they say of the claim."""
         found = {look.verdict for look in self.looks}
-        if any(refutes(look) for look in self.looks):
+        if any(self._is_confirmed(look) for look in self.looks):
             return Verdict.VIOLATION
-        if found & {Verdict.VIOLATION, Verdict.UNDECIDED}:
+        if found & _DOUBTFUL:
             return Verdict.UNDECIDED
         order = (Verdict.NO_VIOLATION, Verdict.INCONCLUSIVE, Verdict.NO_CLAIM)
         return next((verdict for verdict in order if verdict in found), Verdict.FAILED)
@@ -73,14 +80,38 @@ class JointVerdict:
         look = self.deciding
         if look is None:
             return "no look was played"
-        error = f"all looks together wrong with probability <= {1 - self.confidence:.4g}"
-        return f"{look.name}: {look.headline}; {error}"
+        if self.verdict is Verdict.VIOLATION:
+            first = "" if look.standing is None else f"; a first pass had found {look.standing.words}"
+            error = f"the verdict is wrong with probability <= {1 - self.confidence:.4g}, whatever the first pass was"
+            return f"{look.name}: {self.confirmations[look.name].headline}{first}; {error}"
+        error = f"all looks together wrong with probability <= {1 - self.screening:.4g}"
+        return "; ".join([f"{look.name}: {look.headline}", error, *self._not_confirmed])
+
+    def _is_confirmed(self, look: AuditResult) -> bool:
+        return look.name in self.confirmations and refutes(self.confirmations[look.name])
+
+    @property
+    def _not_confirmed(self) -> list[str]:
+        names = [name for name, again in self.confirmations.items() if not refutes(again)]
+        return (
+            [f"{', '.join(names)} looked like a violation in the first pass, which was not confirmed"] if names else []
+        )
+
+    @property
+    def _pairs(self) -> list[tuple[AuditResult, AuditResult]]:
+        """Each look that was followed by a confirmation, with it."""
+        return [(look, self.confirmations[look.name]) for look in self.looks if look.name in self.confirmations]
 
     @property
     def lines(self) -> tuple[str, ...]:
         """What was looked with, what not, and what the best of the looks could have shown."""
         return (
             *self._ceilings,
+            *(
+                f"played again: {look.name}: first {look.headline}; again {again.headline}: "
+                + ("confirmed" if refutes(again) else "not confirmed")
+                for look, again in self._pairs
+            ),
             *(f"chosen: {reason}" for reason in self.chosen),
             *([f"not played: {', '.join(self.not_played)}: {self._why_not}"] if self.not_played else []),
             *(f"left out: {reason}" for reason in self.left_out),
@@ -108,10 +139,24 @@ class JointVerdict:
             "headline": self.headline,
             "rests_on": None if self.deciding is None else self.deciding.name,
             "confidence": self.confidence,
+            "screening": self.screening,
+            "confirmations": [
+                {
+                    "look": look.name,
+                    "first": look.headline,
+                    "again": again.headline,
+                    "verdict_again": again.verdict.value,
+                    "confirmed": refutes(again),
+                }
+                for look, again in self._pairs
+            ],
             "chosen": list(self.chosen),
             "left_out": list(self.left_out),
             "not_played": list(self.not_played),
         }
+
+
+_DOUBTFUL = frozenset({Verdict.VIOLATION, Verdict.UNDECIDED})
 
 
 def refutes(look: AuditResult) -> bool:
@@ -120,12 +165,16 @@ def refutes(look: AuditResult) -> bool:
 
 
 def joint_verdict(
-    together: Together, looks: Sequence[AuditResult], planned: Sequence[str], confidence: float
+    together: Together, results: Sequence[AuditResult], planned: Mapping[str, str], confidence: float
 ) -> JointVerdict:
-    """The verdict of looks that were planned under these names."""
+    """The verdict of looks that were planned: from the name of each audit to that of the look it confirms, or ""."""
+    looks = tuple(result for result in results if not planned[result.name])
+    confirmations = {planned[result.name]: result for result in results if planned[result.name]}
     played = {look.name for look in looks}
-    not_played = tuple(name for name in planned if name not in played)
-    return JointVerdict(tuple(looks), confidence, together.chosen, together.left_out, not_played)
+    not_played = tuple(name for name, confirmed in planned.items() if not confirmed and name not in played)
+    return JointVerdict(
+        looks, confirmations, confidence, together.screening, together.chosen, together.left_out, not_played
+    )
 
 
 def _best(looks: Sequence[AuditResult]) -> AuditResult | None:

@@ -1,17 +1,21 @@
-"""Looks at one claim, one after the other: the rest is spared once one refutes it, or time is up.
+"""Looks at one claim, one after the other: one that refutes it is played again before the rest, which is then spared.
 
-Each look has its own share of the error, so leaving some out after having seen others only makes a verdict less likely.
+Each look has its own share of the error of the first pass, and what is played again has its own share of the verdict's:
+leaving some out after having seen others only makes a verdict less likely.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Set
+from dataclasses import dataclass
+from enum import Enum
 
-from dpaudit.actors.schedule import Spare
+from dpaudit.actors.schedule import Hold, Spare
 from dpaudit.actors.store import UnitStore
-from dpaudit.engine.findings.confirmation import spared_units
+from dpaudit.engine.findings.confirmation import CONFIRMED, spared_units
 from dpaudit.engine.findings.gather import result_of
 from dpaudit.engine.findings.joint import refutes
+from dpaudit.engine.findings.result import AuditResult
 from dpaudit.engine.findings.stopping import SequentialReader, sequential_readers
 from dpaudit.engine.plan import Plan, PlannedAudit
 
@@ -19,61 +23,147 @@ Spent = Callable[[], float]
 """Seconds that the run has taken so far."""
 
 
+class Stage(Enum):
+    """How far a look and its confirmation are read."""
+
+    OPEN = "not read yet"
+    SILENT = "read, and nothing to confirm"
+    REFUTING = "read, and to be confirmed"
+    CONFIRMED = "confirmed"
+    REJECTED = "not confirmed, or that cannot be read"
+
+
+@dataclass(frozen=True)
+class Paired:
+    """A look of the first pass, and what is played when it refutes the claim; None where nothing would be."""
+
+    look: PlannedAudit
+    confirmation: PlannedAudit | None
+
+    @property
+    def keys(self) -> frozenset[str]:
+        """Of both."""
+        return self.look.keys | (self.confirmation.keys if self.confirmation else frozenset())
+
+
+def paired_looks(plan: Plan) -> tuple[Paired, ...]:
+    """The looks of a plan in order, each with its confirmation."""
+    following = {entry.confirms: entry for entry in plan.audits if entry.confirms}
+    return tuple(Paired(entry, following.get(entry.audit.name)) for entry in plan.audits if not entry.confirms)
+
+
 class LooksReader:
-    """Reads the looks of a plan as they are finished, and says which units need not be run."""
+    """Reads the looks of a plan as they are finished, and says which units need not be run, and which must wait."""
 
     def __init__(self, plan: Plan, store: UnitStore, spent: Spent) -> None:
-        self._looks = plan.audits
+        self._pairs = paired_looks(plan)
         self._budget_s = None if plan.spec.together is None else plan.spec.together.budget_s
         self._store = store
         self._spent = spent
         self._readers = sequential_readers(plan, store)
-        self._refuting: dict[str, bool] = {}
+        self._read: dict[str, AuditResult] = {}
 
     def spared(self, finished: Set[str], failed: Set[str]) -> frozenset[str]:
-        """Keys of units that need not be started: of looks after one that refutes the claim, or after time is up."""
-        every = frozenset().union(*(look.keys for look in self._looks))
-        refuting = next(
-            (place for place, look in enumerate(self._looks) if self._refutes(look, finished, failed)), None
-        )
-        needed = self._looks if refuting is None else self._looks[: refuting + 1]
-        if refuting is None and self._budget_s is not None and self._spent() > self._budget_s:
-            needed = tuple(look for place, look in enumerate(needed) if self._goes_on(look, finished, first=not place))
-        return every - frozenset().union(*(look.keys for look in needed))
+        """Keys of units that need not be started.
 
-    def _goes_on(self, look: PlannedAudit, finished: Set[str], *, first: bool) -> bool:
+        Those of looks after one that is confirmed, or after time is up, and confirmations of looks that found nothing.
+        """
+        every = frozenset().union(*(pair.keys for pair in self._pairs))
+        stages = self._stages(finished, failed)
+        if Stage.CONFIRMED in stages:
+            needed = self._pairs[: stages.index(Stage.CONFIRMED) + 1]
+        else:
+            needed = tuple(
+                pair for place, pair in enumerate(self._pairs) if self._goes_on(pair, finished, first=not place)
+            )
+        kept = frozenset().union(*(pair.look.keys for pair in needed))
+        for pair in needed:
+            stage = stages[self._pairs.index(pair)]
+            if pair.confirmation is not None and stage is not Stage.SILENT:
+                kept |= pair.confirmation.keys
+        return every - kept
+
+    def held(self, finished: Set[str], failed: Set[str]) -> frozenset[str]:
+        """Keys of units that must wait: confirmations of looks that are not read, and looks after one that refutes."""
+        stages = self._stages(finished, failed)
+        waiting = frozenset().union(
+            *(
+                pair.confirmation.keys
+                for pair, stage in zip(self._pairs, stages, strict=True)
+                if pair.confirmation is not None and stage is Stage.OPEN
+            )
+        )
+        if Stage.REFUTING not in stages:
+            return waiting
+        first = stages.index(Stage.REFUTING)
+        before = frozenset().union(*(pair.keys for pair in self._pairs[: first + 1]))
+        later = frozenset().union(*(pair.keys for pair in self._pairs[first + 1 :]))
+        return waiting | (later - before)
+
+    def _stages(self, finished: Set[str], failed: Set[str]) -> list[Stage]:
+        return [self._stage(pair, finished, failed) for pair in self._pairs]
+
+    def _stage(self, pair: Paired, finished: Set[str], failed: Set[str]) -> Stage:
+        found = self._result(pair.look, finished, failed)
+        if found is None:
+            return Stage.OPEN
+        if pair.confirmation is None or not calls_for_confirmation(pair.confirmation, found):
+            return Stage.SILENT
+        again = self._result(pair.confirmation, finished, failed)
+        if again is not None:
+            return Stage.CONFIRMED if refutes(again) else Stage.REJECTED
+        return Stage.REFUTING if failed.isdisjoint(pair.confirmation.keys) else Stage.REJECTED
+
+    def _result(self, entry: PlannedAudit, finished: Set[str], failed: Set[str]) -> AuditResult | None:
+        """What an audit found; None while it is not read."""
+        name = entry.audit.name
+        if name not in self._read:
+            reader = self._readers.get(name)
+            if not self._is_read(entry, reader, finished, failed):
+                return None
+            self._read[name] = result_of(entry, finished, self._store, reader)
+        return self._read[name]
+
+    def _goes_on(self, pair: Paired, finished: Set[str], *, first: bool) -> bool:
         """Whether it is played on when time is up: once begun, until it can be read; the first one in any case."""
+        look = pair.look
+        if self._budget_s is None or self._spent() <= self._budget_s or look.audit.name in self._read:
+            return True
         if look.audit.stop is not None:  # it can be read as it is
             return first and finished.isdisjoint(look.tallies)
-        own = look.keys - frozenset().union(*(other.keys for other in self._looks if other is not look))
-        return first or not finished.isdisjoint(own)
-
-    def _refutes(self, look: PlannedAudit, finished: Set[str], failed: Set[str]) -> bool:
-        name = look.audit.name
-        if name not in self._refuting:
-            reader = self._readers.get(name)
-            if not self._is_read(look, reader, finished, failed):
-                return False
-            self._refuting[name] = refutes(result_of(look, finished, self._store, reader))
-        return self._refuting[name]
+        others = frozenset().union(*(other.look.keys for other in self._pairs if other is not pair))
+        return first or not finished.isdisjoint(look.keys - others)
 
     def _is_read(
-        self, look: PlannedAudit, reader: SequentialReader | None, finished: Set[str], failed: Set[str]
+        self, entry: PlannedAudit, reader: SequentialReader | None, finished: Set[str], failed: Set[str]
     ) -> bool:
         if reader is not None:
             reader.advance(finished, failed)
-            return bool(reader.reason) or len(reader.tallies) == len(look.tallies)
-        return finished >= {*look.tallies, *look.controls, *look.ceilings}
+            return bool(reader.reason) or len(reader.tallies) == len(entry.tallies)
+        return {*entry.tallies, *entry.controls, *entry.ceilings} <= finished | failed
 
 
-def spare_of_run(plan: Plan, store: UnitStore, spent: Spent) -> Spare | None:
-    """Which units of a run need not be started: of audits with enough evidence, of confirmations, of looks."""
+def calls_for_confirmation(confirmation: PlannedAudit, found: AuditResult) -> bool:
+    """Whether what a look found is to be confirmed: by the same look where that refutes, else by planted labels."""
+    return refutes(found) if confirmation.played_again else found.verdict in CONFIRMED
+
+
+@dataclass(frozen=True)
+class Demand:
+    """Which units of a run need not be started, and which must wait; None where all are needed."""
+
+    spare: Spare | None = None
+    hold: Hold | None = None
+
+
+def demand_of_run(plan: Plan, store: UnitStore, spent: Spent) -> Demand:
+    """What a run needs of its plan: less by audits with enough evidence, by confirmations, by looks."""
     spare = spared_units(plan, store)
     if plan.spec.together is None:
-        return spare
+        return Demand(spare)
     looks = LooksReader(plan, store, spent)
 
     def spared(finished: Set[str], failed: Set[str]) -> Set[str]:
         return looks.spared(finished, failed) | (spare(finished, failed) if spare else frozenset())
 
-    return spared
+    return Demand(spared, looks.held)

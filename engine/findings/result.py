@@ -70,6 +70,8 @@ class AuditResult:
         control: What distinguishers show without the mechanism; None where that was not played.
         control_lost: Whether a control was planned and failed, in whole or in part.
         confirm: Whether the same mechanism is tested once more without a proxy, in the same run.
+        again: Of a look that refuted the claim in a first pass: what was found when it was played again; FAILED where
+            that is missing. None where it was not asked for.
         rows_needed: About how many rows of the control would decide an UNDECIDED audit; None where no number would.
         ceiling: What a mechanism that hides nothing would show; None where that is not known.
         ceiling_lost: Whether the ceiling was to be played and that failed.
@@ -98,6 +100,7 @@ class AuditResult:
     control: ShiftControl | None = None
     control_lost: bool = False
     confirm: bool = False
+    again: Verdict | None = None
     rows_needed: int | None = None
     ceiling: Ceiling | None = None
     ceiling_lost: bool = False
@@ -149,6 +152,8 @@ class AuditResult:
         said = verdict(self.finding, self.compared.claim)
         if said is Verdict.VIOLATION and self.conditional and not self._beyond_the_proxy:
             return Verdict.UNDECIDED
+        if said is Verdict.VIOLATION and self.again not in (None, Verdict.VIOLATION):
+            return Verdict.UNDECIDED if self.again in _NOT_KNOWN else Verdict.NO_VIOLATION
         return Verdict.INCONCLUSIVE if said is Verdict.NO_VIOLATION and self._blind else said
 
     @property
@@ -166,6 +171,8 @@ class AuditResult:
     @property
     def open_question(self) -> str:
         """Why an audit is undecided, and what would decide it; "" for the others."""
+        if self.again in _NOT_KNOWN:
+            return "undecided: it is not known whether it refutes the claim when it is played again: run again"
         if self.verdict is not Verdict.UNDECIDED:
             return ""
         why = "undecided: more than the claim was observed, but a proxy that is off could explain it; "
@@ -200,9 +207,16 @@ class AuditResult:
     def cautions(self) -> tuple[str, ...]:
         """Sentences that must not be overlooked."""
         lines = [caution(self.finding.validity) if self.finding else "", self.compared.note]
-        lines += [CONTROL_LOST if self.control_lost else "", self.open_question]
+        lines += [CONTROL_LOST if self.control_lost else "", self.open_question, self._not_confirmed]
         lines.append(self._seen if self.verdict is Verdict.INCONCLUSIVE else "")
         return tuple(line for line in lines if line)
+
+    @property
+    def _not_confirmed(self) -> str:
+        """That a first pass does not count by itself."""
+        if self.again in (None, Verdict.VIOLATION, *_NOT_KNOWN):
+            return ""
+        return "not confirmed: it exceeded the claim in a first pass, and did not when it was played again"
 
     @property
     def _seen(self) -> str:
@@ -304,8 +318,7 @@ class AuditResult:
             lines.append(f"assumes: {self.assumes}")
         if self.control is not None:
             lines += self.control.lines
-        if self.open_question:
-            lines.append(self.open_question)
+        lines += [line for line in (self.open_question, self._not_confirmed) if line]
         if self.metrics:
             lines.append(", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in self.metrics.items()))
         lines += [
@@ -318,6 +331,8 @@ class AuditResult:
         return f"\n{'':{INDENT}}".join(lines)
 
 
+_NOT_KNOWN = (Verdict.FAILED, Verdict.UNDECIDED)
+"""What leaves open whether a look refutes the claim when it is played again."""
 FAILED_SHOWN = 3
 """Failed trials that are printed."""
 INDENT = 19

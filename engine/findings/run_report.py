@@ -131,7 +131,10 @@ class Report:
         """What several bounds in one report mean together; what was computed exactly is none of them."""
         count = sum(result.finding is None or result.finding.confidence is not None for result in self.results)
         if self.joint is not None:
-            return f"All bounds hold together with confidence {self.confidence:g}: the looks share the error."
+            return (
+                f"All bounds of the first pass hold together with confidence {self.joint.screening:g}: the looks share "
+                f"the error. What is played again shares an error of {1 - self.confidence:.4g}, whatever the first was."
+            )
         if self.sweep is not None:
             return self.sweep.confidence_line
         if count < 2:

@@ -65,6 +65,7 @@ class DpSgdSteps:
                 scales={"trainings": 1.0},
                 least=1,
                 game={"steps": 4_000},
+                again={"trainings": 4, "steps": 4},
             ),
         ),
     )

@@ -65,7 +65,9 @@ class Look:
         attack: As in a spec; "" for the game's usual one.
         estimator: As in a spec; "" for the game's usual one.
         stop: When it has seen enough; None runs all of it.
-        confirm: Whether what it finds is confirmed with planted labels.
+        confirm: Whether what it finds on a proxy is confirmed with planted labels.
+        again: By how much fields of the game that are numbers grow when the look has refuted the claim and is played
+            again, with other seeds and at a stricter confidence: more where that is cheap.
     """
 
     face: Face
@@ -80,6 +82,7 @@ class Look:
     estimator: str = ""
     stop: StopRule | None = None
     confirm: bool = False
+    again: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,7 @@ class LabelChannel:
                 LABEL_MECHANISMS,
                 (Relation.LABEL, Relation.REPLACE),
                 "too little noise, noise that rows or releases share, rows that go bare",
+                again={"releases": 4},
             ),
         ),
     )

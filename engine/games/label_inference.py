@@ -45,7 +45,7 @@ class LabelInference(OneRunGame):
                 LEARNERS,
                 (Relation.LABEL, Relation.REPLACE),
                 "what the training labels themselves give away, the data left as they are",
-                trainings=2,
+                trainings=1,
                 confirm=True,
             ),
         ),

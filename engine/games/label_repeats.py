@@ -56,6 +56,7 @@ class LabelRepeats:
                 LABEL_MECHANISMS,
                 (Relation.LABEL, Relation.REPLACE),
                 "noise that does not follow the generator: a seed in the source, or made from the labels",
+                again={"trials": 2},
             ),
         ),
     )

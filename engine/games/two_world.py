@@ -54,6 +54,7 @@ class IndMia(TwoWorldGame):
                 attack="gradient-likelihood",
                 estimator="betting",
                 stop=StopRule(),
+                again={"trials": 2},
             ),
             Look(
                 LEARNERS,
@@ -66,6 +67,7 @@ class IndMia(TwoWorldGame):
                 attack="loss",
                 estimator="betting",
                 stop=StopRule(),
+                again={"trials": 2},
             ),
         ),
     )
@@ -120,6 +122,7 @@ class Mia(TwoWorldGame):
                 attack="loss",
                 estimator="betting",
                 stop=StopRule(),
+                again={"trials": 2},
             ),
         ),
     )

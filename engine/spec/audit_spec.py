@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -128,8 +128,8 @@ class AuditSpec:
         audits: At least one; names are unique.
         name: For reports and the default run folder.
         seed: Everything random follows from it, in 0 .. 10^18 - 1.
-        confidence: Stated confidence of each bound, in (0, 1); of the one verdict where there are several looks at one
-            claim, which share the error.
+        confidence: Stated confidence of each bound, in (0, 1); where there are several looks at one claim, of the one
+            verdict.
         run: Where the work runs.
         together: Says that the audits are looks at one claim and end in one verdict, as `dpaudit check` makes them;
             None for audits that have nothing to do with each other.
@@ -167,7 +167,7 @@ class AuditSpec:
             return share_confidence(self.confidence, self.sweep.count)
         if self.together is None:
             return self.confidence
-        return share_confidence(self.confidence, sum(1 + audit.confirm for audit in self.audits))
+        return share_confidence(self.together.screening, len(self.audits))
 
     def _require_sweep_error(self) -> None:
         """Refuses configurations whose bounds have not the confidence that is left to each."""
@@ -193,14 +193,19 @@ class AuditSpec:
             )
 
     def _require_shared_error(self) -> None:
-        """Refuses looks at one claim whose errors sum to more than the verdict's, or whose claims differ."""
+        """Refuses looks at one claim whose errors sum to more than the first pass's, or whose claims differ."""
         if self.together is None:
             return
-        looks = [own for audit in self.audits for own in self._with_confirmation(audit)]
+        looks, together = self.audits, self.together
+        unknown = sorted(together.again.keys() - {audit.name for audit in looks})
+        if unknown:
+            raise SpecError(f"together.again names {unknown[0]!r}, which is no audit of the spec")
+        for audit in looks:
+            self.played_again(audit)
         spent = sum(1 - audit.estimator.confidence for audit in looks)
         require(
-            spent <= (1 - self.confidence) * (1 + 1e-9),
-            f"the errors of audits that are looks at one claim must sum to at most {1 - self.confidence:.6g}",
+            spent <= (1 - together.screening) * (1 + 1e-9),
+            f"the errors of audits that are looks at one claim must sum to at most {1 - together.screening:.6g}",
             do="leave the confidence of their estimators out",
             sum=spent,
         )
@@ -210,9 +215,6 @@ class AuditSpec:
             for audit in looks
         )
         require(same, "audits that are looks at one claim must have the same mechanism and claim")
-
-    def _with_confirmation(self, audit: Audit) -> tuple[Audit, ...]:
-        return (audit, self.confirmation(audit)) if audit.confirm else (audit,)
 
     def _complete(self, audit: Audit, index: int) -> Audit:
         """Builds what is still a name or a mapping, fills in what is left open, and refuses what does not fit."""
@@ -239,9 +241,20 @@ class AuditSpec:
         return audit
 
     def confirmation(self, audit: Audit) -> Audit:
-        """The audit that follows another one of this spec which has `confirm`."""
+        """The audit that follows one of this spec which has `confirm`: the same mechanism with planted labels."""
+        return self._following(audit, _confirming(audit, audit.name))
+
+    def played_again(self, audit: Audit) -> Audit:
+        """One of several looks at one claim once more, at the stricter confidence of the verdict."""
+        assert self.together is not None
+        return self._following(audit, _played_again(audit, self.together.again.get(audit.name, {})))
+
+    def _following(self, audit: Audit, follows: Audit) -> Audit:
         index = next(place for place, own in enumerate(self.audits) if own is audit)
-        return self._complete(_confirming(audit, audit.name), index)
+        if self.together is not None:
+            confidence = share_confidence(self.confidence, len(self.audits))
+            follows = replace(follows, estimator=replace(follows.estimator, confidence=confidence))
+        return self._complete(follows, index)
 
     def to_yaml(self) -> str:
         """The spec in words; `load_spec` reads it back."""
@@ -267,6 +280,15 @@ def _confirming(audit: Audit, at: str) -> Audit:
         confirm=False,
         name=f"{audit.name}, confirmed by {CONFIRMING}",
     )
+
+
+def _played_again(audit: Audit, factors: Mapping[str, float]) -> Audit:
+    """The same look, with some numbers of its game grown."""
+    for name in factors:
+        if not isinstance(getattr(audit.game, name, None), int):
+            raise SpecError(f"together.again: {_name(audit.game)} has no number {name!r} that could grow")
+    grown = {name: max(1, round(factor * getattr(audit.game, name))) for name, factor in factors.items()}
+    return replace(audit, game=replace(audit.game, **grown), name=f"{audit.name}, played again")
 
 
 def _claim_in_game(audit: Audit, at: str) -> Claim:

@@ -21,6 +21,8 @@ from dpaudit.registry import catalogue, load
 
 BUDGET = "10m"
 """Of a check for which none is given."""
+CONFIDENCE = 0.999
+"""Of its verdict."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class Budget:
 
     Attributes:
         seconds: After which nothing is begun any more, > 0; None for no limit.
-        trainings: Of all looks together, >= 0; None for no limit.
+        trainings: Of all looks together, >= 0, half of them for playing one again; None for no limit.
     """
 
     seconds: float | None = None
@@ -86,13 +88,14 @@ class CheckOptions:
     Attributes:
         name: For reports and the default run folder; "" takes the mechanism's.
         seed: Everything random follows from it.
-        confidence: Of the one verdict, in (0, 1).
+        confidence: Of the verdict VIOLATION, in (0, 1), whatever a first pass of all looks was; its own bounds hold
+            together with 0.95.
         run: Where the work runs; None: in this process where nothing is trained, else on Ray.
     """
 
     name: str = ""
     seed: int = 0
-    confidence: float = 0.95
+    confidence: float = CONFIDENCE
     run: RunOptions | None = None
 
 
@@ -127,23 +130,24 @@ def check_spec(request: CheckRequest, options: CheckOptions = CheckOptions()) ->
         raise SpecError(f"check.mechanism.claim() must give a dpaudit.Claim, got {claim!r}")
     chosen, left_out = choices(mechanism, claim)
     budget = Budget.parse(request.budget)
-    affordable, dear = _affordable(chosen, budget.trainings)
+    affordable, dear = affordable_looks(chosen, budget.trainings)
     if not affordable:
         raise SpecError(
             f"no game fits {type(mechanism).__name__} with a claim about {claim.relation} neighbours: "
             f"{'; '.join((*left_out, *dear))}"
         )
     data = request.data if request.data is not None else made_data(mechanism, claim)
-    audits = tuple(_audit(choice, mechanism, data, request, trainings) for choice, trainings in affordable)
-    trains = any(trainings for _, trainings in affordable)
-    words = [f"{choice.name}: finds {choice.look.finds}" + _cost(trainings) for choice, trainings in affordable]
+    audits = tuple(_audit(one, mechanism, data, request) for one in affordable)
+    trains = any(one.trainings for one in affordable)
+    words = [f"{one.choice.name}: finds {one.choice.look.finds}{_cost(one.trainings)}" for one in affordable]
+    again = {one.choice.name: one.again for one in affordable if one.again}
     return AuditSpec(
         audits,
         name=options.name or f"check {_called(mechanism)}",
         seed=options.seed,
         confidence=options.confidence,
         run=options.run or RunOptions(runner="ray" if trains else "in-process"),
-        together=Together(budget.seconds, tuple(words), (*left_out, *dear)),
+        together=Together(budget.seconds, tuple(words), (*left_out, *dear), again=again),
     )
 
 
@@ -189,34 +193,64 @@ def made_data(mechanism: Any, claim: Claim) -> Any:
     return table
 
 
-def _affordable(chosen: list[Choice], trainings: int | None) -> tuple[list[tuple[Choice, int]], list[str]]:
-    """As many looks as a number of trainings is enough for, each with its own; and which ones it is not."""
-    left, affordable, dear = trainings, [], []
+@dataclass(frozen=True)
+class Affordable:
+    """A look that a budget is enough for.
+
+    Attributes:
+        choice: The look.
+        trainings: What it may be played with.
+        again: By how much fields of its game grow when it is played again.
+    """
+
+    choice: Choice
+    trainings: int
+    again: dict[str, float]
+
+
+def affordable_looks(chosen: list[Choice], trainings: int | None) -> tuple[list[Affordable], list[str]]:
+    """As many looks as a number of trainings is enough for, half of it kept for playing one again; and which not."""
+    left = None if trainings is None else trainings - trainings // 2
+    kept = None if trainings is None else trainings // 2
+    affordable, dear = [], []
     for choice in chosen:
-        wanted = choice.look.trainings
+        look, wanted = choice.look, choice.look.trainings
         given = wanted if left is None else min(wanted, left)
-        if given < wanted and (not choice.look.scales or given < choice.look.least):
-            dear.append(f"{choice.name}: asks for {wanted:,} trainings, the budget leaves {given:,}")
+        least = look.least if look.scales else wanted
+        if kept is not None and min(given, kept) < min(least, wanted):
+            dear.append(
+                f"{choice.name}: asks for {min(least, wanted):,} trainings at least and as many to play it again, the "
+                f"budget leaves {given:,} and {kept:,}"
+            )
             continue
-        affordable.append((choice, given))
+        affordable.append(Affordable(choice, given, _again(look, given, kept)))
         left = None if left is None else left - given
     return affordable, dear
 
 
-def _audit(choice: Choice, mechanism: Any, data: Any, request: CheckRequest, trainings: int) -> Audit:
-    look = choice.look
-    scaled = {name: int(share * trainings) for name, share in look.scales.items()}
+def _again(look: Look, given: int, kept: int | None) -> dict[str, float]:
+    """By how much what is played again grows, with no more trainings than are kept for it."""
+    if kept is None or not look.scales:
+        return dict(look.again)
+    most = kept / given
+    grown = {name: min(look.again.get(name, 1.0), most) for name in (*look.scales, *look.again)}
+    return {name: factor for name, factor in grown.items() if factor != 1.0}
+
+
+def _audit(one: Affordable, mechanism: Any, data: Any, request: CheckRequest) -> Audit:
+    look = one.choice.look
+    scaled = {name: int(share * one.trainings) for name, share in look.scales.items()}
     return Audit(
         mechanism=mechanism,
         data=data,
-        game={"name": choice.game, **look.game, **scaled},
+        game={"name": one.choice.game, **look.game, **scaled},
         attack=look.attack or None,
         estimator=look.estimator or None,
         split=request.split or Partition(target=0.7, reference=0.2, test=0.1),
         claim=request.claim,
         confirm=look.confirm,
         stop=look.stop,
-        name=choice.name,
+        name=one.choice.name,
     )
 
 

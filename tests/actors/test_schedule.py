@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -301,3 +301,17 @@ def test_a_log_cut_short_by_a_kill_is_read_up_to_there(tmp_path: Path) -> None:
     assert [(event.kind, event.seconds) for event in read_events(tmp_path / "events.jsonl")] == [
         (EventKind.UNIT_DONE, 1.5)
     ]
+
+
+def test_held_units_wait_for_others_and_are_spared_when_nothing_else_is_left(tmp_path: Path) -> None:
+    first, waits, never = Unit(Add(1), "first"), Unit(Add(2), "waits"), Unit(Add(3), "never")
+    seen: list[Event] = []
+
+    def hold(finished: Set[str], failed: Set[str]) -> Set[str]:
+        return {never.key} if first.key in finished else {waits.key, never.key}
+
+    events = EventStream(seen.append)
+    outcome = run_units([waits, never, first], InProcess({}), UnitStore(tmp_path), events, hold=hold)
+    assert [event.label for event in seen if event.kind is EventKind.UNIT_STARTED] == ["first", "waits"]
+    assert outcome.spared == {never.key}
+    assert outcome.failed == {}

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import yaml
 from click.testing import CliRunner
+from numpy.typing import NDArray
 
 from dpaudit import Claim, Relation, Report, RunOptions, Verdict, check
 from dpaudit.actors.store import UnitStore
@@ -19,7 +20,7 @@ from dpaudit.engine.data.bundled import Digits
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.driver import report_again, resume
 from dpaudit.engine.findings.joint import JointVerdict
-from dpaudit.engine.findings.looks import LooksReader
+from dpaudit.engine.findings.looks import LooksReader, paired_looks
 from dpaudit.engine.findings.result import AuditResult
 from dpaudit.engine.plan import make_plan
 from dpaudit.engine.spec.audit_spec import AuditSpec
@@ -83,6 +84,10 @@ class Ignores(Memorises):
         return Recalls(set(), train.classes)
 
 
+def seeded(task: Any) -> bool:
+    return hasattr(task, "seed")
+
+
 def names(mechanism: Any, claim: Claim | None = None) -> list[str]:
     chosen, _ = choices(mechanism, claim or mechanism.claim())
     return [choice.name for choice in chosen]
@@ -109,7 +114,26 @@ def test_the_looks_share_the_error_and_the_spec_is_read_back_as_it_was() -> None
     again = load_spec(dict(yaml.safe_load(spec.to_yaml())))
     assert again == spec
     with_confirmation = check_spec(CheckRequest(LP1ST(1.0, model=Recall())))
-    assert with_confirmation.look_confidence == pytest.approx(1 - 0.05 / 3)  # canaries, inference, its confirmation
+    assert with_confirmation.look_confidence == pytest.approx(1 - 0.05 / 2)
+
+
+def test_what_is_played_again_has_other_seeds_and_its_share_of_the_verdict_s_error() -> None:
+    """More trials where a look says so; planted labels where it takes a proxy for the truth."""
+    spec = check_spec(CheckRequest(RandomizedResponse(1.0)))
+    audits = make_plan(spec).audits
+    first, again = audits[:3:2][1], audits[3]
+    assert (first.audit.name, again.confirms, again.played_again) == ("label-channel", "label-channel", True)
+    assert again.audit.estimator.confidence == pytest.approx(1 - 0.001 / 3)
+    assert (first.audit.game.releases, again.audit.game.releases) == (50, 200)
+    assert first.keys.isdisjoint(again.keys)
+    used: set[str] = {str(unit.task.seed) for entry in audits[::2] for unit in entry.game.units if seeded(unit.task)}
+    for entry in audits[1::2]:
+        fresh = {str(unit.task.seed) for unit in entry.game.units if seeded(unit.task)}
+        assert fresh.isdisjoint(used)
+        used |= fresh
+    *_, last = make_plan(check_spec(CheckRequest(LP1ST(1.0, model=Recall()), SMALL))).audits
+    assert (last.confirms, last.played_again) == ("label-inference", False)
+    assert last.audit.estimator.confidence == pytest.approx(1 - 0.001 / 2)
 
 
 def test_looks_that_spend_too_much_or_have_other_claims_are_refused() -> None:
@@ -136,16 +160,29 @@ def test_a_budget_is_a_time_or_trainings() -> None:
 
 
 def test_a_budget_of_trainings_goes_to_the_cheap_looks_first() -> None:
-    spec = check_spec(CheckRequest(DpSgd(1.0), budget="600 trainings"))
+    spec = check_spec(CheckRequest(DpSgd(1.0), budget="1200 trainings"))
     planned = {audit.name: getattr(audit.game, "trials", 1) for audit in spec.audits}
     assert planned["ind-mia, far point"] == 512
     assert 0 < planned["ind-mia, gradient"] <= 24
-    (one,) = check_spec(CheckRequest(DpSgd(1.0), budget="1 training")).audits
-    assert (one.name, one.game.trainings) == ("dp-sgd-steps", 1)
-    few = check_spec(CheckRequest(LP1ST(1.0, model=Recall()), budget="1 training"))
+    few = check_spec(CheckRequest(LP1ST(1.0, model=Recall()), budget="2 trainings"))
     assert [audit.name for audit in few.audits] == ["label-canaries"]
     assert few.together is not None
-    assert "label-inference: asks for 2 trainings, the budget leaves 0" in few.together.left_out
+    assert (
+        "label-inference: asks for 1 trainings at least and as many to play it again, the budget leaves 0 and 1"
+        in few.together.left_out
+    )
+
+
+def test_half_of_a_budget_of_trainings_is_kept_to_play_a_look_again() -> None:
+    spec = check_spec(CheckRequest(DpSgd(1.0), budget="2 trainings"))
+    (one,) = spec.audits
+    assert (one.name, one.game.trainings, spec.played_again(one).game.trainings) == ("dp-sgd-steps", 1, 1)
+    with pytest.raises(SpecError, match="asks for 1 trainings at least and as many to play it again"):
+        check_spec(CheckRequest(DpSgd(1.0), budget="1 training"))
+    larger = check_spec(CheckRequest(DpSgd(1.0), budget="300 trainings"))
+    steps, far = larger.audits
+    assert (steps.game.trainings, larger.played_again(steps).game.trainings) == (64, 150)
+    assert (far.game.trials, larger.played_again(far).game.trials) == (86, 150)
 
 
 def test_data_are_made_that_the_mechanism_can_be_run_on() -> None:
@@ -168,7 +205,7 @@ def test_a_leak_is_refuted_by_the_first_look_and_the_rest_is_left_out(leak: Repo
     report, folder = leak, Path(leak.folder)
     assert report.joint is not None
     assert report.joint.verdict is Verdict.VIOLATION
-    assert [result.name for result in report.results] == ["label-canaries"]
+    assert [result.name for result in report.results] == ["label-canaries", "label-canaries, played again"]
     assert report.joint.not_played == ("label-channel", "label-repeats")
     assert "not played: label-channel, label-repeats: the claim is refuted" in str(report)
     again = resume(folder, quiet=True)
@@ -180,6 +217,73 @@ def test_a_leak_is_refuted_by_the_first_look_and_the_rest_is_left_out(leak: Repo
         assert other.failed == ()
     assert json.loads((folder / "bounds.json").read_text())["joint"]["verdict"] == "VIOLATION"
     assert "Left out" in (folder / "report.html").read_text()
+
+
+@dataclass(frozen=True)
+class LeaksOnce(RandomizedResponse):
+    """Hides nothing in its first release, and keeps its claim, or raises, in later ones."""
+
+    raises: bool = False
+    releases: ClassVar[int] = 0
+
+    def release(self, labels: NDArray[np.int64], *, classes: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        type(self).releases += 1
+        if type(self).releases == 1:
+            return labels
+        if self.raises:
+            raise ValueError("no more")
+        return super().release(labels, classes=classes, rng=rng)
+
+
+def test_what_is_not_confirmed_is_no_violation_and_the_other_looks_are_played(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The seed is fixed; with another one it would fail with probability <= 0.05."""
+    monkeypatch.setattr(LeaksOnce, "releases", 0)
+    report = check(LeaksOnce(1.0), FEW, run=HERE, output=tmp_path, quiet=True)
+    assert report.joint is not None
+    assert report.joint.verdict is Verdict.NO_VIOLATION
+    assert report.violations == report.failed == ()
+    first, again, *others = report.results
+    assert (first.name, again.name) == ("label-canaries", "label-canaries, played again")
+    assert [result.name for result in others] == ["label-channel", "label-repeats"]
+    assert first.epsilon > 3 > 1 > again.epsilon
+    assert "not confirmed: it exceeded the claim in a first pass" in str(first)
+    assert "label-canaries looked like a violation in the first pass, which was not confirmed" in report.joint.headline
+    (told,) = json.loads((tmp_path / "bounds.json").read_text())["joint"]["confirmations"]
+    assert (told["look"], told["confirmed"], told["verdict_again"]) == ("label-canaries", False, "NO VIOLATION FOUND")
+    read = report_again(tmp_path)
+    assert read.joint is not None
+    assert read.joint.to_dict() == report.joint.to_dict()
+
+
+def test_a_look_that_cannot_be_played_again_leaves_the_verdict_undecided(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LeaksOnce, "releases", 0)
+    report = check(LeaksOnce(1.0, raises=True), FEW, run=HERE, output=tmp_path, quiet=True)
+    assert report.joint is not None
+    assert report.joint.verdict is Verdict.UNDECIDED
+    assert report.violations == ()
+    assert report.failed
+    assert "it is not known whether it refutes the claim when it is played again" in str(report)
+
+
+def test_later_looks_wait_while_one_is_played_again(tmp_path: Path, leak: Report) -> None:
+    plan = make_plan(load_spec(Path(leak.folder) / "spec.yaml"))
+    store = UnitStore(Path(leak.folder) / "units")
+    first, second, third = paired_looks(plan)
+    assert first.confirmation is not None
+    done = store.finished(first.look.keys)
+    nothing: frozenset[str] = frozenset()
+    reader = LooksReader(plan, store, lambda: 0.0)
+    waiting = frozenset().union(*(pair.confirmation.keys for pair in (first, second, third) if pair.confirmation))
+    assert reader.held(nothing, nothing) == waiting
+    assert reader.held(done, nothing) == (second.keys | third.keys) - first.keys
+    assert reader.spared(done, nothing) == nothing
+    both = done | store.finished(first.confirmation.keys)
+    assert reader.held(both, nothing) <= second.keys | third.keys
+    assert reader.spared(both, nothing) == (second.keys | third.keys) - first.keys
 
 
 def test_an_honest_mechanism_is_looked_at_with_all_games(tmp_path: Path) -> None:
@@ -195,11 +299,14 @@ def test_an_honest_mechanism_is_looked_at_with_all_games(tmp_path: Path) -> None
 
 def test_two_worlds_stop_when_the_claim_is_refuted(tmp_path: Path) -> None:
     report = check(Memorises(), SMALL, run=HERE, output=tmp_path, quiet=True)
-    (result,) = report.results
-    assert report.violations == (result,)
-    assert result.stopped is not None
-    assert result.stopped.reason == "the claim is refuted"
-    assert result.stopped.trainings < result.stopped.planned
+    assert report.joint is not None
+    assert report.joint.verdict is Verdict.VIOLATION
+    first, again = report.results
+    assert report.violations == (first, again)
+    for result in (first, again):
+        assert result.stopped is not None
+        assert result.stopped.reason == "the claim is refuted"
+        assert result.stopped.trainings < result.stopped.planned
 
 
 def test_a_learner_that_looks_at_nothing_is_not_refuted(tmp_path: Path) -> None:
@@ -218,11 +325,11 @@ def test_a_planted_defect_of_a_learner_is_refuted(tmp_path: Path) -> None:
 
 def test_nothing_but_the_first_look_is_begun_after_time_is_up_and_what_was_begun_is_finished(tmp_path: Path) -> None:
     plan = make_plan(check_spec(CheckRequest(RandomizedResponse(1.0), budget="60s")))
-    first, *later = plan.audits
+    first, second, third = paired_looks(plan)
     reader = LooksReader(plan, UnitStore(tmp_path), lambda: 61.0)
-    assert reader.spared(frozenset(), frozenset()) == frozenset().union(*(look.keys for look in later)) - first.keys
-    begun = frozenset({later[0].game.trainings[0]})
-    assert reader.spared(begun, frozenset()) == later[1].keys
+    assert reader.spared(frozenset(), frozenset()) == (second.keys | third.keys) - first.keys
+    begun = frozenset({second.look.game.trainings[0]})
+    assert reader.spared(begun, frozenset()) == third.keys
     in_time = LooksReader(plan, UnitStore(tmp_path), lambda: 59.0)
     assert in_time.spared(frozenset(), frozenset()) == frozenset()
 
@@ -251,19 +358,20 @@ def test_the_command_says_what_was_chosen_and_exits_as_run_does(tmp_path: Path) 
 
 
 def test_a_look_on_a_proxy_refutes_nothing_by_itself(leak: Report) -> None:
-    (look,) = leak.results
-    believed = replace(look, conditional=True)
+    look, again = leak.results
+    believed = replace(look, name="believed", conditional=True)
     object.__setattr__(believed, "verdict", Verdict.VIOLATION)  # as if its control left no doubt
-    assert JointVerdict((believed,), 0.95).verdict is Verdict.UNDECIDED
-    assert JointVerdict((believed, look), 0.95).verdict is Verdict.VIOLATION
-    assert JointVerdict((believed, look), 0.95).deciding is look
+    assert JointVerdict((believed,), {}, 0.999, 0.95).verdict is Verdict.UNDECIDED
+    confirmed = JointVerdict((believed, look), {look.name: again}, 0.999, 0.95)
+    assert confirmed.verdict is Verdict.VIOLATION
+    assert confirmed.deciding is look
 
 
 def test_a_part_s_ceiling_is_not_held_against_that_of_the_whole_claim(leak: Report) -> None:
     """A step's ceiling is on a scale of its own, however high; alone it is the best there is."""
 
     def silent(name: str, could_show: float, **changes: Any) -> AuditResult:
-        (look,) = leak.results
+        look, _ = leak.results
         assert look.ceiling is not None
         assert isinstance(look.ceiling.finding, Bound)
         ceiling = replace(look.ceiling, finding=replace(look.ceiling.finding, lower=could_show))
@@ -272,14 +380,14 @@ def test_a_part_s_ceiling_is_not_held_against_that_of_the_whole_claim(leak: Repo
         return changed
 
     step, low, high = silent("step", 9.0, whole=("tested: a step",)), silent("low", 2.0), silent("high", 3.0)
-    joint = JointVerdict((step, low, high), 0.95)
+    joint = JointVerdict((step, low, high), {}, 0.999, 0.95)
     assert joint.deciding is high
     first, second, *_ = joint.lines
     assert first.startswith("best ceiling: a mechanism that hides nothing would show epsilon >= 3.000")
     assert second.startswith("best of a part alone (step), on a scale of its own: ceiling:")
-    alone = JointVerdict((step,), 0.95)
+    alone = JointVerdict((step,), {}, 0.999, 0.95)
     assert alone.deciding is step
     assert len(alone.lines) == 1
     blind = silent("blind", 0.5)
     object.__setattr__(blind, "verdict", Verdict.INCONCLUSIVE)
-    assert JointVerdict((step, blind), 0.95).deciding is step
+    assert JointVerdict((step, blind), {}, 0.999, 0.95).deciding is step
