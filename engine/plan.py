@@ -13,6 +13,7 @@ from dpaudit.actors.fingerprint import one_reading
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Inputs, Resources, Unit
 from dpaudit.claims import Claim
+from dpaudit.engine.findings.divided import bound_units
 from dpaudit.engine.findings.evidence import CODECS
 from dpaudit.engine.findings.shift import control_estimator
 from dpaudit.engine.findings.tally_table import TallyTable
@@ -45,6 +46,7 @@ class PlannedAudit:
         data_name: What the data are, in words.
         confirms: Name of the audit that this one confirms; "" for those of the spec.
         played_again: Whether it confirms by the same look once more.
+        bounds: The units that find its bounds, where that takes long.
     """
 
     audit: Audit
@@ -56,6 +58,7 @@ class PlannedAudit:
     data_name: str
     confirms: str = ""
     played_again: bool = False
+    bounds: tuple[Unit, ...] = ()
 
     @property
     def effective_claim(self) -> Claim:
@@ -65,7 +68,8 @@ class PlannedAudit:
     @property
     def keys(self) -> frozenset[str]:
         """Of all its units."""
-        return frozenset((*(unit.key for unit in self.game.units), *self.tallies, *self.controls, *self.ceilings))
+        planned = (*self.game.units, *self.bounds)
+        return frozenset((*(unit.key for unit in planned), *self.tallies, *self.controls, *self.ceilings))
 
 
 @dataclass(frozen=True)
@@ -196,8 +200,10 @@ def _plan_audit(
     ceilings = tuple(counted[key].key for key in game.ceilings)
     if not spec.run.keep_scores:
         game = dataclasses.replace(game, units=tuple(units), scores=())
+    bounds = bound_units(audit.estimator, game, tallies, audit.name, resources.on_cpus)
     sizes = tuple((part, len(getattr(parts, part))) for part in ("target", "reference", "test", "validation"))
-    return PlannedAudit(audit, game, tallies, controls, ceilings, sizes, parts.target.name), units
+    entry = PlannedAudit(audit, game, tallies, controls, ceilings, sizes, parts.target.name, bounds=bounds)
+    return entry, [*units, *bounds]
 
 
 def _tally_unit(estimator: Any, scores: Unit, resources: Resources) -> Unit:

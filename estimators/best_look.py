@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from dpaudit.errors import require
 from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.finding import CurveEvidence, Validity
+from dpaudit.estimators.remembered import ReplayBounds as BoundsOfReplays
+from dpaudit.estimators.remembered import found_of
 from dpaudit.estimators.replays import median_rule, per_replay_confidence
 from dpaudit.estimators.scores import ScoreEstimator, replay_bounds
 from dpaudit.estimators.selection import AsPublished, Grid, Selection, parse_selection
@@ -58,8 +60,34 @@ class BestLook(ScoreEstimator[T]):
         """In what sense the bound at one look holds."""
 
     @abstractmethod
+    def find_best_looks(self, ordered: Sequence[T], replays: int) -> tuple[Floats, Ints]:
+        """Each replay's best bound, as sure as combining so many needs it, and its look; both shape (tallies,).
+
+        What is found of a replay depends on no other one.
+        """
+
     def best_looks(self, ordered: Sequence[T], replays: int) -> tuple[Floats, Ints]:
-        """Each replay's best bound, as sure as combining so many needs it, and its look; both shape (tallies,)."""
+        """`find_best_looks`, of each replay once."""
+        what = self, replays == 1  # any other number asks for the same confidence
+        new = [tally for tally in ordered if what not in found_of(tally)]
+        if new:
+            for tally, *found in zip(new, *self.find_best_looks(new, replays), strict=True):
+                found_of(tally)[what] = tuple(found)
+        best, look = zip(*(found_of(tally)[what] for tally in ordered), strict=True)
+        return np.array(best, dtype=np.float64), np.array(look, dtype=np.int64)
+
+    def bounds_of_replays(self, tallies: Sequence[T], replays: int) -> BoundsOfReplays:
+        """Of some of so many replays, in the order of their numbers."""
+        ordered = in_order(tallies)
+        return BoundsOfReplays(*self.best_looks(ordered, replays), self.alone(ordered))
+
+    def remember_replays(self, tallies: Sequence[T], replays: int, bounds: BoundsOfReplays) -> None:
+        """Takes over what `bounds_of_replays` gave for these tallies, wherever that was."""
+        for tally, best, look, alone in zip(in_order(tallies), *bounds, strict=True):
+            found = found_of(tally)
+            if replays > 1:  # the best look of a replay that stands alone is not asked for
+                found[self, True] = alone, 0
+            found[self, replays == 1] = best, look
 
     @abstractmethod
     def counts_at(self, tally: T, look: int) -> Mapping[str, int]:
@@ -106,7 +134,7 @@ class BestLook(ScoreEstimator[T]):
 
     def alone(self, ordered: Sequence[T]) -> Floats:
         """What each replay would report if it were the only one: the numbers papers take the mean of."""
-        return np.array([self.best_looks([tally], 1)[0][0] for tally in ordered])
+        return self.best_looks(ordered, 1)[0]
 
     @property
     def _published(self) -> bool:

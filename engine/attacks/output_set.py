@@ -11,8 +11,8 @@ Source: Lu et al. (2022), section 4.2, after Bichsel et al. (2021).
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -58,21 +58,28 @@ class OutputSet:
         """
         if len(np.unique(view.search_truth)) < 2:
             raise InputError("search samples must come from both worlds; ask for more of them (`search`)")
-        name = self._best(view)
+        best = self if len(self.classifiers) == 1 else self.best([one.worth(view) for one in self.candidates()])
+        (name,) = best.classifiers
         return _log_odds(self._fitted(name, view.search, view.search_truth), view.fresh)
 
-    def _best(self, view: SummaryView) -> str:
-        """The classifier whose bound on held-out search samples is the largest, the first of equals."""
+    def candidates(self) -> tuple[OutputSet, ...]:
+        """The attack with each classifier alone."""
+        return tuple(replace(self, classifiers=(name,)) for name in self.classifiers)
+
+    def best(self, worth: Sequence[float]) -> OutputSet:
+        """The candidate that is worth most, the first of equals."""
+        return self.candidates()[int(np.argmax(worth))]
+
+    def worth(self, view: SummaryView) -> float:
+        """The bound that a candidate gives on held-out search samples, in nats; 0 where one world is missing there."""
+        (name,) = self.classifiers
         judged = np.arange(len(view.search)) % JUDGED == JUDGED - 1
-        if len(self.classifiers) == 1 or any(len(np.unique(view.search_truth[part])) < 2 for part in (judged, ~judged)):
-            return self.classifiers[0]
-        bounds = []
-        for name in self.classifiers:
-            fitted = self._fitted(name, view.search[~judged], view.search_truth[~judged])
-            scores = Scores(_log_odds(fitted, view.search[judged]), view.search_truth[judged])
-            estimator = FairCoins()
-            bounds.append(estimator.bound([estimator.tally(scores)]).lower)
-        return self.classifiers[int(np.argmax(bounds))]
+        if any(len(np.unique(view.search_truth[part])) < 2 for part in (judged, ~judged)):
+            return 0.0
+        fitted = self._fitted(name, view.search[~judged], view.search_truth[~judged])
+        scores = Scores(_log_odds(fitted, view.search[judged]), view.search_truth[judged])
+        estimator = FairCoins()
+        return estimator.bound([estimator.tally(scores)]).lower
 
     def _fitted(self, name: str, summaries: NDArray[np.float64], truth: NDArray[np.bool_]) -> Any:
         from sklearn.exceptions import ConvergenceWarning

@@ -17,6 +17,7 @@ from dpaudit.actors.schedule import Outcome
 from dpaudit.actors.store import UnitStore
 from dpaudit.claims import Claim, ConvertedClaim
 from dpaudit.engine.findings.ceiling import Ceiling
+from dpaudit.engine.findings.divided import take_over
 from dpaudit.engine.findings.joint import refutes
 from dpaudit.engine.findings.power import ceiling_bound
 from dpaudit.engine.findings.result import AuditResult, Failure
@@ -105,7 +106,11 @@ class _Finished:
         self._store = store
         self._reader = reader
         counted = reader.tallies if reader else tuple(key for key in entry.tallies if key in self._keys)
-        self._tallies = self._decoded(counted)
+        groups = {key: self._decoded([key]) for key in counted}
+        self._tallies = [tally for group in groups.values() for tally in group]
+        bounds = [unit for unit in entry.bounds if unit.key in self._keys]
+        if bounds and groups:
+            take_over(self._audit.estimator, groups, bounds, store.read)
 
     def result(self, failures: Mapping[str, Failure], evidence: Path) -> AuditResult:
         """The audit's result."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -42,9 +43,8 @@ class TallyTable(Generic[T]):
                     f"a stored tally must have the columns {', '.join(self._fields)}, got "
                     f"{', '.join(table.column_names)}; remove its file from units/ and run again"
                 )
-            found += [
-                self.tally_type(**{key: _array(value) for key, value in row.items()}) for row in table.to_pylist()
-            ]
+            columns = [_values(table.column(name).combine_chunks()) for name in self._fields]
+            found += [self.tally_type(*row) for row in zip(*columns, strict=True)]
         return found
 
     @property
@@ -57,5 +57,9 @@ def _plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def _array(value: Any) -> Any:
-    return np.asarray(value) if isinstance(value, list) else value
+def _values(column: pa.Array) -> Iterable[Any]:
+    """The values of a column, lists as arrays."""
+    if not pa.types.is_list(column.type):
+        return column.to_pylist()  # type: ignore[no-any-return]
+    values, ends = column.values.to_numpy(zero_copy_only=False), column.offsets.to_numpy()
+    return (values[first:last].copy() for first, last in itertools.pairwise(ends))

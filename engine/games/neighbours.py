@@ -15,7 +15,13 @@ from typing import ClassVar
 from dpaudit.actors.unit import Unit
 from dpaudit.claims import Relation
 from dpaudit.engine.games.fits import LEARNERS, Face, Fits, Look, Reading
-from dpaudit.engine.games.neighbours_units import ChooseWorlds, SampleSummaries, ScoreSummaries
+from dpaudit.engine.games.neighbours_units import (
+    ChooseWorlds,
+    JudgeCandidate,
+    ManyCandidates,
+    SampleSummaries,
+    ScoreSummaries,
+)
 from dpaudit.engine.games.numbers import Scale
 from dpaudit.engine.games.poisoning_search import Offer, OfferWorlds, TakeBest, TrySummaries
 from dpaudit.engine.games.protocol import GamePlan, Setting, require_units
@@ -30,6 +36,8 @@ from dpaudit.registry import register
 COPIES = (1, 2, 4, 8)
 FEWEST_TRIED = 16
 """Trainings on each candidate of a search: half to learn from, half to judge by."""
+JUDGED_APART = 10_000
+"""Search trainings from which on the candidates of an attack are judged by units of their own: 0.3 s and more."""
 LOOK = 6_000
 """Trainings of a check, search and fresh together: those of other people's libraries take some milliseconds each."""
 
@@ -114,9 +122,10 @@ class Neighbours(TrialGame):
         search = self._samples(setting, choice, "search", left)
         fresh = self._samples(setting, choice, "fresh", self.trials)
         keys = tuple(unit.key for unit in search)
-        scores = [self._score(setting, trials, keys) for trials in grouped_for_reading(fresh, setting)]
+        judged = self._judged(setting, keys, left)
+        scores = [self._score(setting, trials, keys, judged) for trials in grouped_for_reading(fresh, setting)]
         return GamePlan(
-            (*tried, *search, *fresh, *scores),
+            (*tried, *search, *judged, *fresh, *scores),
             tuple(unit.key for unit in scores),
             tuple(unit.key for unit in fresh),
             observational=False,
@@ -184,9 +193,26 @@ class Neighbours(TrialGame):
             for first in range(0, trials, self.stack)
         ]
 
-    def _score(self, setting: Setting, trials: tuple[Unit, ...], search: tuple[str, ...]) -> Unit:
-        keys = tuple(unit.key for unit in trials)
+    def _judged(self, setting: Setting, search: tuple[str, ...], samples: int) -> list[Unit]:
+        """The units that judge the candidates of an attack, each its own; none where one unit is as quick."""
+        if not isinstance(setting.attack, ManyCandidates) or samples < JUDGED_APART:
+            return []
+        candidates = setting.attack.candidates()
+        return [
+            Unit(
+                JudgeCandidate(candidate, search),
+                f"worth of candidate {number + 1}/{len(candidates)}",
+                (),
+                search,
+                setting.resources.on_cpus,
+            )
+            for number, candidate in enumerate(candidates)
+            if len(candidates) > 1
+        ]
+
+    def _score(self, setting: Setting, trials: tuple[Unit, ...], search: tuple[str, ...], judged: list[Unit]) -> Unit:
+        keys, known = tuple(unit.key for unit in trials), tuple(unit.key for unit in judged)
         alone = setting.reading is Reading.IN_ORDER
         what = trials[0].label if alone else f"{self.trials} fresh samples"
-        task = ScoreSummaries(setting.attack, keys, search)
-        return Unit(task, f"scores of {what}", (), (*keys, *search), setting.resources.on_cpus)
+        task = ScoreSummaries(setting.attack, keys, search, known)
+        return Unit(task, f"scores of {what}", (), (*keys, *search, *known), setting.resources.on_cpus)

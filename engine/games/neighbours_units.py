@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
@@ -98,15 +99,57 @@ class SampleSummaries:
         return table.replace_schema_metadata({"metric:failed_share": repr(float(failed.mean()))})
 
 
+@runtime_checkable
+class ManyCandidates(Protocol):
+    """An attack that is one of several, each judged by the search samples alone."""
+
+    def candidates(self) -> Sequence[Any]:
+        """Each by itself."""
+        ...
+
+    def best(self, worth: Sequence[float]) -> Any:
+        """The candidate that is worth most."""
+        ...
+
+
+@dataclass(frozen=True)
+class JudgeCandidate:
+    """What one candidate of an attack is worth on the search samples.
+
+    Attributes:
+        candidate: Of a `ManyCandidates`.
+        search: Keys of the units with the search samples.
+    """
+
+    candidate: Any
+    search: tuple[str, ...]
+
+    def run(self, inputs: Inputs, compute: Compute) -> pa.Table:
+        """One row: worth."""
+        search = pa.concat_tables([inputs.tables[key] for key in self.search]).combine_chunks()
+        usual = summary_widths(search) == usual_width(search)
+        summaries = summaries_in(search, usual)
+        return pa.table(
+            {"worth": [self.candidate.worth(SummaryView(summaries, search["truth"].to_numpy()[usual], summaries[:0]))]}
+        )
+
+
 @dataclass(frozen=True)
 class ScoreSummaries(ScoreTrials):
     """The attack learns on the search samples and scores the fresh ones.
 
     Attributes:
         search: Keys of the units with the search samples.
+        judged: Keys of the units that judged the attack's candidates, in their order; none where it judges them itself.
     """
 
     search: tuple[str, ...] = ()
+    judged: tuple[str, ...] = ()
+
+    def attack_of(self, inputs: Inputs) -> Any:
+        """The attack, or its best candidate."""
+        worth = [inputs.tables[key]["worth"][0].as_py() for key in self.judged]
+        return self.attack.best(worth) if worth else self.attack
 
     def failed(self, trials: pa.Table, inputs: Inputs) -> NDArray[np.bool_]:
         """Those without a summary, or with one of another length than most search samples have."""

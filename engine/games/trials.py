@@ -78,6 +78,10 @@ class ScoreTrials(ABC):
         failed: NDArray[np.bool_] = trials["failed"].to_numpy()
         return failed
 
+    def attack_of(self, inputs: Inputs) -> Any:
+        """The adversary, as other units may have found it."""
+        return self.attack
+
     @abstractmethod
     def view(self, trials: pa.Table, inputs: Inputs) -> Any:
         """What the attack sees of those trials, which did not fail; nothing of the truth."""
@@ -97,7 +101,9 @@ class ScoreTrials(ABC):
         failed = self.failed(trials, inputs)
         # A failed training counts as the attack's worst guess: dropping it would bias the bound.
         scores = np.where(truth, -np.inf, np.inf)
-        scores[~failed] = self.attack.score(copy.deepcopy(self.view(trials.filter(pa.array(~failed)), inputs)))
+        scores[~failed] = self.attack_of(inputs).score(
+            copy.deepcopy(self.view(trials.filter(pa.array(~failed)), inputs))
+        )
         if np.isnan(scores).any():
             raise RunError(f"the attack {type(self.attack).__name__} gave scores that are no numbers")
         unit = np.repeat(np.arange(len(tables)), [table.num_rows for table in tables]).astype(np.int32)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.errors import require
+from dpaudit.estimators.best_look import in_order
 from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.finding import Validity
 from dpaudit.estimators.one_run.guess_band import (
@@ -28,6 +29,7 @@ from dpaudit.estimators.one_run.signed_scores import (
     replay_note,
     right_guesses,
 )
+from dpaudit.estimators.remembered import ReplayBounds, found_of
 from dpaudit.estimators.replays import median_rule, per_replay_confidence
 from dpaudit.estimators.scores import ScoreEstimator, Scores, replay_bounds
 from dpaudit.estimators.selection import PERCENTS
@@ -38,6 +40,8 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
+LEAST_S, ROW_S = 5e-3, 3e-7
+"""Seconds that the bound of a replay takes, and what each canary adds."""
 MOST_DELTA = 0.1
 """Canaries times delta up to which the guess band is the tighter one: measured, docs/validity.md."""
 
@@ -97,7 +101,7 @@ class GuessBand(ScoreEstimator[GuessTally]):
         """The median of the replays' bounds; `counts` are those of the middle replay, at the look that decides."""
         if self._leaves_it(tallies):
             return self.unshifted().bound(tallies, lost=lost)
-        ordered = sorted(tallies, key=lambda tally: tally.replay)
+        ordered = in_order(tallies)
         best = self._replay_bounds(ordered, lost)
         return Bound(
             lower=float(median_rule(best)),
@@ -114,11 +118,36 @@ class GuessBand(ScoreEstimator[GuessTally]):
         """The sweep over guess fractions, and the replays one by one."""
         if self._leaves_it(tallies):
             return self.unshifted().series(tallies, lost=lost)
-        ordered = sorted(tallies, key=lambda tally: tally.replay)
+        ordered = in_order(tallies)
         best = self._replay_bounds(ordered, lost)[: len(ordered)]
         numbers = [tally.replay for tally in ordered]
         replays = replay_bounds(numbers, best, self._alone(ordered), lost=lost, mean=False)
         return self.unshifted().sweep(ordered), replays
+
+    def seconds(self, replays: int, rows: int) -> float:
+        """About how long the bounds of so many replays of so many canaries take on one core."""
+        if rows * self.delta > MOST_DELTA:
+            return self.unshifted().seconds(replays, rows)
+        return 2 * replays * (LEAST_S + rows * ROW_S)  # in the median, and alone
+
+    def bounds_of_replays(self, tallies: Sequence[GuessTally], replays: int) -> ReplayBounds:
+        """Of some of so many replays, in the order of their numbers; the look is that of `one-run` where it reads."""
+        if self._leaves_it(tallies):
+            return self.unshifted().bounds_of_replays(tallies, replays)
+        ordered = in_order(tallies)
+        best = self._replay_bounds(ordered, replays - len(ordered))[: len(ordered)]
+        return ReplayBounds(best, np.zeros(len(ordered), dtype=np.int64), self._alone(ordered))
+
+    def remember_replays(self, tallies: Sequence[GuessTally], replays: int, bounds: ReplayBounds) -> None:
+        """Takes over what `bounds_of_replays` gave for these tallies, wherever that was."""
+        if self._leaves_it(tallies):
+            self.unshifted().remember_replays(tallies, replays, bounds)
+            return
+        ordered = in_order(tallies)
+        each = per_replay_confidence(self.confidence, replays)
+        for tally, best, alone in zip(ordered, bounds.best, bounds.alone, strict=True):
+            found_of(tally)[self, self.confidence] = float(alone)
+            found_of(tally)[self, each] = float(best)
 
     def _leaves_it(self, tallies: Sequence[GuessTally]) -> bool:
         """Whether `one-run` reads the counts."""
@@ -126,12 +155,21 @@ class GuessBand(ScoreEstimator[GuessTally]):
 
     def _alone(self, tallies: Sequence[GuessTally]) -> Floats:
         """What each replay would report if it were the only one."""
-        return np.array([self._replay_bounds([tally], 0)[0] for tally in tallies])
+        return np.array([self._bound_of_replay(tally, self.confidence) for tally in tallies])
 
     def _replay_bounds(self, tallies: Sequence[GuessTally], lost: int) -> Floats:
         """Each replay's bound at the confidence that a median needs; lost ones come last with 0."""
         confidence = per_replay_confidence(self.confidence, len(tallies) + lost)
-        return bounds_of_replays(tallies, lost, lambda canaries: OneTraining(canaries, self.delta), 1 - confidence)
+        return np.array([self._bound_of_replay(tally, confidence) for tally in tallies] + [0.0] * lost)
+
+    def _bound_of_replay(self, tally: GuessTally, confidence: float) -> float:
+        """The replay's bound at a confidence, found once."""
+        found, what = found_of(tally), (self, confidence)
+        if what not in found:
+            bad = OneTraining(int(tally.looks[-1]), self.delta)
+            found[what] = bound_of_guesses(tally.right, tally.looks, bad, 1 - confidence)
+        bound: float = found[what]
+        return bound
 
 
 def check_fields(delta: float, confidence: float, guess: str) -> None:

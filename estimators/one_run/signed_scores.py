@@ -143,6 +143,10 @@ class OneRunEstimator(BestLook[OneRunTally], CountEstimator):
 
     columns: ClassVar[tuple[str, ...]] = GUESSES
     tally_type: ClassVar[type[Any]] = OneRunTally
+    look_s: ClassVar[float] = 2e-6
+    """Seconds that the bound at a look takes at delta = 0."""
+    delta_s: ClassVar[float] = 7e-6
+    """The same at delta > 0, or where a shift is allowed for."""
 
     guess: GuessRule = "signed"
 
@@ -183,6 +187,11 @@ class OneRunEstimator(BestLook[OneRunTally], CountEstimator):
 
     def validity(self) -> Validity:
         return Validity.FINITE_SAMPLE
+
+    def seconds(self, replays: int, rows: int) -> float:
+        """About how long the bounds of so many replays of so many canaries take on one core."""
+        each = self.delta_s if self.delta or self._shift() else self.look_s
+        return 2 * each * replays * len(self.looks(rows))  # in the median, and alone
 
     def read(self, table: Table) -> Sequence[Bound]:
         """A bound for each row of counts by itself, whose number of guesses was fixed beforehand."""
@@ -273,7 +282,7 @@ class OneRunEstimator(BestLook[OneRunTally], CountEstimator):
         """Total variation between what is shown and its proxy that the counts must be read with."""
         return 0.0
 
-    def best_looks(self, ordered: Sequence[OneRunTally], replays: int) -> tuple[Floats, Ints]:
+    def find_best_looks(self, ordered: Sequence[OneRunTally], replays: int) -> tuple[Floats, Ints]:
         best, look = np.empty(len(ordered)), np.empty(len(ordered), dtype=np.int64)
         for canaries in sorted({tally.canaries for tally in ordered}):
             rows = [index for index, tally in enumerate(ordered) if tally.canaries == canaries]

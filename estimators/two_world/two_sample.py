@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, ClassVar, cast
 
@@ -35,8 +35,10 @@ from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.counts import CONFUSION, RATIO, CountEstimator, Table, bound_rows, count_columns
 from dpaudit.estimators.finding import CurveEvidence, Validity
 from dpaudit.estimators.proportions.binomial import katz_log
+from dpaudit.estimators.remembered import found_of
 from dpaudit.estimators.scores import Scores
 from dpaudit.estimators.selection import (
+    AsPublished,
     Bonferroni,
     Fixed,
     Grid,
@@ -46,7 +48,7 @@ from dpaudit.estimators.selection import (
 )
 from dpaudit.estimators.series import ConfusionCounts, EpsilonProfile, Roc, Series
 from dpaudit.estimators.two_world.bands import WEIGHTS, upper_rates_at
-from dpaudit.estimators.two_world.confusion import best_epsilon, epsilon_interval
+from dpaudit.estimators.two_world.confusion import epsilon_interval
 from dpaudit.estimators.two_world.rate_region import RateRegions, epsilon_of_rates, telling_thresholds
 from dpaudit.estimators.two_world.ratio import detectable_ceiling, ratio_epsilon
 from dpaudit.estimators.two_world.ratio_counts import Directions, grouping, require_group
@@ -131,7 +133,18 @@ class TwoSampleEstimator(BestLook[TwoSampleTally]):
 
     @abstractmethod
     def epsilon(self, tally: TwoSampleTally, error: float) -> Floats:
-        """The bound at each look when each may err with probability `error`, shape (looks,)."""
+        """The bound at each look when each may err with probability `error`, shape (looks,).
+
+        What is found at a look depends on no other one, but for the looks of a band.
+        """
+
+    def every_epsilon(self, tally: TwoSampleTally, error: float) -> Floats:
+        """`epsilon`, of each tally once."""
+        found, what = found_of(tally), (self, error)
+        if what not in found:
+            found[what] = self.epsilon(tally, error)
+        every: Floats = found[what]
+        return every
 
     def tally(self, scores: Scores) -> TwoSampleTally:
         """Counts of one replay at the thresholds looked at; one sort of the scores.
@@ -171,18 +184,18 @@ class TwoSampleEstimator(BestLook[TwoSampleTally]):
             threshold=tally.threshold,
             true_positive_rate=tally.true_positives / tally.members,
             false_positive_rate=tally.false_positives / tally.non_members,
-            epsilon=self.epsilon(tally, self._error(tally.error_shares, replays)),
+            epsilon=self.every_epsilon(tally, self._error(tally.error_shares, replays)),
             members=tally.members,
             non_members=tally.non_members,
         )
 
-    def best_looks(self, ordered: Sequence[TwoSampleTally], replays: int) -> tuple[Floats, Ints]:
+    def find_best_looks(self, ordered: Sequence[TwoSampleTally], replays: int) -> tuple[Floats, Ints]:
         found = [self.best(tally, self._error(tally.error_shares, replays)) for tally in ordered]
         return np.array([bound for _, bound in found]), np.array([look for look, _ in found], dtype=np.int64)
 
     def best(self, tally: TwoSampleTally, error: float) -> tuple[int, float]:
         """The look with the largest bound, and that bound; 0 where no threshold is worth a look."""
-        bounds = self.epsilon(tally, error)
+        bounds = self.every_epsilon(tally, error)
         index = int(bounds.argmax())
         return index, float(bounds[index])
 
@@ -267,6 +280,27 @@ class _Confusion(TwoSampleEstimator, CountEstimator):
     """The estimators that read one confusion table a threshold, or tables of confusion counts."""
 
     columns: ClassVar[tuple[str, ...]] = CONFUSION
+    threshold_s: ClassVar[float] = 1e-5
+    """Seconds that the bound at a threshold takes."""
+
+    def seconds(self, replays: int, rows: int) -> float:
+        """About how long the bounds at every threshold of so many replays of so many rows take on one core.
+
+        A fifth of the rows are corners where members and others overlap; other selections look at a few thresholds.
+        """
+        return self.threshold_s * replays * rows / 5 if isinstance(self.selection, Bonferroni | AsPublished) else 0.0
+
+    def bounds_at(self, tally: TwoSampleTally, looks: slice) -> Floats:
+        """At some of the thresholds of the only replay, in nats."""
+        columns = ("threshold", "true_positives", "false_positives")
+        if not tally.threshold[looks].size:
+            return np.empty(0)
+        some = replace(tally, **{name: getattr(tally, name)[looks] for name in columns})
+        return self.epsilon(some, self._error(tally.error_shares, 1))
+
+    def remember_thresholds(self, tally: TwoSampleTally, bounds: Floats) -> None:
+        """Takes over what `bounds_at` gave for all thresholds of this tally, wherever that was."""
+        found_of(tally)[self, self._error(tally.error_shares, 1)] = bounds
 
     def read(self, table: Table) -> Sequence[Bound]:
         """A two-sided interval for each row of counts, whose threshold was fixed beforehand."""
@@ -289,9 +323,6 @@ class _Confusion(TwoSampleEstimator, CountEstimator):
             *_errors(tally), delta=self.delta, confidence=1 - error, method=self._method(), side="lower"
         )
         return np.asarray(interval.lower, dtype=np.float64)
-
-    def best(self, tally: TwoSampleTally, error: float) -> tuple[int, float]:
-        return best_epsilon(*_errors(tally), delta=self.delta, confidence=1 - error, method=self._method())
 
 
 def _errors(tally: TwoSampleTally) -> tuple[Ints, Ints, Ints, Ints]:
@@ -322,6 +353,8 @@ class Jeffreys(_Confusion):
 @dataclass(frozen=True)
 class Bayesian(_Confusion):
     """Two-sample scores, posterior quantile of epsilon under Jeffreys priors: credible, not a confidence bound."""
+
+    threshold_s: ClassVar[float] = 4e-5
 
     def validity(self) -> Validity:
         return Validity.CREDIBLE

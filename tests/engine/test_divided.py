@@ -1,0 +1,134 @@
+"""Bounds that are found part by part, as units of the run: the digits are those that the driver finds itself."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from dpaudit import audit, load_spec
+from dpaudit.actors.unit import Inputs, Unit
+from dpaudit.engine.findings import divided
+from dpaudit.engine.findings.divided import BoundReplays, BoundThresholds, take_over
+from dpaudit.engine.findings.tally_table import TallyTable
+from dpaudit.engine.games import neighbours
+from dpaudit.engine.plan import make_plan
+from dpaudit.estimators.bound import Bound
+from dpaudit.estimators.one_run.guess_band_estimator import GuessBand
+from dpaudit.estimators.one_run.signed_scores import OneRun, OneRunFDP
+from dpaudit.estimators.scores import ScoreEstimator, Scores
+from dpaudit.estimators.selection import AsPublished, Bonferroni
+from dpaudit.estimators.two_world.two_sample import Bayesian, ClopperPearson
+from dpaudit.mechanisms.protocols import Compute
+
+SPEC = {
+    "name": "divided",
+    "seed": 3,
+    "run": {"runner": "in-process", "figures": False},
+    "audits": [
+        {
+            "name": "guesses",
+            "mechanism": {"name": "randomized-response", "epsilon": 2.0},
+            "data": {"name": "gaussian-mixture", "rows": 600, "classes": 3},
+            "proxy": "true-posterior",
+            "game": {"name": "label-inference", "replays": 6},
+            "split": {"target": 0.5, "reference": 0.4, "test": 0.1},
+        },
+        {
+            "name": "thresholds",
+            "mechanism": {"name": "gaussian-naive-bayes", "epsilon": 1.0},
+            "data": "iris",
+            "game": {"name": "neighbours", "trials": 300, "search": 200, "poisoning": "class-flip"},
+            "attack": {"name": "output-set", "classifiers": ["linear", "additive"]},
+            "estimator": {"name": "bayesian", "selection": "as-published"},
+        },
+    ],
+}
+ALL = Compute(threads=1)
+
+
+def scores(replay: int, shift: float = 1.5, rows: int = 300) -> Scores:
+    rng = np.random.default_rng(replay)
+    truth = rng.random(rows) < 0.5
+    return Scores(rng.normal(size=rows) + shift * (truth - 0.5), truth, replay)
+
+
+def as_plain(bound: Bound) -> str:
+    """All that a bound says, digit by digit."""
+    with np.printoptions(threshold=10**6, precision=17, floatmode="unique"):
+        return repr((bound, [vars(series) for series in bound.series], bound.evidence))
+
+
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        OneRun(),
+        OneRun(1e-5, selection=AsPublished()),
+        OneRun(1e-5, tau=0.01),
+        OneRunFDP(1e-5, selection=AsPublished()),
+        GuessBand(),
+        GuessBand(1e-3),  # leaves it to one-run
+    ],
+    ids=["grid", "as published with delta", "shift", "f-dp", "guess band", "guess band left to one-run"],
+)
+def test_replays_found_apart_give_the_same_digits(estimator: ScoreEstimator[Any]) -> None:
+    codec = TallyTable(estimator.tally_type)
+    stored = {str(part): codec.encode([estimator.tally(scores(2 * part + at)) for at in (1, 0)]) for part in range(4)}
+    whole = estimator.find(codec.decode(stored.values()), lost=1)
+    units = [
+        Unit(BoundReplays(estimator, 9), "", needs=keys, key="+".join(keys)) for keys in (("2",), ("3", "0"), ("1",))
+    ]
+    tables = {unit.key: unit.task.run(Inputs({}, {key: stored[key] for key in unit.needs}), ALL) for unit in units}
+    again = {key: codec.decode([table]) for key, table in stored.items()}
+    take_over(estimator, again, units, tables.__getitem__)
+    assert as_plain(estimator.find([tally for group in again.values() for tally in group], lost=1)) == as_plain(whole)
+
+
+@pytest.mark.parametrize(
+    "estimator",
+    [Bayesian(selection=AsPublished()), ClopperPearson(1e-3, selection=Bonferroni())],
+    ids=["bayesian", "clopper-pearson"],
+)
+@pytest.mark.parametrize("rows", [300, 4])
+def test_thresholds_found_apart_give_the_same_digits(estimator: Any, rows: int) -> None:
+    codec = TallyTable(estimator.tally_type)
+    stored = codec.encode([estimator.tally(scores(0, rows=rows))])
+    whole = estimator.find(codec.decode([stored]))
+    units = [Unit(BoundThresholds(estimator, part, 7), "", needs=("all",), key=str(part)) for part in range(7)]
+    tables: dict[str, pa.Table] = {unit.key: unit.task.run(Inputs({}, {"all": stored}), ALL) for unit in units}
+    again = codec.decode([stored])
+    take_over(estimator, {"all": again}, units[::-1], tables.__getitem__)
+    assert as_plain(estimator.find(again)) == as_plain(whole)
+
+
+def bounds(folder: Path) -> list[Any]:
+    """What was found, but for how many units it took."""
+    found: list[Any] = json.loads((folder / "bounds.json").read_text())["results"]
+    return [{name: value for name, value in result.items() if name != "units"} for result in found]
+
+
+def test_a_run_gives_the_same_bounds_and_goes_on_with_its_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    audit(load_spec(SPEC), output=tmp_path / "whole", quiet=True)
+    assert not any(entry.bounds for entry in make_plan(load_spec(SPEC)).audits), "the driver is as quick"
+    monkeypatch.setattr(divided, "WORTH_S", 0.0)
+    monkeypatch.setattr(divided, "PART_S", 1e-4)
+    monkeypatch.setattr(neighbours, "JUDGED_APART", 0)
+    first = audit(load_spec(SPEC), output=tmp_path / "divided", quiet=True)
+    parts = [unit for entry in make_plan(load_spec(SPEC)).audits for unit in entry.bounds]
+    assert {type(unit.task) for unit in parts} == {BoundReplays, BoundThresholds}
+    assert len(parts) > 3
+    labels = make_plan(load_spec(SPEC)).table()["label"].to_pylist()
+    assert sum("worth of candidate" in label for label in labels) == 2
+    assert bounds(tmp_path / "divided") == bounds(tmp_path / "whole")
+
+    lost = parts[-1].key
+    (tmp_path / "divided" / "units" / f"{lost}.parquet").unlink()
+    second = audit(load_spec(SPEC), output=tmp_path / "divided", quiet=True)
+    assert (first.executed, second.executed) == (first.units, 1)
+    assert bounds(tmp_path / "divided") == bounds(tmp_path / "whole")
