@@ -6,7 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
@@ -81,7 +81,7 @@ class EventLog:
         self._file = path.open("a", encoding="utf-8")
 
     def __call__(self, event: Event) -> None:
-        self._file.write(json.dumps(asdict(event)) + "\n")
+        self._file.write(json.dumps(vars(event)) + "\n")
         self._file.flush()
 
     def close(self) -> None:

@@ -76,7 +76,8 @@ class UnitStore:
     def finished(self, keys: Iterable[str]) -> set[str]:
         """Those of the units whose results are here and whole; `damaged` says what is wrong with others."""
         found = self._fs.get_file_info(pafs.FileSelector(self._folder))
-        there = {Path(info.path).stem: info for info in found if info.path.endswith(".parquet")}
+        names = ((info.base_name.removesuffix(".parquet"), info) for info in found)
+        there = {name: info for name, info in names if name != info.base_name}
         return {key for key in set(keys) & there.keys() if self._whole(key, there[key])}
 
     def _whole(self, key: str, info: pafs.FileInfo) -> bool:
@@ -84,7 +85,7 @@ class UnitStore:
         if checked is not None and checked[:2] == (info.mtime, info.size):
             return True
         try:
-            footer = pq.read_metadata(pa.BufferReader(self._bytes(key))).metadata or {}
+            _, footer = self._content(key)
         except RunError:
             return False
         version, own = footer[b"dpaudit-version"].decode(), footer[b"dpaudit-own"].decode()
@@ -93,7 +94,9 @@ class UnitStore:
 
     def made(self, keys: Iterable[str]) -> Made:
         """When and by which code the results of these units, all finished, were made."""
-        facts = [self._checked[key] for key in sorted(self.finished(keys))]
+        known = set(keys)
+        self.finished(known - self._checked.keys())
+        facts = [self._checked[key] for key in sorted(known & self._checked.keys())]
         if not facts:
             return Made()
         times = [time for time, *_ in facts]
@@ -110,10 +113,10 @@ class UnitStore:
 
         Raises: RunError when its file is damaged, unreadable or another unit's.
         """
-        return pq.read_table(pa.BufferReader(self._bytes(key)))
+        return pq.read_table(pa.BufferReader(self._content(key)[0]))
 
-    def _bytes(self, key: str) -> bytes:
-        """A unit's file, whole and its own."""
+    def _content(self, key: str) -> tuple[bytes, dict[bytes, bytes]]:
+        """A unit's file, whole and its own, and what its footer says."""
         self.damaged.pop(key, None)
         try:
             with self._fs.open_input_file(self.path(key)) as file:
@@ -123,9 +126,10 @@ class UnitStore:
         seal = _seal_of(content)
         if seal is None or hashlib.sha256(_unsealed(content, seal)).hexdigest().encode() != seal[1]:
             raise self._refused(key, "its content is not what was written")
-        if pq.read_metadata(pa.BufferReader(content)).metadata[b"dpaudit-key"] != key.encode():
+        footer: dict[bytes, bytes] = pq.read_metadata(pa.BufferReader(content)).metadata
+        if footer[b"dpaudit-key"] != key.encode():
             raise self._refused(key, "it holds another unit's results")
-        return content
+        return content, footer
 
     def _refused(self, key: str, why: str) -> RunError:
         self.damaged[key] = why

@@ -1,22 +1,32 @@
-"""How busy the driver keeps its workers, and how soon a run on Ray starts working."""
+"""How busy the driver keeps its workers, what it spends on a unit, and how soon a run on Ray starts or goes on."""
 
 from __future__ import annotations
 
+import os
 import tempfile
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
 
 from dpaudit.actors.events import Event, EventKind, EventStream
+from dpaudit.actors.fingerprint import one_reading
 from dpaudit.actors.schedule import run_units
 from dpaudit.actors.store import UnitStore
 from dpaudit.actors.unit import Inputs, Resources, Unit
 from dpaudit.cluster.session import ray_session
+from dpaudit.engine.driver import run_plan
+from dpaudit.engine.findings.run_report import Report
+from dpaudit.engine.plan import Plan
+from dpaudit.engine.spec.audit_spec import RunOptions
+from dpaudit.engine.spec.loading import load_spec
 from dpaudit.mechanisms.protocols import Compute
 
 UNITS, SECONDS, WORKERS = 1000, 0.05, 2
+MANY = 100_000
+SPEC = {"name": "many", "data": "iris", "mechanism": {"name": "randomized-response", "epsilon": 1}}
 
 
 @dataclass(frozen=True)
@@ -24,35 +34,104 @@ class Nap:
     """Sleeps, and leaves a small table."""
 
     number: int
+    seconds: float = SECONDS
 
     def run(self, inputs: Inputs, compute: Compute) -> pa.Table:
         """One row."""
-        time.sleep(SECONDS)
+        time.sleep(self.seconds)
         return pa.table({"number": [self.number]})
 
 
 def run() -> list[tuple[str, float, str]]:
     """What, seconds, note."""
+    with tempfile.TemporaryDirectory() as folder:
+        return [*busy(Path(folder) / "naps"), *many(Path(folder) / "many")]
+
+
+def busy(folder: Path) -> list[tuple[str, float, str]]:
+    """Short units on two workers."""
     seen: list[Event] = []
     began = time.time()
-    with ray_session(cpus=WORKERS), tempfile.TemporaryDirectory() as folder:
+    with ray_session(cpus=WORKERS):
         from dpaudit.actors.pool import RayPool
 
         events = EventStream(seen.append)
         pool = RayPool({}, demand={Resources(): UNITS}, workers=WORKERS, events=events)
-        run_units(
-            [Unit(Nap(number), f"nap {number}") for number in range(UNITS)], pool, UnitStore(Path(folder)), events
-        )
+        run_units([Unit(Nap(number), f"nap {number}") for number in range(UNITS)], pool, UnitStore(folder), events)
         pool.close()
     up = max(event.time for event in seen if event.kind is EventKind.WORKER_STARTED)
     done = [event for event in seen if event.kind is EventKind.UNIT_DONE and event.time > up]
     wall = done[-1].time - up
-    busy = sum(event.seconds for event in done) / (WORKERS * wall)
+    share = sum(event.seconds for event in done) / (WORKERS * wall)
     return [
         (f"start of Ray and of {WORKERS} workers", up - began, ""),
         (
             f"{UNITS} units of {SECONDS * 1000:.0f} ms on {WORKERS} workers",
             wall,
-            f"workers busy {busy:.1%} (goal 90 %)",
+            f"workers busy {share:.1%} (goal 90 %)",
         ),
     ]
+
+
+def many(folder: Path) -> list[tuple[str, float, str]]:
+    """Units that do nothing, through the whole driver; then the same run gone on with when all is finished."""
+    first = _run_many(folder)
+    again = _run_many(folder)
+    assert (first.report.executed, again.report.executed) == (MANY, 0)
+    return [
+        (
+            f"{MANY:,} units that do nothing, through the driver",
+            first.wall,
+            f"{1000 * first.cpu / MANY:.2f} ms of the driver's processor time a unit, plan, run, report (goal 2 ms); its "
+            f"memory grew by {first.grown_mb:.0f} MB, by {first.second_half_mb:.0f} MB in the second half of the units "
+            "(goal 500 MB)",
+        ),
+        (
+            f"going on with a folder of {MANY:,} finished units",
+            again.wall,
+            f"{again.cpu:.1f} s of processor time, from a plan at hand to the report (goal 20 s)",
+        ),
+    ]
+
+
+@dataclass(frozen=True)
+class _Took:
+    report: Report
+    wall: float
+    cpu: float
+    grown_mb: float
+    second_half_mb: float
+
+
+def _run_many(folder: Path) -> _Took:
+    with one_reading():
+        units = tuple(Unit(Nap(number, 0.0), f"nap {number}") for number in range(MANY))
+    spec = replace(load_spec(SPEC), run=RunOptions(workers=WORKERS, figures=False, repeats=0))
+    marks: list[float] = []
+    done = 0
+
+    def watch(event: Event) -> None:
+        nonlocal done
+        done += event.kind is EventKind.UNIT_DONE
+        if event.kind is EventKind.WORKER_STARTED or (event.kind is EventKind.UNIT_DONE and done % (MANY // 20) == 0):
+            marks.append(_resident_mb())
+
+    wall, cpu, before = time.perf_counter(), time.process_time(), _resident_mb()
+    report = run_plan(Plan(spec, units, (), {}), folder, [watch])
+    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    marks = marks or [before]
+    return _Took(report, wall, cpu, max(marks) - before, _growth(marks[len(marks) // 2 :]))
+
+
+def _growth(marks: Sequence[float]) -> float:
+    return marks[-1] - marks[0]
+
+
+def _resident_mb() -> float:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+if __name__ == "__main__":
+    for name, figure, note in run():
+        print(f"{figure:8.3f} s  {name}: {note}", flush=True)

@@ -236,13 +236,13 @@ def _report_of_finished(plan: Plan, folder: Path, place: str | Path) -> Report:
 
 
 def _report(plan: Plan, outcome: Outcome, store: UnitStore, folder: Path, place: str | Path, began: float) -> Report:
-    happened = list(read_events(folder / "events.jsonl"))
+    happened: Counter[str] = Counter()
     keys = {unit.key for unit in plan.units}
-    repeated = {
-        event.unit: Repeat(event.label, event.detail)
-        for event in happened
-        if event.kind is EventKind.UNIT_REPEATED and event.unit in keys
-    }
+    repeated = {}
+    for event in read_events(folder / "events.jsonl"):
+        happened[event.kind.value] += 1
+        if event.kind is EventKind.UNIT_REPEATED and event.unit in keys:
+            repeated[event.unit] = Repeat(event.label, event.detail)
     results = gather(plan, outcome, store, folder)
     together, swept = plan.spec.together, plan.spec.sweep
     planned = {entry.audit.name: entry.confirms for entry in plan.audits}
@@ -262,7 +262,7 @@ def _report(plan: Plan, outcome: Outcome, store: UnitStore, folder: Path, place:
         folder=str(place),
         spec=plan.spec.to_yaml(),
         versions=versions(),
-        events=dict(Counter(event.kind.value for event in happened)),
+        events=dict(happened),
         repeated=tuple(repeated.values()),
     )
     write_report(report, folder, draw=plan.spec.run.figures)
