@@ -82,8 +82,8 @@ def many(folder: Path) -> list[tuple[str, float, str]]:
         (
             f"{MANY:,} units that do nothing, through the driver",
             first.wall,
-            f"{1000 * first.cpu / MANY:.2f} ms of the driver's processor time a unit, plan, run, report (goal 2 ms); its "
-            f"memory grew by {first.grown_mb:.0f} MB, by {first.second_half_mb:.0f} MB in the second half of the units "
+            f"{1000 * first.cpu / MANY:.2f} ms of the driver's processor time a unit, plan, run, report (goal 2 ms); "
+            f"its memory grew by {first.grown_mb:.0f} MB, by {first.second_half_mb:.0f} MB in the second half "
             "(goal 500 MB)",
         ),
         (
