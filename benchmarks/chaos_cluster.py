@@ -3,7 +3,7 @@
     python -m benchmarks.chaos_cluster --runs 20 --seed 0 --out chaos-cluster.jsonl
 
 Each run draws after how many finished units three workers, a node (another one joins in its place) and the driver are
-killed; in every fourth run the head goes with the driver, and the audit goes on with a new cluster. What must hold: every
+killed; in every fourth run the head goes with the driver, and a new cluster goes on. What must hold: every
 unit of the plan is finished, none twice in the score table, and the scores and results are those of an undisturbed run,
 bit by bit. The nodes are of this machine, one CPU each. Each run that is over is a line of `--out`; the same command
 goes on behind the last one, as long as the code is the same.

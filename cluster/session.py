@@ -10,6 +10,7 @@ import signal
 import socket
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +23,8 @@ KEPT_LOG_BYTES = 8_000_000
 
 REACHED_S = 12.0
 """How long a cluster may take to answer its door."""
+CLIENT_PORT = 10001
+"""Where Ray's server for `ray://` listens when nothing else is said."""
 
 _QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
 _BOUNDED = {"RAY_ROTATION_MAX_BYTES": str(KEPT_LOG_BYTES), "RAY_ROTATION_BACKUP_COUNT": "1"}
@@ -82,18 +85,43 @@ def _joined(address: str) -> Iterator[None]:
 
 
 def _check_reachable(address: str) -> None:
-    """Ray itself tries for minutes to reach an address where nothing listens, and says nothing of a wrong token.
+    """Ray itself tries for minutes where nothing listens or answers, and says nothing of a wrong token.
 
     Raises: OSError when nothing does, AuthenticationError when the token is not the cluster's.
     """
+    from ray._private.services import canonicalize_bootstrap_address
     from ray._raylet import GcsClient  # type: ignore[attr-defined]
 
     scheme, _, place = address.rpartition("://")
+    if place == "auto":
+        place = canonicalize_bootstrap_address("auto") or ""
+    elif scheme == "ray" and ":" not in place:
+        place = f"{place}:{CLIENT_PORT}"
     host, _, port = place.rpartition(":")
-    if port.isdecimal():
-        socket.create_connection((host.strip("[]"), int(port)), timeout=REACHED_S).close()
-        if not scheme:
-            GcsClient(address=place)
+    if not port.isdecimal():
+        return
+    began = time.monotonic()
+    socket.create_connection((host.strip("[]"), int(port)), timeout=REACHED_S).close()
+    _check_answering(place, REACHED_S - (time.monotonic() - began))
+    if not scheme:
+        GcsClient(address=place)
+
+
+def _check_answering(place: str, within_s: float) -> None:
+    """Something may take connections and never say a word: a stopped process, or a port of another kind.
+
+    Raises: OSError when it does not greet as Ray's servers do.
+    """
+    import grpc  # type: ignore[import-untyped]
+    from ray._private.grpc_utils import init_grpc_channel
+
+    channel = init_grpc_channel(place)
+    try:
+        grpc.channel_ready_future(channel).result(timeout=max(1.0, within_s))
+    except grpc.FutureTimeoutError:
+        raise TimeoutError(f"it takes connections, and does not answer within {REACHED_S:.0f} s") from None
+    finally:
+        channel.close()
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -9,11 +10,12 @@ import socket
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from dpaudit.cluster.session import ray_session
+from dpaudit.cluster.session import REACHED_S, ray_session
 from dpaudit.errors import RunError
 
 SESSION = """
@@ -85,10 +87,48 @@ def test_out_of_memory_is_said_in_words_that_help() -> None:
     assert loss(ActorDiedError()).startswith("ActorDiedError: ")
 
 
-def test_an_address_where_no_cluster_is_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ray.is_initialized", lambda: False)  # other tests of this process may have a session
+@pytest.mark.parametrize("scheme", ["", "ray://"])
+def test_an_address_where_no_cluster_is_is_refused_at_once(monkeypatch: pytest.MonkeyPatch, scheme: str) -> None:
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))  # taken, so that nobody else listens there, and itself not listening
-        port = held.getsockname()[1]
-        with pytest.raises(RunError, match=f"the Ray cluster at 127.0.0.1:{port} cannot be joined: .*refused"):
-            ray_session(f"127.0.0.1:{port}").__enter__()
+        refused_within(monkeypatch, f"{scheme}127.0.0.1:{held.getsockname()[1]}", "refused", 3.0)
+
+
+@pytest.mark.parametrize("scheme", ["", "ray://"])
+def test_an_address_that_takes_connections_and_never_answers_is_refused(
+    monkeypatch: pytest.MonkeyPatch, scheme: str
+) -> None:
+    """As a stopped head does: the system takes connections for it."""
+    monkeypatch.setattr("dpaudit.cluster.session.REACHED_S", 1.0)
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen(8)
+        address = f"{scheme}127.0.0.1:{silent.getsockname()[1]}"
+        refused_within(monkeypatch, address, "it takes connections, and does not answer within 1 s", 4.0)
+
+
+def test_an_address_that_swallows_what_is_sent_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A queue of connections that is full: what comes after is neither taken nor refused, as behind a firewall."""
+    monkeypatch.setattr("dpaudit.cluster.session.REACHED_S", 1.0)
+    with socket.socket() as full, contextlib.ExitStack() as stack:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        for _ in range(8):
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(full.getsockname())
+        refused_within(monkeypatch, f"127.0.0.1:{full.getsockname()[1]}", "timed out", 4.0)
+
+
+def refused_within(monkeypatch: pytest.MonkeyPatch, address: str, why: str, seconds: float) -> None:
+    """In one sentence, and soon."""
+    monkeypatch.setattr("ray.is_initialized", lambda: False)  # other tests of this process may have a session
+    began = time.monotonic()
+    with pytest.raises(RunError, match=f"the Ray cluster at {address} cannot be joined: .*{why}") as refused:
+        ray_session(address).__enter__()
+    assert "\n" not in str(refused.value)
+    assert time.monotonic() - began < seconds, "REACHED_S, and what a busy machine takes"
+
+
+def test_how_long_an_address_may_take_is_less_than_is_promised() -> None:
+    assert REACHED_S + 1 < 15, "docs/cluster.md says 15 s"
