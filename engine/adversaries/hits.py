@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from dpaudit.engine.adversaries.protocol import Target, required
 from dpaudit.mechanisms.examples import Examples
+from dpaudit.mechanisms.predictors.added import Added
 from dpaudit.mechanisms.predictors.private_knn import PrivateKnn
 from dpaudit.mechanisms.predictors.vote_laws import inclusion
 
@@ -28,10 +29,8 @@ def expected_hits(predictor: PrivateKnn, target: Target, candidates: Examples) -
 
     Source: Chadha et al. (2024), appendix D.3.
     """
-    none = np.zeros(len(candidates), np.int64)
-    ranks = predictor.moved_votes(
-        target.data, candidates, none, target.queries.features, seed=SeedSequence(0), compute=target.compute
-    )
+    more = Added.alone(target.data, candidates)
+    ranks = predictor.moved_votes(more, target.queries.features, seed=SeedSequence(0), compute=target.compute)
     return np.asarray(inclusion(ranks, neighbours=predictor.neighbours, rate=predictor.rate).sum(axis=1))
 
 

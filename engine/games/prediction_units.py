@@ -31,6 +31,7 @@ from dpaudit.engine.views.answer_view import AnswerView
 from dpaudit.errors import RunError, require
 from dpaudit.estimators.answered_queries import AnsweredQuery
 from dpaudit.mechanisms.examples import Examples, Features
+from dpaudit.mechanisms.predictors.added import Added
 from dpaudit.mechanisms.predictors.ensemble import joined
 from dpaudit.mechanisms.predictors.protocol import (
     AnsweringPredictor,
@@ -63,6 +64,20 @@ def ints_table(rows: Ints) -> pa.Table:
     """Whole numbers of shape (n, m) as a unit's result; `ints_of` reads them back."""
     flat = pa.array(np.ascontiguousarray(rows, np.int32).ravel())
     return pa.table({"votes": pa.FixedSizeListArray.from_arrays(flat, rows.shape[1])})
+
+
+def whole_numbers(votes: object, *, columns: int, most: int, what: str) -> Ints:
+    """What a predictor gave, if it is an array of whole numbers from 0 to `most`, one column a query."""
+    given = np.asarray(votes)
+    require(
+        given.ndim == 2 and given.shape[1] == columns,
+        f"{what} must have one column for each of the {columns} queries",
+        shape=given.shape,
+    )
+    whole = np.issubdtype(given.dtype, np.integer)
+    valid = whole and bool(((given >= 0) & (given <= most)).all())
+    require(valid, f"{what} must be whole numbers, 0 to {most}", dtype=given.dtype, given=given.ravel()[:3])
+    return np.asarray(given, np.int64)
 
 
 def ints_of(table: pa.Table) -> Ints:
@@ -119,12 +134,7 @@ class TrainAndAsk:
         data, queries = required_part(inputs, "target"), natural_queries(inputs, self.queries)
         with threadpool_limits(compute.threads):
             votes = self.predictor.votes(data, queries.features, seed=self.seed.sequence(), compute=compute)
-        votes = np.asarray(votes)
-        require(
-            votes.ndim == 2 and votes.shape[1] == self.queries,
-            f"votes must have one column for each of the {self.queries} queries",
-            shape=votes.shape,
-        )
+        votes = whole_numbers(votes, columns=self.queries, most=data.classes, what="votes")
         counts = self.predictor.histograms(votes, classes=data.classes, rng=self.seed.child("votes").rng())
         metrics = {"accuracy_of_the_vote": float((counts.argmax(axis=1) == queries.labels).mean())}
         if (votes >= data.classes).any():
@@ -200,22 +210,23 @@ class AskMoved:
 
         data, queries = required_part(inputs, "target"), natural_queries(inputs, self.queries)
         crafted = crafted_of(inputs.tables[self.crafted], data)
-        places = np.tile(np.arange(crafted.points), len(crafted.asked))
+        more = Added(data, crafted.records, np.tile(np.arange(crafted.points), len(crafted.asked)))
         with threadpool_limits(compute.threads):
             if self.predictor.deterministic:
-                return ints_table(self._asked_alone(data, queries, crafted, places, compute))
-            votes = self.predictor.moved_votes(
-                data, crafted.records, places, queries.features, seed=self.seed.sequence(), compute=compute
-            )
-        return ints_table(np.asarray(votes))
+                return ints_table(self._asked_alone(more, queries, crafted, compute))
+            votes = self.predictor.moved_votes(more, queries.features, seed=self.seed.sequence(), compute=compute)
+        votes = whole_numbers(votes, columns=self.queries, most=np.iinfo(np.int32).max, what="moved_votes")
+        require(len(votes) == len(crafted.records), "moved_votes must have a row for each record", rows=len(votes))
+        return ints_table(votes)
 
-    def _asked_alone(self, data: Examples, queries: Examples, crafted: Crafted, places: Ints, compute: Compute) -> Ints:
+    def _asked_alone(self, more: Added, queries: Examples, crafted: Crafted, compute: Compute) -> Ints:
         """Each pair's records are asked that pair's queries alone, which may cost money; 0 stands for the others."""
         votes = np.zeros((len(crafted.records), self.queries), np.int64)
         for pair, asked in enumerate(crafted.asked):
             own, features = crafted.of_pair(pair), queries.take(asked).features
+            pair_own = Added(more.data, more.records.take(own), more.places[own])
             votes[np.ix_(own, asked)] = self.predictor.moved_votes(
-                data, crafted.records.take(own), places[own], features, seed=self.seed.sequence(), compute=compute
+                pair_own, features, seed=self.seed.sequence(), compute=compute
             )
         return votes
 
@@ -275,7 +286,9 @@ class DrawAnswers:
         votes = np.stack([ints_of(inputs.tables[key]) for key in self.runs])
         moved = np.stack([ints_of(inputs.tables[key]) for key in self.moved])
         here = range(self.first, min(self.last, len(asked)))
-        queries = required_part(inputs, "test").take(np.array([asked[number][1] for number in here]))
+        natural = required_part(inputs, "test")
+        told = asked_of(crafted, natural.features, cached=self.predictor.cached, repeats=self.draws.repeats)
+        queries = natural.take(np.array([asked[number][1] for number in here]))
         found = []
         for number, release in zip(
             here, releases_of(self.predictor, queries.features, votes.shape[1], compute), strict=True
@@ -283,11 +296,12 @@ class DrawAnswers:
             pair, query = asked[number]
             own = crafted.of_pair(pair)
             runs = _Runs(votes[:, :, query], moved[:, own, query], crafted.records.labels[own])
-            found.append(self._answered(number, runs, release, crafted.repeated, data.classes, compute))
+            count, together = int(told[number]), not crafted.repeated
+            found.append(self._answered(number, runs, release, data.classes, compute, told=count, together=together))
         return QueryTable().encode(found)
 
     def _answered(
-        self, number: int, runs: _Runs, release: Release, repeated: bool, classes: int, compute: Compute
+        self, number: int, runs: _Runs, release: Release, classes: int, compute: Compute, *, told: int, together: bool
     ) -> AnsweredQuery:
         seed = self.seed.child(number)
         worlds = runs.worlds(self.predictor, classes)
@@ -327,8 +341,8 @@ class DrawAnswers:
             sigma=release.sigma if isinstance(release, GaussianArgmax | ConfidentArgmax) else float("nan"),
             threshold_sigma=release.threshold_sigma if isinstance(release, ConfidentArgmax) else float("nan"),
             fitted=not self.predictor.deterministic or (exact and not known),
-            asked=asked_of(repeated, self.predictor.cached, self.draws.repeats),
-            together=not repeated,
+            asked=told,
+            together=together,
         )
 
     def _resampled(
@@ -381,9 +395,22 @@ class _Runs:
         return _Runs(self.votes, np.stack(drawn, axis=1).astype(np.int64), self.labels)
 
 
-def asked_of(repeated: bool, cached: bool, repeats: int) -> int:
-    """Answers to a query that tell something new: a cached one repeats itself."""
-    return repeats if repeated and not cached else 1
+def asked_of(crafted: Crafted, natural: Features, *, cached: bool, repeats: int) -> Ints:
+    """Answers to each query asked that tell something new: a cached one repeats itself, by whomever it was asked.
+
+    Args:
+        crafted: What is asked.
+        natural: The natural queries.
+        cached: Whether a query that is asked again gets the answer it got before.
+        repeats: Answers to a query that is asked again and again.
+    """
+    if crafted.repeated:
+        return np.full(len(crafted.asked), 1 if cached else repeats, np.int64)
+    (asked,) = crafted.asked
+    rows = natural.to_pylist() if isinstance(natural, pa.Table) else [row.tobytes() for row in natural]
+    first = {repr(rows[query]): place for place, query in reversed(list(enumerate(asked.tolist())))}
+    new = [not cached or first[repr(rows[query])] == place for place, query in enumerate(asked.tolist())]
+    return np.array(new, np.int64)
 
 
 def chosen_set(attack: Any, one: Ints, zero: Ints) -> NDArray[np.bool_]:
@@ -493,6 +520,7 @@ class CountRuns:
         kinds = max(data.classes, int(answers.max()) + 1)
         half, asked = len(answers) // 2, answers.shape[1] // 2
         cached = bool(getattr(self.predictor, "cached", False))
+        told = asked_of(crafted, required_part(inputs, "test").features, cached=cached, repeats=self.repeats)
         found = []
         for number in range(asked):
             search, fresh = (
@@ -505,7 +533,7 @@ class CountRuns:
                     world_1=fresh[0],
                     world_0=fresh[1],
                     chosen=chosen_set(self.attack, *search),
-                    asked=asked_of(crafted.repeated, cached, self.repeats),
+                    asked=int(told[number]),
                     together=not crafted.repeated,
                 )
             )

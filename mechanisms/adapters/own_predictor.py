@@ -30,9 +30,10 @@ Ints = NDArray[np.int64]
 class OwnPredictor:
     """A class with `answer(query, data, rng)`, or with `votes(queries, data, rng)` whose votes are given noise here.
 
-    `data` is a pair (X, y); `query` is one row of the same kind, `queries` several. `answer` gives a class, `votes` a
-    count for each class, shape (queries, classes). All that is random must come from `rng`, a NumPy generator; the
-    global generators of Python, NumPy and torch are seeded as well. Each call is a full run on the data it is given.
+    `data` is a pair (X, y); `query` is one row of the same kind, `queries` several. `answer` gives a class, or None where
+    it refuses to answer; `votes` a count for each class, shape (queries, classes). All that is random must come from
+    `rng`, a NumPy generator; the global generators of Python, NumPy and torch are seeded as well. Each call is a full
+    run on the data it is given.
 
     Attributes:
         predictor: The class, or where it is: "module:Class".
@@ -75,16 +76,24 @@ class OwnPredictor:
         own = self.predictor(**self.parameters)
         with global_randomness(running):
             if self.sigma is None:
-                given = np.array([own.answer(row, pair, rng) for row in _rows(queries)])
-                valid = given.shape == (len(queries),) and np.isin(given, np.arange(data.classes)).all()
-                require(bool(valid), f"`answer` must give a class, 0 to {data.classes - 1}", given=given[:3])
-                return given.astype(np.int64)
+                given = [own.answer(row, pair, rng) for row in _rows(queries)]
+                known = [answer is None or _is_class(answer, data.classes) for answer in given]
+                must = f"`answer` must give a class, 0 to {data.classes - 1}, or None for no answer"
+                require(all(known), must, given=given[:3])
+                return np.array([data.classes if answer is None else int(answer) for answer in given], np.int64)
             votes = np.asarray(own.votes(own_features(queries), pair, rng))
         shape = (len(queries), data.classes)
         require(votes.shape == shape, f"`votes` must give an array of shape {shape}", shape=votes.shape)
         if not np.isfinite(votes).all():
             raise InputError("`votes` must give finite numbers")
+        require(bool((votes >= 0).all()), "`votes` must give counts >= 0", least=votes.min())
         return GaussianArgmax(self.sigma).answers(votes, np.random.default_rng(noise))
+
+
+def _is_class(answer: object, classes: int) -> bool:
+    """Whether an answer is the number of a class."""
+    one = np.asarray(answer)
+    return one.shape == () and one.dtype.kind in "iub" and 0 <= int(one) < classes
 
 
 def _rows(queries: Features) -> list[Any]:

@@ -17,6 +17,7 @@ from dpaudit.errors import require
 from dpaudit.mechanisms.budget import require_delta
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.models.networks import Mlp
+from dpaudit.mechanisms.predictors.added import Added
 from dpaudit.mechanisms.predictors.releases import (
     ConfidentArgmax,
     GaussianArgmax,
@@ -154,24 +155,15 @@ class Ensemble(NoisyVotes, ABC):
         parts = self.parts(len(data), np.random.default_rng(splitting))
         return self._taught(data, parts, queries, training, compute)
 
-    def moved_votes(
-        self,
-        data: Examples,
-        points: Examples,
-        places: Ints,
-        queries: Features,
-        *,
-        seed: SeedSequence,
-        compute: Compute,
-    ) -> Ints:
+    def moved_votes(self, more: Added, queries: Features, *, seed: SeedSequence, compute: Compute) -> Ints:
         """Trains one teacher for each point, which has it among its records; shape (p, q)."""
         splitting, training = spawned(seed, 2)
         rng = np.random.default_rng(splitting)
         parts = [
-            np.append(self.part_with(len(data), place, rng), len(data) + point)
-            for point, place in enumerate(places.tolist())
+            np.append(self.part_with(len(more.data), place, rng), len(more.data) + point)
+            for point, place in enumerate(more.places.tolist())
         ]
-        return self._taught(joined(data, points), parts, queries, training, compute)
+        return self._taught(joined(more.data, more.records), parts, queries, training, compute)
 
     def histograms(self, votes: Ints, *, classes: int, rng: np.random.Generator) -> Ints:
         """One vote a teacher, shape (teachers, q) to (q, K)."""

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from dpaudit.claims import Claim, Relation, SubsampledGaussian
 from dpaudit.errors import require
 from dpaudit.mechanisms.examples import Examples, Features
+from dpaudit.mechanisms.predictors.added import Added
 from dpaudit.mechanisms.predictors.ensemble import NoisyVotes
 from dpaudit.mechanisms.predictors.vote_laws import SampledNeighbours, VoteLaw
 from dpaudit.mechanisms.protocols import Compute
@@ -71,21 +72,12 @@ class PrivateKnn(NoisyVotes):
         order = np.argsort(squared_distances(data.features, queries), axis=0, kind="stable")
         return np.asarray(data.labels[order[: self.depth()]], np.int64)
 
-    def moved_votes(
-        self,
-        data: Examples,
-        points: Examples,
-        places: Ints,
-        queries: Features,
-        *,
-        seed: SeedSequence,
-        compute: Compute,
-    ) -> Ints:
+    def moved_votes(self, more: Added, queries: Features, *, seed: SeedSequence, compute: Compute) -> Ints:
         """The rank of each point among the records of the data, shape (p, q); at equal distance behind them."""
-        own = squared_distances(points.features, queries)
-        there = np.sort(squared_distances(data.features, queries), axis=0)
+        own = squared_distances(more.records.features, queries)
+        there = np.sort(squared_distances(more.data.features, queries), axis=0)
         ranks = [np.searchsorted(column, mine, side="right") for column, mine in zip(there.T, own.T, strict=True)]
-        return np.minimum(np.stack(ranks, axis=1).astype(np.int64), min(self.depth(), len(data))) + 1
+        return np.minimum(np.stack(ranks, axis=1).astype(np.int64), min(self.depth(), len(more.data))) + 1
 
     def law(self, votes: Ints, moved: Ints, labels: Ints, *, added: bool, classes: int) -> VoteLaw:
         """Known exactly: which records are kept is all that is random."""

@@ -17,6 +17,7 @@ from dpaudit.mechanisms.language_models.parsing import UNREAD, read_class
 from dpaudit.mechanisms.language_models.prompts import Shot, Task, Teacher, shown, task_for
 from dpaudit.mechanisms.language_models.protocol import Expected, LanguageModel
 from dpaudit.mechanisms.models.transformer_fine_tune import texts_of
+from dpaudit.mechanisms.predictors.added import Added
 from dpaudit.mechanisms.predictors.ensemble import NoisyVotes
 from dpaudit.mechanisms.predictors.vote_laws import KnownVotes, VoteLaw
 from dpaudit.mechanisms.protocols import Compute, TrainingError
@@ -87,26 +88,18 @@ class PromptPate(NoisyVotes):
         """
         return self._asked(data, self.prompts(data), queries)
 
-    def moved_votes(
-        self,
-        data: Examples,
-        points: Examples,
-        places: Ints,
-        queries: Features,
-        *,
-        seed: SeedSequence,
-        compute: Compute,
-    ) -> Ints:
+    def moved_votes(self, more: Added, queries: Features, *, seed: SeedSequence, compute: Compute) -> Ints:
         """What the teacher that shows a point says of each query; the point stands where its first record did."""
-        return self._asked(data, self.moved_prompts(data, points, places), queries)
+        return self._asked(more.data, self.moved_prompts(more), queries)
 
-    def moved_prompts(self, data: Examples, points: Examples, places: Ints) -> list[Teacher]:
+    def moved_prompts(self, more: Added) -> list[Teacher]:
         """The teacher that shows each point."""
-        task, texts = self.task(data), texts_of(data.features)
+        task, texts, labels = self.task(more.data), texts_of(more.data.features), more.data.labels
         found = []
-        for place, text, label in zip(places.tolist(), texts_of(points.features), points.labels.tolist(), strict=True):
+        shown_ones = zip(texts_of(more.records.features), more.records.labels.tolist(), strict=True)
+        for place, (text, label) in zip(more.places.tolist(), shown_ones, strict=True):
             rows = range(place * self.shots + 1, (place + 1) * self.shots)
-            found.append(shown(task, [(text, label), *((texts[row], int(data.labels[row])) for row in rows)]))
+            found.append(shown(task, [(text, label), *((texts[row], int(labels[row])) for row in rows)]))
         return found
 
     def law(self, votes: Ints, moved: Ints, labels: Ints, *, added: bool, classes: int) -> VoteLaw:

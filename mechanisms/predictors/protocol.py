@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from dpaudit.claims import Claim
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.language_models.protocol import Expected
+from dpaudit.mechanisms.predictors.added import Added
 from dpaudit.mechanisms.predictors.releases import Release
 from dpaudit.mechanisms.predictors.vote_laws import VoteLaw
 from dpaudit.mechanisms.protocols import Compute
@@ -68,28 +69,16 @@ class VotingPredictor(Protocol):
         """
         ...
 
-    def moved_votes(
-        self,
-        data: Examples,
-        points: Examples,
-        places: Ints,
-        queries: Features,
-        *,
-        seed: np.random.SeedSequence,
-        compute: Compute,
-    ) -> Ints:
-        """One run of the training phase for each of several records: `data` with that one more (or in another's place).
+    def moved_votes(self, more: Added, queries: Features, *, seed: np.random.SeedSequence, compute: Compute) -> Ints:
+        """One run of the training phase for each of several records: the data with it more (or in another's place).
 
         Args:
-            data: What is trained on besides.
-            points: p records, each in a data set of its own.
-            places: Which of the voters each falls to, where they are told apart: 0 where it is the only record that is
-                added, 0 to m - 1 where m are; shape (p,).
+            more: p records, each in a data set of its own.
             queries: What is asked, q rows.
             seed: Decides everything that is drawn.
             compute: What may be used.
         Returns: What the voter that has the record votes for, shape (p, q); for neighbours the rank, >= 1, that it has
-            among the records of `data`.
+            among the other records.
         Raises: TrainingError when this seed's training failed.
         """
         ...

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,16 +24,16 @@ from dpaudit.engine.adversaries.pois_nat_q_best_train import PoisNatQBestTrain
 from dpaudit.engine.adversaries.pois_nat_q_confident import PoisNatQConfident
 from dpaudit.engine.adversaries.pois_nat_q_embedding import PoisNatQEmbedding
 from dpaudit.engine.adversaries.pois_nat_q_unconfident import PoisNatQUnconfident
-from dpaudit.engine.adversaries.protocol import Adversary, Target
+from dpaudit.engine.adversaries.protocol import Adversary, Crafted, Target
 from dpaudit.engine.attacks.answer_set import AnswerSet
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.findings.query_table import QueryTable
 from dpaudit.engine.games.answer_laws import Worlds, answer_laws, counted, log_flips, simulated
-from dpaudit.engine.games.prediction_units import chosen_set, crafted_of, crafted_table
+from dpaudit.engine.games.prediction_units import asked_of, chosen_set, crafted_of, crafted_table, whole_numbers
 from dpaudit.engine.games.torch_answers import torch_counts
 from dpaudit.engine.spec.check import CheckRequest, check_spec
 from dpaudit.engine.spec.partition import Partition
-from dpaudit.errors import SpecError
+from dpaudit.errors import InputError, SpecError
 from dpaudit.estimators.answered_queries import AnsweredQuery
 from dpaudit.estimators.finding import Validity
 from dpaudit.estimators.private_prediction.answers_estimator import Answers
@@ -44,6 +44,7 @@ from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.models.catboost import CatBoost
 from dpaudit.mechanisms.models.logistic_regression import LogisticRegression
 from dpaudit.mechanisms.models.networks import SmallCnn
+from dpaudit.mechanisms.predictors.added import Added
 from dpaudit.mechanisms.predictors.capc import CaPC
 from dpaudit.mechanisms.predictors.pate import PatePredictor
 from dpaudit.mechanisms.predictors.private_knn import PrivateKnn
@@ -417,6 +418,58 @@ def test_a_record_in_anothers_place_leaves_their_number(tmp_path: Path) -> None:
     assert verdicts == {"add-remove": Verdict.VIOLATION, "replace": Verdict.NO_VIOLATION}
 
 
+class Refusing:
+    """Says nothing where a record is more."""
+
+    def answer(self, query: Any, data: Any, rng: np.random.Generator) -> int | None:
+        return None if len(data[1]) % 2 else 0
+
+
+@dataclass(frozen=True)
+class Says:
+    """Answers what it is told to."""
+
+    what: Any
+
+    def answer(self, query: Any, data: Any, rng: np.random.Generator) -> Any:
+        return self.what
+
+
+def test_no_answer_is_an_outcome_and_what_is_no_class_is_refused() -> None:
+    claim = Claim.of(GaussianDP(0.1), relation=Relation.ADD_REMOVE, delta=1e-6)
+    data = GaussianMixture(classes=2, rows=21).load(seed=0)
+    asked: dict[str, Any] = {"seed": SeedSequence(0), "compute": Compute()}
+    assert from_predictor(Refusing, claim).answers(data, data.features[:3], **asked).tolist() == [2, 2, 2]
+    assert from_predictor(Says, claim, what=True).answers(data, data.features[:1], **asked).tolist() == [1]
+    for wrong in (float("nan"), 7, -1, 0.5, "cat", [1]):
+        with pytest.raises(InputError, match="`answer` must give a class, 0 to 1, or None"):
+            from_predictor(Says, claim, what=wrong).answers(data, data.features[:1], **asked)
+
+
+def test_votes_that_are_none_are_refused() -> None:
+    """NaN would be written as a class else; so would a vote for a class there is not."""
+    good = np.array([[0, 1], [2, 2]])
+    assert whole_numbers(good, columns=2, most=2, what="votes").dtype == np.int64
+    for wrong in (good / 1.0, np.where(good == 2, np.nan, good), good - 1, good + 1):
+        with pytest.raises(InputError, match="votes must be whole numbers, 0 to 2"):
+            whole_numbers(wrong, columns=2, most=2, what="votes")
+    with pytest.raises(InputError, match="one column for each of the 3 queries"):
+        whole_numbers(good, columns=3, most=2, what="votes")
+
+
+def test_a_cached_answer_is_told_once_though_natural_queries_repeat() -> None:
+    features = np.array([[1.0], [2.0], [1.0], [1.0], [3.0]], np.float32)
+    texts = pa.table({"text": ["a", "b", "a", "a", "c"]})
+    records = Examples(features, np.zeros(5, np.int64), 2)
+    natural = Crafted(records.take([0]), (np.arange(5),), repeated=False)
+    for queries in (features, texts):
+        assert asked_of(natural, queries, cached=True, repeats=9).tolist() == [1, 1, 0, 0, 1]
+        assert asked_of(natural, queries, cached=False, repeats=9).tolist() == [1] * 5
+    again = Crafted(records, tuple(np.array([query]) for query in range(5)), repeated=True)
+    assert asked_of(again, features, cached=False, repeats=9).tolist() == [9] * 5
+    assert asked_of(again, features, cached=True, repeats=9).tolist() == [1] * 5
+
+
 class Counting:
     """Answers whether the number of records is even."""
 
@@ -505,8 +558,8 @@ def test_teachers_of_tables_and_of_images() -> None:
             assert votes.shape == (3, 4)
             counts = predictor.histograms(votes, classes=data.classes, rng=rng)
             np.testing.assert_array_equal(counts.sum(axis=1), [3, 3, 3, 3])
-            places = np.zeros(4, np.int64)
-            moved = predictor.moved_votes(data, queries, places, queries.features, seed=seed, compute=Compute())
+            more = Added.alone(data, queries)
+            moved = predictor.moved_votes(more, queries.features, seed=seed, compute=Compute())
             assert moved.shape == (4, 4)
 
 
@@ -527,6 +580,6 @@ def test_ranks_of_records_among_others() -> None:
     np.testing.assert_array_equal(votes[:, 0], [0, 1, 0, 1])
     points = data.take([0, 3]).with_(features=np.array([[0.1], [1.5]], np.float32))
     ranks = knn.moved_votes(
-        data, points, np.zeros(2, np.int64), np.array([[0.1]], np.float32), seed=SeedSequence(0), compute=Compute()
+        Added.alone(data, points), np.array([[0.1]], np.float32), seed=SeedSequence(0), compute=Compute()
     )
     assert ranks[:, 0].tolist() == [1, 3]

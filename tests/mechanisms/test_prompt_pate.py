@@ -18,6 +18,7 @@ from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.language_models.endpoint import Endpoint
 from dpaudit.mechanisms.language_models.prompts import all_same
 from dpaudit.mechanisms.language_models.protocol import Completion, Expected
+from dpaudit.mechanisms.predictors.added import Added
 from dpaudit.mechanisms.predictors.prompt_pate import PromptPate
 from dpaudit.mechanisms.predictors.protocol import VotingPredictor
 from dpaudit.mechanisms.predictors.vote_laws import KnownVotes
@@ -72,7 +73,7 @@ def test_each_teacher_shows_its_own_records() -> None:
 def test_a_point_takes_the_place_of_its_teachers_first_record() -> None:
     predictor = PromptPate(model=Parrot(), teachers=3, shots=2)
     points = texts("p", "p", labels=[0, 2])
-    prompts = [teacher.head for teacher in predictor.moved_prompts(DATA, points, np.array([0, 2]))]
+    prompts = [teacher.head for teacher in predictor.moved_prompts(Added(DATA, points, np.array([0, 2])))]
     assert prompts[0].endswith("Text: p\nAnswer: 0\nText: b\nAnswer: 1")
     assert prompts[1].endswith("Text: p\nAnswer: 2\nText: f\nAnswer: 2")
 
@@ -85,7 +86,7 @@ def test_the_law_is_the_histogram_and_a_point_moves_one_vote() -> None:
     np.testing.assert_array_equal(
         predictor.histograms(votes, classes=3, rng=np.random.default_rng(0)), [[2, 2, 3], [0, 0, 0]]
     )
-    moved = predictor.moved_votes(DATA, texts("p", labels=[2]), np.array([0]), queries, seed=SEED, compute=CPU)
+    moved = predictor.moved_votes(Added.alone(DATA, texts("p", labels=[2])), queries, seed=SEED, compute=CPU)
     for query, (without, with_it) in enumerate((([2, 2, 3], [1, 2, 4]), ([0, 0, 0], [0, 0, 0]))):
         for added, counts in ((False, without), (True, with_it)):
             law = predictor.law(votes[None, :, query], moved[None, 0, [query]], np.array([2]), added=added, classes=3)
@@ -96,9 +97,9 @@ def test_the_law_is_the_histogram_and_a_point_moves_one_vote() -> None:
 def test_a_record_may_be_a_whole_prompt() -> None:
     predictor = PromptPate(model=Parrot(), teachers=2)
     point = texts(all_same(1).as_record(), labels=[0])
-    (teacher,) = predictor.moved_prompts(DATA, point, np.array([0]))
+    (teacher,) = predictor.moved_prompts(Added.alone(DATA, point))
     assert teacher == all_same(1)
-    moved = predictor.moved_votes(DATA, point, np.array([0]), texts("q").features, seed=SEED, compute=CPU)
+    moved = predictor.moved_votes(Added.alone(DATA, point), texts("q").features, seed=SEED, compute=CPU)
     assert moved.tolist() == [[1]]
 
 
