@@ -212,7 +212,7 @@ class AskMoved:
         crafted = crafted_of(inputs.tables[self.crafted], data)
         more = Added(data, crafted.records, np.tile(np.arange(crafted.points), len(crafted.asked)))
         with threadpool_limits(compute.threads):
-            if self.predictor.deterministic:
+            if isinstance(self.predictor, PricedPredictor):
                 return ints_table(self._asked_alone(more, queries, crafted, compute))
             votes = self.predictor.moved_votes(more, queries.features, seed=self.seed.sequence(), compute=compute)
         votes = whole_numbers(votes, columns=self.queries, most=np.iinfo(np.int32).max, what="moved_votes")
@@ -220,7 +220,7 @@ class AskMoved:
         return ints_table(votes)
 
     def _asked_alone(self, more: Added, queries: Examples, crafted: Crafted, compute: Compute) -> Ints:
-        """Each pair's records are asked that pair's queries alone, which may cost money; 0 stands for the others."""
+        """Each pair's records are asked that pair's queries alone, for each costs; 0 stands for the others."""
         votes = np.zeros((len(crafted.records), self.queries), np.int64)
         for pair, asked in enumerate(crafted.asked):
             own, features = crafted.of_pair(pair), queries.take(asked).features

@@ -30,10 +30,10 @@ Ints = NDArray[np.int64]
 class OwnPredictor:
     """A class with `answer(query, data, rng)`, or with `votes(queries, data, rng)` whose votes are given noise here.
 
-    `data` is a pair (X, y); `query` is one row of the same kind, `queries` several. `answer` gives a class, or None where
-    it refuses to answer; `votes` a count for each class, shape (queries, classes). All that is random must come from
-    `rng`, a NumPy generator; the global generators of Python, NumPy and torch are seeded as well. Each call is a full
-    run on the data it is given.
+    `data` is a pair (X, y); `query` is one row of the same kind, `queries` several. `answer` gives a class, or None
+    where it refuses to answer; `votes` a count for each class, shape (queries, classes). All that is random must come
+    from `rng`, a NumPy generator; the global generators of Python, NumPy and torch are seeded as well. Each call is a
+    full run on the data it is given.
 
     Attributes:
         predictor: The class, or where it is: "module:Class".

@@ -155,20 +155,37 @@ class SampledNeighbours:
 
     def draw(self, count: int, rng: np.random.Generator) -> Ints:
         """Walks from the nearest record on until enough are kept."""
-        kept = rng.random((count, len(self.labels))) < self.rate
-        return self._voted(kept, rng.random((count, len(self.ranks))) < self.rate)
+        near = self._near(count, rng)
+        return self._voted(near, rng.random((count, len(self.ranks))) < self.rate)
 
     def draw_given(self, also: tuple[bool, ...], count: int, rng: np.random.Generator) -> Ints:
         """The same where it is known which of the added records are kept; `also` has one entry for each of them."""
-        kept = rng.random((count, len(self.labels))) < self.rate
-        return self._voted(kept, np.broadcast_to(np.array(also, np.bool_), (count, len(also))))
+        near = self._near(count, rng)
+        return self._voted(near, np.broadcast_to(np.array(also, np.bool_), (count, len(also))))
 
-    def _voted(self, kept: NDArray[np.bool_], also: NDArray[np.bool_]) -> Ints:
-        labels = np.insert(self.labels, self.ranks - 1, self.added)
-        kept = np.insert(kept, self.ranks - 1, also, axis=1)
-        voting = kept & (np.cumsum(kept, axis=1) <= self.neighbours)
-        votes = voting.astype(np.float32) @ np.eye(self.classes, dtype=np.float32)[labels]
-        return np.asarray(np.rint(votes), np.int64)
+    def _near(self, count: int, rng: np.random.Generator) -> Ints:
+        """Places of the nearest records that are kept, k of them, shape (count, k); n stands for none.
+
+        From one that is kept to the next one it is a geometric number of steps.
+        """
+        steps = rng.geometric(self.rate, size=(count, self.neighbours))
+        return np.asarray(np.minimum(np.cumsum(steps, axis=1) - 1, len(self.labels)), np.int64)
+
+    def _voted(self, near: Ints, also: NDArray[np.bool_]) -> Ints:
+        """Added records that come early enough vote, and as many of the last ones less."""
+        count = len(near)
+        voting = np.zeros(count, np.int64)
+        added = np.zeros((count, self.classes), np.int64)
+        for place, label in enumerate(self.added.tolist()):
+            before = (near < self.ranks[place] - 1).sum(axis=1) + voting
+            votes = also[:, place] & (before < self.neighbours)
+            voting += votes
+            added[:, label] += votes
+        labels = np.append(self.labels, self.classes)[near]
+        labels[np.arange(self.neighbours) >= self.neighbours - voting[:, None]] = self.classes
+        cells = labels + (self.classes + 1) * np.arange(count)[:, None]
+        votes = np.bincount(cells.ravel(), minlength=count * (self.classes + 1)).reshape(count, self.classes + 1)
+        return np.asarray(votes[:, : self.classes] + added, np.int64)
 
     def mean(self) -> Floats:
         """Expected votes for each class: each record by its rank's chance to vote."""

@@ -583,3 +583,23 @@ def test_ranks_of_records_among_others() -> None:
         Added.alone(data, points), np.array([[0.1]], np.float32), seed=SeedSequence(0), compute=Compute()
     )
     assert ranks[:, 0].tolist() == [1, 3]
+
+
+@pytest.mark.parametrize("ranks", [(3,), (9, 9), (40, 45)], ids=["near", "twins", "far"])
+def test_neighbours_are_drawn_as_by_a_walk(ranks: tuple[int, ...]) -> None:
+    """Each record kept by a coin of its own, the first of those kept vote; 1e-6 each, over votes for class 1."""
+    labels, added = LABELS[:60], np.array([1, 2][: len(ranks)])
+    law = SampledNeighbours(labels, 8, 0.3, 3, np.array(ranks), added)
+    rng = np.random.default_rng(11)
+    merged = np.insert(labels, np.array(ranks) - 1, added)
+    kept = rng.random((30_000, len(merged))) < 0.3
+    voting = kept & (np.cumsum(kept, axis=1) <= 8)
+    walked, drawn = (np.stack([(voting & (merged == c)).sum(axis=1) for c in range(3)], axis=1), law.draw(30_000, rng))
+    assert drawn.sum(axis=1).max() == 8
+    np.testing.assert_allclose(drawn.mean(axis=0), law.mean(), atol=6 * np.sqrt(2 / 30_000))
+    table = np.stack([np.bincount(each[:, 1], minlength=9)[:9] for each in (walked, drawn)])
+    table = table[:, table.sum(axis=0) > 20]
+    expected = table.sum(axis=0) / 2
+    assert ((table - expected) ** 2 / expected).sum() < chi2.ppf(1 - 1e-6, table.shape[1] - 1)
+    few = SampledNeighbours(labels[:5], 8, 0.9, 3, np.array([2]), np.array([1]))
+    assert few.draw(200, rng).sum(axis=1).max() == 6
