@@ -249,6 +249,36 @@ class ObservableLearner(StackLearner, Protocol):
 
 
 @runtime_checkable
+class WatchedLearner(Protocol):
+    """A learner of the DP-SGD family whose steps may be watched: the weights before each, and its noisy gradient."""
+
+    @property
+    def recipe(self) -> Recipe:
+        """The network, and how it is trained."""
+        ...
+
+    def claim(self) -> Claim:
+        """What the whole training promises."""
+        ...
+
+    def claimed_steps(self, rows: int) -> ClaimedSteps:
+        """What a training on so many rows says of its steps."""
+        ...
+
+    def watch(
+        self,
+        features: Features,
+        tasks: Sequence[TrainingTask],
+        *,
+        classes: int,
+        compute: Compute,
+        observer: Observer,
+    ) -> Sequence[Model | TrainingError]:
+        """One model, or its error, for each task; the observer is shown every step, its sum divided as is claimed."""
+        ...
+
+
+@runtime_checkable
 class StepLearner(Protocol):
     """A learner of the DP-SGD family that lets a canary into its steps and shows the noisy gradient of each."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -12,7 +13,7 @@ from dpaudit.engine.spec.stop_rule import StopRule
 from dpaudit.engine.views.view import View
 from dpaudit.errors import require
 from dpaudit.estimators.scores import Scores
-from dpaudit.mechanisms.protocols import BagMechanism, LabelMechanism, Learner, ObservableLearner
+from dpaudit.mechanisms.protocols import BagMechanism, LabelMechanism, Learner, ObservableLearner, WatchedLearner
 
 
 class Reading(Enum):
@@ -46,6 +47,9 @@ BAG_MECHANISMS = Face(
 )
 LEARNERS = Face(Learner, "learners (with methods `claim` and `fit`)")
 OBSERVABLE_LEARNERS = Face(ObservableLearner, "learners whose steps may be watched (of the DP-SGD family)")
+WATCHED_LEARNERS = Face(
+    WatchedLearner, "learners whose weights and steps may be watched (with methods `claimed_steps` and `watch`)"
+)
 
 
 @dataclass(frozen=True)
@@ -56,7 +60,8 @@ class Look:
         face: Mechanisms it is for.
         relations: Of the claims it is for.
         finds: What it finds, in half a sentence, for people.
-        trainings: Trainings it asks for at most; those that ask for the least come first. 0 where none is trained.
+        trainings: Trainings it asks for at most; those that cost the least come first. 0 where none is trained.
+        cost: What one of them costs, in trainings on the data given; in (0, 1].
         scales: Fields of the game that say how many trainings there are, each with its share of them, which a budget
             lowers; none where nothing does.
         least: Trainings that a budget must leave for it to be played at all, where it lowers them.
@@ -74,6 +79,7 @@ class Look:
     relations: tuple[Relation, ...]
     finds: str
     trainings: int = 0
+    cost: float = 1.0
     scales: Mapping[str, float] = field(default_factory=dict)
     least: int = 2
     variant: str = ""
@@ -83,6 +89,11 @@ class Look:
     stop: StopRule | None = None
     confirm: bool = False
     again: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def price(self) -> int:
+        """All of them, in trainings on the data given, rounded up."""
+        return math.ceil(self.trainings * self.cost)
 
 
 @dataclass(frozen=True)

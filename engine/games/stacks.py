@@ -129,7 +129,7 @@ def train_observed(
     direction: Callable[[NDArray[np.int64], Tensor], Tensor]
     if gradients is None:
         assert points is not None
-        direction = _ExampleGradients(mechanism.recipe, clip, examples.take(points), compute)
+        direction = ExampleGradients(mechanism.recipe, clip, examples.take(points), compute)
     else:
         direction = _FixedGradients(gradients)
 
@@ -162,7 +162,7 @@ class _FixedGradients:
         return torch.from_numpy(self._gradients[places]).to(parameters.device).double()
 
 
-class _ExampleGradients:
+class ExampleGradients:
     """The clipped gradient of one example for each run, at the weights of the step, in units of the clip norm."""
 
     def __init__(self, recipe: Recipe, clip: float, points: Examples, compute: Compute) -> None:

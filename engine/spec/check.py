@@ -173,7 +173,7 @@ def choices(mechanism: Any, claim: Claim) -> tuple[list[Choice], list[str]]:
         elif not fitting:
             relations = dict.fromkeys(str(relation) for look in played for relation in look.relations)
             left_out.append(f"{name}: is for claims about {' or '.join(relations)} neighbours, not {claim.relation}")
-    return sorted(chosen, key=lambda choice: choice.look.trainings), left_out
+    return sorted(chosen, key=lambda choice: choice.look.price), left_out
 
 
 def made_data(mechanism: Any, claim: Claim) -> Any:
@@ -215,16 +215,18 @@ def affordable_looks(chosen: list[Choice], trainings: int | None) -> tuple[list[
     affordable, dear = [], []
     for choice in chosen:
         look, wanted = choice.look, choice.look.trainings
-        given = wanted if left is None else min(wanted, left)
+        price = look.price if left is None else min(look.price, left)
+        given = wanted if price == look.price else int(price / look.cost)
+        held = None if kept is None else int(kept / look.cost)
         least = look.least if look.scales else wanted
-        if kept is not None and min(given, kept) < min(least, wanted):
+        if held is not None and min(given, held) < min(least, wanted):
             dear.append(
                 f"{choice.name}: asks for {min(least, wanted):,} trainings at least and as many to play it again, the "
-                f"budget leaves {given:,} and {kept:,}"
+                f"budget leaves {given:,} and {held:,}"
             )
             continue
-        affordable.append(Affordable(choice, given, _again(look, given, kept)))
-        left = None if left is None else left - given
+        affordable.append(Affordable(choice, given, _again(look, given, held)))
+        left = None if left is None else left - price
     return affordable, dear
 
 

@@ -127,6 +127,18 @@ class DpSgd(StackTrainer):
             stack_type=self.stack_type(),
         )
 
+    def watch(
+        self,
+        features: Features,
+        tasks: Sequence[TrainingTask],
+        *,
+        classes: int,
+        compute: Compute,
+        observer: Observer,
+    ) -> Sequence[NetworkModel | TrainingError]:
+        """`fit_stack`, watched."""
+        return self.fit_stack(features, tasks, classes=classes, compute=compute, observer=observer)
+
     @property
     def recipe(self) -> Recipe:
         """The model's."""
