@@ -157,7 +157,10 @@ def fitted_law(hypothesis: Hypothesis, search: CrowdSearch) -> CrowdLaw:
     if hypothesis.sizes:
         share = 1 / (search.records + 1)
         size = _fitted_counts(there.released, there.crowd + share * (there.canary - there.crowd), groups)
-        count, count_in = np.round(count), np.maximum(np.round(size), 0.0)
+        if hypothesis.places:
+            count, count_in = _cut_anew(count, size, epochs, search.records)
+        else:
+            count, count_in = np.round(count), np.maximum(np.round(size), 0.0)
         joins, driven_out = np.clip(count_in * share, LEAST_SHARE, 1.0), 1.0
     elif hypothesis.gain:
         left = there.released - count * there.crowd
@@ -188,6 +191,33 @@ def _fitted_counts(released: Floats, each: Floats, groups: Ints) -> Floats:
     explained, length = (np.bincount(groups, values.sum(0)) for values in (released * each, each**2))
     fitted: Floats = np.divide(explained, length, out=np.zeros_like(explained), where=length > 0)[groups]
     return fitted
+
+
+def _cut_anew(out: Floats, there: Floats, epochs: Ints, records: int) -> tuple[Floats, Floats]:
+    """Sizes of batches that hold each record once an epoch, without the canary and with it, in one more batch place.
+
+    Args:
+        out: Estimated sizes while the canary is out, shape (steps,).
+        there: While it is in.
+        epochs: As in `CrowdLaw`.
+        records: Of the crowd.
+    """
+    sizes, larger = [], []
+    for first, last in itertools.pairwise(epochs):
+        one_more = np.eye(last - first)[np.argmax(there[first:last] - out[first:last])]
+        sizes.append(_whole((out[first:last] + there[first:last] - one_more) / 2, records))
+        larger.append(sizes[-1] + one_more)
+    return np.concatenate(sizes), np.concatenate(larger)
+
+
+def _whole(estimates: Floats, total: int) -> Floats:
+    """Whole numbers >= 0 nearest to estimates that sum to a total, shape as `estimates`."""
+    whole = np.maximum(np.round(estimates), 0.0)
+    while whole.sum() > total:
+        whole[np.argmax(np.where(whole > 0, whole - estimates, -np.inf))] -= 1
+    while whole.sum() < total:
+        whole[np.argmax(estimates - whole)] += 1
+    return whole
 
 
 def _noise(out: CrowdSteps, count: Floats, claimed: float) -> tuple[Floats, float]:

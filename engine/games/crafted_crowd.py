@@ -69,7 +69,7 @@ class CraftedCrowd(TrialGame):
                 cost=1 / 20,
                 scales={"trials": 2 / 3, "search": 1 / 3},
                 least=192,
-                again={"trials": 4.0, "search": 2.0},
+                again={"trials": 4, "search": 2},
             ),
         ),
     )

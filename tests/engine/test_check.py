@@ -98,7 +98,7 @@ def test_games_are_chosen_by_what_they_state() -> None:
     assert names(LP1ST(1.0, model=Recall())) == ["label-canaries", "label-inference"]
     assert names(Memorises()) == ["ind-mia, far point"]
     assert names(Memorises(), Claim(1.0, relation=Relation.REPLACE)) == ["label-canaries", "label-inference", "mia"]
-    assert names(DpSgd(1.0)) == ["dp-sgd-steps", "ind-mia, far point", "ind-mia, gradient"]
+    assert names(DpSgd(1.0)) == ["dp-sgd-steps", "crafted-crowd", "ind-mia, far point", "ind-mia, gradient"]
 
 
 def test_what_is_left_out_is_said_with_the_reason() -> None:
