@@ -160,7 +160,7 @@ def test_a_budget_is_a_time_or_trainings() -> None:
 
 
 def test_a_budget_of_trainings_goes_to_the_cheap_looks_first() -> None:
-    spec = check_spec(CheckRequest(DpSgd(1.0), budget="1200 trainings"))
+    spec = check_spec(CheckRequest(DpSgd(1.0), budget="1330 trainings"))
     planned = {audit.name: getattr(audit.game, "trials", 1) for audit in spec.audits}
     assert planned["ind-mia, far point"] == 512
     assert 0 < planned["ind-mia, gradient"] <= 24
@@ -180,9 +180,11 @@ def test_half_of_a_budget_of_trainings_is_kept_to_play_a_look_again() -> None:
     with pytest.raises(SpecError, match="asks for 1 trainings at least and as many to play it again"):
         check_spec(CheckRequest(DpSgd(1.0), budget="1 training"))
     larger = check_spec(CheckRequest(DpSgd(1.0), budget="300 trainings"))
-    steps, far = larger.audits
+    steps, crowd, far = larger.audits
     assert (steps.game.trainings, larger.played_again(steps).game.trainings) == (64, 150)
-    assert (far.game.trials, larger.played_again(far).game.trials) == (86, 150)
+    # A training on a crowd counts as a twentieth: 3,000 of them may be kept.
+    assert (crowd.game.trials, larger.played_again(crowd).game.trials) == (1_024, 2_000)
+    assert (far.game.trials, larger.played_again(far).game.trials) == (9, 18)
 
 
 def test_data_are_made_that_the_mechanism_can_be_run_on() -> None:
