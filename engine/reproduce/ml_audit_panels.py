@@ -111,7 +111,12 @@ PANELS = (
         "random forest",
         forest,
         "box",
-        {"farthest-flip": FarthestFlip(), "clip-bkd": ClipBackdoorPair(), "swap-x": SwapX()},
+        {
+            "corner-flip": CornerFlip(),
+            "farthest-flip": FarthestFlip(),
+            "clip-bkd": ClipBackdoorPair(),
+            "swap-x": SwapX(),
+        },
     ),
 )
 

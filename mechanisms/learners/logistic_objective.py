@@ -99,13 +99,14 @@ def minimisers(rows: Floats, signs: Floats, penalty: float, tilt: Floats) -> Flo
     for first in range(0, len(tilt), block):
         part = slice(first, first + block)
         w = still - cho_solve(factor, tilt[part].T).T
+        gradient = _gradient(signed, penalty, tilt[part], w)
         for _ in range(SHARED_STEPS):
-            gradient = _gradient(signed, penalty, tilt[part], w)
             far = np.linalg.norm(gradient, axis=1) > GRADIENT
             if not far.any():
                 break
             w[far] -= cho_solve(factor, gradient[far].T).T
-        far = np.linalg.norm(_gradient(signed, penalty, tilt[part], w), axis=1) > GRADIENT
+            gradient[far] = _gradient(signed, penalty, tilt[part][far], w[far])
+        far = np.linalg.norm(gradient, axis=1) > GRADIENT
         # Where the one Hessian did not do, the step may have led anywhere: from the start, with each its own.
         w[far] = _newton(rows, signed, penalty, tilt[part][far], np.repeat(still[None], int(far.sum()), 0))
         found[part] = w

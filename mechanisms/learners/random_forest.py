@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numba import njit
 from numpy.random import SeedSequence
 from numpy.typing import NDArray
 
@@ -28,8 +29,6 @@ from dpaudit.registry import register
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-
-AT_ONCE = 4_000_000
 
 
 @register("mechanism", "random-forest", source="Holohan et al. (2019), diffprivlib; McKenna and Sheldon (2020)")
@@ -91,16 +90,12 @@ class PrivateForest:
         rng = np.random.default_rng(seed)
         features, point = self.clipped(train.features), self.clipped(points[:1])[0]
         tree_of = self.tree_of(features)
-        counts = np.zeros((count, self.trees, train.classes))
+        counts = np.empty((count, self.trees, train.classes))
         for tree in range(self.trees):
             own = tree_of == tree
-            block = max(1, AT_ONCE // max(1, int(own.sum())))
-            for first in range(0, count, block):
-                size = min(block, count - first)
-                split, low, high = self._boxes(point, size, rng)
-                inside = self._within(features[own], split, low, high)
-                for label in range(train.classes):
-                    counts[first : first + size, tree, label] = inside[:, train.labels[own] == label].sum(1)
+            columns, labels = np.ascontiguousarray(features[own].T), train.labels[own]
+            split, low, high = self._boxes(point, count, rng)
+            counts[:, tree] = leaf_counts(columns, labels, train.classes, split, low, high, self.upper)
         answers = self.answers(counts, rng)
         one_hot: Floats = (answers[..., None] == np.arange(train.classes)).astype(np.float64)
         return one_hot.reshape(count, self.trees * train.classes)
@@ -149,14 +144,42 @@ class PrivateForest:
             high[:, step] = np.where(left, threshold, here_high)
         return split, low, high
 
-    def _within(self, features: Floats, split: Ints, low: Floats, high: Floats) -> NDArray[np.bool_]:
-        """Which records are in each leaf, shape (trees, n): at or above the lower limits, below the upper ones."""
-        inside = np.ones((len(split), len(features)), np.bool_)
-        for step in range(split.shape[1]):
-            values, limit = features.T[split[:, step]], high[:, step, None]
-            # The range's own end belongs to the last box.
-            inside &= (values >= low[:, step, None]) & ((values < limit) | (limit == self.upper))
-        return inside
+
+@njit(cache=True, nogil=True)
+def leaf_counts(
+    columns: Floats, labels: Ints, classes: int, split: Ints, low: Floats, high: Floats, end: float
+) -> Floats:
+    """How many records of each class are in each leaf: at or above the lower limits, below the upper ones.
+
+    Args:
+        columns: Features of n records, shape (d, n).
+        labels: In 0 .. classes - 1, shape (n,).
+        classes: K.
+        split: The feature of each split on the way to a leaf, shape (leaves, depth).
+        low: Lower limits of these, shape (leaves, depth).
+        high: Upper limits, shape (leaves, depth).
+        end: The range's own end, which belongs to the last box.
+    Returns: Shape (leaves, K).
+    """
+    leaves, depth = split.shape
+    counts = np.zeros((leaves, classes))
+    inside = np.empty(columns.shape[1], np.int64)
+    for leaf in range(leaves):
+        left = columns.shape[1]
+        for record in range(left):
+            inside[record] = record
+        for step in range(depth):
+            values, lower, upper = columns[split[leaf, step]], low[leaf, step], high[leaf, step]
+            kept = 0
+            for place in range(left):
+                record = inside[place]
+                value = values[record]
+                inside[kept] = record
+                kept += value >= lower and (value < upper or upper == end)
+            left = kept
+        for place in range(left):
+            counts[leaf, labels[inside[place]]] += 1
+    return counts
 
 
 @dataclass(frozen=True, eq=False)
