@@ -88,6 +88,7 @@ class OutputSet:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # an order is all that is wanted
             warnings.simplefilter("ignore", UserWarning)  # columns with fewer different values than steps
+            warnings.simplefilter("ignore", RuntimeWarning)  # shares of the variance, where nothing varies
             return classifier.fit(summaries, truth)
 
 

@@ -208,8 +208,9 @@ class _Finished:
         return {name: float(np.mean([metrics[name] for metrics in measured])) for name in names}
 
     def _failed_trials(self) -> tuple[str, ...]:
-        """What went wrong in single trials of the units that ran the mechanism."""
-        keys = [key for key in self._entry.game.trainings if key in self._keys]
+        """What went wrong in single trials: in the units that ran the mechanism, and where they were scored."""
+        game = self._entry.game
+        keys = [key for key in dict.fromkeys((*game.trainings, *game.scores)) if key in self._keys]
         return tuple(error for key in keys for error in trial_errors(self._store.read(key)))
 
     def link_scores(self, target: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar
@@ -23,6 +24,8 @@ SCHEMA = pa.schema(
         pa.field("score", pa.float32(), metadata={"is": "the attack's score, larger = more likely world 1"}),
     ]
 )
+TRIAL_ERRORS = b"trial-errors"
+"""Metadata of a table: JSON, a list of sentences about single trials."""
 
 
 def score_rows(unit: str, replay: int, truth: NDArray[np.bool_], score: NDArray[np.float64]) -> pa.RecordBatch:
@@ -89,10 +92,10 @@ def probabilities_of(table: pa.Table) -> NDArray[np.float32]:
 
 
 def trial_errors(table: pa.Table) -> list[str]:
-    """Why single trials of a unit failed, for units that say so in a column `error`."""
-    if "error" not in table.column_names:
-        return []
-    return [error for error in table["error"].to_pylist() if error]
+    """Why single trials of a unit failed, for units that say so in a column `error` or beside their table."""
+    own = table["error"].to_pylist() if "error" in table.column_names else []
+    stored: dict[bytes, bytes] = table.schema.metadata or {}
+    return [error for error in (*own, *json.loads(stored.get(TRIAL_ERRORS, b"[]"))) if error]
 
 
 def metrics_of(table: pa.Table) -> dict[str, float]:

@@ -113,6 +113,10 @@ class Neighbours(TrialGame):
         require(limit is None or limit > 0, "training_limit_s must be > 0", training_limit_s=limit)
         # The poisoning decides how the data sets differ, and so what a claim says of them.
         own = replace(type(self).fits, relation=self.poisoning.relation, records=self.copies)
+        if self.copies > 1:
+            own = replace(
+                own, helps=f"{own.helps}, or fewer `copies`: what is claimed of one grows with them, delta above all"
+            )
         object.__setattr__(self, "fits", own)
 
     def plan(self, setting: Setting) -> GamePlan:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Inputs
+from dpaudit.engine.findings.score_table import TRIAL_ERRORS
 from dpaudit.engine.games.numbers import Scale, as_numbers
 from dpaudit.engine.games.summaries import (
     Trainings,
@@ -81,7 +83,7 @@ class SampleSummaries:
     last: int = 1
 
     def run(self, inputs: Inputs, compute: Compute) -> pa.Table:
-        """One row a trial: trial, truth, summary, failed, error.
+        """One row a trial: trial, truth, summary, failed, name, error.
 
         Raises: TrainingError when every training failed.
         """
@@ -95,8 +97,7 @@ class SampleSummaries:
         if failed.all():
             raise TrainingError(f"all {count} trainings of this batch failed; the first: {columns['error'][0].as_py()}")
         numbers = pa.array(np.arange(self.first, self.last, dtype=np.int32))
-        table = pa.table({"trial": numbers, "truth": truth, **columns})
-        return table.replace_schema_metadata({"metric:failed_share": repr(float(failed.mean()))})
+        return pa.table({"trial": numbers, "truth": truth, **columns})
 
 
 @runtime_checkable
@@ -151,6 +152,18 @@ class ScoreSummaries(ScoreTrials):
         worth = [inputs.tables[key]["worth"][0].as_py() for key in self.judged]
         return self.attack.best(worth) if worth else self.attack
 
+    def run(self, inputs: Inputs, compute: Compute) -> pa.Table:
+        """A score table of one replay; beside it, which fresh samples have another length than most search samples."""
+        scored = super().run(inputs, compute)
+        usual = usual_width(self._searched(inputs))
+        odd = [
+            f"{name}: it gave {width} numbers, most gave {usual}"
+            for key in self.trainings
+            for name, width in _widths_by_name(inputs.tables[key])
+            if width not in (usual, -1)
+        ]
+        return scored.replace_schema_metadata({TRIAL_ERRORS: json.dumps(odd)}) if odd else scored
+
     def failed(self, trials: pa.Table, inputs: Inputs) -> NDArray[np.bool_]:
         """Those without a summary, or with one of another length than most search samples have."""
         failed: NDArray[np.bool_] = summary_widths(trials) != usual_width(self._searched(inputs))
@@ -168,6 +181,10 @@ class ScoreSummaries(ScoreTrials):
 
     def _searched(self, inputs: Inputs) -> pa.Table:
         return pa.concat_tables([inputs.tables[key] for key in self.search]).combine_chunks()
+
+
+def _widths_by_name(table: pa.Table) -> Iterator[tuple[str, int]]:
+    return zip(table["name"].to_pylist(), summary_widths(table).tolist(), strict=True)
 
 
 def usual_width(table: pa.Table) -> int:

@@ -22,6 +22,8 @@ SAMPLED = Face(SampledLearner, "learners drawn in bulk (with methods `claim` and
 SUMMARISED = Face(SummarisedLearner, "learners summed up as vectors (with methods `claim` and `summarise`)")
 
 SMALLEST_PROBABILITY = 1e-45
+LARGEST = float(np.finfo(np.float32).max)
+"""Of the numbers that are kept."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,11 +32,13 @@ class Summaries:
 
     Attributes:
         vectors: One a training, of any length; None where it failed.
-        errors: Which trial failed, with which seed, and why; "" for the others.
+        names: Which trial, with which seed.
+        faults: Why a trial failed; "" for the others.
     """
 
     vectors: Sequence[NDArray[np.float64] | None]
-    errors: Sequence[str]
+    names: Sequence[str]
+    faults: Sequence[str]
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,14 +85,14 @@ def _in_bulk(mechanism: SampledLearner, asked: Trainings) -> Summaries:
             )
             for place, vector in zip(places, drawn, strict=True):
                 vectors[place] = vector
-    return Summaries(
-        vectors, [_named(number, own, _fault(vector)) for number, vector in enumerate(vectors, asked.first)]
-    )
+    names = [_name(number, own) for number in range(asked.first, asked.first + len(vectors))]
+    return Summaries(vectors, names, [_fault(vector) for vector in vectors])
 
 
 def _one_by_one(mechanism: SummarisedLearner, asked: Trainings) -> Summaries:
     vectors: list[NDArray[np.float64] | None] = []
-    errors: list[str] = []
+    names: list[str] = []
+    faults: list[str] = []
     for number, world in enumerate(asked.truth, asked.first):
         own = asked.seed.child(number)
         try:
@@ -97,18 +101,19 @@ def _one_by_one(mechanism: SummarisedLearner, asked: Trainings) -> Summaries:
             points = asked.worlds.points.copy()
             with time_limit(asked.limit_s):
                 given = mechanism.summarise(train, points, seed=own.sequence(), compute=asked.compute)
-            vector = np.asarray(given, np.float64)
+            vector = np.asarray(given).astype(np.float64, casting="same_kind")  # no complex numbers, no words
             fault = "" if vector.ndim == 1 else f"it gave an array of shape {vector.shape}, not a vector"
         except OutOfTime:
             if asked.limit_s is None:  # the whole unit's time is up
                 raise
             vector, fault = np.empty(0), f"still running after {asked.limit_s:g} s, the stated `training_limit_s`"
-        except Exception as err:  # other people's code may raise anything; the trial counts as failed
+        except (Exception, SystemExit) as err:  # other people's code may raise anything; the trial counts as failed
             vector, fault = np.empty(0), f"{type(err).__name__}: {shortened(err)}"
         fault = fault or _fault(vector)
         vectors.append(None if fault else vector)
-        errors.append(_named(number, own, fault))
-    return Summaries(vectors, errors)
+        names.append(_name(number, own))
+        faults.append(fault)
+    return Summaries(vectors, names, faults)
 
 
 def _by_answers(mechanism: Any, asked: Trainings) -> Summaries:
@@ -124,8 +129,7 @@ def _by_answers(mechanism: Any, asked: Trainings) -> Summaries:
         str(model) if isinstance(model, TrainingError) else _fault(vector)
         for model, vector in zip(models, vectors, strict=True)
     ]
-    errors = [_named(number, run.seed, fault) for number, run, fault in zip(numbers, runs, faults, strict=True)]
-    return Summaries(vectors, errors)
+    return Summaries(vectors, [_name(number, run.seed) for number, run in zip(numbers, runs, strict=True)], faults)
 
 
 def _answers(model: Any, points: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -138,13 +142,19 @@ def _answers(model: Any, points: NDArray[np.float32]) -> NDArray[np.float64]:
     return vector
 
 
-def _named(number: int, seed: Seed, fault: str) -> str:
-    return f"trial {number} (seed {seed}): {fault}" if fault else ""
+def _name(number: int, seed: Seed) -> str:
+    return f"trial {number} (seed {seed})"
 
 
 def _fault(vector: NDArray[np.float64] | None) -> str:
     """What is wrong with a summary; "" where nothing is, or where there is none."""
-    return "" if vector is None or np.isfinite(vector).all() else "it gave numbers that are not finite"
+    if vector is None:
+        return ""
+    if not len(vector):
+        return "it gave no numbers"
+    if not np.isfinite(vector).all():
+        return "it gave numbers that are not finite"
+    return "" if np.abs(vector).max() <= LARGEST else f"it gave numbers above {LARGEST:.2g}, the largest that are kept"
 
 
 _WAYS: dict[Face, Callable[[Any, Trainings], Summaries]] = {
@@ -155,8 +165,8 @@ _WAYS: dict[Face, Callable[[Any, Trainings], Summaries]] = {
 
 
 def summary_columns(summaries: Summaries) -> dict[str, pa.Array]:
-    """Columns summary (a list of any length, null where there is none), failed and error."""
-    failed = [vector is None or bool(error) for vector, error in zip(summaries.vectors, summaries.errors, strict=True)]
+    """Columns summary (a list of any length, null where there is none), failed, name and error."""
+    failed = [vector is None or bool(fault) for vector, fault in zip(summaries.vectors, summaries.faults, strict=True)]
     kept = [None if bad else vector for bad, vector in zip(failed, summaries.vectors, strict=True)]
     lengths = np.array([0 if vector is None else len(vector) for vector in kept])
     flat = np.concatenate([np.empty(0), *(vector for vector in kept if vector is not None)])
@@ -165,7 +175,14 @@ def summary_columns(summaries: Summaries) -> dict[str, pa.Array]:
         pa.array(flat.astype(np.float32)),
         mask=pa.array(failed),
     )
-    return {"summary": column, "failed": pa.array(failed), "error": pa.array(list(summaries.errors))}
+    names, faults = summaries.names, summaries.faults
+    errors = [f"{name}: {fault}" if fault else "" for name, fault in zip(names, faults, strict=True)]
+    return {
+        "summary": column,
+        "failed": pa.array(failed),
+        "name": pa.array(list(names)),
+        "error": pa.array(errors),
+    }
 
 
 def summary_widths(table: pa.Table) -> NDArray[np.int64]:

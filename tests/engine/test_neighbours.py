@@ -134,7 +134,8 @@ def test_trainings_that_fail_are_the_worst_guess_and_are_named(tmp_path: Path) -
     assert ((scores["score"] < 0) == scores["truth"])[worst].all()
     assert any("ZeroDivisionError: no luck" in note for note in poor.failed_trials)
     assert any("not finite" in note for note in poor.failed_trials)
-    assert any("seed 5" in note for note in poor.failed_trials)
+    assert any("seed 5" in note and "2 numbers, most gave 1" in note for note in poor.failed_trials)
+    assert len(poor.failed_trials) == worst.sum()
     assert "trainings failed" in str(poor)
 
 

@@ -22,6 +22,7 @@ from dpaudit.engine.poisonings.class_flip import ClassFlip, CornerFlip
 from dpaudit.engine.poisonings.clip_bkd import ClipBackdoorPair
 from dpaudit.engine.poisonings.coming_and_going import Coming, Remove
 from dpaudit.engine.poisonings.curvature import Curvature
+from dpaudit.engine.poisonings.farthest import FarthestFlip
 from dpaudit.engine.poisonings.influence import Influence
 from dpaudit.engine.poisonings.protocol import InformedPoisoning, PoisoningSearch, fitted
 from dpaudit.engine.poisonings.pull_apart import PullApart
@@ -33,6 +34,7 @@ from dpaudit.mechanisms.learners.dp_sgd import DpSgd
 from dpaudit.mechanisms.learners.gaussian_naive_bayes import GaussianNaiveBayes
 from dpaudit.mechanisms.learners.logistic_objective import LogisticObjectivePerturbation
 from dpaudit.mechanisms.learners.logistic_regression import LogisticOutputPerturbation
+from dpaudit.mechanisms.learners.random_forest import PrivateForest
 from dpaudit.mechanisms.models.networks import Mlp
 from dpaudit.mechanisms.protocols import Compute
 from tests.engine.test_neighbours import NoisyCount
@@ -182,6 +184,44 @@ def test_pulling_apart_moves_the_exact_minimiser_by_more_than_a_changed_class_ca
     pulled = minimiser_moved(learner, worlds)
     flipped = minimiser_moved(learner, CornerFlip().worlds(data, 1, RNG(0)))
     assert pulled > 1.2 * flipped
+
+
+def census(rows: int, categories: int, columns: int) -> Examples:
+    """Categories as columns of 0 and 1, skewed; a row has one of each set, so that along their sum nothing varies."""
+    rng = RNG(4)
+    drawn = rng.geometric(0.4, (rows, columns)).clip(max=categories) - 1
+    features = (drawn[:, :, None] == np.arange(categories)).reshape(rows, -1).astype(np.float32)
+    return Examples(features, (drawn[:, 0] + drawn[:, 1] > 1).astype(np.int64), 2)
+
+
+@pytest.mark.parametrize("copies", [1, 8])
+def test_where_no_row_varies_our_records_still_move_more_than_clip_bkds(copies: int) -> None:
+    """ClipBKD stands where nothing varies; how far a pair moves the minimiser is all that output noise hides."""
+    data = as_numbers(census(600, 8, 6), "ball")
+    learner = LogisticOutputPerturbation(1.0, penalty=0.01)
+    ours = minimiser_moved(learner, fitted(PullApart(), learner).worlds(data, copies, RNG(0)))
+    theirs = minimiser_moved(learner, ClipBackdoorPair().worlds(data, copies, RNG(0)))
+    assert ours > 1.2 * theirs
+
+
+def test_a_record_in_a_corner_is_alone_in_its_leaf_where_the_farthest_row_is_not() -> None:
+    """A category's column is 0 in most rows: a split leaves few on the corner's side, many on the farthest row's."""
+    data = as_numbers(census(600, 8, 6), "box")
+    learner = PrivateForest(4.0, trees=1, depth=8)
+
+    def shown(poisoning: Any) -> float:
+        """By how much the chance of the second class's answer differs between the worlds."""
+        worlds = poisoning.worlds(data, 1, RNG(0))
+        chances = [
+            learner.sample_summaries(world, worlds.points, 4_000, seed=SeedSequence(1), compute=Compute())[:, 1].mean()
+            for world in (worlds.zero, worlds.one)
+        ]
+        return float(abs(chances[1] - chances[0]))
+
+    # Alone, 1 - e^-4 = 0.98; the error of a difference is at most 0.011.
+    assert shown(CornerFlip()) > 0.9
+    assert shown(FarthestFlip()) < 0.6
+    assert shown(ClipBackdoorPair()) < 0.6
 
 
 def first_species(scale: Any) -> Examples:

@@ -13,7 +13,7 @@ from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.learners.gaussian_naive_bayes import GaussianNaiveBayes
 from dpaudit.mechanisms.learners.logistic_objective import LogisticObjectivePerturbation, minimisers
 from dpaudit.mechanisms.learners.logistic_regression import LogisticOutputPerturbation, minimiser
-from dpaudit.mechanisms.learners.random_forest import PrivateForest
+from dpaudit.mechanisms.learners.random_forest import PrivateForest, leaf_counts
 from dpaudit.mechanisms.protocols import Compute, Learner, SampledLearner
 
 CPU = Compute()
@@ -137,6 +137,19 @@ def test_a_leaf_grown_alone_is_as_one_of_a_whole_tree() -> None:
         error = np.sqrt(first * (1 - first) * (1 / len(alone) + 1 / len(whole)))
         assert abs(first - 0.5) > 0.02  # there is something to differ from
         assert abs(first - second) < 5 * error
+
+
+def test_records_of_a_leaf_are_those_within_all_its_limits() -> None:
+    """Ties included: values on a lower limit are in, on an upper one out, on the range's own end in."""
+    rng = np.random.default_rng(3)
+    features, labels = rng.integers(0, 5, (50, 3)) / 4, rng.integers(0, 3, 50)
+    split = rng.integers(0, 3, (200, 2))
+    low, high = (np.sort(rng.integers(0, 5, (200, 2, 2)), -1) / 4).transpose(2, 0, 1)
+    found = leaf_counts(np.ascontiguousarray(features.T), labels, 3, split, low, high, 1.0)
+    values = features[:, split]
+    inside = ((values >= low) & ((values < high) | (high == 1.0))).all(2)
+    assert inside.any()
+    assert np.array_equal(found, np.stack([inside[labels == label].sum(0) for label in range(3)], 1))
 
 
 def test_a_record_stays_in_its_tree_whoever_else_is_there() -> None:
