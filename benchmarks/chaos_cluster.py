@@ -102,13 +102,13 @@ class Nodes:
 
 
 @contextlib.contextmanager
-def cluster(place: Path) -> Iterator[Nodes]:
-    """Four nodes of one CPU each, that ask for a token."""
+def cluster(place: Path, count: int) -> Iterator[Nodes]:
+    """Nodes of one CPU each, that ask for a token."""
     place.mkdir()
     (place / "token").write_text(secrets.token_hex(32))
     known = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(place / "token")}
     keeper = subprocess.Popen(
-        [sys.executable, "-c", CLUSTER, str(NODES)],
+        [sys.executable, "-c", CLUSTER, str(count)],
         env={**os.environ, **known, "RAY_TMPDIR": str(place), "RAY_USAGE_STATS_ENABLED": "0"},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -178,13 +178,15 @@ def reference(trainings: int) -> dict[str, str]:
         return content(run.folder)
 
 
-def outcome(number: int, seed: int, expected: dict[str, str], trainings: int = TRAININGS) -> Outcome:
-    """Runs the audit, has it lose what was drawn, goes on with it, and compares."""
+def outcome(
+    number: int, seed: int, expected: dict[str, str], trainings: int = TRAININGS, count: int = NODES
+) -> Outcome:
+    """Runs the audit on so many nodes, has it lose what was drawn, goes on with it, and compares."""
     rng, began, struck = random.Random(f"{seed} {number}"), time.monotonic(), []
     units = 1 + 3 * trainings
     with workplace() as place, contextlib.ExitStack() as stack:
         (place / "spec.yaml").write_text(SPEC.format(runner="ray", trainings=trainings))
-        nodes = stack.enter_context(cluster(place / "a"))
+        nodes = stack.enter_context(cluster(place / "a", count))
         run = started(place, nodes.environment, "run", "spec.yaml", "-o", "disk/run", rng=rng)
         commands = 1
         strikes = ["worker", "worker", "worker", "node", "head" if number % 4 == 3 else "driver"]
@@ -202,7 +204,7 @@ def outcome(number: int, seed: int, expected: dict[str, str], trainings: int = T
             else:
                 if strike == "head":
                     nodes.end()
-                    nodes = stack.enter_context(cluster(place / "b"))
+                    nodes = stack.enter_context(cluster(place / "b", count))
                 kill([pid for pid in run.processes() if pid != os.getpid()])
                 run.command.wait(ENDED_S)
                 run = started(place, nodes.environment, "resume", "disk/run", rng=rng)

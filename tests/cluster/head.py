@@ -46,25 +46,43 @@ def head_node(folder: Path, *, jobs: bool = False) -> Iterator[Head]:
     token = folder / "token"
     token.write_text(secrets.token_hex(32))
     token.chmod(0o600)
+    shown = (f"--include-dashboard={str(jobs).lower()}", f"--dashboard-port={dashboard}")
+    with own_place() as place:
+        _start(
+            place, token, "--head", f"--port={port}", "--num-cpus=2", *shown, f"--dashboard-agent-listen-port={agent}"
+        )
+        yield Head(f"{HERE}:{port}", f"http://127.0.0.1:{dashboard}", token)
+
+
+@contextlib.contextmanager
+def another_node(head: Head) -> Iterator[None]:
+    """One more node of that cluster, with one CPU, for the length of a `with` block."""
+    (agent,) = _free_ports(1)
+    with own_place() as place:
+        _start(
+            place,
+            head.token,
+            f"--address={head.address}",
+            "--num-cpus=1",
+            f"--dashboard-agent-listen-port={agent}",
+        )
+        yield
+
+
+def _start(place: Path, token: Path, *options: str) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     environment |= {
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN_PATH": str(token),
         "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_TMPDIR": str(place),
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}",
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
     }
-    start = [
-        *(sys.executable, "-m", "ray.scripts.scripts", "start", "--head"),
-        *(f"--port={port}", "--num-cpus=2", f"--node-ip-address={HERE}", "--object-store-memory=100000000"),
-        *(f"--include-dashboard={str(jobs).lower()}", f"--dashboard-port={dashboard}"),
-        f"--dashboard-agent-listen-port={agent}",
-    ]
-    with own_place() as place:
-        environment["RAY_TMPDIR"] = str(place)
-        done = subprocess.run(start, env=environment, capture_output=True, text=True, check=False, timeout=300)
-        assert done.returncode == 0, done.stdout + done.stderr
-        yield Head(f"{HERE}:{port}", f"http://127.0.0.1:{dashboard}", token)
+    common = (f"--node-ip-address={HERE}", "--object-store-memory=100000000")
+    start = [sys.executable, "-m", "ray.scripts.scripts", "start", *options, *common]
+    done = subprocess.run(start, env=environment, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @contextlib.contextmanager

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from dpaudit import RunOptions, audit, load_spec
 from dpaudit.cluster.jobs import Job, Jobs
 from dpaudit.engine.remote_jobs import job_of
+from dpaudit.engine.watching import fetch
 from dpaudit.errors import RunError, SpecError
-from tests.cluster.head import head_node
+from tests.cluster.head import Head, another_node, head_node
 
 SPEC = """
 name: job
@@ -52,23 +57,74 @@ def working_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
+    with head_node(tmp_path_factory.mktemp("head"), jobs=True) as started:
+        yield started
+
+
+def with_token(token: Path, *command: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """A command in a process of its own, since Ray reads which token is meant when it is imported."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)}
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+    run = [sys.executable, "-m", *command]
+    return subprocess.run(run, env=environment, cwd=folder, capture_output=True, text=True, check=False, timeout=500)
+
+
 @pytest.mark.ray
-def test_a_job_is_begun_once_watched_and_gone_on_with_after_its_driver_died(working_dir: Path, tmp_path: Path) -> None:
-    """In a process of its own: Ray reads which token is meant when it is imported."""
-    with head_node(tmp_path, jobs=True) as head:
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-        environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(head.token)}
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
-        command = [sys.executable, "-m", "tests.cluster.job_checks", head.dashboard, str(tmp_path), str(working_dir)]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=500)
-        assert done.returncode == 0, done.stdout + done.stderr
-        (tmp_path / "another").write_text("0" * 64)
-        environment["RAY_AUTH_TOKEN_PATH"] = str(tmp_path / "another")
-        ask = [sys.executable, "-m", "dpaudit", "status", "dpaudit-none", "--address", head.dashboard]
-        refused = subprocess.run(ask, env=environment, capture_output=True, text=True, check=False, timeout=120)
-        assert refused.returncode == 3
-        assert "asks for a token, and the one given here is not its own" in refused.stderr
-        assert len(refused.stderr.strip().splitlines()) == 1
+def test_a_job_is_begun_once_watched_and_gone_on_with_after_its_driver_died(
+    head: Head, working_dir: Path, tmp_path: Path
+) -> None:
+    done = with_token(head.token, "tests.cluster.job_checks", head.dashboard, str(tmp_path), str(working_dir))
+    assert done.returncode == 0, done.stdout + done.stderr
+    (tmp_path / "another").write_text("0" * 64)
+    refused = with_token(tmp_path / "another", "dpaudit", "status", "dpaudit-none", "--address", head.dashboard)
+    assert refused.returncode == 3
+    assert "asks for a token, and the one given here is not its own" in refused.stderr
+    assert len(refused.stderr.strip().splitlines()) == 1
+
+
+FOUR = """
+name: four ways
+seed: 5
+data: {name: gaussian-mixture, rows: 600}
+game: {name: label-inference, replays: 6, trainings: 2}
+mechanism: {name: lp-1st, epsilon: 1.0, model: recall}
+run: {figures: false, repeats: 0}
+"""
+
+
+@pytest.mark.ray
+def test_score_tables_are_the_same_four_ways(head: Head, bucket: str, tmp_path: Path) -> None:
+    """In this process, on a cluster of two nodes, as a job of one, and with the run folder on an S3 server."""
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "spec.yaml").write_text(FOUR)
+    laptop, place = RunOptions(runner="in-process", figures=False, repeats=0), bucket.format("runs/four")
+    spec = replace(load_spec(tmp_path / "work" / "spec.yaml"), run=laptop)
+    audit(spec, output=tmp_path / "laptop", quiet=True)
+    audit(spec, output=place, quiet=True)
+    fetch(place, tmp_path / "store")
+    submit = ("submit", "spec.yaml", "-o", str(tmp_path / "job"), "--working-dir", ".", "--address", head.dashboard)
+    submitted = with_token(head.token, "dpaudit", *submit, folder=tmp_path / "work")
+    assert submitted.returncode == 0, submitted.stderr
+    with another_node(head):
+        (tmp_path / "joined.yaml").write_text(FOUR.replace("{figures", f"{{address: '{head.address}', figures"))
+        run = ("run", "joined.yaml", "-o", str(tmp_path / "cluster"), "--quiet")
+        done = with_token(head.token, "dpaudit", *run, folder=tmp_path)
+        assert done.returncode == 0, done.stderr
+    until = time.monotonic() + 120
+    while not (tmp_path / "job" / "report.html").exists():
+        assert time.monotonic() < until, "the job did not end"
+        time.sleep(0.2)
+    tables = [scores(tmp_path / way) for way in ("laptop", "store", "cluster", "job")]
+    assert len(tables[0]) == 4
+    assert all(table == tables[0] for table in tables), tables
+
+
+def scores(folder: Path) -> dict[str, str]:
+    files = sorted((folder / "scores").rglob("*.parquet"))
+    return {path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
 def test_the_same_work_has_one_name_and_other_work_another(working_dir: Path, tmp_path: Path) -> None:
