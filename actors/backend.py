@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import sys
 import time
 import traceback
 from collections import deque
@@ -33,11 +34,13 @@ class Attempt:
         seconds: How long it ran.
         error: The error's text with its traceback; "" when it succeeded.
         again: Whether another attempt may succeed (a failed training) or not (a wrong argument).
+        memory_mb: The most memory that its process held so far; 0 where the system does not tell.
     """
 
     seconds: float
     error: str = ""
     again: bool = False
+    memory_mb: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -101,7 +104,16 @@ def attempt_unit(unit: Unit, inputs: Inputs, scratch: Scratch | None = None) -> 
     except BaseException as err:  # somebody's sys.exit(0) is no result, and ends their unit alone
         again = isinstance(err, TrainingError | MemoryError | OSError)
         return Attempt(time.perf_counter() - began, error_text(err, unit.task), again), None
-    return Attempt(time.perf_counter() - began), table
+    return Attempt(time.perf_counter() - began, memory_mb=_most_memory_mb()), table
+
+
+def _most_memory_mb() -> float:
+    if sys.platform == "win32":
+        return 0.0
+    import resource
+
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most / 1e6 if sys.platform == "darwin" else most * 1024 / 1e6  # Linux counts in KiB
 
 
 MESSAGE_CHARACTERS = 20_000

@@ -44,6 +44,7 @@ class Event:
         seconds: How long the attempt ran.
         count: A number of units or workers.
         detail: The error's text, or a stage's name.
+        memory_mb: The most memory that the process held which ran the attempt, so far.
         time: Seconds since the epoch.
     """
 
@@ -54,6 +55,7 @@ class Event:
     seconds: float = 0.0
     count: int = 0
     detail: str = ""
+    memory_mb: float = 0.0
     time: float = field(default_factory=time.time)
 
 

@@ -210,7 +210,7 @@ class _Schedule:
             if self.users[unit.key]:
                 self.handles[unit.key] = done.table
             self._release(unit)
-            self.events.emit(Event(EventKind.UNIT_DONE, **event))  # type: ignore[arg-type]
+            self.events.emit(Event(EventKind.UNIT_DONE, memory_mb=attempt.memory_mb, **event))  # type: ignore[arg-type]
             return self._freed(unit.key)
         if attempt.again and self.tries[unit.key] - self.losses[unit.key] < self.retries.attempts:
             self.events.emit(Event(EventKind.UNIT_RETRIED, detail=attempt.error, **event))  # type: ignore[arg-type]

@@ -232,20 +232,42 @@ def _finish(carry_out: Callable[[], Report], folder: str | Path, fail_on: Mappin
 @main.command()
 @click.argument("spec", type=click.Path(path_type=Path))
 @click.option("--seed", type=int, help="Instead of the spec's seed.")
-def plan(spec: Path, seed: int | None) -> None:
-    """Prints what each audit of SPEC could show, and every unit with its seed and resources; nothing runs.
+@click.option("--calibrate", is_flag=True, help="Run two units of each kind, where the spec says, to tell.")
+@click.option(
+    "--timings",
+    type=click.Path(path_type=Path),
+    help="Folder of an earlier run, whose units tell what it costs; left out: runs/<name>, where it is.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Units and costs as JSON.")
+def plan(spec: Path, seed: int | None, calibrate: bool, timings: Path | None, as_json: bool) -> None:
+    """Prints what each audit of SPEC could show, what it costs, and every unit with its seed and resources.
 
     For each audit: the bound of a mechanism that hides nothing, the bounds to expect at the claim and at twice the
-    claim, and how many canaries or trials refute twice the claim.
+    claim, and how many canaries or trials refute twice the claim. Then trainings, time, memory and GPU-hours by kind of
+    unit, where an earlier run or --calibrate tells; without --calibrate nothing runs.
     """
+    import json
     from dataclasses import replace
 
+    from dpaudit.engine.driver import run_folder
     from dpaudit.engine.findings.power import planned_outlook
+    from dpaudit.engine.forecast import forecast, times_of_run, times_of_some
     from dpaudit.engine.plan import make_plan
     from dpaudit.engine.spec.loading import load_spec
 
     made = load_spec(spec)
     planned = make_plan(replace(made, seed=seed) if seed is not None else made)
+    if calibrate:
+        cost = forecast(planned, times_of_some(planned), "times of two units of each kind, run just now")
+    else:
+        folder = timings or run_folder(planned.spec)
+        timed = times_of_run(folder)
+        told = f"times of the run in {folder}" if timed else "--calibrate or --timings RUN tells how long they take"
+        cost = forecast(planned, timed, told)
+    if as_json:
+        units = planned.table().to_pylist()
+        show(json.dumps({"name": planned.spec.name, "seed": planned.spec.seed, "units": units, "cost": cost.to_dict()}))
+        return
     show(f"{planned.spec.name}: {len(planned.units)} units, seed {planned.spec.seed}, {planned.spec.run.runner}")
     for entry in planned.audits:
         could_show = planned_outlook(entry)
@@ -253,6 +275,8 @@ def plan(spec: Path, seed: int | None) -> None:
             show("\n  ".join((f"{entry.audit.name}:", *could_show.lines)))
     for price in planned.prices():
         show(price)
+    for line in cost.lines:
+        show(line)
     for row in planned.table().to_pylist():
         needs = f"  needs {' '.join(need[:8] for need in row['needs'])}" if row["needs"] else ""
         seed_of = f"  seed {row['seed']}" if row["seed"] else ""

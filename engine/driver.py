@@ -303,13 +303,23 @@ def run_missing(plan: Plan, store: UnitStore, events: EventStream, scratch: Scra
     demand = demand_of_run(plan, store, lambda: time.monotonic() - began)
     spared = demand.spare(finished, frozenset()) if demand.spare else frozenset()
     missing = [unit for unit in plan.units if unit.key not in finished and unit.key not in spared]
-    with _backend(plan, Counter(unit.resources for unit in missing), events, scratch) as backend:
+    with backend_for(plan, Counter(unit.resources for unit in missing), events, scratch) as backend:
         repeats = plan.spec.run.repeats
         return run_units(plan.units, backend, store, events, spare=demand.spare, repeats=repeats, hold=demand.hold)
 
 
 @contextlib.contextmanager
-def _backend(plan: Plan, missing: Mapping[Resources, int], events: EventStream, scratch: Scratch) -> Iterator[Backend]:
+def backend_for(
+    plan: Plan, missing: Mapping[Resources, int], events: EventStream, scratch: Scratch
+) -> Iterator[Backend]:
+    """Where the units of a plan run, for the length of a `with` block.
+
+    Args:
+        plan: Whose spec says where.
+        missing: How many units are to be run, by what they occupy.
+        events: Told of what happens.
+        scratch: Where checkpoints of long trainings go.
+    """
     run = plan.spec.run
     deadlines = Deadlines(run.time_limit_s)
     if run.runner == "in-process" or not missing:

@@ -89,7 +89,7 @@ class Plan:
     shared: dict[str, Examples] = field(repr=False)
 
     def table(self) -> pa.Table:
-        """One row a unit: key, label, task, seed, needs, CPUs, GPUs."""
+        """One row a unit: key, label, task, seed, needs, CPUs, GPUs, pieces."""
         seeds = [str(getattr(unit.task, "seed", "")) for unit in self.units]
         return pa.table(
             {
@@ -100,6 +100,7 @@ class Plan:
                 "needs": pa.array([list(unit.needs) for unit in self.units], pa.list_(pa.string())),
                 "cpus": [unit.resources.cpus for unit in self.units],
                 "gpus": [unit.resources.gpus for unit in self.units],
+                "pieces": [pieces_of(unit) for unit in self.units],
             }
         )
 
@@ -111,6 +112,12 @@ class Plan:
             words = price(Inputs({name: self.shared[name] for name in unit.shared})) if price is not None else ""
             lines += [f"{unit.label}: {words}"] if words else []
         return lines
+
+
+def pieces_of(unit: Unit) -> int:
+    """How many models, replays or releases a unit makes: `first` to before `last`; 1 where it does not say."""
+    task = unit.task
+    return max(1, getattr(task, "last", 1) - getattr(task, "first", 0))
 
 
 @one_reading()
