@@ -11,10 +11,10 @@ from typing import Any, Literal, cast, get_args
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln, logsumexp
-from scipy.stats import binomtest, rankdata
+from scipy.stats import binomtest
 
 from dpaudit.claims import Claim, PrivacyCurve, Relation
-from dpaudit.engine.estimate.measures import Measure, measures
+from dpaudit.engine.estimate.measures import Measure, measures, pairs_above
 from dpaudit.engine.estimate.tables import SourceTable, members_beside_others, table_from, table_of_arrays
 from dpaudit.engine.findings.verdict import Verdict, verdict
 from dpaudit.engine.spec.build import build
@@ -362,6 +362,8 @@ def _unfit(table: SourceTable, estimator: Any, question: Question) -> str:
 def _replays(table: SourceTable, question: Question) -> tuple[list[Scores], list[str]]:
     """The scores of each replay, one row a canary, and what a reader must know of how rows became canaries."""
     score, truth = table.numbers(question.score_column), table.bits(question.member_column)
+    if question.group_column is None and not {"canary", "replay"} & set(table.names):
+        return [Scores(score, truth)], []
     canary = table.integers("canary") if "canary" in table.names else np.arange(len(score))
     replay = table.integers("replay") if "replay" in table.names else np.zeros(len(score), dtype=np.int64)
     notes = []
@@ -482,6 +484,6 @@ def _assumed(replays: Sequence[Scores], estimator: object, question: Question) -
 def _reversed(scores: Scores) -> bool:
     """Whether members score lower than non-members: more than five standard errors of the rank sum below chance."""
     members, others = int(scores.truth.sum()), int((~scores.truth).sum())
-    ranks = rankdata(scores.score)[scores.truth].sum() - members * (members + 1) / 2
+    above = pairs_above(np.sort(scores.score[scores.truth]), np.sort(scores.score[~scores.truth]))
     middle, deviation = members * others / 2, math.sqrt(members * others * (members + others + 1) / 12)
-    return bool(ranks < middle - 5 * deviation)
+    return bool(above < middle - 5 * deviation)

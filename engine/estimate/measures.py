@@ -25,7 +25,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import optimize, special, stats
+from scipy import optimize, special
 
 from dpaudit.estimators.proportions.binomial import clopper_pearson
 from dpaudit.estimators.replays import median_rule, per_replay_confidence
@@ -74,12 +74,13 @@ def measures(replays: Sequence[Scores], *, confidence: float, seed: int) -> tupl
 
 
 def _of_replay(scores: Scores, confidence: float, seed: int) -> list[Measure]:
-    members, others = scores.score[scores.truth], scores.score[~scores.truth]
-    return [
+    members, others = np.sort(scores.score[scores.truth]), np.sort(scores.score[~scores.truth])
+    found = [
         auc(members, others, confidence=confidence),
         *(true_positive_rate(members, others, rate, confidence=confidence) for rate in FALSE_POSITIVE_RATES),
-        accuracy(members, others, confidence=confidence, seed=seed),
     ]
+    members, others = scores.score[scores.truth], scores.score[~scores.truth]
+    return [*found, accuracy(members, others, confidence=confidence, seed=seed)]
 
 
 def _median(same: Sequence[Measure], confidence: float) -> Measure:
@@ -93,10 +94,21 @@ def _median(same: Sequence[Measure], confidence: float) -> Measure:
     return Measure(first.name, value, min(ends[0], value), max(ends[1], value), confidence, method)
 
 
+def pairs_above(members: Floats, others: Floats) -> float:
+    """In how many pairs a member scores above a non-member, ties counting half; both ascending."""
+    doubled = 0
+    for first in range(0, members.size, PAIRED_AT_ONCE):
+        some = members[first : first + PAIRED_AT_ONCE]
+        doubled += int(np.searchsorted(others, some, "left").sum() + np.searchsorted(others, some, "right").sum())
+    return doubled / 2
+
+
+PAIRED_AT_ONCE = 1 << 20
+
+
 def auc(members: Floats, others: Floats, *, confidence: float) -> Measure:
-    """The probability that a member scores above a non-member, ties counting half; shapes (n,) and (m,), n, m >= 1."""
-    ranks = stats.rankdata(np.concatenate([members, others]))[: members.size].sum()
-    share = float((ranks - members.size * (members.size + 1) / 2) / (members.size * others.size))
+    """The probability that a member scores above a non-member, ties counting half; both ascending, not empty."""
+    share = pairs_above(members, others) / (members.size * others.size)
     terms, log_error = min(members.size, others.size), np.log((1 - confidence) / 2)
 
     def excess(candidate: float) -> float:
@@ -119,25 +131,34 @@ def _root(excess: Callable[[float], float], end: float, share: float) -> float:
 
 
 def true_positive_rate(members: Floats, others: Floats, rate: float, *, confidence: float) -> Measure:
-    """The largest true-positive rate of a threshold whose false-positive rate is at most `rate`, in (0, 1)."""
+    """The largest true-positive rate of a threshold whose false-positive rate is at most `rate`; both ascending."""
     quarter = (1 - confidence) / 4
-    descending = np.sort(others)[::-1]
-    k = np.arange(1, others.size + 1)
-    # The mass at or above the k-th largest of n non-members follows Beta(k, n - k + 1), ties broken at random.
-    below = np.flatnonzero(special.betaincc(k, others.size - k + 1.0, rate) <= quarter)
-    above = np.flatnonzero(special.betainc(k, others.size - k + 1.0, rate) <= quarter)
+    n, descending = others.size, others[::-1]
+    # The mass at or above the k-th largest of n non-members follows Beta(k, n - k + 1), ties broken at random; as k
+    # grows, so does the probability of a mass above the rate.
+    below = _first(lambda k: float(special.betaincc(k, n - k + 1.0, rate)) > quarter, n) - 1
+    above = _first(lambda k: float(special.betainc(k, n - k + 1.0, rate)) <= quarter, n)
     lower, upper = 0.0, 1.0
-    if below.size:
-        hits = int(np.count_nonzero(members > descending[below[-1]]))
+    if below >= 1:
+        hits = int(members.size - np.searchsorted(members, descending[below - 1], "right"))
         lower = float(clopper_pearson(hits, members.size, confidence=1 - quarter, side="lower").lower)
-    if above.size:
-        hits = int(np.count_nonzero(members >= descending[above[0]]))
+    if above <= n:
+        hits = int(members.size - np.searchsorted(members, descending[above - 1], "left"))
         upper = float(clopper_pearson(hits, members.size, confidence=1 - quarter, side="upper").upper)
     threshold = descending[int(rate * others.size)]  # at most so many non-members are above it
-    value = float(np.count_nonzero(members > threshold) / members.size)
+    value = float((members.size - np.searchsorted(members, threshold, "right")) / members.size)
     ends = min(lower, value), max(upper, value)
     method = "order statistics and Clopper-Pearson, finite-sample"
     return Measure(f"TPR at {100 * rate:g} % FPR", value, *ends, confidence, method)
+
+
+def _first(holds: Callable[[int], bool], n: int) -> int:
+    """The first of 1, 2, ..., n for which a condition holds that holds from there on; n + 1 where there is none."""
+    low, high = 0, n + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high
 
 
 def accuracy(members: Floats, others: Floats, *, confidence: float, seed: int) -> Measure:
@@ -162,7 +183,15 @@ def _best_threshold(members: Floats, others: Floats) -> float:
     """The score with the largest mean of both rates when calling it and all above it members; 0 without rows."""
     if not members.size or not others.size:
         return 0.0
-    candidates = np.unique(np.concatenate([members, others]))
-    hits = 1 - np.searchsorted(np.sort(members), candidates) / members.size
-    alarms = 1 - np.searchsorted(np.sort(others), candidates) / others.size
-    return float(candidates[np.argmax(hits - alarms)])
+    members, others = np.sort(members), np.sort(others)
+    best, threshold = -np.inf, 0.0
+    for candidates in (members, others):
+        for first in range(0, candidates.size, PAIRED_AT_ONCE):
+            some = candidates[first : first + PAIRED_AT_ONCE]
+            gain = (1 - np.searchsorted(members, some) / members.size) - (
+                1 - np.searchsorted(others, some) / others.size
+            )
+            place = int(np.argmax(gain))
+            if gain[place] > best or (gain[place] == best and some[place] < threshold):
+                best, threshold = float(gain[place]), float(some[place])
+    return threshold

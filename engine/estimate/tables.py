@@ -68,25 +68,40 @@ class SourceTable:
         column = self.columns.column(name)
         if not _may_be_numbers(column.type):
             raise DataError(f"{self.name}: column {name} must hold numbers, got {_short(column.type)}")
-        try:
-            numbers: NDArray[np.float64] = pc.cast(column, pa.float64()).to_numpy().astype(np.float64)
-        except pa.ArrowException as err:
-            raise DataError(f"{self.name}: column {name} must hold numbers, got {column.type}: {_line(err)}") from err
-        bad = np.flatnonzero(np.isnan(numbers))
-        if bad.size:
+        numbers = np.empty(len(column), np.float64)
+        bad, first = 0, None
+        for begin, chunk in _pieces(column):  # nothing of the column's size is made beside what is returned
+            piece = numbers[begin : begin + len(chunk)]
+            try:
+                piece[:] = pc.cast(chunk, pa.float64()).to_numpy(zero_copy_only=False)
+            except pa.ArrowException as err:
+                raise DataError(
+                    f"{self.name}: column {name} must hold numbers, got {column.type}: {_line(err)}"
+                ) from err
+            missing = np.flatnonzero(np.isnan(piece))
+            if missing.size and first is None:
+                first = begin + missing[0]
+            bad += missing.size
+        if first is not None:
             raise DataError(
-                f"{self.name}: column {name} must hold numbers, got NaN or nothing in {bad.size} of {len(numbers)} "
-                f"rows (first: {self.row(bad[0])}); a failed trial counts as the attack's worst guess, do not drop it"
+                f"{self.name}: column {name} must hold numbers, got NaN or nothing in {bad} of {len(numbers)} "
+                f"rows (first: {self.row(first)}); a failed trial counts as the attack's worst guess, do not drop it"
             )
         return numbers
 
     def bits(self, name: str) -> NDArray[np.bool_]:
         """A column of 0 and 1 that holds both, shape (rows,)."""
-        numbers = self.numbers(name)
-        bad = np.flatnonzero((numbers != 0) & (numbers != 1))
-        if bad.size:
-            raise DataError(f"{self.name}: column {name} must be 0 or 1, got {numbers[bad[0]]:g} in {self.row(bad[0])}")
-        bits: NDArray[np.bool_] = numbers == 1
+        column = self.columns.column(name)
+        if pa.types.is_boolean(column.type) and not column.null_count:
+            bits: NDArray[np.bool_] = column.to_numpy()
+        else:
+            numbers = self.numbers(name)
+            bad = np.flatnonzero((numbers != 0) & (numbers != 1))
+            if bad.size:
+                raise DataError(
+                    f"{self.name}: column {name} must be 0 or 1, got {numbers[bad[0]]:g} in {self.row(bad[0])}"
+                )
+            bits = numbers == 1
         if bits.all() or not bits.any():
             raise DataError(
                 f"{self.name}: column {name} must hold both members and non-members, got only {int(bits[0])}"
@@ -261,6 +276,19 @@ def _names(source: str, table: pa.Table) -> Sequence[str]:
         return list(table.column_names)
     except UnicodeDecodeError as err:
         raise DataError(f"{source} must name its columns in UTF-8: {_line(err)}") from err
+
+
+ROWS_AT_ONCE = 1 << 20
+
+
+def _pieces(column: pa.ChunkedArray) -> Iterator[tuple[int, pa.Array]]:
+    """Parts of a column of a million rows at most, each with the row it begins at."""
+    begin = 0
+    for chunk in column.chunks:
+        for first in range(0, len(chunk), ROWS_AT_ONCE):
+            piece = chunk.slice(first, ROWS_AT_ONCE)
+            yield begin, piece
+            begin += len(piece)
 
 
 def _may_be_numbers(kind: pa.DataType) -> bool:

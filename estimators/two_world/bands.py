@@ -6,7 +6,8 @@ Berk and Jones (1979), it gives each rank k the exact (Beta) limit of its order 
 level is the largest for which all n limits hold together with the stated probability. That probability is computed,
 not simulated: it is the chance that a Poisson process of rate n, known to end at n, stays on the right side of the
 limits, and the law of its count is carried from limit to limit (Moscovich and Nadler, 2017). For the default weight and
-10,000 scores or more the level was computed beforehand: `_band_levels` gives it, a little lowered.
+10,000 scores or more the level was computed beforehand: `_band_levels` gives it, a little lowered. Above two million
+scores the crossings of blocks of ranks are added up, which holds as well and makes limits wider by a tenth to a quarter.
 
 Every step errs on the safe side. Counts further than `_REACH` standard deviations from their mean are given up as if
 they had crossed; above `_EXACT_UP_TO` scores, neighbouring ranks are asked for together, by the strictest of them.
@@ -44,7 +45,9 @@ error at small rates; `lowest` more so (better for rare strong leaks, worse for 
 """
 
 _EXACT_UP_TO = 3_000  # scores; above it ranks are asked for in blocks, which saves seconds and costs little width
+_FOLLOWED_UP_TO = 2_000_000  # scores; above it the recursion takes minutes, and what its wide blocks give up is more
 _BLOCK = 0.1  # standard deviations of a rank that one block spans
+_BLOCK_ADDED_UP = 0.2  # standard deviations of a rank that one block spans where crossings are added up
 _COARSE, _COARSE_FROM = 0.002, 100_000  # above so many scores a block spans so much of a rate's logarithm at least
 _REACH = 6.0  # standard deviations of a count that are followed; what lies further is given up (about 1e-7)
 _SLACK = 0.02  # share of the error that may stay unused: a few thousandths of the width, and one evaluation less
@@ -90,7 +93,18 @@ def local_level(n: int, *, error: float, weight: str = "flat") -> float:
     fitted = fitted_level(n, error, weight)
     if fitted is not None:
         return fitted
-    return _solve(lambda trial: crossing_probability(n, trial, weight), _start(n, error, weight), n, error)
+    crossing = crossing_probability if n <= _FOLLOWED_UP_TO else crossings_added_up
+    return _solve(lambda trial: crossing(n, trial, weight), _start(n, error, weight), n, error)
+
+
+def crossings_added_up(n: int, level: float, weight: str = "flat") -> float:
+    """The probabilities of the blocks' crossings, added up: never below that of any crossing, in a second for 10^8.
+
+    Args: As `crossing_probability`.
+    """
+    first, last = _blocks(n, coarse=False, block=_BLOCK_ADDED_UP)
+    # A block has crossed where its last order statistic lies beyond the limit of its first one.
+    return float(special.betaincc(last, n - last + 1.0, _limits(n, first, level, weight)).sum())
 
 
 def crossing_probability(n: int, level: float, weight: str = "flat", *, coarse: bool = True) -> float:
@@ -117,7 +131,7 @@ def _limits(n: int, ranks: Ints, level: float, weight: str) -> Floats:
     return np.asarray(special.betainccinv(ranks, n - ranks + 1, share), dtype=np.float64)
 
 
-def _blocks(n: int, *, coarse: bool) -> tuple[Ints, Ints]:
+def _blocks(n: int, *, coarse: bool, block: float = _BLOCK) -> tuple[Ints, Ints]:
     """First and last rank of each block; if the first one's limit has seen as many points as the last one asks for,
     every rank between is below its limit."""
     if n <= _EXACT_UP_TO:
@@ -126,7 +140,7 @@ def _blocks(n: int, *, coarse: bool) -> tuple[Ints, Ints]:
     first = [1]
     while (rank := first[-1]) < n:
         least = _COARSE * math.sqrt(min(rank, n - rank)) if coarse and n > _COARSE_FROM else 0.0
-        first.append(rank + max(1, int(max(_BLOCK, least) * math.sqrt(rank * (n - rank) / n))))
+        first.append(rank + max(1, int(max(block, least) * math.sqrt(rank * (n - rank) / n))))
     starts = np.array(first)
     return starts, np.append(starts[1:] - 1, n)
 

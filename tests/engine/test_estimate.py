@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import re
 from dataclasses import fields
 from pathlib import Path
@@ -18,8 +19,12 @@ from click.testing import CliRunner, Result
 import dpaudit
 from dpaudit import Bound, Claim, Estimate, Relation, Verdict
 from dpaudit.engine.cli import main
+from dpaudit.engine.estimate import measures as measuring
+from dpaudit.engine.estimate import tables
 from dpaudit.engine.estimate.measures import accuracy, auc, true_positive_rate
+from dpaudit.engine.estimate.tables import table_from
 from dpaudit.errors import AuditError, DataError, InputError, SpecError
+from dpaudit.estimators.proportions.binomial import clopper_pearson
 
 RNG = np.random.default_rng(5)
 MEMBERS = np.arange(600) % 2 == 0
@@ -309,8 +314,8 @@ def test_intervals_cover_the_truth(members: int, others: int, shift: float) -> N
     missed = {"auc": 0, "one per cent": 0, "accuracy": 0}
     true_auc, true_rate = norm.cdf(shift / np.sqrt(2)), norm.cdf(shift - norm.isf(0.01))
     for index, (inside, outside) in enumerate(normal_games(200, members, others, shift)):
-        area = auc(inside, outside, confidence=0.9)
-        rate = true_positive_rate(inside, outside, 0.01, confidence=0.9)
+        area = auc(np.sort(inside), np.sort(outside), confidence=0.9)
+        rate = true_positive_rate(np.sort(inside), np.sort(outside), 0.01, confidence=0.9)
         right = accuracy(inside, outside, confidence=0.9, seed=index)
         missed["auc"] += not area.lower <= true_auc <= area.upper
         missed["one per cent"] += not rate.lower <= true_rate <= rate.upper
@@ -320,10 +325,46 @@ def test_intervals_cover_the_truth(members: int, others: int, shift: float) -> N
     assert max(missed.values()) <= 40, missed
 
 
+def test_measures_in_parts_are_those_of_every_pair_and_threshold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twins that look at everything at once, on scores with many ties."""
+    from scipy.stats import beta
+
+    monkeypatch.setattr(measuring, "PAIRED_AT_ONCE", 7)
+    rng = np.random.default_rng(4)
+    inside, outside = np.sort(rng.integers(0, 12, 90) + 2.0), np.sort(rng.integers(0, 12, 130).astype(float))
+    every = (inside[:, None] > outside).sum() + (inside[:, None] == outside).sum() / 2
+    assert measuring.pairs_above(inside, outside) == every
+    values = np.unique(np.concatenate([inside, outside]))
+    gains = [(1 - (inside < value).mean()) - (1 - (outside < value).mean()) for value in values]
+    assert measuring._best_threshold(inside, outside) == values[int(np.argmax(gains))]
+    for rate in (0.001, 0.05, 0.2, 0.9):
+        k = np.arange(1, 131)
+        below = k[beta.sf(rate, k, 131 - k) <= 0.0125]
+        above = k[beta.cdf(rate, k, 131 - k) <= 0.0125]
+        found = true_positive_rate(inside, outside, rate, confidence=0.95)
+        descending, limit = outside[::-1], {"confidence": 1 - 0.0125}
+        lower = upper = None
+        if below.size:
+            hits = int((inside > descending[below[-1] - 1]).sum())
+            lower = clopper_pearson(hits, 90, side="lower", **limit).lower
+        if above.size:
+            hits = int((inside >= descending[above[0] - 1]).sum())
+            upper = clopper_pearson(hits, 90, side="upper", **limit).upper
+        assert found.lower == min(found.value, 0.0 if lower is None else lower)
+        assert found.upper == max(found.value, 1.0 if upper is None else upper)
+
+
+def test_a_number_that_is_missing_is_named_wherever_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "ROWS_AT_ONCE", 3)
+    table = table_from(pa.table({"score": pa.chunked_array([[0.5, 1.5], [2.5] * 8 + [None, math.nan]])}))
+    with pytest.raises(DataError, match=r"nothing in 2 of 12 rows \(first: row 11\)"):
+        table.numbers("score")
+
+
 def test_measures_of_scores_with_ties() -> None:
     """One bit a row, right with probability 0.9: no threshold has a false-positive rate in (0, 0.1), so 1 % gives 0."""
     rng = np.random.default_rng(0)
-    inside, outside = (rng.random(2000) < 0.9).astype(float), (rng.random(2000) < 0.1).astype(float)
+    inside, outside = (np.sort(rng.random(2000) < share).astype(float) for share in (0.9, 0.1))
     rate = true_positive_rate(inside, outside, 0.01, confidence=0.95)
     assert (rate.value, rate.lower) == (0, 0)
     at_20 = true_positive_rate(inside, outside, 0.2, confidence=0.95)

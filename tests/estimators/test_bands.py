@@ -91,6 +91,26 @@ def test_blocks_of_ranks_err_on_the_safe_side_and_little(monkeypatch: pytest.Mon
     assert exact < blocks < 1.15 * exact
 
 
+@pytest.mark.parametrize("weight", ["low", "flat"])
+@pytest.mark.parametrize("n", [300, 30_000])
+def test_crossings_added_up_are_never_fewer_and_cost_little(n: int, weight: str) -> None:
+    """What reads more scores than the recursion can follow in time: a higher probability, so a lower level."""
+    for level in (1e-5, 1e-3):
+        assert bands.crossings_added_up(n, level, weight) >= bands.crossing_probability(n, level, weight)
+    followed = bands.local_level(n, error=0.02, weight=weight)
+    added_up = bands._solve(lambda trial: bands.crossings_added_up(n, trial, weight), followed, n, 0.02)
+    assert bands.crossings_added_up(n, added_up, weight) <= 0.02
+    widths = [special.ndtri(level) for level in (added_up, followed)]
+    assert 1 < widths[0] / widths[1] < 1.4
+
+
+def test_ten_million_scores_have_a_level_at_once() -> None:
+    """Narrower than the level of two million that was followed, for a hundred times the work."""
+    level = bands.local_level(10_000_000, error=0.0125, weight="low")
+    assert 1e-9 < level < 2e-5
+    assert bands.crossings_added_up(10_000_000, level, "low") <= 0.0125
+
+
 def test_limits_contain_the_counts_and_increase() -> None:
     for weight in WEIGHTS:
         upper = upper_rates(200, error=0.05, weight=weight)

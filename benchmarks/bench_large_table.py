@@ -1,0 +1,57 @@
+"""A score table of 10^8 rows in parts: read, counted and bounded on one core, and the memory it takes at most."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+ROWS, PART = 100_000_000, 2_000_000
+SCHEMA = pa.schema([("score", pa.float32()), ("member", pa.bool_())])
+METHODS = ("band", "guess-band")
+
+
+def write_table(path: Path, rows: int) -> None:
+    """Scores of two unit normals, half a deviation apart, a fair coin deciding which."""
+    with pq.ParquetWriter(path, SCHEMA, compression="zstd", use_dictionary=False) as writer:
+        for part, first in enumerate(range(0, rows, PART)):
+            count = min(PART, rows - first)
+            rng = np.random.default_rng((7, part))
+            member = rng.random(count) < 0.5
+            score = rng.standard_normal(count, dtype=np.float32) + np.float32(0.5) * member
+            writer.write_table(pa.table([score, member], schema=SCHEMA), row_group_size=PART // 4)
+
+
+def run(rows: int = ROWS) -> list[tuple[str, float, str]]:
+    """(what, processor seconds, note); each method in a process of its own, started as from the command line."""
+    found = []
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "scores.parquet"
+        write_table(path, rows)
+        for method in METHODS:
+            words = [sys.executable, "-m", "benchmarks.bench_large_table", str(path), method]
+            lower, seconds, gigabytes = subprocess.run(words, check=True, capture_output=True, text=True).stdout.split()
+            note = f"epsilon >= {float(lower):.3f}; at most {float(gigabytes):.2f} GB of memory (goal 8)"
+            found.append((f"dpaudit estimate --method {method}, {rows:,} rows", float(seconds), note))
+    return found
+
+
+def main(path: str, method: str) -> None:
+    """One estimate: prints its bound, its processor seconds and its peak of memory in GB."""
+    from dpaudit.engine.estimate.estimating import Estimate, Question, estimates
+    from dpaudit.engine.estimate.tables import read_file
+
+    (found,) = estimates(read_file(Path(path)), Question(method))
+    assert isinstance(found, Estimate)
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    print(found.lower, used.ru_utime + used.ru_stime, used.ru_maxrss * 1024 / 1e9)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
