@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import platform
 import sys
 import time
 import traceback
@@ -35,12 +37,14 @@ class Attempt:
         error: The error's text with its traceback; "" when it succeeded.
         again: Whether another attempt may succeed (a failed training) or not (a wrong argument).
         memory_mb: The most memory that its process held so far; 0 where the system does not tell.
+        worker: Who ran it, "host:process"; "" where that is not known.
     """
 
     seconds: float
     error: str = ""
     again: bool = False
     memory_mb: float = 0.0
+    worker: str = ""
 
 
 @dataclass(frozen=True)
@@ -95,7 +99,7 @@ def attempt_unit(unit: Unit, inputs: Inputs, scratch: Scratch | None = None) -> 
         scratch: Folder of all units' checkpoints. One where every worker can write, or the URI of one, lets a long
             training go on where a lost worker left it. A finished unit leaves nothing there.
     """
-    began = time.perf_counter()
+    began, worker = time.perf_counter(), f"{platform.node()}:{os.getpid()}"
     try:
         with checkpoints(scratch, unit.key) as own:
             table = unit.task.run(inputs, unit.resources.compute(own))
@@ -103,8 +107,8 @@ def attempt_unit(unit: Unit, inputs: Inputs, scratch: Scratch | None = None) -> 
         raise
     except BaseException as err:  # somebody's sys.exit(0) is no result, and ends their unit alone
         again = isinstance(err, TrainingError | MemoryError | OSError)
-        return Attempt(time.perf_counter() - began, error_text(err, unit.task), again), None
-    return Attempt(time.perf_counter() - began, memory_mb=_most_memory_mb()), table
+        return Attempt(time.perf_counter() - began, error_text(err, unit.task), again, worker=worker), None
+    return Attempt(time.perf_counter() - began, memory_mb=_most_memory_mb(), worker=worker), table
 
 
 def _most_memory_mb() -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 import time
@@ -46,6 +47,7 @@ class Event:
         detail: The error's text, or a stage's name.
         memory_mb: The most memory that the process held which ran the attempt, so far.
         time: Seconds since the epoch.
+        worker: Who ran the attempt, "host:process"; "" where that is not known.
     """
 
     kind: EventKind
@@ -57,6 +59,7 @@ class Event:
     detail: str = ""
     memory_mb: float = 0.0
     time: float = field(default_factory=time.time)
+    worker: str = ""
 
 
 Listener = Callable[[Event], None]
@@ -66,8 +69,19 @@ class EventStream:
     """Hands each event to every listener, in the order they happen; one at a time, from whichever thread."""
 
     def __init__(self, *listeners: Listener) -> None:
-        self._listeners = listeners
+        self._listeners = [*listeners]
         self._one_at_a_time = threading.RLock()
+
+    @contextlib.contextmanager
+    def heard_by(self, listener: Listener) -> Iterator[None]:
+        """One more listener, for the length of a block."""
+        with self._one_at_a_time:
+            self._listeners.append(listener)
+        try:
+            yield
+        finally:
+            with self._one_at_a_time:
+                self._listeners.remove(listener)
 
     def emit(self, event: Event) -> None:
         """Tells every listener."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from dpaudit.actors.backend import Backend, Completion, Handle
+from dpaudit.actors.backend import Attempt, Backend, Completion, Handle
 from dpaudit.actors.events import Event, EventKind, EventStream, last_line
 from dpaudit.actors.store import Made, UnitStore, same_content
 from dpaudit.actors.unit import Resources, Unit, code_version, own_version
@@ -201,7 +201,13 @@ class _Schedule:
             return []
         if done.lost:
             return self._lost(unit, attempt.error)
-        event = {"unit": unit.key, "label": unit.label, "attempt": self.tries[unit.key], "seconds": attempt.seconds}
+        event = {
+            "unit": unit.key,
+            "label": unit.label,
+            "attempt": self.tries[unit.key],
+            "seconds": attempt.seconds,
+            "worker": attempt.worker,
+        }
         if done.result is not None:
             self.store.write(unit.key, done.result, version=code_version(), own=own_version(unit.own))
             self.ran += 1
@@ -215,7 +221,7 @@ class _Schedule:
         if attempt.again and self.tries[unit.key] - self.losses[unit.key] < self.retries.attempts:
             self.events.emit(Event(EventKind.UNIT_RETRIED, detail=attempt.error, **event))  # type: ignore[arg-type]
             return [unit]
-        self._fail(unit, attempt.error, EventKind.UNIT_FAILED)
+        self._fail(unit, attempt.error, EventKind.UNIT_FAILED, attempt)
         return []
 
     def _lost(self, unit: Unit, why: str) -> list[Unit]:
@@ -232,10 +238,12 @@ class _Schedule:
         )
         return []
 
-    def _fail(self, unit: Unit, why: str, kind: EventKind) -> None:
+    def _fail(self, unit: Unit, why: str, kind: EventKind, attempt: Attempt | None = None) -> None:
         self.failed[unit.key] = why
         self.store.fail(unit.key, why)
-        self.events.emit(Event(kind, unit.key, unit.label, self.tries[unit.key], detail=why))
+        seconds, worker = (attempt.seconds, attempt.worker) if attempt else (0.0, "")
+        event = Event(kind, unit.key, unit.label, self.tries[unit.key], seconds, detail=why, worker=worker)
+        self.events.emit(event)
         self._release(unit)
         for dependent in self.dependents.get(unit.key, []):
             if dependent.key not in self.failed:

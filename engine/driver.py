@@ -21,7 +21,7 @@ from dpaudit.actors.events import Event, EventKind, EventLog, EventStream, Liste
 from dpaudit.actors.schedule import Outcome, run_units
 from dpaudit.actors.signals import signals_interrupt
 from dpaudit.actors.store import UnitStore
-from dpaudit.actors.unit import Resources, as_of, own_code
+from dpaudit.actors.unit import Resources, Unit, as_of, own_code
 from dpaudit.engine.findings.gather import gather
 from dpaudit.engine.findings.joint import joint_verdict
 from dpaudit.engine.findings.looks import demand_of_run
@@ -328,6 +328,7 @@ def backend_for(
     from dpaudit.cluster.session import ray_session
 
     with ray_session(run.address):
+        from dpaudit.actors.metrics import RunMetrics, Worth
         from dpaudit.actors.pool import RayPool
 
         pool = RayPool(
@@ -339,6 +340,15 @@ def backend_for(
             deadlines=deadlines,
         )
         try:
-            yield pool
+            with events.heard_by(RunMetrics(plan.spec.name, {unit.key: Worth(*worth) for unit, worth in _worth(plan)})):
+                yield pool
         finally:
             pool.close()
+
+
+def _worth(plan: Plan) -> Iterator[tuple[Unit, tuple[int, float]]]:
+    """What each unit counts for in the run's metrics: trainings, and GPUs; a stack says which trainings it holds."""
+    trains = {key for entry in plan.audits for key in entry.game.trainings}
+    for unit in plan.units:
+        stack = getattr(unit.task, "last", 1) - getattr(unit.task, "first", 0)
+        yield unit, (stack if unit.key in trains else 0, unit.resources.gpus)

@@ -11,6 +11,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from dpaudit.actors.events import read_events
 from dpaudit.engine.findings.comparison import studies
 from dpaudit.engine.findings.result import AuditResult
 from dpaudit.engine.findings.run_report import NOT_SHOWN, Report
@@ -24,6 +25,7 @@ from dpaudit.engine.report.figures.overview import COLOURS, overview
 from dpaudit.engine.report.figures.predictors_compared import predictors_compared
 from dpaudit.engine.report.figures.score_distributions import score_distributions
 from dpaudit.engine.report.figures.style import save
+from dpaudit.engine.report.figures.timeline import timeline
 from dpaudit.engine.report.templates import figure_markup, template
 from dpaudit.engine.report.whole import write_whole
 from dpaudit.engine.spec.audit_spec import slug
@@ -80,6 +82,7 @@ def write_page(report: Report, folder: Path, *, draw: bool = True) -> None:
         overview=_saved(overview(report.results), target, "overview"),
         detected=_drawn(detected(report.results) if report.sweep is None else None, target, "detected"),
         frontier=_drawn(None if report.sweep is None else frontier(report.sweep), target, "frontier"),
+        timeline=_drawn(timeline(read_events(folder / "events.jsonl")) if draw else None, target, "timeline"),
         predictors=_drawn(predictors_compared(report.results) if draw else None, target, "predictors"),
         compared=_compared(report, target) if draw else [],
         equal_utility=[line for study in studies(report.results) for line in study.lines],

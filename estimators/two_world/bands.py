@@ -7,7 +7,7 @@ level is the largest for which all n limits hold together with the stated probab
 not simulated: it is the chance that a Poisson process of rate n, known to end at n, stays on the right side of the
 limits, and the law of its count is carried from limit to limit (Moscovich and Nadler, 2017). For the default weight and
 10,000 scores or more the level was computed beforehand: `_band_levels` gives it, a little lowered. Above two million
-scores the crossings of blocks of ranks are added up, which holds as well and makes limits wider by a tenth to a quarter.
+scores the crossings of blocks of ranks are added up, which holds as well; limits are a tenth to a quarter wider.
 
 Every step errs on the safe side. Counts further than `_REACH` standard deviations from their mean are given up as if
 they had crossed; above `_EXACT_UP_TO` scores, neighbouring ranks are asked for together, by the strictest of them.

@@ -1,0 +1,59 @@
+"""Metrics of a run, scraped as Prometheus would scrape them."""
+
+from __future__ import annotations
+
+import time
+import urllib.request
+
+import pytest
+
+from dpaudit.actors.events import Event, EventKind, EventStream
+from dpaudit.actors.metrics import RunMetrics, Worth
+
+WAITED_S = 60.0
+
+
+def scraped(run: str) -> dict[str, float]:
+    """What the session exports of a run, by name."""
+    import ray
+
+    found = {}
+    for node in ray.nodes():
+        address = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
+        with urllib.request.urlopen(address, timeout=5) as answer:
+            for line in answer.read().decode().splitlines():
+                if f'run="{run}"' in line:
+                    found[line.split("{")[0].removeprefix("ray_dpaudit_")] = float(line.rsplit(" ", 1)[1])
+    return found
+
+
+@pytest.mark.ray
+def test_a_run_can_be_watched_by_its_metrics(ray_cluster: None) -> None:
+    now = time.time()
+    events = EventStream()
+    with events.heard_by(RunMetrics("watched", {"a": Worth(trainings=64), "b": Worth(trainings=64)})):
+        events.emit(Event(EventKind.WORKER_STARTED, count=2, time=now))
+        for key in ("a", "b", "c", "d"):
+            events.emit(Event(EventKind.UNIT_STARTED, key, time=now))
+        events.emit(Event(EventKind.UNIT_DONE, "a", seconds=3.0, time=now + 4))
+        events.emit(Event(EventKind.UNIT_FAILED, "c", time=now + 5))
+        events.emit(Event(EventKind.WORKER_LOST, "d", time=now + 6))
+        events.emit(Event(EventKind.UNIT_DONE, "b", seconds=6.0, time=now + 8))
+    events.emit(Event(EventKind.UNIT_DONE, "d", time=now + 9))  # nobody listens any more
+    expected = {
+        "units_done": 2,
+        "units_failed": 1,
+        "units_retried": 1,
+        "trainings": 128,
+        "units_running": 0,
+        "workers": 2,
+    }
+    until, found = time.monotonic() + WAITED_S, {}
+    while time.monotonic() < until:
+        found = {name.removesuffix("_total"): value for name, value in scraped("watched").items()}
+        if expected.items() <= found.items():
+            break
+        time.sleep(1.0)
+    assert expected.items() <= found.items()
+    assert found["trainings_per_second"] == pytest.approx(16, rel=0.05)
+    assert found["gpu_busy_share"] == 0
