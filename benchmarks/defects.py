@@ -43,6 +43,7 @@ TRUTHS = {
     "rr-binary-formula": 1 + math.log(9),
     "rr-one-draw-per-label": math.inf,
     "rr-constant-seed": math.inf,
+    "alibi-half-scale": 2.0,
     "votes-without-noise": math.inf,
     "votes-without-noise-20-teachers": math.inf,
 }

@@ -49,7 +49,8 @@ class LearnedChannel:
 
     def score(self, view: ChannelView) -> NDArray[np.float64]:
         """Shape (canaries,), in nats, positive = the first label."""
-        weigh, tables = learned_weights(view.search), ChannelTables(view.search)
+        lags = lags_of(view.search)
+        weigh, tables = learned_weights(view.search, lags), ChannelTables(view.search, lags)
         scores, done = [], 0
         for release in range(len(view.fresh.released)):
             fresh = view.fresh.at(slice(release, release + 1))
@@ -64,8 +65,8 @@ class LearnedChannel:
 class ChannelTables:
     """Counts of releases whose labels are known, and the columns they make of others."""
 
-    def __init__(self, search: LabelReleases) -> None:
-        """Counts all rows of all releases."""
+    def __init__(self, search: LabelReleases, lags: list[int]) -> None:
+        """Counts all rows of all releases; `lags` are the distances at which noise is compared."""
         self._classes = k = search.classes
         released, planted = search.released, search.planted
         count, n = released.shape
@@ -79,7 +80,7 @@ class ChannelTables:
             for part in self._parts
         ]
         self._by_place = _shares(_counts((place, noise), (n, k)), 2.0, self._noise)
-        self._lags = related_lags(noise, k)
+        self._lags = lags
         self._at_lag = [
             _shares(_counts((noise[:, :-lag], noise[:, lag:]), (k, k)), float(k), self._noise) for lag in self._lags
         ]
@@ -156,6 +157,11 @@ class _Context:
     def by_residue(self, lag: int) -> Floats:
         """Counts of noise by place modulo a lag, shape (lag, K)."""
         return _counts((self._rows % lag, self.noise[self._rows]), (lag, self._classes))
+
+
+def lags_of(search: LabelReleases) -> list[int]:
+    """Distances at which the noise of some releases is clearly related."""
+    return related_lags((search.released - search.planted) % search.classes, search.classes)
 
 
 def related_lags(noise: Ints, classes: int) -> list[int]:
@@ -241,12 +247,12 @@ class BoostedWeights:
         return odds
 
 
-def learned_weights(search: LabelReleases) -> Weights:
+def learned_weights(search: LabelReleases, lags: list[int]) -> Weights:
     """How far the columns are to be believed, learned on releases that the columns' tables were not counted on."""
     count = len(search.released)
     rng = np.random.default_rng(count)  # of the adversary's own
     halves = np.arange(count) % 2
-    drawn = [_drawn_pairs(search, halves, half, rng) for half in range(min(2, count))]
+    drawn = [_drawn_pairs(search, lags, halves, half, rng) for half in range(min(2, count))]
     columns = np.concatenate([pairs for pairs, _ in drawn])
     bits = np.concatenate([truth for _, truth in drawn])
     order = rng.permutation(bits.size)
@@ -262,20 +268,21 @@ def learned_weights(search: LabelReleases) -> Weights:
 
 
 def _drawn_pairs(
-    search: LabelReleases, halves: Ints, half: int, rng: np.random.Generator
+    search: LabelReleases, lags: list[int], halves: Ints, half: int, rng: np.random.Generator
 ) -> tuple[Floats, NDArray[np.bool_]]:
     """Columns and bits of pairs drawn on one half of the releases, with tables counted on the other half."""
     counted = np.flatnonzero(halves != half)
-    tables = ChannelTables(search.at(counted if counted.size else slice(None)))
+    tables = ChannelTables(search.at(counted if counted.size else slice(None)), lags)
     asked = np.flatnonzero(halves == half)
     each = max(1, MOST_LEARNED // len(halves))
     columns, bits = [], []
     for release in asked:
         planted = search.planted[release]
-        known, canaries = hidden_half(planted, rng)
+        known, canaries = hidden_half(planted, rng, at_stake=search.at_stake)
         rows = np.sort(rng.permutation(canaries)[:each])
         bit = rng.random(rows.size) < 0.5
-        other = (planted[rows] + rng.integers(1, search.classes, rows.size)) % search.classes
+        used = search.used or search.classes
+        other = (planted[rows] + rng.integers(1, used, rows.size)) % used
         first, second = np.where(bit, planted[rows], other), np.where(bit, other, planted[rows])
         columns.append(tables.compared(search.released[release], known, rows, first, second))
         bits.append(bit)

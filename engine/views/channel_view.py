@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -24,11 +24,15 @@ class LabelReleases:
         released: What the mechanism released, shape (releases, n), in 0 .. classes - 1.
         planted: What it was given, of the same shape; `HIDDEN` where that is not known.
         classes: Number of classes K.
+        at_stake: How many of the first rows have labels that may be at stake; None for all.
+        used: How many of the first classes labels at stake are drawn from; None for all.
     """
 
     released: Ints
     planted: Ints
     classes: int
+    at_stake: int | None = None
+    used: int | None = None
 
     def __post_init__(self) -> None:
         require(
@@ -46,7 +50,7 @@ class LabelReleases:
 
     def at(self, releases: Ints | slice) -> LabelReleases:
         """Some of the releases."""
-        return LabelReleases(self.released[releases], self.planted[releases], self.classes)
+        return replace(self, released=self.released[releases], planted=self.planted[releases])
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,9 +71,13 @@ class ChannelView:
     shows: ClassVar[str] = "releases of a label mechanism on labels of the adversary's own, and fresh ones"
 
 
-def hidden_half(planted: Ints, rng: np.random.Generator) -> tuple[Ints, Ints]:
-    """The labels of a random half of the rows, the others hidden, and the rows whose labels are hidden; shape (n,)."""
-    canaries = np.sort(rng.permutation(planted.size)[: (planted.size + 1) // 2])
+def hidden_half(planted: Ints, rng: np.random.Generator, *, at_stake: int | None = None) -> tuple[Ints, Ints]:
+    """The labels of a random half of the rows, the others hidden, and the rows whose labels are hidden; shape (n,).
+
+    With `at_stake` half of so many first rows are hidden, and no other.
+    """
+    among = planted.size if at_stake is None else at_stake
+    canaries = np.sort(rng.permutation(among)[: (among + 1) // 2])
     known = planted.copy()
     known[canaries] = HIDDEN
     return known, canaries

@@ -1,0 +1,212 @@
+"""Small data sets made for the purpose: what is made, what is taken, what shows there, and what must not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from dpaudit import Claim, Relation, RunOptions, Verdict, audit
+from dpaudit.actors.seed import Seed
+from dpaudit.actors.unit import Inputs
+from dpaudit.engine.attacks.learned_channel import LearnedChannel, related_lags
+from dpaudit.engine.findings.result import AuditResult
+from dpaudit.engine.findings.score_table import trial_errors
+from dpaudit.engine.games.label_crafted import LabelCrafted, public_sizes
+from dpaudit.engine.games.label_crafted_units import (
+    CraftedReleases,
+    Design,
+    crafted_features,
+    points_of,
+    released_symbols,
+    scored,
+    symbols_of,
+    what_it_shows,
+)
+from dpaudit.engine.games.label_releases import releases_column
+from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
+from dpaudit.engine.views.channel_view import HIDDEN, ChannelView, LabelReleases, hidden_half
+from dpaudit.errors import InputError, SpecError
+from dpaudit.mechanisms.examples import Examples
+from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
+from dpaudit.mechanisms.learners.lp_2st import LP2ST
+from dpaudit.mechanisms.learners.pate import PATE
+from dpaudit.mechanisms.models.recall import Recall, recalling
+from dpaudit.mechanisms.planted.learners import LP2STReusedRandomness
+from dpaudit.mechanisms.protocols import Compute, Model
+
+HERE = RunOptions(runner="in-process", figures=False, repeats=0)
+TWO = {"name": "gaussian-mixture", "classes": 2, "rows": 200}
+TEN = {"name": "gaussian-mixture", "classes": 10, "rows": 200}
+
+
+def played(mechanism: Any, folder: Path, *, data: Any = TWO, claim: Claim | None = None, **game: int) -> AuditResult:
+    made = Audit(mechanism=mechanism, data=data, game=LabelCrafted(**game), claim=claim)
+    (result,) = audit(AuditSpec((made,), seed=1, run=HERE), output=folder, quiet=True).results
+    return result
+
+
+@dataclass(frozen=True)
+class Majority:
+    """A learner for so many examples, no more and no less, that says of every point what most labels are."""
+
+    voters: int = 20
+    fails: float = 0.0
+
+    def claim(self) -> Claim:
+        return Claim(1.0, relation=Relation.LABEL)
+
+    def fit(
+        self, train: Examples, *, seed: np.random.SeedSequence, compute: Compute, validation: Examples | None = None
+    ) -> Model:
+        if len(train) != self.voters:
+            raise ValueError(f"made for {self.voters} rows")
+        if np.random.default_rng(seed).random() < self.fails:
+            raise ValueError("no luck")
+        winner = np.bincount(train.labels, minlength=train.classes).argmax()
+        return recalling(train.features, np.tile(np.eye(train.classes)[winner], (len(train), 1)))
+
+
+def test_labels_are_what_the_design_says() -> None:
+    rng = np.random.default_rng(1)
+    tie = Design(20, at_stake=1, labels="balanced").planted(10, rng)
+    assert np.bincount(tie[1:], minlength=2).tolist() == [9, 10]  # one 0 more ties, one 1 more decides
+    assert (Design(20, at_stake=1, labels="alike").planted(10, rng)[1:] == 0).all()
+    crowd = Design(64, 536, labels="two").planted(10, rng)
+    assert np.bincount(crowd[64:]).tolist() == [268, 268]
+    assert set(crowd[:64].tolist()) == {0, 1}
+    assert set(Design(500).planted(3, rng).tolist()) == {0, 1, 2}
+    assert [Design(20).stake, Design(20, at_stake=1).stake, Design(1).stake] == [10, 1, 1]
+
+
+def test_points_are_far_apart_and_the_others_at_one() -> None:
+    images = np.full((3, 1, 4, 4), 2.0, np.float32)
+    assert points_of(images) == 32
+    made = crafted_features(images, Design(32, 5))
+    assert isinstance(made, np.ndarray)
+    assert made.shape == (37, 1, 4, 4)
+    flat = made.reshape(37, 16)
+    assert len(np.unique(flat[:32], axis=0)) == 32
+    assert np.abs(flat[:32]).max(axis=1).tolist() == [10.0] * 32
+    assert not flat[32:].any()
+    columns = pa.table({"colour": ["red", "blue", "green"]})
+    table = crafted_features(columns, Design(2, 3))
+    assert isinstance(table, pa.Table)
+    assert table["colour"].to_pylist() == ["red", "blue", "green", "green", "green"]
+
+
+def test_sizes_that_a_mechanism_states_are_tried() -> None:
+    assert public_sizes(PATE(1.0, teachers=20, queries=600)) == [20, 600]
+    assert public_sizes(RandomizedResponse(1.0)) == []
+    assert public_sizes(object()) == []
+
+
+def test_half_of_the_first_rows_are_hidden_and_no_others() -> None:
+    known, canaries = hidden_half(np.arange(10) % 2, np.random.default_rng(3), at_stake=4)
+    assert canaries.size == 2
+    assert canaries.max() < 4
+    assert np.flatnonzero(known == HIDDEN).tolist() == canaries.tolist()
+
+
+def test_a_model_says_which_of_two_classes_and_how_surely() -> None:
+    """Symbols are even for class 0 and odd for class 1, the surer the larger."""
+    features = np.eye(4, dtype=np.float32)
+    design = Design(4, labels="two")
+
+    @dataclass(frozen=True)
+    class Says:
+        def fit(self, train: Examples, **_: Any) -> Model:
+            return recalling(features, np.array([[0.5, 0.5, 0], [1, 0, 0], [0.3, 0.7, 0], [0, 1, 0]]))
+
+    train = Examples(features, np.zeros(4, np.int64), 3)
+    said = released_symbols(Says(), train, design, Seed(0), Compute())
+    assert said.tolist() == [0, 8, 3, 9]
+    assert symbols_of(Says(), design, 3) == 10
+    assert symbols_of(RandomizedResponse(1.0), design, 3) == 3
+    assert released_symbols(Says(), train, Design(4), Seed(0), Compute()).tolist() == [0, 0, 1, 1]
+
+
+def test_randomised_response_of_few_rows_shows_what_it_spends_and_no_more() -> None:
+    """In 6 games for each size the 80 % bound is above the truth in at most 4; more, by chance, one time in 200."""
+    rng = np.random.default_rng(5)
+    for rows in (1, 2, 3):
+        bounds = []
+        for _ in range(6):
+            planted = rng.integers(0, 2, (600, rows))
+            released = np.stack([RandomizedResponse(2.0).release(one, classes=2, rng=rng) for one in planted])
+            bounds.append(what_it_shows(LearnedChannel(), LabelReleases(released, planted, 2, rows, 2))[0])
+        assert sum(bound > 2.0 for bound in bounds) <= 4
+        assert np.median(bounds) > 1.2
+
+
+def test_noise_that_two_rows_share_is_seen_with_two_rows(tmp_path: Path) -> None:
+    """Of the honest one the seed is fixed; with another it would be refuted with probability <= 0.05."""
+    few = {"search": 90, "releases": 100, "canaries": 300}
+    reused = played(LP2STReusedRandomness(1.0, model=Recall()), tmp_path / "reused", **few)
+    assert reused.verdict is Verdict.VIOLATION
+    assert "this one was taken: 2 rows" in reused.chosen[0]
+    honest = played(LP2ST(1.0, model=Recall()), tmp_path / "honest", **few)
+    assert honest.verdict is Verdict.NO_VIOLATION
+
+
+def test_a_vote_that_one_label_decides_is_seen_and_what_was_refused_is_named(tmp_path: Path) -> None:
+    result = played(Majority(), tmp_path, data=TEN, search=150, releases=60)
+    assert result.verdict is Verdict.VIOLATION
+    assert "this one was taken: 20 rows, one label at stake, others in balance" in result.chosen[0]
+    assert "2 rows, one label at stake, of all classes: refused (ValueError: made for 20 rows)" in result.chosen[0]
+
+
+def test_where_nothing_can_be_released_the_audit_is_inconclusive_and_says_why(tmp_path: Path) -> None:
+    result = played(Majority(voters=9_999), tmp_path)
+    assert result.verdict is Verdict.INCONCLUSIVE
+    assert "no data set that was made could be released, so nothing was looked at" in result.chosen[0]
+
+
+def test_fresh_releases_that_fail_are_the_worst_guesses() -> None:
+    rng = np.random.default_rng(4)
+    planted = rng.integers(0, 2, (40, 2))
+    learned = LabelReleases(planted, planted, 2, 2, 2)
+    known = np.array([[HIDDEN, 1], [HIDDEN, 0], [0, HIDDEN]])
+    truth = np.array([[True, False], [True, False], [False, False]])
+    columns = {"known": known, "first": np.ones((3, 2), int), "second": np.zeros((3, 2), int), "truth": truth}
+    released = np.array([[1, 1], [HIDDEN, HIDDEN], [HIDDEN, HIDDEN]])
+    scores, told = scored(LearnedChannel(), learned, released, columns)
+    assert told.tolist() == [True, True, False]
+    assert scores[0] > 0
+    assert scores[1:].tolist() == [-np.inf, np.inf]
+    target = Examples(np.zeros((2, 30), np.float32), np.zeros(2, np.int64), 2)
+    chosen = pa.table({}).replace_schema_metadata({"taken": "0"})
+    task = CraftedReleases(Majority(fails=0.5), 20, Seed(3), 100, "choice", (Design(20, labels="two"),))
+    table = task.run(Inputs({"target:": target}, {"choice": chosen}), Compute())
+    failed = (releases_column(table, "released") == HIDDEN).all(axis=1)
+    assert len(failed) == 10  # ten labels at stake in each
+    assert 0 < failed.sum() < 10
+    assert len(trial_errors(table)) == failed.sum()
+    assert "no luck" in trial_errors(table)[0]
+
+
+def test_too_few_releases_to_try_all_data_sets_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="search must be at least 12 to try 3 data sets, got 4"):
+        played(LP2ST(1.0, model=Recall()), tmp_path, search=4)
+    with pytest.raises(InputError, match="search must be >= 4 releases"):
+        LabelCrafted(search=3)
+
+
+def test_noise_related_in_some_releases_only_does_not_break_the_attack() -> None:
+    """The halves that weights are learned on find other distances than all releases do."""
+    rng = np.random.default_rng(2)
+    planted = rng.integers(0, 2, (12, 40))
+    noise = (rng.random((12, 40)) < 0.3).astype(np.int64)
+    noise[::2, 20:] = noise[::2, :20]
+    released = (planted + noise) % 2
+    halves = [related_lags(noise[start::2], 2) for start in (0, 1)]
+    assert len(halves[0]) != len(halves[1])
+    known, canaries = hidden_half(planted[0], rng)
+    first = planted[0][canaries]
+    fresh = LabelReleases(released[:1], known[None], 2)
+    scores = LearnedChannel().score(ChannelView(LabelReleases(released, planted, 2), fresh, first, 1 - first))
+    assert np.isfinite(scores).all()
