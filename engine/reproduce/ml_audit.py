@@ -148,8 +148,14 @@ def figure_3(options: Options) -> Made:
     figure, (left, right) = style.canvases(2, width=9.6, height=4.0)
     for row in rows:
         left.plot(row["non-sphericity"], row["clip-bkd"], "o", color=style.OTHER)
+        far = row["non-sphericity"] > 50
         left.annotate(
-            row["data"], (row["non-sphericity"], row["clip-bkd"]), fontsize=9, xytext=(5, 4), textcoords="offset points"
+            row["data"],
+            (row["non-sphericity"], row["clip-bkd"]),
+            fontsize=9,
+            xytext=(-5 if far else 5, 4),
+            textcoords="offset points",
+            ha="right" if far else "left",
         )
     left.set_xscale("log")
     left.set_xlabel("largest over smallest singular value")
@@ -157,7 +163,7 @@ def figure_3(options: Options) -> Made:
     place = np.arange(len(rows))
     right.bar(place - 0.2, [row["clip-bkd"] for row in rows], 0.4, color=style.OTHER, label="ClipBKD")
     right.bar(place + 0.2, [row["influence"] for row in rows], 0.4, color=style.MEMBER, label="influence")
-    right.set_xticks(place, [row["data"] for row in rows])
+    right.set_xticks(place, [row["data"] for row in rows], rotation=20, ha="right")
     right.legend(fontsize=8.5)
     style.save(figure, folder, "figure-3")
     pacsv.write_csv(pa.Table.from_pylist(rows), folder / "figure-3.csv")

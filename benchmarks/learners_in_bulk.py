@@ -1,0 +1,145 @@
+"""How long ML-Audit's trainings take on adult: ours in bulk, and diffprivlib's own beside them.
+
+    python -m benchmarks.learners_in_bulk ADULT [--each 10000] [--own 4] [--learners TEXT ...]
+
+ADULT is the folder with UCI's files. Search and fresh samples, `--each` on either of two data sets that differ in one
+record (`corner-flip`), are 4 times as many trainings, drawn as an audit draws them: in units of 2,500, two at a time, a
+core each. Where DPAUDIT_DIFFPRIVLIB_PYTHON names a Python that has diffprivlib, its models are trained `--own` times on
+the same rows, without its start. Prints a Markdown table: processor seconds, the clock, the load at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import resource
+import time
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dpaudit.engine.data.adult import Adult
+from dpaudit.engine.games.numbers import Scale, as_numbers
+from dpaudit.engine.poisonings.class_flip import CornerFlip
+from dpaudit.engine.views.worlds import Worlds
+from dpaudit.mechanisms.adapters.diffprivlib import PYTHON, Diffprivlib
+from dpaudit.mechanisms.examples import Examples
+from dpaudit.mechanisms.learners.gaussian_naive_bayes import GaussianNaiveBayes
+from dpaudit.mechanisms.learners.logistic_objective import LogisticObjectivePerturbation
+from dpaudit.mechanisms.learners.logistic_regression import LogisticOutputPerturbation
+from dpaudit.mechanisms.learners.random_forest import PrivateForest
+from dpaudit.mechanisms.protocols import Compute
+
+UNIT = 2_500
+PENALTY = 0.01
+DEPTH = 5
+TREES = 10
+
+
+@dataclass(frozen=True)
+class Row:
+    """A learner of ours and the same of diffprivlib.
+
+    Attributes:
+        ours: Drawn in bulk.
+        scale: The range of its numbers.
+        theirs: The library's; None where it has none.
+        goal_s: Seconds of the clock on two cores.
+    """
+
+    ours: Any
+    scale: Scale
+    theirs: Diffprivlib | None
+    goal_s: float
+
+
+def rows(n: int) -> dict[str, Row]:
+    """By name, for n records: epsilon 1 each."""
+    objective = {"C": 1 / (n * PENALTY)}
+    forest = {"n_estimators": TREES, "max_depth": DEPTH}
+    return {
+        "naive Bayes": Row(GaussianNaiveBayes(1.0), "box", Diffprivlib("gaussian-nb", 1.0), 10),
+        "output perturbation": Row(LogisticOutputPerturbation(1.0, penalty=PENALTY), "ball", None, 10),
+        "objective perturbation": Row(
+            LogisticObjectivePerturbation(1.0, penalty=PENALTY),
+            "ball",
+            Diffprivlib("logistic-regression", 1.0, settings=objective),
+            180,
+        ),
+        f"random forest, {TREES} trees of depth {DEPTH}": Row(
+            PrivateForest(1.0, trees=TREES, depth=DEPTH),
+            "box",
+            Diffprivlib("random-forest", 1.0, settings=forest),
+            120,
+        ),
+    }
+
+
+def main() -> None:
+    """The table, a row as soon as it is there."""
+    asked = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    asked.add_argument("adult")
+    asked.add_argument("--each", type=int, default=10_000, help="trainings of a part on either data set")
+    asked.add_argument("--own", type=int, default=4, help="trainings of diffprivlib's")
+    asked.add_argument("--learners", nargs="*", default=(), help="those whose name contains one of these")
+    options = asked.parse_args()
+    data = Adult(options.adult).load()
+    print("| learner | trainings | processor s | clock, two cores | goal | diffprivlib, a training | ratio | load |")
+    print("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |", flush=True)
+    for name, row in rows(len(data)).items():
+        if options.learners and not any(text in name for text in options.learners):
+            continue
+        worlds = CornerFlip().worlds(as_numbers(data, row.scale), 1, np.random.default_rng(0))
+        processor, clock = in_bulk(row.ours, worlds, options.each)
+        trainings = 4 * options.each
+        cells = [name, f"{trainings:,}", f"{processor:.1f}", f"{clock:.1f}", f"{row.goal_s:g}"]
+        if row.theirs is not None and os.environ.get(PYTHON):
+            own = one_by_one(row.theirs, worlds.zero, options.own)
+            cells += [f"{own:.3f}", f"{own * trainings / processor:,.0f}"]
+        else:
+            cells += ["-", "-"]
+        print(f"| {' | '.join(cells)} | {os.getloadavg()[0]:.1f} |", flush=True)
+
+
+def in_bulk(learner: Any, worlds: Worlds, each: int) -> tuple[float, float]:
+    """Processor seconds of all processes, and of the clock, for `each` trainings on both worlds, search and fresh."""
+    before, began = _children_s(), time.perf_counter()
+    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("fork")) as pool:
+        asked = [
+            pool.submit(_drawn, learner, worlds, world, min(UNIT, each - first), (part, world, first))
+            for part in (0, 1)
+            for world in (False, True)
+            for first in range(0, each, UNIT)
+        ]
+        drawn = sum(one.result() for one in asked)
+    assert drawn == 4 * each
+    return _children_s() - before, time.perf_counter() - began
+
+
+def _drawn(learner: Any, worlds: Worlds, world: bool, count: int, seed: tuple[int, ...]) -> int:
+    vectors = learner.sample_summaries(
+        worlds.world(world), worlds.points, count, seed=np.random.SeedSequence(seed), compute=Compute(threads=1)
+    )
+    return int(np.isfinite(vectors).all(1).sum())
+
+
+def one_by_one(learner: Diffprivlib, train: Examples, count: int) -> float:
+    """Processor seconds of one training of the library: what `count` more of them add."""
+    points, spent = train.features[:1], []
+    for trainings in (1, count + 1):
+        before = _children_s()
+        learner.sample_summaries(train, points, trainings, seed=np.random.SeedSequence(0), compute=Compute())
+        spent.append(_children_s() - before)
+    return (spent[1] - spent[0]) / count
+
+
+def _children_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+if __name__ == "__main__":
+    main()
