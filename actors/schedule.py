@@ -17,6 +17,10 @@ CHEAP_S = 2.0
 CHEAP_SHARE = 0.05
 """A unit is run a second time, to compare, when that takes no longer than this, or this share of what the run took."""
 
+HELD_BYTES = 1_000_000_000
+"""Of results that wait for the units that need them, no more is kept in memory (on a cluster: in its object store, which
+would move more to disk). They are in the run folder, and read again when their turn comes."""
+
 Spare: TypeAlias = Callable[[Set[str], Set[str]], Set[str]]
 """(finished, failed) -> units that need not be run any more: enough is known without them. Never takes one back."""
 Hold: TypeAlias = Callable[[Set[str], Set[str]], Set[str]]
@@ -94,6 +98,8 @@ class _Schedule:
     finished: set[str] = field(default_factory=set)
     failed: dict[str, str] = field(default_factory=dict)
     handles: dict[str, Handle] = field(default_factory=dict)  # results that a waiting unit still needs
+    held: dict[str, int] = field(default_factory=dict)  # their sizes in bytes
+    held_bytes: int = 0
     tries: Counter[str] = field(default_factory=Counter)
     losses: Counter[str] = field(default_factory=Counter)
     in_flight: int = 0
@@ -190,8 +196,17 @@ class _Schedule:
 
     def _handle(self, key: str) -> Handle:
         if key not in self.handles:
-            self.handles[key] = self.backend.hold(self.store.read(key))
+            table = self.store.read(key)
+            self._keep(key, self.backend.hold(table), table.nbytes)
         return self.handles[key]
+
+    def _keep(self, key: str, handle: Handle, size: int) -> None:
+        self.handles[key], self.held[key] = handle, size
+        self.held_bytes += size
+
+    def _drop(self, key: str) -> None:
+        self.handles.pop(key, None)
+        self.held_bytes -= self.held.pop(key, 0)
 
     def _settle(self, done: Completion) -> list[Unit]:
         """Books one unit that came back; the units that are ready because of it."""
@@ -213,8 +228,8 @@ class _Schedule:
             self.ran += 1
             self.seconds[unit.key] = attempt.seconds
             self.finished.add(unit.key)
-            if self.users[unit.key]:
-                self.handles[unit.key] = done.table
+            if self.users[unit.key] and self.held_bytes + done.result.nbytes <= HELD_BYTES:
+                self._keep(unit.key, done.table, done.result.nbytes)
             self._release(unit)
             self.events.emit(Event(EventKind.UNIT_DONE, memory_mb=attempt.memory_mb, **event))  # type: ignore[arg-type]
             return self._freed(unit.key)
@@ -227,7 +242,7 @@ class _Schedule:
     def _lost(self, unit: Unit, why: str) -> list[Unit]:
         self.losses[unit.key] += 1
         for need in unit.needs:  # the node may have taken the inputs along: put them again from the store
-            self.handles.pop(need, None)
+            self._drop(need)
         if self.losses[unit.key] < self.retries.losses:
             self.events.emit(Event(EventKind.WORKER_LOST, unit.key, unit.label, self.tries[unit.key], detail=why))
             return [unit]
@@ -254,7 +269,7 @@ class _Schedule:
         for need in set(unit.needs):
             self.users[need] -= 1
             if not self.users[need]:
-                self.handles.pop(need, None)
+                self._drop(need)
 
     def _freed(self, key: str) -> list[Unit]:
         free = []

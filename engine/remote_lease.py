@@ -64,7 +64,9 @@ def remote_lease(uri: str, settle_s: float = SETTLE_S) -> Iterator[None]:
 
 def _held(uri: str, holder: dict[str, Any]) -> RunError:
     who = f"process {holder.get('pid')} on {holder.get('host')}" if holder else "another process"
-    return RunError(f"{uri} is being written by {who}; wait for it, or give another --output")
+    return RunError(
+        f"{uri} is being written by {who}; wait for it ({STALE_S:.0f} s, where it was lost), or give another --output"
+    )
 
 
 def _read(filesystem: pafs.FileSystem, path: str) -> dict[str, Any]:

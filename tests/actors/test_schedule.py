@@ -105,6 +105,25 @@ def test_a_failure_is_recorded_with_its_log_and_takes_its_dependents_along(
     assert len(list(tmp_path.glob("b.*"))) == 1, "a bug is not tried again: it would fail the same way"
 
 
+def test_results_that_wait_take_no_more_memory_than_is_stated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five results of 8 bytes each, of which two may wait in memory: the others are read from disk when needed."""
+    monkeypatch.setattr("dpaudit.actors.schedule.HELD_BYTES", 16)
+
+    class Counting(InProcess):
+        read = 0
+
+        def hold(self, table: Any) -> Any:
+            self.read += 1
+            return super().hold(table)
+
+    first = [Unit(Add(number), "") for number in range(5)]
+    last = Unit(Add(100), "", needs=tuple(unit.key for unit in first))
+    backend, store = Counting({}), UnitStore(tmp_path)
+    run_units([*first, last], backend, store, EventStream())
+    assert store.read(last.key)["total"][0].as_py() == 110
+    assert backend.read == 3
+
+
 def test_a_unit_that_failed_is_tried_again_by_the_next_run(tmp_path: Path) -> None:
     unit = Unit(FailsFirst(str(tmp_path), "c", 1, "bug"), "buggy once")
     assert run(in_process, [unit], tmp_path)[0].failed

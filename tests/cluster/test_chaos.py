@@ -1,10 +1,17 @@
-"""An audit on two nodes that loses workers, a node and its driver, and goes on: the bytes of an undisturbed one."""
+"""Audits that lose workers, nodes, drivers and heads, and go on: the bytes of undisturbed ones."""
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
+
 import pytest
 
-from benchmarks.chaos_cluster import outcome, reference
+from benchmarks.chaos import content, started, workplace
+from benchmarks.chaos_cluster import SPEC, cluster, kill, outcome, reference
+from dpaudit.actors.mirror import filesystem_of
+from dpaudit.engine.watching import fetch, run_status
+from dpaudit.errors import SpecError
 
 TRAININGS = 30
 
@@ -16,3 +23,38 @@ def test_nothing_is_lost_nothing_twice_and_the_bytes_are_the_same() -> None:
     assert (found.wrong, found.lost, found.twice, found.same) == ("", 0, 0, True), found
     assert found.planned == 1 + 3 * TRAININGS
     assert found.commands == 2
+
+
+@pytest.mark.ray
+def test_what_was_begun_goes_on_elsewhere_when_head_and_driver_are_lost(bucket: str, tmp_path: Path) -> None:
+    """The run folder is on an S3 server; the machine that goes on has nothing but its URI."""
+    trainings, uri = 200, bucket.format("runs/lost")
+    expected = reference(trainings)
+    with workplace() as place:
+        (place / "spec.yaml").write_text(SPEC.format(runner="ray", trainings=trainings))
+        with cluster(place / "a", 1) as nodes:
+            here = {**nodes.environment, "XDG_CACHE_HOME": str(tmp_path / "here")}
+            run = started(place, here, "run", "spec.yaml", "-o", uri)
+            until = time.monotonic() + 120
+            while run.command.poll() is None and _finished(uri) < 10:
+                assert time.monotonic() < until, (place / "errors.txt").read_text()
+                time.sleep(0.2)
+            before = _finished(uri)
+            nodes.end()
+            kill(list(run.processes()))
+            assert run.command.wait(60) != 0, "it was over before its head was lost"
+        filesystem, root = filesystem_of(uri)
+        filesystem.delete_file(f"{root}/.lease")  # a minute goes by
+        elsewhere = {"XDG_CACHE_HOME": str(tmp_path / "there")}
+        again = started(place, elsewhere, "resume", uri, "--allow-code").command.wait(300)
+        assert again == 0, (place / "errors.txt").read_text()
+    assert run_status(uri).cached >= before >= 10
+    fetch(uri, tmp_path / "fetched")
+    assert content(tmp_path / "fetched") == expected
+
+
+def _finished(uri: str) -> int:
+    try:
+        return run_status(uri).finished
+    except SpecError:  # nothing was brought there yet
+        return 0
