@@ -32,7 +32,9 @@ BUSY = 20.0
 SAME_TIME_NS = 2_000_000_000
 _UNSURE = (-1, -1)
 _STATE = ".mirror.json"
-_LAST = ("bounds.json", "report.html")
+_LOG = "events.jsonl"
+"""Grows while others are uploaded: of it goes what there was before, which speaks of no unit that is not there."""
+_LAST = (_LOG, "bounds.json", "report.html")
 """Uploaded after everything they speak of."""
 
 
@@ -150,7 +152,7 @@ class Mirror:
             changed = [name for name in here if name not in self._copied or self._copied[name].here != here[name]]
             gone = [name for name in self._copied if name not in here]
             try:
-                for name in sorted(changed, key=lambda name: (Path(name).name in _LAST, name)):
+                for name in sorted(changed, key=lambda name: (_turn(name), name)):
                     self._upload(name, here[name])
                 for name in gone:
                     self._fs.delete_file(f"{self._root}/{name}")
@@ -254,6 +256,8 @@ class Mirror:
     def _upload(self, name: str, here: tuple[int, int]) -> None:
         try:
             content = (self.folder / name).read_bytes()
+            if Path(name).name == _LOG:
+                content = content[: here[0]]
         except FileNotFoundError:  # gone since
             return
         target = f"{self._root}/{name}"
@@ -287,6 +291,11 @@ class Mirror:
         partial = self.folder / f"{_STATE}.partial"
         partial.write_text(json.dumps({"uri": self.uri, "files": files}), encoding="utf-8")
         os.replace(partial, self.folder / _STATE)
+
+
+def _turn(name: str) -> int:
+    last = Path(name).name
+    return 1 + _LAST.index(last) if last in _LAST else 0
 
 
 def _mark(info: pafs.FileInfo) -> tuple[int, int]:

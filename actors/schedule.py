@@ -18,8 +18,8 @@ CHEAP_SHARE = 0.05
 """A unit is run a second time, to compare, when that takes no longer than this, or this share of what the run took."""
 
 HELD_BYTES = 1_000_000_000
-"""Of results that wait for the units that need them, no more is kept in memory (on a cluster: in its object store, which
-would move more to disk). They are in the run folder, and read again when their turn comes."""
+"""Of results that wait for the units that need them, no more is kept in memory (on a cluster: in its object store,
+which would move more to disk). They are in the run folder, and read again when their turn comes."""
 
 Spare: TypeAlias = Callable[[Set[str], Set[str]], Set[str]]
 """(finished, failed) -> units that need not be run any more: enough is known without them. Never takes one back."""

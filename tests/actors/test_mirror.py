@@ -137,3 +137,28 @@ def test_a_training_goes_on_from_the_checkpoint_that_a_lost_worker_left(uri: str
     empty = Mirror(tmp_path / "after", inside(uri, unit.key))
     empty.pull()
     assert tree(empty.folder) == {}, "a finished unit leaves nothing"
+
+
+def test_the_log_speaks_of_no_unit_that_has_not_been_brought(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It grows while units are uploaded, and is brought after them, as long as it was before."""
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir()
+    (here / "events.jsonl").write_text("one\n")
+    (here / "units.parquet").write_text("1")
+    brought: list[str] = []
+    upload = Mirror._upload
+
+    def grows(mirror: Mirror, name: str, facts: tuple[int, int]) -> None:
+        brought.append(name)
+        if name != "events.jsonl":
+            with (here / "events.jsonl").open("a") as log:
+                log.write("two\n")
+        upload(mirror, name, facts)
+
+    monkeypatch.setattr(Mirror, "_upload", grows)
+    mirror = Mirror(here, f"file://{there}")
+    mirror.push()
+    assert brought == ["units.parquet", "events.jsonl"]
+    assert (there / "events.jsonl").read_text() == "one\n"
+    mirror.push()
+    assert (there / "events.jsonl").read_text() == "one\ntwo\n"
