@@ -43,7 +43,7 @@ from dpaudit.estimators.private_prediction.two_cut import two_cut_set
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.models.catboost import CatBoost
 from dpaudit.mechanisms.models.logistic_regression import LogisticRegression
-from dpaudit.mechanisms.models.networks import SmallCnn
+from dpaudit.mechanisms.models.networks import LeNet5, SmallCnn, WideResNet16x4
 from dpaudit.mechanisms.predictors.added import Added
 from dpaudit.mechanisms.predictors.capc import CaPC
 from dpaudit.mechanisms.predictors.pate import PatePredictor
@@ -550,8 +550,9 @@ def test_teachers_of_tables_and_of_images() -> None:
     rng = np.random.default_rng(0)
     columns = pa.table({"x": rng.normal(size=60), "c": rng.choice(["a", "b"], 60)})
     table = Examples(columns, rng.integers(0, 2, 60), 2, categorical=("c",))
-    images = Examples(rng.random((60, 1, 8, 8), dtype=np.float32), rng.integers(0, 3, 60), 3)
-    for data, model in ((table, CatBoost(iterations=2, depth=2)), (images, SmallCnn(epochs=1, batch_size=16))):
+    images = Examples(rng.random((24, 1, 12, 12), dtype=np.float32), rng.integers(0, 3, 24), 3)
+    networks = [kind(epochs=1, batch_size=8) for kind in (SmallCnn, LeNet5, WideResNet16x4)]
+    for data, model in ((table, CatBoost(iterations=2, depth=2)), *((images, network) for network in networks)):
         queries, seed = data.take(np.arange(4)), SeedSequence(0)
         for predictor in (PatePredictor(teachers=3, model=model), CaPC(teachers=3, model=model)):
             votes = predictor.votes(data, queries.features, seed=seed, compute=Compute())
