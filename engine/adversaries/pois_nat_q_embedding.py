@@ -21,9 +21,6 @@ NAME = "pois-nat-q-embedding"
 class PoisNatQEmbedding:
     """For each class, the mean of the records nearest to its queries, as often as they are; the one with most votes.
 
-    The same of all queries together is tried too, which the paper does not: where classes lie apart, as pictures compared
-    by their pixels do, it is near to more queries than that of any class.
-
     Attributes:
         nearest: Records that are nearest to each query, s >= 1.
     """
@@ -44,8 +41,8 @@ class PoisNatQEmbedding:
             raise SpecError(f"the adversary {NAME} needs arrays of numbers, got a table")
         near = np.argsort(squared_distances(features, target.queries.features), axis=0, kind="stable")[: self.nearest]
         points, labels = [], []
-        classes = [np.flatnonzero(target.queries.labels == label) for label in np.unique(target.queries.labels)]
-        for own in (*classes, np.arange(len(target.queries))):
+        for label in np.unique(target.queries.labels):
+            own = np.flatnonzero(target.queries.labels == label)
             weights = np.bincount(near[:, own].ravel(), minlength=len(features)).astype(np.float64)
             points.append(np.tensordot(weights / weights.sum(), features.astype(np.float64), axes=1))
             labels.append(least_expected(target, own))
