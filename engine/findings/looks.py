@@ -86,9 +86,11 @@ class LooksReader:
     def held(self, finished: Set[str], failed: Set[str]) -> frozenset[str]:
         """Keys of units that must wait: confirmations of looks that are not read, and looks after one that refutes."""
         stages = self._stages(finished, failed)
+        # A unit without a seed, as a ceiling's may be, is the look's own as well.
+        looks = frozenset().union(*(pair.look.keys for pair in self._pairs))
         waiting = frozenset().union(
             *(
-                pair.confirmation.keys
+                pair.confirmation.keys - looks
                 for pair, stage in zip(self._pairs, stages, strict=True)
                 if pair.confirmation is not None and stage is Stage.OPEN
             )

@@ -519,11 +519,13 @@ def test_check_plays_predictors(tmp_path: Path) -> None:
     run = RunOptions(runner="in-process", figures=False)
     knn = {"name": "planted-private-knn-twice-the-rate", "neighbours": 20, "rate": 0.2, "sigma": 60.0}
     report = check(knn, data=GaussianMixture(classes=2, rows=400), output=tmp_path / "knn", run=run)
-    assert [result.name for result in report.results] == ["private-prediction"]
+    assert [result.name for result in report.results] == ["private-prediction", "private-prediction, played again"]
+    assert report.joint is not None
+    assert report.joint.verdict is Verdict.VIOLATION
     claim = Claim.of(GaussianDP(0.05), relation=Relation.ADD_REMOVE, delta=1e-6)
     own = from_predictor(Counting, claim)
     report = check(
-        own, data=GaussianMixture(classes=2, rows=300), output=tmp_path / "own", budget="60 trainings", run=run
+        own, data=GaussianMixture(classes=2, rows=300), output=tmp_path / "own", budget="300 trainings", run=run
     )
     assert report.joint is not None
     assert report.joint.verdict is Verdict.VIOLATION
