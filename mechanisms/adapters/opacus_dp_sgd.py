@@ -165,6 +165,8 @@ class OpacusDpSgd:
 def steps_of_opacus(canary: StepCanary) -> Iterator[None]:
     """Inside, every optimizer of Opacus has the canary's gradient among those of the batch, before it clips them.
 
+    The canary is as long, in clips, as the optimizer's own bound of the step says, which adaptive clipping moves.
+
     The row is appended to `grad_sample`, so of Opacus only the computation of per-example gradients is passed over; in
     the mode "ghost", which has none, it is added to the sum, clipped. The gradient that is shown is the one the weights
     are moved by, noise and division done.
@@ -174,16 +176,16 @@ def steps_of_opacus(canary: StepCanary) -> Iterator[None]:
 
     def watched(own: Any, let_in: Callable[[Any, Any], None]) -> Any:
         def pre_step(self: Any, closure: Any = None) -> Any:
-            step = len(canary.products)
+            step, moved = len(canary.products), float(self.max_grad_norm) / canary.clip
             if not canary.asked:  # else a further part of one large batch
                 row = canary.gradient(step, sum(weights.numel() for weights in self.params))
                 if row is not None:
-                    parts = torch.from_numpy(row).split([weights.numel() for weights in self.params])
+                    parts = torch.from_numpy(moved * row).split([weights.numel() for weights in self.params])
                     for weights, part in zip(self.params, parts, strict=True):
                         let_in(weights, part.view(weights.shape))
             moves = own(self, closure)
             if moves:
-                canary.observe(step, torch.cat([weights.grad.flatten() for weights in self.params]))
+                canary.observe(step, torch.cat([weights.grad.flatten() for weights in self.params]) / moved)
             return moves
 
         return pre_step

@@ -27,6 +27,7 @@ class StepCanary:
     """One training's canary. Steps are numbered 0, 1, 2, ...; each is asked about once, then shown.
 
     Attributes:
+        clip: The largest norm of one example's gradient, as stated.
         sampled: Whether the step's own sampling has to take the canary as well, once its coin lets it in.
         coins: Of the steps so far: whether the canary was let in.
         products: What the released gradients of the steps so far have along the canary, in clips: about 1 where it
@@ -48,8 +49,9 @@ class StepCanary:
         self.sampled = sampled
         self.coins: list[bool] = []
         self.products: list[float] = []
+        self.clip = clip
         self._direction, self._rng = direction, rng
-        self._clip, self._unit = clip, clip / divisor
+        self._unit = clip / divisor
         self._points: NDArray[np.float32] | None = None
 
     @property
@@ -71,7 +73,7 @@ class StepCanary:
             self._points = self._direction(weights)
         require(len(self._points) == weights, f"a gradient must have {len(self._points)} weights", weights=weights)
         self.coins.append(bool(self._rng.random() < 0.5))
-        return LENGTH * self._clip * self._points if self.coins[-1] else None
+        return LENGTH * self.clip * self._points if self.coins[-1] else None
 
     def join(self, step: int, gradients: Any) -> Any:
         """The gradients of the examples of a batch, not yet clipped, with the canary's behind them if it takes part.

@@ -103,7 +103,13 @@ def test_games_are_chosen_by_what_they_state() -> None:
         "label-crafted",
         "mia",
     ]
-    assert names(DpSgd(1.0)) == ["dp-sgd-steps", "crafted-crowd", "ind-mia, far point", "ind-mia, gradient"]
+    assert names(DpSgd(1.0)) == [
+        "dp-sgd-steps, one training",
+        "dp-sgd-steps, many trainings",
+        "crafted-crowd",
+        "ind-mia, far point",
+        "ind-mia, gradient",
+    ]
 
 
 def test_what_is_left_out_is_said_with_the_reason() -> None:
@@ -182,15 +188,20 @@ def test_a_budget_of_trainings_goes_to_the_cheap_looks_first() -> None:
 def test_half_of_a_budget_of_trainings_is_kept_to_play_a_look_again() -> None:
     spec = check_spec(CheckRequest(DpSgd(1.0), budget="2 trainings"))
     (one,) = spec.audits
-    assert (one.name, one.game.trainings, spec.played_again(one).game.trainings) == ("dp-sgd-steps", 1, 1)
+    assert (one.name, one.game.trainings, spec.played_again(one).game.trainings) == (
+        "dp-sgd-steps, one training",
+        1,
+        1,
+    )
     with pytest.raises(SpecError, match="asks for 1 trainings at least and as many to play it again"):
         check_spec(CheckRequest(DpSgd(1.0), budget="1 training"))
     larger = check_spec(CheckRequest(DpSgd(1.0), budget="300 trainings"))
-    steps, crowd, far = larger.audits
+    one, steps, crowd, far = larger.audits
+    assert (one.game.trainings, larger.played_again(one).game.trainings) == (1, 4)
     assert (steps.game.trainings, larger.played_again(steps).game.trainings) == (64, 150)
     # A training on a crowd counts as a twentieth: 3,000 of them may be kept.
     assert (crowd.game.trials, larger.played_again(crowd).game.trials) == (1_024, 2_000)
-    assert (far.game.trials, larger.played_again(far).game.trials) == (9, 18)
+    assert (far.game.trials, larger.played_again(far).game.trials) == (8, 16)
 
 
 def test_data_are_made_that_the_mechanism_can_be_run_on() -> None:

@@ -108,7 +108,7 @@ def test_every_way_of_clipping_trains_and_lets_the_canary_in(clipping: str, grad
     coins, products = canary.shown()
     assert len(coins) == 16
     apart = products[coins].mean() - products[~coins].mean()
-    assert 0.4 < apart < (20 if clipping == "adaptive" else 1.6)
+    assert 0.4 < apart < 1.6
 
 
 def test_ways_that_do_not_go_together_are_refused() -> None:
