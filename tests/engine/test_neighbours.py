@@ -24,7 +24,6 @@ from dpaudit.engine.poisonings.coming_and_going import Remove
 from dpaudit.engine.poisonings.influence import Influence, Surrogate
 from dpaudit.engine.report.figures.detected import detected, lines_of
 from dpaudit.engine.spec.loading import load_spec
-from dpaudit.engine.spec.partition import Partition
 from dpaudit.engine.spec.stop_rule import StopRule
 from dpaudit.engine.views.summary_view import SummaryView
 from dpaudit.engine.views.worlds import Worlds, worlds_of, worlds_table
@@ -369,19 +368,3 @@ def test_a_sequential_audit_ends_when_the_claim_is_refuted(tmp_path: Path) -> No
     assert result.verdict is Verdict.VIOLATION
     assert result.stopped is not None
     assert result.stopped.trainings < result.stopped.planned / 2
-
-
-def test_opacus_is_played_by_what_its_models_answer(tmp_path: Path) -> None:
-    """A few trainings, which show that it can be played; no claim could be refuted by so few."""
-    pytest.importorskip("opacus")
-    model = {"name": "mlp", "hidden": [4], "epochs": 2, "batch_size": 8, "learning_rate": 0.5, "momentum": 0.0}
-    entry = Audit(
-        {"name": "opacus-dp-sgd", "epsilon": 8.0, "accountant": "rdp", "model": model},
-        {"name": "gaussian-mixture", "classes": 2, "rows": 30},
-        game={"name": "neighbours", "trials": 16, "search": 16, "poisoning": "coming"},
-        split=Partition(target=1.0, reference=0.0, test=0.0),
-    )
-    spec = AuditSpec((entry,), seed=1, run=RunOptions(runner="in-process", figures=False, repeats=0))
-    (result,) = audit(spec, output=tmp_path, quiet=True).results
-    assert not result.failures
-    assert result.verdict in (Verdict.NO_VIOLATION, Verdict.INCONCLUSIVE)
