@@ -51,7 +51,8 @@ class RunStatus:
         workers: Up at the last.
         running: Units that run now.
         heard: When the driver last said something, UTC; None where it never did.
-        left_s: Seconds to go at the rate so far; None where that is not known.
+        per_second: Units finished a second by this driver so far.
+        left_s: Seconds to go at that rate; None where it is not known.
         verdicts: What the audits found, by name, once the report is written.
     """
 
@@ -66,6 +67,7 @@ class RunStatus:
     workers: int
     running: tuple[Running, ...]
     heard: datetime | None
+    per_second: float
     left_s: float | None
     verdicts: tuple[tuple[str, str], ...]
 
@@ -76,7 +78,11 @@ class RunStatus:
             f"running, {self.failed} failed, {self.retried} tried again, {self.lost} workers lost, {self.workers} up",
         ]
         if self.heard is not None:
-            left = "" if self.left_s is None else f", about {self.left_s:.0f} s left at the rate so far"
+            left = (
+                ""
+                if self.left_s is None
+                else f", about {self.left_s:.0f} s left at {self.per_second:.2g} units a second"
+            )
             lines.append(f"last heard of {self.heard:%Y-%m-%d %H:%M:%S} UTC{left}")
         lines += [f"  {unit.seconds:.0f} s  {unit.label}" for unit in self.running[:SHOWN]]
         if len(self.running) > SHOWN:
@@ -134,6 +140,7 @@ def _status(place: str, planned: int, events: Sequence[Event], bounds: bytes | N
         workers=next((event.count for event in reversed(events) if event.kind is EventKind.WORKER_STARTED), 0),
         running=() if over else tuple(Running(event.label, time.time() - event.time) for event in open_.values()),
         heard=datetime.fromtimestamp(last.time, UTC) if last else None,
+        per_second=done / took_s if took_s else 0.0,
         left_s=took_s / done * to_go if done and to_go and not over else None,
         verdicts=_verdicts(bounds) if last and last.kind is EventKind.FINISHED else (),
     )
