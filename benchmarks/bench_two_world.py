@@ -197,7 +197,7 @@ def _pool(shared: dict[str, Any]) -> Iterator[tuple[Any, UnitStore, EventStream]
 
     events = EventStream()
     with tempfile.TemporaryDirectory() as folder:
-        pool = RayPool(shared, demand={Resources(): WORKERS}, workers=WORKERS, events=events)
+        pool = RayPool(shared, demand={Resources(): MANY_SHADOWS}, workers=WORKERS, events=events)
         pool.wait()  # until a worker is up
         yield pool, UnitStore(Path(folder)), events
         pool.close()
