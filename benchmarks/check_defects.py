@@ -11,6 +11,7 @@ one of a thousand of its runs.
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import sys
 import tempfile
@@ -20,8 +21,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dpaudit import Claim, RunOptions, Verdict, check
+import yaml
 
+from dpaudit import Claim, Relation, RunOptions, Verdict, check
+from dpaudit.mechanisms.adapters.diffprivlib import PYTHON
+
+ROOT = Path(__file__).parent.parent
+SPECS = ROOT / "examples" / "violations"
 HERE = RunOptions(runner="in-process", figures=False, repeats=0)
 FLAT_DIGITS = {"name": "digits", "flat": True}
 MODEL = {"name": "mlp", "hidden": [32], "epochs": 10, "batch_size": 70, "learning_rate": 1.0, "momentum": 0.0}
@@ -66,6 +72,22 @@ def votes(name: str, teachers: int, model: Any) -> Checked:
     return Checked({"name": name, "epsilon": 1.0, **asked}, data=FLAT_DIGITS)
 
 
+def of_spec(stem: str) -> Checked:
+    """The mechanism and the data of a spec in `examples/violations`."""
+    content = yaml.safe_load((SPECS / f"{stem}.yaml").read_text(encoding="utf-8"))
+    stated = content.get("claim")
+    claim = stated and Claim(stated["epsilon"], relation=Relation(stated["relation"]))
+    return Checked(content["mechanism"], claim, content["data"])
+
+
+def has_diffprivlib() -> bool:
+    """Whether `make diffprivlib` has made its Python, or the environment names one; the first is named then."""
+    made = ROOT / ".venv-diffprivlib" / "bin" / "python"
+    if made.exists():
+        os.environ.setdefault(PYTHON, str(made))
+    return PYTHON in os.environ
+
+
 LOGISTIC = {"name": "logistic-regression"}
 DEFECTS = {
     "rr-twice-the-claim": Checked({"name": "randomized-response", "epsilon": 2.0}, Claim(1.0)),
@@ -101,6 +123,9 @@ DEFECTS = {
     "dp-sgd-no-noise-in-last-step": dp_sgd("planted-no-noise-in-last-step"),
 }
 """By the name of their spec in `examples/violations`, where there is one."""
+LIBRARY = ("forest-labels", "logistic-norm", "naive-bayes-bounds", "naive-bayes-counts", "naive-bayes-shares")
+if has_diffprivlib():
+    DEFECTS |= {f"diffprivlib-{stem}": of_spec(f"diffprivlib-{stem}") for stem in LIBRARY}
 HONEST = {
     "rr": of("randomized-response"),
     "rr with prior": of("rr-with-prior", prior=[0.3, 0.2, *[0.5 / 8] * 8]),
