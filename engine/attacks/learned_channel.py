@@ -46,6 +46,7 @@ class LearnedChannel:
     """Log-odds of a canary's two labels under a law learned on other releases; for the game label-channel."""
 
     view: ClassVar[type[ChannelView]] = ChannelView
+    each_release_alone: ClassVar[bool] = True
 
     def score(self, view: ChannelView) -> NDArray[np.float64]:
         """Shape (canaries,), in nats, positive = the first label."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -112,6 +112,8 @@ class Fits:
         uses_proxy: Whether the adversary has a reference of its own, which the spec's `proxy` makes.
         helps: What lets the game show more, for those whose audit could not have refuted their claim.
         independent_trials: Whether scores come from independent trials, one training each.
+        sharing: How many canaries share one training at most, of a mechanism, where there are several trainings that
+            share no randomness; None where all share one.
         records: In how many records its two worlds differ: 1, 2, 4 or 8; group privacy says what a claim says of them.
         looks: How it takes part in a check; a game without looks is played by those who ask for it.
     """
@@ -126,6 +128,7 @@ class Fits:
     uses_proxy: bool = False
     independent_trials: bool = False
     helps: str = ""
+    sharing: Callable[[Any], int] | None = None
     records: int = 1
     looks: tuple[Look, ...] = ()
 

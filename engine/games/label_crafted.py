@@ -17,6 +17,7 @@ from dpaudit.actors.unit import Unit
 from dpaudit.claims import Relation
 from dpaudit.engine.games.fits import LABEL_MECHANISMS, LEARNERS, Fits, Look
 from dpaudit.engine.games.label_crafted_units import (
+    MOST_POINTS,
     CraftedReleases,
     Design,
     PlayCrafted,
@@ -64,6 +65,7 @@ class LabelCrafted:
         views={LABEL_MECHANISMS: ChannelView, LEARNERS: ChannelView},
         attack="learned-channel",
         estimator="guess-band",
+        sharing=lambda mechanism: most_at_stake(mechanism),
         helps="more `releases` and `canaries`, or data that the mechanism does not refuse",
         looks=(
             Look(
@@ -80,7 +82,7 @@ class LabelCrafted:
                 scales={"search": 0.36, "releases": 0.64},
                 cost=1 / 4,
                 least=100,
-                again={"releases": 1.5, "canaries": 1.5},
+                again={"releases": 1.5, "canaries": 4},
             ),
         ),
     )
@@ -161,6 +163,14 @@ class LabelCrafted:
         if classes == 2:  # two classes are all there are
             made = [replace(one, labels="drawn") if one.labels == "two" else one for one in made]
         return tuple(dict.fromkeys(made))
+
+
+def most_at_stake(mechanism: Any) -> int:
+    """Labels at stake in one release, at most, whichever data set is taken."""
+    sizes = public_sizes(mechanism)
+    labels = LabelCrafted.fits.face_of(mechanism) is LABEL_MECHANISMS
+    made = _of_labels(sizes) if labels else _of_learners(sizes, MOST_POINTS)
+    return max(design.stake for design in made)
 
 
 def public_sizes(mechanism: Any) -> list[int]:

@@ -231,7 +231,7 @@ class AuditSpec:
         audit = replace(audit, **parts)
         claim = _claim_in_game(audit, at)
         _require_fitting(audit, at)
-        defaults = {"delta": claim.delta, "confidence": self.look_confidence}
+        defaults = {"delta": claim.delta, "confidence": self.look_confidence, "sharing": _sharing(audit)}
         chosen = audit.estimator or game.fits.estimator_against(claim)
         estimator = build("estimator", chosen, location=f"{at}.estimator", defaults=defaults)
         audit = replace(audit, estimator=estimator)
@@ -339,6 +339,12 @@ def _require_estimator(audit: Audit, claim: Claim, at: str) -> None:
             f"{at}.estimator.delta must be at least the claim's delta {claim.delta:g}, got {estimator.delta:g}: a "
             "claim that may fail with probability delta says nothing at a smaller one"
         )
+    most, given = _sharing(audit), getattr(estimator, "sharing", None)
+    if given is not None and (most is None or given < most):
+        raise SpecError(
+            f"{at}.estimator.sharing must be left out, or at least the canaries that share one training, "
+            f"{most or 'all of them'}; got {given}"
+        )
     if audit.stop is not None and not isinstance(estimator, Betting):
         raise SpecError(
             f"{at}.stop needs `estimator: betting`: another bound, looked at while trials come in, errs more often "
@@ -352,6 +358,12 @@ def _require_estimator(audit: Audit, claim: Claim, at: str) -> None:
             f"{_name(estimator)}, which takes scores for independent trials; the game is one of "
             "dependent ones: ind-mia and mia have independent trials"
         )
+
+
+def _sharing(audit: Audit) -> int | None:
+    """How many canaries share one training at most; None where all do, or the attack looks at several at once."""
+    sharing = audit.game.fits.sharing
+    return sharing(audit.mechanism) if sharing and getattr(audit.attack, "each_release_alone", False) else None
 
 
 def _name(part: object) -> str:

@@ -138,6 +138,44 @@ class OneTraining:
         return allowed, share
 
 
+@dataclass(frozen=True)
+class SeveralTrainings:
+    """Canaries come in independent trainings, a few in each, and each is guessed from its own training alone.
+
+    What `OneTraining` says holds of each training, and what is added in one does not depend on the others: numbers in
+    0 .. m with mean m delta / (1 + e^eps) at most, m the canaries of a training. In the increasing convex order their
+    sum is largest where each is 0 or the most, m Bin(trainings, delta / (1 + e^eps)), so its tail is at most
+    E(m N - m k)_+ / (x - m k) at any x > m k; k = 0 is Markov's inequality.
+
+    Attributes:
+        canaries: All of them, guessed or not, >= 1.
+        sharing: How many share one training at most, >= 1.
+        delta: In [0, 1).
+    """
+
+    canaries: int
+    sharing: int
+    delta: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check(self.canaries, self.delta)
+        _check(self.sharing, self.delta)
+
+    def allowance(self, epsilon: float, significance: float) -> tuple[int, float]:
+        """The smallest B that any k gives at a fifth of the error, and what it costs at most."""
+        chance, share = self.delta * float(expit(-epsilon)), SHARE_FOR_DELTA * significance
+        expected = self.canaries * chance
+        if expected <= share:
+            return 0, expected
+        most = min(self.sharing, self.canaries)
+        trainings = -(-self.canaries // most)
+        tails = binom.sf(np.arange(trainings + 1), trainings, chance)  # of more than 0, 1, ... bad trainings
+        beyond = most * np.cumsum(tails[::-1])[::-1]
+        beyond[0] = expected
+        allowed = most * np.arange(trainings + 1) + np.maximum(np.ceil(beyond / share), 1) - 1
+        return int(min(allowed.min(), self.canaries)), share
+
+
 def guess_band_p_value(epsilon: float, right: Ints, looks: Ints) -> float:
     """p-value of pure epsilon against the numbers of right guesses, at delta = 0.
 

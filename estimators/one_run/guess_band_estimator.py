@@ -17,6 +17,7 @@ from dpaudit.estimators.finding import Validity
 from dpaudit.estimators.one_run.guess_band import (
     BadGuesses,
     OneTraining,
+    SeveralTrainings,
     deciding_look,
     guess_band_epsilon,
     guess_looks,
@@ -73,6 +74,8 @@ class GuessBand(ScoreEstimator[GuessTally]):
         delta: The delta the bound is stated at, in [0, 1). Above 0 it costs a fifth of the error.
         confidence: Stated confidence of the bound, in (0, 1).
         guess: Which canaries are guessed first, and what is guessed.
+        sharing: How many canaries share one training at most, where there are several that share no randomness and each
+            canary is scored by its own training alone; None where all share one. Above delta 0 less is charged then.
     """
 
     tally_type: ClassVar[type[Any]] = GuessTally
@@ -80,9 +83,11 @@ class GuessBand(ScoreEstimator[GuessTally]):
     delta: float = 0.0
     confidence: float = 0.95
     guess: GuessRule = "signed"
+    sharing: int | None = None
 
     def __post_init__(self) -> None:
         check_fields(self.delta, self.confidence, self.guess)
+        require(self.sharing is None or self.sharing >= 1, "sharing must be >= 1", sharing=self.sharing)
 
     def unshifted(self) -> OneRun:
         """`one-run`: the walk of the guess band knows no shift, single numbers of guesses do."""
@@ -166,10 +171,15 @@ class GuessBand(ScoreEstimator[GuessTally]):
         """The replay's bound at a confidence, found once."""
         found, what = found_of(tally), (self, confidence)
         if what not in found:
-            bad = OneTraining(int(tally.looks[-1]), self.delta)
-            found[what] = bound_of_guesses(tally.right, tally.looks, bad, 1 - confidence)
+            found[what] = bound_of_guesses(tally.right, tally.looks, self._bad(int(tally.looks[-1])), 1 - confidence)
         bound: float = found[what]
         return bound
+
+    def _bad(self, canaries: int) -> BadGuesses:
+        """What delta may add."""
+        if self.sharing is None:
+            return OneTraining(canaries, self.delta)
+        return SeveralTrainings(canaries, self.sharing, self.delta)
 
 
 def check_fields(delta: float, confidence: float, guess: str) -> None:

@@ -17,6 +17,7 @@ from dpaudit.estimators.one_run._guess_band_kernel import crossing_probability
 from dpaudit.estimators.one_run.guess_band import (
     IndependentTrials,
     OneTraining,
+    SeveralTrainings,
     guess_band_epsilon,
     guess_band_p_value,
     guess_looks,
@@ -117,8 +118,51 @@ def test_delta_is_paid_for(how: Literal["singly", "together"], delta: float) -> 
         assert misses <= binom.ppf(1 - 1e-6, games, 0.05)
 
 
-@pytest.mark.parametrize("bad", [OneTraining(1_000, 1e-3), OneTraining(10_000, 1e-5), IndependentTrials(1_000, 1e-3)])
-def test_what_delta_costs_never_grows_with_epsilon(bad: OneTraining | IndependentTrials) -> None:
+@pytest.mark.parametrize(
+    ("trainings", "sharing", "delta"), [(50, 10, 1e-2), (94, 32, 1e-5), (4, 5, 0.1), (1, 300, 1e-2)]
+)
+def test_trainings_that_tell_all_they_hold_are_paid_for(trainings: int, sharing: int, delta: float) -> None:
+    """(epsilon, delta) allows a training to add all its canaries with probability delta / (1 + e^epsilon), exactly."""
+    bad = SeveralTrainings(trainings * sharing, sharing, delta)
+    for epsilon in (0.0, 1.0, 4.0):
+        for significance in (0.05, 3e-4):
+            allowed, cost = bad.allowance(epsilon, significance)
+            chance = delta / (1 + math.exp(epsilon))
+            assert binom.sf(allowed // sharing, trainings, chance) <= cost + 1e-15 <= 0.2 * significance + 2e-15
+            assert allowed <= OneTraining(trainings * sharing, delta).allowance(epsilon, significance)[0]
+            # Smaller leaks of the same mean: any number of a training's canaries, more often.
+            rng = np.random.default_rng(trainings)
+            leaks = rng.binomial(trainings, min(1.0, 4 * chance), 20_000) * -(-sharing // 4)
+            assert (leaks > allowed).mean() <= cost + 6 * math.sqrt(cost / 20_000) + 1e-3
+
+
+def test_a_few_canaries_a_training_cost_less_than_one_training_of_all() -> None:
+    """The data set of tied votes: 3,000 canaries, 32 a release, at the confidence of a second game."""
+    assert OneTraining(3_000, 1e-5).allowance(0.0, 3.3e-4)[0] >= 128
+    assert SeveralTrainings(3_000, 32, 1e-5).allowance(0.0, 3.3e-4)[0] == 32
+
+
+def test_trainings_are_paid_for_where_some_show_everything() -> None:
+    """(1, 0.01)-DP releases of ten bits, each of which shows all with probability delta; false failure < 1e-6."""
+    rng, looks, games, misses = np.random.default_rng(9), guess_looks(500), 80, 0
+    for _ in range(games):
+        shown = 10 * rng.binomial(50, 0.01)
+        answered = rng.random(500 - shown) < 1 / (1 + math.exp(-1.0))
+        right = np.cumsum(np.concatenate([np.ones(shown, np.bool_), answered]))[looks - 1]
+        misses += guess_band_epsilon(right, looks, significance=0.05, bad=SeveralTrainings(500, 10, 0.01)) > 1.0
+    assert misses <= binom.ppf(1 - 1e-6, games, 0.05)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        OneTraining(1_000, 1e-3),
+        OneTraining(10_000, 1e-5),
+        IndependentTrials(1_000, 1e-3),
+        SeveralTrainings(3_000, 32, 1e-4),
+    ],
+)
+def test_what_delta_costs_never_grows_with_epsilon(bad: OneTraining | IndependentTrials | SeveralTrainings) -> None:
     """The search rejects a whole step of epsilons by the count and cost of its lowest, which must cover the rest."""
     found = [bad.allowance(epsilon, 0.05) for epsilon in np.linspace(0, 12, 500)]
     for covered in (np.array([count for count, _ in found]), np.array([cost for _, cost in found])):
