@@ -16,7 +16,7 @@ from dpaudit.actors.unit import Inputs
 from dpaudit.engine.attacks.learned_channel import LearnedChannel, related_lags
 from dpaudit.engine.findings.result import AuditResult
 from dpaudit.engine.findings.score_table import trial_errors
-from dpaudit.engine.games.label_crafted import LabelCrafted, public_sizes
+from dpaudit.engine.games.label_crafted import LabelCrafted, _of_learners, most_at_stake, public_sizes
 from dpaudit.engine.games.label_crafted_units import (
     CraftedReleases,
     Design,
@@ -28,6 +28,7 @@ from dpaudit.engine.games.label_crafted_units import (
     what_it_shows,
 )
 from dpaudit.engine.games.label_releases import releases_column
+from dpaudit.engine.plan import make_plan
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
 from dpaudit.engine.views.channel_view import HIDDEN, ChannelView, LabelReleases, hidden_half
 from dpaudit.errors import InputError, SpecError
@@ -194,6 +195,24 @@ def test_too_few_releases_to_try_all_data_sets_are_refused(tmp_path: Path) -> No
         played(LP2ST(1.0, model=Recall()), tmp_path, search=4)
     with pytest.raises(InputError, match="search must be >= 4 releases"):
         LabelCrafted(search=3)
+
+
+def test_releases_are_charged_for_delta_one_by_one_where_each_is_guessed_alone() -> None:
+    """A game of one training, or an attack that may look at several releases at once, is charged for all together."""
+
+    def sharing(**fields: Any) -> int | None:
+        learner = {"name": "pate", "epsilon": 1.0, "teachers": 2, "queries": 50}
+        spec = AuditSpec((Audit(mechanism=learner, data=TWO, **fields),), run=HERE)
+        found: int | None = make_plan(spec).audits[0].audit.estimator.sharing
+        return found
+
+    assert sharing(game="label-crafted") == most_at_stake(LP2ST(1.0)) == 32
+    assert max(one.stake for one in _of_learners([2, 50], 64)) <= 32
+    assert sharing(game="label-canaries", estimator="guess-band") is None
+    assert sharing(game="label-crafted", estimator={"name": "guess-band", "sharing": 64}) == 64
+    for few in ({"game": "label-canaries"}, {"game": "label-crafted"}):
+        with pytest.raises(SpecError, match="sharing must be left out, or at least the canaries that share one"):
+            sharing(estimator={"name": "guess-band", "sharing": 8}, **few)
 
 
 def test_noise_related_in_some_releases_only_does_not_break_the_attack() -> None:
