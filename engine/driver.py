@@ -30,7 +30,7 @@ from dpaudit.engine.findings.sweep_summary import sweep_summary
 from dpaudit.engine.findings.versions import versions
 from dpaudit.engine.lease import lease
 from dpaudit.engine.place import checkpoints_of, opened, place_of
-from dpaudit.engine.plan import Plan, make_plan
+from dpaudit.engine.plan import Plan, make_plan, trainings_of
 from dpaudit.engine.report.bounds_file import bounds_json, bounds_table, sweep_json, sweep_table
 from dpaudit.engine.report.progress import TerminalProgress
 from dpaudit.engine.report.whole import write_whole
@@ -347,8 +347,7 @@ def backend_for(
 
 
 def _worth(plan: Plan) -> Iterator[tuple[Unit, tuple[int, float]]]:
-    """What each unit counts for in the run's metrics: trainings, and GPUs; a stack says which trainings it holds."""
-    trains = {key for entry in plan.audits for key in entry.game.trainings}
+    """What each unit counts for in the run's metrics: trainings, and GPUs."""
+    trainings = trainings_of(plan)
     for unit in plan.units:
-        stack = getattr(unit.task, "last", 1) - getattr(unit.task, "first", 0)
-        yield unit, (stack if unit.key in trains else 0, unit.resources.gpus)
+        yield unit, (trainings.get(unit.key, 0), unit.resources.gpus)

@@ -23,8 +23,7 @@ from dpaudit.actors.schedule import run_units
 from dpaudit.actors.store import UnitStore
 from dpaudit.actors.unit import Unit
 from dpaudit.engine.driver import backend_for
-from dpaudit.engine.games.shadows import TrainShadows
-from dpaudit.engine.plan import Plan, pieces_of
+from dpaudit.engine.plan import Plan, pieces_of, trainings_of
 from dpaudit.errors import RunError
 
 EACH = 2
@@ -165,20 +164,19 @@ def forecast(plan: Plan, timed: Mapping[Kind, Timed], source: str) -> Forecast:
         timed: What units of some kinds took.
         source: Where that is known from, in words.
     """
-    trains = {key for entry in plan.audits for key in entry.game.trainings}
+    trainings = trainings_of(plan)
     kinds: dict[Kind, list[Unit]] = defaultdict(list)
     for unit in plan.units:
         kinds[Kind.of(unit)].append(unit)
     costs = []
     for kind, units in kinds.items():
         pieces = sum(pieces_of(unit) for unit in units)
-        training = [unit for unit in units if unit.key in trains or isinstance(unit.task, TrainShadows)]
         known, beside = timed.get(kind), timed.get(dataclasses.replace(kind, gpus=0.0))
         costs.append(
             Cost(
                 kind,
                 len(units),
-                sum(pieces_of(unit) for unit in training),
+                sum(trainings.get(unit.key, 0) for unit in units),
                 known.seconds * pieces if known else None,
                 known.memory_mb or None if known else None,
                 beside.seconds * pieces if beside and kind.gpus else None,

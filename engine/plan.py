@@ -18,6 +18,7 @@ from dpaudit.engine.findings.evidence import CODECS
 from dpaudit.engine.findings.shift import control_estimator
 from dpaudit.engine.findings.tally_table import TallyTable
 from dpaudit.engine.games.protocol import GamePlan, Setting, require_units
+from dpaudit.engine.games.shadows import TrainShadows
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
 from dpaudit.engine.spec.partition import Parts
 from dpaudit.errors import DataError, SpecError, shortened
@@ -118,6 +119,14 @@ def pieces_of(unit: Unit) -> int:
     """How many models, replays or releases a unit makes: `first` to before `last`; 1 where it does not say."""
     task = unit.task
     return max(1, getattr(task, "last", 1) - getattr(task, "first", 0))
+
+
+def trainings_of(plan: Plan) -> dict[str, int]:
+    """How many models each unit trains, of the mechanism or of shadows, by key; those that train none are left out."""
+    trains = {key for entry in plan.audits for key in entry.game.trainings}
+    return {
+        unit.key: pieces_of(unit) for unit in plan.units if unit.key in trains or isinstance(unit.task, TrainShadows)
+    }
 
 
 @one_reading()

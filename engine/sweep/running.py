@@ -182,6 +182,7 @@ def carry_out(
     plan = make_plan(request.spec(known)) if known else None  # refuses what does not fit before anything runs
     with told(listeners, quiet=quiet) as listening:
         with _held(place, listening) as folder:
+            require_room(folder)
             own = made_here(folder, FILE)
             if not own:
                 _set_aside(folder / TUNE)
@@ -199,7 +200,6 @@ def carry_out(
 def _held(place: str | Path, listeners: Sequence[Listener]) -> Iterator[Path]:
     """The working folder of a sweep, which no other driver holds."""
     with opened_by(place, listeners) as folder, writable(folder):
-        require_room(folder)
         folder.mkdir(parents=True, exist_ok=True)
         with lease(folder):
             yield folder

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from dpaudit.actors.backend import InProcess
 from dpaudit.actors.events import EventStream
+from dpaudit.actors.unit import Resources
 from dpaudit.engine.plan import Plan
 
 PAGE = Path(__file__).parents[2] / "docs" / "python.md"
@@ -36,7 +37,7 @@ def test_an_example_prints_what_stands_under_it(
     if code == EXAMPLES[0][0]:
         request.getfixturevalue("ray_cluster")
     else:
-        monkeypatch.setattr("dpaudit.engine.driver._backend", in_this_process)
+        monkeypatch.setattr("dpaudit.engine.driver.backend_for", in_this_process)
     if "opacus" in code:
         pytest.importorskip("opacus")
     monkeypatch.chdir(tmp_path)
@@ -47,7 +48,9 @@ def test_an_example_prints_what_stands_under_it(
 
 
 @contextlib.contextmanager
-def in_this_process(plan: Plan, missing: int, events: EventStream, scratch: Path) -> Iterator[InProcess]:
+def in_this_process(
+    plan: Plan, missing: Mapping[Resources, int], events: EventStream, scratch: Path
+) -> Iterator[InProcess]:
     yield InProcess(dict(plan.shared), scratch, events)
 
 

@@ -478,17 +478,11 @@ def test_rungs_on_ray_leave_configurations_out_and_an_interrupted_sweep_is_resto
     assert (tmp_path / "run" / "tune").is_dir()
 
 
-@pytest.mark.parametrize("runner", ["in-process", pytest.param("ray", marks=pytest.mark.ray)])
-def test_a_sweep_whose_folder_has_a_uri_goes_on_elsewhere(
-    runner: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sweep_whose_folder_has_a_uri_goes_on_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Trials bring their units to the place themselves; another machine has nothing but the place."""
-    if runner == "ray":
-        request.getfixturevalue("ray_cluster")
     asked = base(
         grid={"mechanism.sharpness": [1.0, 2.0, -1.0]},
         sweep={"reaudit": True},
-        run={"runner": runner, "workers": 1, "figures": False, "repeats": 0},
     )
     place = f"file://{tmp_path}/there"
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -497,15 +491,12 @@ def test_a_sweep_whose_folder_has_a_uri_goes_on_elsewhere(
         if event.kind is EventKind.UNIT_DONE and event.label:
             raise KeyboardInterrupt
 
-    if runner == "ray":
-        result = sweep(asked, output=place, quiet=True)
-    else:
-        with pytest.raises(KeyboardInterrupt):
-            sweep(asked, output=place, listeners=[interrupt])
-        assert is_sweep(place)
-        assert list((tmp_path / "there" / "units").glob("*.parquet")), "what was finished is at the place"
-        shutil.rmtree(tmp_path / "cache")
-        result = restore_sweep(place, allow_code=True, quiet=True)
+    with pytest.raises(KeyboardInterrupt):
+        sweep(asked, output=place, listeners=[interrupt])
+    assert is_sweep(place)
+    assert list((tmp_path / "there" / "units").glob("*.parquet")), "what was finished is at the place"
+    shutil.rmtree(tmp_path / "cache")
+    result = restore_sweep(place, allow_code=True, quiet=True)
     assert [trial.row.configuration.state for trial in result] == [AUDITED, AUDITED, FAILED]
     assert result.experiment_path == place
     done = Counter(
@@ -514,7 +505,6 @@ def test_a_sweep_whose_folder_has_a_uri_goes_on_elsewhere(
     assert set(done.values()) == {1}
     assert not (tmp_path / "there" / "trials").is_dir() or not list((tmp_path / "there" / "trials").iterdir())
     assert (tmp_path / "there" / "reaudit" / "bounds.json").exists()
-    asked["run"]["runner"] = "in-process"
     here = sweep(asked, output=tmp_path / "here", quiet=True)
     tables = sorted(path.relative_to(tmp_path / "here") for path in (tmp_path / "here" / "scores").rglob("*.parquet"))
     assert tables
@@ -524,8 +514,10 @@ def test_a_sweep_whose_folder_has_a_uri_goes_on_elsewhere(
 
 
 @pytest.mark.ray
-def test_a_search_algorithm_sees_utility_alone(ray_cluster: None, tmp_path: Path) -> None:
-    """Its trials are told no bound, and utility of another seed than that of the audits."""
+def test_a_search_algorithm_sees_utility_alone(
+    ray_cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its trials are told no bound, and utility of another seed than that of the audits; the folder has a URI."""
     from ray import tune
     from ray.tune.search import Searcher
 
@@ -545,15 +537,18 @@ def test_a_search_algorithm_sees_utility_alone(ray_cluster: None, tmp_path: Path
         def set_search_properties(self, *_: Any, **__: Any) -> bool:
             return True
 
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     config = tune.TuneConfig(num_samples=2, search_alg=Next(), max_concurrent_trials=1)
     asked = base(run={"runner": "ray", "workers": 1, "figures": False, "repeats": 0})
     result = sweep(
         asked,
         {"mechanism.sharpness": tune.uniform(1, 4)},
         tune_config=config,
-        output=tmp_path / "run",
+        output=f"file://{tmp_path}/there",
         quiet=True,
     )
+    assert list((tmp_path / "there" / "units").glob("*.parquet"))
+    assert (tmp_path / "there" / "tune").is_dir()
     assert [trial.config for trial in result] == [{"mechanism.sharpness": 1.0}, {"mechanism.sharpness": 2.0}]
     assert result.summary.sweep.adaptive
     assert all("audited_epsilon" not in told for told in seen)

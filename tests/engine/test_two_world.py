@@ -446,7 +446,7 @@ def test_the_page_shows_trade_off_posterior_and_three_intervals(finished: Path) 
     assert "Three ways to read the counts" in page
     assert page.count("<svg") == 1 + 4 + 1  # the timeline
     drawn = {re.sub("^.*-[0-9a-f]{6}-", "", path.stem) for path in (finished / "figures").glob("*.png")}
-    assert drawn == {"overview", "scores", "delta", "trade-off", "posterior"}
+    assert drawn == {"overview", "scores", "delta", "trade-off", "posterior", "timeline"}
     counts = result.series(ConfusionCounts)
     assert counts is not None
     assert counts.tp + counts.fp + counts.tn + counts.fn == 24
