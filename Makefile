@@ -32,6 +32,7 @@ bench: $(STAMP)
 
 # Every kind of fault, at random moments of a run, twice; goes on where it was stopped.
 chaos: $(STAMP)
+	DPAUDIT_SEVERAL_NODES=yes $(BIN)/pytest -o addopts="--strict-markers" -q tests/actors/test_pool.py
 	$(BIN)/python -m benchmarks.chaos --seed $(or $(SEED),0) $(CHAOS)
 
 # Every file but torch's by its hash where requirements.lock has them: pip takes none beside an editable install, so that
