@@ -12,9 +12,8 @@ import pytest
 
 from tests.cluster.head import own_place
 
-
 SEVERAL_NODES = "DPAUDIT_SEVERAL_NODES"
-"""Set by `make chaos`. Once of two runs beside much other work the GPU's unit found no node after the kill."""
+"""Set by `make chaos`."""
 
 
 @pytest.mark.ray
