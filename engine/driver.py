@@ -21,7 +21,7 @@ from dpaudit.actors.events import Event, EventKind, EventLog, EventStream, Liste
 from dpaudit.actors.schedule import Outcome, run_units
 from dpaudit.actors.signals import signals_interrupt
 from dpaudit.actors.store import UnitStore
-from dpaudit.actors.unit import Resources, Unit, as_of, own_code
+from dpaudit.actors.unit import Resources, as_of, own_code
 from dpaudit.engine.findings.gather import gather
 from dpaudit.engine.findings.joint import joint_verdict
 from dpaudit.engine.findings.looks import demand_of_run
@@ -340,14 +340,9 @@ def backend_for(
             deadlines=deadlines,
         )
         try:
-            with events.heard_by(RunMetrics(plan.spec.name, {unit.key: Worth(*worth) for unit, worth in _worth(plan)})):
+            trainings = trainings_of(plan)
+            worth = {unit.key: Worth(trainings.get(unit.key, 0), unit.resources.gpus) for unit in plan.units}
+            with events.heard_by(RunMetrics(plan.spec.name, worth)):
                 yield pool
         finally:
             pool.close()
-
-
-def _worth(plan: Plan) -> Iterator[tuple[Unit, tuple[int, float]]]:
-    """What each unit counts for in the run's metrics: trainings, and GPUs."""
-    trainings = trainings_of(plan)
-    for unit in plan.units:
-        yield unit, (trainings.get(unit.key, 0), unit.resources.gpus)

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Inputs
-from dpaudit.engine.findings.score_table import SCHEMA, score_rows
-from dpaudit.engine.games.label_releases import releases_column, releases_table
+from dpaudit.engine.findings.score_table import score_rows
+from dpaudit.engine.games.label_releases import GuessReleases, releases_column, releases_table
 from dpaudit.engine.spec.partition import required_part
 from dpaudit.engine.views.answers import checked_release
 from dpaudit.engine.views.channel_view import HIDDEN, ChannelView, LabelReleases, hidden_half
@@ -324,22 +324,8 @@ class CraftedReleases:
 
 
 @dataclass(frozen=True)
-class PlayCrafted:
-    """The attack learns from the releases that the data set was chosen by and scores fresh ones: one replay.
-
-    Attributes:
-        attack: The adversary.
-        choice: Key of the unit that chose the data set.
-        fresh: Key of the unit that released what is guessed.
-    """
-
-    attack: Any
-    choice: str
-    fresh: str
-
-    def run(self, inputs: Inputs, compute: Compute) -> pa.Table:
-        """A score table of one replay."""
-        return pa.Table.from_batches(list(self.batches(inputs)), SCHEMA)
+class PlayCrafted(GuessReleases):
+    """The attack learns from the releases that the data set was chosen by, and scores fresh ones of it."""
 
     def batches(self, inputs: Inputs) -> Iterator[pa.RecordBatch]:
         """The one replay; where nothing could be released, one guess that says nothing."""
@@ -349,7 +335,7 @@ class PlayCrafted:
             return
         columns = {name: releases_column(asked, name) for name in _PAIRED}
         released = releases_column(asked, "released")
-        score, truth = self.scored(releases_of(inputs.tables[self.choice]), released, columns)
+        score, truth = self.scored(releases_of(inputs.tables[self.search]), released, columns)
         yield score_rows(self.fresh, 0, truth, score)
 
     def scored(
