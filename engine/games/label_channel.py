@@ -77,7 +77,7 @@ class LabelChannel:
         search = unit(SearchReleases(setting.mechanism, self.search, seed.child("search")), "releases to learn from")
         fresh = unit(PairedReleases(setting.mechanism, self.releases, seed.child("releases")), "fresh releases")
         guesses = unit(
-            PlayChannel(setting.attack, search.key, fresh.key), "guesses in fresh releases", search.key, fresh.key
+            PlayChannel(setting.attack, search.key, (fresh.key,)), "guesses in fresh releases", search.key, fresh.key
         )
         canaries = self.releases * canaries_in(len(target))
         return GamePlan(
@@ -140,11 +140,11 @@ class PlayChannel(GuessReleases):
 
     def batches(self, inputs: Inputs) -> Iterator[pa.RecordBatch]:
         """The one replay."""
-        learned, asked = inputs.tables[self.search], inputs.tables[self.fresh]
+        learned = inputs.tables[self.search]
         classes = int(learned.schema.metadata[b"classes"])
         search = LabelReleases(releases_column(learned, "released"), releases_column(learned, "planted"), classes)
-        fresh = LabelReleases(releases_column(asked, "released"), releases_column(asked, "known"), classes)
+        fresh = LabelReleases(self.asked(inputs, "released"), self.asked(inputs, "known"), classes)
         at_stake = fresh.canaries
-        first, second = (releases_column(asked, name)[at_stake] for name in ("first", "second"))
+        first, second = (self.asked(inputs, name)[at_stake] for name in ("first", "second"))
         score = self.attack.score(ChannelView(search, fresh, first, second))
-        yield score_rows(self.fresh, 0, releases_column(asked, "truth")[at_stake], score)
+        yield score_rows(self.fresh[0], 0, self.asked(inputs, "truth")[at_stake], score)

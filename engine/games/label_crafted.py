@@ -39,6 +39,8 @@ LARGEST_SIZE = 5_000
 """Rows of a data set that is made, at most."""
 MOST_SIZES = 4
 """Sizes that a mechanism's own fields may add."""
+PARTS = 8
+"""Units that train a learner for the fresh releases; those of label mechanisms take milliseconds, so one makes all."""
 
 
 @register("game", "label-crafted", source="Ours, after Malek et al. (2021) and Jagielski et al. (2020)")
@@ -126,27 +128,33 @@ class LabelCrafted:
         ]
         keys = tuple(unit.key for unit in tried)
         choice = Unit(TakeBestDesign(setting.attack, keys), f"best of {len(designs)} data sets", (), keys)
-        fresh = Unit(
-            CraftedReleases(
-                setting.mechanism, self.releases, seed.child("releases"), self.canaries, choice.key, designs
-            ),
-            "fresh releases",
-            rows,
-            (choice.key,),
-            setting.resources,
+        parts = 1 if self.fits.face_of(setting.mechanism) is LABEL_MECHANISMS else PARTS
+        made = CraftedReleases(
+            setting.mechanism, self.releases, seed.child("releases"), self.canaries, choice.key, designs, parts=parts
         )
-        play = PlayCrafted(setting.attack, choice.key, fresh.key)
-        guesses = Unit(play, "guesses in fresh releases", (), (choice.key, fresh.key), setting.resources)
+        fresh = [
+            Unit(
+                replace(made, part=part),
+                f"fresh releases {part + 1}/{parts}" if parts > 1 else "fresh releases",
+                rows,
+                (choice.key,),
+                setting.resources,
+            )
+            for part in range(parts)
+        ]
+        asked = tuple(unit.key for unit in fresh)
+        play = PlayCrafted(setting.attack, choice.key, asked)
+        guesses = Unit(play, "guesses in fresh releases", (), (choice.key, *asked), setting.resources)
         told = Unit(
-            TellAll(setting.attack, choice.key, fresh.key),
+            TellAll(setting.attack, choice.key, asked),
             "what a mechanism that hides nothing would show",
             (),
-            (choice.key, fresh.key),
+            (choice.key, *asked),
         )
         return GamePlan(
-            units=(*tried, choice, fresh, guesses, told),
+            units=(*tried, choice, *fresh, guesses, told),
             scores=(guesses.key,),
-            trainings=(fresh.key,),
+            trainings=asked,
             observational=False,
             reading=setting.reading,
             ceilings=(told.key,),

@@ -276,15 +276,17 @@ def scored(
 
 @dataclass(frozen=True)
 class CraftedReleases:
-    """Fresh releases of the data set that was taken: labels at stake, each one of a pair that a fair coin chose.
+    """Some fresh releases of the data set that was taken: labels at stake, each one of a pair that a fair coin chose.
 
     Attributes:
         mechanism: What is audited.
-        most: How many releases at most.
+        most: How many releases at most, all parts together.
         seed: Each release's seeds are children of this one.
         canaries: Labels at stake after which it is enough.
         choice: Key of the unit that chose the data set.
         designs: Those it chose from.
+        part: Which releases are made here: this one and every `parts`-th after it.
+        parts: Of how many.
     """
 
     mechanism: Any
@@ -293,6 +295,8 @@ class CraftedReleases:
     canaries: int
     choice: str
     designs: tuple[Design, ...]
+    part: int = 0
+    parts: int = 1
 
     def run(self, inputs: Inputs, compute: Compute) -> pa.Table:
         """One row a release and example: what was released, what everyone knows, the pair, the coin, an error.
@@ -301,12 +305,13 @@ class CraftedReleases:
         """
         target = required_part(inputs, "target")
         taken = int(inputs.tables[self.choice].schema.metadata[b"taken"])
-        if taken == NOTHING:
-            return pa.table({})
         design = self.designs[taken]
+        count = 0 if taken == NOTHING else min(self.most, -(-self.canaries // design.stake))
+        if self.part >= count:
+            return pa.table({})
         features = crafted_features(target.features, design)
         columns: dict[str, list[NDArray[Any]]] = {name: [] for name in ("planted", "released", *_PAIRED, "error")}
-        for release in range(min(self.most, -(-self.canaries // design.stake))):
+        for release in range(self.part, count, self.parts):
             seed = self.seed.child(release)
             rng = seed.child("labels").rng()
             planted = design.planted(target.classes, rng)
@@ -329,14 +334,13 @@ class PlayCrafted(GuessReleases):
 
     def batches(self, inputs: Inputs) -> Iterator[pa.RecordBatch]:
         """The one replay; where nothing could be released, one guess that says nothing."""
-        asked = inputs.tables[self.fresh]
-        if not asked.num_rows:
-            yield score_rows(self.fresh, 0, np.array([True]), np.array([0.0]))
+        released = self.asked(inputs, "released")
+        if not released.size:
+            yield score_rows(self.fresh[0], 0, np.array([True]), np.array([0.0]))
             return
-        columns = {name: releases_column(asked, name) for name in _PAIRED}
-        released = releases_column(asked, "released")
+        columns = {name: self.asked(inputs, name) for name in _PAIRED}
         score, truth = self.scored(releases_of(inputs.tables[self.search]), released, columns)
-        yield score_rows(self.fresh, 0, truth, score)
+        yield score_rows(self.fresh[0], 0, truth, score)
 
     def scored(
         self, learned: LabelReleases, released: Ints, columns: dict[str, NDArray[Any]]

@@ -52,16 +52,22 @@ class GuessReleases:
     Attributes:
         attack: The adversary.
         search: Key of the unit that released what is learned from.
-        fresh: Key of the unit that released what is guessed.
+        fresh: Keys of the units that released what is guessed.
     """
 
     attack: Any
     search: str
-    fresh: str
+    fresh: tuple[str, ...]
 
     def run(self, inputs: Inputs, compute: Compute) -> pa.Table:
         """A score table of one replay."""
         return pa.Table.from_batches(list(self.batches(inputs)), SCHEMA)
+
+    def asked(self, inputs: Inputs, name: str) -> NDArray[Any]:
+        """A column of what is guessed, shape (releases, n); (0,) where nothing was released."""
+        tables = (inputs.tables[key] for key in self.fresh)
+        made = [releases_column(table, name) for table in tables if table.num_rows]
+        return np.concatenate(made) if made else np.empty(0)
 
     @abstractmethod
     def batches(self, inputs: Inputs) -> Iterator[pa.RecordBatch]:

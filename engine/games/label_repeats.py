@@ -80,7 +80,7 @@ class LabelRepeats:
 
         search = releases(self.search, "search", "releases to learn from")
         fresh = releases(self.trials, "trials", "trial releases")
-        play = PlayRepeats(setting.attack, search.key, fresh.key)
+        play = PlayRepeats(setting.attack, search.key, (fresh.key,))
         guesses = Unit(play, "guesses in trial releases", (), (search.key, fresh.key), setting.resources.on_cpus)
         return GamePlan(
             units=(search, fresh, guesses),
@@ -136,13 +136,13 @@ class PlayRepeats(GuessReleases):
 
     def batches(self, inputs: Inputs) -> Iterator[pa.RecordBatch]:
         """The one replay."""
-        learned, asked = inputs.tables[self.search], inputs.tables[self.fresh]
+        learned = inputs.tables[self.search]
         about = learned.schema.metadata
         view = RepeatsView(
             releases_column(learned, "released"),
             releases_column(learned, "truth")[:, 0],
-            releases_column(asked, "released"),
+            self.asked(inputs, "released"),
             int(about[b"canary"]),
             int(about[b"classes"]),
         )
-        yield score_rows(self.fresh, 0, releases_column(asked, "truth")[:, 0], self.attack.score(view))
+        yield score_rows(self.fresh[0], 0, self.asked(inputs, "truth")[:, 0], self.attack.score(view))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -182,9 +182,14 @@ def test_fresh_releases_that_fail_are_the_worst_guesses() -> None:
     target = Examples(np.zeros((2, 30), np.float32), np.zeros(2, np.int64), 2)
     chosen = pa.table({}).replace_schema_metadata({"taken": "0"})
     task = CraftedReleases(Majority(fails=0.5), 20, Seed(3), 100, "choice", (Design(20, labels="two"),))
-    table = task.run(Inputs({"target:": target}, {"choice": chosen}), Compute())
-    failed = (releases_column(table, "released") == HIDDEN).all(axis=1)
+    inputs = Inputs({"target:": target}, {"choice": chosen})
+    table = task.run(inputs, Compute())
+    released = releases_column(table, "released")
+    failed = (released == HIDDEN).all(axis=1)
     assert len(failed) == 10  # ten labels at stake in each
+    parts = [replace(task, part=part, parts=4).run(inputs, Compute()) for part in range(4)]
+    assert [releases_column(part, "released").tolist() for part in parts] == [released[n::4].tolist() for n in range(4)]
+    assert replace(task, part=10, parts=11).run(inputs, Compute()).num_rows == 0
     assert 0 < failed.sum() < 10
     assert len(trial_errors(table)) == failed.sum()
     assert "no luck" in trial_errors(table)[0]
