@@ -15,7 +15,6 @@ import hashlib
 import json
 import os
 import random
-import secrets
 import shutil
 import signal
 import subprocess
@@ -27,6 +26,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import dpaudit
+from benchmarks.nodes import children_of, cluster, processes
 
 GONE_S = 30.0
 ENDED_S = 300.0
@@ -41,28 +41,6 @@ mechanism: {{name: lp-1st, epsilon: 1.0, model: {{name: catboost, iterations: 5}
 game: {{name: label-inference, replays: 4, trainings: {TRAININGS}}}
 run: {{runner: RUNNER, workers: 2, time_limit_s: 15, figures: false}}
 """
-# Ray takes 127.0.0.1 for the machine's address in its network, and no other loopback address.
-NODES = """
-import sys
-from ray.cluster_utils import Cluster
-
-node = {"num_cpus": 1, "node_ip_address": "127.0.0.2", "object_store_memory": 200_000_000}
-cluster = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
-for _ in range(1, int(sys.argv[1])):
-    cluster.add_node(**node)
-print(cluster.address, flush=True)
-sys.stdin.read()
-"""
-
-
-def processes(mark: str) -> dict[int, str]:
-    """Process ids and command lines of whatever lives and has this in its environment."""
-    found = {}
-    for entry in Path("/proc").iterdir():
-        with contextlib.suppress(OSError, ValueError):
-            if f"{mark}\0".encode() in (entry / "environ").read_bytes():
-                found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-    return {pid: line for pid, line in found.items() if line}  # one without a command line is dead already
 
 
 @dataclass(frozen=True)
@@ -94,8 +72,7 @@ class Run:
 
     def driver(self) -> list[int]:
         """The process that works, a child of the one that was started."""
-        children = Path(f"/proc/{self.command.pid}/task/{self.command.pid}/children").read_text().split()
-        return [int(child) for child in children]
+        return children_of(self.command.pid)
 
     def workers(self) -> list[int]:
         """Those that are up."""
@@ -109,7 +86,7 @@ class Run:
         """All processes of the cluster's node that is not its head."""
         raylets = {pid: line for pid, line in self.on_cluster().items() if "raylet/raylet" in line}
         (second,) = (pid for pid, line in raylets.items() if "--head" not in line.split())
-        return [second, *(child for child in _children(second) if child in self.on_cluster())]
+        return [second, *(child for child in children_of(second) if child in self.on_cluster())]
 
     def left(self) -> dict[int, str]:
         """What should be gone once it has ended: all of its own, and its workers on nodes that are not stopped."""
@@ -126,10 +103,6 @@ def _stopped(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
     except OSError:
         return False
-
-
-def _children(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 @dataclass(frozen=True)
@@ -224,33 +197,6 @@ def workplace(*, disk: bool = False) -> Iterator[Path]:
         shutil.rmtree(place, ignore_errors=True)
 
 
-@contextlib.contextmanager
-def cluster(place: Path, nodes: int) -> Iterator[dict[str, str]]:
-    """So many nodes of one CPU each on this machine; what must be in the environment of who joins them."""
-    if not nodes:
-        yield {}
-        return
-    (place / "token").write_text(secrets.token_hex(32))
-    known = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(place / "token")}
-    own = {"RAY_TMPDIR": f"{place}/cluster", "RAY_USAGE_STATS_ENABLED": "0"}
-    helper = subprocess.Popen(
-        [sys.executable, "-c", NODES, str(nodes)],
-        env={**os.environ, **known, **own},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    assert helper.stdout is not None
-    try:
-        yield {**known, "RAY_ADDRESS": helper.stdout.readline().strip()}
-    finally:
-        for pid in processes(f"RAY_TMPDIR={place}/cluster"):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        helper.wait()
-
-
 def started(place: Path, environment: dict[str, str], *words: str, rng: random.Random | None = None) -> Run:
     """A command of dpaudit in that place, with a folder for Ray that marks its processes."""
     process = subprocess.Popen(
@@ -316,7 +262,9 @@ def outcome(number: int, seed: int, expected: dict[str, str]) -> Outcome:
     """Runs the audit, lets the fault strike, resumes if needed, and compares."""
     rng, fault, began = random.Random(f"{seed} {number}"), FAULTS[number % len(FAULTS)], time.monotonic()
     after = rng.randint(1, 2 * TRAININGS)
-    with workplace(disk=fault.disk) as place, cluster(place, fault.nodes) as environment:
+    with workplace(disk=fault.disk) as place, contextlib.ExitStack() as stack:
+        nodes = stack.enter_context(cluster(place / "cluster", fault.nodes)) if fault.nodes else None
+        environment = nodes.environment if nodes else {}
         (place / "spec.yaml").write_text(SPEC.replace("RUNNER", "ray"))
         run = started(place, environment, "run", "spec.yaml", "-o", "disk/run", rng=rng)
         while run.command.poll() is None and run.finished() < after:

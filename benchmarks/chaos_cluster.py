@@ -16,19 +16,16 @@ import contextlib
 import json
 import os
 import random
-import secrets
-import signal
-import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from benchmarks.chaos import ENDED_S, Run, content, digest, processes, started, workplace
+from benchmarks.chaos import ENDED_S, Run, content, digest, started, workplace
+from benchmarks.nodes import cluster, kill
 
 NODES = 4
 TRAININGS = 667
@@ -41,101 +38,6 @@ mechanism: {{name: gaussian-naive-bayes, epsilon: 1.0}}
 game: {{name: membership, trainings: {trainings}, replays: 1}}
 run: {{runner: {runner}, time_limit_s: 30, figures: false}}
 """
-CLUSTER = """
-import sys
-from ray.cluster_utils import Cluster
-
-node = {"num_cpus": 1, "node_ip_address": "127.0.0.2", "object_store_memory": 100_000_000}
-cluster = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
-for _ in range(1, int(sys.argv[1])):
-    cluster.add_node(**node)
-print(cluster.address, flush=True)
-for line in sys.stdin:
-    cluster.add_node(**node)
-"""
-
-
-@dataclass(frozen=True)
-class Nodes:
-    """A cluster of this machine.
-
-    Attributes:
-        place: Folder of its files, which marks its processes.
-        keeper: The process that brings nodes.
-        environment: Of who joins it.
-    """
-
-    place: Path
-    keeper: subprocess.Popen[str]
-    environment: dict[str, str]
-
-    def add(self) -> None:
-        """Has a node join, some seconds later."""
-        assert self.keeper.stdin is not None
-        self.keeper.stdin.write("add\n")
-        self.keeper.stdin.flush()
-
-    def workers(self) -> list[int]:
-        """Processes that run units."""
-        return [pid for pid, line in processes(self.mark).items() if "ray::Worker" in line]
-
-    def node(self, rng: random.Random) -> list[int]:
-        """All processes of a node that is not the head."""
-        raylets = [
-            pid
-            for pid, line in processes(self.mark).items()
-            if "raylet/raylet" in line and "--head" not in line.split()
-        ]
-        chosen = rng.choice(raylets)
-        return [chosen, *_children(chosen)]
-
-    @property
-    def mark(self) -> str:
-        """In the environment of its processes."""
-        return f"RAY_TMPDIR={self.place}"
-
-    def end(self) -> None:
-        """Kills all of it."""
-        kill(list(processes(self.mark)))
-        self.keeper.kill()
-        self.keeper.wait()
-
-
-@contextlib.contextmanager
-def cluster(place: Path, count: int) -> Iterator[Nodes]:
-    """Nodes of one CPU each, that ask for a token."""
-    place.mkdir()
-    (place / "token").write_text(secrets.token_hex(32))
-    known = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(place / "token")}
-    keeper = subprocess.Popen(
-        [sys.executable, "-c", CLUSTER, str(count)],
-        env={**os.environ, **known, "RAY_TMPDIR": str(place), "RAY_USAGE_STATS_ENABLED": "0"},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    assert keeper.stdout is not None
-    nodes = Nodes(place, keeper, {**known, "RAY_ADDRESS": keeper.stdout.readline().strip()})
-    try:
-        yield nodes
-    finally:
-        nodes.end()
-
-
-def kill(pids: list[int]) -> bool:
-    """Kills processes; whether there were any."""
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    return bool(pids)
-
-
-def _children(pid: int) -> list[int]:
-    try:
-        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except OSError:
-        return []
 
 
 @dataclass(frozen=True)
