@@ -29,6 +29,7 @@ class EventKind(StrEnum):
     UNITS_SPARED = "units-spared"  # `count` units were not run: enough is known without them
     WORKER_STARTED = "worker-started"
     WORKER_LOST = "worker-lost"
+    SPILLED = "spilled"  # the object stores have written `count` MB to disk so far, for want of memory
     INTERRUPTED = "interrupted"
     FINISHED = "finished"
 
@@ -43,7 +44,7 @@ class Event:
         label: That unit's label.
         attempt: Which attempt, from 1; 0 where it has no meaning.
         seconds: How long the attempt ran.
-        count: A number of units or workers.
+        count: A number of units, workers or megabytes.
         detail: The error's text, or a stage's name.
         memory_mb: The most memory that the process held which ran the attempt, so far.
         time: Seconds since the epoch.

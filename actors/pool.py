@@ -28,6 +28,7 @@ from dpaudit.actors.checkpoints import Scratch
 from dpaudit.actors.deadlines import REMIND_S, Deadlines, still_running
 from dpaudit.actors.events import Event, EventKind, EventStream
 from dpaudit.actors.rooms import may_run, require_room, rooms
+from dpaudit.actors.spilling import SpillWatch
 from dpaudit.actors.unit import Inputs, Resources, Unit
 from dpaudit.errors import RunError
 
@@ -165,6 +166,7 @@ class RayPool:
         self._slots: list[_Slot] = []
         self._failed_starts = 0
         self._looked = self._counted = self._moved = time.monotonic()
+        self._spills = SpillWatch(events)
         self._resize()
 
     def capacity(self, kind: Resources) -> int:
@@ -240,6 +242,7 @@ class RayPool:
 
     def close(self) -> None:
         """Kills the workers."""
+        self._spills.look(now=True)
         for slot in self._slots:
             self._end(slot)
         self._slots.clear()
@@ -336,6 +339,7 @@ class RayPool:
             return []
         if now - self._counted > COUNT_S:
             self._resize()
+        self._spills.look()
         idle, self._looked = now - self._looked, now
         if idle > SILENCE_S / 2:  # the driver itself was stopped, and the workers perhaps with it
             for slot in self._slots:

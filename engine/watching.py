@@ -49,6 +49,7 @@ class RunStatus:
         retried: Attempts that were made again.
         lost: Workers that died.
         workers: Up at the last.
+        spilled_mb: What the object stores have written to disk for want of memory.
         running: Units that run now.
         heard: When the driver last said something, UTC; None where it never did.
         per_second: Units finished a second by this driver so far.
@@ -65,6 +66,7 @@ class RunStatus:
     retried: int
     lost: int
     workers: int
+    spilled_mb: int
     running: tuple[Running, ...]
     heard: datetime | None
     per_second: float
@@ -84,6 +86,8 @@ class RunStatus:
                 else f", about {self.left_s:.0f} s left at {self.per_second:.2g} units a second"
             )
             lines.append(f"last heard of {self.heard:%Y-%m-%d %H:%M:%S} UTC{left}")
+        if self.spilled_mb:
+            lines.append(f"object stores wrote {self.spilled_mb:,} MB to disk for want of memory")
         lines += [f"  {unit.seconds:.0f} s  {unit.label}" for unit in self.running[:SHOWN]]
         if len(self.running) > SHOWN:
             lines.append(f"  and {len(self.running) - SHOWN} more")
@@ -138,6 +142,7 @@ def _status(place: str, planned: int, events: Sequence[Event], bounds: bytes | N
         retried=counts[EventKind.UNIT_RETRIED],
         lost=counts[EventKind.WORKER_LOST],
         workers=next((event.count for event in reversed(events) if event.kind is EventKind.WORKER_STARTED), 0),
+        spilled_mb=max((event.count for event in events if event.kind is EventKind.SPILLED), default=0),
         running=() if over else tuple(Running(event.label, time.time() - event.time) for event in open_.values()),
         heard=datetime.fromtimestamp(last.time, UTC) if last else None,
         per_second=done / took_s if took_s else 0.0,

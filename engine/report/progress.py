@@ -71,6 +71,10 @@ class TerminalProgress:
                 self._running -= 1
                 what = "worker lost during" if event.kind is EventKind.WORKER_LOST else "retrying"
                 self._console.print(f"{what} {event.label} (attempt {event.attempt})", style="yellow", markup=False)
+            case EventKind.SPILLED:
+                self._console.print(
+                    f"object stores wrote {event.count:,} MB to disk for want of memory", style="yellow"
+                )
             case EventKind.UNIT_RUNNING:
                 self._console.print(f"still running, {event.seconds:.0f} s: {event.label}", markup=False)
             case EventKind.UNIT_REPEATED:
