@@ -304,6 +304,8 @@ def report(folder: str | Path, quiet: bool, allow_code: bool, **fail_on: bool) -
 @click.option("--scale", type=click.Choice(["small", "paper"]), default="small", show_default=True)
 @click.option("--output", "-o", type=click.Path(path_type=Path), default=Path("reproduced"), show_default=True)
 @click.option("--workers", type=click.IntRange(min=1), help="How many Ray workers; left out: what there is room for.")
+@click.option("--runner", type=click.Choice(["ray", "in-process"]), default="ray", show_default=True)
+@click.option("--only", multiple=True, metavar="TEXT", help="Only parts whose name contains this; may be repeated.")
 @click.option("--seed", default=0, show_default=True)
 def reproduce(
     paper: str | None,
@@ -312,6 +314,8 @@ def reproduce(
     scale: Literal["small", "paper"],
     output: Path,
     workers: int | None,
+    runner: Literal["ray", "in-process"],
+    only: tuple[str, ...],
     seed: int,
 ) -> None:
     """Makes a table or figure of PAPER anew: `dpaudit reproduce observational-label figure-2`.
@@ -329,12 +333,14 @@ def reproduce(
     from rich.console import Console
 
     from dpaudit.engine.report.progress import TerminalProgress
-    from dpaudit.engine.reproduce.making import Options
+    from dpaudit.engine.reproduce.making import IN_PARTS, Options
     from dpaudit.engine.spec.audit_spec import RunOptions
 
+    if only and f"{paper} {what}" not in IN_PARTS:
+        raise click.BadParameter(f"{paper} {what} is made as a whole", param_hint="--only")
     with TerminalProgress(Console(stderr=True)) as progress:
-        run_options = RunOptions(workers=workers)
-        made = make(Options(output / paper, data, scale, run_options, listeners=[progress], seed=seed))
+        run_options = RunOptions(runner=runner, workers=workers)
+        made = make(Options(output / paper, data, scale, run_options, listeners=[progress], seed=seed, only=only))
     show(made.text)
     for path in made.files:
         show(f"{path}")

@@ -98,13 +98,56 @@ def _log_odds(classifier: Any, summaries: NDArray[np.float64]) -> NDArray[np.flo
     return odds
 
 
-def _linear(seed: int) -> Any:
-    from sklearn.decomposition import PCA
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.pipeline import make_pipeline
+@dataclass
+class Whitened:
+    """A logistic regression on numbers turned and scaled so that they vary by 1 and independently of each other.
 
-    # Whitened: numbers that vary a lot may have a sum that does not, as noisy counts that sum to the size of the data.
-    return make_pipeline(PCA(whiten=True, svd_solver="full"), LogisticRegression(max_iter=300))
+    Numbers that vary a lot may have a sum that does not, as noisy counts that sum to the size of the data. Sums that
+    do not vary at all, as the columns of 0 and 1 for the classes of an answer, are left out: scaled up, what rounding
+    leaves of them would drown the others.
+    """
+
+    centre: Any = None
+    directions: Any = None
+    regression: Any = None
+
+    def fit(self, summaries: NDArray[np.float64], truth: NDArray[np.bool_]) -> Whitened:
+        """Learns; summaries of shape (n, d), the world of each."""
+        from sklearn.linear_model import LogisticRegression
+
+        self.centre = summaries.mean(0)
+        self.directions = _whitening(summaries - self.centre)
+        self.regression = LogisticRegression(max_iter=300).fit(self._turned(summaries), truth)
+        return self
+
+    def predict_proba(self, summaries: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Of each world, shape (n, 2)."""
+        likely: NDArray[np.float64] = self.regression.predict_proba(self._turned(summaries))
+        return likely
+
+    def _turned(self, summaries: NDArray[np.float64]) -> Any:
+        return (summaries - self.centre) @ self.directions
+
+
+def _whitening(centred: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Directions in which numbers of mean 0 vary, over how much they do; shape (d, rank), or of 0 where none does."""
+    n, d = centred.shape
+    if d > n:
+        turn, lower = np.linalg.qr(centred.T)
+        _, sizes, within = np.linalg.svd(lower.T, full_matrices=False)
+        along = turn @ within.T
+    else:
+        _, sizes, within = np.linalg.svd(np.linalg.qr(centred, mode="r"), full_matrices=False)
+        along = within.T
+    kept = sizes > sizes[0] * max(n, d) * np.finfo(np.float64).eps
+    if not kept.any():
+        return np.zeros((d, 1))
+    directions: NDArray[np.float64] = along[:, kept] * (np.sqrt(n) / sizes[kept])
+    return directions
+
+
+def _linear(seed: int) -> Any:
+    return Whitened()
 
 
 def _additive(seed: int) -> Any:

@@ -13,6 +13,8 @@ from dpaudit.engine.spec.audit_spec import RunOptions
 from dpaudit.errors import SpecError
 
 Scale = Literal["small", "paper"]
+IN_PARTS = ("ml-audit figure-2",)
+"""Those that can be made a part at a time."""
 
 
 def to_stderr(text: str) -> None:
@@ -32,6 +34,7 @@ class Options:
         listeners: Told of every event.
         seed: Everything random follows from it.
         say: Is told the cost before anything starts.
+        only: Parts whose name contains one of these are made; () makes all.
     """
 
     output: Path
@@ -41,6 +44,7 @@ class Options:
     listeners: Sequence[Listener] = ()
     seed: int = 0
     say: Callable[[str], None] = to_stderr
+    only: tuple[str, ...] = ()
 
     def data_path(self, what: str) -> str:
         """The path of the real data.

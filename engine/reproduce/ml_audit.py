@@ -8,7 +8,7 @@ Our learners, which are drawn in bulk, take the place of diffprivlib's.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from matplotlib.figure import Figure
 from numpy.random import SeedSequence
 from numpy.typing import NDArray
 
+from dpaudit.actors.unit import code_version
 from dpaudit.claims import Claim
 from dpaudit.engine.data.bundled import Iris, Wine
 from dpaudit.engine.driver import audit
@@ -33,11 +34,21 @@ from dpaudit.engine.poisonings.protocol import Poisoning
 from dpaudit.engine.poisonings.pull_apart import PullApart
 from dpaudit.engine.poisonings.swap import SwapX
 from dpaudit.engine.report.figures import style
-from dpaudit.engine.report.figures.detected import draw_lines, lines_of
+from dpaudit.engine.report.figures.detected import (
+    CLAIMED,
+    COLOURS,
+    DETECTED,
+    Line,
+    draw_lines,
+    explain,
+    lines_of,
+    point_of,
+)
 from dpaudit.engine.reproduce import ml_audit_panels as panels
 from dpaudit.engine.reproduce.making import Made, Options
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
 from dpaudit.engine.views.worlds import Worlds, features_of
+from dpaudit.errors import require
 from dpaudit.estimators.bound import format_lower
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.learners.logistic_regression import PrivateLogistic
@@ -48,27 +59,53 @@ from dpaudit.registry import register
 
 @register("reproduction", "ml-audit figure-2", source="Lu et al. (2022), Figure 2")
 def figure_2(options: Options) -> Made:
-    """Claimed against detected epsilon, for four learners and the attacks on each, over several data sets."""
+    """Claimed against detected epsilon, for four learners and the attacks on each, over several data sets.
+
+    A data set and a learner at a time, each in a run folder of its own, cheap ones first; figure and table are written
+    anew after each and say what is missing. With `only`, what the table has of others is kept.
+    """
     folder, sets = options.output / "figure-2", panels.data_sets(options)
-    found = {
-        (name, panel.learner): _audited(options, folder, name, data, panel)
-        for name, data in sets.items()
-        for panel in panels.PANELS
-    }
-    style.save(_drawn(found, list(sets)), folder, "figure-2")
-    rows = [
-        _row(name, learner, result, attack)
-        for (name, learner), results in found.items()
-        for attack, result in ((result.name.partition(",")[0], result) for result in results)
-    ]
-    pacsv.write_csv(pa.Table.from_pylist(rows), folder / "figure-2.csv")
+    cells = [cell for cell in panels.cheapest_first(sets) if _wanted(cell, options.only)]
+    require(bool(cells), "--only must name a data set or a learner", only=options.only)
+    audits = sum(len(_audits(options, *cell)) for cell in cells)
+    options.say(f"{len(cells)} run folders, {audits:,} audits of {2 * panels.TRAININGS[options.scale]:,} trainings")
+    rows = _kept(folder / "figure-2.csv", options, cells)
+    for number, (name, data, panel) in enumerate(cells, 1):
+        results = _audited(options, folder, (name, data, panel), f"{number} of {len(cells)}")
+        rows += [
+            _row(name, panel.learner, result, result.name.partition(",")[0]) | _made_with(options) for result in results
+        ]
+        style.save(_drawn(rows, list(sets)), folder, "figure-2")
+        pacsv.write_csv(pa.Table.from_pylist(rows), folder / "figure-2.csv")
     return Made(_words(rows), (folder / "figure-2.png", folder / "figure-2.csv"))
 
 
-def _audited(options: Options, folder: Path, name: str, data: Any, panel: panels.Panel) -> tuple[AuditResult, ...]:
-    """One run folder for a data set and a learner."""
+def _wanted(cell: tuple[str, Any, panels.Panel], only: Sequence[str]) -> bool:
+    return not only or any(text in f"{cell[0]}, {cell[2].learner}" for text in only)
+
+
+def _made_with(options: Options) -> dict[str, Any]:
+    return {"trainings": panels.TRAININGS[options.scale], "seed": options.seed, "code": code_version()}
+
+
+def _kept(table: Path, options: Options, cells: Sequence[tuple[str, Any, panels.Panel]]) -> list[dict[str, Any]]:
+    """Rows of an earlier call, of whatever code but as many trainings and the same seed, that are not made anew now."""
+    if not options.only or not table.exists():
+        return []
+    anew = {(name, panel.learner) for name, _, panel in cells}
+    made = _made_with(options)
+    return [
+        row
+        for row in pacsv.read_csv(table).to_pylist()
+        if (row["data"], row["learner"]) not in anew
+        and (row["trainings"], row["seed"]) == (made["trainings"], made["seed"])
+    ]
+
+
+def _audits(options: Options, name: str, data: Any, panel: panels.Panel) -> tuple[Audit, ...]:
+    """Those of a data set and a learner."""
     trainings = panels.TRAININGS[options.scale]
-    audits = tuple(
+    return tuple(
         Audit(
             panel.make(epsilon),
             data,
@@ -87,20 +124,30 @@ def _audited(options: Options, folder: Path, name: str, data: Any, panel: panels
         for attack, poisoning in panel.attacks.items()
         for epsilon in panels.EPSILONS[options.scale]
     )
-    place = f"{name}-{panel.learner.replace(' ', '-')}"
-    options.say(f"{name}, {panel.learner}: {len(audits)} audits of {2 * trainings:,} trainings")
-    spec = AuditSpec(audits, name=place, seed=options.seed, run=options.run)
+
+
+def _audited(
+    options: Options, folder: Path, cell: tuple[str, Any, panels.Panel], number: str
+) -> tuple[AuditResult, ...]:
+    """One run folder for a data set and a learner, without figures of single audits."""
+    name, _, panel = cell
+    audits = _audits(options, *cell)
+    place = f"{name}-{panel.learner}".replace(" ", "-")
+    options.say(f"{number}: {name}, {panel.learner}, {len(audits)} audits")
+    spec = AuditSpec(audits, name=place, seed=options.seed, run=replace(options.run, figures=False))
     return audit(spec, output=folder / place, listeners=options.listeners, quiet=not options.listeners).results
 
 
 def _row(data: str, learner: str, result: AuditResult, attack: str) -> dict[str, Any]:
+    claimed, detected, most = point_of(result)
     return {
         "data": data,
         "learner": learner,
         "attack": attack,
-        "epsilon": result.claimed.epsilon,
+        "epsilon": claimed,
         "steps": result.compared.steps,
-        "detected": result.epsilon / result.compared.steps,
+        "detected": detected,
+        "most": most,
         "verdict": result.verdict.value,
     }
 
@@ -110,20 +157,46 @@ def _words(rows: Sequence[Mapping[str, Any]]) -> str:
     for data, learner, attack in dict.fromkeys((row["data"], row["learner"], row["attack"]) for row in rows):
         own = [row for row in rows if (row["data"], row["learner"], row["attack"]) == (data, learner, attack)]
         cells = "  ".join(f"{row['epsilon']:g}: {format_lower(row['detected'])} ({row['steps']})" for row in own)
-        lines.append(f"  {data:<14}{learner:<23}{attack:<28}{cells}")
+        lines.append(f"  {data:<17}{learner:<23}{attack:<28}{cells}")
     violations = [row for row in rows if row["verdict"] == "VIOLATION"]
     lines.append(f"{len(violations)} of {len(rows)} audits find a violation; honest learners, 5 % each at most.")
     return "\n".join(lines)
 
 
-def _drawn(found: Mapping[tuple[str, str], Sequence[AuditResult]], names: Sequence[str]) -> Figure:
-    figure, places = style.grid(len(names), len(panels.PANELS), width=3.8 * len(panels.PANELS), height=4.1 * len(names))
-    for row, name in enumerate(names):
+def _drawn(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Figure:
+    """A panel for each data set and learner; those without rows say that they were not run."""
+    figure, places = style.grid(len(names), len(panels.PANELS), width=3.4 * len(panels.PANELS), height=2.9 * len(names))
+    attacks = dict.fromkeys(attack for panel in panels.PANELS for attack in panel.attacks)
+    colours = dict(zip(attacks, COLOURS, strict=False))
+    floor = 0.5 * min([row["detected"] for row in rows if row["detected"] > 0], default=0.01)
+    keys: dict[str, Any] = {}
+    for along, name in enumerate(names):
         for column, panel in enumerate(panels.PANELS):
-            axes = places[row][column]
-            draw_lines(axes, lines_of(found[name, panel.learner]))
+            axes = places[along][column]
             axes.set_title(f"{name}: {panel.learner}", fontsize=10)
+            lines = _lines([row for row in rows if (row["data"], row["learner"]) == (name, panel.learner)])
+            if not lines:
+                axes.set_axis_off()
+                axes.text(0.5, 0.5, "not run", ha="center", va="center", transform=axes.transAxes)
+                continue
+            draw_lines(axes, lines, colours, floor)
+            axes.set_ylim(0.8 * floor, 1.3 * max(row["epsilon"] for row in rows))
+            handles, labels = axes.get_legend_handles_labels()
+            keys |= dict(zip(labels, handles, strict=True))
+    figure.supxlabel(CLAIMED, fontsize=10)
+    figure.supylabel(DETECTED, fontsize=10)
+    figure.legend(list(keys.values()), list(keys), loc="outside upper center", ncols=5, fontsize=9)
     return figure
+
+
+def _lines(rows: Sequence[Mapping[str, Any]]) -> list[Line]:
+    return [
+        Line(
+            attack,
+            tuple((row["epsilon"], row["detected"], row["most"]) for row in rows if row["attack"] == attack),
+        )
+        for attack in dict.fromkeys(row["attack"] for row in rows)
+    ]
 
 
 @register("reproduction", "ml-audit figure-3", source="Lu et al. (2022), Figure 3")
@@ -278,6 +351,7 @@ def _on_iris(audits: tuple[Audit, ...], learner: str, options: Options, stem: st
     results = audit(spec, output=folder / "iris", listeners=options.listeners, quiet=not options.listeners).results
     figure, axes = style.canvas(6.0, 4.4)
     draw_lines(axes, lines_of(results))
+    explain(axes)
     style.save(figure, folder, stem)
     rows = [_row("iris", learner, result, result.name.partition(",")[0]) for result in results]
     pacsv.write_csv(pa.Table.from_pylist(rows), folder / f"{stem}.csv")

@@ -15,7 +15,7 @@ from dpaudit.engine.data.adult import Adult
 from dpaudit.engine.data.bundled import BreastCancer, Iris, Wine
 from dpaudit.engine.data.csv import Csv
 from dpaudit.engine.games.neighbours import COPIES
-from dpaudit.engine.games.numbers import Scale
+from dpaudit.engine.games.numbers import Scale, as_numbers
 from dpaudit.engine.poisonings.class_flip import ClassFlip, CornerFlip
 from dpaudit.engine.poisonings.clip_bkd import ClipBackdoorPair
 from dpaudit.engine.poisonings.coefficients import CoefficientTarget
@@ -59,12 +59,14 @@ class Panel:
         make: The learner for an epsilon.
         scale: The range of its numbers.
         attacks: By name, ours first.
+        cost: Of an audit, about: how much more each number of the data costs than with naive Bayes.
     """
 
     learner: str
     make: Any
     scale: Scale
     attacks: Mapping[str, Poisoning]
+    cost: float = 1.0
 
 
 def forest(epsilon: float) -> PrivateForest:
@@ -106,7 +108,7 @@ PANELS = (
         {"corner-flip": CornerFlip(), "class-flip": ClassFlip(), "clip-bkd": ClipBackdoorPair(), "swap-x": SwapX()},
     ),
     Panel("output perturbation", output, "ball", _regression("coefficients")),
-    Panel("objective perturbation", objective, "ball", _regression("slope")),
+    Panel("objective perturbation", objective, "ball", _regression("slope"), cost=30.0),
     Panel(
         "random forest",
         forest,
@@ -117,6 +119,7 @@ PANELS = (
             "clip-bkd": ClipBackdoorPair(),
             "swap-x": SwapX(),
         },
+        cost=3.0,
     ),
 )
 
@@ -155,6 +158,18 @@ def data_sets(options: Options) -> dict[str, Any]:
         if (folder / file).exists():
             found[name] = Csv(str(folder / file), **fields)
     return found
+
+
+def cheapest_first(sets: Mapping[str, Any]) -> list[tuple[str, Any, Panel]]:
+    """Each data set with each learner, by how many numbers the data have and what the learner makes of one."""
+    numbers = {name: np.asarray(as_numbers(_loaded(data), "box").features).size for name, data in sets.items()}
+    cells = [(name, data, panel) for name, data in sets.items() for panel in PANELS]
+    return sorted(cells, key=lambda cell: numbers[cell[0]] * cell[2].cost)
+
+
+def _loaded(data: Any) -> Examples:
+    loaded: Examples = data if isinstance(data, Examples) else data.load()
+    return loaded
 
 
 def attack_on(name: str) -> OutputSet:

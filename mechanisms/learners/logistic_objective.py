@@ -6,8 +6,9 @@ that the Hessian's jump is c R^2 with R = 1): eps' = epsilon - 2 log(1 + c / (n 
 not positive, extra = c / (n (e^(epsilon / 4) - 1)) - penalty and eps' = epsilon / 2.
 
 Many minimisers at once: all start from the one without noise, and take steps with the inverse of its Hessian, which is
-factorised once; those that are not there after some steps go on by Newton's method, each with its own Hessian. All end
-at the same small gradient, so they are the exact minimisers as the proof wants them.
+factorised once; those that are not there after some steps go on by Newton's method, each with its own Hessian. The
+first gradient, which the next one corrects, is of 32 bits. All end with a gradient r so small that they are the exact
+minimisers, as the proof wants them, for noise b - n r that is off by at most `EXACT` of its scale.
 
 Source: Chaudhuri, Monteleoni and Sarwate (2011), "Differentially Private Empirical Risk Minimization", Algorithm 2.
 """
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.random import SeedSequence
@@ -25,7 +27,6 @@ from scipy.special import expit
 
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.learners.logistic_regression import (
-    GRADIENT,
     MOST_STEPS,
     PrivateLogistic,
     minimiser,
@@ -36,10 +37,16 @@ from dpaudit.registry import register
 
 Floats = NDArray[np.float64]
 
+EXACT = 1e-6
+"""How far noise may be off because a minimiser is not exact, as a share of the noise's scale."""
 SHARED_STEPS = 12
 """With the one factorisation: each costs two products of matrices, and gains a digit or more where noise is small."""
 AT_ONCE = 4_000_000
 """Numbers of one block: margins, or Hessians."""
+FEWEST_AT_ONCE = 256
+"""Minimisers of one block, at least: products of matrices with fewer columns are slower."""
+IN_CACHE = 250_000
+"""Margins that are made and used up together."""
 CURVATURE = 0.25
 """The largest second derivative of the logistic loss."""
 
@@ -66,7 +73,7 @@ class LogisticObjectivePerturbation(PrivateLogistic):
             for place, label in enumerate(problems):
                 signs = np.where(train.labels == label, 1.0, -1.0)
                 tilt = spherical_noise(count, rows.shape[1], scale, rng) / len(rows)
-                found[:, place] = minimisers(rows, signs, self.penalty + extra, tilt)
+                found[:, place] = minimisers(rows, signs, self.penalty + extra, tilt, EXACT * scale / len(rows))
         return found.reshape(count, found.shape[1] * found.shape[2])
 
     def noise(self, n: int, problems: int) -> tuple[float, float]:
@@ -78,7 +85,7 @@ class LogisticObjectivePerturbation(PrivateLogistic):
         return CURVATURE / (n * math.expm1(epsilon / 4)) - self.penalty, 4 / epsilon
 
 
-def minimisers(rows: Floats, signs: Floats, penalty: float, tilt: Floats) -> Floats:
+def minimisers(rows: Floats, signs: Floats, penalty: float, tilt: Floats, small: float) -> Floats:
     """The minimisers of mean log(1 + exp(-y w.x)) + (penalty / 2) |w|^2 + tilt.w, one a tilt.
 
     Args:
@@ -86,35 +93,48 @@ def minimisers(rows: Floats, signs: Floats, penalty: float, tilt: Floats) -> Flo
         signs: -1 or 1, shape (n,).
         penalty: > 0.
         tilt: Shape (count, d).
-    Returns: Shape (count, d), each with a gradient of at most `GRADIENT`.
+        small: The longest gradient that may be left, > 0.
+    Returns: Shape (count, d).
     Raises: TrainingError when one is not reached.
     """
     signed = rows * signs[:, None]
+    rough = signed.astype(np.float32)
     still = minimiser(rows, signs, penalty)
     wrong = expit(-signed @ still)
     hessian = (rows * (wrong * (1 - wrong))[:, None]).T @ rows / len(rows) + penalty * np.eye(rows.shape[1])
     factor = cho_factor(hessian)
     found = np.empty_like(tilt)
-    block = max(1, AT_ONCE // len(rows))
+    block = max(FEWEST_AT_ONCE, AT_ONCE // len(rows))
     for first in range(0, len(tilt), block):
         part = slice(first, first + block)
         w = still - cho_solve(factor, tilt[part].T).T
-        gradient = _gradient(signed, penalty, tilt[part], w)
+        w -= cho_solve(factor, _gradient(rough, penalty, tilt[part], w).T).T
+        far = np.arange(len(w))
         for _ in range(SHARED_STEPS):
-            far = np.linalg.norm(gradient, axis=1) > GRADIENT
-            if not far.any():
+            gradient = _gradient(signed, penalty, tilt[part][far], w[far])
+            left = np.linalg.norm(gradient, axis=1) > small
+            far = far[left]
+            if not len(far):
                 break
-            w[far] -= cho_solve(factor, gradient[far].T).T
-            gradient[far] = _gradient(signed, penalty, tilt[part][far], w[far])
-        far = np.linalg.norm(gradient, axis=1) > GRADIENT
+            w[far] -= cho_solve(factor, gradient[left].T).T
         # Where the one Hessian did not do, the step may have led anywhere: from the start, with each its own.
-        w[far] = _newton(rows, signed, penalty, tilt[part][far], np.repeat(still[None], int(far.sum()), 0))
+        w[far] = _newton(rows, signed, penalty, tilt[part][far], np.repeat(still[None], len(far), 0), small)
         found[part] = w
     return found
 
 
-def _gradient(signed: Floats, penalty: float, tilt: Floats, w: Floats) -> Floats:
-    gradient: Floats = penalty * w + tilt - expit(-(w @ signed.T)) @ signed / len(signed)
+def _gradient(signed: NDArray[Any], penalty: float, tilt: Floats, w: Floats) -> Floats:
+    """Gradients at w, one a tilt, shape (count, d); sums over records in the precision of `signed`."""
+    own, pull = w.astype(signed.dtype), np.zeros_like(w)
+    some = max(1, IN_CACHE // max(1, len(w)))
+    with np.errstate(over="ignore"):  # 1 / (1 + inf) is 0, as it should be
+        for first in range(0, len(signed), some):
+            rows = signed[first : first + some]
+            wrong = own @ rows.T
+            np.exp(wrong, out=wrong)
+            wrong += 1
+            pull += np.reciprocal(wrong, out=wrong) @ rows
+    gradient: Floats = penalty * w + tilt - pull / len(signed)
     return gradient
 
 
@@ -123,7 +143,7 @@ def _objective(signed: Floats, penalty: float, tilt: Floats, w: Floats) -> Float
     return value
 
 
-def _newton(rows: Floats, signed: Floats, penalty: float, tilt: Floats, start: Floats) -> Floats:
+def _newton(rows: Floats, signed: Floats, penalty: float, tilt: Floats, start: Floats, small: float) -> Floats:
     """Newton's method with halved steps, a Hessian for each, in blocks that fit into memory."""
     n, d = rows.shape
     products = (rows[:, :, None] * rows[:, None, :]).reshape(n, d * d) if n * d * d <= 8 * AT_ONCE else None
@@ -131,17 +151,17 @@ def _newton(rows: Floats, signed: Floats, penalty: float, tilt: Floats, start: F
     found = start.copy()
     for first in range(0, len(tilt), block):
         part = slice(first, first + block)
-        found[part] = _newton_block(rows, products, signed, penalty, tilt[part], found[part])
+        found[part] = _newton_block(rows, products, signed, penalty, tilt[part], found[part], small)
     return found
 
 
 def _newton_block(
-    rows: Floats, products: Floats | None, signed: Floats, penalty: float, tilt: Floats, w: Floats
+    rows: Floats, products: Floats | None, signed: Floats, penalty: float, tilt: Floats, w: Floats, small: float
 ) -> Floats:
     n, d = rows.shape
     for _ in range(MOST_STEPS):
         gradient = _gradient(signed, penalty, tilt, w)
-        far = np.flatnonzero(np.linalg.norm(gradient, axis=1) > GRADIENT)
+        far = np.flatnonzero(np.linalg.norm(gradient, axis=1) > small)
         if not len(far):
             return w
         wrong = expit(-(w[far] @ signed.T))

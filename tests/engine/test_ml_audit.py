@@ -10,7 +10,7 @@ import pytest
 
 from dpaudit import RunOptions
 from dpaudit.engine.attacks.output_set import OutputSet
-from dpaudit.engine.data.bundled import Iris
+from dpaudit.engine.data.bundled import BreastCancer, Iris
 from dpaudit.engine.poisonings.class_flip import ClassFlip
 from dpaudit.engine.poisonings.clip_bkd import ClipBackdoorPair
 from dpaudit.engine.poisonings.farthest import FarthestFlip
@@ -18,6 +18,7 @@ from dpaudit.engine.reproduce import ml_audit_panels as panels
 from dpaudit.engine.reproduce.making import Options
 from dpaudit.engine.reproduce.ml_audit import figure_2, figure_3, figure_4, figure_4b
 from dpaudit.engine.reproduce.ml_audit_panels import copies_at
+from dpaudit.errors import InputError
 
 
 @pytest.fixture
@@ -51,6 +52,35 @@ def test_figure_2_has_a_row_for_each_audit(options: Options, monkeypatch: pytest
     assert steps == {2, 4, 8}
     assert made.files[0].exists()
     assert "0 of 9 audits find a violation" in made.text
+
+
+def test_a_part_is_made_anew_and_the_others_are_kept(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of few trainings and again of others: only what was made alike stands in one table."""
+    iris = panels.first_class(Iris())
+    monkeypatch.setattr(panels, "data_sets", lambda _: {"iris": iris})
+    bayes, forest = panels.PANELS
+    monkeypatch.setattr(panels, "PANELS", (bayes, replace(forest, attacks={"clip-bkd": ClipBackdoorPair()})))
+
+    def made(only: str, seed: int = 0) -> list[str]:
+        table = figure_2(replace(options, only=(only,), seed=seed)).files[1]
+        return [row["learner"] for row in pacsv.read_csv(table).to_pylist()]
+
+    assert made("forest") == 3 * ["random forest"]
+    assert made("iris, naive") == 3 * ["random forest"] + 3 * ["naive Bayes"]
+    assert made("naive", seed=1) == 3 * ["naive Bayes"]
+    with pytest.raises(InputError, match="data set or a learner"):
+        made("no such learner")
+
+
+def test_cheap_cells_come_first(options: Options) -> None:
+    sets = {"iris": panels.first_class(Iris()), "large": BreastCancer()}
+    order = [(name, panel.learner) for name, _, panel in panels.cheapest_first(sets)]
+    assert order == [
+        ("iris", "naive Bayes"),
+        ("iris", "random forest"),
+        ("large", "naive Bayes"),
+        ("large", "random forest"),
+    ]
 
 
 def test_the_influential_record_moves_no_less_than_clip_bkds(options: Options) -> None:

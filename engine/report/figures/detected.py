@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from matplotlib.axes import Axes
@@ -13,7 +13,8 @@ from dpaudit.engine.findings.result import AuditResult
 from dpaudit.engine.report.figures.style import CLAIM, canvas
 from dpaudit.estimators.bound import Bound
 
-COLOURS = ("#2563a8", "#c2410c", "#7c3aed", "#a16207", "#0e7490", "#be185d")
+COLOURS = ("#2563a8", "#c2410c", "#7c3aed", "#a16207", "#0e7490", "#be185d", "#111827", "#65a30d")
+CLAIMED, DETECTED = "claimed ε of one record", "detected ε of one record (open: nothing)"
 FEWEST = 3
 """Claims a line has at least."""
 
@@ -38,16 +39,24 @@ def detected(results: Sequence[AuditResult]) -> Figure | None:
         return None
     figure, axes = canvas(6.4, 4.6)
     draw_lines(axes, lines)
+    explain(axes)
     return figure
 
 
-def draw_lines(axes: Axes, lines: Sequence[Line]) -> None:
-    """Every line, what is claimed, and the most that could have been shown, on logarithmic axes."""
+def draw_lines(axes: Axes, lines: Sequence[Line], colours: Mapping[str, str] | None = None, floor: float = 0.0) -> None:
+    """Every line, what is claimed, and the most that could have been shown, on logarithmic axes.
+
+    Args:
+        axes: Where.
+        lines: At least one.
+        colours: By label; None takes them in turn.
+        floor: Where what is below it, or nothing, is drawn, > 0; 0 takes half of the smallest number there is.
+    """
     every = [point for line in lines for point in line.points]
     seen = [value for _, value, _ in every if value > 0]
-    floor = 0.5 * min([claimed for claimed, _, _ in every] + seen)
+    floor = floor or 0.5 * min([claimed for claimed, _, _ in every] + seen)
     for place, line in enumerate(lines):
-        colour = COLOURS[place % len(COLOURS)]
+        colour = colours[line.label] if colours else COLOURS[place % len(COLOURS)]
         claimed = [point[0] for point in line.points]
         axes.plot(
             claimed,
@@ -68,14 +77,18 @@ def draw_lines(axes: Axes, lines: Sequence[Line]) -> None:
         )
     axes.set_xscale("log")
     axes.set_yscale("log")
-    axes.set_xticks(claims, [f"{claimed:g}" for claimed in claims])
+    axes.set_xticks(claims, [f"{claimed:g}" for claimed in claims], fontsize=8 if len(claims) > 6 else None)
     axes.minorticks_off()
-    ticks = [
-        tick for tick in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50) if floor <= tick <= 1.3 * max(claims)
-    ]
+    steps = (1, 2, 5) if floor > 5e-3 else (1,)
+    every_tick = [step * 10.0**power for power in range(-4, 3) for step in steps]
+    ticks = [tick for tick in every_tick if floor <= tick <= 1.3 * max(claims)]
     axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
-    axes.set_xlabel("claimed ε of one record")
-    axes.set_ylabel("detected ε of one record (open: nothing)")
+
+
+def explain(axes: Axes) -> None:
+    """What the axes and the lines are."""
+    axes.set_xlabel(CLAIMED)
+    axes.set_ylabel(DETECTED)
     # Below the axes: lines of an audit may run anywhere within them.
     axes.legend(fontsize=8.5, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)
 
@@ -88,7 +101,7 @@ def lines_of(results: Sequence[AuditResult]) -> list[Line]:
             groups.setdefault(_without_epsilon(result), []).append(result)
     lines = []
     for label, members in groups.items():
-        points = sorted(_point(result) for result in members)
+        points = sorted(point_of(result) for result in members)
         if len({claimed for claimed, _, _ in points}) >= FEWEST:
             lines.append(Line(label, tuple(points)))
     return lines
@@ -99,8 +112,8 @@ def _without_epsilon(result: AuditResult) -> str:
     return ", ".join(part for part in result.name.split(", ") if not part.startswith(("epsilon=", "copies=")))
 
 
-def _point(result: AuditResult) -> tuple[float, float, float]:
-    """At the bound's own delta: elsewhere on the curve there is another claim."""
+def point_of(result: AuditResult) -> tuple[float, float, float]:
+    """Epsilon claimed, detected and the most that could have been, each of one record, at the bound's own delta."""
     most = result.ceiling.finding if result.ceiling else None
     ceiling = most.lower if isinstance(most, Bound) else math.inf
     return result.claimed.epsilon, result.epsilon / result.compared.steps, ceiling / result.compared.steps

@@ -1,0 +1,38 @@
+"""The learned output set: which world a vector is from, told from search samples."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dpaudit.engine.attacks.output_set import OutputSet
+from dpaudit.engine.views.summary_view import SummaryView
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_columns_that_depend_on_each_other_hide_nothing(seed: int) -> None:
+    """Ten answers as columns of 0 and 1, as a forest gives them: in world 1 the fourth is 1 in 5 % of the trainings."""
+    rng, n = np.random.default_rng(seed), 4_000
+    truth = rng.random(n) < 0.5
+    ones = rng.random((n, 10)) < np.linspace(0.01, 0.05, 10)
+    ones[:, 3] = truth & (rng.random(n) < 0.05)
+    summaries = np.stack([~ones, ones], axis=2).reshape(n, 20).astype(float)
+    half = n // 2
+    scores = OutputSet(("linear",)).score(SummaryView(summaries[:half], truth[:half], summaries[half:]))
+    event = ones[half:, 3]
+    assert scores[event].min() > scores[~event].max()
+
+
+def test_a_sum_that_does_not_vary_within_a_world_is_seen() -> None:
+    rng, n = np.random.default_rng(1), 600
+    truth = rng.random(n) < 0.5
+    noise = 1e4 * rng.normal(size=(n, 5))
+    summaries = np.hstack([noise, (100 + truth - noise.sum(1))[:, None]])
+    scores = OutputSet(("linear",)).score(SummaryView(summaries[:300], truth[:300], summaries[300:]))
+    assert scores[truth[300:]].min() > scores[~truth[300:]].max()
+
+
+def test_numbers_that_are_always_the_same_say_nothing() -> None:
+    truth = np.arange(40) % 2 == 0
+    scores = OutputSet(("linear",)).score(SummaryView(np.ones((40, 3)), truth, np.ones((4, 3))))
+    assert np.allclose(scores, 0, atol=0.2)
