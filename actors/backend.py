@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import platform
+import signal
 import sys
 import time
 import traceback
@@ -18,6 +19,7 @@ import pyarrow as pa
 from dpaudit.actors.checkpoints import Scratch, checkpoints
 from dpaudit.actors.deadlines import Deadlines, OutOfTime, shown_while_it_runs, time_limit
 from dpaudit.actors.events import EventStream
+from dpaudit.actors.signals import from_outside, signals_interrupt
 from dpaudit.actors.unit import Inputs, Resources, Unit
 from dpaudit.mechanisms.protocols import TrainingError
 from dpaudit.variables import without_values
@@ -91,7 +93,7 @@ class Backend(Protocol):
 
 
 def attempt_unit(unit: Unit, inputs: Inputs, scratch: Scratch | None = None) -> tuple[Attempt, pa.Table | None]:
-    """Runs one unit and turns any failure into a value: failure is data. Only an interrupt of the user's passes.
+    """Runs one unit and turns any failure into a value: failure is data. Only what comes from outside passes.
 
     Args:
         unit: What to run.
@@ -100,14 +102,15 @@ def attempt_unit(unit: Unit, inputs: Inputs, scratch: Scratch | None = None) -> 
             training go on where a lost worker left it. A finished unit leaves nothing there.
     """
     began, worker = time.perf_counter(), f"{platform.node()}:{os.getpid()}"
-    try:
-        with checkpoints(scratch, unit.key) as own:
-            table = unit.task.run(inputs, unit.resources.compute(own))
-    except (KeyboardInterrupt, OutOfTime):
-        raise
-    except BaseException as err:  # somebody's sys.exit(0) is no result, and ends their unit alone
-        again = isinstance(err, TrainingError | MemoryError | OSError)
-        return Attempt(time.perf_counter() - began, error_text(err, unit.task), again, worker=worker), None
+    with signals_interrupt((signal.SIGINT,)):
+        try:
+            with checkpoints(scratch, unit.key) as own:
+                table = unit.task.run(inputs, unit.resources.compute(own))
+        except BaseException as err:  # somebody's sys.exit(0) is no result, and ends their unit alone
+            if from_outside(err):
+                raise
+            again = isinstance(err, TrainingError | MemoryError | OSError)
+            return Attempt(time.perf_counter() - began, error_text(err, unit.task), again, worker=worker), None
     return Attempt(time.perf_counter() - began, memory_mb=_most_memory_mb(), worker=worker), table
 
 

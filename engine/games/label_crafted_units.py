@@ -12,6 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dpaudit.actors.seed import Seed
+from dpaudit.actors.signals import from_outside
 from dpaudit.actors.unit import Inputs
 from dpaudit.engine.findings.score_table import score_rows
 from dpaudit.engine.games.label_releases import GuessReleases, releases_column, releases_table
@@ -184,7 +185,9 @@ class TryDesign:
             train = target.with_(features=features, labels=labels)
             try:
                 released = released_symbols(self.mechanism, train, self.design, seed.child("noise"), compute)
-            except Exception as err:  # whatever the mechanism raises: this data set is left out
+            except BaseException as err:  # whatever the mechanism raises: this data set is left out
+                if from_outside(err):
+                    raise
                 why = f"{type(err).__name__}: {shortened(err)}"
                 return pa.table({}).replace_schema_metadata({"design": str(self.design), "refused": why})
             columns["planted"].append(labels)
@@ -320,7 +323,9 @@ class CraftedReleases:
             error = np.full(design.size, "", object)
             try:
                 released = released_symbols(self.mechanism, train, design, seed.child("noise"), compute)
-            except Exception as err:  # whatever the mechanism raises: counted as the worst guess
+            except BaseException as err:  # whatever the mechanism raises: counted as the worst guess
+                if from_outside(err):
+                    raise
                 released = np.full(design.size, HIDDEN)
                 error[0] = f"release {release} (seed {seed}): {type(err).__name__}: {shortened(err)}"
             for name, values in {"planted": planted, "released": released, **pairs, "error": error}.items():

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from dpaudit.actors.deadlines import OutOfTime, time_limit
 from dpaudit.actors.seed import Seed
+from dpaudit.actors.signals import from_outside
 from dpaudit.engine.games.fits import LEARNERS, Face
 from dpaudit.engine.games.stacks import TrainingRun, train_runs
 from dpaudit.engine.views.worlds import Worlds
@@ -107,7 +108,9 @@ def _one_by_one(mechanism: SummarisedLearner, asked: Trainings) -> Summaries:
             if asked.limit_s is None:  # the whole unit's time is up
                 raise
             vector, fault = np.empty(0), f"still running after {asked.limit_s:g} s, the stated `training_limit_s`"
-        except (Exception, SystemExit) as err:  # other people's code may raise anything; the trial counts as failed
+        except BaseException as err:  # other people's code may raise anything; the trial counts as failed
+            if from_outside(err):
+                raise
             vector, fault = np.empty(0), f"{type(err).__name__}: {shortened(err)}"
         fault = fault or _fault(vector)
         vectors.append(None if fault else vector)

@@ -83,7 +83,7 @@ class Leaves:
     how: str
 
     def run(self, inputs: Inputs, compute: Compute) -> pa.Table:
-        raise {"exit": SystemExit(0), "generator": GeneratorExit()}[self.how]
+        raise {"exit": SystemExit(0), "generator": GeneratorExit(), "interrupt": KeyboardInterrupt()}[self.how]
 
 
 @dataclass(frozen=True)

@@ -188,11 +188,14 @@ def test_no_unit_writes_to_what_another_one_is_given(make_backend: MakeBackend, 
 
 
 def test_code_that_leaves_fails_its_own_unit_alone(make_backend: MakeBackend, tmp_path: Path) -> None:
-    leaving, closing, beside = Unit(Leaves("exit"), "exits"), Unit(Leaves("generator"), "closes"), Unit(Add(5), "")
-    outcome, _, _ = run(make_backend, [leaving, closing, beside], tmp_path)
+    leaving = {
+        error: Unit(Leaves(how), how)
+        for how, error in {"exit": "SystemExit", "generator": "GeneratorExit", "interrupt": "KeyboardInterrupt"}.items()
+    }
+    beside = Unit(Add(5), "")
+    outcome, _, _ = run(make_backend, [*leaving.values(), beside], tmp_path)
     assert outcome.finished == {beside.key}
-    assert "SystemExit" in outcome.failed[leaving.key]
-    assert "GeneratorExit" in outcome.failed[closing.key]
+    assert all(error in outcome.failed[unit.key] for error, unit in leaving.items())
 
 
 def test_an_error_is_kept_in_a_length_and_in_characters_that_can_be_read(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import signal
+import sys
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -289,11 +291,15 @@ def test_a_grid_of_another_form_is_refused(grid: Any, says: str) -> None:
 def unlucky(X: Any, y: Any, seed: int, unlucky: float = 0.0) -> Any:
     """How many are of class 1, with noise; or what goes wrong in other people's code, decided by the seed."""
     rng = np.random.default_rng(seed)
-    kind = rng.integers(4) if rng.random() < unlucky else -1
+    kind = rng.integers(6) if rng.random() < unlucky else -1
     X[:] = 0  # the data are its own
     value = (y == 1).sum() + rng.laplace(0, 1 / 3)
     if kind == 0:
         raise KeyError("nothing here")
+    if kind == 4:
+        raise KeyboardInterrupt("not the user's")
+    if kind == 5:
+        sys.exit("enough")
     if kind == 1:
         time.sleep(60)
     return [value] * (1 + int(kind == 2)) + [math.nan] * int(kind == 3)
@@ -307,9 +313,22 @@ def test_a_function_of_ones_own_raises_hangs_gives_no_number_and_changes_its_min
     assert result.finding.lower > 0.5
     told = " ".join(result.failed_trials)
     assert "KeyError" in told
+    assert "KeyboardInterrupt: not the user's" in told
+    assert "SystemExit: enough" in told
     assert "still running after 0.05 s" in told
     assert "not finite" in told
     assert 0.025 < np.isinf(result.scores()["score"]).mean() < 0.08
+
+
+def interrupted(X: Any, y: Any, seed: int) -> Any:
+    """While it trains, somebody presses Ctrl-C."""
+    signal.raise_signal(signal.SIGINT)
+    return [0.0]
+
+
+def test_a_real_interrupt_during_a_training_ends_the_run(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt, match="SIGINT"):
+        audited(tmp_path, from_summary(interrupted, Claim(3.0, relation=Relation.LABEL)), trials=20, stack=10)
 
 
 def test_the_influential_record_moves_a_regression_more_than_any_row_of_the_data() -> None:
