@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -13,6 +14,8 @@ from dpaudit.actors.events import Event, EventKind
 
 WINDOW_S = 60.0
 """Rates and shares are those of the last minute."""
+TOLD_S = 1.0
+"""Ray is told no more often: a unit may take less."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,7 @@ class RunMetrics:
 
     `dpaudit_units_done` and `dpaudit_units_failed` count, `dpaudit_trainings` counts models; `dpaudit_units_running`,
     `dpaudit_workers`, `dpaudit_trainings_per_second` and `dpaudit_gpu_busy_share` are as they are now, the last two
-    over the last minute, of units that ended in it.
+    over the last minute, of units that ended in it. All are up to a second old.
 
     Args:
         run: Its name.
@@ -41,7 +44,6 @@ class RunMetrics:
     """
 
     def __init__(self, run: str, worth: Mapping[str, Worth]) -> None:
-        self._worth = worth
         tags = {"run": run}
         self._counters = {
             name: Counter(f"dpaudit_{name}", description=words, tag_keys=("run",))
@@ -63,41 +65,53 @@ class RunMetrics:
         }
         for metric in (*self._counters.values(), *self._gauges.values()):
             metric.set_default_tags(tags)
-        self._running = 0
-        self._began = time.time()
-        self._recent: list[tuple[float, int, float]] = []  # when, trainings, GPU seconds
+        self._worth = worth
+        self._counts = dict.fromkeys(self._counters, 0)  # since they were told last
+        self._running = self._workers = 0
+        self._gpu_seconds = 0.0
+        self._began = self._told = self._now = time.time()
+        self._recent: deque[tuple[float, int, float]] = deque()  # when it was told, trainings, GPU seconds
 
     def __call__(self, event: Event) -> None:
         """Takes one event."""
-        worth = self._worth.get(event.unit, Worth())
         match event.kind:
             case EventKind.UNIT_STARTED:
                 self._running += 1
             case EventKind.UNIT_DONE:
+                worth = self._worth.get(event.unit, Worth())
                 self._running -= 1
-                self._counters["units_done"].inc()
-                if worth.trainings:
-                    self._counters["trainings"].inc(worth.trainings)
-                self._recent.append((event.time, worth.trainings, worth.gpus * event.seconds))
-                self._tell_rates(event.time)
+                self._counts["units_done"] += 1
+                self._counts["trainings"] += worth.trainings
+                self._gpu_seconds += worth.gpus * event.seconds
             case EventKind.UNIT_FAILED:
                 self._running -= 1
-                self._counters["units_failed"].inc()
+                self._counts["units_failed"] += 1
             case EventKind.UNIT_RETRIED | EventKind.WORKER_LOST if event.unit:
                 self._running -= 1
-                self._counters["units_retried"].inc()
+                self._counts["units_retried"] += 1
             case EventKind.UNIT_REPEATED:
                 self._running -= 1
             case EventKind.WORKER_STARTED:
-                self._gauges["workers"].set(event.count)
+                self._workers = event.count
             case _:
                 return
-        self._gauges["units_running"].set(max(self._running, 0))
+        self._now = event.time
+        if self._now - self._told >= TOLD_S:
+            self.tell()
 
-    def _tell_rates(self, now: float) -> None:
-        window = min(WINDOW_S, max(now - self._began, 1e-3))
-        self._recent = [one for one in self._recent if one[0] > now - window]
+    def tell(self) -> None:
+        """Sets the session's metrics to what was seen; to be called once more after the last event."""
+        window = min(WINDOW_S, max(self._now - self._began, 1e-3))
+        self._recent.append((self._now, self._counts["trainings"], self._gpu_seconds))
+        while self._recent and self._recent[0][0] <= self._now - window:
+            self._recent.popleft()
+        for name, count in self._counts.items():
+            if count:
+                self._counters[name].inc(count)
+        spent = sum(spent for *_, spent in self._recent)
+        gpus = float(ray.cluster_resources().get("GPU", 0.0)) if spent else 0.0
+        self._gauges["units_running"].set(max(self._running, 0))
+        self._gauges["workers"].set(self._workers)
         self._gauges["trainings_per_second"].set(sum(trainings for _, trainings, _ in self._recent) / window)
-        gpus = float(ray.cluster_resources().get("GPU", 0.0)) if any(spent for *_, spent in self._recent) else 0.0
-        share = sum(spent for *_, spent in self._recent) / (gpus * window) if gpus else 0.0
-        self._gauges["gpu_busy_share"].set(min(share, 1.0))
+        self._gauges["gpu_busy_share"].set(min(spent / (gpus * window), 1.0) if gpus else 0.0)
+        self._counts, self._gpu_seconds, self._told = dict.fromkeys(self._counters, 0), 0.0, self._now

@@ -342,7 +342,9 @@ def backend_for(
         try:
             trainings = trainings_of(plan)
             worth = {unit.key: Worth(trainings.get(unit.key, 0), unit.resources.gpus) for unit in plan.units}
-            with events.heard_by(RunMetrics(plan.spec.name, worth)):
+            metrics = RunMetrics(plan.spec.name, worth)
+            with events.heard_by(metrics):
                 yield pool
+            metrics.tell()
         finally:
             pool.close()

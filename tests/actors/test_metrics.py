@@ -31,7 +31,8 @@ def scraped(run: str) -> dict[str, float]:
 def test_a_run_can_be_watched_by_its_metrics(ray_cluster: None) -> None:
     now = time.time()
     events = EventStream()
-    with events.heard_by(RunMetrics("watched", {"a": Worth(trainings=64), "b": Worth(trainings=64)})):
+    metrics = RunMetrics("watched", {"a": Worth(trainings=64), "b": Worth(trainings=64)})
+    with events.heard_by(metrics):
         events.emit(Event(EventKind.WORKER_STARTED, count=2, time=now))
         for key in ("a", "b", "c", "d"):
             events.emit(Event(EventKind.UNIT_STARTED, key, time=now))
@@ -39,6 +40,7 @@ def test_a_run_can_be_watched_by_its_metrics(ray_cluster: None) -> None:
         events.emit(Event(EventKind.UNIT_FAILED, "c", time=now + 5))
         events.emit(Event(EventKind.WORKER_LOST, "d", time=now + 6))
         events.emit(Event(EventKind.UNIT_DONE, "b", seconds=6.0, time=now + 8))
+    metrics.tell()
     events.emit(Event(EventKind.UNIT_DONE, "d", time=now + 9))  # nobody listens any more
     expected = {
         "units_done": 2,
