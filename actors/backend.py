@@ -10,7 +10,7 @@ import sys
 import time
 import traceback
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 import cloudpickle  # type: ignore[import-untyped]
@@ -20,7 +20,8 @@ from dpaudit.actors.checkpoints import Scratch, checkpoints
 from dpaudit.actors.deadlines import Deadlines, OutOfTime, shown_while_it_runs, time_limit
 from dpaudit.actors.events import EventStream
 from dpaudit.actors.signals import from_outside, signals_interrupt
-from dpaudit.actors.unit import Inputs, Resources, Unit
+from dpaudit.actors.store import sealed
+from dpaudit.actors.unit import Inputs, Resources, Unit, code_version, own_version
 from dpaudit.mechanisms.protocols import TrainingError
 from dpaudit.variables import without_values
 
@@ -40,6 +41,8 @@ class Attempt:
         again: Whether another attempt may succeed (a failed training) or not (a wrong argument).
         memory_mb: The most memory that its process held so far; 0 where the system does not tell.
         worker: Who ran it, "host:process"; "" where that is not known.
+        content: The unit's file, when it succeeded.
+        table_bytes: Size of the result in memory.
     """
 
     seconds: float
@@ -47,6 +50,8 @@ class Attempt:
     again: bool = False
     memory_mb: float = 0.0
     worker: str = ""
+    content: bytes = field(default=b"", repr=False)
+    table_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -56,15 +61,13 @@ class Completion:
     Attributes:
         unit: Which.
         attempt: How it ended.
-        table: Its result, when it succeeded, for later units.
-        result: The same, here.
+        table: Its result for later units, when it succeeded and some need it.
         lost: The worker or its node died under it; says nothing about the unit.
     """
 
     unit: Unit
     attempt: Attempt
     table: Handle = None
-    result: pa.Table | None = None
     lost: bool = False
 
 
@@ -75,8 +78,8 @@ class Backend(Protocol):
         """How many more units that occupy so much it takes now."""
         ...
 
-    def submit(self, unit: Unit, tables: tuple[Handle, ...]) -> None:
-        """Takes a unit and the results it needs."""
+    def submit(self, unit: Unit, tables: tuple[Handle, ...], *, needed: bool) -> None:
+        """Takes a unit and the results it needs, and whether other units need its own."""
         ...
 
     def wait(self) -> list[Completion]:
@@ -92,7 +95,9 @@ class Backend(Protocol):
         ...
 
 
-def attempt_unit(unit: Unit, inputs: Inputs, scratch: Scratch | None = None) -> tuple[Attempt, pa.Table | None]:
+def attempt_unit(
+    unit: Unit, inputs: Inputs, scratch: Scratch | None = None, version: str = ""
+) -> tuple[Attempt, pa.Table | None]:
     """Runs one unit and turns any failure into a value: failure is data. Only what comes from outside passes.
 
     Args:
@@ -100,18 +105,21 @@ def attempt_unit(unit: Unit, inputs: Inputs, scratch: Scratch | None = None) -> 
         inputs: What it is given.
         scratch: Folder of all units' checkpoints. One where every worker can write, or the URI of one, lets a long
             training go on where a lost worker left it. A finished unit leaves nothing there.
+        version: Code version of dpaudit, for the unit's file.
     """
     began, worker = time.perf_counter(), f"{platform.node()}:{os.getpid()}"
     with signals_interrupt((signal.SIGINT,)):
         try:
             with checkpoints(scratch, unit.key) as own:
                 table = unit.task.run(inputs, unit.resources.compute(own))
+            seconds = time.perf_counter() - began
+            content = sealed(unit.key, table, version=version, own=own_version(unit.own))
         except BaseException as err:  # somebody's sys.exit(0) is no result, and ends their unit alone
             if from_outside(err):
                 raise
             again = isinstance(err, TrainingError | MemoryError | OSError)
             return Attempt(time.perf_counter() - began, error_text(err, unit.task), again, worker=worker), None
-    return Attempt(time.perf_counter() - began, memory_mb=_most_memory_mb(), worker=worker), table
+    return Attempt(seconds, "", False, _most_memory_mb(), worker, content, table.nbytes), table
 
 
 def _most_memory_mb() -> float:
@@ -173,31 +181,31 @@ class InProcess:
         self._scratch = scratch
         self._events = events or EventStream()
         self._deadlines = deadlines or Deadlines()
-        self._queue: deque[tuple[Unit, tuple[Handle, ...]]] = deque()
+        self._queue: deque[tuple[Unit, tuple[Handle, ...], bool]] = deque()
 
     def capacity(self, kind: Resources) -> int:
         """One unit at a time."""
         return 1 - len(self._queue)
 
-    def submit(self, unit: Unit, tables: tuple[Handle, ...]) -> None:
+    def submit(self, unit: Unit, tables: tuple[Handle, ...], *, needed: bool) -> None:
         """Remembers the unit; `wait` runs it."""
-        self._queue.append((unit, tables))
+        self._queue.append((unit, tables, needed))
 
     def wait(self) -> list[Completion]:
         """Runs the unit that was submitted."""
-        unit, tables = self._queue.popleft()
+        unit, tables, needed = self._queue.popleft()
         shared = {name: self._shared[name] for name in unit.shared}
         inputs = Inputs(shared, dict(zip(unit.needs, tables, strict=True)))
         limit_s = self._deadlines.limit_s(unit)
         try:
             with shown_while_it_runs(unit, self._events), time_limit(limit_s):
-                attempt, table = attempt_unit(unit, inputs, self._scratch)
+                attempt, table = attempt_unit(unit, inputs, self._scratch, code_version())
         except OutOfTime:
             assert limit_s is not None
             return [Completion(unit, Attempt(limit_s, self._deadlines.refusal(limit_s), again=True))]
         if not attempt.error:
             self._deadlines.learn(unit, attempt.seconds)
-        return [Completion(unit, attempt, table, table)]
+        return [Completion(unit, attempt, table if needed else None)]
 
     def hold(self, table: pa.Table) -> Handle:
         """The table itself."""

@@ -17,7 +17,7 @@ class EventKind(StrEnum):
 
     STAGE = "stage"  # the run entered a stage; `detail` names it
     UNITS_PLANNED = "units-planned"  # `count` units are in this run
-    UNIT_CACHED = "unit-cached"  # its result was already in the run folder
+    UNITS_CACHED = "units-cached"  # the results of `count` units were already in the run folder
     UNIT_DAMAGED = "unit-damaged"  # its file in the run folder failed its check: it is run again
     UNIT_STARTED = "unit-started"
     UNIT_RUNNING = "unit-running"  # it has been running for `seconds` and goes on
@@ -123,7 +123,8 @@ def events_of(lines: Iterable[str]) -> Iterator[Event]:
 def _event(line: str) -> Event | None:
     try:
         values = json.loads(line)
-        return Event(**{**values, "kind": EventKind(values["kind"])})
+        values["kind"] = EventKind(values["kind"])
+        return Event(**values)
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
 

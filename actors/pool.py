@@ -9,7 +9,7 @@ import threading
 import time
 import uuid
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,7 +29,7 @@ from dpaudit.actors.deadlines import REMIND_S, Deadlines, still_running
 from dpaudit.actors.events import Event, EventKind, EventStream
 from dpaudit.actors.rooms import may_run, require_room, rooms
 from dpaudit.actors.spilling import SpillWatch
-from dpaudit.actors.unit import Inputs, Resources, Unit
+from dpaudit.actors.unit import Inputs, Resources, Unit, code_version
 from dpaudit.errors import RunError
 
 QUEUED_PER_WORKER = 2
@@ -39,7 +39,7 @@ START_TRIES = 3
 """Workers that may die in a row while they start, before it is held that none can start."""
 LOOK_S = 1.0
 """How often the driver looks for units that run too long and workers that have gone silent."""
-BEAT_S = 5.0
+BEAT_S = 15.0
 SILENCE_S = 180.0
 """A worker whose interpreter has not run for so long is held to be stopped, or its node frozen. Where a time limit is
 stated, that alone decides: code that keeps the interpreter to itself for long needs one."""
@@ -69,12 +69,20 @@ class Worker:
         """Whether the process has come up."""
         return True
 
+    def run(self, unit: Unit, version: str, *objects: Any) -> Attempt:
+        """One attempt, with the unit's file, for the driver; `objects` are the shared inputs and the tables."""
+        return self._attempt(unit, version, objects)[0]
+
     @ray.method(num_returns=2)  # type: ignore[untyped-decorator]
-    def run(self, unit: Unit, shared_count: int, *objects: Any) -> tuple[Attempt, pa.Table | None]:
-        """One attempt; the table stays in the object store, the attempt travels to the driver."""
-        shared = dict(zip(unit.shared, objects[:shared_count], strict=True))
-        inputs = Inputs(shared, dict(zip(unit.needs, objects[shared_count:], strict=True)))
-        return attempt_unit(unit, inputs, self._scratch)
+    def run_and_keep(self, unit: Unit, version: str, *objects: Any) -> tuple[Attempt, pa.Table | None]:
+        """The same, and the table, which stays in the object store for the units that need it."""
+        return self._attempt(unit, version, objects)
+
+    def _attempt(self, unit: Unit, version: str, objects: Sequence[Any]) -> tuple[Attempt, pa.Table | None]:
+        count = len(unit.shared)
+        shared = dict(zip(unit.shared, objects[:count], strict=True))
+        inputs = Inputs(shared, dict(zip(unit.needs, objects[count:], strict=True)))
+        return attempt_unit(unit, inputs, self._scratch, version)
 
 
 def _beat(pulse: str, every_s: float) -> None:
@@ -105,7 +113,7 @@ class _Slot:
     pulse: str
     since: float
     ready: bool = False
-    queue: list[Any] = field(default_factory=list)
+    queue: deque[Any] = field(default_factory=deque)
     beat: bytes | None = None
     heard: float = 0.0
     reminded: float = 0.0
@@ -119,6 +127,7 @@ class _Slot:
 class _Flight:
     unit: Unit
     arguments: tuple[Any, ...]
+    needed: bool
     slot: _Slot
     table: Any
 
@@ -126,6 +135,34 @@ class _Flight:
     def seconds(self) -> float:
         """How long its worker has been at it."""
         return time.monotonic() - self.slot.since
+
+
+class _Places:
+    """Workers of one kind that are up, by how many units they have: the one with fewest is found at once."""
+
+    def __init__(self) -> None:
+        self._having: list[dict[_Slot, None]] = [{} for _ in range(QUEUED_PER_WORKER + 1)]
+        self._where: dict[_Slot, int] = {}
+
+    @property
+    def free(self) -> int:
+        """Units that they take before each has its share."""
+        return sum((QUEUED_PER_WORKER - count) * len(slots) for count, slots in enumerate(self._having))
+
+    def shortest(self) -> _Slot | None:
+        """A worker with fewest units; None where each has its share."""
+        return next((next(iter(slots)) for slots in self._having[:QUEUED_PER_WORKER] if slots), None)
+
+    def put(self, slot: _Slot) -> None:
+        """Takes note of a worker that is up, or of how many units it has now."""
+        self.drop(slot)
+        self._where[slot] = len(slot.queue)
+        self._having[len(slot.queue)][slot] = None
+
+    def drop(self, slot: _Slot) -> None:
+        """Forgets a worker."""
+        if slot in self._where:
+            del self._having[self._where.pop(slot)][slot]
 
 
 class RayPool:
@@ -161,9 +198,11 @@ class RayPool:
         self._events = events
         self._deadlines = deadlines or Deadlines()
         self._flights: dict[Any, _Flight] = {}
-        self._homeless: deque[tuple[Unit, tuple[Any, ...]]] = deque()  # their worker died before their turn came
+        self._heads: dict[Any, None] = {}  # of the flights, those that run: the others come back after them
+        self._homeless: deque[tuple[Unit, tuple[Any, ...], bool]] = deque()  # their worker died before their turn came
         self._starting: dict[Any, _Slot] = {}
-        self._slots: list[_Slot] = []
+        self._slots: dict[_Slot, None] = {}
+        self._places: dict[Resources, _Places] = {}
         self._failed_starts = 0
         self._looked = self._counted = self._moved = time.monotonic()
         self._spills = SpillWatch(events)
@@ -171,27 +210,35 @@ class RayPool:
 
     def capacity(self, kind: Resources) -> int:
         """Free places for units of this kind on workers that are up."""
-        free = sum(QUEUED_PER_WORKER - len(slot.queue) for slot in self._hosts(kind))
-        return free - sum(unit.resources == kind for unit, _ in self._homeless)
+        free = sum(places.free for places in self._hosts(kind))
+        return free - sum(unit.resources == kind for unit, *_ in self._homeless)
 
-    def _hosts(self, kind: Resources) -> list[_Slot]:
+    def _hosts(self, kind: Resources) -> list[_Places]:
         """Workers that are up for units of this kind: its own, or those with more of a GPU where it has none."""
-        own = [slot for slot in self._slots if slot.kind == kind]
-        if not own:
-            own = [slot for slot in self._slots if may_run(slot.kind, kind)]
-        return [slot for slot in own if slot.ready]
+        if kind in self._places:
+            return [self._places[kind]]
+        return [places for other, places in self._places.items() if may_run(other, kind)]
 
-    def submit(self, unit: Unit, tables: tuple[Handle, ...]) -> None:
+    def submit(self, unit: Unit, tables: tuple[Handle, ...], *, needed: bool) -> None:
         """Gives the unit to the worker with the shortest queue."""
-        self._give(unit, (*(self._shared[name] for name in unit.shared), *tables))
+        self._homeless.append((unit, (*(self._shared[name] for name in unit.shared), *tables), needed))
+        self._give_homeless()
 
-    def _give(self, unit: Unit, arguments: tuple[Any, ...]) -> None:
-        slot = min(self._hosts(unit.resources), key=lambda slot: len(slot.queue))
-        attempt, table = slot.actor.run.remote(unit, len(unit.shared), *arguments)
-        self._flights[attempt] = _Flight(unit, arguments, slot, table)
+    def _give(self, slot: _Slot, unit: Unit, arguments: tuple[Any, ...], needed: bool) -> None:
+        if needed:
+            attempt, table = slot.actor.run_and_keep.remote(unit, code_version(), *arguments)
+        else:
+            attempt, table = slot.actor.run.remote(unit, code_version(), *arguments), None
+        self._flights[attempt] = _Flight(unit, arguments, needed, slot, table)
         slot.queue.append(attempt)
+        self._places[slot.kind].put(slot)
         if len(slot.queue) == 1:
-            slot.begin()
+            self._begin(slot)
+
+    def _begin(self, slot: _Slot) -> None:
+        """From now on the first of its queue runs."""
+        self._heads[slot.queue[0]] = None
+        slot.begin()
 
     def wait(self) -> list[Completion]:
         """Blocks until a unit has come back, was ended, or its worker is known to be lost, or a worker has come up."""
@@ -210,14 +257,15 @@ class RayPool:
 
     def _give_homeless(self) -> None:
         for _ in range(len(self._homeless)):
-            unit, arguments = self._homeless.popleft()
-            if any(len(slot.queue) < QUEUED_PER_WORKER for slot in self._hosts(unit.resources)):
-                self._give(unit, arguments)
+            unit, arguments, needed = self._homeless.popleft()
+            free = (slot for places in self._hosts(unit.resources) if (slot := places.shortest()) is not None)
+            if (slot := min(free, key=lambda slot: len(slot.queue), default=None)) is not None:
+                self._give(slot, unit, arguments, needed)
             else:
-                self._homeless.append((unit, arguments))
+                self._homeless.append((unit, arguments, needed))
 
     def _done(self) -> list[Any]:
-        references = [*self._flights, *self._starting]
+        references = [*self._heads, *self._starting]
         if not references:
             time.sleep(LOOK_S)
             return []
@@ -246,6 +294,7 @@ class RayPool:
         for slot in self._slots:
             self._end(slot)
         self._slots.clear()
+        self._places.clear()
 
     def _end(self, slot: _Slot) -> None:
         ray.kill(slot.actor)  # Ray ends a process that does not answer after a few seconds
@@ -269,9 +318,15 @@ class RayPool:
                 self._dismiss(slot)
 
     def _dismiss(self, slot: _Slot) -> None:
-        self._slots.remove(slot)
+        self._forget(slot)
         self._starting = {reference: other for reference, other in self._starting.items() if other is not slot}
         self._end(slot)
+
+    def _forget(self, slot: _Slot) -> None:
+        del self._slots[slot]
+        self._places[slot.kind].drop(slot)
+        if not any(other.kind == slot.kind for other in self._slots):
+            del self._places[slot.kind]
 
     def _start(self, kind: Resources) -> None:
         options = {"num_cpus": kind.cpus, "num_gpus": kind.gpus, "max_restarts": 0}
@@ -279,7 +334,8 @@ class RayPool:
         arguments = kind.cpus, self._scratch, pulse, BEAT_S
         actor = Worker.options(**options).remote(*arguments)  # type: ignore[attr-defined]
         slot = _Slot(kind, actor, pulse, time.monotonic())
-        self._slots.append(slot)
+        self._slots[slot] = None
+        self._places.setdefault(kind, _Places())
         self._starting[slot.actor.ready.remote()] = slot
 
     def _started(self, reference: Any) -> None:
@@ -287,7 +343,7 @@ class RayPool:
         try:
             ray.get(reference)
         except RayError as err:
-            self._slots.remove(slot)
+            self._forget(slot)
             self._failed_starts += 1
             if isinstance(err, TaskUnschedulableError) or self._failed_starts >= START_TRIES:
                 if not self._slots:
@@ -297,6 +353,7 @@ class RayPool:
             return
         self._failed_starts = 0
         slot.ready = True
+        self._places[slot.kind].put(slot)
         slot.heard = time.monotonic()
         self._events.emit(Event(EventKind.WORKER_STARTED, count=sum(slot.ready for slot in self._slots)))
 
@@ -304,7 +361,7 @@ class RayPool:
         """What came back with this reference: one unit, or what a lost worker leaves behind."""
         flight = self._flights[reference]
         try:
-            attempt, table = ray.get([reference, flight.table], timeout=START_TIMEOUT_S)
+            attempt: Attempt = ray.get(reference, timeout=START_TIMEOUT_S)
         except (RayActorError, OutOfMemoryError) as err:
             return self._replace(flight.slot, loss(err))
         except RayError as err:  # the arguments or the table are gone with their node, the task was cancelled, ...
@@ -316,20 +373,25 @@ class RayPool:
             return [Completion(flight.unit, attempt)]
         self._remaining[flight.unit.resources] -= 1
         self._deadlines.learn(flight.unit, attempt.seconds)
-        return [Completion(flight.unit, attempt, flight.table, table)]
+        return [Completion(flight.unit, attempt, flight.table)]
 
     def _landed(self, reference: Any) -> None:
         slot = self._flights.pop(reference).slot
-        slot.queue.remove(reference)
-        slot.begin()
+        del self._heads[reference]
+        slot.queue.popleft()
+        slot.heard = time.monotonic()
+        self._places[slot.kind].put(slot)
+        if slot.queue:
+            self._begin(slot)
 
     def _replace(self, slot: _Slot, why: str, *, lost: bool = True) -> list[Completion]:
         """Ends a worker and starts another one; what it ran comes back, what waited behind it goes elsewhere."""
-        self._slots.remove(slot)
+        self._forget(slot)
         self._end(slot)  # it may only be unreachable: the same unit on two workers gives the same table
         self._start(slot.kind)
+        del self._heads[slot.queue[0]]
         flights = [self._flights.pop(reference) for reference in slot.queue]
-        self._homeless.extend((flight.unit, flight.arguments) for flight in flights[1:])
+        self._homeless.extend((flight.unit, flight.arguments, flight.needed) for flight in flights[1:])
         return [Completion(flight.unit, Attempt(flight.seconds, why, again=True), lost=lost) for flight in flights[:1]]
 
     def _look(self) -> list[Completion]:
@@ -359,7 +421,7 @@ class RayPool:
 
     def _silent_s(self, slot: _Slot, now: float) -> float:
         """For how long a worker's count has stood still."""
-        if now - slot.heard > 2 * BEAT_S:
+        if now - slot.heard > SILENCE_S / 4:  # each look at a count is a question to the cluster's head
             beat = _internal_kv_get(slot.pulse.encode(), namespace=_BEATS)
             if beat != slot.beat:
                 slot.beat, slot.heard = beat, now

@@ -10,8 +10,8 @@ from typing import TypeAlias
 
 from dpaudit.actors.backend import Attempt, Backend, Completion, Handle
 from dpaudit.actors.events import Event, EventKind, EventStream, last_line
-from dpaudit.actors.store import Made, UnitStore, same_content
-from dpaudit.actors.unit import Resources, Unit, code_version, own_version
+from dpaudit.actors.store import Made, UnitStore, same_content, table_in
+from dpaudit.actors.unit import Resources, Unit
 
 CHEAP_S = 2.0
 CHEAP_SHARE = 0.05
@@ -104,17 +104,17 @@ class _Schedule:
     losses: Counter[str] = field(default_factory=Counter)
     in_flight: int = 0
     ran: int = 0
+    spared: Set[str] = frozenset()
 
     def run(self) -> Outcome:
         unique = {unit.key: unit for unit in self.units}
         self.finished = self.store.finished(unique)
         reused, damaged = self.store.made(self.finished), dict(self.store.damaged)
         self.events.emit(Event(EventKind.UNITS_PLANNED, count=len(unique)))
-        for key in unique:
-            if key in self.finished:
-                self.events.emit(Event(EventKind.UNIT_CACHED, key, unique[key].label))
-            elif key in damaged:
-                self.events.emit(Event(EventKind.UNIT_DAMAGED, key, unique[key].label, detail=damaged[key]))
+        if self.finished:
+            self.events.emit(Event(EventKind.UNITS_CACHED, count=len(self.finished)))
+        for key in (key for key in unique if key in damaged and key not in self.finished):
+            self.events.emit(Event(EventKind.UNIT_DAMAGED, key, unique[key].label, detail=damaged[key]))
         waiting = [unit for unit in unique.values() if unit.key not in self.finished]
         self.users = Counter(need for unit in waiting for need in set(unit.needs))
         self.dependents: dict[str, list[Unit]] = {}
@@ -140,7 +140,8 @@ class _Schedule:
         """Runs units, and those that become ready by them; what is held when nothing else is left is not run."""
         queues: dict[Resources, deque[Unit]] = {}
         for unit in units:
-            queues.setdefault(unit.resources, deque()).append(unit)
+            if unit.key not in self.spared:
+                queues.setdefault(unit.resources, deque()).append(unit)
         self._forget_spared(queues)
         held = self._held()
         while self.in_flight or any(_first(queue, held) is not None for queue in queues.values()):
@@ -152,6 +153,8 @@ class _Schedule:
             for completion in self.backend.wait():
                 self.in_flight -= 1
                 for unit in reversed(self._settle(completion)):
+                    if unit.key in self.spared:
+                        continue
                     queues.setdefault(unit.resources, deque()).appendleft(unit)
             self._forget_spared(queues)
             held = self._held()
@@ -163,7 +166,8 @@ class _Schedule:
         if self.spare is None or not any(queues.values()):
             return
         spared = self.spare(self.finished, self.failed.keys())
-        if spared:
+        if len(spared) > len(self.spared):
+            self.spared = spared
             for kind, queue in queues.items():
                 queues[kind] = deque(unit for unit in queue if unit.key not in spared)
 
@@ -182,7 +186,7 @@ class _Schedule:
         different = ""
         if attempt.error:
             different = f"it failed when it was run again: {last_line(attempt.error)}"
-        elif done.result is None or not same_content(done.result, self.store.read(unit.key)):
+        elif not same_content(table_in(attempt.content), self.store.read(unit.key)):
             different = "it gave another result when it was run again with the same seed"
         self.events.emit(
             Event(EventKind.UNIT_REPEATED, unit.key, unit.label, seconds=attempt.seconds, detail=different)
@@ -192,7 +196,8 @@ class _Schedule:
         self.tries[unit.key] += 1
         self.in_flight += 1
         self.events.emit(Event(EventKind.UNIT_STARTED, unit.key, unit.label, self.tries[unit.key]))
-        self.backend.submit(unit, tuple(self._handle(need) for need in unit.needs))
+        needed = bool(self.users[unit.key]) and unit.key not in self.repeating
+        self.backend.submit(unit, tuple(self._handle(need) for need in unit.needs), needed=needed)
 
     def _handle(self, key: str) -> Handle:
         if key not in self.handles:
@@ -223,13 +228,13 @@ class _Schedule:
             "seconds": attempt.seconds,
             "worker": attempt.worker,
         }
-        if done.result is not None:
-            self.store.write(unit.key, done.result, version=code_version(), own=own_version(unit.own))
+        if not attempt.error:
+            self.store.write(unit.key, attempt.content)
             self.ran += 1
             self.seconds[unit.key] = attempt.seconds
             self.finished.add(unit.key)
-            if self.users[unit.key] and self.held_bytes + done.result.nbytes <= HELD_BYTES:
-                self._keep(unit.key, done.table, done.result.nbytes)
+            if self.users[unit.key] and self.held_bytes + attempt.table_bytes <= HELD_BYTES:
+                self._keep(unit.key, done.table, attempt.table_bytes)
             self._release(unit)
             self.events.emit(Event(EventKind.UNIT_DONE, memory_mb=attempt.memory_mb, **event))  # type: ignore[arg-type]
             return self._freed(unit.key)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -12,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from dpaudit.errors import RunError
@@ -66,43 +66,48 @@ class UnitStore:
         damaged: What is wrong with each unit file that failed its check, by key.
     """
 
-    def __init__(self, folder: str | Path, filesystem: pafs.FileSystem | None = None) -> None:
-        self._fs = filesystem or pafs.LocalFileSystem()
+    def __init__(self, folder: str | Path) -> None:
         self._folder = str(folder)
-        self._fs.create_dir(self._folder, recursive=True)
-        self._checked: dict[str, tuple[datetime, int, str, str]] = {}  # time, size, version, own code
+        os.makedirs(self._folder, exist_ok=True)
+        self._checked: dict[str, tuple[int, int, str, str]] = {}  # time in nanoseconds, size, version, own code
         self.damaged: dict[str, str] = {}
 
     def finished(self, keys: Iterable[str]) -> set[str]:
         """Those of the units whose results are here and whole; `damaged` says what is wrong with others."""
-        found = self._fs.get_file_info(pafs.FileSelector(self._folder))
-        names = ((info.base_name.removesuffix(".parquet"), info) for info in found)
-        there = {name: info for name, info in names if name != info.base_name}
-        return {key for key in set(keys) & there.keys() if self._whole(key, there[key])}
+        wanted, found = set(keys), set()
+        with os.scandir(self._folder) as entries:
+            for entry in entries:
+                key, dot, kind = entry.name.partition(".")
+                if dot and kind == "parquet" and key in wanted and self._whole(key, entry.stat()):
+                    found.add(key)
+        return found
 
-    def _whole(self, key: str, info: pafs.FileInfo) -> bool:
+    def _whole(self, key: str, facts: os.stat_result) -> bool:
         checked = self._checked.get(key)
-        if checked is not None and checked[:2] == (info.mtime, info.size):
+        if checked is not None and checked[:2] == (facts.st_mtime_ns, facts.st_size):
             return True
         try:
             _, footer = self._content(key)
         except RunError:
             return False
         version, own = footer[b"dpaudit-version"].decode(), footer[b"dpaudit-own"].decode()
-        self._checked[key] = (info.mtime, info.size, version, own)
+        self._checked[key] = (facts.st_mtime_ns, facts.st_size, version, own)
         return True
 
     def made(self, keys: Iterable[str]) -> Made:
         """When and by which code the results of these units, all finished, were made."""
         known = set(keys)
-        self.finished(known - self._checked.keys())
+        if not known <= self._checked.keys():
+            self.finished(known - self._checked.keys())
         facts = [self._checked[key] for key in sorted(known & self._checked.keys())]
         if not facts:
             return Made()
-        times = [time for time, *_ in facts]
+        first, last = (
+            datetime.fromtimestamp(choose(time_ns for time_ns, *_ in facts) / 1e9, UTC) for choose in (min, max)
+        )
         versions = tuple(sorted({version for *_, version, _ in facts}))
         own = tuple(sorted({own for *_, own in facts if own}))
-        return Made(len(facts), min(times).astimezone(UTC), max(times).astimezone(UTC), versions, own)
+        return Made(len(facts), first, last, versions, own)
 
     def path(self, key: str) -> str:
         """Where a unit's table is or will be."""
@@ -113,14 +118,14 @@ class UnitStore:
 
         Raises: RunError when its file is damaged, unreadable or another unit's.
         """
-        return pq.read_table(pa.BufferReader(self._content(key)[0]))
+        return table_in(self._content(key)[0])
 
     def _content(self, key: str) -> tuple[bytes, dict[bytes, bytes]]:
         """A unit's file, whole and its own, and what its footer says."""
         self.damaged.pop(key, None)
         try:
-            with self._fs.open_input_file(self.path(key)) as file:
-                content: bytes = file.read()
+            with open(self.path(key), "rb") as file:
+                content = file.read()
         except OSError as err:
             raise self._refused(key, f"it cannot be read ({err})") from err
         seal = _seal_of(content)
@@ -135,55 +140,62 @@ class UnitStore:
         self.damaged[key] = why
         return RunError(f"{self.path(key)} must be whole: {why}; `dpaudit resume` runs this unit again")
 
-    def write(self, key: str, table: pa.Table, *, version: str = "", own: str = "") -> None:
-        """Stores a finished unit's table; a second write of the same key leaves the same content.
+    def write(self, key: str, content: bytes) -> None:
+        """Stores a finished unit's file; a second write of the same key leaves the same content.
 
         Args:
             key: The unit's.
-            table: Its result.
-            version: Code version of dpaudit that made it.
-            own: Short name of the user's code that made it; "" for none.
+            content: Its file, as `sealed` makes it.
         """
-        facts = {"dpaudit-key": key, "dpaudit-version": version, "dpaudit-own": own, "dpaudit-seal": _OPEN.decode()}
-        sink = pa.BufferOutputStream()
-        with pq.ParquetWriter(sink, table.schema, compression="zstd", compression_level=1) as writer:
-            writer.write_table(table)
-            writer.add_key_value_metadata(facts)
-        content = sink.getvalue().to_pybytes()
-        start = content.rindex(_OPEN)
-        digest = hashlib.sha256(content).hexdigest().encode()
         partial = f"{self._folder}/.{key}.{os.getpid()}.partial"
-        with self._fs.open_output_stream(partial) as stream:
-            stream.write(content[:start] + _OPEN[:-64] + digest + content[start + len(_OPEN) :])
+        with open(partial, "wb") as file:
+            file.write(content)
         if self.damaged.pop(key, None) is not None:  # kept, for whoever wants to know what happened to it
-            self._fs.move(self.path(key), f"{self._folder}/{key}.damaged")
-        self._fs.move(partial, self.path(key))
-        failure = f"{self._folder}/{key}.failed"
-        if self._fs.get_file_info(failure).type != pafs.FileType.NotFound:
-            self._fs.delete_file(failure)
+            os.replace(self.path(key), f"{self._folder}/{key}.damaged")
+        os.replace(partial, self.path(key))
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(f"{self._folder}/{key}.failed")
 
     def fail(self, key: str, log: str) -> None:
         """Records that no attempt succeeded, with the last error's text."""
-        with self._fs.open_output_stream(f"{self._folder}/{key}.failed") as stream:
-            stream.write(log.encode("utf-8", errors="backslashreplace"))
+        Path(self._folder, f"{key}.failed").write_bytes(log.encode("utf-8", errors="backslashreplace"))
 
     def failures(self) -> dict[str, str]:
         """Error text by key of the units recorded as failed; bytes that are no text are shown as question marks."""
-        found = self._fs.get_file_info(pafs.FileSelector(self._folder))
-        texts = {}
-        for info in found:
-            if info.is_file and info.path.endswith(".failed"):
-                with self._fs.open_input_stream(info.path) as stream:
-                    text = stream.read().decode(errors="replace").strip()
-                    texts[Path(info.path).stem] = text or "the record of its failure is empty"
-        return texts
+        with os.scandir(self._folder) as entries:
+            records = [Path(entry) for entry in entries if entry.name.endswith(".failed") and entry.is_file()]
+        texts = {path.stem: path.read_bytes().decode(errors="replace").strip() for path in records}
+        return {key: text or "the record of its failure is empty" for key, text in texts.items()}
 
 
-def same_content(table: pa.Table, stored: pa.Table) -> bool:
-    """Whether a table would be stored as this one was: bit by bit, so that NaN is the same as NaN."""
+def sealed(key: str, table: pa.Table, *, version: str = "", own: str = "") -> bytes:
+    """The file of a finished unit, the same for the same table.
+
+    Args:
+        key: The unit's.
+        table: Its result.
+        version: Code version of dpaudit that made it.
+        own: Short name of the user's code that made it; "" for none.
+    """
+    facts = {"dpaudit-key": key, "dpaudit-version": version, "dpaudit-own": own, "dpaudit-seal": _OPEN.decode()}
     sink = pa.BufferOutputStream()
-    pq.write_table(table, sink)
-    return _plain_bytes(pq.read_table(pa.BufferReader(sink.getvalue()))) == _plain_bytes(stored)
+    with pq.ParquetWriter(sink, table.schema, compression="zstd", compression_level=1) as writer:
+        writer.write_table(table)
+        writer.add_key_value_metadata(facts)
+    content: bytes = sink.getvalue().to_pybytes()
+    start = content.rindex(_OPEN)
+    digest = hashlib.sha256(content).hexdigest().encode()
+    return content[:start] + _OPEN[:-64] + digest + content[start + len(_OPEN) :]
+
+
+def table_in(content: bytes) -> pa.Table:
+    """The table of a unit's file."""
+    return pq.read_table(pa.BufferReader(content))
+
+
+def same_content(one: pa.Table, other: pa.Table) -> bool:
+    """Whether two tables read from units' files are the same bit by bit, so that NaN is the same as NaN."""
+    return _plain_bytes(one) == _plain_bytes(other)
 
 
 def _plain_bytes(table: pa.Table) -> bytes:

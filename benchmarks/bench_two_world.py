@@ -16,7 +16,7 @@ import pyarrow as pa
 from dpaudit.actors.events import Event, EventKind, EventStream
 from dpaudit.actors.schedule import run_units
 from dpaudit.actors.seed import Seed
-from dpaudit.actors.store import UnitStore
+from dpaudit.actors.store import UnitStore, sealed
 from dpaudit.actors.unit import Inputs, Resources, Unit
 from dpaudit.cluster.session import ray_session
 from dpaudit.engine.data.bundled import Digits
@@ -96,7 +96,7 @@ def sweep() -> list[tuple[str, float, str]]:
             scores = Unit(Stored(attempt), "scores")
             truth = rng.random(SCORES) < 0.5
             drawn = score_rows("0", 0, truth, rng.normal(size=SCORES) + 1.5 * truth)
-            store.write(scores.key, pa.Table.from_batches([drawn]))
+            store.write(scores.key, sealed(scores.key, pa.Table.from_batches([drawn])))
             units = [Unit(Tally(one), "sweep", needs=(scores.key,)) for one in estimators]
 
             def work(scores: Unit = scores, units: list[Unit] = units) -> None:

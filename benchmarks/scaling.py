@@ -215,7 +215,7 @@ def _costs_of_lists(workers: int) -> tuple[float, float]:
     """Seconds that asking about all units in flight takes, and going through all workers to give one unit."""
     import ray
 
-    from dpaudit.actors.pool import RayPool, _Slot
+    from dpaudit.actors.pool import RayPool, _Places, _Slot
     from dpaudit.actors.unit import Resources
 
     @ray.remote(num_cpus=1, max_concurrency=1)  # type: ignore[untyped-decorator]
@@ -227,10 +227,18 @@ def _costs_of_lists(workers: int) -> tuple[float, float]:
     first, *references = [actor.sleep.remote(0.0 if not number else 1e6) for number in range(2 * workers)]
     ray.get(first)
     pool = RayPool.__new__(RayPool)
-    pool._slots = [_Slot(Resources(), None, "", 0.0, ready=True, queue=[None]) for _ in range(workers)]
-    pool._homeless = deque()
+    pool._places, pool._homeless = {Resources(): (places := _Places())}, deque()
+    for _ in range(workers):
+        places.put(_Slot(Resources(), None, "", 0.0, ready=True, queue=deque([None])))
     asking = _cpu(lambda: ray.wait([first, *references], num_returns=1, timeout=0))
-    giving = _cpu(lambda: (pool.capacity(Resources()), min(pool._hosts(Resources()), key=lambda slot: len(slot.queue))))
+
+    def give() -> None:
+        slot = places.shortest()
+        assert slot is not None
+        assert pool.capacity(Resources()) > 0
+        places.put(slot)
+
+    giving = _cpu(give)
     ray.kill(actor)
     return asking, giving
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -116,7 +117,7 @@ def run_status(place: str | Path) -> RunStatus:
 
 
 def _status(place: str, planned: int, events: Sequence[Event], bounds: bytes | None) -> RunStatus:
-    counts = {kind: sum(event.kind is kind for event in events) for kind in EventKind}
+    counts = Counter(event.kind for event in events)
     open_ = {}
     for event in events:
         if event.kind is EventKind.UNIT_STARTED:
@@ -124,7 +125,8 @@ def _status(place: str, planned: int, events: Sequence[Event], bounds: bytes | N
         elif event.kind in _ENDED or event.kind is EventKind.UNIT_REPEATED:
             open_.pop(event.unit, None)
     over = any(event.kind in (EventKind.FINISHED, EventKind.INTERRUPTED) for event in events)
-    done, cached = counts[EventKind.UNIT_DONE], counts[EventKind.UNIT_CACHED]
+    done = counts[EventKind.UNIT_DONE]
+    cached = sum(event.count for event in events if event.kind is EventKind.UNITS_CACHED)
     failed = counts[EventKind.UNIT_FAILED] + counts[EventKind.UNIT_SKIPPED]
     units = planned - sum(event.count for event in events if event.kind is EventKind.UNITS_SPARED)
     to_go = units - done - cached - failed

@@ -56,8 +56,8 @@ class TerminalProgress:
                 self._total -= event.count
             case EventKind.WORKER_STARTED:
                 self._workers = event.count
-            case EventKind.UNIT_CACHED:
-                self._cached += 1
+            case EventKind.UNITS_CACHED:
+                self._cached = event.count
             case EventKind.UNIT_STARTED:
                 self._running += 1
             case EventKind.UNIT_DONE:

@@ -10,17 +10,18 @@ import pyarrow as pa
 import pytest
 
 from dpaudit.actors.events import Event, EventKind, EventLog, read_events
-from dpaudit.actors.store import UnitStore
+from dpaudit.actors.store import UnitStore, sealed
 from dpaudit.errors import RunError
 
 ONE, OTHER = "a" * 32, "b" * 32
+TABLE = pa.table({"total": [1, 2, 3], "name": ["x", "y", None]})
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     store = UnitStore(tmp_path)
-    store.write(ONE, pa.table({"total": [1, 2, 3], "name": ["x", "y", None]}), version="0.1+1", own="abc")
-    store.write(OTHER, pa.table({"total": [4]}), version="0.1+2")
+    store.write(ONE, sealed(ONE, TABLE, version="0.1+1", own="abc"))
+    store.write(OTHER, sealed(OTHER, pa.table({"total": [4]}), version="0.1+2"))
     return tmp_path
 
 
@@ -35,7 +36,7 @@ def refused(folder: Path, why: str) -> None:
     assert why in store.damaged[ONE]
     with pytest.raises(RunError, match="runs this unit again"):
         store.read(ONE)
-    store.write(ONE, pa.table({"total": [7]}))
+    store.write(ONE, sealed(ONE, pa.table({"total": [7]})))
     assert not store.damaged
     assert UnitStore(folder).finished([ONE, OTHER]) == {ONE, OTHER}
     assert UnitStore(folder).read(ONE)["total"].to_pylist() == [7]
@@ -51,10 +52,8 @@ def test_what_was_written_is_read_and_known(folder: Path) -> None:
     assert not store.damaged
 
 
-def test_the_same_table_gives_the_same_bytes(folder: Path, tmp_path: Path) -> None:
-    before = file(folder).read_bytes()
-    UnitStore(folder).write(ONE, pa.table({"total": [1, 2, 3], "name": ["x", "y", None]}), version="0.1+1", own="abc")
-    assert file(folder).read_bytes() == before
+def test_the_same_table_gives_the_same_bytes(folder: Path) -> None:
+    assert file(folder).read_bytes() == sealed(ONE, TABLE, version="0.1+1", own="abc")
 
 
 def test_every_flipped_bit_is_noticed(folder: Path) -> None:
@@ -98,7 +97,7 @@ def test_damage_while_the_store_is_open_is_noticed(folder: Path) -> None:
 def test_scores_keep_their_types(tmp_path: Path) -> None:
     table = pa.table({"score": np.array([0.5, -1], dtype=np.float32), "truth": [True, False]})
     store = UnitStore(tmp_path)
-    store.write(ONE, table)
+    store.write(ONE, sealed(ONE, table))
     assert store.read(ONE).schema.equals(table.schema)
 
 
