@@ -27,7 +27,7 @@ from dpaudit.actors.backend import Attempt, Completion, Handle, attempt_unit
 from dpaudit.actors.checkpoints import Scratch
 from dpaudit.actors.deadlines import REMIND_S, Deadlines, still_running
 from dpaudit.actors.events import Event, EventKind, EventStream
-from dpaudit.actors.rooms import may_run, require_room, rooms
+from dpaudit.actors.rooms import Node, fits, may_run, require_room, rooms
 from dpaudit.actors.spilling import SpillWatch
 from dpaudit.actors.unit import Inputs, Resources, Unit, code_version
 from dpaudit.errors import RunError
@@ -35,6 +35,8 @@ from dpaudit.errors import RunError
 QUEUED_PER_WORKER = 2
 """One runs, one waits beside it: the worker never idles for a round trip to the driver."""
 START_TIMEOUT_S = 300.0
+YIELD_S = 20.0
+"""When nothing has run for so long, idle workers make room for those of another kind that have not come up."""
 START_TRIES = 3
 """Workers that may die in a row while they start, before it is held that none can start."""
 LOOK_S = 1.0
@@ -203,8 +205,9 @@ class RayPool:
         self._starting: dict[Any, _Slot] = {}
         self._slots: dict[_Slot, None] = {}
         self._places: dict[Resources, _Places] = {}
+        self._nowhere: set[Resources] = set()
         self._failed_starts = 0
-        self._looked = self._counted = self._moved = time.monotonic()
+        self._looked = self._counted = self._moved = self._yielded = time.monotonic()
         self._spills = SpillWatch(events)
         self._resize()
 
@@ -275,14 +278,46 @@ class RayPool:
         return list(done)
 
     def _require_progress(self) -> None:
-        """Refuses to wait for ever for a worker of a cluster that has no room."""
-        patience_s = max(START_TIMEOUT_S, self._wait_s)
-        if not self._flights and time.monotonic() - self._moved > patience_s:
-            wanted = " and ".join(f"one of {kind}" for kind, count in self._remaining.items() if count > 0)
-            raise RunError(
-                f"a worker must start within {patience_s:.0f} s, none did ({wanted} is waited for); the cluster may be "
-                "full or have lost nodes: ask for fewer or smaller workers, or wait for its other jobs"
+        """Makes room for workers that have not come up, and refuses to wait for ever for them."""
+        if self._flights:
+            return
+        stalled_s = time.monotonic() - self._moved
+        missing = [kind for kind in self._lacking() if kind in self._nowhere]
+        patience_s = (missing and self._wait_s) or max(START_TIMEOUT_S, self._wait_s)
+        if stalled_s > patience_s:
+            raise RunError(self._refusal(missing, patience_s))
+        if not missing and stalled_s > YIELD_S and time.monotonic() - self._yielded > YIELD_S:
+            self._make_room()
+
+    def _refusal(self, missing: Sequence[Resources], patience_s: float) -> str:
+        if missing:
+            return (
+                f"a node that holds a unit of {' and one of '.join(map(str, missing))} must join within "
+                f"{patience_s:.0f} s, none did, and no other unit is left that could run; what is finished is kept: "
+                "resume the run when such a node is there"
             )
+        wanted = " and ".join(f"one of {kind}" for kind, count in self._remaining.items() if count > 0)
+        return (
+            f"a worker must start within {patience_s:.0f} s, none did ({wanted} is waited for); the cluster may be "
+            "full or have lost nodes: ask for fewer or smaller workers, or wait for its other jobs"
+        )
+
+    def _lacking(self) -> list[Resources]:
+        """Kinds of units that are still to be run, and that no worker can run that is up."""
+        up = {slot.kind for slot in self._slots if slot.ready}
+        return [
+            kind
+            for kind, count in self._remaining.items()
+            if count > 0 and not any(may_run(worker, kind) for worker in up)
+        ]
+
+    def _make_room(self) -> None:
+        """Ends idle workers of other kinds than those that are lacking: they may stand where these would."""
+        self._yielded = time.monotonic()
+        lacking = self._lacking()
+        for slot in [slot for slot in self._slots if lacking and slot.kind not in lacking and not slot.queue]:
+            self._dismiss(slot)
+        self._counted = self._yielded  # they are asked for again, when the others have had time to come up
 
     def hold(self, table: pa.Table) -> Handle:
         """Puts a table into the object store."""
@@ -304,11 +339,16 @@ class RayPool:
         """Asks for the workers there is room and work for, and ends idle ones there is none for."""
         self._counted = time.monotonic()
         demand = {kind: max(1, count) for kind, count in self._remaining.items()}
-        room = rooms(_nodes(), demand)
+        nodes = _nodes()
+        self._tell_of_missing(nodes)
+        room = rooms(nodes, demand)
+        no_gpu_yet = any(kind.gpus for kind in self._lacking())
         for kind in sorted(demand, key=lambda kind: -kind.gpus):  # before others take the CPUs beside the GPUs
             own = [slot for slot in self._slots if slot.kind == kind]
             wanted = min(room[kind], self._workers or room[kind])
-            if self._wait_s:  # what waits for a node is what makes the cluster bring one
+            # What waits for a node is what makes the cluster bring one. Where a GPU is waited for, those that need none
+            # would take the CPUs beside it.
+            if self._wait_s and (kind.gpus or not no_gpu_yet):
                 wanted = min(demand[kind], self._workers or demand[kind], wanted + WAITING_FOR_NODES)
             for _ in range(wanted - len(own)):
                 self._start(kind)
@@ -316,6 +356,18 @@ class RayPool:
             spare.sort(key=lambda slot: slot.ready)
             for slot in spare[: max(0, len(own) - wanted)]:
                 self._dismiss(slot)
+
+    def _tell_of_missing(self, nodes: Sequence[Node]) -> None:
+        """Notes the kinds that no node holds, and says so of those that one held before, or that are waited for."""
+        before = self._nowhere
+        self._nowhere = {
+            kind for kind, count in self._remaining.items() if count > 0 and not any(fits(node, kind) for node in nodes)
+        }
+        for kind in self._nowhere - before:
+            patience_s = self._wait_s or START_TIMEOUT_S
+            said = f"no node of the cluster holds a unit of {kind}"
+            waits = f"one is waited for, {patience_s:.0f} s when nothing else runs"
+            self._events.emit(Event(EventKind.STAGE, detail=f"{said}; {waits}"))
 
     def _dismiss(self, slot: _Slot) -> None:
         self._forget(slot)

@@ -35,11 +35,14 @@ class Nodes:
     cluster: Cluster
     gate: Path
     done: int = 0
+    on_gpu: bool = False
+    killed: bool = False
     lost: list[str] = field(default_factory=list)
     second: Any = None
 
     def __call__(self, event: Event) -> None:
-        """After three units a node joins; once its workers are up and some more units are done, it is killed."""
+        """After three units a node joins; once its workers are up, the unit that needs it and some more are done, it is
+        killed."""
         if event.kind is EventKind.WORKER_LOST:
             self.lost.append(event.detail)
         if event.kind is EventKind.WORKER_STARTED and event.count == 3:
@@ -48,7 +51,9 @@ class Nodes:
             self.done += 1
             if self.done == 3:
                 self.second = self.cluster.add_node(num_cpus=2, num_gpus=1, **NODE)
-            if self.done == 14:
+            self.on_gpu |= event.label == "on a GPU"
+            if self.done >= 14 and self.on_gpu and not self.killed:
+                self.killed = True
                 self.cluster.remove_node(self.second, allow_graceful=False)
 
 

@@ -158,6 +158,55 @@ def test_a_unit_that_fits_on_no_node_is_refused_before_anything_runs(ray_cluster
             RayPool({}, demand={Resources(): 1, kind: 1}, workers=None, events=EventStream())
 
 
+@pytest.mark.ray
+def test_a_node_that_is_gone_for_good_is_not_waited_for_for_ever(
+    ray_cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What can run elsewhere does first; then it is said which node is missing, and what to do."""
+    from dpaudit.actors import pool as pools
+
+    looks = iter([[{"CPU": 2.0, "GPU": 1.0}]])
+    monkeypatch.setattr(pools, "_nodes", lambda: next(looks, [{"CPU": 2.0}]))
+    monkeypatch.setattr(pools, "COUNT_S", 0.1)
+    monkeypatch.setattr(pools, "START_TIMEOUT_S", 5.0)
+    here, gone = Unit(Add(1), "here"), Unit(Add(2), "gone", resources=Resources(1, 0.5))
+    seen: list[Event] = []
+    events, store = EventStream(seen.append), UnitStore(tmp_path)
+    pool = pools.RayPool({}, demand={Resources(): 1, gone.resources: 1}, workers=1, events=events)
+    try:
+        with pytest.raises(RunError, match=r"holds a unit of 1 CPU and 0\.5 GPUs must join within 5 s, none did"):
+            run_units([gone, here], pool, store, events)
+    finally:
+        pool.close()
+    assert store.finished([here.key, gone.key]) == {here.key}
+    said = [event.detail for event in seen if event.kind is EventKind.STAGE]
+    assert said == [
+        "no node of the cluster holds a unit of 1 CPU and 0.5 GPUs; one is waited for, 5 s when nothing else runs"
+    ]
+
+
+@pytest.mark.ray
+def test_idle_workers_make_room_for_one_of_another_kind(
+    ray_cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both CPUs are held by workers with nothing to do, and the unit that is left needs both."""
+    from dpaudit.actors import pool as pools
+
+    monkeypatch.setattr(pools, "rooms", lambda nodes, demand: dict.fromkeys(demand, 2))
+    monkeypatch.setattr(pools, "YIELD_S", 0.5)
+    monkeypatch.setattr(pools, "START_TIMEOUT_S", 20.0)
+    first = Unit(Add(1), "first")
+    last = Unit(Add(2), "last", needs=(first.key,), resources=Resources(2))
+    events, store = EventStream(), UnitStore(tmp_path)
+    pool = pools.RayPool({}, demand={Resources(): 1, Resources(2): 1}, workers=2, events=events)
+    try:
+        outcome = run_units([first, last], pool, store, events)
+    finally:
+        pool.close()
+    assert store.read(last.key)["total"][0].as_py() == 3
+    assert outcome.failed == {}
+
+
 def test_a_second_attempt_finds_the_first_ones_checkpoints_and_leaves_none(tmp_path: Path) -> None:
     unit = Unit(GoesOn(), "long training")
     backend = InProcess({}, tmp_path / "checkpoints")
