@@ -11,6 +11,7 @@ from numpy.random import SeedSequence
 
 from dpaudit.mechanisms.examples import Features
 from dpaudit.mechanisms.protocols import Compute
+from dpaudit.mechanisms.training.compiled_mlp import CompiledMlp
 from dpaudit.mechanisms.training.inputs import example_shape
 from dpaudit.mechanisms.training.kernels import couples_examples
 from dpaudit.mechanisms.training.losses import CrossEntropy
@@ -45,7 +46,7 @@ def calibrate(
     compute: Compute,
     memory_bytes: int | None = None,
 ) -> StackPlan:
-    """The plan with the least time for one step of one model.
+    """The plan with the least time for one step of one model: found by timing, where compiled code does not fit.
 
     Sizes grow until a larger stack is clearly slower or would not fit. Timings differ from run to run: keep the plan
     with the run, so that it is repeated exactly.
@@ -64,10 +65,13 @@ def calibrate(
     best = single_plan(recipe, shape, classes)
     if couples_examples(module):
         return best
-    method = "batched" if recipe.batched_kernel(module) else "vmapped"
-    allowed = memory_bytes or stack_bytes(compute)
+    batched = recipe.batched_kernel(module)
+    largest = (memory_bytes or stack_bytes(compute)) // bytes_per_model(recipe, module, shape)
+    if batched and CompiledMlp.fits(batched, module, CrossEntropy(), device):
+        return StackPlan("batched", max(1, min(models, largest)))  # takes a model as long in any stack
+    method = "batched" if batched else "vmapped"
     least = seconds_per_step(recipe, shape, best, classes=classes, device=device)
-    for size in stack_sizes(models, largest=allowed // bytes_per_model(recipe, module, shape)):
+    for size in stack_sizes(models, largest=largest):
         plan = StackPlan(method, size)
         taken = seconds_per_step(recipe, shape, plan, classes=classes, device=device)
         if taken < least:

@@ -17,6 +17,7 @@ from dpaudit.errors import require
 from dpaudit.mechanisms.examples import Features
 from dpaudit.mechanisms.protocols import Compute, TrainingError
 from dpaudit.mechanisms.seeds import spawned
+from dpaudit.mechanisms.training.compiled_mlp import CompiledMlp
 from dpaudit.mechanisms.training.generators import child, epoch_generator, torch_generator
 from dpaudit.mechanisms.training.inputs import example_shape
 from dpaudit.mechanisms.training.kernels import clip_factors
@@ -153,7 +154,14 @@ class PrivateStack(Stack):
             canaries: Each model's canary, zeros where it takes no part, shape (models, P); None where there are none.
         """
         clip = self.private.clip
-        if any(len(positions) for positions in batch):
+        if isinstance(self.kernel, CompiledMlp):
+            rows, targets = (
+                np.concatenate([of(model, picked) for model, picked in enumerate(batch)])
+                for of in (self.rows_of, self.targets_of)
+            )
+            ends = np.cumsum([len(positions) for positions in batch])
+            self.kernel.clipped_sums(self.parameters, self.features, rows, targets, ends, clip, self.gradient)
+        elif any(len(positions) for positions in batch):
             self.kernel.clipped_gradient(self.parameters, *self.examples_of(batch), clip, self.gradient)
         else:
             self.gradient.zero_()

@@ -1,12 +1,14 @@
 """Trains many networks of one shape as stacks on one device.
 
 Each model has its own rows, labels, first weights, order and noise, all drawn from its own seed, so its numbers do not
-depend on who shares the stack (up to the rounding of differently grouped sums).
+depend on who shares the stack: to the last bit in compiled code, up to the rounding of differently grouped sums
+elsewhere.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,7 @@ from dpaudit.mechanisms.protocols import Compute, TrainingError
 from dpaudit.mechanisms.seeds import spawned
 from dpaudit.mechanisms.training.augment import Augment
 from dpaudit.mechanisms.training.checkpoint import Checkpoint
+from dpaudit.mechanisms.training.compiled_mlp import CompiledMlp
 from dpaudit.mechanisms.training.generators import child, epoch_generator, torch_generator
 from dpaudit.mechanisms.training.kernels import Kernel, Looped, Vmapped
 from dpaudit.mechanisms.training.losses import Loss
@@ -87,11 +90,13 @@ class Stack:
 
     def run_epoch(self, epoch: int) -> None:
         """One pass of each model over its examples."""
-        size = self.recipe.batch_size
         orders = [epoch_generator(order, epoch) for _, order, _ in self.seeds]
-        positions = self._padded(
-            [torch.from_numpy(rng.permutation(n)) for rng, n in zip(orders, self.counts, strict=True)]
-        )
+        permutations = [rng.permutation(n) for rng, n in zip(orders, self.counts, strict=True)]
+        if isinstance(self.kernel, CompiledMlp) and not self.augment.draws and not self.recipe.mixup:
+            self._run_compiled(self.kernel, epoch, permutations)
+            return
+        size = self.recipe.batch_size
+        positions = self._padded([torch.from_numpy(permutation) for permutation in permutations])
         draws = self._draws(epoch)
         mixing = self._mixing(orders)
         self.losses.zero_()
@@ -116,6 +121,47 @@ class Stack:
                 self.parameters[:active], inputs, targets, coefficients, gradient
             )
             self.optimizer.step(self.parameters[:active], gradient, self._rate(epoch, step, active))
+
+    def _run_compiled(self, kernel: CompiledMlp, epoch: int, permutations: list[NDArray[np.int64]]) -> None:
+        """The same pass model by model, which needs no padding and keeps a model's weights in the cache."""
+
+        def run(model: int) -> float:
+            order = permutations[model]
+            return kernel.train_epoch(
+                self.recipe,
+                self.parameters,
+                self.optimizer,
+                model,
+                features=self.features,
+                rows=self.rows_of(model, order),
+                targets=self.targets_of(model, order),
+                weights=self._weights_of(model, order),
+                scaling=self.scalings[model],
+                rates=self._rates(epoch, -(-len(order) // self.recipe.batch_size)),
+            )
+
+        self.losses[:] = torch.tensor(side_by_side(run, len(permutations)))
+
+    def rows_of(self, model: int, picked: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Rows of a model's examples at these positions."""
+        return self.tasks[model].rows[picked].astype(np.int64)
+
+    def targets_of(self, model: int, picked: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Their targets, shape (picked, classes)."""
+        labels = self._labels[model].numpy()[picked]
+        return labels.astype(np.float32) if labels.ndim == 2 else self._one_hot.numpy()[labels]
+
+    def _weights_of(self, model: int, picked: NDArray[np.int64]) -> NDArray[np.float32]:
+        if self._weights is None:
+            return np.ones(len(picked), np.float32)
+        return self._weights[model].numpy()[picked]
+
+    def _rates(self, epoch: int, steps: int) -> NDArray[np.float32]:
+        """Learning rates of an epoch of a model that has `steps` of them."""
+        if self.recipe.schedule == "constant":
+            return np.full(steps, self.recipe.learning_rate, np.float32)
+        total = self.recipe.epochs * steps
+        return np.array([self._rate_at((epoch * steps + step) / total) for step in range(steps)], np.float32)
 
     def _inputs(self, picked: Tensor) -> Tensor:
         rows = self._rows[: len(picked)].take_along_dim(picked, 1)
@@ -238,11 +284,22 @@ def make_kernel(recipe: Recipe, module: nn.Module, *, loss: Loss, plan: StackPla
         batched = recipe.batched_kernel(module)
         require(batched is not None, "the plan batched is for perceptrons and bags of embeddings", plan=plan)
         assert batched is not None
+        if CompiledMlp.fits(batched, module, loss, device):
+            return CompiledMlp(module, loss=loss)
         return batched(module, loss=loss)
     if plan.method == "vmapped":
         compiled = recipe.compile and device.type == "cuda"
         return Vmapped(module, loss=loss, bfloat16=bfloat16, compiled=compiled)
     return Looped(module, loss=loss, device=device, bfloat16=bfloat16)
+
+
+def side_by_side(work: Callable[[int], float], count: int) -> list[float]:
+    """`work` of 0 .. count - 1, on as many threads as torch has; for work that leaves the interpreter."""
+    threads = torch.get_num_threads()
+    if threads == 1 or count == 1:
+        return [work(k) for k in range(count)]
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(work, range(count)))
 
 
 def mixed(inputs: Tensor, targets: Tensor, share: Tensor, partners: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,501 @@
+"""Compiled training of one perceptron: forward, backward, clipping of each example's gradient, and the update.
+
+A batch lies in columns, padded to whole vectors: what a layer takes has shape (width, batch). Weights are read and
+written where torch keeps them, one flat vector: (outputs, inputs) of each layer, then its bias. Arithmetic is float32.
+
+The elements of a product are summed in the order of the shared index by fused multiply-adds, and examples meet in sums
+over their own batch alone: a model's numbers do not depend on what else is trained. All of it is in this file, since
+compiled code that is kept does not see changes elsewhere.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float32]
+Ints = NDArray[np.int64]
+
+_F = TypeVar("_F", bound=Callable[..., object])
+
+SGD, NESTEROV, ADAM = 0, 1, 2
+"""Rules of an update."""
+RELU, TANH = 0, 1
+"""What stands between layers."""
+
+LANES = 16
+"""Floats of a vector; rows of V and C are padded to a multiple of it."""
+
+_FLOAT, _INDEX, _PLACE = ir.FloatType(), ir.IntType(64), ir.IntType(32)
+_VECTOR = ir.VectorType(_FLOAT, LANES)
+_FUSED, _FUSED_TYPE = f"llvm.fma.v{LANES}f32", ir.FunctionType(_VECTOR, [_VECTOR] * 3)
+
+_ZERO, _ONE = np.float32(0), np.float32(1)
+_TENTH, _SLOW, _THOUSANDTH, _TINY = np.float32(0.1), np.float32(0.999), np.float32(0.001), np.float32(1e-8)
+_SATURATED = np.float32(7.90531110763549805)
+_ABOVE = tuple(
+    np.float32(coefficient)
+    for coefficient in (
+        -2.76076847742355e-16,
+        2.00018790482477e-13,
+        -8.60467152213735e-11,
+        5.12229709037114e-08,
+        1.48572235717979e-05,
+        6.37261928875436e-04,
+        4.89352455891786e-03,
+    )
+)
+_BELOW = tuple(
+    np.float32(coefficient)
+    for coefficient in (1.19825839466702e-06, 1.18534705686654e-04, 2.26843463243900e-03, 4.89352518554385e-03)
+)
+_LARGEST = np.float32(np.finfo(np.float32).max)
+
+
+def _compiled(function: _F) -> _F:
+    return cast(_F, njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "reassoc"})(function))
+
+
+def _block(rows: int, vectors: int) -> Any:
+    """C[:rows, :vectors * LANES] += S[:rows] V, from addresses; strides and depth count elements."""
+
+    @intrinsic
+    def block(
+        context: Any, c: Any, c_row: Any, s: Any, s_row: Any, s_column: Any, v: Any, v_row: Any, depth: Any
+    ) -> Any:
+        def generate(target: Any, code: Any, signature: Any, arguments: Any) -> Any:
+            c, c_row, s, s_row, s_column, v, v_row, depth = arguments
+            pointer = _FLOAT.as_pointer()
+            c, s, v = (code.inttoptr(address, pointer) for address in (c, s, v))
+            fused = code.module.globals.get(_FUSED) or ir.Function(code.module, _FUSED_TYPE, _FUSED)
+
+            def vector(base: Any, offset: Any, place: int) -> Any:
+                element = code.gep(base, [code.add(offset, _INDEX(place * LANES))])
+                return code.bitcast(element, _VECTOR.as_pointer())
+
+            cells = [(row, place) for row in range(rows) for place in range(vectors)]
+            where = {(row, place): vector(c, code.mul(_INDEX(row), c_row), place) for row, place in cells}
+            first = {cell: code.load(where[cell], align=4) for cell in cells}
+            starts = [code.mul(_INDEX(row), s_row) for row in range(rows)]
+            entry = code.block
+            head, body, done = (code.append_basic_block(name) for name in ("head", "body", "done"))
+            code.branch(head)
+            code.position_at_end(head)
+            step = code.phi(_INDEX)
+            step.add_incoming(_INDEX(0), entry)
+            sums = {cell: code.phi(_VECTOR) for cell in cells}
+            for cell in cells:
+                sums[cell].add_incoming(first[cell], entry)
+            code.cbranch(code.icmp_signed("<", step, depth), body, done)
+            code.position_at_end(body)
+            line = code.mul(step, v_row)
+            taken = [code.load(vector(v, line, place), align=4) for place in range(vectors)]
+            along = code.mul(step, s_column)
+            everywhere = ir.Constant(ir.VectorType(_PLACE, LANES), [0] * LANES)
+            for row in range(rows):
+                factor = code.load(code.gep(s, [code.add(starts[row], along)]))
+                single = code.insert_element(ir.Constant(_VECTOR, ir.Undefined), factor, _PLACE(0))
+                spread = code.shuffle_vector(single, ir.Constant(_VECTOR, ir.Undefined), everywhere)
+                for place in range(vectors):
+                    cell = (row, place)
+                    sums[cell].add_incoming(code.call(fused, [spread, taken[place], sums[cell]]), body)
+            step.add_incoming(code.add(step, _INDEX(1)), body)
+            code.branch(head)
+            code.position_at_end(done)
+            for cell in cells:
+                code.store(sums[cell], where[cell], align=4)
+            return target.get_dummy_value()
+
+        return types.void(*[types.intp] * 8), generate
+
+    return block
+
+
+_EIGHT_WIDE, _EIGHT, _PAIR_WIDE, _PAIR, _SINGLE_WIDE, _SINGLE = (
+    _block(rows, wide) for rows in (8, 2, 1) for wide in (2, 1)
+)
+
+
+@_compiled
+def add_product(
+    c: Floats,
+    s: Floats,
+    s_row: int,
+    s_column: int,
+    v: Floats,
+    rows: int,
+    depth: int,
+    width: int,
+) -> None:
+    """c[m, n] += sum_k s[m s_row + k s_column] v[k, n] for m < rows, k < depth and n < width rounded up to vectors.
+
+    Args:
+        c: Contiguous, of at least `rows` rows, padded.
+        s: Contiguous, one axis; its strides count elements.
+        s_row: Between rows.
+        s_column: Between columns.
+        v: Contiguous, of at least `depth` rows, padded.
+        rows: >= 0.
+        depth: >= 0.
+        width: >= 0.
+    """
+    c_row, v_row = c.shape[1], v.shape[1]
+    c_first, s_first, v_first = c.ctypes.data, s.ctypes.data, v.ctypes.data
+    for n in range(0, width, 2 * LANES):
+        wide = n + LANES < width
+        v_here = v_first + 4 * n
+        m = 0
+        while m < rows:
+            c_here, s_here = c_first + 4 * (m * c_row + n), s_first + 4 * m * s_row
+            if m + 8 <= rows:
+                if wide:
+                    _EIGHT_WIDE(c_here, c_row, s_here, s_row, s_column, v_here, v_row, depth)
+                else:
+                    _EIGHT(c_here, c_row, s_here, s_row, s_column, v_here, v_row, depth)
+                m += 8
+            elif m + 2 <= rows:
+                if wide:
+                    _PAIR_WIDE(c_here, c_row, s_here, s_row, s_column, v_here, v_row, depth)
+                else:
+                    _PAIR(c_here, c_row, s_here, s_row, s_column, v_here, v_row, depth)
+                m += 2
+            else:
+                if wide:
+                    _SINGLE_WIDE(c_here, c_row, s_here, s_row, s_column, v_here, v_row, depth)
+                else:
+                    _SINGLE(c_here, c_row, s_here, s_row, s_column, v_here, v_row, depth)
+                m += 1
+
+
+@_compiled
+def _padded(width: int) -> int:
+    return -(-width // LANES) * LANES
+
+
+@_compiled
+def room(widths: Ints, batch: int) -> tuple[Any, Any, Any, Any]:
+    """Arrays of one step, padded: what each layer takes by rows and by columns, errors by columns, weights' gradients.
+
+    Padding is finite and never read into what is kept.
+    """
+    many = _padded(batch)
+    by_row = [np.zeros((many, _padded(width)), np.float32) for width in widths[:-1]]
+    by_column = [np.zeros((_padded(width), many), np.float32) for width in widths]
+    errors = [np.zeros((width, many), np.float32) for width in widths[1:]]
+    gradients = [np.zeros((widths[k + 1], _padded(widths[k])), np.float32) for k in range(len(widths) - 1)]
+    return by_row, by_column, errors, gradients
+
+
+@_compiled
+def _transpose(source: Floats, target: Floats, rows: int, columns: int) -> None:
+    """target[k, i] = source[i, k] in whole blocks, for i < rows and k < columns at least."""
+    for top in range(0, rows, LANES):
+        for left in range(0, columns, LANES):
+            block, turned = (
+                source[top : top + LANES, left : left + LANES],
+                target[left : left + LANES, top : top + LANES],
+            )
+            for k in range(LANES):
+                for i in range(LANES):
+                    turned[k, i] = block[i, k]
+
+
+@_compiled
+def _tanh(x: np.float32) -> np.float32:
+    """To a few units in the last place, without a branch, so that a loop of it becomes vectors; Eigen's `ptanh`."""
+    x = min(max(x, -_SATURATED), _SATURATED)
+    square = x * x
+    above = below = _ZERO
+    for coefficient in _ABOVE:
+        above = above * square + coefficient
+    for coefficient in _BELOW:
+        below = below * square + coefficient
+    return x * above / below
+
+
+@_compiled
+def _forward(parameters: Floats, widths: Ints, activation: int, size: int, by_row: Any, by_column: Any) -> None:
+    """Fills what each layer takes, and the logits last, from the inputs by rows."""
+    layers = len(widths) - 1
+    padded = _padded(size)
+    begin = 0
+    for layer in range(layers):
+        inputs, outputs = widths[layer], widths[layer + 1]
+        if layer == 0:
+            _transpose(by_row[0], by_column[0], size, inputs)
+        after = by_column[layer + 1]
+        bias = parameters[begin + outputs * inputs : begin + outputs * inputs + outputs]
+        for o in range(outputs):
+            for i in range(padded):
+                after[o, i] = bias[o]
+        add_product(after, parameters[begin:], inputs, 1, by_column[layer], outputs, inputs, padded)
+        if layer < layers - 1:
+            for o in range(outputs):
+                if activation == TANH:
+                    for i in range(padded):
+                        after[o, i] = _tanh(after[o, i])
+                else:
+                    for i in range(padded):
+                        after[o, i] = _ZERO if after[o, i] < _ZERO else after[o, i]
+            _transpose(after, by_row[layer + 1], outputs, size)
+        begin += outputs * (inputs + 1)
+
+
+@_compiled
+def _last_errors(logits: Floats, targets: Floats, size: int, losses: Floats, errors: Floats) -> None:
+    """Cross-entropy of each example, and its derivatives by the logits; `targets` (size, classes)."""
+    classes = targets.shape[1]
+    for i in range(size):
+        most = logits[0, i]
+        for k in range(1, classes):
+            most = max(most, logits[k, i])
+        total = mass = shown = _ZERO
+        for k in range(classes):
+            above = logits[k, i] - most
+            power = math.exp(above)
+            errors[k, i] = power
+            total += power
+            mass += targets[i, k]
+            shown += targets[i, k] * above
+        losses[i] = mass * math.log(total) - shown
+        share = mass / total
+        for k in range(classes):
+            errors[k, i] = errors[k, i] * share - targets[i, k]
+
+
+@_compiled
+def _backward(parameters: Floats, widths: Ints, activation: int, size: int, by_column: Any, errors: Any) -> None:
+    """Derivatives by each layer's outputs from those by the logits."""
+    padded = _padded(size)
+    begin = len(parameters)
+    for layer in range(len(widths) - 2, 0, -1):
+        inputs, outputs = widths[layer], widths[layer + 1]
+        begin -= outputs * (inputs + 1)
+        before, activated = errors[layer - 1], by_column[layer]
+        before[:, :padded] = _ZERO
+        add_product(before, parameters[begin:], 1, inputs, errors[layer], inputs, outputs, padded)
+        for k in range(inputs):
+            if activation == TANH:
+                for i in range(padded):
+                    before[k, i] *= _ONE - activated[k, i] * activated[k, i]
+            else:
+                for i in range(padded):
+                    before[k, i] *= _ONE if activated[k, i] > _ZERO else _ZERO
+
+
+@_compiled
+def _collect(widths: Ints, size: int, by_row: Any, errors: Any, gradients: Any) -> None:
+    """Sums of the gradients of the weights over the batch."""
+    for layer in range(len(widths) - 1):
+        gradient, error = gradients[layer], errors[layer]
+        gradient[:] = _ZERO
+        columns = error.shape[1]
+        add_product(gradient, error.reshape(-1), columns, 1, by_row[layer], widths[layer + 1], size, widths[layer])
+
+
+@_compiled
+def _clip(widths: Ints, clip: np.float32, floor: np.float32, size: int, by_column: Any, errors: Any) -> None:
+    """Scales each example's errors by min(1, clip / (norm of its gradient + floor))."""
+    # One example's gradient of a layer is error x input; squared norm |error|^2 (|input|^2 + 1), 1 for the bias.
+    squares = np.zeros(size, np.float32)
+    for layer in range(len(widths) - 1):
+        left, right = np.zeros(size, np.float32), np.ones(size, np.float32)
+        error, seen = errors[layer], by_column[layer]
+        for o in range(widths[layer + 1]):
+            for i in range(size):
+                left[i] += error[o, i] * error[o, i]
+        for k in range(widths[layer]):
+            for i in range(size):
+                right[i] += seen[k, i] * seen[k, i]
+        for i in range(size):
+            squares[i] += left[i] * right[i]
+    for i in range(size):
+        squares[i] = min(_ONE, clip / (math.sqrt(squares[i]) + floor))
+    for layer in range(len(widths) - 1):
+        error = errors[layer]
+        for o in range(widths[layer + 1]):
+            for i in range(size):
+                error[o, i] *= squares[i]
+
+
+@_compiled
+def _write(widths: Ints, size: int, errors: Any, gradients: Any, out: Floats) -> None:
+    """Puts the gradients of weights and biases where torch keeps the parameters; `out` (P,)."""
+    place = 0
+    for layer in range(len(widths) - 1):
+        gradient, error = gradients[layer], errors[layer]
+        for o in range(widths[layer + 1]):
+            line = out[place : place + widths[layer]]
+            for k in range(widths[layer]):
+                line[k] = gradient[o, k]
+            place += widths[layer]
+        bias = out[place : place + widths[layer + 1]]
+        for o in range(widths[layer + 1]):
+            total = _ZERO
+            for i in range(size):
+                total += error[o, i]
+            bias[o] = total
+        place += widths[layer + 1]
+
+
+@_compiled
+def clipped_sums(
+    parameters: Floats,
+    widths: Ints,
+    activation: int,
+    features: Floats,
+    rows: Ints,
+    targets: Floats,
+    ends: Ints,
+    clip: np.float32,
+    floor: np.float32,
+    out: Floats,
+) -> None:
+    """Writes the sum of each model's clipped gradients to `out`, shape (A, P); 0 where its batch is empty.
+
+    Args:
+        parameters: Shape (A, P).
+        widths: Of the inputs, the hidden layers and the logits.
+        activation: RELU or TANH.
+        features: Shape (n, inputs).
+        rows: Of the batches in the features, one model's behind the other's.
+        targets: Of the same examples, shape (rows, classes).
+        ends: Where each model's batch ends, shape (A,).
+        clip: Largest norm of one example's gradient.
+        floor: What is added to a norm before the division by it.
+        out: Shape (A, P).
+    """
+    most = begin = 0
+    for end in ends:
+        most, begin = max(most, end - begin), end
+    by_row, by_column, errors, gradients = room(widths, most)
+    losses = np.zeros(most, np.float32)
+    begin = 0
+    for model in range(len(ends)):
+        size = ends[model] - begin
+        for i in range(size):
+            by_row[0][i, : widths[0]] = features[rows[begin + i]]
+        _forward(parameters[model], widths, activation, size, by_row, by_column)
+        _last_errors(by_column[-1], targets[begin : begin + size], size, losses, errors[-1])
+        _backward(parameters[model], widths, activation, size, by_column, errors)
+        _clip(widths, clip, floor, size, by_column, errors)
+        _collect(widths, size, by_row, errors, gradients)
+        _write(widths, size, errors, gradients, out[model])
+        begin = ends[model]
+
+
+@_compiled
+def update(
+    rule: int,
+    parameters: Floats,
+    gradient: Floats,
+    first: Floats,
+    second: Floats,
+    step: int,
+    rate: np.float32,
+    momentum: np.float32,
+    decay: np.float32,
+) -> None:
+    """Moves one model as torch.optim does; moments are (P,), or (0,) where the rule has none.
+
+    `gradient` is used up; `step` is counted from 1.
+    """
+    if decay > _ZERO:
+        for p in range(len(parameters)):
+            gradient[p] += decay * parameters[p]
+    if rule == ADAM:
+        short, long = np.float32(1 - 0.9**step), np.float32(1 - 0.999**step)
+        for p in range(len(parameters)):
+            first[p] += _TENTH * (gradient[p] - first[p])
+            second[p] = _SLOW * second[p] + _THOUSANDTH * (gradient[p] * gradient[p])
+            parameters[p] -= rate * (first[p] / short / (math.sqrt(second[p] / long) + _TINY))
+    elif len(first) == 0:
+        for p in range(len(parameters)):
+            parameters[p] -= rate * gradient[p]
+    else:
+        for p in range(len(parameters)):
+            first[p] = momentum * first[p] + gradient[p]
+            moved = gradient[p] + momentum * first[p] if rule == NESTEROV else first[p]
+            parameters[p] -= rate * moved
+
+
+@_compiled
+def train_epoch(
+    parameters: Floats,
+    first: Floats,
+    second: Floats,
+    steps: int,
+    widths: Ints,
+    activation: int,
+    features: Floats,
+    rows: Ints,
+    targets: Floats,
+    weights: Floats,
+    scaling: Floats,
+    rates: Floats,
+    batch: int,
+    rule: int,
+    momentum: np.float32,
+    decay: np.float32,
+) -> np.float32:
+    """One pass of one model over its examples; changes parameters and moments.
+
+    Args:
+        parameters: Shape (P,).
+        first: Moment of the optimizer, shape (P,), or (0,) where it has none.
+        second: Likewise.
+        steps: Made so far.
+        widths: Of the inputs, the hidden layers and the logits.
+        activation: RELU or TANH.
+        features: Shape (n, inputs).
+        rows: In the order of the epoch, shape (count,).
+        targets: In the same order, shape (count, classes).
+        weights: In the same order, shape (count,).
+        scaling: Mean and deviation of each feature, shape (2, inputs), or (0, inputs).
+        rates: Learning rate of each step.
+        batch: Examples a step.
+        rule: SGD, NESTEROV or ADAM.
+        momentum: Of SGD.
+        decay: Of weights.
+    Returns: Sum of the batches' mean losses.
+    """
+    most = min(batch, len(rows))
+    by_row, by_column, errors, gradients = room(widths, most)
+    losses = np.zeros(most, np.float32)
+    gradient = np.empty_like(parameters)
+    total = _ZERO
+    for step in range(len(rates)):
+        begin = step * batch
+        size = min(batch, len(rows) - begin)
+        for i in range(size):
+            by_row[0][i, : widths[0]] = features[rows[begin + i]]
+        if len(scaling):
+            _scale(by_row[0], scaling, size)
+        _forward(parameters, widths, activation, size, by_row, by_column)
+        _last_errors(by_column[-1], targets[begin : begin + size], size, losses, errors[-1])
+        for i in range(size):
+            share = weights[begin + i] / np.float32(size)
+            total += losses[i] * share
+            for k in range(widths[-1]):
+                errors[-1][k, i] *= share
+        _backward(parameters, widths, activation, size, by_column, errors)
+        _collect(widths, size, by_row, errors, gradients)
+        _write(widths, size, errors, gradients, gradient)
+        update(rule, parameters, gradient, first, second, steps + step + 1, rates[step], momentum, decay)
+    return total
+
+
+@_compiled
+def _scale(by_row: Floats, scaling: Floats, size: int) -> None:
+    """(x - mean) / deviation as `scaling.scaled` does: NaN becomes 0, infinity the largest number."""
+    for i in range(size):
+        for k in range(scaling.shape[1]):
+            x = (by_row[i, k] - scaling[0, k]) / scaling[1, k]
+            by_row[i, k] = _ZERO if math.isnan(x) else min(max(x, -_LARGEST), _LARGEST)
