@@ -155,12 +155,12 @@ class PrivateStack(Stack):
         """
         clip = self.private.clip
         if isinstance(self.kernel, CompiledMlp):
-            rows, targets = (
-                np.concatenate([of(model, picked) for model, picked in enumerate(batch)])
-                for of in (self.rows_of, self.targets_of)
+            sizes = [len(positions) for positions in batch]
+            models, picked = np.repeat(np.arange(len(batch)), sizes), np.concatenate(batch)
+            rows, targets = self.examples_at(models, picked)
+            self.kernel.clipped_sums(
+                self.parameters, self.features, rows, targets, np.cumsum(sizes), clip, self.gradient
             )
-            ends = np.cumsum([len(positions) for positions in batch])
-            self.kernel.clipped_sums(self.parameters, self.features, rows, targets, ends, clip, self.gradient)
         elif any(len(positions) for positions in batch):
             self.kernel.clipped_gradient(self.parameters, *self.examples_of(batch), clip, self.gradient)
         else:

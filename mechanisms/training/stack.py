@@ -127,14 +127,15 @@ class Stack:
 
         def run(model: int) -> float:
             order = permutations[model]
+            rows, targets = self.examples_at(model, order)
             return kernel.train_epoch(
                 self.recipe,
                 self.parameters,
                 self.optimizer,
                 model,
                 features=self.features,
-                rows=self.rows_of(model, order),
-                targets=self.targets_of(model, order),
+                rows=rows,
+                targets=targets,
                 weights=self._weights_of(model, order),
                 scaling=self.scalings[model],
                 rates=self._rates(epoch, -(-len(order) // self.recipe.batch_size)),
@@ -142,14 +143,12 @@ class Stack:
 
         self.losses[:] = torch.tensor(side_by_side(run, len(permutations)))
 
-    def rows_of(self, model: int, picked: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Rows of a model's examples at these positions."""
-        return self.tasks[model].rows[picked].astype(np.int64)
-
-    def targets_of(self, model: int, picked: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Their targets, shape (picked, classes)."""
-        labels = self._labels[model].numpy()[picked]
-        return labels.astype(np.float32) if labels.ndim == 2 else self._one_hot.numpy()[labels]
+    def examples_at(
+        self, models: int | NDArray[np.int64], picked: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Rows and targets (picked, classes) of the examples at these positions of a model, or of a model for each."""
+        rows, labels = self._rows.numpy()[models, picked], self._labels.numpy()[models, picked]
+        return rows.astype(np.int64), labels.astype(np.float32) if labels.ndim == 2 else self._one_hot.numpy()[labels]
 
     def _weights_of(self, model: int, picked: NDArray[np.int64]) -> NDArray[np.float32]:
         if self._weights is None:
