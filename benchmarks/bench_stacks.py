@@ -160,14 +160,11 @@ def jaxes() -> Iterator[tuple[str, float, float]]:
         return rows, present, jax.random.split(jax.random.key(number), rows.shape[:2])
 
     by_shuffling = epoch_of(plain, 2)
-    private_epochs = {
-        "DP-SGD": epoch_of(partial(private, each_example), 3),
-        "DP-SGD, norms from errors": epoch_of(partial(private, from_errors), 3),
-    }
+    by_norms, one_by_one = (epoch_of(partial(private, clipped), 3) for clipped in (from_errors, each_example))
     for name, work in (("normal", normal()), ("digits", digits())):
         yield name, *taken(partial(train, by_shuffling, work, lambda rng, subsets, _: shuffled(rng, subsets)))
-        for kind, epoch in private_epochs.items():
-            yield f"{name}, {kind}", *taken(partial(train, epoch, work, keyed))
+        yield f"{name}, DP-SGD, norms from errors", *taken(partial(train, by_norms, work, keyed))
+    yield "digits, DP-SGD, vmap(grad)", *taken(partial(train, one_by_one, digits(), keyed), repeats=1)
 
 
 def shuffled(rng: np.random.Generator, subsets: list[NDArray[np.int64]]) -> tuple[NDArray[Any], NDArray[np.float32]]:

@@ -180,17 +180,20 @@ def _padded(width: int) -> int:
 
 
 @_compiled
-def room(widths: Ints, batch: int) -> tuple[Any, Any, Any, Any]:
-    """Arrays of one step, padded: what each layer takes by rows and by columns, errors by columns, weights' gradients.
+def room(widths: Ints, batch: int) -> tuple[Floats, Floats, Floats, Floats]:
+    """Arrays of one step, padded: what each layer takes by rows and by columns, errors by columns, a layer's gradient.
 
-    Padding is finite and never read into what is kept.
+    As wide as the widest layer. Padding is finite and never read into what is kept.
     """
-    many = _padded(batch)
-    by_row = [np.zeros((many, _padded(width)), np.float32) for width in widths[:-1]]
-    by_column = [np.zeros((_padded(width), many), np.float32) for width in widths]
-    errors = [np.zeros((width, many), np.float32) for width in widths[1:]]
-    gradients = [np.zeros((widths[k + 1], _padded(widths[k])), np.float32) for k in range(len(widths) - 1)]
-    return by_row, by_column, errors, gradients
+    layers, many = len(widths) - 1, _padded(batch)
+    widest = most = 0
+    for layer in range(layers):
+        widest = max(widest, _padded(widths[layer]), _padded(widths[layer + 1]))
+        most = max(most, _padded(widths[layer]) * widths[layer + 1])
+    by_row = np.zeros((layers, many, widest), np.float32)
+    by_column = np.zeros((layers + 1, widest, many), np.float32)
+    errors = np.zeros((layers, widest, many), np.float32)
+    return by_row, by_column, errors, np.zeros(most, np.float32)
 
 
 @_compiled
@@ -221,7 +224,7 @@ def _tanh(x: np.float32) -> np.float32:
 
 
 @_compiled
-def _forward(parameters: Floats, widths: Ints, activation: int, size: int, by_row: Any, by_column: Any) -> None:
+def _forward(parameters: Floats, widths: Ints, activation: int, size: int, by_row: Floats, by_column: Floats) -> None:
     """Fills what each layer takes, and the logits last, from the inputs by rows."""
     layers = len(widths) - 1
     padded = _padded(size)
@@ -271,7 +274,7 @@ def _last_errors(logits: Floats, targets: Floats, size: int, losses: Floats, err
 
 
 @_compiled
-def _backward(parameters: Floats, widths: Ints, activation: int, size: int, by_column: Any, errors: Any) -> None:
+def _backward(parameters: Floats, widths: Ints, activation: int, size: int, by_column: Floats, errors: Floats) -> None:
     """Derivatives by each layer's outputs from those by the logits."""
     padded = _padded(size)
     begin = len(parameters)
@@ -279,7 +282,7 @@ def _backward(parameters: Floats, widths: Ints, activation: int, size: int, by_c
         inputs, outputs = widths[layer], widths[layer + 1]
         begin -= outputs * (inputs + 1)
         before, activated = errors[layer - 1], by_column[layer]
-        before[:, :padded] = _ZERO
+        before[:inputs, :padded] = _ZERO
         add_product(before, parameters[begin:], 1, inputs, errors[layer], inputs, outputs, padded)
         for k in range(inputs):
             if activation == TANH:
@@ -291,17 +294,7 @@ def _backward(parameters: Floats, widths: Ints, activation: int, size: int, by_c
 
 
 @_compiled
-def _collect(widths: Ints, size: int, by_row: Any, errors: Any, gradients: Any) -> None:
-    """Sums of the gradients of the weights over the batch."""
-    for layer in range(len(widths) - 1):
-        gradient, error = gradients[layer], errors[layer]
-        gradient[:] = _ZERO
-        columns = error.shape[1]
-        add_product(gradient, error.reshape(-1), columns, 1, by_row[layer], widths[layer + 1], size, widths[layer])
-
-
-@_compiled
-def _clip(widths: Ints, clip: np.float32, floor: np.float32, size: int, by_column: Any, errors: Any) -> None:
+def _clip(widths: Ints, clip: np.float32, floor: np.float32, size: int, by_column: Floats, errors: Floats) -> None:
     """Scales each example's errors by min(1, clip / (norm of its gradient + floor))."""
     # One example's gradient of a layer is error x input; squared norm |error|^2 (|input|^2 + 1), 1 for the bias.
     squares = np.zeros(size, np.float32)
@@ -326,23 +319,26 @@ def _clip(widths: Ints, clip: np.float32, floor: np.float32, size: int, by_colum
 
 
 @_compiled
-def _write(widths: Ints, size: int, errors: Any, gradients: Any, out: Floats) -> None:
-    """Puts the gradients of weights and biases where torch keeps the parameters; `out` (P,)."""
+def _collect(widths: Ints, size: int, by_row: Floats, errors: Floats, scratch: Floats, out: Floats) -> None:
+    """Sums the gradients of weights and biases over the batch, where torch keeps the parameters; `out` (P,)."""
     place = 0
     for layer in range(len(widths) - 1):
-        gradient, error = gradients[layer], errors[layer]
-        for o in range(widths[layer + 1]):
-            line = out[place : place + widths[layer]]
-            for k in range(widths[layer]):
+        inputs, outputs, error = widths[layer], widths[layer + 1], errors[layer]
+        gradient = scratch[: outputs * _padded(inputs)].reshape((outputs, _padded(inputs)))
+        gradient[:] = _ZERO
+        add_product(gradient, error.reshape(-1), error.shape[1], 1, by_row[layer], outputs, size, inputs)
+        for o in range(outputs):
+            line = out[place : place + inputs]
+            for k in range(inputs):
                 line[k] = gradient[o, k]
-            place += widths[layer]
-        bias = out[place : place + widths[layer + 1]]
-        for o in range(widths[layer + 1]):
+            place += inputs
+        bias = out[place : place + outputs]
+        for o in range(outputs):
             total = _ZERO
             for i in range(size):
                 total += error[o, i]
             bias[o] = total
-        place += widths[layer + 1]
+        place += outputs
 
 
 @_compiled
@@ -375,19 +371,18 @@ def clipped_sums(
     most = begin = 0
     for end in ends:
         most, begin = max(most, end - begin), end
-    by_row, by_column, errors, gradients = room(widths, most)
-    losses = np.zeros(most, np.float32)
+    by_row, by_column, errors, scratch = room(widths, most)
+    losses, last = np.zeros(most, np.float32), len(widths) - 2
     begin = 0
     for model in range(len(ends)):
         size = ends[model] - begin
         for i in range(size):
-            by_row[0][i, : widths[0]] = features[rows[begin + i]]
+            by_row[0, i, : widths[0]] = features[rows[begin + i]]
         _forward(parameters[model], widths, activation, size, by_row, by_column)
-        _last_errors(by_column[-1], targets[begin : begin + size], size, losses, errors[-1])
+        _last_errors(by_column[last + 1], targets[begin : begin + size], size, losses, errors[last])
         _backward(parameters[model], widths, activation, size, by_column, errors)
         _clip(widths, clip, floor, size, by_column, errors)
-        _collect(widths, size, by_row, errors, gradients)
-        _write(widths, size, errors, gradients, out[model])
+        _collect(widths, size, by_row, errors, scratch, out[model])
         begin = ends[model]
 
 
@@ -467,27 +462,26 @@ def train_epoch(
     Returns: Sum of the batches' mean losses.
     """
     most = min(batch, len(rows))
-    by_row, by_column, errors, gradients = room(widths, most)
-    losses = np.zeros(most, np.float32)
+    by_row, by_column, errors, scratch = room(widths, most)
+    losses, last = np.zeros(most, np.float32), len(widths) - 2
     gradient = np.empty_like(parameters)
     total = _ZERO
     for step in range(len(rates)):
         begin = step * batch
         size = min(batch, len(rows) - begin)
         for i in range(size):
-            by_row[0][i, : widths[0]] = features[rows[begin + i]]
+            by_row[0, i, : widths[0]] = features[rows[begin + i]]
         if len(scaling):
             _scale(by_row[0], scaling, size)
         _forward(parameters, widths, activation, size, by_row, by_column)
-        _last_errors(by_column[-1], targets[begin : begin + size], size, losses, errors[-1])
+        _last_errors(by_column[last + 1], targets[begin : begin + size], size, losses, errors[last])
         for i in range(size):
             share = weights[begin + i] / np.float32(size)
             total += losses[i] * share
             for k in range(widths[-1]):
-                errors[-1][k, i] *= share
+                errors[last, k, i] *= share
         _backward(parameters, widths, activation, size, by_column, errors)
-        _collect(widths, size, by_row, errors, gradients)
-        _write(widths, size, errors, gradients, gradient)
+        _collect(widths, size, by_row, errors, scratch, gradient)
         update(rule, parameters, gradient, first, second, steps + step + 1, rates[step], momentum, decay)
     return total
 
