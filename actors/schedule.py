@@ -15,7 +15,8 @@ from dpaudit.actors.unit import Resources, Unit
 
 CHEAP_S = 2.0
 CHEAP_SHARE = 0.05
-"""A unit is run a second time, to compare, when that takes no longer than this, or this share of what the run took."""
+"""Units are run a second time, to compare, as long as that takes together no more than this, or this share of what the
+run took."""
 
 HELD_BYTES = 1_000_000_000
 """Of results that wait for the units that need them, no more is kept in memory (on a cluster: in its object store,
@@ -77,8 +78,9 @@ def run_units(
     anything starts and after every unit that came back, units are left out that need not be run any more. With `hold`,
     asked then too, units wait; those that still do when nothing else is left are spared.
 
-    At most `repeats` of the units that were run are run once more in the end, where that is cheap, and the results
-    compared: the event `UNIT_REPEATED` says what was found. Units that need no others are, the user's own code first.
+    At most `repeats` of the units that were run are run once more, where that is cheap, and the results compared: the
+    event `UNIT_REPEATED` says what was found. Units that need no others are, the user's own code first; on workers that
+    have nothing else to do while others work, and what is left of them in the end.
     """
     return _Schedule(units, backend, store, events, retries or Retries(), spare, repeats, hold).run()
 
@@ -128,8 +130,8 @@ class _Schedule:
                 ready.append(unit)
         # What an earlier run left half-way first, like units that become ready in this one.
         self._drain(sorted(ready, key=lambda unit: not unit.needs))
-        repeated = self._repeatable()[: self.repeats]
-        self.repeating, self.hold = {unit.key for unit in repeated}, None
+        repeated, self.hold = self._repeatable(), None
+        self.repeating |= {unit.key for unit in repeated}
         self._drain(repeated)
         spared = unique.keys() - self.finished - self.failed.keys()
         if spared:
@@ -150,6 +152,8 @@ class _Schedule:
                     unit = queue[place]
                     del queue[place]
                     self._start(unit)
+            if any(self.backend.capacity(kind) > self.in_flight > 0 for kind in queues):
+                self._repeat_beside()
             for completion in self.backend.wait():
                 self.in_flight -= 1
                 for unit in reversed(self._settle(completion)):
@@ -171,11 +175,30 @@ class _Schedule:
             for kind, queue in queues.items():
                 queues[kind] = deque(unit for unit in queue if unit.key not in spared)
 
+    def _repeat_beside(self) -> None:
+        """Runs a unit once more where a worker has nothing to do: it takes two, so more are free than are in flight."""
+        for unit in self._repeatable()[:1]:
+            if self.backend.capacity(unit.resources) > self.in_flight:
+                self.repeating.add(unit.key)
+                self._start(unit)
+
     def _repeatable(self) -> list[Unit]:
-        """Units that were run now and are cheap to run again, the user's own code first."""
-        most = max(CHEAP_S, CHEAP_SHARE * sum(self.seconds.values()))
-        cheap = [unit for unit in self.units if not unit.needs and self.seconds.get(unit.key, math.inf) <= most]
-        return sorted(cheap, key=lambda unit: not unit.own)
+        """Units that were run now and are cheap to run again, the user's own code first; no more than are left to."""
+        count = self.repeats - len(self.repeating)
+        if count <= 0:
+            return []
+        left = max(CHEAP_S, CHEAP_SHARE * sum(self.seconds.values())) - sum(self.seconds[key] for key in self.repeating)
+        cheap = [
+            unit
+            for unit in self.units
+            if not unit.needs and unit.key not in self.repeating and self.seconds.get(unit.key, math.inf) <= left
+        ]
+        chosen: list[Unit] = []
+        for unit in sorted(cheap, key=lambda unit: not unit.own):
+            if len(chosen) < count and self.seconds[unit.key] <= left:
+                chosen.append(unit)
+                left -= self.seconds[unit.key]
+        return chosen
 
     def _compare(self, done: Completion) -> None:
         """Books a unit that was run once more: whether it gave the same."""

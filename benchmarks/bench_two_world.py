@@ -1,4 +1,4 @@
-"""Two-world audits: what the engine costs beside the trainings, a thousand shadow models, the threshold sweep."""
+"""Two-world audits: a thousand shadow models, the threshold sweep."""
 
 from __future__ import annotations
 
@@ -6,37 +6,31 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from dpaudit.actors.events import Event, EventKind, EventStream
+from dpaudit.actors.events import EventStream
 from dpaudit.actors.schedule import run_units
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.store import UnitStore, sealed
 from dpaudit.actors.unit import Inputs, Resources, Unit
 from dpaudit.cluster.session import ray_session
 from dpaudit.engine.data.bundled import Digits
-from dpaudit.engine.driver import audit
 from dpaudit.engine.findings.score_table import score_rows
 from dpaudit.engine.findings.tally_table import TallyTable
 from dpaudit.engine.games.shadows import TrainShadows
-from dpaudit.engine.games.stacks import TrainingRun, train_runs
 from dpaudit.engine.plan import Tally
-from dpaudit.engine.spec.audit_spec import AuditSpec
-from dpaudit.engine.spec.loading import load_spec
 from dpaudit.estimators.scores import Scores
 from dpaudit.estimators.two_world.two_sample import Band, Bayesian, ClopperPearson, Jeffreys
-from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.learners.non_private import NonPrivate
 from dpaudit.mechanisms.models.networks import Mlp
 from dpaudit.mechanisms.protocols import Compute
 
 WORKERS, STACK = 2, 64
-TRIALS, SHADOWS, REPEATS = 1024, 512, 2  # as many as in section 4 of arXiv:2206.05199
 NETWORK = Mlp(epochs=20, batch_size=32, learning_rate=0.05)
 MANY_SHADOWS = 1000
 SCORES = 10_000
@@ -45,26 +39,7 @@ SCORES = 10_000
 def run() -> list[tuple[str, float, str]]:
     """What, seconds, note."""
     with ray_session(cpus=WORKERS):
-        return [*efficiency(), *thousand_shadows(), *sweep(), *million()]
-
-
-def efficiency() -> list[tuple[str, float, str]]:
-    """The whole audit of a network on digits, worst-case point and LiRA, against a loop that only trains."""
-    models = TRIALS + SHADOWS
-    whole, bare = [], []
-    for _ in range(REPEATS):  # in turn: the neighbours' load changes by the minute
-        bare.append(_bare_seconds())
-        whole.append(_audit_seconds())
-    share = min(bare) / min(whole)
-    return [
-        (f"bare loop: {models} stacked trainings on {WORKERS} actors", min(bare), f"{models / min(bare):.1f} a second"),
-        (
-            f"whole audit of {TRIALS} trials and {SHADOWS} shadow models on {WORKERS} workers",
-            min(whole),
-            f"from the first unit to the report; {models / min(whole):.1f} a second, {share:.1%} of the bare loop's "
-            f"(goal 85 %); all runs: bare {_listed(bare)} s, whole {_listed(whole)} s",
-        ),
-    ]
+        return [*thousand_shadows(), *sweep(), *million()]
 
 
 def thousand_shadows() -> list[tuple[str, float, str]]:
@@ -140,56 +115,6 @@ class Stored:
         raise NotImplementedError
 
 
-class BareLoop:
-    """Trains stacks one after another, and nothing else."""
-
-    def ready(self) -> bool:
-        """Whether the process has come up and loaded what it needs."""
-        import dpaudit.mechanisms.training.stack  # noqa: F401
-
-        return True
-
-    def loop(self, mechanism: Any, points: Examples, stacks: list[list[TrainingRun]]) -> int:
-        """How many models were trained."""
-        return sum(len(train_runs(mechanism, points, runs, compute=Compute())) for runs in stacks)
-
-
-def _bare_seconds() -> float:
-    import ray  # after the session's settings, which it reads once
-
-    spec = _spec()
-    pool = spec.audits[0].split.divide(spec.audits[0].data.load(), Seed(0).rng()).target
-    runs = [
-        TrainingRun(Seed(0).child(i).rng().permutation(len(pool))[: len(pool) // 2], Seed(1).child(i))
-        for i in range(STACK)
-    ]
-    stacks = (TRIALS + SHADOWS) // STACK // WORKERS
-    actors = [ray.remote(num_cpus=1)(BareLoop).remote() for _ in range(WORKERS)]
-    ray.get([actor.ready.remote() for actor in actors])
-    shared = ray.put(pool)
-    mechanism = spec.audits[0].mechanism
-    seconds = _timed(lambda: ray.get([actor.loop.remote(mechanism, shared, [runs] * stacks) for actor in actors]))
-    for actor in actors:
-        ray.kill(actor)
-    return seconds
-
-
-def _audit_seconds() -> float:
-    seen: list[Event] = []
-    with tempfile.TemporaryDirectory() as folder:
-        audit(_spec(), output=folder, listeners=[seen.append])
-    began = min(event.time for event in seen if event.kind is EventKind.UNIT_STARTED)
-    return max(event.time for event in seen if event.kind is EventKind.FINISHED) - began
-
-
-def _spec() -> AuditSpec:
-    example = load_spec(Path(__file__).parent.parent / "examples" / "lira-digits.yaml")
-    first = example.audits[0]
-    game = replace(first.game, trials=TRIALS, shadows=SHADOWS, stack=STACK)
-    plain = replace(first, game=game, mechanism=NonPrivate(NETWORK))
-    return replace(example, audits=(plain,), run=replace(example.run, workers=WORKERS))
-
-
 @contextmanager
 def _pool(shared: dict[str, Any]) -> Iterator[tuple[Any, UnitStore, EventStream]]:
     """Workers that are up, and a store."""
@@ -207,10 +132,6 @@ def _timed(work: Callable[[], object]) -> float:
     began = time.perf_counter()
     work()
     return time.perf_counter() - began
-
-
-def _listed(times: list[float]) -> str:
-    return ", ".join(f"{one:.1f}" for one in times)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib
 import math
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -343,8 +345,21 @@ def backend_for(
             trainings = trainings_of(plan)
             worth = {unit.key: Worth(trainings.get(unit.key, 0), unit.resources.gpus) for unit in plan.units}
             metrics = RunMetrics(plan.spec.name, worth)
+            threading.Thread(target=_load_ahead, name="dpaudit-load-ahead", daemon=True).start()
             with events.heard_by(metrics):
                 yield pool
             metrics.tell()
         finally:
             pool.close()
+
+
+def _load_ahead() -> None:
+    """Loads, while workers start, what the report takes seconds to load at the end; what fails here fails there."""
+    with contextlib.suppress(Exception):
+        for name in (
+            "dpaudit.engine.report.page",
+            "dpaudit.estimators.two_world._hull",
+            "matplotlib.backends.backend_agg",
+            "matplotlib.backends.backend_svg",
+        ):
+            importlib.import_module(name)

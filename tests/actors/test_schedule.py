@@ -270,6 +270,26 @@ def test_units_are_run_twice_and_compared(tmp_path: Path, own: bool) -> None:
     assert {event.detail == "" for event in repeated} == {own}
 
 
+def test_a_unit_is_run_twice_where_a_worker_would_wait_for_another(tmp_path: Path) -> None:
+    class TwoWorkers(InProcess):
+        def capacity(self, kind: Resources) -> int:
+            return 4 - len(self._queue)
+
+    first = Unit(Add(1), "first")
+    last = Unit(Add(2), "last", needs=(first.key,))
+    seen: list[Event] = []
+    run_units([first, last], TwoWorkers({}), UnitStore(tmp_path), EventStream(seen.append), repeats=1)
+    shown = {EventKind.UNIT_STARTED, EventKind.UNIT_DONE, EventKind.UNIT_REPEATED}
+    assert [f"{event.kind} {event.label}" for event in seen if event.kind in shown] == [
+        "unit-started first",
+        "unit-done first",
+        "unit-started last",
+        "unit-started first",
+        "unit-done last",
+        "unit-repeated first",
+    ]
+
+
 def test_what_takes_long_is_not_run_twice(tmp_path: Path) -> None:
     units = [Unit(Add(number, 0.02), f"sleeps {number}") for number in range(3)]
     seen: list[Event] = []

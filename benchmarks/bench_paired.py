@@ -1,0 +1,171 @@
+"""What a whole audit costs beside its trainings: five paired runs against a loop that only trains, in turn.
+
+Both on two fresh actors, both from the moment that these are up, so that both load torch; the audit until its report is
+written. Seconds by the clock, and of the processors: of the workers since they were started, of the driver since the
+first unit began. `python -m benchmarks.bench_paired 5 1024 512` states pairs, trials and shadow models.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from dpaudit.actors.events import Event, EventKind
+from dpaudit.actors.seed import Seed
+from dpaudit.cluster.session import ray_session
+from dpaudit.engine.driver import audit
+from dpaudit.engine.games.stacks import TrainingRun, train_runs
+from dpaudit.engine.spec.audit_spec import AuditSpec
+from dpaudit.engine.spec.loading import load_spec
+from dpaudit.mechanisms.examples import Examples
+from dpaudit.mechanisms.learners.non_private import NonPrivate
+from dpaudit.mechanisms.models.networks import Mlp
+from dpaudit.mechanisms.protocols import Compute
+
+PAIRS, WORKERS, STACK = 5, 2, 64
+TRIALS, SHADOWS = 1024, 512  # as many as in section 4 of arXiv:2206.05199
+NETWORK = Mlp(epochs=20, batch_size=32, learning_rate=0.05)
+
+
+@dataclass(frozen=True)
+class Took:
+    """Seconds of a run.
+
+    Attributes:
+        clock: By the clock.
+        cpu: Of the processors, all processes that it started together.
+        stages: By the clock: until the last unit was done, what was run again after it, and the report.
+    """
+
+    clock: float
+    cpu: float
+    stages: tuple[float, ...] = ()
+
+
+def run() -> list[tuple[str, float, str]]:
+    """What, seconds, note."""
+    return paired(PAIRS, TRIALS, SHADOWS)
+
+
+def paired(pairs: int, trials: int, shadows: int) -> list[tuple[str, float, str]]:
+    """The same for so many pairs, trials and shadow models."""
+    spec, models, loops, audits = spec_of(trials, shadows), trials + shadows, [], []
+    with ray_session(cpus=WORKERS):
+        for number in range(pairs):  # the neighbours' load changes by the minute
+            both = [lambda: loops.append(bare_loop(spec, models)), lambda: audits.append(whole_audit(spec))]
+            for one in both if number % 2 else reversed(both):
+                one()
+            print(f"pair {number}: loop {loops[-1]}, audit {audits[-1]}", file=sys.stderr, flush=True)
+    by_clock, by_cpu = (
+        [getattr(loop, name) / getattr(whole, name) for loop, whole in zip(loops, audits, strict=True)]
+        for name in ("clock", "cpu")
+    )
+    stages = [statistics.median(part) for part in zip(*(whole.stages for whole in audits), strict=True)]
+    return [
+        (
+            f"bare loop: {models} stacked trainings on {WORKERS} actors, median of {pairs}",
+            statistics.median(loop.clock for loop in loops),
+            f"{statistics.median(loop.cpu for loop in loops):.1f} s of the processors",
+        ),
+        (
+            f"whole audit of {trials} trials and {shadows} shadow models on {WORKERS} workers, median of {pairs}",
+            statistics.median(whole.clock for whole in audits),
+            f"{statistics.median(by_clock):.1%} of the loop's speed in the median of pairs by the clock "
+            f"({_listed(by_clock)}; goal 90 %), {statistics.median(by_cpu):.1%} by processor time ({_listed(by_cpu)}); "
+            f"{stages[0]:.1f} s until the last unit, {stages[1]:.1f} s for what was run again, {stages[2]:.1f} s for "
+            "the report",
+        ),
+    ]
+
+
+class BareLoop:
+    """Trains stacks one after another, and nothing else."""
+
+    def ready(self) -> bool:
+        """Whether the process has come up."""
+        return True
+
+    def loop(self, mechanism: Any, points: Examples, stacks: list[list[TrainingRun]]) -> float:
+        """Processor seconds of this process, since it was started."""
+        for runs in stacks:
+            train_runs(mechanism, points, runs, compute=Compute())
+        return time.process_time()
+
+
+def bare_loop(spec: AuditSpec, models: int) -> Took:
+    """As many trainings as the audit makes, in stacks, on as many actors."""
+    import ray  # after the session's settings, which it reads once
+
+    first = spec.audits[0]
+    pool = first.split.divide(first.data.load(), Seed(0).rng()).target
+    runs = [
+        TrainingRun(Seed(0).child(i).rng().permutation(len(pool))[: len(pool) // 2], Seed(1).child(i))
+        for i in range(STACK)
+    ]
+    actors = [ray.remote(num_cpus=1)(BareLoop).remote() for _ in range(WORKERS)]
+    ray.get([actor.ready.remote() for actor in actors])
+    stacks, shared = [runs] * (models // STACK // WORKERS), ray.put(pool)
+    began = time.perf_counter()
+    cpu = sum(ray.get([actor.loop.remote(first.mechanism, shared, stacks) for actor in actors]))
+    clock = time.perf_counter() - began
+    for actor in actors:
+        ray.kill(actor)
+    return Took(clock, cpu)
+
+
+def whole_audit(spec: AuditSpec) -> Took:
+    """The audit, from its first unit to its report."""
+    times: dict[EventKind, float] = {}
+    first: list[tuple[float, float]] = []
+    workers: dict[str, float] = {}
+
+    def watch(event: Event) -> None:
+        if event.kind is EventKind.UNIT_STARTED and not first:
+            first.append((event.time, time.process_time()))
+        times[event.kind] = event.time
+        if event.kind in (EventKind.UNIT_DONE, EventKind.UNIT_REPEATED):
+            workers.update(dict.fromkeys([event.worker] if event.worker else [], 0.0))
+            workers.update({name: _cpu_of(int(name.rpartition(":")[2])) for name in workers})
+
+    with tempfile.TemporaryDirectory() as folder:
+        audit(spec, output=folder, listeners=[watch])
+    ((began, cpu),) = first
+    units, again, end = (
+        times.get(kind, 0.0) for kind in (EventKind.UNIT_DONE, EventKind.UNIT_REPEATED, EventKind.FINISHED)
+    )
+    again = max(units, again)
+    return Took(
+        end - began,
+        time.process_time() - cpu + sum(workers.values()),
+        (units - began, again - units, end - again),
+    )
+
+
+def _cpu_of(pid: int) -> float:
+    """Processor seconds of a process since it was started."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def spec_of(trials: int, shadows: int) -> AuditSpec:
+    """A network on digits, worst-case point and LiRA."""
+    example = load_spec(Path(__file__).parent.parent / "examples" / "lira-digits.yaml")
+    first = example.audits[0]
+    game = replace(first.game, trials=trials, shadows=shadows, stack=STACK)
+    plain = replace(first, game=game, mechanism=NonPrivate(NETWORK))
+    return replace(example, audits=(plain,), run=replace(example.run, workers=WORKERS))
+
+
+def _listed(shares: list[float]) -> str:
+    return ", ".join(f"{share:.1%}" for share in shares)
+
+
+if __name__ == "__main__":
+    for name, figure, note in paired(*(int(word) for word in sys.argv[1:] or (PAIRS, TRIALS, SHADOWS))):
+        print(f"{figure:8.3f} s  {name}: {note}")
