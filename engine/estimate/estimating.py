@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import typing
 from collections.abc import Mapping, Sequence
@@ -374,10 +375,12 @@ def _replays(table: SourceTable, question: Question) -> tuple[list[Scores], list
         rows = len(score)
         score, truth, replay, canary = _one_row_a_group(table, score, truth, replay, group, question.group_score)
         notes.append(f"{rows} rows are {len(score)} canaries: the {question.group_score} of the scores of each")
-    return [
-        Scores(score[replay == number], truth[replay == number], int(number), canary[replay == number])
-        for number in np.unique(replay)
-    ], notes
+    if (replay[1:] < replay[:-1]).any():
+        order = np.argsort(replay, kind="stable")
+        score, truth, replay, canary = score[order], truth[order], replay[order], canary[order]
+    starts = np.flatnonzero(np.append(True, replay[1:] != replay[:-1]))
+    parts = [slice(start, end) for start, end in itertools.pairwise([*starts.tolist(), len(replay)])]
+    return [Scores(score[part], truth[part], int(replay[part.start]), canary[part]) for part in parts], notes
 
 
 def _one_row_a_group(

@@ -98,6 +98,19 @@ def test_rows_of_one_person_are_one_canary(how: str) -> None:
     assert f"600 rows are 200 canaries: the {how} of the scores of each" in found.notes
 
 
+def test_replays_may_be_mixed_up_and_numbered_as_one_likes() -> None:
+    replays, rng = np.repeat([7, 2, 40], 200), np.random.default_rng(3)
+    mixed = rng.permutation(600)
+    mixed = mixed[np.argsort(mixed % 200, kind="stable")]  # rows of one replay stay in their order
+    scores, members = SCORES[:600], MEMBERS[:600]
+    found = dpaudit.estimate(scores[mixed], members[mixed], replays=replays[mixed])
+    assert dict(found.counts)["replays"] == 3
+    in_turn = np.argsort(replays, kind="stable")
+    other = dpaudit.estimate(scores[in_turn], members[in_turn], replays=np.repeat([0, 1, 2], 200))
+    assert (found.lower, found.measures) == (other.lower, other.measures)
+    assert found.lower != dpaudit.estimate(scores, members).lower
+
+
 def test_groups_are_kept_apart_by_replay_and_may_not_disagree() -> None:
     replays = np.repeat([0, 1], 300)
     found = dpaudit.estimate(SCORES, MEMBERS, groups=np.arange(600) % 300, replays=replays)
