@@ -5,6 +5,10 @@ classifier of equally many samples from both worlds estimates. Which classifier 
 learns on two thirds of the search samples, is judged on the last third by the bound it would give there, and the best
 one learns again on all. Fresh samples decide nothing of this.
 
+A summary may be longer than there are search samples, as a network's weights are. Then it is narrowed first: half of
+the samples that a classifier learns from choose the numbers that differ most between the worlds, and a weighted sum of
+all; from these the other half learns. So a leak in a few numbers of 100,000 is seen, and one that is spread over all.
+
 Source: Lu et al. (2022), section 4.2, after Bichsel et al. (2021).
 """
 
@@ -28,6 +32,11 @@ SMALLEST = 1e-12
 """Probabilities nearer to 0 or 1 are taken for this: a logarithm must stay a number."""
 JUDGED = 3
 """One in so many search samples is judged on."""
+NEVER_NARROWED = 200
+"""Summaries of so many numbers are not narrowed, however few samples there are."""
+MOST_KEPT = 64
+"""Numbers of a summary that is narrowed, at most; at least `FEWEST_KEPT`, else one for 16 samples."""
+FEWEST_KEPT = 8
 
 
 @register("attack", "output-set", source="Lu et al. (2022), Algorithm 1")
@@ -85,6 +94,9 @@ class OutputSet:
         from sklearn.exceptions import ConvergenceWarning
 
         classifier = CLASSIFIERS[name](self.seed)
+        fewest = min(truth.sum(), len(truth) - truth.sum())
+        if fewest > 1 and summaries.shape[1] > max(NEVER_NARROWED, len(summaries) // 2):
+            classifier = Narrowed(classifier)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # an order is all that is wanted
             warnings.simplefilter("ignore", UserWarning)  # columns with fewer different values than steps
@@ -96,6 +108,46 @@ def _log_odds(classifier: Any, summaries: NDArray[np.float64]) -> NDArray[np.flo
     likely = np.clip(classifier.predict_proba(summaries)[:, 1], SMALLEST, 1 - SMALLEST)
     odds: NDArray[np.float64] = np.log(likely) - np.log1p(-likely)
     return odds
+
+
+@dataclass
+class Narrowed:
+    """A classifier on a few numbers of a long summary, chosen on samples that it does not learn from.
+
+    They are those with the largest difference of the worlds' means over their deviation, and the sum of all
+    numbers weighted by difference over variance (the Fisher direction, were they independent).
+
+    Attributes:
+        classifier: With `fit` and `predict_proba`.
+    """
+
+    classifier: Any
+    weights: Any = None
+    kept: Any = None
+
+    def fit(self, summaries: NDArray[np.float64], truth: NDArray[np.bool_]) -> Narrowed:
+        """Chooses on every second sample of either world, and learns from the others; summaries of shape (n, d)."""
+        chooses = np.empty(len(truth), np.bool_)
+        for world in (False, True):
+            chooses[truth == world] = np.arange((truth == world).sum()) % 2 == 0
+        one, zero = (summaries[chooses & (truth == world)] for world in (True, False))
+        difference = one.mean(0) - zero.mean(0)
+        variance = (one.var(0) * len(one) + zero.var(0) * len(zero)) / chooses.sum()
+        # Numbers that never vary and yet differ tell the worlds apart by themselves.
+        variance = np.maximum(variance, SMALLEST * np.maximum(difference**2, np.finfo(np.float64).tiny))
+        self.weights = difference / variance
+        count = min(MOST_KEPT, max(FEWEST_KEPT, len(truth) // 16))
+        self.kept = np.argsort(-(difference**2) / variance, kind="stable")[:count]
+        self.classifier = self.classifier.fit(self._narrow(summaries[~chooses]), truth[~chooses])
+        return self
+
+    def predict_proba(self, summaries: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Of each world, shape (n, 2)."""
+        likely: NDArray[np.float64] = self.classifier.predict_proba(self._narrow(summaries))
+        return likely
+
+    def _narrow(self, summaries: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.column_stack([summaries[:, self.kept], summaries @ self.weights])
 
 
 @dataclass

@@ -6,9 +6,10 @@ that the Hessian's jump is c R^2 with R = 1): eps' = epsilon - 2 log(1 + c / (n 
 not positive, extra = c / (n (e^(epsilon / 4) - 1)) - penalty and eps' = epsilon / 2.
 
 Many minimisers at once: all start from the one without noise, and take steps with the inverse of its Hessian, which is
-factorised once; those that are not there after some steps go on by Newton's method, each with its own Hessian. The
-first gradient, which the next one corrects, is of 32 bits. All end with a gradient r so small that they are the exact
-minimisers, as the proof wants them, for noise b - n r that is off by at most `EXACT` of its scale.
+factorised once, each corrected by what the last ones changed (Anderson, 1965); those that are not there after some
+steps go on by Newton's method, each with its own Hessian. The first gradient, which the next one corrects, is of 32
+bits. All end with a gradient r so small that they are the exact minimisers, as the proof wants them, for noise b - n r
+that is off by at most `EXACT` of its scale.
 
 Source: Chaudhuri, Monteleoni and Sarwate (2011), "Differentially Private Empirical Risk Minimization", Algorithm 2.
 """
@@ -36,11 +37,14 @@ from dpaudit.mechanisms.protocols import Compute, TrainingError
 from dpaudit.registry import register
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 EXACT = 1e-6
 """How far noise may be off because a minimiser is not exact, as a share of the noise's scale."""
-SHARED_STEPS = 12
+SHARED_STEPS = 20
 """With the one factorisation: each costs two products of matrices, and gains a digit or more where noise is small."""
+REMEMBERED = 5
+"""Steps that correct the next one."""
 AT_ONCE = 4_000_000
 """Numbers of one block: margins, or Hessians."""
 FEWEST_AT_ONCE = 256
@@ -109,18 +113,41 @@ def minimisers(rows: Floats, signs: Floats, penalty: float, tilt: Floats, small:
         part = slice(first, first + block)
         w = still - cho_solve(factor, tilt[part].T).T
         w -= cho_solve(factor, _gradient(rough, penalty, tilt[part], w).T).T
-        far = np.arange(len(w))
-        for _ in range(SHARED_STEPS):
-            gradient = _gradient(signed, penalty, tilt[part][far], w[far])
-            left = np.linalg.norm(gradient, axis=1) > small
-            far = far[left]
-            if not len(far):
-                break
-            w[far] -= cho_solve(factor, gradient[left].T).T
+        far = _shared_steps(signed, penalty, tilt[part], w, factor, small)
         # Where the one Hessian did not do, the step may have led anywhere: from the start, with each its own.
         w[far] = _newton(rows, signed, penalty, tilt[part][far], np.repeat(still[None], len(far), 0), small)
         found[part] = w
     return found
+
+
+def _shared_steps(signed: Floats, penalty: float, tilt: Floats, w: Floats, factor: Any, small: float) -> Ints:
+    """Steps with one Hessian for all, each corrected by what the last ones changed (Anderson, 1965); w is moved.
+
+    Returns: Those that are not there after `SHARED_STEPS`.
+    """
+    far = np.arange(len(w))
+    moves, changes = np.empty((2, len(w), 0, w.shape[1]))
+    here, before = w, np.empty_like(w)
+    for done in range(SHARED_STEPS + 1):
+        gradient = _gradient(signed, penalty, tilt[far], here)
+        w[far] = here
+        left = np.linalg.norm(gradient, axis=1) > small
+        far, here, gradient, before = far[left], here[left], gradient[left], before[left]
+        if done == SHARED_STEPS or not len(far):
+            break
+        step = -cho_solve(factor, gradient.T).T
+        moves, changes = moves[left], changes[left]
+        move = step.copy()
+        if done:
+            changes = np.concatenate([changes[:, 1 - REMEMBERED :], (step - before)[:, None]], axis=1)
+            products = changes @ changes.transpose(0, 2, 1)
+            ridge = 1e-12 * np.trace(products, axis1=1, axis2=2)
+            products += ridge[:, None, None] * np.eye(products.shape[1])
+            share = np.linalg.solve(products, changes @ step[..., None])
+            move -= (share * (moves + changes)).sum(1)
+        moves = np.concatenate([moves[:, 1 - REMEMBERED :], move[:, None]], axis=1)
+        here, before = here + move, step
+    return far
 
 
 def _gradient(signed: NDArray[Any], penalty: float, tilt: Floats, w: Floats) -> Floats:

@@ -967,6 +967,7 @@ SILENT = {
     "torch": "all that is drawn is drawn by the user's training loop",
     "callable": "all that is drawn is drawn by the user's function",
     "diffprivlib": "the noise is that of the library, which is run as it is",
+    "released-model": "all that is drawn is drawn by the learner it sums up",
     "own-steps": "all that is drawn is drawn by the user's own training",
     "summary": "all that is drawn is drawn by the user's function",
     "opacus": "the noise is that of the user's own PrivacyEngine; its accountant is asked after each training",

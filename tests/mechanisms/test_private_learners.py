@@ -10,6 +10,7 @@ from scipy.optimize import minimize
 from dpaudit.claims import Relation
 from dpaudit.errors import InputError
 from dpaudit.mechanisms.examples import Examples
+from dpaudit.mechanisms.learners import logistic_objective
 from dpaudit.mechanisms.learners.gaussian_naive_bayes import GaussianNaiveBayes
 from dpaudit.mechanisms.learners.logistic_objective import LogisticObjectivePerturbation, minimisers
 from dpaudit.mechanisms.learners.logistic_regression import GRADIENT, LogisticOutputPerturbation, minimiser
@@ -100,9 +101,12 @@ def test_naive_bayes_does_not_tell_how_many_records_there_are() -> None:
 
 
 @pytest.mark.parametrize("spread", [0.001, 3.0])
-def test_minimisers_of_many_tilts_are_those_of_each(spread: float) -> None:
-    """Near the one without noise by its factorised Hessian, far from it by Newton's method; at the stated gradient,
-    which 32 bits, those of the first step, could not tell from others."""
+@pytest.mark.parametrize("shared", [0, 20])
+def test_minimisers_of_many_tilts_are_those_of_each(
+    spread: float, shared: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By one factorised Hessian or by Newton's method; at a gradient that the 32 bits of the first step cannot show."""
+    monkeypatch.setattr(logistic_objective, "SHARED_STEPS", shared)
     rng = np.random.default_rng(2)
     rows, signs, penalty = rng.normal(size=(60, 4)) / 4, np.where(rng.random(60) < 0.5, 1.0, -1.0), 0.02
     tilts = spread * rng.normal(size=(7, 4))

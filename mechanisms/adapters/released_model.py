@@ -1,0 +1,57 @@
+"""A network as it is released: its trained weights and what it answers at the points asked about, as one vector."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.random import SeedSequence
+from numpy.typing import NDArray
+
+from dpaudit.claims import Claim
+from dpaudit.errors import require
+from dpaudit.mechanisms.examples import Examples
+from dpaudit.mechanisms.learners.dp_sgd import DpSgd
+from dpaudit.mechanisms.protocols import Compute, Learner, Model
+from dpaudit.mechanisms.training.network_model import NetworkModel
+from dpaudit.registry import register
+
+
+@register("mechanism", "released-model", source="Lu et al. (2022), section 4.1: ClipBKD with more in the summary")
+@dataclass(frozen=True)
+class ReleasedModel:
+    """A learner of networks (`opacus-dp-sgd`, `dp-sgd`, `non-private`), summed up for the game `neighbours`.
+
+    The vector holds all trained weights, and the logits at the points that the poisoning asks about: `clip-bkd` asks
+    at its own point, at zero and at some rows of the data.
+
+    Attributes:
+        learner: What trains; its claim is audited.
+    """
+
+    learner: Learner = field(default=DpSgd(1.0), metadata={"kind": "mechanism"})
+
+    def __post_init__(self) -> None:
+        require(isinstance(self.learner, Learner), "learner must train models", learner=type(self.learner).__name__)
+
+    def claim(self) -> Claim:
+        """The learner's."""
+        return self.learner.claim()
+
+    def fit(
+        self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None
+    ) -> Model:
+        """The learner's."""
+        return self.learner.fit(train, seed=seed, compute=compute, validation=validation)
+
+    def summarise(
+        self, train: Examples, points: NDArray[np.float32], *, seed: SeedSequence, compute: Compute
+    ) -> NDArray[np.float64]:
+        """Weights and logits, shape (P + m K,).
+
+        Raises: InputError when the learner trains no network.
+        """
+        model = self.learner.fit(train, seed=seed, compute=compute)
+        require(isinstance(model, NetworkModel), "learner must train a network", model=type(model).__name__)
+        assert isinstance(model, NetworkModel)
+        return np.concatenate([model.parameters.astype(np.float64), model.logits(points).ravel()])
