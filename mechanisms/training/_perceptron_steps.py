@@ -422,6 +422,25 @@ def update(
 
 
 @_compiled
+def update_all(
+    rule: int,
+    parameters: Floats,
+    gradient: Floats,
+    first: Floats,
+    second: Floats,
+    steps: Floats,
+    rate: np.float32,
+    momentum: np.float32,
+    decay: np.float32,
+) -> None:
+    """`update` of each model, and one more of `steps` (A, 1); the rest (A, P), or moments (A, 0)."""
+    for model in range(len(parameters)):
+        steps[model, 0] += _ONE
+        made = int(steps[model, 0])
+        update(rule, parameters[model], gradient[model], first[model], second[model], made, rate, momentum, decay)
+
+
+@_compiled
 def train_epoch(
     parameters: Floats,
     first: Floats,

@@ -17,8 +17,6 @@ from dpaudit.mechanisms.training.scaling import Scaling
 LARGEST = 2**20
 """Parameters of a small perceptron at most; of larger ones one model alone keeps several cores busy."""
 
-NONE = np.zeros(0, np.float32)
-
 
 class CompiledMlp(BatchedMlp):
     """Multilayer perceptrons under cross-entropy: an epoch, or the clipped sums of a step, in one call.
@@ -70,16 +68,15 @@ class CompiledMlp(BatchedMlp):
         """
         from dpaudit.mechanisms.training import _perceptron_steps as compiled  # numba is slow to import
 
-        moments = [moment[model].numpy() for moment in optimizer.moments]
-        first, second = [*moments, NONE, NONE][:2]
+        first, second = _moments(optimizer, len(parameters))
         made = optimizer.steps[model]
         scales = np.zeros((0, self._widths[0]), np.float32)
         if scaling is not None:
             scales = np.stack([scaling.mean.ravel(), scaling.deviation.ravel()])
         total = compiled.train_epoch(
             parameters[model].numpy(),
-            first,
-            second,
+            first[model],
+            second[model],
             int(made),
             self._widths,
             compiled.TANH if self._tanh else compiled.RELU,
@@ -90,12 +87,26 @@ class CompiledMlp(BatchedMlp):
             scales,
             rates,
             recipe.batch_size,
-            compiled.ADAM if recipe.optimizer == "adam" else compiled.NESTEROV if recipe.nesterov else compiled.SGD,
-            np.float32(recipe.momentum),
-            np.float32(recipe.weight_decay),
+            *_rule(recipe),
         )
         made += len(rates)
         return float(total)
+
+    def step(self, recipe: Recipe, parameters: Tensor, gradient: Tensor, optimizer: Optimizer, rate: float) -> None:
+        """`optimizer.step` in one pass, on one thread; uses up `gradient`."""
+        from dpaudit.mechanisms.training import _perceptron_steps as compiled
+
+        rule, momentum, decay = _rule(recipe)
+        compiled.update_all(
+            rule,
+            parameters.numpy(),
+            gradient.numpy(),
+            *_moments(optimizer, len(parameters)),
+            optimizer.steps.numpy(),
+            np.float32(rate),
+            momentum,
+            decay,
+        )
 
     def clipped_sums(
         self,
@@ -132,3 +143,19 @@ class CompiledMlp(BatchedMlp):
             np.float32(NORM_FLOOR),
             out.numpy(),
         )
+
+
+def _rule(recipe: Recipe) -> tuple[int, np.float32, np.float32]:
+    """Rule of an update, momentum, weight decay."""
+    from dpaudit.mechanisms.training import _perceptron_steps as compiled
+
+    plain = compiled.NESTEROV if recipe.nesterov else compiled.SGD
+    rule = compiled.ADAM if recipe.optimizer == "adam" else plain
+    return rule, np.float32(recipe.momentum), np.float32(recipe.weight_decay)
+
+
+def _moments(optimizer: Optimizer, models: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Both moments (models, P), or (models, 0) where the optimizer has none."""
+    none = np.zeros((models, 0), np.float32)
+    first, second = [*(moment.numpy() for moment in optimizer.moments), none, none][:2]
+    return first, second

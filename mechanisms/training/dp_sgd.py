@@ -128,12 +128,12 @@ class PrivateStack(Stack):
         for step, batch, taken in zip(range(begin, end), batches, taking, strict=True):
             self.sum_gradients(batch, self._canaries_at(step, taken))
             self._add_noise(noises, self.noise_deviation(last=step == total - 1))
-            self.gradient /= self.recipe.batch_size
+            self._divide()
             if self.observer is not None:
                 self.observer(self.places, step, self.parameters, self.gradient)
             if self.step_canary is not None:
                 self.step_canary.observe(step, self.gradient[0])
-            self.optimizer.step(self.parameters, self.gradient, self._rate_at(step / total))
+            self._move(self._rate_at(step / total))
 
     def batches(self, draws: list[np.random.Generator], steps: int) -> list[list[NDArray[np.int64]]]:
         """Positions of each model's examples, for each step of an epoch, from each model's generator."""
@@ -171,6 +171,18 @@ class PrivateStack(Stack):
     def noise_deviation(self, *, last: bool) -> float:
         """Standard deviation of the noise on the sum, in a step that may be the last one."""
         return self.private.noise_multiplier * self.private.clip
+
+    def _divide(self) -> None:
+        if isinstance(self.kernel, CompiledMlp):  # torch would wake its threads for it
+            np.divide(self.gradient.numpy(), np.float32(self.recipe.batch_size), out=self.gradient.numpy())
+        else:
+            self.gradient /= self.recipe.batch_size
+
+    def _move(self, rate: float) -> None:
+        if isinstance(self.kernel, CompiledMlp):
+            self.kernel.step(self.recipe, self.parameters, self.gradient, self.optimizer, rate)
+        else:
+            self.optimizer.step(self.parameters, self.gradient, rate)
 
     def examples_of(self, batch: list[NDArray[np.int64]]) -> tuple[Tensor, Tensor, Tensor]:
         """Inputs, targets, and 1 where a place of the batch is filled, for a batch that is not empty."""
