@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pyarrow.csv as pacsv
 import pytest
+from click.testing import CliRunner
 
 from dpaudit import RunOptions
 from dpaudit.engine.attacks.output_set import OutputSet
+from dpaudit.engine.cli import main
 from dpaudit.engine.data.bundled import BreastCancer, Iris
 from dpaudit.engine.poisonings.class_flip import ClassFlip
 from dpaudit.engine.poisonings.clip_bkd import ClipBackdoorPair
@@ -114,3 +116,9 @@ def test_data_sets_are_those_that_the_folder_holds(options: Options, tmp_path: P
     assert list(found) == ["iris", "breast-cancer", "credit"]
     assert len(found["credit"].load()) == 2
     assert panels.attack_on("credit") is panels.WIDE_ATTACK
+
+
+def test_only_figure_2_is_made_in_parts() -> None:
+    ended = CliRunner().invoke(main, ["reproduce", "ml-audit", "figure-3", "--only", "iris"])
+    assert ended.exit_code == 2
+    assert "is made as a whole" in ended.output
