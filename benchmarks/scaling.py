@@ -4,10 +4,10 @@
     python -m benchmarks.scaling docs/scaling.png 0.0014   # the same, with what bench_driver found a unit to cost
 
 The model: one driver, which gives each worker two units and books what comes back, one thing at a time. Each round of
-it asks Ray which units are done (`asking`), then books and replaces each (`booking`); both grow with the workers, as
-the driver goes through lists of them. Workers run units one after the other. An attempt fails with a stated probability
-and is run again. A worker dies now and then: what it ran is begun again, its place is empty until a new one is up. Not
-in the model: the network's width, storage that slows down, Ray's own servers at many nodes.
+it asks Ray which units are done (`asking`), which grows with the workers, then books and replaces each (`booking`).
+Workers run units one after the other. An attempt fails with a stated probability and is run again. A worker dies now
+and then: what it ran is begun again, its place is empty until a new one is up. Not in the model: the network's width,
+storage that slows down, Ray's own servers at many nodes.
 """
 
 from __future__ import annotations
@@ -212,7 +212,7 @@ def measured(naps: int = 400) -> tuple[Overheads, list[dict[str, float]]]:
 
 
 def _costs_of_lists(workers: int) -> tuple[float, float]:
-    """Seconds that asking about all units in flight takes, and going through all workers to give one unit."""
+    """Seconds that asking about the running units takes, and finding the worker to give one to."""
     import ray
 
     from dpaudit.actors.pool import RayPool, _Places, _Slot
@@ -224,13 +224,14 @@ def _costs_of_lists(workers: int) -> tuple[float, float]:
             time.sleep(seconds)
 
     actor = Sleeper.remote()
-    first, *references = [actor.sleep.remote(0.0 if not number else 1e6) for number in range(2 * workers)]
+    first, *references = [actor.sleep.remote(0.0 if not number else 1e6) for number in range(workers)]
     ray.get(first)
     pool = RayPool.__new__(RayPool)
     pool._places, pool._homeless = {Resources(): (places := _Places())}, deque()
     for _ in range(workers):
         places.put(_Slot(Resources(), None, "", 0.0, ready=True, queue=deque([None])))
-    asking = _cpu(lambda: ray.wait([first, *references], num_returns=1, timeout=0))
+    pool._heads, pool._starting = dict.fromkeys([first, *references]), {}
+    asking = _cpu(pool._done)
 
     def give() -> None:
         slot = places.shortest()
