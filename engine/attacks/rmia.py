@@ -24,8 +24,6 @@ from dpaudit.registry import register
 
 CANDIDATES = np.linspace(0.0, 1.0, 11)
 MOST_TUNED_ON = 2000
-AT_ONCE = 32
-"""Trials whose population is gone through together: what is made of it stays in the processor's cache."""
 
 
 @register("attack", "rmia", source="Zarifzadeh et al. (2024), arXiv:2312.03262")
@@ -72,8 +70,8 @@ class Rmia:
 
 
 def shares_beaten(
-    own: NDArray[np.floating[Any]],
-    population: NDArray[np.floating[Any]],
+    own: NDArray[np.float32],
+    population: NDArray[np.float32],
     marginal: NDArray[np.floating[Any]],
     gamma: float,
 ) -> NDArray[np.float64]:
@@ -85,23 +83,21 @@ def shares_beaten(
         marginal: p(z) of the population, shape (P,).
         gamma: As in `Rmia`.
     """
-    least, marginal = (gamma * own)[:, None], marginal.astype(population.dtype)
-    share = np.empty(len(own))
-    for first in range(0, len(own), AT_ONCE):
-        trials = slice(first, first + AT_ONCE)
-        beaten = inverse_ratio(population[trials], marginal) > least[trials]
-        share[trials] = np.count_nonzero(beaten, axis=1) / len(marginal)
+    from dpaudit.engine.attacks._inverse_ratio import above  # numba is slow to import
+
+    least = (gamma * own).astype(np.float32)
+    counts = above(least, np.ascontiguousarray(population, np.float32), marginal.astype(np.float32))
+    share: NDArray[np.float64] = counts / len(marginal)
     return share
 
 
-def inverse_ratio(phi: NDArray[np.floating[Any]], marginal: NDArray[np.floating[Any]]) -> NDArray[np.floating[Any]]:
-    """p(x) / p(x | target) = p(x) (1 + e^-phi), in the precision of phi: equal points have equal ones, to the bit."""
-    inverse: NDArray[np.floating[Any]] = np.negative(phi)
-    with np.errstate(over="ignore"):
-        np.exp(inverse, out=inverse)
-    inverse += 1
-    inverse *= marginal.astype(phi.dtype, copy=False)
-    return inverse
+def inverse_ratio(phi: NDArray[np.float32], marginal: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
+    """p(x) / p(x | target) = p(x) (1 + e^-phi), in float32: equal points have equal ones, to the bit; shapes (n,)."""
+    from dpaudit.engine.attacks._inverse_ratio import inverse_ratios
+
+    found = np.empty(len(phi), np.float32)
+    inverse_ratios(np.ascontiguousarray(phi, np.float32), marginal.astype(np.float32), found)
+    return found
 
 
 def beaten_of_one_model(

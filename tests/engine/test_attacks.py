@@ -14,7 +14,7 @@ from scipy.stats import norm
 from dpaudit.engine.attacks.gradient_dot import GradientDot
 from dpaudit.engine.attacks.lira import LiraOffline, LiraOnline
 from dpaudit.engine.attacks.loss import DifficultyCalibration, LossThreshold
-from dpaudit.engine.attacks.rmia import CANDIDATES, Rmia, offline_marginal, tuned_a
+from dpaudit.engine.attacks.rmia import CANDIDATES, Rmia, inverse_ratio, offline_marginal, tuned_a
 from dpaudit.engine.games.confidence import QUERIES, confidences, queries_of
 from dpaudit.engine.views.challenge_view import ChallengeView
 from dpaudit.engine.views.confidence import (
@@ -137,6 +137,18 @@ def test_rmia_is_exact_where_the_ratios_are_known() -> None:
     # Offline p = ((1 + a) 0.2 + 1 - a) / 2 for all points alike: the same ratios, the same shares.
     assert Rmia(gamma=1.0, offline=True, a=0.3).score(view).tolist() == [0.5]
     np.testing.assert_allclose(offline_marginal(shadows, 0.3), ((1 + 0.3) * 0.2 + 0.7) / 2)
+
+
+def test_inverse_ratios_are_numpys_and_the_same_wherever_they_stand() -> None:
+    """To 2e-7 of them, two roundings of float32; at the ends they are infinite, 1, or no number."""
+    phi = np.concatenate([np.linspace(-88, 100, 1001), [np.inf, -88.1, -np.inf, np.nan]]).astype(np.float32)
+    marginal = np.linspace(0.1, 1, len(phi)).astype(np.float32)
+    found = inverse_ratio(phi, marginal)
+    np.testing.assert_allclose(found[:-3], marginal[:-3] * (1 + np.exp(-phi[:-3].astype(np.float64))), rtol=2e-7)
+    assert np.isinf(found[-3:-1]).all()
+    assert np.isnan(found[-1])
+    for begin in range(1, 20):
+        np.testing.assert_array_equal(inverse_ratio(phi[begin:], marginal[begin:]), found[begin:])
 
 
 def test_rmia_of_a_model_that_is_the_same_everywhere_beats_nobody() -> None:
