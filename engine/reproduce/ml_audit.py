@@ -56,6 +56,9 @@ from dpaudit.mechanisms.planted.naive_bayes import NaiveBayesExposedSize
 from dpaudit.mechanisms.protocols import Compute
 from dpaudit.registry import register
 
+FLOOR = 0.002
+"""Where figure 2 ends below: what is less is drawn here."""
+
 
 @register("reproduction", "ml-audit figure-2", source="Lu et al. (2022), Figure 2")
 def figure_2(options: Options) -> Made:
@@ -168,7 +171,6 @@ def _drawn(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Figure:
     figure, places = style.grid(len(names), len(panels.PANELS), width=3.4 * len(panels.PANELS), height=2.9 * len(names))
     attacks = dict.fromkeys(attack for panel in panels.PANELS for attack in panel.attacks)
     colours = dict(zip(attacks, COLOURS, strict=False))
-    floor = 0.5 * min([row["detected"] for row in rows if row["detected"] > 0], default=0.01)
     keys: dict[str, Any] = {}
     for along, name in enumerate(names):
         for column, panel in enumerate(panels.PANELS):
@@ -179,8 +181,8 @@ def _drawn(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Figure:
                 axes.set_axis_off()
                 axes.text(0.5, 0.5, "not run", ha="center", va="center", transform=axes.transAxes)
                 continue
-            draw_lines(axes, lines, colours, floor)
-            axes.set_ylim(0.8 * floor, 1.3 * max(row["epsilon"] for row in rows))
+            draw_lines(axes, lines, colours, FLOOR)
+            axes.set_ylim(0.8 * FLOOR, 1.3 * max(row["epsilon"] for row in rows))
             handles, labels = axes.get_legend_handles_labels()
             keys |= dict(zip(labels, handles, strict=True))
     figure.supxlabel(CLAIMED, fontsize=10)

@@ -13,7 +13,7 @@ from dpaudit.engine.findings.result import AuditResult
 from dpaudit.engine.report.figures.style import CLAIM, canvas
 from dpaudit.estimators.bound import Bound
 
-COLOURS = ("#2563a8", "#c2410c", "#7c3aed", "#a16207", "#0e7490", "#be185d", "#111827", "#65a30d")
+COLOURS = ("#2563a8", "#c2410c", "#7c3aed", "#111827", "#0e7490", "#be185d", "#a16207", "#65a30d")
 CLAIMED, DETECTED = "claimed ε of one record", "detected ε of one record (open: nothing)"
 FEWEST = 3
 """Claims a line has at least."""
