@@ -7,6 +7,7 @@ first unit began. `python -m benchmarks.bench_paired 5 1024 512` states pairs, t
 
 from __future__ import annotations
 
+import contextlib
 import os
 import statistics
 import sys
@@ -130,8 +131,9 @@ def whole_audit(spec: AuditSpec) -> Took:
             first.append((event.time, time.process_time()))
         times[event.kind] = event.time
         if event.kind in (EventKind.UNIT_DONE, EventKind.UNIT_REPEATED):
-            workers.update(dict.fromkeys([event.worker] if event.worker else [], 0.0))
-            workers.update({name: _cpu_of(int(name.rpartition(":")[2])) for name in workers})
+            for name in {*workers, *([event.worker] if event.worker else [])}:
+                with contextlib.suppress(FileNotFoundError):  # dismissed, as there was nothing left for it
+                    workers[name] = _cpu_of(int(name.rpartition(":")[2]))
 
     with tempfile.TemporaryDirectory() as folder:
         audit(spec, output=folder, listeners=[watch])
