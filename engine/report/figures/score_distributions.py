@@ -18,8 +18,8 @@ def score_distributions(truth: NDArray[np.bool_], score: NDArray[np.floating[Any
     low, high = np.quantile(finite, [0.001, 0.999]) if finite.size else (0.0, 1.0)
     bins = [float(edge) for edge in np.linspace(low, high if high > low else low + 1, 61)]
     for world, colour, name in (
-        (True, MEMBER, "world 1: training label or member shown"),
-        (False, OTHER, "world 0: not"),
+        (True, MEMBER, "world 1: with the record, or its training label"),
+        (False, OTHER, "world 0: without"),
     ):
         values = np.clip(score[truth == world], bins[0], bins[-1])
         if values.size:
@@ -37,5 +37,5 @@ def score_distributions(truth: NDArray[np.bool_], score: NDArray[np.floating[Any
     axes.set_yscale("log")
     axes.set_xlabel("score of the attack (outermost 0.1 % drawn at the edge)")
     axes.set_ylabel("share of canaries")
-    axes.legend(loc="upper right", fontsize=8.5)
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, fontsize=8.5)
     return figure
