@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import platform
@@ -11,6 +12,7 @@ import time
 import traceback
 from collections import deque
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 import cloudpickle  # type: ignore[import-untyped]
@@ -119,10 +121,14 @@ def attempt_unit(
                 raise
             again = isinstance(err, TrainingError | MemoryError | OSError)
             return Attempt(time.perf_counter() - began, error_text(err, unit.task), again, worker=worker), None
-    return Attempt(seconds, "", False, _most_memory_mb(), worker, content, table.nbytes), table
+    return Attempt(seconds, "", False, most_memory_mb(), worker, content, table.nbytes), table
 
 
-def _most_memory_mb() -> float:
+def most_memory_mb() -> float:
+    """The most memory that this process has held so far; 0 where the system does not tell."""
+    with contextlib.suppress(OSError, ValueError, StopIteration):  # on Linux `ru_maxrss` begins with the parent's
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return int(next(line for line in lines if line.startswith("VmHWM:")).split()[1]) * 1024 / 1e6
     if sys.platform == "win32":
         return 0.0
     import resource

@@ -326,7 +326,9 @@ def interrupted(X: Any, y: Any, seed: int) -> Any:
     return [0.0]
 
 
-def test_a_real_interrupt_during_a_training_ends_the_run(tmp_path: Path) -> None:
+def test_a_real_interrupt_during_a_training_ends_the_run(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # commands in a shell's background ignore it
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
     with pytest.raises(KeyboardInterrupt, match="SIGINT"):
         audited(tmp_path, from_summary(interrupted, Claim(3.0, relation=Relation.LABEL)), trials=20, stack=10)
 
