@@ -29,6 +29,8 @@ SGD, NESTEROV, ADAM = 0, 1, 2
 """Rules of an update."""
 RELU, TANH = 0, 1
 """What stands between layers."""
+CROSS_ENTROPY, ALIBI = 0, 1
+"""Losses: targets are probabilities, or the evidence of a noisy label (`losses.Alibi`)."""
 
 LANES = 16
 """Floats of a vector; rows of V and C are padded to a multiple of it."""
@@ -252,8 +254,41 @@ def _forward(parameters: Floats, widths: Ints, activation: int, size: int, by_ro
 
 
 @_compiled
-def _last_errors(logits: Floats, targets: Floats, size: int, losses: Floats, errors: Floats) -> None:
-    """Cross-entropy of each example, and its derivatives by the logits; `targets` (size, classes)."""
+def _alibi_errors(
+    floor: np.float32, logits: Floats, targets: Floats, size: int, losses: Floats, errors: Floats
+) -> None:
+    """Cross-entropy with the posterior q of each label, a constant; its derivative is p_k sum(w) - w_k.
+
+    p is the model's prediction, w_k = q_k p_k / (p_k + floor).
+    """
+    classes = targets.shape[1]
+    for i in range(size):
+        most, top = logits[0, i], logits[0, i] + targets[i, 0]
+        for k in range(1, classes):
+            most, top = max(most, logits[k, i]), max(top, logits[k, i] + targets[i, k])
+        total = mass = loss = moved = _ZERO
+        for k in range(classes):
+            total += math.exp(logits[k, i] - most)
+            mass += math.exp(logits[k, i] + targets[i, k] - top)
+        for k in range(classes):
+            predicted = math.exp(logits[k, i] - most) / total
+            posterior = math.exp(logits[k, i] + targets[i, k] - top) / mass
+            loss -= posterior * math.log(predicted + floor)
+            errors[k, i] = posterior * predicted / (predicted + floor)
+            moved += errors[k, i]
+        losses[i] = loss
+        for k in range(classes):
+            errors[k, i] = math.exp(logits[k, i] - most) / total * moved - errors[k, i]
+
+
+@_compiled
+def _last_errors(
+    loss: int, floor: np.float32, logits: Floats, targets: Floats, size: int, losses: Floats, errors: Floats
+) -> None:
+    """Loss of each example, and its derivatives by the logits; `targets` (size, classes)."""
+    if loss == ALIBI:
+        _alibi_errors(floor, logits, targets, size, losses, errors)
+        return
     classes = targets.shape[1]
     for i in range(size):
         most = logits[0, i]
@@ -346,12 +381,14 @@ def clipped_sums(
     parameters: Floats,
     widths: Ints,
     activation: int,
+    loss: int,
+    floor: np.float32,
     features: Floats,
     rows: Ints,
     targets: Floats,
     ends: Ints,
     clip: np.float32,
-    floor: np.float32,
+    least: np.float32,
     out: Floats,
 ) -> None:
     """Writes the sum of each model's clipped gradients to `out`, shape (A, P); 0 where its batch is empty.
@@ -360,12 +397,14 @@ def clipped_sums(
         parameters: Shape (A, P).
         widths: Of the inputs, the hidden layers and the logits.
         activation: RELU or TANH.
+        loss: CROSS_ENTROPY or ALIBI.
+        floor: What ALIBI adds to a probability before its logarithm.
         features: Shape (n, inputs).
         rows: Of the batches in the features, one model's behind the other's.
         targets: Of the same examples, shape (rows, classes).
         ends: Where each model's batch ends, shape (A,).
         clip: Largest norm of one example's gradient.
-        floor: What is added to a norm before the division by it.
+        least: What is added to a norm before the division by it.
         out: Shape (A, P).
     """
     most = begin = 0
@@ -379,9 +418,9 @@ def clipped_sums(
         for i in range(size):
             by_row[0, i, : widths[0]] = features[rows[begin + i]]
         _forward(parameters[model], widths, activation, size, by_row, by_column)
-        _last_errors(by_column[last + 1], targets[begin : begin + size], size, losses, errors[last])
+        _last_errors(loss, floor, by_column[last + 1], targets[begin : begin + size], size, losses, errors[last])
         _backward(parameters[model], widths, activation, size, by_column, errors)
-        _clip(widths, clip, floor, size, by_column, errors)
+        _clip(widths, clip, least, size, by_column, errors)
         _collect(widths, size, by_row, errors, scratch, out[model])
         begin = ends[model]
 
@@ -448,6 +487,8 @@ def train_epoch(
     steps: int,
     widths: Ints,
     activation: int,
+    loss: int,
+    floor: np.float32,
     features: Floats,
     rows: Ints,
     targets: Floats,
@@ -468,6 +509,8 @@ def train_epoch(
         steps: Made so far.
         widths: Of the inputs, the hidden layers and the logits.
         activation: RELU or TANH.
+        loss: CROSS_ENTROPY or ALIBI.
+        floor: What ALIBI adds to a probability before its logarithm.
         features: Shape (n, inputs).
         rows: In the order of the epoch, shape (count,).
         targets: In the same order, shape (count, classes).
@@ -493,7 +536,7 @@ def train_epoch(
         if len(scaling):
             _scale(by_row[0], scaling, size)
         _forward(parameters, widths, activation, size, by_row, by_column)
-        _last_errors(by_column[last + 1], targets[begin : begin + size], size, losses, errors[last])
+        _last_errors(loss, floor, by_column[last + 1], targets[begin : begin + size], size, losses, errors[last])
         for i in range(size):
             share = weights[begin + i] / np.float32(size)
             total += losses[i] * share

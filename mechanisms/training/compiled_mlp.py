@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from dpaudit.mechanisms.training.batched import BatchedMlp
 from dpaudit.mechanisms.training.kernels import NORM_FLOOR, Kernel
-from dpaudit.mechanisms.training.losses import CrossEntropy, Loss
+from dpaudit.mechanisms.training.losses import Alibi, CrossEntropy, Loss
 from dpaudit.mechanisms.training.optimizers import Optimizer
 from dpaudit.mechanisms.training.recipe import Recipe
 from dpaudit.mechanisms.training.scaling import Scaling
@@ -19,7 +19,7 @@ LARGEST = 2**20
 
 
 class CompiledMlp(BatchedMlp):
-    """Multilayer perceptrons under cross-entropy: an epoch, or the clipped sums of a step, in one call.
+    """Multilayer perceptrons under cross-entropy or ALIBI's loss: an epoch, or the clipped sums of a step, in one call.
 
     A model's numbers are computed from its own rows and weights alone, in one order of operations, so they are the
     same to the last bit in any stack and on any number of threads.
@@ -30,12 +30,15 @@ class CompiledMlp(BatchedMlp):
         shapes = self.layout.shapes[0::2]
         self._widths = np.array([shapes[0][1], *(outputs for outputs, _ in shapes)])
         self._tanh = isinstance(self._activation, nn.Tanh)
+        self._alibi = loss if isinstance(loss, Alibi) else None
 
     @staticmethod
     def fits(kind: type[Kernel], module: nn.Module, loss: Loss, device: torch.device) -> bool:
         """Whether what another kernel of this `kind` would train is for this one."""
         size = sum(parameter.numel() for parameter in module.parameters())
-        return kind is BatchedMlp and isinstance(loss, CrossEntropy) and device.type == "cpu" and size <= LARGEST
+        return (
+            kind is BatchedMlp and isinstance(loss, CrossEntropy | Alibi) and device.type == "cpu" and size <= LARGEST
+        )
 
     def train_epoch(
         self,
@@ -80,6 +83,8 @@ class CompiledMlp(BatchedMlp):
             int(made),
             self._widths,
             compiled.TANH if self._tanh else compiled.RELU,
+            compiled.ALIBI if self._alibi else compiled.CROSS_ENTROPY,
+            np.float32(self._alibi.floor if self._alibi else 0.0),
             features.flatten(1).numpy(),
             rows,
             targets,
@@ -135,6 +140,8 @@ class CompiledMlp(BatchedMlp):
             parameters.numpy(),
             self._widths,
             compiled.TANH if self._tanh else compiled.RELU,
+            compiled.ALIBI if self._alibi else compiled.CROSS_ENTROPY,
+            np.float32(self._alibi.floor if self._alibi else 0.0),
             features.flatten(1).numpy(),
             rows,
             targets,

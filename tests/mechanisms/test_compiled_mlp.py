@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -63,10 +63,20 @@ def weights(outcomes: list[Any]) -> NDArray[np.float32]:
 
 
 def plain(trainer: Mlp, tasks: list[TrainingTask], *, threads: int = 1, size: int | None = None) -> NDArray[np.float32]:
-    plan = StackPlan("batched", size or len(tasks))
-    return weights(
-        train_stack(trainer, DIGITS[:, : 64 - 3], tasks, classes=10, compute=Compute(threads=threads), plan=plan)
-    )
+    plan, compute = StackPlan("batched", size or len(tasks)), Compute(threads=threads)
+    return weights(train_stack(trainer, DIGITS[:, : 64 - 3], tasks, classes=10, compute=compute, plan=plan))
+
+
+def by_alibi(
+    trainer: Mlp, tasks: list[TrainingTask], *, threads: int = 1, size: int | None = None
+) -> NDArray[np.float32]:
+    """The evidence of noisy labels, from none to some that leaves no doubt."""
+    rng, noisy = np.random.default_rng(6), []
+    for task in tasks:
+        evidence = rng.exponential(1.0, (len(task.rows), 10)) * rng.choice([0.1, 3.0, 60.0], (len(task.rows), 1))
+        noisy.append(replace(task, labels=-evidence.astype(np.float32)))
+    plan, compute = StackPlan("batched", size or len(tasks)), Compute(threads=threads)
+    return weights(train_stack(trainer, DIGITS, noisy, classes=10, compute=compute, plan=plan, loss=Alibi()))
 
 
 def private(
@@ -110,6 +120,12 @@ def test_a_training_is_torchs_to_rounding(trainer: Mlp, through_torch: Any) -> N
         np.testing.assert_allclose(plain(trainer, labelled), through_torch(plain, trainer, labelled), **CLOSE)
 
 
+@pytest.mark.parametrize("trainer", [TRAINERS[0], TRAINERS[2]])
+def test_a_training_by_alibis_loss_is_torchs_to_rounding(trainer: Mlp, through_torch: Any) -> None:
+    tasks = tasks_of(3)
+    np.testing.assert_allclose(by_alibi(trainer, tasks), through_torch(by_alibi, trainer, tasks), **CLOSE)
+
+
 @pytest.mark.parametrize("trainer", [replace(trainer, standardise=False) for trainer in TRAINERS])
 def test_a_private_training_is_torchs_to_rounding(trainer: Mlp, through_torch: Any) -> None:
     tasks = tasks_of(3)
@@ -148,6 +164,14 @@ def test_a_models_numbers_are_the_same_to_the_last_bit_in_any_stack_and_on_any_t
     np.testing.assert_array_equal(training(trainer, tasks[::-1], size=3)[::-1], together)
 
 
+@dataclass(frozen=True)
+class Summed:
+    """A loss of one's own."""
+
+    def __call__(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return (logits * targets).sum(-1)
+
+
 def test_other_losses_devices_and_networks_go_another_way() -> None:
     cpu, cuda = torch.device("cpu"), torch.device("cuda")
     small, wide, smooth = (
@@ -156,7 +180,7 @@ def test_other_losses_devices_and_networks_go_another_way() -> None:
     assert isinstance(
         make_kernel(PLAIN, small, loss=CrossEntropy(), plan=StackPlan("batched"), device=cpu), CompiledMlp
     )
-    assert not CompiledMlp.fits(BatchedMlp, small, Alibi(), cpu)
+    assert not CompiledMlp.fits(BatchedMlp, small, Summed(), cpu)
     assert not CompiledMlp.fits(BatchedMlp, small, CrossEntropy(), cuda)
     assert not CompiledMlp.fits(BatchedMlp, wide, CrossEntropy(), cpu)
     assert Mlp(activation="gelu").batched_kernel(smooth) is None
