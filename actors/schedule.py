@@ -191,7 +191,10 @@ class _Schedule:
         cheap = [
             unit
             for unit in self.units
-            if not unit.needs and unit.key not in self.repeating and self.seconds.get(unit.key, math.inf) <= left
+            if not unit.needs
+            and unit.key not in self.repeating
+            and (unit.own or not self.repeating)
+            and self.seconds.get(unit.key, math.inf) <= left
         ]
         chosen: list[Unit] = []
         for unit in sorted(cheap, key=lambda unit: not unit.own):

@@ -270,11 +270,22 @@ def test_units_are_run_twice_and_compared(tmp_path: Path, own: bool) -> None:
     assert {event.detail == "" for event in repeated} == {own}
 
 
-def test_a_unit_is_run_twice_where_a_worker_would_wait_for_another(tmp_path: Path) -> None:
-    class TwoWorkers(InProcess):
-        def capacity(self, kind: Resources) -> int:
-            return 4 - len(self._queue)
+class TwoWorkers(InProcess):
+    def capacity(self, kind: Resources) -> int:
+        return 4 - len(self._queue)
 
+
+@pytest.mark.parametrize("own", [True, False])
+def test_of_code_of_ours_one_unit_run_twice_on_the_way_is_enough(tmp_path: Path, own: bool) -> None:
+    units = [Unit(Add(number), f"unit {number}") for number in range(5)]
+    assert all(unit.own for unit in units)
+    units = units if own else [replace(unit, own=()) for unit in units]
+    seen: list[Event] = []
+    run_units(units, TwoWorkers({}), UnitStore(tmp_path), EventStream(seen.append), repeats=2)
+    assert len([event for event in seen if event.kind is EventKind.UNIT_REPEATED]) == 1 + own
+
+
+def test_a_unit_is_run_twice_where_a_worker_would_wait_for_another(tmp_path: Path) -> None:
     first = Unit(Add(1), "first")
     last = Unit(Add(2), "last", needs=(first.key,))
     seen: list[Event] = []
