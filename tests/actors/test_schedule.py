@@ -6,6 +6,7 @@ import json
 import signal
 from collections.abc import Callable, Iterator, Set
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
