@@ -40,6 +40,15 @@ class CompiledMlp(BatchedMlp):
             kind is BatchedMlp and isinstance(loss, CrossEntropy | Alibi) and device.type == "cpu" and size <= LARGEST
         )
 
+    def _network(self) -> tuple[NDArray[np.int64], int, int, np.float32]:
+        """Widths, activation, loss and its floor, as compiled code takes them."""
+        from dpaudit.mechanisms.training import _perceptron_steps as compiled  # numba is slow to import
+
+        activation = compiled.TANH if self._tanh else compiled.RELU
+        if self._alibi is None:
+            return self._widths, activation, compiled.CROSS_ENTROPY, np.float32(0)
+        return self._widths, activation, compiled.ALIBI, np.float32(self._alibi.floor)
+
     def train_epoch(
         self,
         recipe: Recipe,
@@ -69,7 +78,7 @@ class CompiledMlp(BatchedMlp):
             rates: Learning rate of each step, shape (steps,).
         Returns: Sum of the batches' mean losses.
         """
-        from dpaudit.mechanisms.training import _perceptron_steps as compiled  # numba is slow to import
+        from dpaudit.mechanisms.training import _perceptron_steps as compiled
 
         first, second = _moments(optimizer, len(parameters))
         made = optimizer.steps[model]
@@ -81,10 +90,7 @@ class CompiledMlp(BatchedMlp):
             first[model],
             second[model],
             int(made),
-            self._widths,
-            compiled.TANH if self._tanh else compiled.RELU,
-            compiled.ALIBI if self._alibi else compiled.CROSS_ENTROPY,
-            np.float32(self._alibi.floor if self._alibi else 0.0),
+            *self._network(),
             features.flatten(1).numpy(),
             rows,
             targets,
@@ -138,10 +144,7 @@ class CompiledMlp(BatchedMlp):
 
         compiled.clipped_sums(
             parameters.numpy(),
-            self._widths,
-            compiled.TANH if self._tanh else compiled.RELU,
-            compiled.ALIBI if self._alibi else compiled.CROSS_ENTROPY,
-            np.float32(self._alibi.floor if self._alibi else 0.0),
+            *self._network(),
             features.flatten(1).numpy(),
             rows,
             targets,
