@@ -1,0 +1,44 @@
+"""A reader, and a run folder that somebody else made."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.hostile.reader import Reader
+
+SPEC = """\
+name: from a stranger
+seed: 3
+data: {name: digits}
+game: {name: label-canaries, canaries: 50, replays: 2}
+mechanism: {name: randomized-response, epsilon: 1.0}
+run: {runner: in-process, figures: false}
+"""
+
+
+@pytest.fixture(scope="session")
+def made_elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run that another user made on another machine; copy it, never write in it."""
+    maker = Reader(tmp_path_factory.mktemp("maker"))
+    (maker.work / "spec.yaml").write_text(SPEC)
+    folder = maker.work / "run"
+    command = [sys.executable, "-m", "dpaudit", "run", "spec.yaml", "--output", str(folder), "--quiet"]
+    subprocess.run(command, cwd=maker.work, env=maker.environment(WATCHED_LOG=""), check=True, capture_output=True)
+    return folder
+
+
+@pytest.fixture
+def reader(tmp_path: Path) -> Reader:
+    """Somebody who was handed nothing yet."""
+    return Reader(tmp_path)
+
+
+@pytest.fixture
+def folder(reader: Reader, made_elsewhere: Path) -> Path:
+    """The stranger's run folder as the reader got it: whole, finished, and harmless so far."""
+    return Path(shutil.copytree(made_elsewhere, reader.stranger / "run", symlinks=True))

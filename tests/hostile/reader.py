@@ -1,0 +1,237 @@
+"""Somebody who opens what a stranger made: their home, their secrets, and everything that changed when they did.
+
+What happened is found by walking the file system before and after, by the processes that are left, and by an audit hook
+in every Python that ran (`watching/sitecustomize.py`), never by looking for what one expects.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+ROOT = Path(__file__).parents[2]
+WATCHING = Path(__file__).parent / "watching"
+SECRETS = {"AWS_SECRET_ACCESS_KEY": "aws-secret-1f3e7c55", "GITHUB_TOKEN": "ghp-token-9b2d4a66"}
+FONTS = Path(tempfile.gettempdir()) / "dpaudit-tests-fonts"
+"""matplotlib's list of fonts, made once for all readers."""
+BAD_SIGNS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+"""Control characters but tab and newline, and what turns the direction of text."""
+
+
+@dataclass(frozen=True)
+class Opened:
+    """What one command did.
+
+    Attributes:
+        code: Its exit code; None where it had to be killed for its time.
+        out, err: What it printed.
+        seconds: How long it took.
+        changed: Paths outside the stranger's folder that are new, gone or other than before.
+        written: Paths outside the reader's own places that its Pythons opened for writing, moved or removed.
+        spoken: Addresses its Pythons spoke to or asked a name server for, Unix sockets aside.
+        left: Command lines of processes that it left behind.
+    """
+
+    code: int | None
+    out: str
+    err: str
+    seconds: float
+    changed: tuple[str, ...]
+    written: tuple[str, ...]
+    spoken: tuple[str, ...]
+    left: tuple[str, ...]
+
+    def harmless(self) -> None:
+        """Asserts that nothing outside the folder happened, and that what was said is clean and no traceback."""
+        assert self.code is not None, f"hung:\n{self.out}\n{self.err}"
+        assert not self.changed, self.changed
+        assert not self.written, self.written
+        assert not self.spoken, self.spoken
+        assert not self.left, self.left
+        said = self.out + self.err
+        assert "Traceback" not in said, said
+        assert "not foreseen" not in said, said
+        assert not BAD_SIGNS.search(said), BAD_SIGNS.findall(said)
+        for secret in SECRETS.values():
+            assert secret not in said, said
+
+    def refused(self, *words: str) -> None:
+        """Asserts that it was harmless and ended in one sentence of refusal, with these words in it."""
+        self.harmless()
+        assert self.code in (2, 3), (self.code, self.out, self.err)
+        last = " ".join(self.err.split("dpaudit: ")[-1].split())
+        assert last, self.err
+        for word in words:
+            assert word in last, last
+
+
+class Reader:
+    """A home with secrets, a folder to work in, and a stranger's folder beside them, under one root.
+
+    `root/home` and `root/work` are the reader's, `root/tmp` is their temporary folder, `root/stranger` is what was
+    handed over; `root/else` is anything else on the machine. dpaudit may write its notes and caches under
+    `root/home/.local/state`, `root/home/.cache`, and short-lived files under `root/tmp`.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.home, self.work, self.tmp = root / "home", root / "work", root / "tmp"
+        self.stranger, self.elsewhere = root / "stranger", root / "else"
+        for folder in (self.home, self.work, self.tmp, self.stranger, self.elsewhere):
+            folder.mkdir(parents=True, exist_ok=True)
+        (self.home / ".ssh").mkdir(exist_ok=True)
+        (self.home / ".ssh" / "id_ed25519").write_text("a private key\n")
+        (self.home / ".bashrc").write_text("export EDITOR=vi\n")
+        (self.elsewhere / "thesis.tex").write_text("years of work\n")
+        self._mark = uuid.uuid4().hex
+        self._log = root / "watched.log"
+
+    def environment(self, **more: str) -> dict[str, str]:
+        """That of the reader's shell."""
+        own = {
+            "HOME": str(self.home),
+            "XDG_STATE_HOME": str(self.home / ".local" / "state"),
+            "XDG_CACHE_HOME": str(self.home / ".cache"),
+            "TMPDIR": str(self.tmp),
+            "PYTHONPATH": os.pathsep.join((str(WATCHING), str(ROOT / "editable"))),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "MPLCONFIGDIR": str(FONTS),
+            "WATCHED_LOG": str(self._log),
+            "WATCHED_MARK": self._mark,
+            **SECRETS,
+        }
+        return {**os.environ, **own, **more}
+
+    def opens(
+        self, *arguments: str | Path, cwd: Path | None = None, time_limit_s: float = 120.0, **environment: str
+    ) -> Opened:
+        """Runs `dpaudit ARGUMENTS` as the reader would, in `work` unless said otherwise."""
+        command = [sys.executable, "-m", "dpaudit", *map(str, arguments)]
+        return self.runs(command, cwd=cwd, time_limit_s=time_limit_s, environment=environment)
+
+    def runs(
+        self,
+        command: Sequence[str],
+        *,
+        cwd: Path | None = None,
+        time_limit_s: float = 120.0,
+        environment: Mapping[str, str] | None = None,
+    ) -> Opened:
+        """Runs any command as the reader would."""
+        self._log.write_bytes(b"")
+        before = self._walk()
+        began = time.monotonic()
+        with tempfile.TemporaryFile() as out_file, tempfile.TemporaryFile() as err_file:
+            process = subprocess.Popen(  # files, not pipes: a process that is left behind holds a pipe open
+                command,
+                cwd=cwd or self.work,
+                env=self.environment(**(environment or {})),
+                stdin=subprocess.DEVNULL,
+                stdout=out_file,
+                stderr=err_file,
+                start_new_session=True,
+            )
+            code: int | None
+            try:
+                code = process.wait(time_limit_s)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+                code = None
+            out, err = (_text(file) for file in (out_file, err_file))
+        seconds = time.monotonic() - began
+        left = tuple(self._left())
+        after = self._walk()
+        changed = tuple(sorted(path for path in before.keys() | after.keys() if before.get(path) != after.get(path)))
+        return Opened(code, out, err, seconds, changed, tuple(self._written()), tuple(self._spoken()), left)
+
+    def _walk(self) -> dict[str, tuple[object, ...]]:
+        """What every path outside the stranger's folder and dpaudit's own places is; times of folders left out."""
+        return {str(path): _what_is(path) for path in self._others(self.root)}
+
+    def _others(self, folder: Path) -> Iterator[Path]:
+        for entry in sorted(folder.iterdir()):
+            if entry == self._log or self._may_be_written(entry):
+                continue
+            yield entry
+            if entry.is_dir() and not entry.is_symlink():
+                yield from self._others(entry)
+
+    def _may_be_written(self, path: Path) -> bool:
+        if path.is_relative_to(ROOT) and "__pycache__" in path.parts:  # compiled code of dpaudit's own
+            return True
+        state, cache = self.home / ".local" / "state" / "dpaudit", self.home / ".cache" / "dpaudit"
+        own = (self.stranger, state, cache, FONTS)
+        parents = (self.home / ".local", self.home / ".local" / "state", self.home / ".cache")
+        return path in parents or any(path.is_relative_to(place) for place in own)
+
+    def _written(self) -> Iterator[str]:
+        """Also through links: what is opened for writing counts where it really lies."""
+        for _, event, what in self._noted():
+            if event.startswith("socket."):
+                continue
+            for path in re.findall(r"'([^']*)'", what):
+                real = Path(os.path.realpath(path))
+                inside = real.is_relative_to(self.tmp) or self._may_be_written(real)
+                if not inside and not str(real).startswith(("/dev/", "/proc/")):
+                    yield f"{event} {path}" + ("" if str(real) == path else f" -> {real}")
+
+    def _spoken(self) -> Iterator[str]:
+        for _, event, what in self._noted():
+            if event.startswith("socket.") and what.startswith("("):
+                yield f"{event} {what}"
+
+    def _noted(self) -> Iterator[tuple[str, str, str]]:
+        for line in self._log.read_text(errors="replace").splitlines():
+            process, event, what = line.split(" ", 2)
+            yield process, event, what
+
+    def _left(self) -> Iterator[str]:
+        """Processes that bear the reader's mark; they get a second to end, and are ended then."""
+        end = time.monotonic() + 1.0
+        while (pids := list(self._marked())) and time.monotonic() < end:
+            time.sleep(0.05)
+        for pid in pids:
+            try:
+                yield Path(f"/proc/{pid}/cmdline").read_text(errors="replace").replace("\0", " ")
+                os.kill(pid, signal.SIGKILL)
+            except OSError:
+                continue
+
+    def _marked(self) -> Iterator[int]:
+        for entry in Path("/proc").iterdir():
+            if not entry.name.isdigit():
+                continue
+            try:
+                environment = (entry / "environ").read_bytes()
+                zombie = (entry / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
+            except OSError:
+                continue
+            if f"WATCHED_MARK={self._mark}".encode() in environment and not zombie:
+                yield int(entry.name)
+
+
+def _what_is(path: Path) -> tuple[object, ...]:
+    found = path.lstat()
+    if stat.S_ISLNK(found.st_mode):
+        return "link", os.readlink(path)
+    if stat.S_ISREG(found.st_mode):
+        return "file", found.st_mode, found.st_size, hashlib.sha256(path.read_bytes()).hexdigest()
+    return "other", found.st_mode
+
+
+def _text(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read().decode(errors="replace")

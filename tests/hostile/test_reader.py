@@ -1,0 +1,33 @@
+"""The watch itself: what it must see, and that an honest folder opens without a word."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.hostile.reader import Opened, Reader
+
+
+@pytest.mark.parametrize(
+    ("code", "seen"),
+    [
+        ("open(ELSE + '/thesis.tex', 'a').write('x')", "changed"),
+        ("open(ELSE + '/thesis.tex', 'r+').close()", "written"),
+        ("import os; os.remove(ELSE + '/thesis.tex')", "changed"),
+        ("import socket; socket.create_connection(('127.0.0.1', 9), 0.1)", "spoken"),
+        ("import socket; socket.getaddrinfo('localhost', 80)", "spoken"),
+        ("import subprocess; subprocess.Popen(['sleep', '30'], start_new_session=True)", "left"),
+    ],
+)
+def test_the_watch_sees(reader: Reader, code: str, seen: str) -> None:
+    found = reader.runs([sys.executable, "-c", f"ELSE = {str(reader.elsewhere)!r}\n{code}"])
+    assert getattr(found, seen)
+
+
+@pytest.mark.parametrize("verb", ["report", "status", "resume"])
+def test_an_honest_folder_opens(reader: Reader, folder: Path, verb: str) -> None:
+    found: Opened = reader.opens(verb, folder)
+    found.harmless()
+    assert found.code == 0, found.err
