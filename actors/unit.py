@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -141,23 +142,24 @@ def as_of(version: str | None, own: Mapping[str, str] | None = None) -> Iterator
 
 def code_version() -> str:
     """Version of dpaudit's code that produces results: the release and a hash of its sources."""
-    return _RECORDED.get() or _version_of_sources()
+    return _RECORDED.get() or f"{dpaudit.__version__}+{_hash_of_sources()[:12]}"
 
 
 @cache
-def _version_of_sources() -> str:
-    root = Path(dpaudit.__file__).parent
-    hasher = hashlib.sha256(dpaudit.__version__.encode())
-    of_engine = (
-        "engine/adversaries",
-        "engine/games",
-        "engine/attacks",
-        "engine/canaries",
-        "engine/poisonings",
-        "engine/proxies",
-        "engine/views",
-    )
-    folders = [root / folder for folder in ("claims", "actors", *of_engine, "mechanisms", "estimators")]
-    for path in (*sorted(root.glob("*.py")), *(path for folder in folders for path in sorted(folder.rglob("*.py")))):
-        hasher.update(path.read_bytes())
-    return f"{dpaudit.__version__}+{hasher.hexdigest()[:12]}"
+def _hash_of_sources() -> str:
+    return hash_of_sources(Path(dpaudit.__file__).parent)
+
+
+def hash_of_sources(package: Path) -> str:
+    """SHA-256 of every source file of a package: any of them may decide what a unit gives.
+
+    A list of the folders that do was kept once, and left some out: results were reused though their code had changed.
+    """
+    hasher = hashlib.sha256()
+    for folder, folders, names in os.walk(package, followlinks=True):
+        folders.sort()
+        for name in sorted(name for name in names if name.endswith(".py")):
+            path = Path(folder, name)
+            hasher.update(f"{path.relative_to(package)} {path.stat().st_size}\n".encode())
+            hasher.update(path.read_bytes())
+    return hasher.hexdigest()

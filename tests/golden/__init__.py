@@ -1,0 +1,1 @@
+"""What the audits of `specs.yaml` gave, so that a change of form can be told from a change of numbers."""

@@ -1,0 +1,148 @@
+"""The golden record: `python -m tests.golden write` before a change of form, `python -m tests.golden` after it.
+
+Each spec of `specs.yaml` runs in process at its seed. Of every audit the record keeps hashes of the evidence (scores,
+answers, posteriors: every replay, query and release), of what the estimator counted, of the controls and ceilings, and
+of the finding, and some values to look at. Run with `--tree FOLDER` it records another checkout, with the code there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+HERE = Path(__file__).parent
+RECORD = HERE / "record.json"
+
+
+def main() -> None:
+    """Ends with 1 where something is not as it was."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", nargs="?", choices=["compare", "write"], default="compare")
+    parser.add_argument("--only", default="", metavar="TEXT", help="Only specs whose name contains this.")
+    parser.add_argument("--tree", type=Path, help="Another checkout to record; left out: this one.")
+    asked = parser.parse_args()
+    if asked.tree is not None:
+        environment = {**os.environ, "PYTHONPATH": f"{asked.tree}/editable:{HERE.parents[1]}"}
+        again = [sys.executable, "-m", "tests.golden", asked.what, "--only", asked.only]
+        sys.exit(subprocess.run(again, env=environment, cwd=HERE.parents[1], check=False).returncode)
+    found: dict[str, Any] = {}
+    for name, audits in recorded(asked.only):
+        found[name] = audits
+    known = json.loads(RECORD.read_text()) if RECORD.exists() else {}
+    if asked.what == "write":
+        RECORD.write_text(json.dumps(known | found, indent=1, sort_keys=True) + "\n")
+        return
+    changed = list(differences(known, found))
+    print("\n".join(changed) if changed else f"{len(found)} specs, all as they were")
+    sys.exit(1 if changed else 0)
+
+
+def recorded(only: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Name and content of one spec's record after another."""
+    content = yaml.safe_load((HERE / "specs.yaml").read_text())
+    usual = {name: content["usual"][name] for name in ("seed", "run")}
+    for kind in ("specs", "checks"):
+        for name, words in content[kind].items():
+            if only in name:
+                began = time.process_time()
+                with tempfile.TemporaryDirectory(prefix="dpaudit-golden-") as folder:
+                    spec = usual | {"name": name} | words if kind == "specs" else words
+                    yield f"{kind}/{name}", record_of(spec, kind, Path(folder) / "run")
+                print(f"{kind}/{name}: {time.process_time() - began:.1f} s of processor time", file=sys.stderr)
+
+
+def record_of(words: Mapping[str, Any], kind: str, folder: Path) -> dict[str, Any]:
+    """What the audits of one spec gave, by name."""
+    from dpaudit.engine.driver import audit
+    from dpaudit.engine.spec.audit_spec import RunOptions
+    from dpaudit.engine.spec.check import CheckOptions, CheckRequest, check_spec
+    from dpaudit.engine.spec.loading import load_spec
+    from tests.golden.evidence import counted_and_played
+
+    if kind == "checks":
+        run = RunOptions(runner="in-process", repeats=0, figures=False)
+        spec = check_spec(CheckRequest(words["mechanism"], budget=words["budget"]), CheckOptions(seed=11, run=run))
+    else:
+        spec = load_spec(dict(words))
+    audit(spec, output=folder, quiet=True)
+    found = json.loads((folder / "bounds.json").read_text())
+    results = {result["name"]: finding_of(result) for result in found["results"]}
+    if found["joint"] is not None:
+        results["joint"] = {"said": digest(json.dumps(found["joint"]["verdict"]))}
+    for name, kinds in counted_and_played(spec, folder).items():
+        results.setdefault(name, {}).update({what: digest_of(values) for what, values in kinds.items()})
+    return results
+
+
+def finding_of(result: Mapping[str, Any]) -> dict[str, Any]:
+    """The finding of an audit, its ceiling, its control and its metrics; words left out, which may be put better."""
+    finding = result["finding"] or {}
+    numbers = [_numbers(result[name]) for name in ("finding", "ceiling", "control", "standing", "metrics", "rows")]
+    return {
+        "verdict": result["verdict"],
+        "observed": (result["standing"] or {}).get("observed"),
+        "counts": finding.get("counts"),
+        "finding": digest(json.dumps(numbers, sort_keys=True)),
+        "failures": len(result["failures"]),
+    }
+
+
+def _numbers(value: Any) -> Any:
+    """All numbers in plain values, without the texts and without the names that they have."""
+    if isinstance(value, Mapping):
+        kept = (_numbers(part) for name, part in sorted(value.items()) if name != "series")
+        return [part for part in kept if part not in (None, [])]
+    if isinstance(value, list):
+        return [part for part in map(_numbers, value) if part is not None]
+    return repr(float(value)) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def digest_of(values: list[Any]) -> dict[str, Any]:
+    """Of dataclasses of arrays and numbers: how many they are, and one hash of all fields in the order of their names."""
+    import dataclasses
+
+    import numpy as np
+
+    hasher = hashlib.sha256()
+    for value in values:
+        for field in sorted(dataclasses.fields(value), key=lambda field: field.name):
+            part = getattr(value, field.name)
+            array = np.asarray(np.nan if part is None else part)
+            plain = array.astype(np.float64) if array.dtype.kind in "biuf" else array.astype(str)
+            hasher.update(f"{field.name} {plain.shape} ".encode())
+            hasher.update(np.ascontiguousarray(plain).tobytes())
+    return {"values": len(values), "hash": hasher.hexdigest()[:16]}
+
+
+def digest(text: str) -> str:
+    """A short hash."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def differences(known: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[str]:
+    """What of the record is not as it was, a line each."""
+    for spec, audits in found.items():
+        before = known.get(spec)
+        if before is None:
+            yield f"{spec}: not in the record"
+            continue
+        for name in sorted(before.keys() | audits.keys()):
+            old, new = before.get(name, {}), audits.get(name, {})
+            for what in sorted(old.keys() | new.keys()):
+                if old.get(what) != new.get(what):
+                    yield f"{spec}, {name}: {what} was {old.get(what)}, is {new.get(what)}"
+
+
+if __name__ == "__main__":
+    main()
