@@ -36,9 +36,7 @@ def main() -> None:
         environment = {**os.environ, "PYTHONPATH": f"{asked.tree}/editable:{HERE.parents[1]}"}
         again = [sys.executable, "-m", "tests.golden", asked.what, "--only", asked.only]
         sys.exit(subprocess.run(again, env=environment, cwd=HERE.parents[1], check=False).returncode)
-    found: dict[str, Any] = {}
-    for name, audits in recorded(asked.only):
-        found[name] = audits
+    found = dict(recorded(asked.only))
     known = json.loads(RECORD.read_text()) if RECORD.exists() else {}
     if asked.what == "write":
         RECORD.write_text(json.dumps(known | found, indent=1, sort_keys=True) + "\n")
@@ -109,7 +107,7 @@ def _numbers(value: Any) -> Any:
 
 
 def digest_of(values: list[Any]) -> dict[str, Any]:
-    """Of dataclasses of arrays and numbers: how many they are, and one hash of all fields in the order of their names."""
+    """Of dataclasses of arrays and numbers: how many they are, and a hash of all fields in the order of their names."""
     import dataclasses
 
     import numpy as np
