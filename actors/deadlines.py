@@ -36,21 +36,21 @@ class Deadlines:
     """
 
     stated_s: float | None = None
-    _slowest_s: dict[type, float] = field(default_factory=dict)
+    _slowest_s: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         require(self.stated_s is None or self.stated_s > 0, "a time limit must be > 0 s", stated_s=self.stated_s)
 
     def learn(self, unit: Unit, seconds: float) -> None:
         """Takes note of how long a unit ran that came back with a result."""
-        kind = type(unit.task)
+        kind = unit.does
         self._slowest_s[kind] = max(seconds, self._slowest_s.get(kind, 0.0))
 
     def limit_s(self, unit: Unit) -> float | None:
         """Seconds this unit may run; None while there is nothing to tell by."""
         if self.stated_s is not None:
             return self.stated_s
-        slowest = self._slowest_s.get(type(unit.task))
+        slowest = self._slowest_s.get(unit.does)
         return None if slowest is None else max(SHORTEST_S, MULTIPLE * slowest)
 
     def refusal(self, limit_s: float) -> str:

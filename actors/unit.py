@@ -99,6 +99,11 @@ class Unit:
     key: str = ""
     own: tuple[OwnCode, ...] = field(default=(), repr=False)
 
+    @property
+    def does(self) -> str:
+        """What it does: the name of the function that it calls."""
+        return str(getattr(self.task, "name", type(self.task).__name__))
+
     def __post_init__(self) -> None:
         if not self.key:
             # Shared inputs are named by their content, so the names stand for them here.

@@ -47,7 +47,7 @@ class Kind:
     @classmethod
     def of(cls, unit: Unit) -> Kind:
         """That of a unit."""
-        return cls(type(unit.task).__name__, unit.resources.cpus, unit.resources.gpus)
+        return cls(unit.does, unit.resources.cpus, unit.resources.gpus)
 
 
 @dataclass(frozen=True)

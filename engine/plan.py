@@ -12,12 +12,14 @@ import pyarrow as pa
 from dpaudit.actors.fingerprint import one_reading
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Inputs, Resources, Unit
+from dpaudit.actors.values import encode
+from dpaudit.actors.work import Call, inlined
 from dpaudit.claims import Claim
+from dpaudit.engine.findings.counting import counting
 from dpaudit.engine.findings.divided import bound_units
 from dpaudit.engine.findings.evidence import CODECS
 from dpaudit.engine.findings.shift import control_estimator
-from dpaudit.engine.findings.tally_table import TallyTable
-from dpaudit.engine.games.protocol import GamePlan, Setting, require_units
+from dpaudit.engine.games.protocol import GamePlan, Setting, planned, require_units
 from dpaudit.engine.games.shadows import TrainShadows
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
 from dpaudit.engine.spec.partition import Parts
@@ -91,12 +93,12 @@ class Plan:
 
     def table(self) -> pa.Table:
         """One row a unit: key, label, task, seed, needs, CPUs, GPUs, pieces."""
-        seeds = [str(getattr(unit.task, "seed", "")) for unit in self.units]
+        seeds = [str(_argument(unit, "seed", "")) for unit in self.units]
         return pa.table(
             {
                 "key": [unit.key for unit in self.units],
                 "label": [unit.label for unit in self.units],
-                "task": [type(unit.task).__name__ for unit in self.units],
+                "task": [unit.does for unit in self.units],
                 "seed": seeds,
                 "needs": pa.array([list(unit.needs) for unit in self.units], pa.list_(pa.string())),
                 "cpus": [unit.resources.cpus for unit in self.units],
@@ -117,8 +119,13 @@ class Plan:
 
 def pieces_of(unit: Unit) -> int:
     """How many models, replays or releases a unit makes: `first` to before `last`; 1 where it does not say."""
-    task = unit.task
-    return max(1, getattr(task, "last", 1) - getattr(task, "first", 0))
+    return max(1, int(_argument(unit, "last", 1)) - int(_argument(unit, "first", 0)))
+
+
+def _argument(unit: Unit, name: str, default: Any) -> Any:
+    if isinstance(unit.task, Call):
+        return unit.task.argument(name, default)
+    return getattr(unit.task, name, default)
 
 
 def trainings_of(plan: Plan) -> dict[str, int]:
@@ -199,7 +206,7 @@ def _plan_audit(
         reading=audit.game.fits.reading(stops_early=audit.stop is not None),
         after=after,
     )
-    game: GamePlan = audit.game.plan(setting)
+    game = planned(audit.game, setting)
     counting: dict[str, Estimator[Any, Any]] = dict.fromkeys((*game.scores, *game.ceilings), audit.estimator)
     if game.controls:
         counting |= dict.fromkeys(game.controls, control_estimator(audit.estimator, len(game.controls)))
@@ -223,10 +230,14 @@ def _plan_audit(
 
 
 def _tally_unit(estimator: Any, scores: Unit, resources: Resources) -> Unit:
+    if isinstance(scores.task, Call):
+        return counting(estimator, scores, f"counting {scores.label}", resources)
     return Unit(Tally(estimator), f"counting {scores.label}", needs=(scores.key,), resources=resources)
 
 
 def _fused(estimator: Estimator[Any, Any], scores: Unit) -> Unit:
+    if isinstance(scores.task, Call):
+        return counting(estimator, inlined(scores), f"{scores.label}, counted", scores.resources)
     if not isinstance(scores.task, BatchedPlay):
         raise SpecError(f"run.keep_scores must be true for units that do not play in batches, got '{scores.label}'")
     return dataclasses.replace(
@@ -261,7 +272,7 @@ class PlayAndTally:
 def _tallies(estimator: Estimator[Any, Any], tables: Iterable[pa.Table]) -> pa.Table:
     codec = CODECS[estimator.evidence]
     pieces = (piece for table in tables for piece in codec.decode(table))
-    return TallyTable(estimator.tally_type).encode(estimator.tally(piece) for piece in pieces)
+    return encode((estimator.tally(piece) for piece in pieces), estimator.tally_type)
 
 
 @runtime_checkable

@@ -31,11 +31,12 @@ class Scores:
     """
 
     words: ClassVar[str] = "scores"
+    ROWS: ClassVar[bool] = True
 
-    score: NDArray[np.float64]
+    score: NDArray[np.float64] = field(metadata={"stored": "float32"})
     truth: NDArray[np.bool_]
-    replay: int = 0
-    canary: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    replay: int = field(default=0, metadata={"stored": "int32"})
+    canary: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64), metadata={"stored": "int32"})
 
     def __post_init__(self) -> None:
         score = np.asarray(self.score, dtype=np.float64)
@@ -96,6 +97,11 @@ class Scores:
         if _rises(self.canary):
             return np.arange(self.canary.size, dtype=np.int64)
         return np.argsort(self.canary, kind="stable")
+
+
+def scored(replay: int, truth: NDArray[np.bool_], score: NDArray[np.floating]) -> Scores:
+    """The scores of a replay in single precision, as they are kept: kept or not, they count the same."""
+    return Scores(np.asarray(score).astype(np.float32), truth, replay)
 
 
 class StepScores(Scores):

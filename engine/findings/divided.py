@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from dpaudit.actors.unit import Inputs, Resources, Unit
-from dpaudit.engine.findings.tally_table import TallyTable
+from dpaudit.actors.values import decode
 from dpaudit.engine.games.fits import Reading
 from dpaudit.engine.games.protocol import GamePlan
 from dpaudit.estimators.remembered import DividedByReplay, DividedByThreshold, ReplayBounds
@@ -42,7 +42,7 @@ class BoundReplays:
 
     def run(self, inputs: Inputs, compute: Compute) -> pa.Table:
         """One row a replay, in the order of their numbers."""
-        tallies = TallyTable(self.estimator.tally_type).decode(inputs.tables.values())
+        tallies = [tally for table in inputs.tables.values() for tally in decode(table, self.estimator.tally_type)]
         return pa.table(self.estimator.bounds_of_replays(tallies, self.replays)._asdict())
 
 
@@ -62,7 +62,8 @@ class BoundThresholds:
 
     def run(self, inputs: Inputs, compute: Compute) -> pa.Table:
         """One row a threshold."""
-        (tally,) = TallyTable(self.estimator.tally_type).decode(inputs.tables.values())
+        (table,) = inputs.tables.values()
+        (tally,) = decode(table, self.estimator.tally_type)
         looks = tally.threshold.size
         some = slice(looks * self.part // self.parts, looks * (self.part + 1) // self.parts)
         return pa.table({"bound": self.estimator.bounds_at(tally, some)})

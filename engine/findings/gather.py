@@ -15,6 +15,7 @@ import numpy as np
 from dpaudit.actors.events import last_line
 from dpaudit.actors.schedule import Outcome
 from dpaudit.actors.store import UnitStore
+from dpaudit.actors.values import decode
 from dpaudit.claims import Claim, ConvertedClaim
 from dpaudit.engine.findings.ceiling import Ceiling
 from dpaudit.engine.findings.divided import take_over
@@ -24,7 +25,6 @@ from dpaudit.engine.findings.result import AuditResult, Failure
 from dpaudit.engine.findings.score_table import metrics_of, told_by, trial_errors
 from dpaudit.engine.findings.shift import ShiftControl, control_estimator, rows_needed, shift_control
 from dpaudit.engine.findings.stopping import SequentialReader, sequential_readers
-from dpaudit.engine.findings.tally_table import TallyTable
 from dpaudit.engine.findings.verdict import Verdict
 from dpaudit.engine.findings.words import in_words
 from dpaudit.engine.games.fits import Reading
@@ -183,8 +183,8 @@ class _Finished:
         keys = [key for key in self._entry.controls if key in self._keys]
         if not keys:
             return []
-        codec = TallyTable(control_estimator(self._audit.estimator, len(keys)).tally_type)
-        return [codec.decode([self._store.read(key)]) for key in keys]
+        kind = control_estimator(self._audit.estimator, len(keys)).tally_type
+        return [decode(self._store.read(key), kind) for key in keys]
 
     def _ceiling(self) -> Ceiling | None:
         """What a mechanism that hides nothing would show: as played, or as the game says without."""
@@ -199,7 +199,8 @@ class _Finished:
         return None if finding is None else Ceiling(finding, bool(entry.ceilings), self._audit.game.fits.helps)
 
     def _decoded(self, keys: Sequence[str]) -> list[Any]:
-        return TallyTable(self._audit.estimator.tally_type).decode(self._store.read(key) for key in keys)
+        kind = self._audit.estimator.tally_type
+        return [tally for key in keys for tally in decode(self._store.read(key), kind)]
 
     def _metrics(self) -> dict[str, float]:
         """Utility, averaged over the trainings."""

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from dpaudit.actors.work import beside
 from dpaudit.estimators.scores import Scores
 
 SCHEMA = pa.schema(
@@ -93,6 +94,9 @@ def probabilities_of(table: pa.Table) -> NDArray[np.float32]:
 
 def trial_errors(table: pa.Table) -> list[str]:
     """Why single trials of a unit failed, for units that say so in a column `error` or beside their table."""
+    said = beside(table)
+    if said.failures:
+        return list(said.failures)
     own = table["error"].to_pylist() if "error" in table.column_names else []
     stored: dict[bytes, bytes] = table.schema.metadata or {}
     return [error for error in (*own, *json.loads(stored.get(TRIAL_ERRORS, b"[]"))) if error]
@@ -100,6 +104,9 @@ def trial_errors(table: pa.Table) -> list[str]:
 
 def metrics_of(table: pa.Table) -> dict[str, float]:
     """The metrics stored beside a unit's table."""
+    said = beside(table)
+    if said.metrics:
+        return dict(said.metrics)
     stored = table.schema.metadata or {}
     return {
         name.decode().removeprefix("metric:"): float(value)
@@ -110,5 +117,8 @@ def metrics_of(table: pa.Table) -> dict[str, float]:
 
 def told_by(table: pa.Table) -> str:
     """What a unit says of what it chose; "" for one that chose nothing."""
+    said = beside(table)
+    if said.notes:
+        return " ".join(said.notes)
     stored: dict[bytes, bytes] = table.schema.metadata or {}
     return stored.get(b"told", b"").decode()

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from dpaudit.actors.schedule import Spare
 from dpaudit.actors.store import UnitStore
-from dpaudit.engine.findings.tally_table import TallyTable
+from dpaudit.actors.values import decode
 from dpaudit.engine.plan import Plan, PlannedAudit
 from dpaudit.estimators.two_world.betting import Betting, BettingState
 
@@ -52,7 +52,6 @@ class SequentialReader:
         self._store = store
         self._rule = entry.audit.stop
         self._estimator: Betting = entry.audit.estimator
-        self._codec = TallyTable(self._estimator.tally_type)
         self._state = BettingState()
         self._claimed = entry.audit.game.fits.compared(entry.effective_claim).claim.epsilon
 
@@ -65,7 +64,7 @@ class SequentialReader:
                 self.reason = "a unit failed, and trials after it are not read (run again to retry it)"
             if key not in finished:
                 return
-            for trials in self._codec.decode([self._store.read(key)]):
+            for trials in decode(self._store.read(key), self._estimator.tally_type):
                 self._state = self._estimator.update(self._state, trials)
             self.tallies += (key,)
             lower = self._estimator.lower(self._state)

@@ -22,6 +22,21 @@ from dpaudit.mechanisms.protocols import Compute
 Ints = NDArray[np.int64]
 
 
+def released_anew(mechanism: Any, labels: Ints, target: Examples, noise: Seed) -> Ints:
+    """What a copy of the mechanism that has released nothing before releases.
+
+    Args:
+        mechanism: What is audited.
+        labels: What it is given, shape (n,).
+        target: The rows that the labels belong to.
+        noise: The release's seed.
+    """
+    rng = np.random.default_rng(noise.child("noise").sequence())
+    given = Examples(target.features, labels, target.classes)
+    released = copy.deepcopy(mechanism).release(labels.copy(), classes=target.classes, rng=rng)
+    return checked_release(released, given, type(mechanism).__qualname__).labels
+
+
 @dataclass(frozen=True)
 class RepeatedReleases:
     """Several releases of one label mechanism, each with noise of its own.

@@ -7,24 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from dpaudit.actors.seed import Seed
-from dpaudit.actors.unit import Inputs, Unit
+from dpaudit.actors.work import Outcome, Work, unit
 from dpaudit.claims import Relation
-from dpaudit.engine.findings.score_table import score_rows
 from dpaudit.engine.games.fits import LABEL_MECHANISMS, Fits, Look
-from dpaudit.engine.games.label_releases import GuessReleases, RepeatedReleases, releases_column, releases_table
-from dpaudit.engine.games.protocol import GamePlan, Setting
+from dpaudit.engine.games.label_releases import Ints, released_anew
+from dpaudit.engine.games.protocol import Played, Setting
 from dpaudit.engine.games.reference import PairedLabels, Reference
-from dpaudit.engine.spec.partition import required_part
 from dpaudit.engine.views.repeats_view import RepeatsView
 from dpaudit.errors import require
-from dpaudit.mechanisms.protocols import Compute
+from dpaudit.estimators.scores import Scores, scored
+from dpaudit.mechanisms.examples import Examples
 from dpaudit.registry import register
 
 
@@ -70,79 +68,83 @@ class LabelRepeats:
         require(self.trials >= 2, "trials must be >= 2", trials=self.trials)
         require(self.rows >= 1, "rows must be >= 1", rows=self.rows)
 
-    def plan(self, setting: Setting) -> GamePlan:
+    def play(self, setting: Setting, work: Work) -> Played:
         """Releases to learn from, fresh ones, and the guesses."""
-        design, rows = setting.seed.child("design"), setting.parts.names("target")
-
-        def releases(count: int, purpose: str, label: str) -> Unit:
-            task = CoinReleases(setting.mechanism, count, setting.seed.child(purpose), self.rows, design)
-            return Unit(task, label, rows, setting.after, setting.resources.on_cpus)
-
-        search = releases(self.search, "search", "releases to learn from")
-        fresh = releases(self.trials, "trials", "trial releases")
-        play = PlayRepeats(setting.attack, search.key, (fresh.key,))
-        guesses = Unit(play, "guesses in trial releases", (), (search.key, fresh.key), setting.resources.on_cpus)
-        return GamePlan(
-            units=(search, fresh, guesses),
-            scores=(guesses.key,),
-            trainings=(fresh.key,),
-            observational=False,
-            reading=setting.reading,
+        design, resources = setting.seed.child("design"), setting.resources.on_cpus
+        search, fresh = (
+            work.add(
+                release_repeatedly,
+                setting.mechanism,
+                count,
+                self.rows,
+                setting.required("target"),
+                design=design,
+                seed=setting.seed.child(purpose),
+                label=label,
+                resources=resources,
+                after=setting.after,
+            )
+            for count, purpose, label in (
+                (self.search, "search", "releases to learn from"),
+                (self.trials, "trials", "trial releases"),
+            )
+        )
+        guesses = work.add(
+            guess_repeats, setting.attack, search, fresh, label="guesses in trial releases", resources=resources
+        )
+        return Played(
+            (guesses,),
+            trainings=(fresh,),
             reference=Reference(PairedLabels(setting.parts.target.classes), self.trials, "trials"),
         )
 
 
-@dataclass(frozen=True)
-class CoinReleases(RepeatedReleases):
+@dataclass(frozen=True, eq=False)
+class Repeats:
     """Releases of the same labels, but for one that a fair coin decides.
 
     Attributes:
-        rows: How many labels at most.
-        design: Seed of the labels, of the canary and of its two labels.
+        released: Shape (releases, n).
+        truth: The coins, shape (releases,).
+        canary: Row of the label that they decide.
+        classes: Number of classes.
     """
 
-    rows: int
-    design: Seed
-
-    def run(self, inputs: Inputs, compute: Compute) -> pa.Table:
-        """One row a release and example; the release's coin stands in each of its rows."""
-        target = required_part(inputs, "target")
-        target = target.take(np.arange(min(self.rows, len(target))))
-        rng = self.design.rng()
-        labels = rng.integers(0, target.classes, len(target))
-        canary = int(rng.integers(len(target)))
-        pair = rng.permutation(target.classes)[:2]
-        truth = self.seed.child("coins").rng().random(self.count) < 0.5
-        released = np.empty((self.count, len(target)), np.int64)
-        for release, bit in enumerate(truth):
-            given = labels.copy()
-            given[canary] = pair[0 if bit else 1]
-            released[release] = self.released(given, target, release)
-        worlds = np.repeat(truth[:, None], len(target), axis=1)
-        about = {"canary": str(canary), "metric:same_labels_released_alike": repr(_alike(released, truth))}
-        return releases_table({"released": released, "truth": worlds}, target.classes, about)
+    released: Ints
+    truth: NDArray[np.bool_]
+    canary: int
+    classes: int
 
 
-def _alike(released: NDArray[np.int64], truth: NDArray[np.bool_]) -> float:
+@unit
+def release_repeatedly(
+    mechanism: Any, count: int, rows: int, target: Examples, *, design: Seed, seed: Seed
+) -> Outcome[Repeats]:
+    """Releases the first `rows` labels `count` times; `design` decides the labels, the canary and its two labels."""
+    target = target.take(np.arange(min(rows, len(target))))
+    rng = design.rng()
+    labels = rng.integers(0, target.classes, len(target))
+    canary = int(rng.integers(len(target)))
+    pair = rng.permutation(target.classes)[:2]
+    truth = seed.child("coins").rng().random(count) < 0.5
+    released = np.empty((count, len(target)), np.int64)
+    for release, bit in enumerate(truth):
+        given = labels.copy()
+        given[canary] = pair[0 if bit else 1]
+        released[release] = released_anew(mechanism, given, target, seed.child(release))
+    metrics = {"same_labels_released_alike": _alike(released, truth)}
+    return Outcome(Repeats(released, truth, canary, target.classes), metrics=metrics)
+
+
+def _alike(released: Ints, truth: NDArray[np.bool_]) -> float:
     """Share of releases that are the same as the one before of the same labels."""
     pairs = [released[truth == world] for world in (False, True)]
     same = np.concatenate([(rows[1:] == rows[:-1]).all(axis=1) for rows in pairs])
     return float(same.mean()) if same.size else 0.0
 
 
-@dataclass(frozen=True)
-class PlayRepeats(GuessReleases):
-    """Scores whole releases by those of each world that were seen."""
-
-    def batches(self, inputs: Inputs) -> Iterator[pa.RecordBatch]:
-        """The one replay."""
-        learned = inputs.tables[self.search]
-        about = learned.schema.metadata
-        view = RepeatsView(
-            releases_column(learned, "released"),
-            releases_column(learned, "truth")[:, 0],
-            self.asked(inputs, "released"),
-            int(about[b"canary"]),
-            int(about[b"classes"]),
-        )
-        yield score_rows(self.fresh[0], 0, self.asked(inputs, "truth")[:, 0], self.attack.score(view))
+@unit
+def guess_repeats(attack: Any, search: Repeats, fresh: Repeats) -> Iterator[Scores]:
+    """Scores whole releases by those of each world that were seen: one replay."""
+    view = RepeatsView(search.released, search.truth, fresh.released, search.canary, search.classes)
+    yield scored(0, fresh.truth, attack.score(view))

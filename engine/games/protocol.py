@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Protocol
 
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Resources, Unit
+from dpaudit.actors.work import Shared, Work
 from dpaudit.claims import Claim
 from dpaudit.engine.attacks.protocol import InformedAttack
 from dpaudit.engine.findings.whole_training import WholeTraining
@@ -66,6 +67,21 @@ class Setting:
     reading: Reading
     after: tuple[str, ...] = ()
 
+    def given(self, part: str) -> Any:
+        """What stands for a part of the data in the arguments of units; None when the part has no rows."""
+        name = self.parts.name(part)
+        return Shared(name) if name else None
+
+    def required(self, part: str) -> Any:
+        """The same for a part that must have rows.
+
+        Raises: SpecError when it has none.
+        """
+        given = self.given(part)
+        if given is None:
+            raise SpecError(f"the {part} part of the data is empty; give `split.{part}` a share above 0")
+        return given
+
     @property
     def informed_attack(self) -> Any:
         """The attack, told which mechanism it attacks if it asks for it.
@@ -117,12 +133,75 @@ class GamePlan:
     told: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class Played:
+    """What a game planned, and what reading it needs to know.
+
+    Attributes:
+        evidence: Units that give the evidence, in the order in which it is read.
+        trainings: Units that ran the mechanism.
+        control: Units that play the game where the mechanism remembers nothing, one a distinguisher.
+        ceiling: Units that play the game against a mechanism without privacy, where that is played.
+        choices: Units whose notes say what was chosen on search data.
+        claim: What the mechanism promises of a trial, where that is not what it promises of the whole.
+        whole: What a finding about a part, such as a step, means for the whole; None where a finding is about it.
+        reference: What the game's power is planned with; None where it cannot be told.
+        replays: How many pieces of evidence there are if nothing fails.
+        observational: Whether the training data are left as they are (Definition 4), found by comparing them.
+        conditional: Whether the scores take a proxy for the truth: a bound from them holds only as far as it does.
+        controlled_on: What the control is played on, in words.
+    """
+
+    evidence: tuple[Unit, ...]
+    trainings: tuple[Unit, ...] = ()
+    control: tuple[Unit, ...] = ()
+    ceiling: tuple[Unit, ...] = ()
+    choices: tuple[Unit, ...] = ()
+    claim: Claim | None = None
+    whole: WholeTraining | None = None
+    reference: Reference | None = None
+    replays: int = 1
+    observational: bool = False
+    conditional: bool = False
+    controlled_on: str = ""
+
+
 class Game(Protocol):
     """An experiment (registered as "game")."""
 
     fits: ClassVar[Fits]
     """What it goes together with."""
 
-    def plan(self, setting: Setting) -> GamePlan:
-        """Every unit, each with its seed; nothing runs."""
+    def play(self, setting: Setting, work: Work) -> Played:
+        """Adds every unit, each with its seed; nothing runs."""
         ...
+
+
+def planned(game: Any, setting: Setting) -> GamePlan:
+    """The units of a game. One that has no `play` yet plans them itself."""
+    if not hasattr(game, "play"):
+        made: GamePlan = game.plan(setting)
+        return made
+    work = Work()
+    played: Played = game.play(setting, work)
+
+    def keys(units: tuple[Unit, ...]) -> tuple[str, ...]:
+        return tuple(unit.key for unit in units)
+
+    return GamePlan(
+        units=tuple(work.units.values()),
+        scores=keys(played.evidence),
+        trainings=keys(played.trainings),
+        observational=played.observational,
+        reading=setting.reading,
+        controls=keys(played.control),
+        conditional=played.conditional,
+        controlled_on=played.controlled_on,
+        ceilings=keys(played.ceiling),
+        reference=played.reference,
+        shared=work.shared,
+        replays=played.replays,
+        claim=played.claim,
+        whole=played.whole,
+        told=keys(played.choices),
+    )

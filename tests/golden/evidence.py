@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from dpaudit.actors.store import UnitStore
+from dpaudit.actors.values import decode
 from dpaudit.engine.findings.evidence import CODECS
 from dpaudit.engine.findings.shift import control_estimator
-from dpaudit.engine.findings.tally_table import TallyTable
 from dpaudit.engine.plan import make_plan
 from dpaudit.engine.spec.audit_spec import AuditSpec
+from dpaudit.estimators.scores import Scores, StepScores
 
 
 def counted_and_played(spec: AuditSpec, folder: Path) -> dict[str, dict[str, list[Any]]]:
@@ -20,18 +21,23 @@ def counted_and_played(spec: AuditSpec, folder: Path) -> dict[str, dict[str, lis
     for entry in make_plan(spec).audits:
         estimator = entry.audit.estimator
         here = store.finished(entry.keys)
-        codec = CODECS[estimator.evidence]
         counted = {"tallies": entry.tallies, "ceilings": entry.ceilings}
         kinds = {name: _tallies(estimator, keys, here, store) for name, keys in counted.items()}
         if entry.controls:
             control = control_estimator(estimator, len(entry.controls))
             kinds["controls"] = _tallies(control, entry.controls, here, store)
         kinds["evidence"] = [
-            piece for key in entry.game.scores if key in here for piece in codec.decode(store.read(key))
+            piece for key in entry.game.scores if key in here for piece in _pieces(estimator, store.read(key))
         ]
         found[entry.audit.name] = {name: values for name, values in kinds.items() if values}
     return found
 
 
 def _tallies(estimator: Any, keys: tuple[str, ...], here: set[str], store: UnitStore) -> list[Any]:
-    return TallyTable(estimator.tally_type).decode(store.read(key) for key in keys if key in here)
+    return [tally for key in keys if key in here for tally in decode(store.read(key), estimator.tally_type)]
+
+
+def _pieces(estimator: Any, table: Any) -> list[Any]:
+    if "unit" in table.column_names or estimator.evidence not in (Scores, StepScores):
+        return list(CODECS[estimator.evidence].decode(table))
+    return decode(table, estimator.evidence)

@@ -1,0 +1,249 @@
+"""Values as Arrow tables and back: a frozen dataclass of arrays and scalars, or a sequence of such.
+
+One value is one row: each field is a column. An array is a list, with its shape where it is no vector; a dataclass
+inside becomes columns called "outer.inner"; a table is its IPC stream. A dataclass with the class variable `ROWS` says
+that its arrays are columns of equal length. It is written as that table, many values one below the other, so that
+whoever opens the file finds one row for each score or example. A field with `metadata={"stored": "float32"}` is kept so.
+
+What is read is checked against the dataclass that the reader names; a file never says what it is made into.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import json
+import types
+import typing
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from enum import Enum
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from dpaudit.errors import RunError
+
+LENGTHS = b"lengths"
+"""Metadata of a table with `ROWS`: how many rows each value has."""
+
+
+def encode(values: Iterable[Any], kind: type[Any]) -> pa.Table:
+    """The table of values of one dataclass, in order.
+
+    Args:
+        values: Instances of `kind`.
+        kind: A dataclass.
+    """
+    if _in_rows(kind):
+        return _rows_of(values, kind)
+    return pa.table(dict(_columns(list(values), kind, "")))
+
+
+def decode(table: pa.Table, kind: type[Any]) -> list[Any]:
+    """The values of a table, in order; each array is a copy that may be written to.
+
+    Args:
+        table: What `encode` made.
+        kind: The dataclass that was stored.
+    Raises: RunError when the table holds something else.
+    """
+    if not table.num_rows and not table.num_columns:
+        return []
+    try:
+        if _in_rows(kind):
+            return list(_values_in_rows(table, kind))
+        return _values(table.combine_chunks(), kind, "")
+    except (KeyError, ValueError, TypeError, pa.ArrowException) as err:
+        raise RunError(
+            f"a stored result must be of {kind.__qualname__}, this one has the columns "
+            f"{', '.join(table.column_names)}; remove its file from units/ and run again"
+        ) from err
+
+
+def _in_rows(kind: type[Any]) -> bool:
+    return bool(getattr(kind, "ROWS", False))
+
+
+def _fields(kind: Any) -> Iterator[tuple[dataclasses.Field[Any], Any]]:
+    """The fields that make an instance, with their types."""
+    hints = _hints(kind)
+    return ((field, hints[field.name]) for field in dataclasses.fields(kind) if field.init)
+
+
+@functools.cache
+def _hints(kind: Any) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
+
+
+def _inner(hint: Any) -> type[Any] | None:
+    """The dataclass that a field holds, if it holds one or may hold one."""
+    options = typing.get_args(hint) if _is_union(hint) else (hint,)
+    found = [option for option in options if isinstance(option, type) and dataclasses.is_dataclass(option)]
+    return found[0] if len(found) == 1 else None
+
+
+def _is_union(hint: Any) -> bool:
+    return isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union
+
+
+# One row a value
+
+
+def _columns(values: Sequence[Any], kind: type[Any], prefix: str) -> Iterator[tuple[str, pa.Array]]:
+    for field, hint in _fields(kind):
+        name = prefix + field.name
+        parts = [None if value is None else getattr(value, field.name) for value in values]
+        inner = _inner(hint)
+        if inner is None:
+            yield name, _column(parts, field.metadata.get("stored"))
+        else:
+            yield name, pa.array([part is not None for part in parts])
+            yield from _columns(parts, inner, f"{name}.")
+
+
+def _column(parts: Sequence[Any], stored: str | None) -> pa.Array:
+    first = next((part for part in parts if part is not None), None)
+    if isinstance(first, np.ndarray):
+        return _arrays(parts, stored)
+    if isinstance(first, pa.Table):
+        return pa.array([None if part is None else _bytes_of(part) for part in parts], pa.large_binary())
+    if isinstance(first, Mapping):
+        return pa.array([None if part is None else json.dumps(dict(part)) for part in parts])
+    if isinstance(first, tuple | list):
+        return pa.array([None if part is None else [_plain(each) for each in part] for part in parts])
+    return pa.array([_plain(part) for part in parts], None if stored is None else pa.from_numpy_dtype(stored))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Enum):
+        return value.value
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _arrays(parts: Sequence[NDArray[Any] | None], stored: str | None) -> pa.Array:
+    """Arrays as lists, with their shapes where one of them is no vector."""
+    known = [np.asarray(part if part is not None else [], None if part is not None else "f8") for part in parts]
+    dtype = stored or next(part.dtype for part in parts if part is not None)
+    flat = [np.ascontiguousarray(array).ravel().astype(dtype, copy=False) for array in known]
+    ends = np.cumsum([0, *(array.size for array in flat)])
+    lists = pa.LargeListArray.from_arrays(
+        pa.array(ends, pa.int64()),
+        pa.array(np.concatenate(flat)),
+        mask=pa.array([part is None for part in parts]) if any(part is None for part in parts) else None,
+    )
+    if all(array.ndim == 1 for array in known):
+        return lists
+    shapes = pa.array([list(array.shape) for array in known], pa.list_(pa.int64()))
+    return pa.StructArray.from_arrays([lists, shapes], ["values", "shape"])
+
+
+def _bytes_of(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    content: bytes = sink.getvalue().to_pybytes()
+    return content
+
+
+def _values(table: pa.Table, kind: type[Any], prefix: str) -> list[Any]:
+    columns: dict[str, Iterable[Any]] = {}
+    for field, hint in _fields(kind):
+        name = prefix + field.name
+        inner = _inner(hint)
+        if inner is None:
+            columns[field.name] = [_as_typed(part, hint) for part in _parts(table.column(name).combine_chunks())]
+        else:
+            here = table.column(name).to_numpy(zero_copy_only=False)
+            made = iter(_values(table.filter(pa.array(here)), inner, f"{name}.") if here.any() else [])
+            columns[field.name] = [next(made) if there else None for there in here]
+    return [kind(**dict(zip(columns, row, strict=True))) for row in zip(*columns.values(), strict=True)]
+
+
+def _parts(column: pa.Array) -> Iterable[Any]:
+    """The values of a column, lists as arrays."""
+    if pa.types.is_struct(column.type):
+        shapes = column.field("shape").to_pylist()
+        flat = _parts(column.field("values"))
+        return [None if part is None else part.reshape(shape) for part, shape in zip(flat, shapes, strict=True)]
+    if pa.types.is_large_list(column.type):
+        values, ends = column.values.to_numpy(zero_copy_only=False), column.offsets.to_numpy()
+        known = column.is_valid().to_numpy(zero_copy_only=False)
+        cuts = zip(itertools.pairwise(ends), known, strict=True)
+        return [_own(values[first:last]) if there else None for (first, last), there in cuts]
+    return column.to_pylist()  # type: ignore[no-any-return]
+
+
+def _own(values: NDArray[Any]) -> NDArray[Any]:
+    return values.astype(str) if values.dtype == object else values.copy()
+
+
+def _as_typed(part: Any, hint: Any) -> Any:
+    """A plain value as its field has it: tables, mappings, tuples and enumerations are stored as something plainer."""
+    if part is None or isinstance(part, np.ndarray):
+        return part
+    if isinstance(part, bytes):
+        return pa.ipc.open_stream(part).read_all()
+    options = typing.get_args(hint) if _is_union(hint) else (hint,)
+    for option in options:
+        origin = typing.get_origin(option) or option
+        if origin is tuple:
+            inner = (typing.get_args(option) or (Any,))[0]
+            array = typing.get_origin(inner) is np.ndarray
+            return tuple(np.array(each, _dtype(inner)) if array else _as_typed(each, inner) for each in part)
+        if isinstance(part, str) and isinstance(origin, type) and issubclass(origin, Mapping):
+            return json.loads(part)
+        if isinstance(origin, type) and issubclass(origin, Enum):
+            return origin(part)
+    return part
+
+
+def _dtype(hint: Any) -> Any:
+    """The type of the numbers of `NDArray[np.int64]`."""
+    return typing.get_args(typing.get_args(hint)[1])[0]
+
+
+# One row a score or example
+
+
+def _rows_of(values: Iterable[Any], kind: type[Any]) -> pa.Table:
+    batches, lengths = [], []
+    for value in values:
+        arrays = {field.name: getattr(value, field.name) for field, _ in _fields(kind)}
+        length = max(part.size for part in arrays.values() if isinstance(part, np.ndarray))
+        stored = {field.name: field.metadata.get("stored") for field, _ in _fields(kind)}
+        columns = {name: _row_column(part, length, stored[name]) for name, part in arrays.items()}
+        batches.append(pa.table(columns))
+        lengths.append(length)
+    if not batches:
+        return pa.table({})
+    whole = pa.concat_tables(batches, promote_options="default")
+    return whole.replace_schema_metadata({LENGTHS: json.dumps(lengths)})
+
+
+def _row_column(part: Any, length: int, stored: str | None) -> pa.Array:
+    if part is None:
+        return pa.nulls(length, None if stored is None else pa.from_numpy_dtype(stored))
+    if isinstance(part, np.ndarray):
+        return pa.array(part if stored is None else part.astype(stored, copy=False))
+    return pa.array(np.full(length, part, stored))
+
+
+def _values_in_rows(table: pa.Table, kind: type[Any]) -> Iterator[Any]:
+    lengths = json.loads(table.schema.metadata[LENGTHS])
+    arrays = {field.name: not _is_scalar(hint) for field, hint in _fields(kind)}
+    for first, last in itertools.pairwise(itertools.accumulate(lengths, initial=0)):
+        part = table.slice(first, last - first)
+        columns = {name: part.column(name) for name in arrays}
+        yield kind(
+            **{
+                name: None if column.null_count else column.to_numpy().copy() if arrays[name] else column[0].as_py()
+                for name, column in columns.items()
+            }
+        )
+
+
+def _is_scalar(hint: Any) -> bool:
+    return hint in (int, float, bool, str)

@@ -1,0 +1,331 @@
+"""Work: a graph of calls of registered functions. What one call gives is an argument of others.
+
+    @unit
+    def play(attack: Attack, reference: Answers, *, first: int, last: int, seed: Seed) -> Iterator[Scores]: ...
+
+    asked = work.add(ask, proxy, data, label="reference model", resources=resources)
+    parts = work.split(play, replays, 10, attack, asked, label="replays", resources=resources, seed=seed)
+    work.add(count, estimator, parts, label="counting", resources=resources)
+
+A function is at module level and pure: its result is decided by its arguments. An argument may be a unit, or a tuple of
+units: the function is given their values. It may be a large input that was put into the plan once (`Work.share`). A
+parameter `compute` is filled in where the unit runs. What it gives is a frozen dataclass of arrays and scalars, an
+iterator of such, or either in an `Outcome`, as its annotation says; `values.py` brings it to Arrow and back.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import functools
+import inspect
+import json
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+import pyarrow as pa
+
+from dpaudit.actors.unit import Inputs, Resources, Unit
+from dpaudit.actors.values import decode, encode
+from dpaudit.errors import InputError, require
+from dpaudit.mechanisms.protocols import Compute
+
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+
+BESIDE = b"outcome"
+"""Metadata of a unit's table: what its function said beside its value, as JSON."""
+
+
+@dataclass(frozen=True)
+class Outcome(Generic[T]):
+    """What a unit leaves beside its value.
+
+    Attributes:
+        value: The value.
+        notes: Sentences for the report about a choice that was made on search data.
+        metrics: What was measured beside the evidence, such as the model's utility.
+        failures: Why single trials of it failed, a sentence each.
+    """
+
+    value: T
+    notes: tuple[str, ...] = ()
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    failures: tuple[str, ...] = ()
+
+
+def unit(function: F) -> F:
+    """Registers a module-level function as one that units may call.
+
+    Raises: InputError when it is defined inside another function, or does not say what it gives.
+    """
+    name = f"{function.__module__}.{function.__qualname__}"
+    require("<locals>" not in function.__qualname__, f"{name} must be defined at module level to be a unit")
+    require("return" in function.__annotations__, f"{name} must say what it gives to be a unit")
+    function.is_unit = True  # type: ignore[attr-defined]
+    return function
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a function gives.
+
+    Attributes:
+        type: The dataclass.
+        many: Whether it gives several, one after another.
+    """
+
+    type: Any
+    many: bool = False
+
+
+@dataclass(frozen=True)
+class Shared:
+    """Stands for a large input that was put into the plan once."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class _Result:
+    """Stands for the value of another unit."""
+
+    key: str
+    kind: Kind
+
+
+@dataclass(frozen=True)
+class Call:
+    """A function and its arguments: what a unit does.
+
+    Attributes:
+        function: Registered by `unit`.
+        arguments: By parameter; units and large inputs in them by name.
+        kind: What it gives.
+    """
+
+    function: Callable[..., Any]
+    arguments: tuple[tuple[str, Any], ...]
+    kind: Kind
+
+    @property
+    def name(self) -> str:
+        """The function's."""
+        return self.function.__name__
+
+    def argument(self, name: str, default: Any = None) -> Any:
+        """One of the arguments."""
+        return dict(self.arguments).get(name, default)
+
+    def value(self, inputs: Inputs, compute: Compute) -> Any:
+        """What the function gives for its arguments."""
+        given = {name: _resolved(value, inputs, compute) for name, value in self.arguments}
+        if "compute" in _parameters(self.function):
+            given["compute"] = compute
+        return self.function(**given)
+
+    def run(self, inputs: Inputs, compute: Compute) -> pa.Table:
+        """The same as a table, with what was said beside it."""
+        given = self.value(inputs, compute)
+        outcome = given if isinstance(given, Outcome) else Outcome(given)
+        table = encode(outcome.value if self.kind.many else [outcome.value], self.kind.type)
+        beside = {"notes": outcome.notes, "metrics": dict(outcome.metrics), "failures": outcome.failures}
+        if not any(beside.values()):
+            return table
+        return table.replace_schema_metadata({**(table.schema.metadata or {}), BESIDE: json.dumps(beside)})
+
+
+@dataclass(frozen=True)
+class _Inlined:
+    """Stands for the value of a call that is made where it is needed; its result is not kept."""
+
+    call: Call
+
+
+class Work:
+    """A plan while it grows.
+
+    Attributes:
+        units: In the order in which they were added, by key.
+        shared: The large inputs, by name.
+    """
+
+    def __init__(self) -> None:
+        self.units: dict[str, Unit] = {}
+        self.shared: dict[str, Any] = {}
+
+    def share(self, name: str, value: Any) -> Any:
+        """Puts a large input into the plan; what stands for it in the arguments of units.
+
+        Args:
+            name: Tells its content, for it stands in keys.
+            value: The input.
+        """
+        self.shared[name] = value
+        return Shared(name)
+
+    def add(
+        self,
+        function: Callable[..., Outcome[Any] | Any],
+        *arguments: Any,
+        label: str,
+        resources: Resources,
+        after: tuple[str, ...] = (),
+        gives: Kind | None = None,
+        **more: Any,
+    ) -> Unit:
+        """Adds a call of a registered function.
+
+        Args:
+            function: Registered by `unit`.
+            arguments: Its arguments; units among them are given as their values.
+            label: For people.
+            resources: What it occupies.
+            after: Keys of units that must be finished before, though nothing of theirs is needed.
+            gives: What it gives, where the function's annotation cannot tell.
+            more: Further arguments, by name.
+        Raises: InputError when the function is not registered, or the arguments are not its.
+        """
+        call = call_of(function, *arguments, gives=gives, **more)
+        needs, names = tuple(dict.fromkeys((*_keys(call), *after))), tuple(dict.fromkeys(_shared(call)))
+        made = Unit(call, label, names, needs, resources)
+        return self.units.setdefault(made.key, made)
+
+    def split(
+        self,
+        function: Callable[..., Any],
+        total: int,
+        per: int,
+        *arguments: Any,
+        label: str,
+        resources: Resources,
+        offset: int = 0,
+        after: tuple[str, ...] = (),
+        **more: Any,
+    ) -> tuple[Unit, ...]:
+        """Adds calls for pieces `first` to before `last`, as the function's parameters are called, `per` of them each.
+
+        Args:
+            function: Registered by `unit`; has the parameters `first` and `last`.
+            total: How many pieces there are.
+            per: How many one unit makes.
+            arguments: Further arguments.
+            label: For people; the numbers of the pieces, from 1, are added.
+            resources: What each unit occupies.
+            offset: Number of the first piece.
+            after: Keys of units that must be finished before.
+            more: Further arguments, by name.
+        """
+        cuts = [(offset + first, offset + min(first + per, total)) for first in range(0, total, per)]
+        return tuple(
+            self.add(
+                function,
+                *arguments,
+                label=f"{label} {first + 1}-{last}",
+                resources=resources,
+                after=after,
+                first=first,
+                last=last,
+                **more,
+            )
+            for first, last in cuts
+        )
+
+
+def call_of(function: Callable[..., Any], *arguments: Any, gives: Kind | None = None, **more: Any) -> Call:
+    """A call as a unit makes it, units and large inputs among the arguments by name.
+
+    Raises: InputError when the function is not registered, or the arguments are not its.
+    """
+    require(getattr(function, "is_unit", False), "a unit must call a function marked with `@unit`", function=function)
+    name = function.__name__
+    filled = {"compute": None} if "compute" in _parameters(function) else {}
+    try:
+        given = _signature(function).bind(*arguments, **more, **filled).arguments
+    except TypeError as err:
+        raise InputError(f"{name} must be given its arguments: {err}") from err
+    stands = tuple((parameter, _standing(value)) for parameter, value in given.items() if parameter not in filled)
+    return Call(function, stands, gives or kind_of(function))
+
+
+def inlined(work: Unit) -> Any:
+    """Stands for a unit's value in another one's arguments, which makes it itself: the result is not kept."""
+    assert isinstance(work.task, Call)
+    return _Inlined(work.task)
+
+
+@functools.cache
+def kind_of(function: Callable[..., Any]) -> Kind:
+    """What a function gives, by its annotation."""
+    given = typing.get_type_hints(function)["return"]
+    if typing.get_origin(given) is Outcome:
+        (given,) = typing.get_args(given)
+    several = (collections.abc.Iterator, collections.abc.Iterable, collections.abc.Sequence, list, tuple)
+    if typing.get_origin(given) in several:
+        return Kind(typing.get_args(given)[0], many=True)
+    return Kind(given)
+
+
+def beside(table: pa.Table) -> Outcome[None]:
+    """What a unit said beside its value: notes, metrics and failures of single trials."""
+    said = json.loads((table.schema.metadata or {}).get(BESIDE, b"{}"))
+    return Outcome(None, tuple(said.get("notes", ())), said.get("metrics", {}), tuple(said.get("failures", ())))
+
+
+def value_in(table: pa.Table, kind: Kind) -> Any:
+    """What a unit gave: a value, or the list of them."""
+    values = decode(table, kind.type)
+    return values if kind.many else values[0]
+
+
+@functools.cache
+def _signature(function: Callable[..., Any]) -> inspect.Signature:
+    return inspect.signature(function)
+
+
+def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    return _signature(function).parameters
+
+
+def _standing(value: Any) -> Any:
+    """What stands for a value in a call: for a unit its key, for everything else itself."""
+    if isinstance(value, Unit):
+        assert isinstance(value.task, Call)
+        return _Result(value.key, value.task.kind)
+    if isinstance(value, tuple | list):
+        return tuple(_standing(each) for each in value)
+    return value
+
+
+def _placeholders(value: Any) -> Iterator[_Result | Shared]:
+    if isinstance(value, _Result | Shared):
+        yield value
+    elif isinstance(value, _Inlined):
+        yield from _placeholders(value.call)
+    elif isinstance(value, Call):
+        for _, argument in value.arguments:
+            yield from _placeholders(argument)
+    elif isinstance(value, tuple):
+        for each in value:
+            yield from _placeholders(each)
+
+
+def _keys(call: Call) -> Iterable[str]:
+    return (stands.key for stands in _placeholders(call) if isinstance(stands, _Result))
+
+
+def _shared(call: Call) -> Iterable[str]:
+    return (stands.name for stands in _placeholders(call) if isinstance(stands, Shared))
+
+
+def _resolved(value: Any, inputs: Inputs, compute: Compute) -> Any:
+    if isinstance(value, _Result):
+        return value_in(inputs.tables[value.key], value.kind)
+    if isinstance(value, Shared):
+        return inputs.shared[value.name]
+    if isinstance(value, _Inlined):
+        return value.call.value(inputs, compute)
+    if isinstance(value, tuple) and any(True for _ in _placeholders(value)):
+        return tuple(_resolved(each, inputs, compute) for each in value)
+    return value

@@ -1,0 +1,155 @@
+"""Values as Arrow and back: whatever a unit may give comes back as it was."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from numpy.typing import NDArray
+
+from dpaudit.actors.values import decode, encode
+from dpaudit.errors import RunError
+
+
+class Side(Enum):
+    ONE = "one"
+    TWO = "two"
+
+
+@dataclass(frozen=True, eq=False)
+class Inner:
+    points: NDArray[np.float32] | pa.Table
+    name: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Outer:
+    vector: NDArray[np.int64]
+    matrix: NDArray[np.float64]
+    bits: NDArray[np.bool_]
+    words: NDArray[np.str_]
+    count: int
+    share: float
+    flag: bool
+    side: Side
+    several: tuple[NDArray[np.int64], ...]
+    names: tuple[str, ...]
+    metrics: Mapping[str, float]
+    inner: Inner
+    other: Inner | None = None
+    missing: NDArray[np.float64] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    ROWS: ClassVar[bool] = True
+    score: NDArray[np.float64] = field(metadata={"stored": "float32"})
+    truth: NDArray[np.bool_]
+    doubt: NDArray[np.float64] | None = None
+    replay: int = field(default=0, metadata={"stored": "int32"})
+
+
+def same(one: Any, other: Any) -> bool:
+    if dataclasses.is_dataclass(one):
+        return type(one) is type(other) and all(
+            same(getattr(one, part.name), getattr(other, part.name)) for part in dataclasses.fields(one)
+        )
+    if isinstance(one, tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, np.ndarray):
+        return one.shape == other.shape and one.dtype.kind == other.dtype.kind and np.array_equal(one, other)
+    if isinstance(one, pa.Table):
+        return bool(one.equals(other))
+    return type(one) is type(other) and bool(one == other)
+
+
+def stored(table: pa.Table, path: Any) -> pa.Table:
+    """Through a file, as a unit's result goes."""
+    pq.write_table(table, path)
+    return pq.read_table(path)
+
+
+def example(seed: int, **changes: Any) -> Outer:
+    rng = np.random.default_rng(seed)
+    made = Outer(
+        vector=rng.integers(0, 9, 5),
+        matrix=rng.normal(size=(2, 3)),
+        bits=rng.random(4) < 0.5,
+        words=np.array(["a", "bc", ""]),
+        count=3,
+        share=0.1,
+        flag=True,
+        side=Side.TWO,
+        several=(np.arange(3), np.arange(0), np.arange(2)),
+        names=("x", "y"),
+        metrics={"accuracy": 0.5},
+        inner=Inner(rng.normal(size=(2, 1, 2)).astype(np.float32), "pictures"),
+    )
+    return dataclasses.replace(made, **changes)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"missing": np.array([1.5])},
+        {"other": Inner(np.zeros((0, 4), np.float32))},
+        {"inner": Inner(pa.table({"age": [1.0, None], "sex": ["f", "m"]}), "a table")},
+        {"vector": np.zeros(0, np.int64), "matrix": np.zeros((0, 3)), "several": (), "names": ()},
+        {"matrix": np.array(3.0)},
+    ],
+)
+def test_a_value_comes_back(changes: dict[str, Any], tmp_path: Any) -> None:
+    value = example(0, **changes)
+    (found,) = decode(stored(encode([value], Outer), tmp_path / "x.parquet"), Outer)
+    assert same(value, found)
+
+
+def test_several_values_come_back_in_order(tmp_path: Any) -> None:
+    values = [example(0), example(1, missing=np.arange(2.0)), example(2, other=Inner(np.ones((1, 1), np.float32), "b"))]
+    found = decode(stored(encode(values, Outer), tmp_path / "x.parquet"), Outer)
+    assert len(found) == 3
+    assert all(map(same, values, found))
+
+
+def test_arrays_can_be_written_to() -> None:
+    (found,) = decode(encode([example(0)], Outer), Outer)
+    found.vector[0] = 100
+    assert found.vector[0] == 100
+
+
+def test_rows_are_one_table_that_anyone_can_read(tmp_path: Any) -> None:
+    scores = [
+        Row(np.array([0.5, -1.0], np.float32).astype(float), np.array([True, False]), replay=number)
+        for number in (4, 7)
+    ]
+    table = stored(encode(iter(scores), Row), tmp_path / "x.parquet")
+    assert table.column_names == ["score", "truth", "doubt", "replay"]
+    assert table.column("score").to_pylist() == [0.5, -1.0, 0.5, -1.0]
+    assert table.column("replay").to_pylist() == [4, 4, 7, 7]
+    assert (table.schema.field("score").type, table.schema.field("replay").type) == (pa.float32(), pa.int32())
+    found = decode(table, Row)
+    assert [value.replay for value in found] == [4, 7]
+    assert all(same(one.truth, other.truth) and other.doubt is None for one, other in zip(scores, found, strict=True))
+
+
+def test_replays_of_one_number_stay_apart() -> None:
+    values = [Row(np.array([float(number)]), np.array([True])) for number in range(3)]
+    assert [value.score.tolist() for value in decode(encode(values, Row), Row)] == [[0.0], [1.0], [2.0]]
+
+
+def test_no_values_are_no_rows() -> None:
+    assert decode(encode([], Row), Row) == decode(encode([], Outer), Outer) == []
+
+
+@pytest.mark.parametrize("kind", [Row, Outer])
+def test_another_kind_is_refused_in_a_sentence(kind: Any) -> None:
+    with pytest.raises(RunError, match=f"must be of {kind.__name__}"):
+        decode(pa.table({"bound": [1.0]}), kind)
