@@ -18,10 +18,10 @@ from dpaudit.actors.schedule import run_units
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.store import UnitStore, sealed
 from dpaudit.actors.unit import Inputs, Resources, Unit
+from dpaudit.actors.values import decode
 from dpaudit.cluster.session import ray_session
 from dpaudit.engine.data.bundled import Digits
 from dpaudit.engine.findings.score_table import score_rows
-from dpaudit.engine.findings.tally_table import TallyTable
 from dpaudit.engine.games.shadows import TrainShadows
 from dpaudit.engine.plan import Tally
 from dpaudit.estimators.scores import Scores
@@ -77,7 +77,7 @@ def sweep() -> list[tuple[str, float, str]]:
             def work(scores: Unit = scores, units: list[Unit] = units) -> None:
                 run_units([scores, *units], pool, store, events)
                 for one, unit in zip(estimators, units, strict=True):
-                    one.bound(TallyTable(one.tally_type).decode([store.read(unit.key)]))
+                    one.bound(decode(store.read(unit.key), one.tally_type))
 
             times.append(_timed(work))
     return [

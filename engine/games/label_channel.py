@@ -10,20 +10,18 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-import pyarrow as pa
-from numpy.typing import NDArray
 
-from dpaudit.actors.unit import Inputs, Unit
+from dpaudit.actors.seed import Seed
+from dpaudit.actors.work import Work, unit
 from dpaudit.claims import Relation
-from dpaudit.engine.findings.score_table import score_rows
 from dpaudit.engine.games.fits import LABEL_MECHANISMS, Fits, Look
-from dpaudit.engine.games.label_releases import GuessReleases, RepeatedReleases, releases_column, releases_table
-from dpaudit.engine.games.protocol import GamePlan, Setting
+from dpaudit.engine.games.label_releases import PairedReleases, released_anew
+from dpaudit.engine.games.protocol import Played, Setting
 from dpaudit.engine.games.reference import PairedLabels, Reference
-from dpaudit.engine.spec.partition import required_part
 from dpaudit.engine.views.channel_view import ChannelView, LabelReleases, hidden_half
 from dpaudit.errors import require
-from dpaudit.mechanisms.protocols import Compute
+from dpaudit.estimators.scores import Scores, scored
+from dpaudit.mechanisms.examples import Examples
 from dpaudit.registry import register
 
 
@@ -66,26 +64,32 @@ class LabelChannel:
         require(self.search >= 2, "search must be >= 2 releases", search=self.search)
         require(self.releases >= 1, "releases must be >= 1", releases=self.releases)
 
-    def plan(self, setting: Setting) -> GamePlan:
+    def play(self, setting: Setting, work: Work) -> Played:
         """Releases to learn from, fresh ones, and the guesses."""
-        target, rows = setting.parts.target, setting.parts.names("target")
-
-        def unit(task: Any, label: str, *needs: str) -> Unit:
-            return Unit(task, label, () if needs else rows, needs or setting.after, setting.resources.on_cpus)
-
-        seed = setting.seed
-        search = unit(SearchReleases(setting.mechanism, self.search, seed.child("search")), "releases to learn from")
-        fresh = unit(PairedReleases(setting.mechanism, self.releases, seed.child("releases")), "fresh releases")
-        guesses = unit(
-            PlayChannel(setting.attack, search.key, (fresh.key,)), "guesses in fresh releases", search.key, fresh.key
+        target, resources = setting.parts.target, setting.resources.on_cpus
+        search, fresh = (
+            work.add(
+                release,
+                setting.mechanism,
+                count,
+                setting.required("target"),
+                seed=setting.seed.child(purpose),
+                label=label,
+                resources=resources,
+                after=setting.after,
+            )
+            for release, count, purpose, label in (
+                (release_known, self.search, "search", "releases to learn from"),
+                (release_paired, self.releases, "releases", "fresh releases"),
+            )
+        )
+        guesses = work.add(
+            guess_channel, setting.attack, search, fresh, label="guesses in fresh releases", resources=resources
         )
         canaries = self.releases * canaries_in(len(target))
-        return GamePlan(
-            units=(search, fresh, guesses),
-            scores=(guesses.key,),
-            trainings=(search.key, fresh.key),
-            observational=False,
-            reading=setting.reading,
+        return Played(
+            (guesses,),
+            trainings=(search, fresh),
             reference=Reference(PairedLabels(target.classes), canaries, "canaries"),
         )
 
@@ -95,56 +99,33 @@ def canaries_in(rows: int) -> int:
     return (rows + 1) // 2
 
 
-@dataclass(frozen=True)
-class SearchReleases(RepeatedReleases):
+@unit
+def release_known(mechanism: Any, count: int, target: Examples, *, seed: Seed) -> LabelReleases:
     """Releases of labels that are drawn evenly and known."""
-
-    def run(self, inputs: Inputs, compute: Compute) -> pa.Table:
-        """One row a release and example."""
-        target = required_part(inputs, "target")
-        planted = [
-            self.seed.child(release, "labels").rng().integers(0, target.classes, len(target))
-            for release in range(self.count)
-        ]
-        released = [self.released(labels, target, release) for release, labels in enumerate(planted)]
-        return releases_table({"planted": np.stack(planted), "released": np.stack(released)}, target.classes)
+    planted = [seed.child(release, "labels").rng().integers(0, target.classes, len(target)) for release in range(count)]
+    released = [released_anew(mechanism, labels, target, seed.child(release)) for release, labels in enumerate(planted)]
+    return LabelReleases(np.stack(released), np.stack(planted), target.classes)
 
 
-@dataclass(frozen=True)
-class PairedReleases(RepeatedReleases):
+@unit
+def release_paired(mechanism: Any, count: int, target: Examples, *, seed: Seed) -> PairedReleases:
     """Releases in which half of the labels are at stake, each one of a pair that a fair coin chose."""
-
-    def run(self, inputs: Inputs, compute: Compute) -> pa.Table:
-        """One row a release and example: what was released, what everyone knows, the pair, the coin."""
-        target = required_part(inputs, "target")
-        columns: dict[str, list[NDArray[Any]]] = {name: [] for name in _PAIRED}
-        for release in range(self.count):
-            rng = self.seed.child(release, "labels").rng()
-            planted = rng.integers(0, target.classes, len(target))
-            bit = rng.random(len(target)) < 0.5
-            other = (planted + rng.integers(1, target.classes, len(target))) % target.classes
-            known, _ = hidden_half(planted, rng)
-            first, second = np.where(bit, planted, other), np.where(bit, other, planted)
-            values = (self.released(planted, target, release), known, first, second, bit)
-            for name, value in zip(_PAIRED, values, strict=True):
-                columns[name].append(value)
-        return releases_table({name: np.stack(values) for name, values in columns.items()}, target.classes)
+    made = []
+    for release in range(count):
+        rng = seed.child(release, "labels").rng()
+        planted = rng.integers(0, target.classes, len(target))
+        bit = rng.random(len(target)) < 0.5
+        other = (planted + rng.integers(1, target.classes, len(target))) % target.classes
+        known, _ = hidden_half(planted, rng)
+        first, second = np.where(bit, planted, other), np.where(bit, other, planted)
+        made.append((released_anew(mechanism, planted, target, seed.child(release)), known, first, second, bit))
+    return PairedReleases(*(np.stack(column) for column in zip(*made, strict=True)))
 
 
-_PAIRED = ("released", "known", "first", "second", "truth")
-
-
-@dataclass(frozen=True)
-class PlayChannel(GuessReleases):
-    """Scores the canaries of fresh releases, of whose other labels the attack knows all."""
-
-    def batches(self, inputs: Inputs) -> Iterator[pa.RecordBatch]:
-        """The one replay."""
-        learned = inputs.tables[self.search]
-        classes = int(learned.schema.metadata[b"classes"])
-        search = LabelReleases(releases_column(learned, "released"), releases_column(learned, "planted"), classes)
-        fresh = LabelReleases(self.asked(inputs, "released"), self.asked(inputs, "known"), classes)
-        at_stake = fresh.canaries
-        first, second = (self.asked(inputs, name)[at_stake] for name in ("first", "second"))
-        score = self.attack.score(ChannelView(search, fresh, first, second))
-        yield score_rows(self.fresh[0], 0, self.asked(inputs, "truth")[at_stake], score)
+@unit
+def guess_channel(attack: Any, search: LabelReleases, fresh: PairedReleases) -> Iterator[Scores]:
+    """Scores the canaries of fresh releases, of whose other labels the attack knows all: one replay."""
+    asked = LabelReleases(fresh.released, fresh.known, search.classes)
+    at_stake = asked.canaries
+    view = ChannelView(search, asked, fresh.first[at_stake], fresh.second[at_stake])
+    yield scored(0, fresh.truth[at_stake], attack.score(view))

@@ -13,20 +13,20 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, ClassVar
 
-from dpaudit.actors.unit import Unit
+from dpaudit.actors.work import Work
 from dpaudit.claims import Relation
 from dpaudit.engine.games.fits import LABEL_MECHANISMS, LEARNERS, Fits, Look
 from dpaudit.engine.games.label_crafted_units import (
     MOST_POINTS,
-    CraftedReleases,
     Design,
-    PlayCrafted,
-    TakeBestDesign,
-    TellAll,
-    TryDesign,
+    guess_crafted,
     points_of,
+    release_crafted,
+    take_best_design,
+    tell_labels,
+    try_design,
 )
-from dpaudit.engine.games.protocol import GamePlan, Setting
+from dpaudit.engine.games.protocol import Played, Setting
 from dpaudit.engine.views.channel_view import ChannelView
 from dpaudit.errors import SpecError, require
 from dpaudit.registry import register
@@ -98,7 +98,7 @@ class LabelCrafted:
         require(self.releases >= 1, "releases must be >= 1", releases=self.releases)
         require(self.canaries >= 1, "canaries must be >= 1", canaries=self.canaries)
 
-    def plan(self, setting: Setting) -> GamePlan:
+    def play(self, setting: Setting, work: Work) -> Played:
         """Releases of each data set, the choice, fresh releases, the guesses, and what no secret at all would show.
 
         Raises: SpecError when there are too few releases to try all data sets.
@@ -110,56 +110,61 @@ class LabelCrafted:
                 f"search must be at least {FEWEST_TRIED * len(designs)} to try {len(designs)} data sets, got "
                 f"{self.search}"
             )
-        rows, seed = setting.parts.names("target"), setting.seed
-        tried = [
-            Unit(
-                TryDesign(
-                    setting.mechanism,
-                    min(each, max(12, -(-ENOUGH_TRIED // design.stake))),
-                    seed.child("search", number),
-                    design,
-                ),
-                f"tried: {design}",
-                rows,
-                setting.after,
-                setting.resources,
+        seed, target = setting.seed, setting.required("target")
+        tried = tuple(
+            work.add(
+                try_design,
+                setting.mechanism,
+                min(each, max(12, -(-ENOUGH_TRIED // design.stake))),
+                design,
+                target,
+                seed=seed.child("search", number),
+                label=f"tried: {design}",
+                resources=setting.resources,
+                after=setting.after,
             )
             for number, design in enumerate(designs)
-        ]
-        keys = tuple(unit.key for unit in tried)
-        choice = Unit(TakeBestDesign(setting.attack, keys), f"best of {len(designs)} data sets", (), keys)
-        parts = 1 if self.fits.face_of(setting.mechanism) is LABEL_MECHANISMS else PARTS
-        made = CraftedReleases(
-            setting.mechanism, self.releases, seed.child("releases"), self.canaries, choice.key, designs, parts=parts
         )
-        fresh = [
-            Unit(
-                replace(made, part=part),
-                f"fresh releases {part + 1}/{parts}" if parts > 1 else "fresh releases",
-                rows,
-                (choice.key,),
-                setting.resources,
+        choice = work.add(
+            take_best_design,
+            setting.attack,
+            tried,
+            label=f"best of {len(designs)} data sets",
+            resources=setting.resources.on_cpus,
+        )
+        parts = 1 if self.fits.face_of(setting.mechanism) is LABEL_MECHANISMS else PARTS
+        fresh = tuple(
+            work.add(
+                release_crafted,
+                setting.mechanism,
+                choice,
+                designs,
+                target,
+                most=self.releases,
+                canaries=self.canaries,
+                part=part,
+                parts=parts,
+                seed=seed.child("releases"),
+                label=f"fresh releases {part + 1}/{parts}" if parts > 1 else "fresh releases",
+                resources=setting.resources,
             )
             for part in range(parts)
-        ]
-        asked = tuple(unit.key for unit in fresh)
-        play = PlayCrafted(setting.attack, choice.key, asked)
-        guesses = Unit(play, "guesses in fresh releases", (), (choice.key, *asked), setting.resources)
-        told = Unit(
-            TellAll(setting.attack, choice.key, asked),
-            "what a mechanism that hides nothing would show",
-            (),
-            (choice.key, *asked),
         )
-        return GamePlan(
-            units=(*tried, choice, *fresh, guesses, told),
-            scores=(guesses.key,),
-            trainings=asked,
-            observational=False,
-            reading=setting.reading,
-            ceilings=(told.key,),
-            told=(choice.key,),
+        guesses = work.add(
+            guess_crafted,
+            setting.attack,
+            choice,
+            fresh,
+            label="guesses in fresh releases",
+            resources=setting.resources.on_cpus,
         )
+        told = work.add(
+            tell_labels,
+            fresh,
+            label="what a mechanism without privacy would show",
+            resources=setting.resources.on_cpus,
+        )
+        return Played((guesses,), trainings=fresh, ceiling=(told,), choices=(choice,))
 
     def _designs(self, setting: Setting) -> tuple[Design, ...]:
         classes = setting.parts.target.classes

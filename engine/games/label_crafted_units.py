@@ -13,16 +13,14 @@ from numpy.typing import NDArray
 
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.signals import from_outside
-from dpaudit.actors.unit import Inputs
-from dpaudit.engine.findings.score_table import score_rows
-from dpaudit.engine.games.label_releases import GuessReleases, releases_column, releases_table
-from dpaudit.engine.spec.partition import required_part
+from dpaudit.actors.work import Outcome, unit
+from dpaudit.engine.games.label_releases import PairedReleases, joined
 from dpaudit.engine.views.answers import checked_release
 from dpaudit.engine.views.channel_view import HIDDEN, ChannelView, LabelReleases, hidden_half
 from dpaudit.errors import require, shortened
 from dpaudit.estimators.bound import format_lower
 from dpaudit.estimators.one_run.guess_band_estimator import GuessBand
-from dpaudit.estimators.scores import Scores
+from dpaudit.estimators.scores import Scores, scored
 from dpaudit.mechanisms.examples import Examples, Features, own_features
 from dpaudit.mechanisms.protocols import Compute, LabelMechanism
 
@@ -145,92 +143,75 @@ def symbols_of(mechanism: Any, design: Design, classes: int) -> int:
     return 2 * (len(SURE) + 1)
 
 
-def releases_of(table: pa.Table) -> LabelReleases:
-    """The releases of a table, whose labels are all known."""
-    about = table.schema.metadata
-    at_stake, used, classes = (int(about[name]) for name in (b"at_stake", b"used", b"classes"))
-    return LabelReleases(releases_column(table, "released"), releases_column(table, "planted"), classes, at_stake, used)
-
-
-def _table(columns: dict[str, list[NDArray[Any]]], design: Design, classes: int, symbols: int) -> pa.Table:
-    at_stake = str(design.at_stake or design.rows)
-    said = {"design": str(design), "at_stake": at_stake, "used": str(design.used(classes))}
-    return releases_table({name: np.stack(values) for name, values in columns.items()}, symbols, said)
-
-
-@dataclass(frozen=True)
-class TryDesign:
-    """Releases of one data set whose labels are all known.
+@dataclass(frozen=True, eq=False)
+class Tried:
+    """What came of one data set.
 
     Attributes:
-        mechanism: What is audited.
-        count: How many releases.
-        seed: Each release's seeds are children of this one.
-        design: The data set.
+        design: In words.
+        releases: Of it, whose labels are all known; None where the mechanism refused it.
+        refused: Why it did; "" where it did not.
     """
 
-    mechanism: Any
-    count: int
-    seed: Seed
-    design: Design
-
-    def run(self, inputs: Inputs, compute: Compute) -> pa.Table:
-        """One row a release and example; none, and why, where the mechanism refuses the data."""
-        target = required_part(inputs, "target")
-        columns: dict[str, list[NDArray[Any]]] = {"planted": [], "released": []}
-        features = crafted_features(target.features, self.design)
-        for release in range(self.count):
-            seed = self.seed.child(release)
-            labels = self.design.planted(target.classes, seed.child("labels").rng())
-            train = target.with_(features=features, labels=labels)
-            try:
-                released = released_symbols(self.mechanism, train, self.design, seed.child("noise"), compute)
-            except BaseException as err:  # whatever the mechanism raises: this data set is left out
-                if from_outside(err):
-                    raise
-                why = f"{type(err).__name__}: {shortened(err)}"
-                return pa.table({}).replace_schema_metadata({"design": str(self.design), "refused": why})
-            columns["planted"].append(labels)
-            columns["released"].append(released)
-        symbols = symbols_of(self.mechanism, self.design, target.classes)
-        return _table(columns, self.design, target.classes, symbols)
+    design: str
+    releases: LabelReleases | None
+    refused: str = ""
 
 
-@dataclass(frozen=True)
-class TakeBestDesign:
-    """The data set that shows most.
+@unit
+def try_design(mechanism: Any, count: int, design: Design, target: Examples, compute: Compute, *, seed: Seed) -> Tried:
+    """Releases one data set `count` times; each release's seeds are children of `seed`."""
+    planted, released = [], []
+    features = crafted_features(target.features, design)
+    for release in range(count):
+        own = seed.child(release)
+        labels = design.planted(target.classes, own.child("labels").rng())
+        train = target.with_(features=features, labels=labels)
+        try:
+            released.append(released_symbols(mechanism, train, design, own.child("noise"), compute))
+        except BaseException as err:  # whatever the mechanism raises: this data set is left out
+            if from_outside(err):
+                raise
+            return Tried(str(design), None, f"{type(err).__name__}: {shortened(err)}")
+        planted.append(labels)
+    symbols, used = symbols_of(mechanism, design, target.classes), design.used(target.classes)
+    known = LabelReleases(np.stack(released), np.stack(planted), symbols, design.at_stake or design.rows, used)
+    return Tried(str(design), known)
+
+
+@dataclass(frozen=True, eq=False)
+class Taken:
+    """The data set that was taken.
 
     Attributes:
-        attack: The adversary.
-        tried: Keys of the units that tried them, in a fixed order; the first of equals is taken.
+        number: Which; `NOTHING` where none could be released.
+        releases: Of it, to learn from; None where there are none.
     """
 
-    attack: Any
-    tried: tuple[str, ...]
+    number: int
+    releases: LabelReleases | None
 
-    def run(self, inputs: Inputs, compute: Compute) -> pa.Table:
-        """The releases of the best data set; which it is and what was tried, in its metadata."""
-        shown: dict[int, tuple[float, float]] = {}
-        words = []
-        for number, key in enumerate(self.tried):
-            table = inputs.tables[key]
-            about = {name.decode(): value.decode() for name, value in table.schema.metadata.items()}
-            if "refused" in about:
-                words.append(f"{about['design']}: refused ({about['refused']})")
-                continue
-            bound, right = shown[number] = what_it_shows(self.attack, releases_of(table))
-            words.append(f"{about['design']}: {format_lower(bound)} ({right:.0%} right)")
-        if not shown:
-            told = f"no data set that was made could be released, so nothing was looked at: {'; '.join(words)}"
-            return pa.table({}).replace_schema_metadata({"taken": str(NOTHING), "told": told})
-        best = max(shown, key=lambda number: shown[number])
-        table = inputs.tables[self.tried[best]]
-        taken = table.schema.metadata[b"design"].decode()
-        told = (
-            f"of {len(self.tried)} data sets this one was taken: {taken}; on releases of their own, {'; '.join(words)}"
-        )
-        about = {name.decode(): value.decode() for name, value in table.schema.metadata.items()}
-        return table.replace_schema_metadata({**about, "taken": str(best), "told": told})
+
+@unit
+def take_best_design(attack: Any, tried: tuple[Tried, ...]) -> Outcome[Taken]:
+    """The data set that shows most; the first of equals is taken."""
+    shown: dict[int, tuple[float, float]] = {}
+    words = []
+    for number, one in enumerate(tried):
+        if one.releases is None:
+            words.append(f"{one.design}: refused ({one.refused})")
+            continue
+        bound, right = shown[number] = what_it_shows(attack, one.releases)
+        words.append(f"{one.design}: {format_lower(bound)} ({right:.0%} right)")
+    if not shown:
+        why = f"no data set that was made could be released, so nothing was looked at: {'; '.join(words)}"
+        return Outcome(Taken(NOTHING, None), notes=(why,))
+    best = max(shown, key=lambda number: shown[number])
+    note = (
+        f"of {len(tried)} data sets this one was taken: {tried[best].design}; on releases of their own, "
+        f"{'; '.join(words)}"
+    )
+    return Outcome(Taken(best, tried[best].releases), notes=(note,))
 
 
 def what_it_shows(attack: Any, releases: LabelReleases) -> tuple[float, float]:
@@ -239,128 +220,120 @@ def what_it_shows(attack: Any, releases: LabelReleases) -> tuple[float, float]:
     learned, judged = (releases.at(np.arange(start, len(releases.released), 2)) for start in (0, 1))
     used = releases.used or releases.classes
     asked = [_paired(planted, releases.at_stake, used, rng) for planted in judged.planted]
-    columns = {name: np.stack([pairs[name] for pairs in asked]) for name in _PAIRED}
-    score, truth = scored(attack, learned, judged.released, columns)
+    score, truth = guessed(attack, learned, PairedReleases(judged.released, *_stacked(asked)))
     estimator = GuessBand(confidence=JUDGED_AT)
     bound = estimator.bound([estimator.tally(Scores(score, truth))])
     return bound.lower, float(((score > 0) == truth).mean())
 
 
-_PAIRED = ("known", "first", "second", "truth")
-
-
-def _paired(planted: Ints, at_stake: int | None, used: int, rng: np.random.Generator) -> dict[str, NDArray[Any]]:
-    """What is known of one release's labels, and the pair and the coin of each row; at stake is what is not known."""
+def _paired(planted: Ints, at_stake: int | None, used: int, rng: np.random.Generator) -> tuple[NDArray[Any], ...]:
+    """What is known of one release's labels, the pair and the coin of each row; at stake is what is not known."""
     known, _ = hidden_half(planted, rng, at_stake=at_stake)
     bit = rng.random(planted.size) < 0.5
     other = (planted + rng.integers(1, used, planted.size)) % used
-    return {
-        "known": known,
-        "first": np.where(bit, planted, other),
-        "second": np.where(bit, other, planted),
-        "truth": bit,
-    }
+    return known, np.where(bit, planted, other), np.where(bit, other, planted), bit
 
 
-def scored(
-    attack: Any, learned: LabelReleases, released: Ints, columns: dict[str, NDArray[Any]]
+def _stacked(rows: list[tuple[NDArray[Any], ...]]) -> Iterator[NDArray[Any]]:
+    """Columns of several releases."""
+    return (np.stack(column) for column in zip(*rows, strict=True))
+
+
+def guessed(
+    attack: Any, learned: LabelReleases, asked: PairedReleases
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """Scores and truths of all labels at stake; where a release failed, the worst guess."""
-    fresh = replace(learned, released=released, planted=columns["known"])
-    at_stake, truth = fresh.canaries, columns["truth"]
+    fresh = replace(learned, released=asked.released, planted=asked.known)
+    at_stake, truth = fresh.canaries, asked.truth
     scores = np.where(truth, -np.inf, np.inf)
-    there = (released != HIDDEN).all(axis=1)
+    there = (asked.released != HIDDEN).all(axis=1)
     if there.any():
         rows = at_stake & there[:, None]
-        view = ChannelView(learned, fresh.at(np.flatnonzero(there)), columns["first"][rows], columns["second"][rows])
+        view = ChannelView(learned, fresh.at(np.flatnonzero(there)), asked.first[rows], asked.second[rows])
         scores[rows] = attack.score(view)
     return scores[at_stake], truth[at_stake]
 
 
-@dataclass(frozen=True)
-class CraftedReleases:
-    """Some fresh releases of the data set that was taken: labels at stake, each one of a pair that a fair coin chose.
+@unit
+def release_crafted(
+    mechanism: Any,
+    taken: Taken,
+    designs: tuple[Design, ...],
+    target: Examples,
+    compute: Compute,
+    *,
+    most: int,
+    canaries: int,
+    part: int,
+    parts: int,
+    seed: Seed,
+) -> Outcome[PairedReleases]:
+    """Fresh releases of the data set that was taken, one of several parts of them.
 
-    Attributes:
+    Args:
         mechanism: What is audited.
+        taken: Which of the data sets.
+        designs: Those it was chosen from.
+        target: The rows that say what features and classes there are.
+        compute: Where it runs.
         most: How many releases at most, all parts together.
-        seed: Each release's seeds are children of this one.
         canaries: Labels at stake after which it is enough.
-        choice: Key of the unit that chose the data set.
-        designs: Those it chose from.
         part: Which releases are made here: this one and every `parts`-th after it.
-        parts: Of how many.
+        parts: How many parts there are.
+        seed: Each release's seeds are children of this one.
+    Returns: Releases; one that failed has `HIDDEN` for what was released, and is among the failures.
     """
-
-    mechanism: Any
-    most: int
-    seed: Seed
-    canaries: int
-    choice: str
-    designs: tuple[Design, ...]
-    part: int = 0
-    parts: int = 1
-
-    def run(self, inputs: Inputs, compute: Compute) -> pa.Table:
-        """One row a release and example: what was released, what everyone knows, the pair, the coin, an error.
-
-        A release that failed has `HIDDEN` for what was released.
-        """
-        target = required_part(inputs, "target")
-        taken = int(inputs.tables[self.choice].schema.metadata[b"taken"])
-        design = self.designs[taken]
-        count = 0 if taken == NOTHING else min(self.most, -(-self.canaries // design.stake))
-        if self.part >= count:
-            return pa.table({})
-        features = crafted_features(target.features, design)
-        columns: dict[str, list[NDArray[Any]]] = {name: [] for name in ("planted", "released", *_PAIRED, "error")}
-        for release in range(self.part, count, self.parts):
-            seed = self.seed.child(release)
-            rng = seed.child("labels").rng()
-            planted = design.planted(target.classes, rng)
-            pairs = _paired(planted, design.at_stake or design.rows, design.used(target.classes), rng)
-            train = target.with_(features=features, labels=planted)
-            error = np.full(design.size, "", object)
-            try:
-                released = released_symbols(self.mechanism, train, design, seed.child("noise"), compute)
-            except BaseException as err:  # whatever the mechanism raises: counted as the worst guess
-                if from_outside(err):
-                    raise
-                released = np.full(design.size, HIDDEN)
-                error[0] = f"release {release} (seed {seed}): {type(err).__name__}: {shortened(err)}"
-            for name, values in {"planted": planted, "released": released, **pairs, "error": error}.items():
-                columns[name].append(values)
-        return _table(columns, design, target.classes, symbols_of(self.mechanism, design, target.classes))
+    if taken.number == NOTHING:
+        return Outcome(_no_releases(0))
+    design = designs[taken.number]
+    count = min(most, -(-canaries // design.stake))
+    features = crafted_features(target.features, design)
+    released, asked, failures = [], [], []
+    for release in range(part, count, parts):
+        own = seed.child(release)
+        rng = own.child("labels").rng()
+        planted = design.planted(target.classes, rng)
+        asked.append(_paired(planted, design.at_stake or design.rows, design.used(target.classes), rng))
+        train = target.with_(features=features, labels=planted)
+        try:
+            released.append(released_symbols(mechanism, train, design, own.child("noise"), compute))
+        except BaseException as err:  # whatever the mechanism raises: counted as the worst guess
+            if from_outside(err):
+                raise
+            released.append(np.full(design.size, HIDDEN))
+            failures.append(f"release {release} (seed {own}): {type(err).__name__}: {shortened(err)}")
+    if not released:
+        return Outcome(_no_releases(design.size))
+    return Outcome(PairedReleases(np.stack(released), *_stacked(asked)), failures=tuple(failures))
 
 
-@dataclass(frozen=True)
-class PlayCrafted(GuessReleases):
-    """The attack learns from the releases that the data set was chosen by, and scores fresh ones of it."""
-
-    def batches(self, inputs: Inputs) -> Iterator[pa.RecordBatch]:
-        """The one replay; where nothing could be released, one guess that says nothing."""
-        released = self.asked(inputs, "released")
-        if not released.size:
-            yield score_rows(self.fresh[0], 0, np.array([True]), np.array([0.0]))
-            return
-        columns = {name: self.asked(inputs, name) for name in _PAIRED}
-        score, truth = self.scored(releases_of(inputs.tables[self.search]), released, columns)
-        yield score_rows(self.fresh[0], 0, truth, score)
-
-    def scored(
-        self, learned: LabelReleases, released: Ints, columns: dict[str, NDArray[Any]]
-    ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        """Scores and truths of the labels at stake."""
-        return scored(self.attack, learned, released, columns)
+def _no_releases(size: int) -> PairedReleases:
+    none = np.zeros((0, size), np.int64)
+    return PairedReleases(none, none, none, none, none.astype(np.bool_))
 
 
-@dataclass(frozen=True)
-class TellAll(PlayCrafted):
-    """The same game against a mechanism that hides nothing: each label at stake is told."""
+@unit
+def guess_crafted(attack: Any, taken: Taken, fresh: tuple[PairedReleases, ...]) -> Iterator[Scores]:
+    """The attack learns from the releases that the data set was chosen by, and scores fresh ones: one replay."""
+    asked = joined(fresh)
+    if taken.releases is None or not asked.released.size:
+        yield _nothing_said()
+        return
+    score, truth = guessed(attack, taken.releases, asked)
+    yield scored(0, truth, score)
 
-    def scored(
-        self, learned: LabelReleases, released: Ints, columns: dict[str, NDArray[Any]]
-    ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        """Certainty."""
-        truth = columns["truth"][columns["known"] == HIDDEN]
-        return np.where(truth, 1.0, -1.0), truth
+
+@unit
+def tell_labels(fresh: tuple[PairedReleases, ...]) -> Iterator[Scores]:
+    """The same game against a mechanism without privacy: each label at stake is told."""
+    asked = joined(fresh)
+    if not asked.released.size:
+        yield _nothing_said()
+        return
+    truth = asked.truth[asked.known == HIDDEN]
+    yield scored(0, truth, np.where(truth, 1.0, -1.0))
+
+
+def _nothing_said() -> Scores:
+    """One guess that says nothing, where nothing could be released."""
+    return scored(0, np.array([True]), np.array([0.0]))

@@ -12,9 +12,9 @@ import pytest
 
 from dpaudit import audit, load_spec
 from dpaudit.actors.unit import Inputs, Unit
+from dpaudit.actors.values import decode, encode
 from dpaudit.engine.findings import divided
 from dpaudit.engine.findings.divided import BoundReplays, BoundThresholds, take_over
-from dpaudit.engine.findings.tally_table import TallyTable
 from dpaudit.engine.games import neighbours
 from dpaudit.engine.plan import make_plan
 from dpaudit.estimators.bound import Bound
@@ -76,14 +76,14 @@ def as_plain(bound: Bound) -> str:
     ids=["grid", "as published with delta", "shift", "f-dp", "guess band", "guess band left to one-run"],
 )
 def test_replays_found_apart_give_the_same_digits(estimator: ScoreEstimator[Any]) -> None:
-    codec = TallyTable(estimator.tally_type)
-    stored = {str(part): codec.encode([estimator.tally(scores(2 * part + at)) for at in (1, 0)]) for part in range(4)}
-    whole = estimator.find(codec.decode(stored.values()), lost=1)
+    kind = estimator.tally_type
+    stored = {str(part): encode([estimator.tally(scores(2 * part + at)) for at in (1, 0)], kind) for part in range(4)}
+    whole = estimator.find([tally for table in stored.values() for tally in decode(table, kind)], lost=1)
     units = [
         Unit(BoundReplays(estimator, 9), "", needs=keys, key="+".join(keys)) for keys in (("2",), ("3", "0"), ("1",))
     ]
     tables = {unit.key: unit.task.run(Inputs({}, {key: stored[key] for key in unit.needs}), ALL) for unit in units}
-    again = {key: codec.decode([table]) for key, table in stored.items()}
+    again = {key: decode(table, kind) for key, table in stored.items()}
     take_over(estimator, again, units, tables.__getitem__)
     assert as_plain(estimator.find([tally for group in again.values() for tally in group], lost=1)) == as_plain(whole)
 
@@ -95,12 +95,12 @@ def test_replays_found_apart_give_the_same_digits(estimator: ScoreEstimator[Any]
 )
 @pytest.mark.parametrize("rows", [300, 4])
 def test_thresholds_found_apart_give_the_same_digits(estimator: Any, rows: int) -> None:
-    codec = TallyTable(estimator.tally_type)
-    stored = codec.encode([estimator.tally(scores(0, rows=rows))])
-    whole = estimator.find(codec.decode([stored]))
+    kind = estimator.tally_type
+    stored = encode([estimator.tally(scores(0, rows=rows))], kind)
+    whole = estimator.find(decode(stored, kind))
     units = [Unit(BoundThresholds(estimator, part, 7), "", needs=("all",), key=str(part)) for part in range(7)]
     tables: dict[str, pa.Table] = {unit.key: unit.task.run(Inputs({}, {"all": stored}), ALL) for unit in units}
-    again = codec.decode([stored])
+    again = decode(stored, kind)
     take_over(estimator, {"all": again}, units[::-1], tables.__getitem__)
     assert as_plain(estimator.find(again)) == as_plain(whole)
 

@@ -13,9 +13,9 @@ import pytest
 from scipy import stats
 
 from dpaudit import AuditResult, Claim, Relation, Report, Verdict
+from dpaudit.actors.values import decode, encode
 from dpaudit.claims import GaussianDP, claim_under
 from dpaudit.engine.findings.evidence import CODECS
-from dpaudit.engine.findings.tally_table import TallyTable
 from dpaudit.engine.report.bounds_file import bounds_json, bounds_table
 from dpaudit.engine.report.figures.draw import Context, draw
 from dpaudit.engine.report.page import write_page
@@ -53,9 +53,9 @@ def released_labels(epsilon: float) -> Posteriors:
 
 def found(estimator: Estimator, pieces: list) -> Finding:
     """The whole way of the evidence: stored, read back, counted, stored, read back, found."""
-    codec, tallies = CODECS[estimator.evidence], TallyTable(estimator.tally_type)
-    counted = tallies.encode(estimator.tally(piece) for piece in codec.decode(codec.encode(pieces)))
-    return estimator.find(tallies.decode([counted]))
+    codec, kind = CODECS[estimator.evidence], estimator.tally_type
+    counted = encode((estimator.tally(piece) for piece in codec.decode(codec.encode(pieces))), kind)
+    return estimator.find(decode(counted, kind))
 
 
 def result(finding: Finding | None, claim: Claim, name: str = "one") -> AuditResult:
@@ -199,9 +199,9 @@ def test_a_claim_that_implies_no_divergence_is_said_to_say_nothing() -> None:
 
 def test_tallies_of_another_estimator_are_refused() -> None:
     estimator = TwoCutCounts()
-    table = TallyTable(AnswerCounts).encode([estimator.tally(ANSWERS[0])])
-    with pytest.raises(RunError, match="a stored tally must have the columns"):
-        TallyTable(OneRun.tally_type).decode([table])
+    table = encode([estimator.tally(ANSWERS[0])], AnswerCounts)
+    with pytest.raises(RunError, match="a stored result must be of OneRunTally"):
+        decode(table, OneRun.tally_type)
 
 
 def test_nothing_in_a_page_is_taken_for_markup(tmp_path: Path) -> None:

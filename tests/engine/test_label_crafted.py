@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,22 +12,22 @@ import pytest
 
 from dpaudit import Claim, Relation, RunOptions, Verdict, audit
 from dpaudit.actors.seed import Seed
-from dpaudit.actors.unit import Inputs
+from dpaudit.actors.work import Outcome
 from dpaudit.engine.attacks.learned_channel import LearnedChannel, related_lags
 from dpaudit.engine.findings.result import AuditResult
-from dpaudit.engine.findings.score_table import trial_errors
 from dpaudit.engine.games.label_crafted import LabelCrafted, _of_learners, most_at_stake, public_sizes
 from dpaudit.engine.games.label_crafted_units import (
-    CraftedReleases,
     Design,
+    Taken,
     crafted_features,
+    guessed,
     points_of,
+    release_crafted,
     released_symbols,
-    scored,
     symbols_of,
     what_it_shows,
 )
-from dpaudit.engine.games.label_releases import releases_column
+from dpaudit.engine.games.label_releases import PairedReleases
 from dpaudit.engine.plan import make_plan
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
 from dpaudit.engine.views.channel_view import HIDDEN, ChannelView, LabelReleases, hidden_half
@@ -173,26 +173,28 @@ def test_fresh_releases_that_fail_are_the_worst_guesses() -> None:
     learned = LabelReleases(planted, planted, 2, 2, 2)
     known = np.array([[HIDDEN, 1], [HIDDEN, 0], [0, HIDDEN]])
     truth = np.array([[True, False], [True, False], [False, False]])
-    columns = {"known": known, "first": np.ones((3, 2), int), "second": np.zeros((3, 2), int), "truth": truth}
     released = np.array([[1, 1], [HIDDEN, HIDDEN], [HIDDEN, HIDDEN]])
-    scores, told = scored(LearnedChannel(), learned, released, columns)
+    asked = PairedReleases(released, known, np.ones((3, 2), int), np.zeros((3, 2), int), truth)
+    scores, told = guessed(LearnedChannel(), learned, asked)
     assert told.tolist() == [True, True, False]
     assert scores[0] > 0
     assert scores[1:].tolist() == [-np.inf, np.inf]
     target = Examples(np.zeros((2, 30), np.float32), np.zeros(2, np.int64), 2)
-    chosen = pa.table({}).replace_schema_metadata({"taken": "0"})
-    task = CraftedReleases(Majority(fails=0.5), 20, Seed(3), 100, "choice", (Design(20, labels="two"),))
-    inputs = Inputs({"target:": target}, {"choice": chosen})
-    table = task.run(inputs, Compute())
-    released = releases_column(table, "released")
-    failed = (released == HIDDEN).all(axis=1)
+
+    def fresh(part: int, parts: int) -> Outcome[PairedReleases]:
+        designs = (Design(20, labels="two"),)
+        numbers = {"most": 20, "canaries": 100, "part": part, "parts": parts, "seed": Seed(3)}
+        return release_crafted(Majority(fails=0.5), Taken(0, None), designs, target, Compute(), **numbers)
+
+    whole = fresh(0, 1)
+    failed = (whole.value.released == HIDDEN).all(axis=1)
     assert len(failed) == 10  # ten labels at stake in each
-    parts = [replace(task, part=part, parts=4).run(inputs, Compute()) for part in range(4)]
-    assert [releases_column(part, "released").tolist() for part in parts] == [released[n::4].tolist() for n in range(4)]
-    assert replace(task, part=10, parts=11).run(inputs, Compute()).num_rows == 0
+    parts = [fresh(part, 4).value.released.tolist() for part in range(4)]
+    assert parts == [whole.value.released[n::4].tolist() for n in range(4)]
+    assert len(fresh(10, 11).value.released) == 0
     assert 0 < failed.sum() < 10
-    assert len(trial_errors(table)) == failed.sum()
-    assert "no luck" in trial_errors(table)[0]
+    assert len(whole.failures) == failed.sum()
+    assert "no luck" in whole.failures[0]
 
 
 def test_too_few_releases_to_try_all_data_sets_are_refused(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from dpaudit.engine.findings.tally_table import TallyTable
+from dpaudit.actors.values import decode, encode
 from dpaudit.errors import InputError
 from dpaudit.estimators.finding import Validity
 from dpaudit.estimators.scores import Scores
@@ -190,8 +190,7 @@ def test_tallies_in_any_order_are_one_stream_in_the_order_of_the_trials() -> Non
         test.tally(Scores(rows.score[i : i + 20][::-1], truth[i : i + 20][::-1], 0, rows.canary[i : i + 20][::-1]))
         for i in range(0, 200, 20)
     ]
-    codec = TallyTable(test.tally_type)
-    stored = codec.decode([codec.encode(parts[::-1])])
+    stored = decode(encode(parts[::-1], test.tally_type), test.tally_type)
     assert test.bound(stored) == test.bound([test.tally(rows)])
     path, replays = test.find(stored).series
     assert path.epsilon[-1] == replays.combined[-1] == test.bound(stored).lower
