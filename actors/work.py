@@ -67,6 +67,16 @@ def unit(function: F) -> F:
     return function
 
 
+def priced(price: Callable[..., str]) -> Callable[[F], F]:
+    """Says what a call is going to cost in money, by a function of the same arguments but units; "" for nothing."""
+
+    def mark(function: F) -> F:
+        function.price = price  # type: ignore[attr-defined]
+        return function
+
+    return mark
+
+
 @dataclass(frozen=True)
 class Kind:
     """What a function gives.
@@ -124,6 +134,14 @@ class Call:
         if "compute" in _parameters(self.function):
             given["compute"] = compute
         return self.function(**given)
+
+    def price(self, inputs: Inputs) -> str:
+        """What it is going to cost in money; "" where it costs nothing, or nobody can tell."""
+        price: Callable[..., str] | None = getattr(self.function, "price", None)
+        if price is None:
+            return ""
+        given = {name: value for name, value in self.arguments if not any(_keys_in(value))}
+        return price(**{name: _resolved(value, inputs, Compute()) for name, value in given.items()})
 
     def run(self, inputs: Inputs, compute: Compute) -> pa.Table:
         """The same as a table, with what was said beside it."""
@@ -188,7 +206,7 @@ class Work:
         Raises: InputError when the function is not registered, or the arguments are not its.
         """
         call = call_of(function, *arguments, gives=gives, **more)
-        needs, names = tuple(dict.fromkeys((*_keys(call), *after))), tuple(dict.fromkeys(_shared(call)))
+        needs, names = tuple(dict.fromkeys((*_keys_in(call), *after))), tuple(dict.fromkeys(_shared(call)))
         made = Unit(call, label, names, needs, resources)
         return self.units.setdefault(made.key, made)
 
@@ -311,8 +329,8 @@ def _placeholders(value: Any) -> Iterator[_Result | Shared]:
             yield from _placeholders(each)
 
 
-def _keys(call: Call) -> Iterable[str]:
-    return (stands.key for stands in _placeholders(call) if isinstance(stands, _Result))
+def _keys_in(value: Any) -> Iterable[str]:
+    return (stands.key for stands in _placeholders(value) if isinstance(stands, _Result))
 
 
 def _shared(call: Call) -> Iterable[str]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
 
 import pyarrow as pa
 
-from dpaudit.engine.findings.answer_table import AnswerTable
+from dpaudit.actors.values import decode, encode
 from dpaudit.engine.findings.posterior_table import PosteriorTable
-from dpaudit.engine.findings.query_table import QueryTable
 from dpaudit.engine.findings.score_table import ScoreTable
 from dpaudit.estimators.answered_queries import AnsweredQuery
 from dpaudit.estimators.answers import AnswerCounts
@@ -34,11 +34,27 @@ class EvidenceTable(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Stored:
+    """Evidence as every other value is stored."""
+
+    kind: type[Any]
+    schema: ClassVar[pa.Schema] = pa.schema([])
+
+    def encode(self, evidence: Iterable[Any]) -> pa.Table:
+        """The table of several pieces of evidence."""
+        return encode(evidence, self.kind)
+
+    def decode(self, table: pa.Table) -> Iterator[Any]:
+        """The pieces, in order."""
+        return iter(decode(table, self.kind))
+
+
 CODECS: dict[type[Any], EvidenceTable] = {
     Scores: ScoreTable(),
     StepScores: ScoreTable(StepScores),
-    AnswerCounts: AnswerTable(),
-    AnsweredQuery: QueryTable(),
+    AnswerCounts: Stored(AnswerCounts),
+    AnsweredQuery: Stored(AnsweredQuery),
     Posteriors: PosteriorTable(),
 }
 """The codec of each kind of evidence."""

@@ -13,22 +13,23 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 from dpaudit.actors.unit import Unit
+from dpaudit.actors.work import Work
 from dpaudit.claims import Relation
 from dpaudit.engine.adversaries.pois_adv_q import PoisAdvQ
 from dpaudit.engine.adversaries.protocol import Adversary
 from dpaudit.engine.games.fits import Face, Fits, Look
 from dpaudit.engine.games.prediction_units import (
-    AskMoved,
-    CountRuns,
-    Craft,
-    DrawAnswers,
     Draws,
-    RunInFull,
     Sampler,
-    TellAnswers,
-    TrainAndAsk,
+    ask_moved,
+    count_runs,
+    craft,
+    draw_answers,
+    run_in_full,
+    tell_answers,
+    train_and_ask,
 )
-from dpaudit.engine.games.protocol import GamePlan, Setting, require_units
+from dpaudit.engine.games.protocol import Played, Setting, require_units
 from dpaudit.engine.views.answer_view import AnswerView
 from dpaudit.errors import SpecError, require
 from dpaudit.estimators.answered_queries import AnsweredQuery
@@ -126,7 +127,7 @@ class PrivatePrediction:
         object.__setattr__(self, "relation", relation)
         object.__setattr__(self, "fits", replace(type(self).fits, relation=relation, records=self.points))
 
-    def plan(self, setting: Setting) -> GamePlan:
+    def play(self, setting: Setting, work: Work) -> Played:
         """Runs of the training phase, the records, runs with them, answers.
 
         Raises: SpecError without enough natural queries.
@@ -137,102 +138,122 @@ class PrivatePrediction:
                 "rows; give `split.test` a larger share, or ask fewer `queries`"
             )
         if isinstance(setting.mechanism, VotingPredictor) and self.votes == "modelled":
-            return self._modelled(setting)
-        return self._in_full(setting)
+            return self._modelled(setting, work)
+        return self._in_full(setting, work)
 
-    def _unit(self, setting: Setting, task: Any, label: str, *needs: str) -> Unit:
-        names = setting.parts.names("target", "test")
-        return Unit(task, label, names, (*needs, *setting.after), setting.resources)
-
-    def _base(self, setting: Setting) -> list[Unit]:
+    def _base(self, setting: Setting, work: Work) -> tuple[Unit, ...]:
         """Runs without the records."""
         predictor, seed = setting.mechanism, setting.seed.child("runs")
         count = 1 if predictor.deterministic else self.runs
-        return [
-            self._unit(
-                setting, TrainAndAsk(predictor, self.queries, seed.child(run)), f"training {run + 1} of {count}, asked"
+        return tuple(
+            work.add(
+                train_and_ask,
+                predictor,
+                self.queries,
+                *_data(setting),
+                seed=seed.child(run),
+                label=f"training {run + 1} of {count}, asked",
+                resources=setting.resources,
+                after=setting.after,
             )
             for run in range(count)
-        ]
+        )
 
-    def _craft(self, setting: Setting, base: list[Unit]) -> Unit:
-        keys = tuple(unit.key for unit in base)
-        task = Craft(self.adversary, setting.mechanism, self.queries, self.points, setting.seed.child("craft"), keys)
-        return self._unit(setting, task, "records to add", *keys)
+    def _crafted(self, setting: Setting, work: Work, base: tuple[Unit, ...]) -> Unit:
+        return work.add(
+            craft,
+            self.adversary,
+            setting.mechanism,
+            self.queries,
+            self.points,
+            base,
+            *_data(setting),
+            seed=setting.seed.child("craft"),
+            label="records to add",
+            resources=setting.resources,
+            after=setting.after,
+        )
 
-    def _modelled(self, setting: Setting) -> GamePlan:
+    def _modelled(self, setting: Setting, work: Work) -> Played:
         predictor = setting.mechanism
-        base = self._base(setting)
-        craft = self._craft(setting, base)
         count = 1 if predictor.deterministic else self.moved_runs
-        require_units(len(base) + count + self.queries)
-        moved = [
-            self._unit(
-                setting,
-                AskMoved(predictor, self.queries, craft.key, setting.seed.child("moved", run)),
-                f"training {run + 1} of {count} with the records, asked",
-                craft.key,
+        require_units(self.runs + count + self.queries)
+        base = self._base(setting, work)
+        crafted = self._crafted(setting, work, base)
+        moved = tuple(
+            work.add(
+                ask_moved,
+                predictor,
+                self.queries,
+                crafted,
+                *_data(setting),
+                seed=setting.seed.child("moved", run),
+                label=f"training {run + 1} of {count} with the records, asked",
+                resources=setting.resources,
+                after=setting.after,
             )
             for run in range(count)
-        ]
-        keys, moved_keys = tuple(unit.key for unit in base), tuple(unit.key for unit in moved)
-        task = DrawAnswers(
-            predictor, setting.attack, self._draws, setting.seed.child("answers"), keys, moved_keys, craft.key, 0, 0
         )
-        answers = [
-            self._unit(
-                setting,
-                replace(task, first=first, last=min(first + QUERIES_PER_UNIT, self.queries)),
-                f"answers to queries {first}-{min(first + QUERIES_PER_UNIT, self.queries) - 1}",
-                *keys,
-                *moved_keys,
-                craft.key,
-            )
-            for first in range(0, self.queries, QUERIES_PER_UNIT)
-        ]
-        return self._planned(setting, [*base, craft, *moved, *answers], answers, base, self.answers)
+        answers = work.split(
+            draw_answers,
+            self.queries,
+            QUERIES_PER_UNIT,
+            predictor,
+            setting.attack,
+            self._draws,
+            base,
+            moved,
+            crafted,
+            *_data(setting),
+            seed=setting.seed.child("answers"),
+            label="answers to queries",
+            resources=setting.resources,
+            after=setting.after,
+        )
+        return self._played(setting, work, answers, base, self.answers)
 
-    def _in_full(self, setting: Setting) -> GamePlan:
+    def _in_full(self, setting: Setting, work: Work) -> Played:
         predictor = setting.mechanism
-        base = self._base(setting) if isinstance(predictor, VotingPredictor) else []
-        craft = self._craft(setting, base)
-        each = max(1, self.full_runs // 40)
-        replaced = self.relation is Relation.REPLACE
-        task = RunInFull(predictor, self.queries, craft.key, setting.seed.child("full"), replaced, 0, 0)
-        full = [
-            self._unit(
-                setting,
-                replace(task, first=first, last=min(first + each, self.full_runs)),
-                f"full runs {first + 1}-{min(first + each, self.full_runs)}",
-                craft.key,
-            )
-            for first in range(0, self.full_runs, each)
-        ]
-        keys = tuple(unit.key for unit in full)
-        count = self._unit(
-            setting,
-            CountRuns(predictor, setting.attack, craft.key, keys, self.repeats),
-            "answers of full runs",
-            craft.key,
-            *keys,
+        base = self._base(setting, work) if isinstance(predictor, VotingPredictor) else ()
+        crafted = self._crafted(setting, work, base)
+        full = work.split(
+            run_in_full,
+            self.full_runs,
+            max(1, self.full_runs // 40),
+            predictor,
+            self.queries,
+            crafted,
+            *_data(setting),
+            replaced=self.relation is Relation.REPLACE,
+            seed=setting.seed.child("full"),
+            label="full runs",
+            resources=setting.resources,
+            after=setting.after,
         )
-        counted = self.full_runs - self.full_runs // 2
-        return self._planned(setting, [*base, craft, *full, count], [count], base, counted)
+        counted = work.add(
+            count_runs,
+            predictor,
+            setting.attack,
+            crafted,
+            full,
+            *_data(setting),
+            repeats=self.repeats,
+            label="answers of full runs",
+            resources=setting.resources,
+        )
+        return self._played(setting, work, (counted,), base, self.full_runs - self.full_runs // 2)
 
-    def _planned(
-        self, setting: Setting, units: list[Unit], scores: list[Unit], trained: list[Unit], answers: int
-    ) -> GamePlan:
-        told = Unit(TellAnswers(self.queries, answers), "answers told", resources=setting.resources.on_cpus)
-        return GamePlan(
-            units=(*units, told),
-            scores=tuple(unit.key for unit in scores),
-            trainings=tuple(unit.key for unit in trained),
-            observational=False,
-            reading=setting.reading,
-            replays=self.queries,
-            ceilings=(told.key,),
-        )
+    def _played(
+        self, setting: Setting, work: Work, evidence: tuple[Unit, ...], trained: tuple[Unit, ...], answers: int
+    ) -> Played:
+        told = work.add(tell_answers, self.queries, answers, label="answers told", resources=setting.resources.on_cpus)
+        return Played(evidence, trainings=trained, ceiling=(told,), replays=self.queries)
 
     @property
     def _draws(self) -> Draws:
         return Draws(self.answers, self.search, self.simulated, self.resamples, self.sampler, self.repeats)
+
+
+def _data(setting: Setting) -> tuple[Any, Any]:
+    """What is trained on, and where natural queries come from."""
+    return setting.required("target"), setting.required("test")

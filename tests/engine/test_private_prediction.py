@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from scipy.stats import binom, chi2
 
 from dpaudit import Audit, AuditSpec, Claim, Relation, RunOptions, Verdict, audit, check, from_predictor
 from dpaudit.actors.seed import Seed
+from dpaudit.actors.values import decode, encode
 from dpaudit.claims import GaussianDP
 from dpaudit.engine.adversaries.hits import expected_hits
 from dpaudit.engine.adversaries.nat_adv_q import NatAdvQ
@@ -27,9 +29,8 @@ from dpaudit.engine.adversaries.pois_nat_q_unconfident import PoisNatQUnconfiden
 from dpaudit.engine.adversaries.protocol import Adversary, Crafted, Target
 from dpaudit.engine.attacks.answer_set import AnswerSet
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
-from dpaudit.engine.findings.query_table import QueryTable
 from dpaudit.engine.games.answer_laws import Worlds, answer_laws, counted, log_flips, simulated
-from dpaudit.engine.games.prediction_units import asked_of, chosen_set, crafted_of, crafted_table, whole_numbers
+from dpaudit.engine.games.prediction_units import asked_of, chosen_set, whole_numbers
 from dpaudit.engine.games.torch_answers import torch_counts
 from dpaudit.engine.spec.check import CheckRequest, check_spec
 from dpaudit.engine.spec.partition import Partition
@@ -274,9 +275,9 @@ def test_queries_travel_as_they_are() -> None:
         asked=7,
         together=False,
     )
-    (back,) = QueryTable().decode(QueryTable().encode([query]))
-    for name in QueryTable.schema.names:
-        np.testing.assert_array_equal(getattr(back, name), getattr(query, name))
+    (back,) = decode(encode([query], AnsweredQuery), AnsweredQuery)
+    for field in dataclasses.fields(AnsweredQuery):
+        np.testing.assert_array_equal(getattr(back, field.name), getattr(query, field.name))
 
 
 # The adversaries
@@ -343,7 +344,7 @@ def test_crafted_records_travel_as_arrays_images_and_tables() -> None:
     ):
         records = Examples(features, labels, 2)
         crafted = target_crafted(records)
-        back = crafted_of(crafted_table(crafted), records)
+        (back,) = decode(encode([crafted], Crafted), Crafted)
         assert back.repeated
         assert back.asked[1].tolist() == [1]
         if isinstance(features, np.ndarray):
