@@ -12,7 +12,7 @@ JOBS ?= logical
 # Empty is as good as not set: where it is set, each of many processes would compile all libraries anew.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: diffprivlib s3 demo test bench chaos fuzz lint clean
+.PHONY: diffprivlib s3 demo test bench house chaos fuzz lint clean
 
 demo: $(STAMP)
 	$(BIN)/dpaudit run examples/label-privacy.yaml
@@ -29,6 +29,10 @@ fuzz: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks
+
+# How much a small audit imports, rooms in a circle, files side by side, names with one user.
+house: $(STAMP)
+	$(BIN)/python -m benchmarks.house
 
 # Every kind of fault, at random moments of a run, twice; goes on where it was stopped.
 chaos: $(STAMP)

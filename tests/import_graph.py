@@ -1,9 +1,9 @@
 """Which module of the package imports which, read from the source text; nothing is imported.
 
 Every import counts, wherever it stands: at the top, in a function, for type checkers, relative ones,
-`importlib.import_module` or `__import__` with a name that is written out, and what is reached by dots from
-`import dpaudit`. Two things do not. Names that are put together while the program runs cannot be read from the text:
-`dpaudit.registry.load` and `dpaudit.locations.located` import the part that a spec names,
+`importlib.import_module` or `__import__` with a name that is written out, and what is reached by dots from a module
+that was imported, such as `dpaudit`. Two things do not. Names that are put together while the program runs cannot be
+read from the text: `dpaudit.registry.load` and `dpaudit.locations.located` import the part that a spec names,
 `dpaudit.engine.report.figures.kinds` every file of its own folder. And the packages that a name leads through are
 empty, but for `dpaudit` and `dpaudit.claims`, which lend the names of their own modules: `dpaudit.claims.curve` counts
 as that file, not as its package.
@@ -119,11 +119,10 @@ def _imports(module: str, text: str, is_package: bool) -> tuple[Import, ...]:
     for node in nodes:
         if isinstance(node, ast.ImportFrom):
             importers |= {alias.asname for alias in node.names if alias.name in importers and alias.asname}
+            bound |= {alias.asname or alias.name: f"{_home(node, package)}.{alias.name}" for alias in node.names}
         elif isinstance(node, ast.Import):
-            bound |= {
-                alias.asname or _first(alias.name): alias.name if alias.asname else _first(alias.name)
-                for alias in node.names
-            }
+            bound |= {alias.asname: alias.name for alias in node.names if alias.asname}
+            bound |= {_first(alias.name): _first(alias.name) for alias in node.names if not alias.asname}
     within = {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}
     outermost = [node for node in nodes if not (isinstance(node, ast.Attribute) and id(node) in within)]
     return tuple(one for node in outermost for one in _imports_of(node, module, package, importers, bound))
@@ -136,7 +135,7 @@ def _imports_of(
         for alias in node.names:
             yield Import(module, alias.name, node.lineno)
     elif isinstance(node, ast.ImportFrom):
-        home = _absolute("." * node.level + (node.module or ""), package)
+        home = _home(node, package)
         for alias in node.names:
             name = home if alias.name == "*" else f"{home}.{alias.name}"
             yield Import(module, name, node.lineno, relative=node.level > 0)
@@ -151,6 +150,10 @@ def _imports_of(
         first, _, rest = dotted.partition(".")
         if _first(bound.get(first, "")) == PACKAGE:
             yield Import(module, f"{bound[first]}.{rest}", node.lineno)
+
+
+def _home(node: ast.ImportFrom, package: str) -> str:
+    return _absolute("." * node.level + (node.module or ""), package)
 
 
 def _first(name: str) -> str:

@@ -259,6 +259,7 @@ HOW = {
     "as Python does": "x = __import__('{package}.{name}')",
     "by dots": "import dpaudit\ndef f():\n    return {package}.{name}.g()",
     "by dots from another name": "import dpaudit as d\ndef f():\n    return d.{inner}.g()",
+    "by dots from what is around it": "from {around} import {last} as d\ndef f():\n    return d.{name}.g()",
 }
 """Ways to import a module; each is planted for each rule about who imports whom."""
 PLANTED = [
@@ -292,8 +293,10 @@ def with_more(module: str, text: str) -> dict[str, str]:
 def test_a_wrong_import_is_found_however_it_is_written(rule: str, module: str, target: str) -> None:
     assert {module, target} <= SOURCES.keys()
     package, _, name = target.rpartition(".")
+    around, _, last = package.rpartition(".")
     for how, text in HOW.items():
-        planted = text.format(package=package, name=name, inner=target.removeprefix("dpaudit."))
+        inner = target.removeprefix("dpaudit.")
+        planted = text.format(package=package, name=name, inner=inner, around=around, last=last)
         found = RULES[rule](with_more(module, planted))
         assert any(module in violation and target in violation for violation in found), how
 
