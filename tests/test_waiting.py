@@ -1,4 +1,4 @@
-"""No test reads a clock: what it decided would depend on who else uses the machine."""
+"""No test reads a clock, and few start Ray at once: what they decided would depend on who else uses the machine."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests import waiting
+from tests.conftest import HEAVY, heavy_group
 
 ROOT = Path(__file__).parent
 CLOCKS = re.compile(
@@ -42,3 +43,11 @@ def test_waiting_gives_what_was_reached_and_says_what_hangs(monkeypatch: pytest.
     monkeypatch.setattr(waiting, "HANGS_S", 0.0)
     with pytest.raises(TimeoutError, match="an answer: not within 0 s, so it hangs"):
         waiting.until(lambda: None, "an answer")
+
+
+def test_clusters_stand_beside_the_session_only_where_there_are_cores_for_both() -> None:
+    assert [{heavy_group(kind, processes) for kind in HEAVY} for processes in (1, 2, 4)] == [
+        {"ray"},
+        {"ray"},
+        {"ray", "cluster"},
+    ]

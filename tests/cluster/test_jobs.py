@@ -72,7 +72,7 @@ def with_token(token: Path, *command: str, folder: Path | None = None) -> subpro
     return subprocess.run(run, env=environment, cwd=folder, capture_output=True, text=True, check=False, timeout=500)
 
 
-@pytest.mark.ray
+@pytest.mark.cluster
 def test_a_job_is_begun_once_watched_and_gone_on_with_after_its_driver_died(
     head: Head, working_dir: Path, tmp_path: Path
 ) -> None:
@@ -95,7 +95,7 @@ run: {figures: false, repeats: 0}
 """
 
 
-@pytest.mark.ray
+@pytest.mark.cluster
 def test_score_tables_are_the_same_four_ways(head: Head, bucket: str, tmp_path: Path) -> None:
     """In this process, on a cluster of two nodes, as a job of one, and with the run folder on an S3 server."""
     (tmp_path / "work").mkdir()

@@ -35,7 +35,7 @@ print(json.dumps({**said, "begun": begun}))
 """
 
 
-@pytest.mark.ray
+@pytest.mark.cluster
 def test_a_cluster_with_a_token_is_joined_with_it_and_with_no_other(cluster: tuple[str, Path], tmp_path: Path) -> None:
     address, token = cluster
     (tmp_path / "other").write_text(secrets.token_hex(32))

@@ -43,7 +43,7 @@ print(json.dumps({**found, "left": folder.exists(), "variables": [name for name 
 """
 
 
-@pytest.mark.ray
+@pytest.mark.cluster
 def test_a_session_after_import_ray_keeps_little_and_leaves_nothing(tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     environment |= {"HOME": str(tmp_path), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
