@@ -7,12 +7,12 @@ DIFFPRIVLIB := $(CURDIR)/.venv-diffprivlib/bin/python
 DIFFPRIVLIB_STAMP := .venv-diffprivlib/.installed
 S3_SERVER := $(CURDIR)/.venv-s3/bin/moto_server
 S3_STAMP := .venv-s3/.installed
-# Test processes: one for each core. Only one of them starts Ray (tests/conftest.py).
+# Test processes: one for each core. One of them starts Ray; from four on, another one clusters (tests/conftest.py).
 JOBS ?= logical
 # Empty is as good as not set: where it is set, each of many processes would compile all libraries anew.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: diffprivlib s3 demo test bench chaos fuzz lint clean
+.PHONY: diffprivlib s3 demo test bench house chaos fuzz lint clean
 
 demo: $(STAMP)
 	$(BIN)/dpaudit run examples/label-privacy.yaml
@@ -21,7 +21,7 @@ test: $(STAMP) $(DIFFPRIVLIB_STAMP) $(S3_STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	DPAUDIT_DIFFPRIVLIB_PYTHON=$(DIFFPRIVLIB) DPAUDIT_S3_SERVER=$(S3_SERVER) $(BIN)/pytest -n $(JOBS) --dist loadgroup
+	DPAUDIT_DIFFPRIVLIB_PYTHON=$(DIFFPRIVLIB) DPAUDIT_S3_SERVER=$(S3_SERVER) $(BIN)/pytest -n $(JOBS) --dist loadgroup --durations=25
 
 # An hour of odd tables, specs, data files and run folders; FUZZ="--cases 20000 --seed 7" for so many.
 fuzz: $(STAMP)
@@ -29,6 +29,10 @@ fuzz: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks
+
+# How much a small audit imports, rooms in a circle, files side by side, names with one user.
+house: $(STAMP)
+	$(BIN)/python -m benchmarks.house
 
 # Every kind of fault, at random moments of a run, twice; goes on where it was stopped.
 chaos: $(STAMP)

@@ -1,15 +1,12 @@
-"""How long a unit may run before it is ended, and how the runner in this process ends one."""
+"""How long a unit may run before it is ended, and what is said of one that still runs."""
 
 from __future__ import annotations
 
-import signal
-import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from types import FrameType
 
 from dpaudit.actors.events import Event, EventKind, EventStream
 from dpaudit.actors.unit import Unit
@@ -21,10 +18,6 @@ SHORTEST_S = 600.0
 """No limit learned from other units is shorter: a machine may be busy, a first look at the data slow."""
 REMIND_S = 30.0
 """After this long, and again each time, a unit that still runs is shown."""
-
-
-class OutOfTime(BaseException):
-    """A unit ran longer than its limit; no `except Exception` of somebody's code takes it for an error of its own."""
 
 
 @dataclass
@@ -61,33 +54,6 @@ class Deadlines:
             f"TimeLimit: still running after {limit_s:.4g} s, more than {MULTIPLE} times the slowest unit of its kind; "
             "state `time_limit_s` in `run:` when it needs that long"
         )
-
-
-@contextmanager
-def time_limit(limit_s: float | None) -> Iterator[None]:
-    """Raises `OutOfTime` in a block that runs longer, where the system can: in the main thread, on POSIX.
-
-    Code of other languages is left running until it comes back to the interpreter.
-    """
-    able = sys.platform != "win32" and threading.current_thread() is threading.main_thread()
-    if limit_s is None or not able:
-        yield
-        return
-
-    def end(number: int, frame: FrameType | None) -> None:
-        raise OutOfTime
-
-    began = time.monotonic()
-    handler = signal.signal(signal.SIGALRM, end)
-    # Somebody else's alarm, such as a test runner's, goes on counting afterwards.
-    others_s, _ = signal.setitimer(signal.ITIMER_REAL, limit_s)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, handler)
-        if others_s:
-            signal.setitimer(signal.ITIMER_REAL, max(1e-3, others_s - (time.monotonic() - began)))
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
-from dpaudit.actors.deadlines import OutOfTime
+from dpaudit.actors.time_limit import OutOfTime
 
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if name in signal.Signals.__members__)
 USUAL = (signal.SIG_DFL, signal.default_int_handler)

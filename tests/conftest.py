@@ -16,6 +16,13 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="dpaudit-tests-")
 
 
+HEAVY = ("ray", "cluster")
+"""Marks of tests that bring up Ray: each kind in one process, one test after the other."""
+APART = 4
+"""From so many processes on, the two kinds go side by side. On two cores they stay in one: two of Ray's starts at once
+keep them busy for half a minute, and a session that does not come up in its time takes all its tests along."""
+
+
 @pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[None]:
     from dpaudit.cluster.session import ray_session
@@ -26,7 +33,10 @@ def ray_cluster() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _only_tests_marked_so_use_ray(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A session of its own takes a test ten seconds and the cores from the rest: mark it `ray`, or run in process."""
+    """A session of its own takes a test ten seconds and the cores from the rest: mark it `ray`, or run in process.
+
+    A test that is marked `cluster` has its drivers in processes of their own, and none in this one.
+    """
 
     def refuse(*_: object, **__: object) -> None:
         pytest.fail("a test that uses Ray must be marked `ray` and ask for `ray_cluster`; or use runner='in-process'")
@@ -44,30 +54,38 @@ def _figures_where_they_are_looked_at(request: pytest.FixtureRequest, monkeypatc
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Which tests stay in one process when pytest-xdist runs several (`--dist loadgroup`); the largest group begins.
 
-    All that need Ray, so that one session is started; and those that share a fixture of their module, so that what is
-    dear to make is made once. Any other test goes wherever there is room.
+    All that need the shared Ray session, so that one is started; all that start a cluster of their own, so that there
+    is never more than one beside that session; and those that share a fixture of their module, so that what is dear to
+    make is made once. Any other test goes wherever there is room.
     """
-    on_ray = {module for item in items if _needs_ray(item) for module in _shares(item)}
+    processes = getattr(config, "workerinput", {}).get("workercount", 1)
+    heavy = {kind: {module for item in items if _is(item, kind) for module in _shares(item)} for kind in HEAVY}
     for item in items:
         shared = _shares(item)
-        if _needs_ray(item) or shared & on_ray:
-            item.add_marker(pytest.mark.xdist_group("ray"))
-        elif shared:
-            item.add_marker(pytest.mark.xdist_group(min(shared)))
+        kinds = [kind for kind in HEAVY if _is(item, kind) or shared & heavy[kind]]
+        if kinds or shared:
+            item.add_marker(pytest.mark.xdist_group(heavy_group(kinds[0], processes) if kinds else min(shared)))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Refuses a pytest whose items pytest-xdist cannot group: each process would start a Ray session of its own."""
     if session.config.getoption("loadgroup", False):
-        lost = [item for item in session.items if _needs_ray(item) and not item.nodeid.endswith("@ray")]
+        groups = tuple(f"@{kind}" for kind in HEAVY)
+        needing = [item for item in session.items if any(_is(item, kind) for kind in HEAVY)]
+        lost = [item for item in needing if not item.nodeid.endswith(groups)]
         assert not lost, "pytest-xdist does not know this pytest's items; install the one of constraints.txt"
 
 
-def _needs_ray(item: pytest.Item) -> bool:
-    return item.get_closest_marker("ray") is not None
+def heavy_group(kind: str, processes: int) -> str:
+    """The group of a kind of `HEAVY` where so many processes share the tests."""
+    return kind if processes >= APART else HEAVY[0]
+
+
+def _is(item: pytest.Item, kind: str) -> bool:
+    return item.get_closest_marker(kind) is not None
 
 
 def _shares(item: pytest.Item) -> set[str]:

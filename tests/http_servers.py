@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 Answer = Callable[[dict[str, Any]], object]
+ENDLESS = 1 << 40
 
 
 @dataclass
@@ -22,17 +22,17 @@ class Does:
         status: Of the response.
         body: JSON, or bytes as they are.
         headers: More of them.
-        late_s: Waits before it answers.
+        silent: Never answers.
         drops: Closes the connection "at once", or "in the middle" of the body.
-        drip_s: Between two bytes of the body.
+        drips: The body comes byte by byte and has no end.
     """
 
     status: int = 200
     body: object = b""
     headers: dict[str, str] = field(default_factory=dict)
-    late_s: float = 0.0
+    silent: bool = False
     drops: str = ""
-    drip_s: float = 0.0
+    drips: bool = False
 
 
 @dataclass
@@ -45,7 +45,7 @@ class Server:
         faults: What is done with the first requests, one each; the rest is answered.
         asked: Bodies of all requests.
         headers: Headers of all requests.
-        at: When each came, in seconds.
+        closed: Set when the server is at its end.
     """
 
     url: str
@@ -53,7 +53,7 @@ class Server:
     faults: list[Does] = field(default_factory=list)
     asked: list[dict[str, Any]] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
-    at: list[float] = field(default_factory=list)
+    closed: threading.Event = field(default_factory=threading.Event)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
@@ -67,13 +67,13 @@ def serving(answer: Answer, *faults: Does) -> Iterator[Server]:
             with server.lock:
                 server.asked.append(body)
                 server.headers.append(dict(self.headers))
-                server.at.append(time.monotonic())
                 does = server.faults.pop(0) if server.faults else None
             self._do(does or Does(body=server.answer(body)))
 
         def _do(self, does: Does) -> None:
-            time.sleep(does.late_s)
-            if does.drops == "at once":
+            if does.silent:
+                server.closed.wait()
+            if does.silent or does.drops == "at once":
                 self.close_connection = True
                 self.connection.close()
                 return
@@ -82,12 +82,11 @@ def serving(answer: Answer, *faults: Does) -> Iterator[Server]:
                 self.send_response(does.status)
                 for name, value in does.headers.items():
                     self.send_header(name, value)
-                self.send_header("Content-Length", str(len(content) + (99 if does.drops else 0)))
+                self.send_header("Content-Length", str(ENDLESS if does.drips else len(content) + 99 * bool(does.drops)))
                 self.end_headers()
-                for place in range(len(content) if does.drip_s else 0):
-                    self.wfile.write(content[place : place + 1])
-                    time.sleep(does.drip_s)
-                self.wfile.write(b"" if does.drip_s else content)
+                self.wfile.write(content)
+                while does.drips and not server.closed.wait(0.05):
+                    self.wfile.write(b"x")
             except OSError:  # whoever asked has gone
                 pass
 
@@ -106,6 +105,7 @@ def serving(answer: Answer, *faults: Does) -> Iterator[Server]:
     try:
         yield server
     finally:
+        server.closed.set()
         listening.shutdown()
         listening.server_close()
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow.fs as pafs
 import pytest
+
+from tests.waiting import until
 
 SECRET = "never-written-anywhere-5d1f"
 
@@ -26,10 +27,7 @@ def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         port = free.getsockname()[1]
     process = subprocess.Popen([server, "-p", str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        until = time.monotonic() + 60
-        while socket.socket().connect_ex(("127.0.0.1", port)) != 0:
-            assert time.monotonic() < until, "the server did not start"
-            time.sleep(0.1)
+        until(lambda: socket.socket().connect_ex(("127.0.0.1", port)) == 0, "the S3 server takes connections")
         yield f"127.0.0.1:{port}"
     finally:
         process.terminate()

@@ -1,171 +1,488 @@
-"""The folders are the architecture: imports run one way, the ground floor is light, the front door is true."""
+"""The folders are the architecture: imports run one way, the ground floor is light, the front door is true.
+
+Each rule is a function from the text of all modules to what violates it. It is applied to the package as it is, and to
+a copy in memory in which a violation was planted: a rule that cannot say no holds nothing.
+"""
 
 from __future__ import annotations
 
 import ast
+import os
+import re
 import subprocess
 import sys
 import tomllib
-from pathlib import Path
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path, PurePath
 
 import pytest
 
 import dpaudit
+from tests.import_graph import Sources, circles, import_graph, imports, module_of, read_sources
 
 ROOT = Path(__file__).parent.parent
-FLOORS = ("actors", "cluster", "engine", "estimators", "mechanisms")
-MAY_IMPORT = {
-    "mechanisms": {"mechanisms"},
-    "estimators": {"estimators"},
-    "actors": {"actors", "mechanisms"},
-    "cluster": {"cluster"},
-    "engine": {"engine", "actors", "mechanisms", "estimators", "cluster"},
+FOLDERS = ("actors", "cluster", "engine", "estimators", "mechanisms")
+"""At the root, behind the links of `dpaudit/`."""
+
+
+@dataclass(frozen=True)
+class Rooms:
+    """The folders and files directly inside one package, in their order.
+
+    Attributes:
+        inside: The package.
+        order: Each may import itself and those before it.
+        strangers: Pairs that do not import each other although one stands before the other.
+        exceptions: Files that import one of a later room all the same: what is left to be put in order. The list can
+            only shrink: one that nothing needs any more is a violation, and none is added.
+    """
+
+    inside: str
+    order: tuple[str, ...]
+    strangers: frozenset[frozenset[str]] = frozenset()
+    exceptions: frozenset[tuple[str, str]] = frozenset()
+
+    def room(self, module: str) -> str | None:
+        """The room a module is in; None elsewhere, and for the package's own `__init__`."""
+        inner = module.removeprefix(f"{self.inside}.")
+        return None if inner == module else inner.partition(".")[0]
+
+
+def strangers(*groups: tuple[str, str]) -> frozenset[frozenset[str]]:
+    """Pairs of rooms, several on one side separated by blanks."""
+    return frozenset(
+        frozenset((one, other)) for left, right in groups for one in left.split() for other in right.split()
+    )
+
+
+FLOORS = Rooms(
+    "dpaudit",
+    (
+        *("errors", "locations", "variables", "registry", "claims"),
+        *("estimators", "mechanisms", "cluster", "actors", "engine", "__main__"),
+    ),
+    strangers=strangers(("estimators", "mechanisms actors"), ("cluster", "estimators mechanisms actors claims")),
+)
+MECHANISMS = Rooms(
+    "dpaudit.mechanisms",
+    (
+        *("seeds", "budget", "examples", "labels", "protocols", "training", "models", "language_models", "accounting"),
+        *("learners", "adapters", "predictors", "planted"),
+    ),
+    exceptions=frozenset(
+        {
+            ("dpaudit.mechanisms.adapters.own_predictor", "dpaudit.mechanisms.predictors.releases"),
+            ("dpaudit.mechanisms.protocols", "dpaudit.mechanisms.training.private_steps"),
+            ("dpaudit.mechanisms.protocols", "dpaudit.mechanisms.training.recipe"),
+            ("dpaudit.mechanisms.protocols", "dpaudit.mechanisms.training.stack_plan"),
+            ("dpaudit.mechanisms.protocols", "dpaudit.mechanisms.training.step_canary"),
+            ("dpaudit.mechanisms.protocols", "dpaudit.mechanisms.training.task"),
+        }
+    ),
+)
+ENGINE = Rooms(
+    "dpaudit.engine",
+    (
+        *("data", "lease", "views", "attacks", "canaries", "spec", "findings", "proxies", "watching", "estimate"),
+        *("poisonings", "adversaries", "remote_lease", "place", "games", "plan", "report", "own_folders", "run_folder"),
+        *("driver", "forecast", "checking", "sweep", "remote_jobs", "commands", "reproduce", "cli"),
+    ),
+    exceptions=frozenset(
+        {
+            ("dpaudit.engine.commands.supervisor", "dpaudit.engine.cli"),
+            ("dpaudit.engine.findings.confirmation", "dpaudit.engine.plan"),
+            ("dpaudit.engine.findings.divided", "dpaudit.engine.games.fits"),
+            ("dpaudit.engine.findings.divided", "dpaudit.engine.games.protocol"),
+            ("dpaudit.engine.findings.gather", "dpaudit.engine.games.fits"),
+            ("dpaudit.engine.findings.gather", "dpaudit.engine.plan"),
+            ("dpaudit.engine.findings.looks", "dpaudit.engine.plan"),
+            ("dpaudit.engine.findings.power", "dpaudit.engine.games.reference"),
+            ("dpaudit.engine.findings.power", "dpaudit.engine.plan"),
+            ("dpaudit.engine.findings.result", "dpaudit.engine.report.figures.draw"),
+            ("dpaudit.engine.findings.result", "dpaudit.engine.report.figures.kinds"),
+            ("dpaudit.engine.findings.stopping", "dpaudit.engine.plan"),
+            ("dpaudit.engine.spec.audit_spec", "dpaudit.engine.games.fits"),
+            ("dpaudit.engine.spec.audit_spec", "dpaudit.engine.games.one_run_rules"),
+            ("dpaudit.engine.spec.audit_spec", "dpaudit.engine.games.protocol"),
+            ("dpaudit.engine.spec.audit_spec", "dpaudit.engine.games.two_world_rules"),
+            ("dpaudit.engine.spec.check", "dpaudit.engine.games.fits"),
+            ("dpaudit.engine.views.answers", "dpaudit.engine.findings.score_table"),
+        }
+    ),
+)
+ORDERS = (FLOORS, MECHANISMS, ENGINE)
+
+KNOWS_NOTHING_OF = {
+    "claims": {"ray", "torch", "pandas"},
+    "estimators": {"ray", "torch", "pandas"},
+    "mechanisms": {"ray"},
 }
-NOT_ON_THE_GROUND_FLOOR = {"mechanisms": {"ray"}, "estimators": {"ray", "torch", "pandas"}}
 
 
-def imported(path: Path) -> set[str]:
-    names = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path} imports relatively"
-            names.add(node.module or "")
-    return names
+def out_of_order(sources: Sources, rooms: Rooms) -> list[str]:
+    """Rooms import themselves and those before them, and each has its place."""
+    found = [
+        f"{rooms.inside}.{room} must have a place among the rooms"
+        for room in sorted({rooms.room(module) for module in sources} - {None, *rooms.order}, key=str)
+    ]
+    return found + [f"{one} imports {other}" for one, other in sorted(_backwards(sources, rooms) - rooms.exceptions)]
 
 
-@pytest.mark.parametrize("floor", FLOORS)
-def test_imports_run_one_way(floor: str) -> None:
-    for path in sorted((ROOT / floor).rglob("*.py")):
-        names = imported(path)
-        floors = {name.split(".")[1] for name in names if name.startswith("dpaudit.")} & set(FLOORS)
-        assert floors <= MAY_IMPORT[floor], f"{path} imports {floors - MAY_IMPORT[floor]}"
-        outside = {name.split(".")[0] for name in names}
-        assert not outside & NOT_ON_THE_GROUND_FLOOR.get(floor, set()), path
-        assert not outside & set(FLOORS), f"{path} must import dpaudit.<folder>"
+def not_needed(sources: Sources, rooms: Rooms) -> list[str]:
+    """Every exception is one that a file still makes."""
+    return [f"{one} no longer imports {other}" for one, other in sorted(rooms.exceptions - _backwards(sources, rooms))]
 
 
-def files_by_module(root: Path) -> dict[str, Path]:
-    """Every file of the package, the folders below their links left to themselves."""
-    modules = {f"dpaudit.{path.stem}": path for path in (root / "dpaudit").glob("*.py") if path.stem != "__init__"}
-    for floor in FLOORS:
-        for path in (root / floor).rglob("*.py"):
-            parts = path.relative_to(root).with_suffix("").parts
-            modules[".".join(["dpaudit", *(part for part in parts if part != "__init__")])] = path
-    return modules
-
-
-def import_graph(modules: dict[str, Path]) -> dict[str, set[str]]:
-    """What each file imports, inside functions and for type checkers too."""
-    graph: dict[str, set[str]] = {}
-    for module, path in modules.items():
-        named = set()
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Import):
-                named |= {alias.name for alias in node.names}
-            elif isinstance(node, ast.ImportFrom) and node.module:
-                inner = {f"{node.module}.{alias.name}" for alias in node.names}
-                named |= inner if inner <= set(modules) else inner | {node.module}
-        graph[module] = named & set(modules)
-    return graph
-
-
-def reachable(graph: dict[str, set[str]], start: str) -> set[str]:
-    """What `start` imports, and what that imports, and so on; `start` itself only by a circle."""
-    seen: set[str] = set()
-    waiting = list(graph[start])
-    while waiting:
-        module = waiting.pop()
-        if module not in seen:
-            seen.add(module)
-            waiting += graph[module]
-    return seen
-
-
-def circles(graph: dict[str, set[str]]) -> set[frozenset[str]]:
-    """The groups of files that import one another."""
-    below = {module: reachable(graph, module) for module in graph}
+def _backwards(sources: Sources, rooms: Rooms) -> set[tuple[str, str]]:
+    """The imports of a later room, and of one that is a stranger."""
     return {
-        frozenset(other for other in below[module] if module in below[other])
-        for module in graph
-        if module in below[module]
+        (module, name)
+        for module, names in import_graph(sources).items()
+        for name in names
+        if _wrong_way(rooms, rooms.room(module), rooms.room(name))
     }
 
 
-def test_no_file_imports_another_in_a_circle() -> None:
-    """The front door, `dpaudit/__init__.py`, names what it lends by strings and is left out."""
-    found = [sorted(circle) for circle in circles(import_graph(files_by_module(ROOT)))]
-    assert not found, f"these files import one another: {found}"
+def _wrong_way(rooms: Rooms, room: str | None, other: str | None) -> bool:
+    if room not in rooms.order or other not in rooms.order:
+        return False
+    later = rooms.order.index(room) < rooms.order.index(other)
+    return later or frozenset((room, other)) in rooms.strangers
 
 
-def test_a_circle_is_found_wherever_it_is_closed(tmp_path: Path) -> None:
-    """One import in a function and one for type checkers are a circle; a third file that looks at both is not in it."""
-    floor = tmp_path / "mechanisms"
-    (tmp_path / "dpaudit").mkdir()
-    floor.mkdir()
-    (floor / "first.py").write_text("def f():\n    from dpaudit.mechanisms.second import g\n")
-    (floor / "second.py").write_text("if TYPE_CHECKING:\n    from dpaudit.mechanisms import first\n")
-    (floor / "third.py").write_text("import dpaudit.mechanisms.first\nfrom dpaudit.mechanisms import second\n")
-    found = circles(import_graph(files_by_module(tmp_path)))
-    assert found == {frozenset({"dpaudit.mechanisms.first", "dpaudit.mechanisms.second"})}
+def in_circles(sources: Sources) -> list[str]:
+    """No file imports another in a circle. The front door, which lends names of all, is left out."""
+    graph = {module: names - {"dpaudit"} for module, names in import_graph(sources).items() if module != "dpaudit"}
+    return [f"these files import one another: {sorted(circle)}" for circle in circles(graph)]
 
 
-ROOMS_OF_MECHANISMS = ("training", "models", "learners", "planted")
-"""Each may import itself and those before it."""
+def relative(sources: Sources) -> list[str]:
+    """Imports are absolute."""
+    return [f"{one.module} line {one.line} imports {one.name} relatively" for one in imports(sources) if one.relative]
 
 
-@pytest.mark.parametrize("room", ROOMS_OF_MECHANISMS)
-def test_learners_build_on_models_and_models_on_training(room: str) -> None:
-    later = ROOMS_OF_MECHANISMS[ROOMS_OF_MECHANISMS.index(room) + 1 :]
-    above = tuple(f"dpaudit.mechanisms.{other}." for other in later)
-    for module, names in import_graph(files_by_module(ROOT)).items():
-        if module.startswith(f"dpaudit.mechanisms.{room}."):
-            wrong = {
-                name for name in names if name.startswith(tuple(f"dpaudit.mechanisms.{other}." for other in above))
-            }
-            assert not wrong, f"{module} imports {wrong}"
+def past_the_package(sources: Sources) -> list[str]:
+    """The folders at the root are imported as parts of `dpaudit`."""
+    return [f"{one.module} must import dpaudit.{one.name}" for one in imports(sources) if one.package in FOLDERS]
 
 
-def test_the_packages_listed_are_the_packages_there_are() -> None:
-    listed = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"])
-    there = {"dpaudit", "dpaudit.claims"}
-    for floor in FLOORS:
-        for marker in (ROOT / floor).rglob("__init__.py"):
-            there.add(".".join(["dpaudit", *marker.parent.relative_to(ROOT).parts]))
-        for path in (ROOT / floor).rglob("*.py"):
-            assert (path.parent / "__init__.py").exists(), f"{path.parent} needs an __init__.py"
-    assert listed == there
+def through_the_front_door(sources: Sources) -> list[str]:
+    """What is inside takes names from where they are made; the front door is for users, and leads everywhere."""
+    return [
+        f"{one.module} line {one.line} takes {one.name} from the front door"
+        for one in imports(sources)
+        if one.module != "dpaudit" and module_of(one.name, sources) == "dpaudit"
+        if not re.fullmatch(r"dpaudit(\.__\w+__.*)?", one.name)
+    ]
 
 
-def test_the_links_for_type_checkers_are_in_place() -> None:
-    for floor in FLOORS:
-        assert (ROOT / "dpaudit" / floor).is_symlink()
-        assert (ROOT / "dpaudit" / floor).resolve() == ROOT / floor
+def heavy_below(sources: Sources) -> list[str]:
+    """The ground floor knows no Ray, and bounds and claims no torch and no pandas."""
+    return [
+        f"{one.module} line {one.line} imports {one.name}"
+        for one in imports(sources)
+        if one.package in KNOWS_NOTHING_OF.get(str(FLOORS.room(one.module)), set())
+    ]
 
 
-def modules_after(statement: str) -> set[str]:
-    code = f"import sys\n{statement}\nprint(' '.join(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    return {name.split(".")[0] for name in done.stdout.split()}
+def untrue_front_door(sources: Sources) -> list[str]:
+    """It lists, sorted, what it lends; type checkers are told the same; and each name is where it is said to be."""
+    tree = ast.parse(sources["dpaudit"])
+    listed: list[str] = ast.literal_eval(_assigned(tree, "__all__"))
+    homes: dict[str, str] = ast.literal_eval(_assigned(tree, "_HOMES"))
+    told = {
+        alias.asname or alias.name: node.module
+        for outer in tree.body
+        if isinstance(outer, ast.If)
+        for node in outer.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    found = [] if listed == sorted({*homes, "__version__"}) else ["__all__ must be the sorted names of _HOMES"]
+    found += [] if told == homes else [f"type checkers must be told what _HOMES says: {set(told) ^ set(homes)}"]
+    return found + [
+        f"{home} makes no {name}" for name, home in homes.items() if name not in _made(sources.get(home, ""))
+    ]
+
+
+def _assigned(tree: ast.Module, name: str) -> ast.expr:
+    return next(
+        node.value
+        for node in tree.body
+        if isinstance(node, ast.Assign) and any(isinstance(to, ast.Name) and to.id == name for to in node.targets)
+    )
+
+
+def _made(text: str) -> set[str]:
+    """What is defined or imported at the top of a module."""
+    found = set()
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+            found.add(node.name)
+        elif isinstance(node, ast.ImportFrom):
+            found |= {alias.asname or alias.name for alias in node.names}
+    return found
+
+
+SOURCES = read_sources(ROOT)
+RULES: Mapping[str, Callable[[Sources], list[str]]] = {
+    **{f"order of {rooms.inside}": partial(out_of_order, rooms=rooms) for rooms in ORDERS},
+    **{f"exceptions of {rooms.inside}": partial(not_needed, rooms=rooms) for rooms in ORDERS},
+    "circles": in_circles,
+    "relative": relative,
+    "past the package": past_the_package,
+    "front door, from inside": through_the_front_door,
+    "front door": untrue_front_door,
+    "ground floor": heavy_below,
+}
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_the_package_holds(rule: str) -> None:
+    assert RULES[rule](SOURCES) == []
+
+
+HOW = {
+    "import": "import {package}.{name}",
+    "from": "from {package} import {name}",
+    "something from": "from {package}.{name} import something",
+    "all from": "from {package}.{name} import *",
+    "under another name": "import {package}.{name} as other",
+    "in a function": "def f():\n    if True:\n        from {package} import {name}",
+    "in a class": "class C:\n    from {package} import {name}",
+    "for type checkers": "if TYPE_CHECKING:\n    from {package} import {name}",
+    "by a word": "import importlib\nx = importlib.import_module('{package}.{name}')",
+    "by a word, in short": "from importlib import import_module as load\nx = load(name='{package}.{name}').f",
+    "by a word, relative": "import importlib\nx = importlib.import_module('.{name}', '{package}')",
+    "as Python does": "x = __import__('{package}.{name}')",
+    "by dots": "import dpaudit\ndef f():\n    return {package}.{name}.g()",
+    "by dots from another name": "import dpaudit as d\ndef f():\n    return d.{inner}.g()",
+    "by dots from what is around it": "from {around} import {last} as d\ndef f():\n    return d.{name}.g()",
+}
+"""Ways to import a module; each is planted for each rule about who imports whom."""
+PLANTED = [
+    # rule, importing module, imported module
+    ("order of dpaudit", "dpaudit.mechanisms.budget", "dpaudit.engine.lease"),
+    ("order of dpaudit", "dpaudit.mechanisms.budget", "dpaudit.estimators.bound"),
+    ("order of dpaudit", "dpaudit.estimators.bound", "dpaudit.mechanisms.budget"),
+    ("order of dpaudit", "dpaudit.actors.store", "dpaudit.engine.lease"),
+    ("order of dpaudit", "dpaudit.actors.store", "dpaudit.estimators.bound"),
+    ("order of dpaudit", "dpaudit.actors.store", "dpaudit.cluster.session"),
+    ("order of dpaudit", "dpaudit.cluster.manifests", "dpaudit.actors.store"),
+    ("order of dpaudit", "dpaudit.claims.curve", "dpaudit.mechanisms.budget"),
+    ("order of dpaudit", "dpaudit.errors", "dpaudit.claims.curve"),
+    ("order of dpaudit.mechanisms", "dpaudit.mechanisms.training.recipe", "dpaudit.mechanisms.models.catboost"),
+    ("order of dpaudit.mechanisms", "dpaudit.mechanisms.models.catboost", "dpaudit.mechanisms.learners.dp_sgd"),
+    ("order of dpaudit.mechanisms", "dpaudit.mechanisms.learners.dp_sgd", "dpaudit.mechanisms.planted.labels"),
+    ("order of dpaudit.engine", "dpaudit.engine.views.shadows", "dpaudit.engine.games.fits"),
+    ("order of dpaudit.engine", "dpaudit.engine.views.shadows", "dpaudit.engine.attacks.rmia"),
+    ("order of dpaudit.engine", "dpaudit.engine.findings.verdict", "dpaudit.engine.driver"),
+    ("circles", "dpaudit.claims.curve", "dpaudit.claims.claim"),
+    ("circles", "dpaudit.estimators.finding", "dpaudit.estimators.bound"),
+]
+
+
+def with_more(module: str, text: str) -> dict[str, str]:
+    """The package with a few lines more in one module, or with a new one."""
+    return {**SOURCES, module: f"{SOURCES.get(module, '')}\n{text}\n"}
+
+
+@pytest.mark.parametrize(("rule", "module", "target"), PLANTED)
+def test_a_wrong_import_is_found_however_it_is_written(rule: str, module: str, target: str) -> None:
+    assert {module, target} <= SOURCES.keys()
+    package, _, name = target.rpartition(".")
+    around, _, last = package.rpartition(".")
+    for how, text in HOW.items():
+        inner = target.removeprefix("dpaudit.")
+        planted = text.format(package=package, name=name, inner=inner, around=around, last=last)
+        found = RULES[rule](with_more(module, planted))
+        assert any(module in violation and target in violation for violation in found), how
+
+
+def test_a_wrong_import_is_found_in_relative_form() -> None:
+    """One dot is the module's own package, two the one around it."""
+    for text in (
+        "from ..games import fits",
+        "from ..games.fits import Fits",
+        "def f():\n    from ..games.fits import *",
+    ):
+        planted = with_more("dpaudit.engine.views.shadows", text)
+        assert out_of_order(planted, ENGINE) == ["dpaudit.engine.views.shadows imports dpaudit.engine.games.fits"]
+        assert relative(planted)
+    assert relative(with_more("dpaudit.engine", "from .driver import audit"))
+    assert relative(
+        with_more("dpaudit.engine.cli", "import importlib\nx = importlib.import_module('.driver', __package__)")
+    )
 
 
 @pytest.mark.parametrize(
-    "statement",
+    ("rule", "module", "text"),
     [
-        "import dpaudit",
-        "import dpaudit.estimators.one_run.guesses, dpaudit.estimators.two_world.confusion",
-        "import dpaudit.estimators.private_prediction.rdp_bound",
-        "import dpaudit.engine.cli",
-        "from dpaudit.registry import PACKAGES, catalogue; [catalogue(kind) for kind in PACKAGES]",
+        ("order of dpaudit", "dpaudit.helpers", ""),
+        ("order of dpaudit.engine", "dpaudit.engine.helpers.texts", ""),
+        ("order of dpaudit.mechanisms", "dpaudit.mechanisms.helpers", ""),
+        ("past the package", "dpaudit.engine.plan", "def f():\n    from actors.store import UnitStore"),
+        ("past the package", "dpaudit.errors", "import engine"),
+        ("front door, from inside", "dpaudit.engine.plan", "from dpaudit import Claim"),
+        ("front door, from inside", "dpaudit.mechanisms.budget", "import dpaudit\nx = dpaudit.audit"),
+        ("front door, from inside", "dpaudit.mechanisms.budget", "import dpaudit as d\nx = d.audit"),
+        (
+            "front door, from inside",
+            "dpaudit.registry",
+            "import importlib\nx = importlib.import_module('dpaudit.audit')",
+        ),
+        ("ground floor", "dpaudit.claims.curve", "def f():\n    import torch.nn as nn"),
+        ("ground floor", "dpaudit.estimators.bound", "if TYPE_CHECKING:\n    from pandas import DataFrame"),
+        (
+            "ground floor",
+            "dpaudit.estimators.one_run.guesses",
+            "import importlib\nx = importlib.import_module('torch')",
+        ),
+        ("ground floor", "dpaudit.mechanisms.budget", "from ray.util import metrics"),
+        ("front door", "dpaudit", "__all__ = ['audit']"),
+        ("front door", "dpaudit", "if TYPE_CHECKING:\n    from dpaudit.errors import SpecError"),
     ],
 )
-def test_light_imports_stay_light(statement: str) -> None:
-    assert not modules_after(statement) & {"ray", "torch", "pandas", "catboost", "sklearn", "matplotlib"}
+def test_a_planted_violation_is_found(rule: str, module: str, text: str) -> None:
+    planted = with_more(module, text)
+    if rule == "front door" and text.startswith("__all__"):
+        planted["dpaudit"] = re.sub(r"__all__ = \[.*?\]", text, SOURCES["dpaudit"], flags=re.DOTALL)
+    assert RULES[rule](planted)
 
 
-def test_the_front_door_lists_what_there_is() -> None:
-    assert dpaudit.__all__ == sorted(dpaudit.__all__)
+def test_a_name_that_the_front_door_does_not_find_is_told() -> None:
+    assert untrue_front_door(
+        {**SOURCES, "dpaudit.errors": SOURCES["dpaudit.errors"].replace("class AuditError", "class E")}
+    )
+
+
+@pytest.mark.parametrize("rooms", ORDERS, ids=lambda rooms: rooms.inside)
+def test_an_exception_that_nothing_needs_is_found(rooms: Rooms) -> None:
+    grown = replace(rooms, exceptions=rooms.exceptions | {(f"{rooms.inside}.one", f"{rooms.inside}.other")})
+    assert not_needed(SOURCES, grown) == [f"{rooms.inside}.one no longer imports {rooms.inside}.other"]
+    for module, _ in sorted(rooms.exceptions):
+        assert not_needed({**SOURCES, module: ""}, rooms), "the import was taken out"
+
+
+def test_the_import_that_an_exception_excuses_is_seen() -> None:
+    for rooms in ORDERS:
+        for module, name in sorted(rooms.exceptions):
+            shrunk = replace(rooms, exceptions=rooms.exceptions - {(module, name)})
+            assert out_of_order(SOURCES, shrunk) == [f"{module} imports {name}"]
+
+
+def untrue_arrows(page: str) -> list[str]:
+    """What the page says of who imports whom is held by an order: "a, b -> c" means that a and b stand after c."""
+    block = page.partition("Imports run one way")[2].partition("\n\n")[2].partition("\n\n")[0]
+    lines = re.sub(r" *-> *", "->", block).splitlines()
+    chains = [chain for line in lines for chain in re.split(r" {2,}", line.strip())]
+    arrows = [
+        (left, right)
+        for chain in chains
+        for lefts, rights in zip(chain.split("->"), chain.split("->")[1:], strict=False)
+        for left in lefts.split(", ")
+        for right in rights.split(", ")
+    ]
+    assert arrows, "the page shows arrows below `Imports run one way`"
+    return [f"{left} -> {right} is held by no order" for left, right in arrows if not _held(left, right)]
+
+
+def _held(left: str, right: str) -> bool:
+    for rooms in ORDERS:
+        if {left, right} <= set(rooms.order):
+            excused = {(rooms.room(one), rooms.room(other)) for one, other in rooms.exceptions}
+            return rooms.order.index(right) < rooms.order.index(left) and (right, left) not in excused
+    return False
+
+
+def test_the_arrows_of_the_page_are_held() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    assert untrue_arrows(page) == []
+    assert untrue_arrows(page.replace("games -> views", "games -> views -> findings, kitchen")) == [
+        "views -> findings is held by no order",
+        "views -> kitchen is held by no order",
+    ]
+
+
+def test_every_file_of_the_package_is_read() -> None:
+    tracked = {
+        ".".join(part for part in ("dpaudit", *PurePath(path).with_suffix("").parts) if part != "__init__")
+        for folder in FOLDERS
+        for path in (file.relative_to(ROOT) for file in (ROOT / folder).rglob("*.py"))
+    }
+    own = {f"dpaudit.{path.stem}" for path in (ROOT / "dpaudit").glob("*.py") if path.stem != "__init__"}
+    assert SOURCES.keys() == tracked | own | {name for name in SOURCES if FLOORS.room(name) == "claims"} | {"dpaudit"}
+    assert len([name for name in SOURCES if FLOORS.room(name) == "claims"]) > 10
+
+
+def wrong_packages(listed: Collection[str], files: Collection[PurePath]) -> list[str]:
+    """Every folder with Python in it is a package, and pyproject.toml lists it."""
+    there = {".".join(path.parent.parts) for path in files if path.name == "__init__.py"}
+    holding = {".".join(path.parent.parts) for path in files if path.suffix == ".py"}
+    return [f"{name} needs an __init__.py" for name in sorted(holding - there)] + [
+        f"pyproject.toml must list the packages there are: {name}" for name in sorted(there ^ set(listed))
+    ]
+
+
+def test_the_packages_listed_are_the_packages_there_are() -> None:
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    walked = os.walk(ROOT / "dpaudit", followlinks=True)
+    files = [Path(folder, file).relative_to(ROOT) for folder, _, names in walked for file in names]
+    assert wrong_packages(listed, files) == []
+    assert wrong_packages([*listed, "dpaudit.more"], files)
+    assert wrong_packages([name for name in listed if name != "dpaudit.claims"], files)
+    assert wrong_packages(listed, [*files, PurePath("dpaudit/engine/helpers/texts.py")])
+    assert wrong_packages(listed, [*files, PurePath("dpaudit/engine/helpers/__init__.py")])
+
+
+def wrong_links(root: Path) -> list[str]:
+    """Behind each link of `dpaudit/` is the folder of that name at the root: type checkers and Ray go that way."""
+    links = {folder: root / "dpaudit" / folder for folder in FOLDERS}
+    return [name for name, link in links.items() if not link.is_symlink() or link.resolve() != root.resolve() / name]
+
+
+def test_the_links_for_type_checkers_are_in_place(tmp_path: Path) -> None:
+    assert wrong_links(ROOT) == []
+    (tmp_path / "dpaudit" / "actors").mkdir(parents=True)
+    for folder in FOLDERS[1:]:
+        (tmp_path / folder).mkdir()
+        (tmp_path / "dpaudit" / folder).symlink_to(tmp_path / ("cluster" if folder == "engine" else folder))
+    assert wrong_links(tmp_path) == ["actors", "engine"]
+
+
+HEAVY = {"ray", "torch", "pandas", "catboost", "sklearn", "matplotlib"}
+LIBRARIES = HEAVY | {"numpy", "scipy", "pyarrow", "numba", "pydantic", "yaml"}
+
+
+def heavy_after(statement: str, heavy: set[str]) -> set[str]:
+    """Those of the libraries that a statement imports."""
+    code = f"import sys\n{statement}\nprint(' '.join(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return {name.partition(".")[0] for name in done.stdout.split()} & heavy
+
+
+@pytest.mark.parametrize(
+    ("statement", "heavy"),
+    [
+        ("import dpaudit", LIBRARIES),
+        ("import dpaudit.engine.commands.supervisor, dpaudit.engine.cli", LIBRARIES),
+        ("from dpaudit.registry import PACKAGES, catalogue; [catalogue(kind) for kind in PACKAGES]", LIBRARIES),
+        ("import dpaudit.claims", HEAVY),
+        ("import dpaudit.estimators.one_run.guesses, dpaudit.estimators.two_world.confusion", HEAVY),
+        ("import dpaudit.estimators.private_prediction.rdp_bound", HEAVY),
+    ],
+)
+def test_light_imports_stay_light(statement: str, heavy: set[str]) -> None:
+    assert heavy_after(statement, heavy) == set()
+
+
+def test_a_heavy_import_is_seen() -> None:
+    assert heavy_after("sys.modules['torch.nn'] = sys.modules['ray'] = sys", HEAVY) == {"ray", "torch"}
+
+
+def test_the_front_door_lends_what_it_lists() -> None:
     for name in dpaudit.__all__:
         assert getattr(dpaudit, name) is not None
     with pytest.raises(AttributeError, match="nothing_here"):

@@ -95,6 +95,6 @@ def _default(field: DescribedField) -> str:
 @click.command()
 def schema() -> None:
     """Prints the JSON Schema of a spec, for editors that complete and check YAML."""
-    from dpaudit.engine.spec.fields import spec_schema
+    from dpaudit.engine.spec.schema import spec_schema
 
     show(json.dumps(spec_schema(), indent=1))

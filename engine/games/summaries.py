@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dpaudit.actors.deadlines import OutOfTime, time_limit
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.signals import from_outside
+from dpaudit.actors.time_limit import OutOfTime, time_limit
 from dpaudit.engine.games.fits import LEARNERS, Face
 from dpaudit.engine.games.stacks import TrainingRun, train_runs
 from dpaudit.engine.views.worlds import Worlds

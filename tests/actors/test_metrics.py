@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import time
 import urllib.request
+from types import SimpleNamespace
 
 import pytest
 
+from dpaudit.actors import metrics as measured
 from dpaudit.actors.events import Event, EventKind, EventStream
 from dpaudit.actors.metrics import RunMetrics, Worth
-
-WAITED_S = 60.0
+from tests.waiting import until
 
 
 def scraped(run: str) -> dict[str, float]:
@@ -20,7 +20,7 @@ def scraped(run: str) -> dict[str, float]:
     found = {}
     for node in ray.nodes():
         address = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
-        with urllib.request.urlopen(address, timeout=5) as answer:
+        with urllib.request.urlopen(address, timeout=60) as answer:
             for line in answer.read().decode().splitlines():
                 if f'run="{run}"' in line:
                     found[line.split("{")[0].removeprefix("ray_dpaudit_")] = float(line.rsplit(" ", 1)[1])
@@ -28,8 +28,9 @@ def scraped(run: str) -> dict[str, float]:
 
 
 @pytest.mark.ray
-def test_a_run_can_be_watched_by_its_metrics(ray_cluster: None) -> None:
-    now = time.time()
+def test_a_run_can_be_watched_by_its_metrics(ray_cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1_000.0
+    monkeypatch.setattr(measured, "time", SimpleNamespace(time=lambda: now))  # the run begins with its first event
     events = EventStream()
     metrics = RunMetrics("watched", {"a": Worth(trainings=64), "b": Worth(trainings=64)})
     with events.heard_by(metrics):
@@ -50,12 +51,11 @@ def test_a_run_can_be_watched_by_its_metrics(ray_cluster: None) -> None:
         "units_running": 0,
         "workers": 2,
     }
-    until, found = time.monotonic() + WAITED_S, {}
-    while time.monotonic() < until:
+
+    def told() -> dict[str, float]:
         found = {name.removesuffix("_total"): value for name, value in scraped("watched").items()}
-        if expected.items() <= found.items():
-            break
-        time.sleep(1.0)
-    assert expected.items() <= found.items()
-    assert found["trainings_per_second"] == pytest.approx(16, rel=0.05)
+        return found if expected.items() <= found.items() else {}
+
+    found = until(told, f"the session exports {expected}")
+    assert found["trainings_per_second"] == pytest.approx(16)
     assert found["gpu_busy_share"] == 0

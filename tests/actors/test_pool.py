@@ -16,7 +16,7 @@ SEVERAL_NODES = "DPAUDIT_SEVERAL_NODES"
 """Set by `make chaos`."""
 
 
-@pytest.mark.ray
+@pytest.mark.cluster
 @pytest.mark.skipif(SEVERAL_NODES not in os.environ, reason="nodes that come and go take minutes: `make chaos`")
 def test_units_run_where_they_fit_on_nodes_that_come_and_go(tmp_path: Path) -> None:
     """In a process of its own: a cluster of several nodes is not the session of the other tests."""

@@ -6,16 +6,12 @@ import os
 import re
 import signal
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
 
 from dpaudit.cluster.jobs import Jobs
 from dpaudit.engine.remote_jobs import job_of
 from dpaudit.engine.watching import run_status
-
-T = TypeVar("T")
+from tests.waiting import until
 
 
 def main(server: str, folder: Path, working_dir: Path) -> None:
@@ -29,10 +25,10 @@ def main(server: str, folder: Path, working_dir: Path) -> None:
     assert first.new
     again = Jobs(server).submit(job)
     assert (again.name, again.new) == (first.name, False)
-    driver = _until(lambda: _driver(output), 120)
-    _until(lambda: (output / "events.jsonl").exists() and run_status(output).finished >= 1, 120)
+    driver = until(lambda: _driver(output), "the driver holds its folder")
+    until(lambda: (output / "events.jsonl").exists() and run_status(output).finished >= 1, "a unit is finished")
     os.kill(driver, signal.SIGKILL)
-    _until(lambda: jobs.state(first.name) == "FAILED", 60)
+    until(lambda: jobs.state(first.name) == "FAILED", "the job whose driver was killed has failed")
     before = run_status(output).finished
     gate.unlink()
     resumed = jobs.submit(job)
@@ -57,14 +53,6 @@ def _driver(output: Path) -> int | None:
     except OSError:
         return None
     return int(found[1]) if found else None
-
-
-def _until(reached: Callable[[], T | None], seconds: float) -> T:
-    until = time.monotonic() + seconds
-    while not (value := reached()):
-        assert time.monotonic() < until, "it took too long"
-        time.sleep(0.2)
-    return value
 
 
 if __name__ == "__main__":

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,11 +14,12 @@ from benchmarks.nodes import cluster, kill
 from dpaudit.actors.mirror import filesystem_of
 from dpaudit.engine.watching import fetch, run_status
 from dpaudit.errors import SpecError
+from tests.waiting import until
 
 TRAININGS = 30
 
 
-@pytest.mark.ray
+@pytest.mark.cluster
 def test_nothing_is_lost_nothing_twice_and_the_bytes_are_the_same() -> None:
     """`python -m benchmarks.chaos_cluster` does this twenty times, with four nodes and 2,002 units."""
     found = outcome(0, 0, reference(TRAININGS), TRAININGS, count=2)
@@ -29,7 +28,7 @@ def test_nothing_is_lost_nothing_twice_and_the_bytes_are_the_same() -> None:
     assert found.commands == 2
 
 
-@pytest.mark.ray
+@pytest.mark.cluster
 def test_what_was_begun_goes_on_elsewhere_when_head_and_driver_are_lost(bucket: str, tmp_path: Path) -> None:
     """The run folder is on an S3 server; the machine that goes on has nothing but its URI."""
     trainings, uri = 100, bucket.format("runs/lost")
@@ -39,10 +38,13 @@ def test_what_was_begun_goes_on_elsewhere_when_head_and_driver_are_lost(bucket: 
         with cluster(place / "a", 1) as nodes:
             here = {**nodes.environment, "XDG_CACHE_HOME": str(tmp_path / "here")}
             run = started(place, here, "run", "spec.yaml", "-o", uri)
-            _until(lambda: len(list((tmp_path / "here").rglob("*.parquet"))) > 10 or run.command.poll() is not None)
+            until(
+                lambda: len(list((tmp_path / "here").rglob("*.parquet"))) > 10 or run.command.poll() is not None,
+                "ten units are finished",
+            )
             for worker in nodes.workers():
                 os.kill(worker, signal.SIGSTOP)  # so that it is not over before what is finished has been brought away
-            _until(lambda: _finished(uri) >= 5)
+            until(lambda: _finished(uri) >= 5, "five units are brought away")
             before = _finished(uri)
             nodes.end()
             kill(list(run.processes()))
@@ -55,13 +57,6 @@ def test_what_was_begun_goes_on_elsewhere_when_head_and_driver_are_lost(bucket: 
     assert run_status(uri).cached >= before >= 5
     fetch(uri, tmp_path / "fetched")
     assert content(tmp_path / "fetched") == expected
-
-
-def _until(reached: Callable[[], bool]) -> None:
-    until = time.monotonic() + 120
-    while not reached():
-        assert time.monotonic() < until, "it took too long"
-        time.sleep(0.02)
 
 
 def _finished(uri: str) -> int:

@@ -10,7 +10,6 @@ import socket
 import stat
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -37,15 +36,14 @@ with ray_session(cpus=1):
 
     folder = Path(os.environ["RAY_AUTH_TOKEN_PATH"]).parent
     ray.get(shout.remote())
-    deadline = time.monotonic() + 20
-    while logged(folder) < KEPT_LOG_BYTES and time.monotonic() < deadline:
+    while logged(folder) < KEPT_LOG_BYTES:  # the process has a limit against hanging
         time.sleep(0.1)
     found = {"logged": logged(folder), "kept": KEPT_LOG_BYTES, "folder": str(folder)}
 print(json.dumps({**found, "left": folder.exists(), "variables": [name for name in os.environ if "RAY_A" in name]}))
 """
 
 
-@pytest.mark.ray
+@pytest.mark.cluster
 def test_a_session_after_import_ray_keeps_little_and_leaves_nothing(tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     environment |= {"HOME": str(tmp_path), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
@@ -91,7 +89,7 @@ def test_out_of_memory_is_said_in_words_that_help() -> None:
 def test_an_address_where_no_cluster_is_is_refused_at_once(monkeypatch: pytest.MonkeyPatch, scheme: str) -> None:
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))  # taken, so that nobody else listens there, and itself not listening
-        refused_within(monkeypatch, f"{scheme}127.0.0.1:{held.getsockname()[1]}", "refused", 3.0)
+        refused_unasked(monkeypatch, f"{scheme}127.0.0.1:{held.getsockname()[1]}", "refused")
 
 
 @pytest.mark.parametrize("scheme", ["", "ray://"])
@@ -104,7 +102,7 @@ def test_an_address_that_takes_connections_and_never_answers_is_refused(
         silent.bind(("127.0.0.1", 0))
         silent.listen(8)
         address = f"{scheme}127.0.0.1:{silent.getsockname()[1]}"
-        refused_within(monkeypatch, address, "it takes connections, and does not answer within 1 s", 4.0)
+        refused_unasked(monkeypatch, address, "it takes connections, and does not answer within 1 s")
 
 
 def test_an_address_that_swallows_what_is_sent_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,17 +115,16 @@ def test_an_address_that_swallows_what_is_sent_is_refused(monkeypatch: pytest.Mo
             waiting = stack.enter_context(socket.socket())
             waiting.setblocking(False)
             waiting.connect_ex(full.getsockname())
-        refused_within(monkeypatch, f"127.0.0.1:{full.getsockname()[1]}", "timed out", 4.0)
+        refused_unasked(monkeypatch, f"127.0.0.1:{full.getsockname()[1]}", "timed out")
 
 
-def refused_within(monkeypatch: pytest.MonkeyPatch, address: str, why: str, seconds: float) -> None:
-    """In one sentence, and soon."""
+def refused_unasked(monkeypatch: pytest.MonkeyPatch, address: str, why: str) -> None:
+    """In one sentence, and before Ray is asked, which tries for minutes."""
+    monkeypatch.setattr("dpaudit.cluster.session._init", lambda **options: pytest.fail("Ray was asked"))
     monkeypatch.setattr("ray.is_initialized", lambda: False)  # other tests of this process may have a session
-    began = time.monotonic()
     with pytest.raises(RunError, match=f"the Ray cluster at {address} cannot be joined: .*{why}") as refused:
         ray_session(address).__enter__()
     assert "\n" not in str(refused.value)
-    assert time.monotonic() - began < seconds, "REACHED_S, and what a busy machine takes"
 
 
 def test_how_long_an_address_may_take_is_less_than_is_promised() -> None:

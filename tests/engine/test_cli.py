@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
 import re
-import resource
 import subprocess
 import sys
 from collections.abc import Callable
@@ -25,13 +26,41 @@ def dpaudit(*arguments: object) -> Result:
     return CliRunner().invoke(main, [str(argument) for argument in arguments], catch_exceptions=False)
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["list"], ["run", "--help"]])
-def test_help_and_list_answer_within_a_second(arguments: list[str]) -> None:
-    """As a person types it, start-up of the interpreter included; processor time, which other work adds nothing to."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run([sys.executable, "-m", "dpaudit", *arguments], check=True, capture_output=True)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 1.0
+def imported(*words: str, **environment: str) -> set[str]:
+    """The packages outside the standard library that a command imports, in any of its processes."""
+    command = [sys.executable, "-X", "importtime", *words]
+    done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, check=False)
+    lines = [line for line in done.stderr.splitlines() if line.startswith("import time:")]
+    tried = {line.rpartition("|")[2].strip().partition(".")[0] for line in lines} - sys.stdlib_module_names
+    return {name for name in tried if importlib.util.find_spec(name)}  # the standard library tries one of Jython's
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--help"],
+        ["--version"],
+        ["list"],
+        ["list", "estimators"],
+        ["run", "--help"],
+        ["show", "endpoint"],
+        ["reproduce"],
+    ],
+    ids=" ".join,
+)
+def test_what_only_tells_imports_no_library_but_that_of_commands(words: list[str]) -> None:
+    """As a person types it: what is to be quick imports little. `show` imports what the shown class itself needs."""
+    assert imported("-m", "dpaudit", *words) - imported("-c", "") == {"dpaudit", "click"}
+
+
+@pytest.mark.parametrize("begun", ["dpaudit show catb", "dpaudit estimate x --method one-r"])
+def test_so_does_completion(begun: str) -> None:
+    asked = {"_DPAUDIT_COMPLETE": "bash_complete", "COMP_WORDS": begun, "COMP_CWORD": str(begun.count(" "))}
+    assert imported("-m", "dpaudit", **asked) - imported("-c", "") == {"dpaudit", "click"}
+
+
+def test_an_import_in_either_process_is_seen() -> None:
+    assert {"numpy", "dpaudit"} <= imported("-m", "dpaudit", "show", "randomized-response")
 
 
 def test_list_shows_every_registered_name() -> None:

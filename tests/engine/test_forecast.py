@@ -58,7 +58,7 @@ def test_two_units_of_each_kind_tell_the_time_of_all(tmp_path: Path) -> None:
     kinds = {Kind.of(unit) for unit in plan.units}
     assert timed.keys() == {kind for kind in kinds if kind.task != "BoundReplays"}
     assert timed[Kind("TrainModel", 1, 0.0)].units == 2
-    assert all(0 < one.seconds < 60 and 50 < one.memory_mb < 50_000 for one in timed.values())
+    assert all(one.seconds > 0 and 50 < one.memory_mb < 50_000 for one in timed.values())
 
 
 def test_an_earlier_run_tells_the_time(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import signal
 import sys
-import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -301,21 +300,21 @@ def unlucky(X: Any, y: Any, seed: int, unlucky: float = 0.0) -> Any:
     if kind == 5:
         sys.exit("enough")
     if kind == 1:
-        time.sleep(60)
+        signal.raise_signal(signal.SIGALRM)  # as the system's timer does: its time is up
     return [value] * (1 + int(kind == 2)) + [math.nan] * int(kind == 3)
 
 
 def test_a_function_of_ones_own_raises_hangs_gives_no_number_and_changes_its_mind(tmp_path: Path) -> None:
     """A twentieth of the trainings; each is named, the audit goes on, and an honest function is not convicted."""
     mechanism = from_summary(unlucky, Claim(3.0, relation=Relation.LABEL), unlucky=0.05)
-    result = audited(tmp_path, mechanism, trials=600, stack=400, training_limit_s=0.05)
+    result = audited(tmp_path, mechanism, trials=600, stack=400, training_limit_s=60.0)
     assert result.verdict is Verdict.NO_VIOLATION
     assert result.finding.lower > 0.5
     told = " ".join(result.failed_trials)
     assert "KeyError" in told
     assert "KeyboardInterrupt: not the user's" in told
     assert "SystemExit: enough" in told
-    assert "still running after 0.05 s" in told
+    assert "still running after 60 s" in told
     assert "not finite" in told
     assert 0.025 < np.isinf(result.scores()["score"]).mean() < 0.08
 

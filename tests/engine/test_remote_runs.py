@@ -18,6 +18,7 @@ from dpaudit.engine.place import working_folder
 from dpaudit.engine.watching import fetch, run_status
 from dpaudit.errors import RunError, SpecError
 from tests.remote import SECRET
+from tests.waiting import until
 
 SPEC = {
     "name": "remote",
@@ -76,12 +77,12 @@ def test_a_second_driver_is_told_who_writes(bucket: str, monkeypatch: pytest.Mon
     def hold(event: Event) -> None:
         if event.kind is EventKind.UNIT_DONE and not held.is_set():
             held.set()
-            assert go.wait(60)
+            until(go.is_set, "the second driver was refused")
 
     ended: list[object] = []
     first = threading.Thread(target=lambda: ended.append(audit(spec(), output=place, listeners=[hold])))
     first.start()
-    assert held.wait(60)
+    until(held.is_set, "the first driver has finished a unit")
     try:
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "another machine"))
         with pytest.raises(RunError, match=r"runs/two.* is being written by process \d+ on "):

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from dpaudit.engine.cli import main
 from dpaudit.engine.driver import report_again, resume
 from dpaudit.engine.lease import lease
 from dpaudit.errors import RunError, SpecError
+from tests.waiting import HANGS_S
 
 SPEC: dict[str, Any] = {
     "name": "small",
@@ -168,7 +168,7 @@ def test_a_second_driver_says_who_holds_the_folder(tmp_path: Path) -> None:
     run(tmp_path)
     before = contents(tmp_path)
     holding = "import sys, time; from pathlib import Path; from dpaudit.engine.lease import lease\n"
-    holding += f"with lease(Path({str(tmp_path)!r})): print('held', flush=True); time.sleep(60)"
+    holding += f"with lease(Path({str(tmp_path)!r})): print('held', flush=True); time.sleep(600)"
     with subprocess.Popen([sys.executable, "-c", holding], stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == "held\n"
@@ -182,12 +182,16 @@ def test_a_second_driver_says_who_holds_the_folder(tmp_path: Path) -> None:
     assert resume(tmp_path, quiet=True).executed == 0  # a dead driver holds nothing
 
 
-def test_a_driver_on_another_machine_holds_the_folder_while_its_lease_is_touched(tmp_path: Path) -> None:
+def test_a_driver_on_another_machine_holds_the_folder_while_its_lease_is_touched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / ".lease"
     path.write_text(json.dumps({"pid": 1, "host": "elsewhere", "boot": "x"}))
-    with pytest.raises(RunError, match="is being written by process 1 on elsewhere"), lease(tmp_path):
-        pass
-    os.utime(path, (time.time() - 100, time.time() - 100))
+    with monkeypatch.context() as patch:
+        patch.setattr("dpaudit.engine.lease.STALE_S", HANGS_S)
+        with pytest.raises(RunError, match="is being written by process 1 on elsewhere"), lease(tmp_path):
+            pass
+    os.utime(path, (0, 0))
     with lease(tmp_path):
         assert json.loads(path.read_text())["pid"] == os.getpid()
     assert path.read_bytes() == b""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-import time
+import threading
 from pathlib import Path
 
 import pytest
@@ -30,18 +30,18 @@ def test_it_can_say_no(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail() -> str:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(outcomes, "SLEPT_S", 0.1)
     assert outcome(lambda: "yes").end is End.ANSWERED
     assert outcome(lambda: "yes", nonsense=True).end is End.NONSENSE
     assert outcome(lambda: refuse("a sentence")).end is End.REFUSED
     assert outcome(lambda: refuse("two\nlines")).end is End.NO_SENTENCE
     assert outcome(fail).end is End.TRACEBACK
-    assert outcome(lambda: str(time.sleep(5))).end is End.HANG
+    with monkeypatch.context() as patch:
+        patch.setattr(outcomes, "SLEPT_S", 0.1)
+        assert outcome(lambda: str(threading.Event().wait())).end is End.HANG
     monkeypatch.setattr("dpaudit.engine.estimate.tables.read_file", lambda path: fail())
-    monkeypatch.setattr(outcomes, "SLEPT_S", 120.0)
-    monkeypatch.setattr(outcomes, "LIMIT_S", 0.1)
-    assert outcome(lambda: str([None for _ in iter(int, 1)])).end is End.HANG
-    monkeypatch.setattr(outcomes, "LIMIT_S", 10.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(outcomes, "LIMIT_S", 0.1)
+        assert outcome(lambda: str([None for _ in iter(int, 1)])).end is End.HANG
     (tmp_path / "x.csv").touch()
     assert command(["estimate", str(tmp_path / "x.csv")]).end is End.TRACEBACK
 

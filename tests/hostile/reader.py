@@ -199,8 +199,8 @@ class Reader:
             yield process, event, what
 
     def _left(self) -> Iterator[str]:
-        """Processes that bear the reader's mark; they get a second to end, and are ended then."""
-        end = time.monotonic() + 1.0
+        """Processes that bear the reader's mark; they get ten seconds to end, and are ended then."""
+        end = time.monotonic() + 10.0
         while (pids := list(self._marked())) and time.monotonic() < end:
             time.sleep(0.05)
         for pid in pids:

@@ -6,12 +6,13 @@ import json
 import logging
 import pickle
 import threading
-import time
 import traceback
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]
@@ -19,6 +20,8 @@ import pytest
 
 from dpaudit.engine.spec.build import build, describe
 from dpaudit.errors import AuditError, InputError, SpecError
+from dpaudit.mechanisms.language_models import endpoint as endpoints
+from dpaudit.mechanisms.language_models import transport
 from dpaudit.mechanisms.language_models.answer_store import AnswerStore
 from dpaudit.mechanisms.language_models.endpoint import Endpoint
 from dpaudit.mechanisms.language_models.pace import Pace
@@ -46,7 +49,7 @@ def server() -> Iterator[Server]:
 @pytest.fixture
 def endpoint(server: Server, tmp_path: Path) -> Asked:
     def made(**settings: Any) -> Endpoint:
-        usual = {"first_wait_s": 0.01, "timeout_s": 5.0, "attempts": 4, "cache": str(tmp_path / "answers")}
+        usual = {"first_wait_s": 0.01, "timeout_s": 60.0, "attempts": 4, "cache": str(tmp_path / "answers")}
         return Endpoint(url=server.url, model_name="m", **{**usual, **settings})
 
     return made
@@ -65,7 +68,6 @@ def test_prompts_are_answered_in_their_order_and_equal_ones_once(server: Server,
 @pytest.mark.parametrize(
     ("fault", "what"),
     [
-        (Does(late_s=1.0), "timed out after 0.3 s"),
         (Does(drops="at once"), "connection lost"),
         (Does(body=b'{"choices"', drops="in the middle"), "connection lost"),
         (Does(status=429, body={"error": {"message": "slow down"}}), "HTTP 429: slow down"),
@@ -80,12 +82,22 @@ def test_prompts_are_answered_in_their_order_and_equal_ones_once(server: Server,
 )
 def test_what_goes_wrong_is_noted_and_tried_again(server: Server, endpoint: Asked, fault: Does, what: str) -> None:
     server.faults = [fault]
-    model = endpoint(timeout_s=0.3 if fault.late_s else 5.0)
+    model = endpoint()
     assert model.complete(["x"])[0].text == "about x"
     assert len(server.asked) == 2
     (noted,) = model.troubles()
     assert what in noted["what"]
     assert noted["attempt"] == 1
+
+
+@pytest.mark.parametrize("fault", [Does(silent=True), Does(drips=True)], ids=["silent", "drips"])
+def test_what_has_no_end_is_given_up_and_tried_again(server: Server, endpoint: Asked, fault: Does) -> None:
+    """Where bytes keep coming, no wait for any of them is long. On a busy machine more attempts may be late."""
+    server.faults = [fault]
+    model = endpoint(timeout_s=0.4, attempts=50)
+    assert model.complete(["x"])[0].text == "about x"
+    assert len(server.asked) > 1
+    assert "timed out after 0.4 s" in model.troubles()[0]["what"]
 
 
 def test_after_the_last_attempt_there_is_no_answer_and_the_rest_is_kept(server: Server, endpoint: Asked) -> None:
@@ -126,23 +138,41 @@ def test_a_filtered_answer_says_nothing_and_is_kept(server: Server, endpoint: As
     assert len(server.asked) == 1
 
 
-def test_the_server_may_say_how_long_to_wait(server: Server, endpoint: Asked) -> None:
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """How long is waited before requests, in their order, by a clock that stands still; nothing is waited for."""
+    waited: list[float] = []
+
+    class Told(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            waited.append(timeout or 0.0)
+            return self.is_set()
+
+    monkeypatch.setattr(endpoints, "Pace", partial(Pace, clock=lambda: 1000.0))
+    monkeypatch.setattr(endpoints, "threading", SimpleNamespace(Event=Told))
+    return waited
+
+
+def test_the_server_may_say_how_long_to_wait(server: Server, endpoint: Asked, waits: list[float]) -> None:
     server.faults = [Does(status=429, headers={"Retry-After": "0.6"})]
     endpoint(parallel=1).complete(["x", "y"])
-    assert server.at[1] - server.at[0] >= 0.6
+    first, between, second, other = waits
+    assert first == 0.0
+    assert between <= 0.01, "its own, before the second attempt"
+    assert second == other == pytest.approx(0.6), "nobody asks before that"
 
 
-def test_retry_after_is_seconds_or_a_date() -> None:
+def test_retry_after_is_seconds_or_a_date(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = datetime(2026, 5, 4, 3, 2, 1, tzinfo=UTC)
+    monkeypatch.setattr(transport, "datetime", SimpleNamespace(now=lambda zone: now.astimezone(zone)))
     assert retry_after("2.5") == 2.5
     assert retry_after("-3") == 0
-    date = retry_after(format_datetime(datetime.now(UTC) + timedelta(seconds=30), usegmt=True))
-    assert date is not None
-    assert 27 < date <= 30
+    assert retry_after(format_datetime(now + timedelta(seconds=30), usegmt=True)) == 30
     assert retry_after("soon") is None
     assert retry_after(None) is None
 
 
-def test_requests_are_spaced_by_the_limit_for_all_processes_together(server: Server, endpoint: Asked) -> None:
+def test_requests_are_spaced_by_the_limit_for_all_processes_together(endpoint: Asked, waits: list[float]) -> None:
     """Two that ask side by side, as two workers would: 6 requests at 1,200 a minute take 5 gaps of 50 ms."""
     models = [endpoint(requests_per_minute=1200.0) for _ in range(2)]
     threads = [
@@ -153,8 +183,7 @@ def test_requests_are_spaced_by_the_limit_for_all_processes_together(server: Ser
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(server.at) == 6
-    assert max(server.at) - min(server.at) >= 0.2
+    assert sorted(waits) == pytest.approx([0.0, 0.05, 0.1, 0.15, 0.2, 0.25])
 
 
 def test_the_pace_is_exact_by_its_clock(tmp_path: Path) -> None:
@@ -323,13 +352,3 @@ def test_what_stands_behind_a_question_mark_stays_there_and_its_variables_are_no
     server.faults = [Does(status=404, body={"error": {"message": "t0ken-in-address is wrong"}})]
     with pytest.raises(InputError, match=r"HTTP 404: \$DPAUDIT_TEST_TOKEN is wrong"):
         model.complete(["y"])
-
-
-def test_a_body_that_drips_is_given_up_in_time(server: Server, endpoint: Asked) -> None:
-    """Bytes keep coming, so no wait for any of them is long."""
-    server.faults = [Does(body=b"x" * 100, drip_s=0.05)]
-    started = time.monotonic()
-    model = endpoint(timeout_s=0.4)
-    assert model.complete(["x"])[0].text == "about x"
-    assert time.monotonic() - started < 3
-    assert "timed out" in model.troubles()[0]["what"]
