@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
-from rich.console import Console
 
 from dpaudit.actors.backend import Backend, InProcess
 from dpaudit.actors.checkpoints import Scratch
@@ -34,7 +33,7 @@ from dpaudit.engine.lease import lease
 from dpaudit.engine.place import checkpoints_of, opened, place_of
 from dpaudit.engine.plan import Plan, make_plan, trainings_of
 from dpaudit.engine.report.bounds_file import bounds_json, bounds_table, sweep_json, sweep_table
-from dpaudit.engine.report.progress import TerminalProgress
+from dpaudit.engine.report.progress import TerminalProgress, terminal
 from dpaudit.engine.report.whole import write_whole
 from dpaudit.engine.run_folder import (
     EARLIER,
@@ -115,7 +114,7 @@ def told(listeners: Sequence[Listener], *, quiet: bool) -> Iterator[Sequence[Lis
     if quiet or listeners:
         yield listeners
         return
-    with TerminalProgress(Console(stderr=True)) as progress:
+    with TerminalProgress(terminal()) as progress:
         yield [progress]
 
 

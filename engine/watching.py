@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from dpaudit.actors.events import Event, EventKind, events_of
 from dpaudit.actors.mirror import is_remote, reached
-from dpaudit.errors import RunError, SpecError, shortened
+from dpaudit.errors import RunError, SpecError, printable, shortened
 
 _ENDED = {EventKind.UNIT_DONE, EventKind.UNIT_RETRIED, EventKind.UNIT_FAILED, EventKind.WORKER_LOST}
 SHOWN = 8
@@ -92,7 +92,7 @@ class RunStatus:
         lines += [f"  {unit.seconds:.0f} s  {unit.label}" for unit in self.running[:SHOWN]]
         if len(self.running) > SHOWN:
             lines.append(f"  and {len(self.running) - SHOWN} more")
-        return "\n".join([*lines, *(f"{verdict:<19}{name}" for name, verdict in self.verdicts)])
+        return "\n".join(map(printable, [*lines, *(f"{verdict:<19}{name}" for name, verdict in self.verdicts)]))
 
 
 def run_status(place: str | Path) -> RunStatus:

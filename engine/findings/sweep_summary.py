@@ -16,6 +16,7 @@ from typing import Any
 from dpaudit.engine.findings.result import AuditResult
 from dpaudit.engine.findings.verdict import Verdict
 from dpaudit.engine.spec.sweep import AUDITED, FAILED, STOPPED, Configuration, Sweep, share_confidence
+from dpaudit.errors import printable
 from dpaudit.estimators.bound import format_lower, format_upper
 
 REAUDIT = "reaudit"
@@ -266,10 +267,10 @@ class SweepSummary:
         }
 
     def __str__(self) -> str:
-        cells = self.table
+        cells = [list(map(printable, row)) for row in self.table]
         widths = [max(len(row[place]) for row in cells) for place in range(len(cells[0]))]
         rows = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells)
-        return "\n".join([*rows, "", *self.lines])
+        return "\n".join([*rows, "", *map(printable, self.lines)])
 
 
 def sweep_summary(

@@ -15,6 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from dpaudit.engine.report.whole import write_whole
+from dpaudit.errors import printable_lines
 
 INK, MEMBER, OTHER, CLAIM, GRID = "#1f2933", "#c2410c", "#2563a8", "#15803d", "#d9dee4"
 STYLE: dict[Any, Any] = {
@@ -42,7 +43,7 @@ def save(figure: Figure, folder: Path, name: str) -> str:
     figure.set_layout_engine("none")  # parts stay where the first file has them; finding places takes half the time
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None})
-    text = buffer.getvalue()
+    text = printable_lines(buffer.getvalue())
     write_whole(folder / f"{name}.svg", lambda path: path.write_text(text, encoding="utf-8"))
     return text[text.index("<svg") :]
 
