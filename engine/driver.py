@@ -33,6 +33,7 @@ from dpaudit.engine.lease import lease
 from dpaudit.engine.place import checkpoints_of, opened, place_of
 from dpaudit.engine.plan import Plan, make_plan, trainings_of
 from dpaudit.engine.report.bounds_file import bounds_json, bounds_table, sweep_json, sweep_table
+from dpaudit.engine.report.noted import note_of
 from dpaudit.engine.report.progress import TerminalProgress, terminal
 from dpaudit.engine.report.whole import write_whole
 from dpaudit.engine.run_folder import (
@@ -173,7 +174,7 @@ def _run_plan(
             outcome = run_missing(plan, store, events, checkpoints_of(place), began)
             events.emit(Event(EventKind.STAGE, detail="estimating"))
             report = _report(plan, outcome, store, folder, place, began)
-            events.emit(Event(EventKind.FINISHED, seconds=time.monotonic() - began))
+            events.emit(Event(EventKind.FINISHED, seconds=time.monotonic() - began, detail=_written(folder)))
     except KeyboardInterrupt as err:
         events.emit(Event(EventKind.INTERRUPTED, detail=str(err)))
         raise
@@ -209,7 +210,14 @@ def _report_here(folder: Path, place: str | Path, *, allow_code: bool) -> Report
             f"there, or `dpaudit resume {place} --fresh` runs anew beside them"
         )
     with writable(folder), lease(folder):
-        return _report_of_finished(plan, folder, place)
+        report = _report_of_finished(plan, folder, place)
+        with contextlib.closing(EventLog(folder / "events.jsonl")) as log:
+            log(Event(EventKind.REPORTED, detail=_written(folder)))
+        return report
+
+
+def _written(folder: Path) -> str:
+    return note_of((folder / "bounds.json").read_bytes())
 
 
 def _report_of_finished(plan: Plan, folder: Path, place: str | Path) -> Report:
