@@ -16,18 +16,19 @@ from dpaudit.engine.commands.exits import behind
 from dpaudit.errors import printable, printable_lines
 
 
-class _Terminal(Console):
+class Terminal(Console):
     """Writes out what a terminal would obey in all it is given, prints of audited code beside a bar among it."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Styles, and moves of the cursor, are Rich's own; text is whoever's."""
+        """Moves of the cursor are Rich's own; text is whoever's, and so are the links in what audited code prints."""
         for part in super().render(renderable, options):
-            yield part if part.control else Segment(printable_lines(part.text), part.style)
+            style = None if part.style is None else part.style.update_link(None)
+            yield part if part.control else Segment(printable_lines(part.text), style)
 
 
 def terminal() -> Console:
     """Standard error, for text and styles of our own and anybody's names in it."""
-    return _Terminal(file=behind(sys.stderr))
+    return Terminal(file=behind(sys.stderr))
 
 
 class TerminalProgress:
