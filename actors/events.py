@@ -7,9 +7,15 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from pathlib import Path
+from typing import BinaryIO
+
+MOST_LINE = 16 << 20
+"""Bytes of a line that is read; no event has as many."""
+MOST = 1e11
+"""Of any number in an event: seconds since 1970 until the year 5138, and more units than anybody runs."""
 
 
 class EventKind(StrEnum):
@@ -31,7 +37,8 @@ class EventKind(StrEnum):
     WORKER_LOST = "worker-lost"
     SPILLED = "spilled"  # the object stores have written `count` MB to disk so far, for want of memory
     INTERRUPTED = "interrupted"
-    FINISHED = "finished"
+    FINISHED = "finished"  # `detail` says what was written
+    REPORTED = "reported"  # the report was made anew from what is finished; `detail` as for FINISHED
 
 
 @dataclass(frozen=True)
@@ -45,7 +52,7 @@ class Event:
         attempt: Which attempt, from 1; 0 where it has no meaning.
         seconds: How long the attempt ran.
         count: A number of units, workers or megabytes.
-        detail: The error's text, or a stage's name.
+        detail: The error's text, a stage's name, or the name and hash of the file that holds the bounds.
         memory_mb: The most memory that the process held which ran the attempt, so far.
         time: Seconds since the epoch.
         worker: Who ran the attempt, "host:process"; "" where that is not known.
@@ -109,24 +116,44 @@ class EventLog:
 def read_events(path: Path) -> Iterator[Event]:
     """The events of a log; a line that is none (cut short by a kill, damaged, of another version) is left out."""
     try:
-        with path.open(encoding="utf-8", errors="replace") as file:
-            yield from events_of(file)
+        with path.open("rb") as file:
+            yield from events_of(lines_of(file))
     except (FileNotFoundError, IsADirectoryError):
         return
 
 
+def lines_of(file: BinaryIO) -> Iterator[str]:
+    """The lines of a log; "" in the place of one that is longer than any event's, which is not held in memory."""
+    while line := file.readline(MOST_LINE):
+        if line.endswith(b"\n") or len(line) < MOST_LINE:
+            yield line.decode(errors="replace")
+            continue
+        while (rest := file.readline(MOST_LINE)) and not rest.endswith(b"\n"):
+            pass
+        yield ""
+
+
 def events_of(lines: Iterable[str]) -> Iterator[Event]:
     """The events of the lines of a log."""
-    yield from (event for line in lines if (event := _event(line)) is not None)
+    yield from (event for line in lines if (event := event_of(line)) is not None)
 
 
-def _event(line: str) -> Event | None:
+def event_of(line: str) -> Event | None:
+    """The event that a line of a log holds; None where it holds none, or one with values that no event has."""
     try:
         values = json.loads(line)
+        if not all(_fits(values[part.name], part.type) for part in fields(Event) if part.name in values):
+            return None
         values["kind"] = EventKind(values["kind"])
         return Event(**values)
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
+
+
+def _fits(value: object, kind: object) -> bool:
+    if kind in ("int", "float"):
+        return type(value) in (int, float if kind == "float" else int) and 0 <= value <= MOST  # type: ignore[operator]
+    return isinstance(value, str)
 
 
 def last_line(error: str, characters: int = 500) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 import shutil
@@ -11,12 +12,12 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from dpaudit.errors import RunError
+from dpaudit.errors import RunError, shortened
 
 KEPT_LOG_BYTES = 8_000_000
 """Of what a process of a local session prints, the last this many bytes are kept, and as many again before them."""
@@ -28,6 +29,13 @@ CLIENT_PORT = 10001
 
 _QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
 _BOUNDED = {"RAY_ROTATION_MAX_BYTES": str(KEPT_LOG_BYTES), "RAY_ROTATION_BACKUP_COUNT": "1"}
+_LONGER = {
+    "RAY_gcs_server_port_wait_time_s": "120",
+    "RAY_raylet_start_wait_time_s": "120",
+    "RAY_gcs_rpc_server_connect_timeout_s": "60",
+    "RAY_py_gcs_connect_timeout_s": "120",
+}
+"""Of how long Ray waits for its own processes, all that can be set; for a second try, unless the user has set them."""
 _SIGNALS = tuple(
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if name in signal.Signals.__members__
 )
@@ -45,7 +53,7 @@ def ray_session(address: str | None = None, *, cpus: int | None = None, gpus: in
         address: Address of a running cluster ("auto", "ray://host:10001", "host:6379"), or None.
         cpus: CPUs of a local session; None takes all.
         gpus: GPUs of a local session; None takes all.
-    Raises: RunError when the cluster cannot be joined.
+    Raises: RunError when the cluster cannot be joined, or a local session does not come up.
     """
     import ray
 
@@ -76,9 +84,9 @@ def _joined(address: str) -> Iterator[None]:
                 f"its own (RAY_AUTH_MODE is {mode or 'not set'}); set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN_PATH to "
                 "the file of the cluster's token"
             ) from err
-        except (OSError, RuntimeError, ValueError) as err:
+        except Exception as err:  # Ray raises plain ones among others
             raise RunError(
-                f"the Ray cluster at {address} cannot be joined: {str(err).strip().splitlines()[0]}; check that it "
+                f"the Ray cluster at {address} cannot be joined: {_first_line(err)}; check that it "
                 "runs, and, where it asks for a token, that RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH are set here"
             ) from err
         yield
@@ -126,15 +134,54 @@ def _check_answering(place: str, within_s: float) -> None:
 
 @contextmanager
 def _local(cpus: int | None, gpus: int | None) -> Iterator[None]:
+    """A local session, begun a second time where it did not come up: a machine that is busy may need longer."""
+    parent = os.environ.get("RAY_TMPDIR") or _short_temporary_folder()
+    with contextlib.ExitStack() as session:
+        for longer in ({}, {name: value for name, value in _LONGER.items() if name not in os.environ}):
+            try:
+                session.enter_context(_begun(parent, cpus, gpus, longer))
+                break
+            except Exception as err:  # Ray raises plain ones among others
+                if isinstance(err, OSError):
+                    _refuse_folder(parent, err)
+                why = err
+        else:
+            raise RunError(
+                f"a local Ray session must come up, and did not in two tries: {_first_line(why)}; run again when the "
+                "machine is less busy and has memory left, or with `run: {runner: in-process}`"
+            ) from why
+        yield
+
+
+def _refuse_folder(parent: str, err: OSError) -> None:
+    """Raises RunError where the folder for sockets and logs is why a session did not begin: it is so the next time."""
+    if "AF_UNIX" in str(err):
+        raise RunError(
+            "the folder of a local Ray session must have a path so short that those of its sockets have at most 107 "
+            f"bytes, got {shortened(parent)}; set RAY_TMPDIR to a shorter one, or to none"
+        ) from err
+    if str(err.filename).startswith(parent) or err.errno == errno.ENOSPC:
+        raise RunError(
+            f"the folder of a local Ray session must be one that can be written and has room, {shortened(parent)} is "
+            f"not: {err.strerror}; set RAY_TMPDIR to another one"
+        ) from err
+
+
+def _first_line(err: Exception) -> str:
+    return shortened(next(iter(str(err).strip().splitlines()), type(err).__name__), 300)
+
+
+@contextmanager
+def _begun(parent: str, cpus: int | None, gpus: int | None, longer: Mapping[str, str]) -> Iterator[None]:
     # Ray's sockets need a short path; it opens its own folder to all, so the token lies beside it.
-    folder = Path(tempfile.mkdtemp(prefix="dpaudit-", dir=os.environ.get("RAY_TMPDIR") or _short_temporary_folder()))
+    folder = Path(tempfile.mkdtemp(prefix="dpaudit-", dir=parent))
     try:
         token = folder / "token"
         token.touch(mode=0o600)
         token.write_text(secrets.token_hex(32))
         # An open Ray port is remote code execution.
         auth = {"RAY_AUTH_MODE": os.environ.get("RAY_AUTH_MODE", "token"), "RAY_AUTH_TOKEN_PATH": str(token)}
-        with _environment({**_QUIET, **_BOUNDED, **auth}), _on_this_machine_alone():
+        with _environment({**longer, **_QUIET, **_BOUNDED, **auth}), _on_this_machine_alone():
             _init(
                 address="local",
                 num_cpus=cpus,

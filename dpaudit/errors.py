@@ -5,13 +5,27 @@ Every message is a sentence: what must hold, what was given, what to do.
 
 from __future__ import annotations
 
+import re
 import sys
+import unicodedata
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+MOST_MARKS = 4
+"""Marks that may stand on one sign: no language needs more, and a flood of them covers the lines around it."""
+_BLANKS = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0\U0001d159")
+"""What Python takes for printable though nothing is seen of it; variation selectors are the rest of these."""
+_OTHER = re.compile("[^ -~]+")
+
 
 class AuditError(Exception):
-    """Anything dpaudit refuses or could not do; catch this to catch them all."""
+    """Anything dpaudit refuses or could not do; catch this to catch them all.
+
+    Its message is one line: names, paths and other people's errors in it may hold what a terminal obeys.
+    """
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(printable(message))
 
 
 class InputError(AuditError, ValueError):
@@ -23,13 +37,7 @@ class SpecError(AuditError):
 
 
 class DataError(AuditError):
-    """A data file is missing or not of its format; names the file, line and column.
-
-    What a file holds is shown in one line: a column's name may hold a line break, or bytes that a terminal obeys.
-    """
-
-    def __init__(self, message: str) -> None:
-        super().__init__(printable(message))
+    """A data file is missing or not of its format; names the file, line and column."""
 
 
 class UnknownNameError(AuditError, LookupError):
@@ -79,5 +87,35 @@ def shortened(value: object, most: int = 120) -> str:
 
 
 def printable(text: str) -> str:
-    """A text in one line, its line breaks and what a terminal would obey written out."""
-    return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
+    """A text in one line that looks like what it is: what a terminal obeys, and what is not seen, is written out.
+
+    Shown as they are: signs that Python calls printable (no control characters, signs that turn the direction of text,
+    unseen ones, halves of a sign, private ones, spaces but " ") but blank ones, and up to four marks on one sign.
+    """
+    return text if text.isascii() and text.isprintable() else _OTHER.sub(_written_out, text)
+
+
+def printable_lines(text: str) -> str:
+    """A text of several lines, each as `printable` shows it; line breaks and tabs stay."""
+    return "\n".join("\t".join(map(printable, line.split("\t"))) for line in text.split("\n"))
+
+
+def _written_out(found: re.Match[str]) -> str:
+    shown, marks = [], 0
+    for sign in found.group():
+        marks = marks + 1 if unicodedata.category(sign) in ("Mn", "Me") else 0
+        shown.append(sign if _is_seen(sign) and marks <= MOST_MARKS else _code(sign))
+    return "".join(shown)
+
+
+def _is_seen(sign: str) -> bool:
+    return sign.isprintable() and sign not in _BLANKS and not _is_variation_selector(ord(sign))
+
+
+def _is_variation_selector(code: int) -> bool:
+    return 0x180B <= code <= 0x180F or 0xFE00 <= code <= 0xFE0F or 0xE0100 <= code <= 0xE01EF
+
+
+def _code(sign: str) -> str:
+    """As Python writes it; from 0x7F on with four digits, so that JSON stays JSON."""
+    return f"\\u{ord(sign):04x}" if 0x7F <= ord(sign) <= 0xFF else ascii(sign)[1:-1]

@@ -24,8 +24,10 @@ from dpaudit.engine.commands.exits import (
     Ended,
     end,
     show,
+    show_lines,
     silence,
     stop,
+    tell,
 )
 from dpaudit.engine.commands.names import list_, schema, show_name
 from dpaudit.engine.commands.own_scores import estimate
@@ -88,7 +90,7 @@ class _Verbs(click.Group):
             where = f"{shortened(err.filename)}: " if err.filename else ""
             stop(f"{where}{err.strerror or shortened(err)}", RUN_FAILED)
         except Exception:  # never with the exit code of a violation
-            click.echo(traceback.format_exc(), err=True)
+            tell(traceback.format_exc())
             stop("this error is not foreseen; the lines above say where it happened", RUN_FAILED)
         except KeyboardInterrupt:
             stop("interrupted", RUN_FAILED)
@@ -120,7 +122,7 @@ def _fail_on(command: Callable[..., None]) -> Callable[..., None]:
 def _end(report: Report, *, fail_on_violation: bool, fail_on_inconclusive: bool) -> None:
     """Ends with the exit code of what was found."""
     if report.failed:
-        names = shortened(printable(", ".join(result.name for result in report.failed)))
+        names = shortened(", ".join(result.name for result in report.failed))
         stop(f"{len(report.failed)} of {len(report.results)} audits have no result: {names}", RUN_FAILED)
     if fail_on_violation and report.violations:
         end(VIOLATION)
@@ -192,7 +194,7 @@ def check(
     assert spec.together is not None
     if not quiet:
         for line in (*spec.together.chosen, *spec.together.left_out):
-            click.echo(line, err=True)
+            tell(printable(line))
     folder = output or run_folder(spec)
     _finish(partial(audit, spec, output=folder, quiet=quiet), folder, fail_on)
 
@@ -225,7 +227,7 @@ def _finish(carry_out: Callable[[], Report], folder: str | Path, fail_on: Mappin
             f"interrupted{by}; what was finished is kept, `dpaudit resume {shlex.quote(str(folder))}` goes on",
             RUN_FAILED,
         )
-    show(str(report))
+    show_lines(str(report))
     _end(report, **fail_on)
 
 
@@ -272,7 +274,9 @@ def plan(spec: Path, seed: int | None, calibrate: bool, timings: Path | None, as
     for entry in planned.audits:
         could_show = planned_outlook(entry)
         if could_show is not None:
-            show("\n  ".join((f"{entry.audit.name}:", *could_show.lines)))
+            show(f"{entry.audit.name}:")
+            for line in could_show.lines:
+                show(f"  {line}")
     for price in planned.prices():
         show(price)
     for line in cost.lines:
@@ -293,7 +297,11 @@ def report(folder: str | Path, quiet: bool, allow_code: bool, **fail_on: bool) -
     from dpaudit.engine.driver import report_again
 
     again = report_again(folder, allow_code=allow_code)
-    show("\n".join(f"{result.verdict:<19}{result.name}" for result in again.results) if quiet else str(again))
+    if quiet:
+        for result in again.results:
+            show(f"{result.verdict:<19}{result.name}")
+    else:
+        show_lines(str(again))
     _end(again, **fail_on)
 
 
@@ -330,18 +338,16 @@ def reproduce(
                 show(f"  {entry.name:<36} {entry.summary}")
         return
     make = load("reproduction", f"{paper} {what}")
-    from rich.console import Console
-
-    from dpaudit.engine.report.progress import TerminalProgress
+    from dpaudit.engine.report.progress import TerminalProgress, terminal
     from dpaudit.engine.reproduce.making import IN_PARTS, Options
     from dpaudit.engine.spec.audit_spec import RunOptions
 
     if only and f"{paper} {what}" not in IN_PARTS:
         raise click.BadParameter(f"{paper} {what} is made as a whole", param_hint="--only")
-    with TerminalProgress(Console(stderr=True)) as progress:
+    with TerminalProgress(terminal()) as progress:
         run_options = RunOptions(runner=runner, workers=workers)
         made = make(Options(output / paper, data, scale, run_options, listeners=[progress], seed=seed, only=only))
-    show(made.text)
+    show_lines(made.text)
     for path in made.files:
         show(f"{path}")
 

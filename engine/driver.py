@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
-from rich.console import Console
 
 from dpaudit.actors.backend import Backend, InProcess
 from dpaudit.actors.checkpoints import Scratch
@@ -34,7 +33,8 @@ from dpaudit.engine.lease import lease
 from dpaudit.engine.place import checkpoints_of, opened, place_of
 from dpaudit.engine.plan import Plan, make_plan, trainings_of
 from dpaudit.engine.report.bounds_file import bounds_json, bounds_table, sweep_json, sweep_table
-from dpaudit.engine.report.progress import TerminalProgress
+from dpaudit.engine.report.noted import note_of
+from dpaudit.engine.report.progress import TerminalProgress, terminal
 from dpaudit.engine.report.whole import write_whole
 from dpaudit.engine.run_folder import (
     EARLIER,
@@ -115,7 +115,7 @@ def told(listeners: Sequence[Listener], *, quiet: bool) -> Iterator[Sequence[Lis
     if quiet or listeners:
         yield listeners
         return
-    with TerminalProgress(Console(stderr=True)) as progress:
+    with TerminalProgress(terminal()) as progress:
         yield [progress]
 
 
@@ -174,7 +174,7 @@ def _run_plan(
             outcome = run_missing(plan, store, events, checkpoints_of(place), began)
             events.emit(Event(EventKind.STAGE, detail="estimating"))
             report = _report(plan, outcome, store, folder, place, began)
-            events.emit(Event(EventKind.FINISHED, seconds=time.monotonic() - began))
+            events.emit(Event(EventKind.FINISHED, seconds=time.monotonic() - began, detail=_written(folder)))
     except KeyboardInterrupt as err:
         events.emit(Event(EventKind.INTERRUPTED, detail=str(err)))
         raise
@@ -210,7 +210,14 @@ def _report_here(folder: Path, place: str | Path, *, allow_code: bool) -> Report
             f"there, or `dpaudit resume {place} --fresh` runs anew beside them"
         )
     with writable(folder), lease(folder):
-        return _report_of_finished(plan, folder, place)
+        report = _report_of_finished(plan, folder, place)
+        with contextlib.closing(EventLog(folder / "events.jsonl")) as log:
+            log(Event(EventKind.REPORTED, detail=_written(folder)))
+        return report
+
+
+def _written(folder: Path) -> str:
+    return note_of((folder / "bounds.json").read_bytes())
 
 
 def _report_of_finished(plan: Plan, folder: Path, place: str | Path) -> Report:

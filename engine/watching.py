@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,11 +15,16 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from dpaudit.actors.events import Event, EventKind, events_of
+from dpaudit.actors.events import Event, EventKind, event_of, lines_of
 from dpaudit.actors.mirror import is_remote, reached
-from dpaudit.errors import RunError, SpecError, shortened
+from dpaudit.engine.findings.verdict import Verdict
+from dpaudit.engine.report.noted import last_note, note_of
+from dpaudit.errors import RunError, SpecError, printable, shortened
 
 _ENDED = {EventKind.UNIT_DONE, EventKind.UNIT_RETRIED, EventKind.UNIT_FAILED, EventKind.WORKER_LOST}
+_OVER = {EventKind.FINISHED: "finished", EventKind.INTERRUPTED: "interrupted"}
+MOST_BOUNDS = 64 << 20
+"""Bytes of a `bounds.json` that is read here."""
 SHOWN = 8
 """Running units that are named."""
 
@@ -55,7 +61,8 @@ class RunStatus:
         heard: When the driver last said something, UTC; None where it never did.
         per_second: Units finished a second by this driver so far.
         left_s: Seconds to go at that rate; None where it is not known.
-        verdicts: What the audits found, by name, once the report is written.
+        verdicts: What the audits found, by name, once the report is written, as `bounds.json` has them.
+        cautions: What a reader must know before believing the rest.
     """
 
     place: str
@@ -73,10 +80,11 @@ class RunStatus:
     per_second: float
     left_s: float | None
     verdicts: tuple[tuple[str, str], ...]
+    cautions: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         lines = [
-            f"{self.place}: {self.stage}",
+            f"{self.place}: {shortened(self.stage)}",
             f"{self.finished} of {self.units} units finished ({self.cached} by an earlier driver), {len(self.running)} "
             f"running, {self.failed} failed, {self.retried} tried again, {self.lost} workers lost, {self.workers} up",
         ]
@@ -89,10 +97,11 @@ class RunStatus:
             lines.append(f"last heard of {self.heard:%Y-%m-%d %H:%M:%S} UTC{left}")
         if self.spilled_mb:
             lines.append(f"object stores wrote {self.spilled_mb:,} MB to disk for want of memory")
-        lines += [f"  {unit.seconds:.0f} s  {unit.label}" for unit in self.running[:SHOWN]]
+        lines += [f"  {unit.seconds:.0f} s  {shortened(unit.label)}" for unit in self.running[:SHOWN]]
         if len(self.running) > SHOWN:
             lines.append(f"  and {len(self.running) - SHOWN} more")
-        return "\n".join([*lines, *(f"{verdict:<19}{name}" for name, verdict in self.verdicts)])
+        lines += [f"{verdict:<19}{shortened(name)}" for name, verdict in self.verdicts]
+        return "\n".join(map(printable, [*lines, *self.cautions]))
 
 
 def run_status(place: str | Path) -> RunStatus:
@@ -111,12 +120,17 @@ def run_status(place: str | Path) -> RunStatus:
         raise RunError(f"{shortened(place)} must be a run folder that can be read: {shortened(err)}") from err
     if plan is None:
         raise SpecError(f"{shortened(place)} must be a run folder (with plan.parquet in it)")
-    events = list(events_of((log or b"").decode(errors="replace").splitlines()))
+    read = [event_of(line) for line in lines_of(io.BytesIO(log or b""))]
+    events = [event for event in read if event is not None]
     begun = max((at for at, event in enumerate(events) if event.kind is EventKind.UNITS_PLANNED), default=0)
-    return _status(str(place), pq.read_metadata(pa.BufferReader(plan)).num_rows, events[begun:], bounds)
+    status = _status(str(place), pq.read_metadata(pa.BufferReader(plan)).num_rows, events[begun:], bounds)
+    unread = len(read) - len(events)
+    left_out = (f"{unread:,} lines of events.jsonl are no events, and are left out",) if unread else ()
+    return replace(status, cautions=(*left_out, *status.cautions))
 
 
-def _status(place: str, planned: int, events: Sequence[Event], bounds: bytes | None) -> RunStatus:
+def _status(place: str, planned: int, said: Sequence[Event], bounds: bytes | None) -> RunStatus:
+    events = [event for event in said if event.kind is not EventKind.REPORTED]  # what drivers said
     counts = Counter(event.kind for event in events)
     open_ = {}
     for event in events:
@@ -130,13 +144,14 @@ def _status(place: str, planned: int, events: Sequence[Event], bounds: bytes | N
     failed = counts[EventKind.UNIT_FAILED] + counts[EventKind.UNIT_SKIPPED]
     units = planned - sum(event.count for event in events if event.kind is EventKind.UNITS_SPARED)
     to_go = units - done - cached - failed
-    took_s = events[-1].time - events[0].time if events else 0.0
+    took_s = max(0.0, events[-1].time - events[0].time) if events else 0.0
     stages = [event.detail for event in events if event.kind is EventKind.STAGE]
-    ended = {EventKind.FINISHED: "finished", EventKind.INTERRUPTED: "interrupted"}
     last = events[-1] if events else None
+    finished = last is not None and last.kind is EventKind.FINISHED
+    verdicts, caution = _verdicts(bounds, said) if finished else ((), "")
     return RunStatus(
         place=place,
-        stage=ended.get(last.kind, stages[-1] if stages else "running") if last else "planned",
+        stage=_OVER.get(last.kind, stages[-1] if stages else "running") if last else "planned",
         units=units,
         finished=done + cached,
         failed=failed,
@@ -145,19 +160,37 @@ def _status(place: str, planned: int, events: Sequence[Event], bounds: bytes | N
         lost=counts[EventKind.WORKER_LOST],
         workers=next((event.count for event in reversed(events) if event.kind is EventKind.WORKER_STARTED), 0),
         spilled_mb=max((event.count for event in events if event.kind is EventKind.SPILLED), default=0),
-        running=() if over else tuple(Running(event.label, time.time() - event.time) for event in open_.values()),
+        running=() if over else tuple(Running(event.label, _since(event)) for event in open_.values()),
         heard=datetime.fromtimestamp(last.time, UTC) if last else None,
         per_second=done / took_s if took_s else 0.0,
-        left_s=took_s / done * to_go if done and to_go and not over else None,
-        verdicts=_verdicts(bounds) if last and last.kind is EventKind.FINISHED else (),
+        left_s=took_s / done * to_go if done and to_go > 0 and not over else None,
+        verdicts=verdicts,
+        cautions=(caution,) if caution else (),
     )
 
 
-def _verdicts(bounds: bytes | None) -> tuple[tuple[str, str], ...]:
+def _since(event: Event) -> float:
+    return max(0.0, time.time() - event.time)
+
+
+def _verdicts(bounds: bytes | None, events: Sequence[Event]) -> tuple[tuple[tuple[str, str], ...], str]:
+    """The verdicts in `bounds.json`, and how far they can be believed; none of a file that is not the run's last."""
+    anew = "`dpaudit report` reads the results themselves"
+    noted = last_note(events)
+    if bounds is None:
+        return (), f"there is no bounds.json; {anew}"
+    if noted and noted != note_of(bounds):
+        return (), f"bounds.json is not the one that the run's last event names, and is not shown; {anew}"
     try:
-        return tuple((audit["name"], audit["verdict"]) for audit in json.loads(bounds or b"{}")["results"])
-    except (ValueError, KeyError, TypeError):
-        return ()
+        if len(bounds) > MOST_BOUNDS:
+            raise ValueError
+        found = [(audit["name"], Verdict(audit["verdict"])) for audit in json.loads(bounds)["results"]]
+        if not all(isinstance(name, str) for name, _ in found):
+            raise TypeError
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return (), f"bounds.json is no report that can be read; {anew}"
+    how = "the file that the run's last event names" if noted else "not checked"
+    return tuple(found), f"verdicts as written in bounds.json ({how}); who writes in the folder can forge both; {anew}"
 
 
 def fetch(place: str | Path, folder: Path) -> None:

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.errors import InputError, require
+from dpaudit.errors import InputError, printable, require
 from dpaudit.estimators.bound import Bound, format_lower, format_upper
 from dpaudit.estimators.finding import Validity
 
@@ -106,10 +106,11 @@ class TextTable:
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        widths = [max(map(len, column.cells())) for column in self.columns]
-        rows = zip(*(column.cells() for column in self.columns), strict=True)
+        columns = [list(map(printable, column.cells())) for column in self.columns]
+        widths = [max(map(len, cells)) for cells in columns]
+        rows = zip(*columns, strict=True)
         lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
-        return "\n  ".join([self.title, *lines])
+        return "\n  ".join([printable(self.title), *lines])
 
     def column(self, name: str) -> tuple[float | str, ...]:
         """The values of the column called `name`."""

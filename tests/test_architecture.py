@@ -487,3 +487,27 @@ def test_the_front_door_lends_what_it_lists() -> None:
         assert getattr(dpaudit, name) is not None
     with pytest.raises(AttributeError, match="nothing_here"):
         dpaudit.nothing_here  # noqa: B018
+
+
+PRINTERS = ("print", "click.echo", "click.secho", "sys.stdout.write", "sys.stderr.write", "traceback.print_exc")
+THE_DOOR = ROOT / "engine" / "commands" / "exits.py"
+OTHER_PROGRAMS = ROOT / "mechanisms" / "adapters" / "other_python"
+"""Their standard output is read by the process that started them."""
+
+
+def printing(source: str) -> set[str]:
+    """The calls in a file that print."""
+    calls = (node.func for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call))
+    return {ast.unparse(call) for call in calls} & set(PRINTERS)
+
+
+def test_everything_printed_goes_through_one_door() -> None:
+    """What a terminal obeys is written out there; see tests/hostile/test_terminal.py."""
+    for path in files_by_module(ROOT).values():
+        if path != THE_DOOR and not path.is_relative_to(OTHER_PROGRAMS):
+            assert not printing(path.read_text(encoding="utf-8")), path
+
+
+def test_a_print_is_found_wherever_it_is() -> None:
+    assert printing("def f():\n    click.echo('x', err=True)\n    return lambda: print(1)") == {"print", "click.echo"}
+    assert printing(THE_DOOR.read_text(encoding="utf-8"))

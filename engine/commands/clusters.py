@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import click
 
-from dpaudit.engine.commands.exits import show
+from dpaudit.engine.commands.exits import show_lines
 from dpaudit.engine.commands.places import PLACE
 
 _nodes = (
@@ -67,7 +67,7 @@ def kuberay(
         gpu=Workers(gpu_nodes, cpus, memory_gib, gpus=1),
         secret=secret,
     )
-    show(yaml.safe_dump(manifest, sort_keys=False, width=1000).rstrip())
+    show_lines(yaml.safe_dump(manifest, sort_keys=False, width=1000).rstrip())
 
 
 @cluster.command()
@@ -99,4 +99,4 @@ def up_config(
         head=head,
         hosts=hosts,
     )
-    show(yaml.safe_dump(config, sort_keys=False, width=1000).rstrip())
+    show_lines(yaml.safe_dump(config, sort_keys=False, width=1000).rstrip())

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 from click.shell_completion import CompletionItem
 
-from dpaudit.engine.commands.exits import show
+from dpaudit.engine.commands.exits import show, show_lines
 from dpaudit.errors import InputError, UnknownNameError, did_you_mean
 from dpaudit.registry import PACKAGES, Entry, catalogue, functions, load, plural
 
@@ -50,7 +50,7 @@ def list_(kind: str | None, with_fields: bool) -> None:
         raise InputError(f"KIND must be one of {', '.join(kinds)}, got {kind!r}{did_you_mean(kind, kinds)}")
     for title, name in kinds.items():
         if kind in (None, title):
-            show(click.style(title, bold=True))
+            show("", bold=title)
             for entry in catalogue(name).values():
                 show(f"  {entry.name:<28} {entry.summary}")
                 if kind is not None:
@@ -58,7 +58,7 @@ def list_(kind: str | None, with_fields: bool) -> None:
                 if with_fields:
                     _show_fields(entry)
     if kind == "estimators":
-        show(click.style("functions and types (in Python: from dpaudit.estimators.MODULE import NAME)", bold=True))
+        show("", bold="functions and types (in Python: from dpaudit.estimators.MODULE import NAME)")
         for part in functions():
             show(f"  {part.module + '.' + part.name:<40} {part.summary}")
 
@@ -72,7 +72,7 @@ def show_name(name: str) -> None:
         names = [entry.name for entry in _entries()]
         raise UnknownNameError(f"NAME must be one that `dpaudit list` shows, got {name!r}{did_you_mean(name, names)}")
     for entry in entries:
-        show(f"{click.style(entry.name, bold=True)}  {entry.kind} [{entry.source}]")
+        show(f"  {entry.kind} [{entry.source}]", bold=entry.name)
         show(f"  {entry.summary}")
         _show_fields(entry)
 
@@ -97,4 +97,4 @@ def schema() -> None:
     """Prints the JSON Schema of a spec, for editors that complete and check YAML."""
     from dpaudit.engine.spec.schema import spec_schema
 
-    show(json.dumps(spec_schema(), indent=1))
+    show_lines(json.dumps(spec_schema(), indent=1))

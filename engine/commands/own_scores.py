@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dpaudit.engine.commands.exits import VIOLATION, end, show
+from dpaudit.engine.commands.exits import VIOLATION, end, show, show_lines
 from dpaudit.engine.commands.names import complete_estimator
 from dpaudit.errors import InputError
 
@@ -113,10 +113,10 @@ def estimate(
     if output is not None:
         write_page(output, table.name, readings)
     if as_json:
-        show(to_json(table.name, readings))
+        show_lines(to_json(table.name, readings))
     else:
         for reading in readings:
-            show(str(reading))
+            show_lines(str(reading))
             if not isinstance(reading, Estimate):  # an estimate prints its own
                 for note in reading.notes:
                     show(f"  {note}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dpaudit.engine.commands.exits import RUN_FAILED, show, stop
+from dpaudit.engine.commands.exits import RUN_FAILED, show, show_lines, stop
 from dpaudit.engine.commands.places import PLACE
 from dpaudit.errors import SpecError, shortened
 
@@ -79,7 +79,7 @@ def status(what: str, address: str | None) -> None:
         state, message = jobs.state(what), jobs.message(what)
         show(f"{what}: {state}" + (f"; {message}" if message else ""))
         return
-    show(str(run_status(PLACE.convert(what, None, None))))
+    show_lines(str(run_status(PLACE.convert(what, None, None))))
 
 
 @click.command()
@@ -95,17 +95,22 @@ def logs(job: str, address: str | None, follow: bool) -> None:
         _follow(jobs, job)
     else:
         for text in jobs.logs(job):
-            click.echo(text, nl=False)
+            _show_log(text)
 
 
 def _follow(jobs: Jobs, name: str) -> None:
     from dpaudit.cluster.jobs import SUCCEEDED
 
     for text in jobs.logs(name, follow=True):
-        click.echo(text, nl=False)
+        _show_log(text)
     state = jobs.state(name)
     if state != SUCCEEDED:
         stop(f"{name}: {state}; {jobs.message(name)}", RUN_FAILED)
+
+
+def _show_log(text: str) -> None:
+    """A piece of a log; what coloured it is left out."""
+    show_lines(click.unstyle(text), ends=False)
 
 
 @click.command(name="stop")

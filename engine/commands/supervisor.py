@@ -19,7 +19,7 @@ from pathlib import Path
 from types import FrameType
 
 from dpaudit.actors.signals import signals_interrupt
-from dpaudit.engine.commands.exits import BAD_INPUT, FINISHED, RUN_FAILED, Ended
+from dpaudit.engine.commands.exits import BAD_INPUT, FINISHED, RUN_FAILED, Ended, put_doors, tell
 
 ORDERLY_S = 20.0
 """For so long a command whose supervisor was killed may put things in order."""
@@ -54,7 +54,7 @@ def main() -> None:
         last_word = b""
     if not last_word:
         _end_orphans()
-        print(f"dpaudit: the command {_ending(status)} before it was done; {KEPT}", file=sys.stderr)
+        tell(f"dpaudit: the command {_ending(status)} before it was done; {KEPT}")
     sys.exit(last_word[0] if last_word else RUN_FAILED)
 
 
@@ -63,6 +63,7 @@ KEPT = "what was finished is kept, `dpaudit resume RUN` goes on"
 
 def _command() -> int:
     """The exit code of the command; user code that ends the program is no part of it."""
+    put_doors()
     from dpaudit.engine.cli import main as command
 
     try:
@@ -75,7 +76,7 @@ def _command() -> int:
     except KeyboardInterrupt:  # while an earlier one was being dealt with
         return RUN_FAILED
     except BaseException:
-        traceback.print_exc()
+        tell(traceback.format_exc())
         return RUN_FAILED
     return FINISHED
 

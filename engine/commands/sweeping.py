@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from dpaudit.engine.commands.exits import BAD_INPUT, RUN_FAILED, VIOLATION, end, show, stop
+from dpaudit.engine.commands.exits import BAD_INPUT, RUN_FAILED, VIOLATION, end, show_lines, stop
 from dpaudit.engine.commands.places import PLACE
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def _interrupted(folder: str | Path, err: KeyboardInterrupt) -> NoReturn:
 
 
 def _end(found: SweepResult, *, fail_on_violation: bool) -> None:
-    show(str(found))
+    show_lines(str(found))
     if found.errors:
         stop(f"{found.num_errors} of {len(found)} configurations failed: {found.errors[0]}", RUN_FAILED)
     if fail_on_violation and found.report.violations:

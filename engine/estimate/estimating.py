@@ -19,7 +19,7 @@ from dpaudit.engine.estimate.measures import Measure, measures, pairs_above
 from dpaudit.engine.estimate.tables import SourceTable, members_beside_others, table_from, table_of_arrays
 from dpaudit.engine.findings.verdict import Verdict, verdict
 from dpaudit.engine.spec.build import build
-from dpaudit.errors import DataError, InputError, SpecError, require
+from dpaudit.errors import DataError, InputError, SpecError, printable, require
 from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.counts import (
     BAGS,
@@ -151,7 +151,7 @@ class Estimate(Bound):
         lines = [super().__str__(), *(f"  {note}" for note in self.notes), *(f"  {one}" for one in self.measures)]
         if self.claim is not None:
             lines[:0] = [f"{self.verdict}: claimed {self.claim}", *self._elsewhere(self.claim.curve)]
-        return "\n".join(lines)
+        return "\n".join(map(printable, lines))
 
     def _elsewhere(self, curve: PrivacyCurve) -> list[str]:
         """Where the curve broke, if not at the bound's delta."""

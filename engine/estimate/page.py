@@ -11,9 +11,8 @@ from functools import singledispatch
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader
-
 from dpaudit.engine.estimate.estimating import Estimate
+from dpaudit.engine.report.templates import escaping
 from dpaudit.errors import DataError
 from dpaudit.estimators.counts import Reading
 
@@ -53,13 +52,10 @@ def write_page(path: Path, source: str, readings: Sequence[Reading]) -> None:
 
     Raises: DataError where the file cannot be written.
     """
-    # Every name and text in the page may be a stranger's: all of them are escaped, whatever the template is called.
-    environment = Environment(loader=PackageLoader("dpaudit.engine.estimate", "."), autoescape=True)
     estimates = [reading for reading in readings if isinstance(reading, Estimate)]
     others = [reading for reading in readings if not isinstance(reading, Estimate)]
-    text = environment.get_template("estimate.html.j2").render(
-        source=source, estimates=estimates, others=others, not_shown=NOT_SHOWN
-    )
+    page = escaping("dpaudit.engine.estimate").get_template("estimate.html.j2")
+    text = page.render(source=source, estimates=estimates, others=others, not_shown=NOT_SHOWN)
     begun = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         begun.write_text(text, encoding="utf-8")

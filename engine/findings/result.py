@@ -15,7 +15,7 @@ from dpaudit.engine.findings.ceiling import Ceiling
 from dpaudit.engine.findings.shift import ShiftControl
 from dpaudit.engine.findings.stopping import Stopped
 from dpaudit.engine.findings.verdict import Verdict, caution, verdict
-from dpaudit.errors import RunError, UnknownNameError
+from dpaudit.errors import RunError, UnknownNameError, printable
 from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.finding import Breach, Finding, Standing
 from dpaudit.estimators.series import Series
@@ -286,7 +286,7 @@ class AuditResult:
         return drawn[name]
 
     def __repr__(self) -> str:
-        return f"<AuditResult {self.name!r}: {self.verdict}, {self.headline}>"
+        return printable(f"<AuditResult {self.name!r}: {self.verdict}, {self.headline}>")
 
     def _repr_html_(self) -> str:
         return f"<pre>{escape(str(self))}</pre>"
@@ -328,7 +328,7 @@ class AuditResult:
         ]
         if self.blocked:
             lines.append(f"{len(self.blocked)} units were not run, most because they need a failed one")
-        return f"\n{'':{INDENT}}".join(lines)
+        return f"\n{'':{INDENT}}".join(map(printable, lines))
 
 
 _NOT_KNOWN = (Verdict.FAILED, Verdict.UNDECIDED)

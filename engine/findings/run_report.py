@@ -14,6 +14,7 @@ from dpaudit.engine.findings.joint import JointVerdict
 from dpaudit.engine.findings.result import INDENT, AuditResult
 from dpaudit.engine.findings.sweep_summary import SweepSummary
 from dpaudit.engine.findings.verdict import Verdict
+from dpaudit.errors import printable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -152,19 +153,18 @@ class Report:
 
     def __repr__(self) -> str:
         joint = "" if self.joint is None else f"{self.joint.verdict}; "
-        return (
-            f"<Report {self.name!r}: {joint}{', '.join(f'{result.name} {result.verdict}' for result in self.results)}>"
-        )
+        found = ", ".join(f"{result.name} {result.verdict}" for result in self.results)
+        return printable(f"<Report {self.name!r}: {joint}{found}>")
 
     def _repr_html_(self) -> str:
         return f"<pre>{escape(str(self))}</pre>"
 
     def __str__(self) -> str:
         blocks = [str(result) for result in self.results] if self.sweep is None else [str(self.sweep)]
-        blocks += [line for study in studies(self.results) for line in study.lines]
+        blocks += [printable(line) for study in studies(self.results) for line in study.lines]
         if self.joint is not None:
             lines = (f"{self.joint.verdict:<{INDENT}}{self.name}: {self.joint.headline}", *self.joint.lines)
-            blocks.insert(0, f"\n{'':{INDENT}}".join(lines))
+            blocks.insert(0, f"\n{'':{INDENT}}".join(map(printable, lines)))
         tail = [
             f"{self.executed} of {self.units} units run now, {self.seconds:.1f} s; seed {self.seed}",
             *self.origin,
@@ -173,4 +173,4 @@ class Report:
         ]
         if self.folder:
             tail.append(f"report: {inside(self.folder, 'report.html')}")
-        return "\n".join([*blocks, *filter(None, tail)])
+        return "\n".join([*blocks, *map(printable, filter(None, tail))])

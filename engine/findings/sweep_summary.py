@@ -13,9 +13,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from dpaudit.actors.events import read_events
 from dpaudit.engine.findings.result import AuditResult
 from dpaudit.engine.findings.verdict import Verdict
+from dpaudit.engine.report.noted import last_note, note_of
 from dpaudit.engine.spec.sweep import AUDITED, FAILED, STOPPED, Configuration, Sweep, share_confidence
+from dpaudit.errors import printable
 from dpaudit.estimators.bound import format_lower, format_upper
 
 REAUDIT = "reaudit"
@@ -266,10 +269,10 @@ class SweepSummary:
         }
 
     def __str__(self) -> str:
-        cells = self.table
+        cells = [list(map(printable, row)) for row in self.table]
         widths = [max(len(row[place]) for row in cells) for place in range(len(cells[0]))]
         rows = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells)
-        return "\n".join([*rows, "", *self.lines])
+        return "\n".join([*rows, "", *map(printable, self.lines)])
 
 
 def sweep_summary(
@@ -356,18 +359,22 @@ def _marked(sweep: Sweep, rows: list[SweepRow]) -> tuple[SweepRow, ...]:
 
 
 def _reaudit(summary: SweepSummary, folder: Path) -> Reaudit | None:
-    """The fresh audit of the best configuration, as its run folder tells it."""
+    """The fresh audit of the best configuration, as its run folder tells it; None where that was edited."""
     best = summary.best
     if best is None or not summary.sweep.reaudit:
         return None
     try:
-        told = json.loads((folder / REAUDIT / "bounds.json").read_text(encoding="utf-8"))
+        bounds = (folder / REAUDIT / "bounds.json").read_bytes()
+        if last_note(read_events(folder / REAUDIT / "events.jsonl")) not in ("", note_of(bounds)):
+            return None
+        told = json.loads(bounds)
         (result,) = told["results"]
         if result["name"] != fresh_name(best.name):
             return None
         utility = result["metrics"].get(summary.sweep.metric, math.nan)
-        return Reaudit(result["headline"], result["verdict"], told["seed"], told["confidence"], float(utility))
-    except (OSError, ValueError, KeyError):
+        verdict = Verdict(result["verdict"]).value
+        return Reaudit(str(result["headline"]), verdict, int(told["seed"]), float(told["confidence"]), float(utility))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
 
 

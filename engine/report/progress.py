@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
+import sys
 import time
+from collections.abc import Iterable
 from types import TracebackType
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.segment import Segment
 
 from dpaudit.actors.events import Event, EventKind, last_line
+from dpaudit.engine.commands.exits import behind
+from dpaudit.errors import printable, printable_lines
+
+
+class Terminal(Console):
+    """Writes out what a terminal would obey in all it is given, prints of audited code beside a bar among it."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Moves of the cursor are Rich's own; text is whoever's, and so are the links in what audited code prints."""
+        for part in super().render(renderable, options):
+            style = None if part.style is None else part.style.update_link(None)
+            yield part if part.control else Segment(printable_lines(part.text), style)
+
+
+def terminal() -> Console:
+    """Standard error, for text and styles of our own and anybody's names in it."""
+    return Terminal(file=behind(sys.stderr))
 
 
 class TerminalProgress:
@@ -18,7 +38,7 @@ class TerminalProgress:
         self._console = console
         self._bar = Progress(
             SpinnerColumn(),
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=28),
             MofNCompleteColumn(),
             TextColumn("{task.fields[state]}"),
@@ -46,9 +66,9 @@ class TerminalProgress:
         """Takes one event."""
         match event.kind:
             case EventKind.STAGE:
-                self._bar.update(self._task, description=event.detail)
+                self._bar.update(self._task, description=printable(event.detail))
                 if not self._console.is_terminal:
-                    self._console.print(event.detail, markup=False)
+                    self._print(event.detail)
             case EventKind.UNITS_PLANNED:
                 self._total, self._began = event.count, time.monotonic()
                 self._done = self._failed = self._running = self._cached = 0
@@ -66,28 +86,29 @@ class TerminalProgress:
             case EventKind.UNIT_FAILED | EventKind.UNIT_SKIPPED:
                 self._running -= event.kind is EventKind.UNIT_FAILED
                 self._failed += 1
-                self._console.print(f"failed: {event.label}: {last_line(event.detail)}", style="red", markup=False)
+                self._print(f"failed: {event.label}: {last_line(event.detail)}", style="red")
             case EventKind.UNIT_RETRIED | EventKind.WORKER_LOST:
                 self._running -= 1
                 what = "worker lost during" if event.kind is EventKind.WORKER_LOST else "retrying"
-                self._console.print(f"{what} {event.label} (attempt {event.attempt})", style="yellow", markup=False)
+                self._print(f"{what} {event.label} (attempt {event.attempt})", style="yellow")
             case EventKind.SPILLED:
-                self._console.print(
-                    f"object stores wrote {event.count:,} MB to disk for want of memory", style="yellow"
-                )
+                self._print(f"object stores wrote {event.count:,} MB to disk for want of memory", style="yellow")
             case EventKind.UNIT_RUNNING:
-                self._console.print(f"still running, {event.seconds:.0f} s: {event.label}", markup=False)
+                self._print(f"still running, {event.seconds:.0f} s: {event.label}")
             case EventKind.UNIT_REPEATED:
                 self._running -= 1
             case EventKind.UNIT_DAMAGED:
-                self._console.print(f"running {event.label} again: {event.detail}", style="yellow", markup=False)
+                self._print(f"running {event.label} again: {event.detail}", style="yellow")
             case _:
                 pass
         finished = self._done + self._cached + self._failed
         self._bar.update(self._task, total=self._total or None, completed=finished, state=self._state())
         if not self._console.is_terminal and time.monotonic() - self._last_line > 15:
             self._last_line = time.monotonic()
-            self._console.print(f"{finished} of {self._total} units, {self._state()}", markup=False)
+            self._print(f"{finished} of {self._total} units, {self._state()}")
+
+    def _print(self, line: str, style: str = "") -> None:
+        self._console.print(printable(line), style=style, markup=False, emoji=False)
 
     def _state(self) -> str:
         seconds = max(time.monotonic() - self._began, 1e-9)

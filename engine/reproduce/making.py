@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from dpaudit.actors.events import Listener
+from dpaudit.engine.commands.exits import tell
 from dpaudit.engine.spec.audit_spec import RunOptions
 from dpaudit.errors import SpecError
 
 Scale = Literal["small", "paper"]
 IN_PARTS = ("ml-audit figure-2",)
 """Those that can be made a part at a time."""
-
-
-def to_stderr(text: str) -> None:
-    """Shows a line to whoever started the command."""
-    print(text, file=sys.stderr, flush=True)
 
 
 @dataclass(frozen=True)
@@ -43,7 +38,7 @@ class Options:
     run: RunOptions = RunOptions()
     listeners: Sequence[Listener] = ()
     seed: int = 0
-    say: Callable[[str], None] = to_stderr
+    say: Callable[[str], None] = tell
     only: tuple[str, ...] = ()
 
     def data_path(self, what: str) -> str:

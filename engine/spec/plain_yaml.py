@@ -126,6 +126,8 @@ def _check_size(root: yaml.Node) -> None:
             raise SpecError(f"{_place(node)}: an anchor must not hold an alias of itself")
         if node.tag not in _TAGS:
             raise SpecError(f"{_place(node)}: a spec must hold plain values, got the tag {shortened(node.tag)}")
+        if isinstance(node, yaml.ScalarNode) and any("\ud800" <= sign <= "\udfff" for sign in node.value):
+            raise SpecError(f"{_place(node)}: text must hold whole signs, got half of one in {shortened(node.value)}")
         if id(node) not in measured:
             inner = [measure(child, above | {id(node)}) for child in _children(node)]
             values, levels = 1 + sum(size for size, _ in inner), 1 + max((depth for _, depth in inner), default=0)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from dpaudit.engine.findings.result import AuditResult
 from dpaudit.engine.findings.run_report import Report
 from dpaudit.engine.findings.sweep_summary import SweepRow, SweepSummary
-from dpaudit.errors import RunError, UnknownNameError, did_you_mean
+from dpaudit.errors import RunError, UnknownNameError, did_you_mean, printable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -127,7 +127,8 @@ class SweepResult:
 
     def __repr__(self) -> str:
         best = self.summary.best
-        return f"<SweepResult {self.report.name!r}: {len(self)} configurations, best {best.name if best else 'none'}>"
+        found = f"{len(self)} configurations, best {best.name if best else 'none'}"
+        return printable(f"<SweepResult {self.report.name!r}: {found}>")
 
     def _repr_html_(self) -> str:
         return f"<pre>{escape(str(self))}</pre>"

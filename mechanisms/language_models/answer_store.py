@@ -6,15 +6,24 @@ nothing but a line it was writing. What was asked is not kept: prompts hold trai
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import hashlib
 import json
 import os
+import stat
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Mapping
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from dpaudit.errors import InputError, printable, require, shortened
+
+MOST_BYTES = 1 << 30
+"""Of a file that one process has written: more than all answers of a large audit."""
 
 
 def content_key(asked: object) -> str:
@@ -25,12 +34,16 @@ def content_key(asked: object) -> str:
 class AnswerStore:
     """The answers in one folder, by key, and a journal of what went wrong on the way to them.
 
+    Lines that are no answers are left where they are and not used: their questions are asked again. Which they are is
+    noted in a file beside them, and said by whoever finds them first.
+
     Args:
         folder: Made when it is not there, for its owner alone.
+    Raises: InputError for a folder that others can write in: their answers would be taken for the model's.
     """
 
     def __init__(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        require_private(folder)
         self._folder = folder
         self._own = f"{os.getpid()}-{uuid.uuid4().hex[:8]}.jsonl"
         self._known: dict[str, dict[str, Any]] = {}
@@ -40,8 +53,9 @@ class AnswerStore:
     def known(self, keys: Iterable[str]) -> dict[str, dict[str, Any]]:
         """The answers there are to these questions, other processes' included."""
         with self._lock:
-            for path in sorted(self._folder.glob("answers-*.jsonl")):
-                self._catch_up(path)
+            unused = [one for path in sorted(self._folder.glob("answers-*.jsonl")) for one in self._catch_up(path)]
+            if unused:
+                self._say(unused)
             return {key: self._known[key] for key in keys if key in self._known}
 
     def keep(self, key: str, answer: Mapping[str, Any]) -> None:
@@ -55,33 +69,110 @@ class AnswerStore:
         self._append("trouble", {"key": key, "what": what, "attempt": attempt})
 
     def troubles(self) -> list[dict[str, Any]]:
-        """All that went wrong, in the order of each process."""
-        return [
-            json.loads(line)
-            for path in sorted(self._folder.glob("trouble-*.jsonl"))
-            for line in path.read_bytes().splitlines(keepends=True)
-            if line.endswith(b"\n")
-        ]
+        """All that went wrong, in the order of each process; damaged lines are left out."""
+        lines = (line for path in sorted(self._folder.glob("trouble-*.jsonl")) for _, line in _lines(path, 0))
+        records = (_record(line, what=str, attempt=int) for line in lines)
+        return [record for record in records if record is not None]
 
     def _append(self, kind: str, record: Mapping[str, Any]) -> None:
         line = json.dumps({**record, "at": round(time.time(), 3)}).encode() + b"\n"
-        file = os.open(
-            self._folder / f"{kind}-{self._own}", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600
-        )
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+        file = os.open(self._folder / f"{kind}-{self._own}", flags, 0o600)
         try:
             os.write(file, line)
         finally:
             os.close(file)
 
-    def _catch_up(self, path: Path) -> None:
+    def _catch_up(self, path: Path) -> list[dict[str, Any]]:
+        """Takes up what is new in a file; what of it is not used, and why."""
+        unused = []
         start = self._read_to.get(path, 0)
-        if path.stat().st_size <= start:
-            return
-        with path.open("rb") as file:
-            file.seek(start)
-            new = file.read()
-        whole = new[: new.rfind(b"\n") + 1]  # a last line without its end is still being written, or never will be
-        self._read_to[path] = start + len(whole)
-        for line in whole.splitlines():
-            record = json.loads(line)
-            self._known.setdefault(record.pop("key"), record)
+        try:
+            for begin, line in _lines(path, start):
+                self._read_to[path] = begin + len(line)
+                record = _record(line, text=str)
+                if record is None:
+                    unused.append({"file": path.name, "byte": begin, "why": "no answer"})
+                elif self._known.setdefault(record.pop("key"), record)["text"] != record["text"]:
+                    unused.append({"file": path.name, "byte": begin, "why": "another answer was kept before"})
+        except OSError as err:
+            unused.append({"file": path.name, "byte": start, "why": err.strerror})
+        return unused
+
+    def _say(self, unused: Sequence[Mapping[str, Any]]) -> None:
+        """Notes and says what is not used, where nobody has before."""
+        noted = {
+            (record["file"], record["byte"])
+            for path in self._folder.glob("unused-*.jsonl")
+            for _, line in _lines(path, 0)
+            if (record := _record(line, file=str, byte=int)) is not None
+        }
+        new = [one for one in unused if (one["file"], one["byte"]) not in noted]
+        with contextlib.suppress(OSError):  # a cache that is read only
+            for one in new:
+                self._append("unused", {"key": "", **one})
+        if new:
+            warnings.warn(
+                f"{len(new):,} lines of the answers kept in {printable(str(self._folder))} are not used, since they "
+                f"are no answers, or differ from one that was kept before; {self._folder.name}/unused-{self._own} says "
+                "which, and what is not answered otherwise is asked again",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
+
+def require_private(folder: Path) -> None:
+    """Makes a folder for its owner alone where there is none, and refuses one that others can write in.
+
+    Raises: InputError.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        found = folder.stat()
+    except OSError as err:
+        raise InputError(f"the folder of answers must be one, {shortened(folder)} is not: {err.strerror}") from err
+    private = found.st_uid == os.geteuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    require(
+        private,
+        f"the folder of answers must be yours, and nobody else may write in it, {shortened(folder)} is not",
+        do="take it away or set `cache` to another one, or `chmod go-w` it where you know what is in it",
+    )
+
+
+def open_regular(path: Path, flags: int) -> int:
+    """Opens a file that is one: no link is followed, and no pipe waited for.
+
+    Raises: OSError.
+    """
+    file = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+    if stat.S_ISREG(os.fstat(file).st_mode):
+        return file
+    os.close(file)
+    raise OSError(errno.EINVAL, "not a file", str(path))
+
+
+def _lines(path: Path, start: int) -> Iterator[tuple[int, bytes]]:
+    """Where each whole line from a byte on begins, and the line.
+
+    Raises: OSError for what is no file, or larger than one of answers can be.
+    """
+    with open(open_regular(path, os.O_RDONLY), "rb") as file:
+        if os.fstat(file.fileno()).st_size > MOST_BYTES:
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
+        file.seek(start)
+        begin = start
+        # A last line without its end is still being written, or never will be.
+        while (line := file.readline()).endswith(b"\n"):
+            yield begin, line
+            begin += len(line)
+
+
+def _record(line: bytes, **kinds: type) -> dict[str, Any] | None:
+    """The record in a line; None where it holds none, or a field of another kind than given here."""
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    kinds = {"key": str, **kinds}
+    fits = isinstance(record, dict) and all(type(record.get(name)) is kind for name, kind in kinds.items())
+    return record if fits else None

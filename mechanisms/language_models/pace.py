@@ -15,6 +15,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from dpaudit.mechanisms.language_models.answer_store import open_regular
+
+FARTHEST_S = 86_400.0
+"""A moment farther away than this was not written by a request that waited for its turn."""
+
 
 @dataclass(frozen=True)
 class Pace:
@@ -50,14 +55,16 @@ class Pace:
 
     @contextmanager
     def _moments(self) -> Iterator[dict[str, float]]:
-        file = os.open(self.file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        file = open_regular(self.file, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(file, fcntl.LOCK_EX)
             moments = {"requests": 0.0, "tokens": 0.0, "held": 0.0}
             try:
                 kept = json.loads(os.pread(file, 4096, 0))
-                moments |= {name: float(kept[name]) for name in moments}
-            except (ValueError, KeyError, TypeError):
+                found = {name: float(kept[name]) for name in moments}
+                if all(moment <= self.clock() + FARTHEST_S for moment in found.values()):
+                    moments |= found
+            except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
                 pass  # new, or cut while it was written: nobody has waited for anything yet
             yield moments
             os.ftruncate(file, 0)

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from dpaudit.errors import printable
 from dpaudit.mechanisms.protocols import TrainingError
 from dpaudit.mechanisms.training.network_model import NetworkModel
 from dpaudit.mechanisms.training.scaling import Scaling
@@ -64,7 +65,8 @@ class Checkpoint:
             except Exception as err:  # a damaged file may raise anything
                 self.finished = []
                 why = str(err).partition("\n")[0]
-                warnings.warn(f"{path} is no readable checkpoint and is not used: {why}", RuntimeWarning, stacklevel=2)
+                said = printable(f"{path} is no readable checkpoint and is not used: {why}")
+                warnings.warn(said, RuntimeWarning, stacklevel=2)
 
     def restore(self, stack: Resumable) -> int:
         """The epoch to go on with."""

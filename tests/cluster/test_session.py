@@ -11,6 +11,7 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -125,6 +126,92 @@ def refused_unasked(monkeypatch: pytest.MonkeyPatch, address: str, why: str) -> 
     with pytest.raises(RunError, match=f"the Ray cluster at {address} cannot be joined: .*{why}") as refused:
         ray_session(address).__enter__()
     assert "\n" not in str(refused.value)
+
+
+WAIT = "RAY_gcs_server_port_wait_time_s"
+
+
+class Failing:
+    """Ray's `init` that fails as Ray does, and keeps what it was begun with."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *errors: Exception) -> None:
+        self.errors, self.folders, self.waits = [*errors], list[str](), list[str | None]()
+        monkeypatch.setattr("ray.is_initialized", lambda: False)  # other tests of this process may have a session
+        monkeypatch.setattr("ray.init", self)
+        monkeypatch.setattr("ray.shutdown", lambda: None)
+        monkeypatch.delenv("RAY_ADDRESS", raising=False)
+
+    def __call__(self, **options: Any) -> None:
+        self.folders.append(options["_temp_dir"])
+        self.waits.append(os.environ.get(WAIT))
+        if self.errors:
+            raise self.errors.pop(0)
+
+
+NOT_UP = (
+    Exception(
+        "The current node timed out during startup. This could happen because some of the raylet failed to startup or "
+        "the GCS has become overloaded."
+    ),
+    RuntimeError(
+        "Failed to start GCS.  Last 1 lines of error files:\n[2026] C killed\n.Please check /tmp/x for details."
+    ),
+    ConnectionRefusedError(111, "Connection refused"),
+    TimeoutError("Timed out after 30 seconds while waiting for node to startup."),
+    RuntimeError(),
+)
+
+
+@pytest.mark.parametrize("why", NOT_UP)
+def test_a_session_that_does_not_come_up_is_begun_once_more(monkeypatch: pytest.MonkeyPatch, why: Exception) -> None:
+    begun = Failing(monkeypatch, why)
+    with ray_session():
+        pass
+    assert begun.waits == [None, "120"], "the second time with longer limits"
+    assert len({*begun.folders}) == 2
+    assert not any(Path(folder).parent.exists() for folder in begun.folders)
+
+
+@pytest.mark.parametrize("why", NOT_UP)
+def test_a_session_that_never_comes_up_is_one_sentence(monkeypatch: pytest.MonkeyPatch, why: Exception) -> None:
+    begun = Failing(monkeypatch, why, why, why)
+    with pytest.raises(RunError, match=r"did not in two tries: .*less busy") as told:
+        ray_session().__enter__()
+    assert "\n" not in str(told.value)
+    assert len(begun.folders) == 2
+    assert WAIT not in os.environ
+
+
+def test_a_path_too_long_for_sockets_is_said_of_that_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """In Ray's own words, by its own check."""
+    from ray._private.utils import validate_socket_filepath
+
+    deep = tmp_path / ("d" * 90)
+    deep.mkdir()
+    with pytest.raises(OSError, match="AF_UNIX") as found:
+        validate_socket_filepath(str(deep / "session_2026-01-01_00-00-00_000000_1" / "sockets" / "plasma_store"))
+    begun = Failing(monkeypatch, found.value)
+    monkeypatch.setenv("RAY_TMPDIR", str(deep))
+    with pytest.raises(RunError, match=r"have a path so short .*, got .*; set RAY_TMPDIR to a shorter one"):
+        ray_session().__enter__()
+    assert len(begun.folders) == 1, "a second try would end the same"
+    assert not list(deep.iterdir())
+
+
+def test_a_folder_for_sessions_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    Failing(monkeypatch)
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path / "gone"))
+    with pytest.raises(RunError, match="/gone is not: No such file or directory; set RAY_TMPDIR to another one"):
+        ray_session().__enter__()
+
+
+def test_a_cluster_that_refuses_without_a_word_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    monkeypatch.setattr("dpaudit.cluster.session._check_reachable", lambda address: None)
+    for why in (Exception("Head node temp_dir not found in NodeInfo"), RuntimeError()):
+        monkeypatch.setattr("dpaudit.cluster.session._init", lambda why=why, **options: (_ for _ in ()).throw(why))
+        with pytest.raises(RunError, match=r"the Ray cluster at 10.0.0.1:6379 cannot be joined: (Head|RuntimeE)"):
+            ray_session("10.0.0.1:6379").__enter__()
 
 
 def test_how_long_an_address_may_take_is_less_than_is_promised() -> None:

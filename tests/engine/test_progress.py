@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from dpaudit import Audit, AuditSpec, RunOptions, audit
-from dpaudit.actors.events import Event
+from dpaudit.actors.events import Event, EventKind
 from dpaudit.engine.games.label_inference import LabelInference
+from dpaudit.engine.report.progress import Terminal, TerminalProgress
 
 ROWS = np.random.default_rng(0).normal(size=(200, 2))
 SPEC = AuditSpec(
@@ -38,3 +40,23 @@ def test_nothing_when_quiet_or_when_somebody_else_listens(tmp_path: Path, capfd:
     audit(SPEC, output=tmp_path, listeners=[heard.append])
     assert capfd.readouterr().err == ""
     assert heard
+
+
+HOSTILE = "x\x1b[2J\x1b]8;;http://evil.example\x07\x9b\u202e[link=http://evil.example][red]\rfinished\n100 of 100"
+
+
+def test_names_obey_nothing_on_a_terminal_and_styles_are_shown() -> None:
+    """The bar moves the cursor and colours; what it is told does neither, and begins no line."""
+    shown = io.StringIO()
+    console = Terminal(file=shown, force_terminal=True)
+    assert console.is_terminal
+    with TerminalProgress(console) as progress:
+        for kind in EventKind:
+            progress(Event(kind, label=HOSTILE, detail=f"{HOSTILE}\n{HOSTILE}", worker=HOSTILE))
+        print(HOSTILE, "a print of audited code")
+    said = shown.getvalue()
+    assert "\x1b[31mfailed: " in said
+    assert "\x1b[2K" in said
+    assert "a print of audited code" in said
+    for obeyed in ("\x1b[2J", "\x1b]8", "\x07", "\x9b", "\u202e", "\n100"):
+        assert obeyed not in said, obeyed

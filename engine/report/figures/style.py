@@ -13,8 +13,11 @@ matplotlib.use("Agg")  # no screen is needed, wherever the driver runs
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.text import Text
+from matplotlib.ticker import FuncFormatter
 
 from dpaudit.engine.report.whole import write_whole
+from dpaudit.errors import printable_lines
 
 INK, MEMBER, OTHER, CLAIM, GRID = "#1f2933", "#c2410c", "#2563a8", "#15803d", "#d9dee4"
 STYLE: dict[Any, Any] = {
@@ -38,6 +41,7 @@ STYLE: dict[Any, Any] = {
 def save(figure: Figure, folder: Path, name: str) -> str:
     """Writes `<name>.png` and `<name>.svg`; returns the SVG's text for a page that stands alone."""
     folder.mkdir(parents=True, exist_ok=True)
+    _show_words(figure)
     write_whole(folder / f"{name}.png", lambda path: figure.savefig(path, dpi=160, format="png"))
     figure.set_layout_engine("none")  # parts stay where the first file has them; finding places takes half the time
     buffer = io.StringIO()
@@ -45,6 +49,24 @@ def save(figure: Figure, folder: Path, name: str) -> str:
     text = buffer.getvalue()
     write_whole(folder / f"{name}.svg", lambda path: path.write_text(text, encoding="utf-8"))
     return text[text.index("<svg") :]
+
+
+def _show_words(figure: Figure) -> None:
+    """Names in a figure are shown as they are written, and no dollar in them begins a formula."""
+    for text in figure.findobj(Text):
+        text.set_text(_words(text.get_text()))
+    for axis in (axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)):
+        shown = axis.get_major_formatter()
+        if isinstance(shown, FuncFormatter):  # of ticks that were given words; others write numbers
+            axis.set_major_formatter(_in_words(shown))
+
+
+def _in_words(shown: FuncFormatter) -> FuncFormatter:
+    return FuncFormatter(lambda value, place: _words(shown(value, place)))
+
+
+def _words(text: str) -> str:
+    return printable_lines(text).replace("$", r"\$")
 
 
 def canvas(width: float = 6.4, height: float = 3.4) -> tuple[Figure, Axes]:
