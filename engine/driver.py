@@ -129,7 +129,7 @@ def price_of(plan: Plan) -> str:
     if prices:
         return "; ".join(prices)
     runs = sum(pieces_of(unit) for unit in plan.units if contacts(unit.task))
-    return f"{runs:,} runs, at least one request each" if runs else ""
+    return f"about {runs:,} requests or more" if runs else ""
 
 
 @contextlib.contextmanager
