@@ -43,7 +43,7 @@ def evil(path: Path, mark: Path) -> None:
 
 
 def changed(folder: Path, **parts: Any) -> None:
-    """Gives the one audit of a run folder other parts; its plan then speaks of that very spec, as a stranger's would."""
+    """Gives the one audit of a run folder other parts; its plan then speaks of that spec, as a stranger's would."""
     spec = yaml.safe_load((folder / "spec.yaml").read_text())
     run = parts.pop("run", {})
     spec["audits"][0] |= parts
