@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from dpaudit.consent import may_import_from
 from dpaudit.errors import RunError, shortened
 
 KEPT_LOG_BYTES = 8_000_000
@@ -202,6 +203,8 @@ def _init(**options: Any) -> None:
     """Starts Ray and takes back the signals it took: its handlers end the process with a crash dump."""
     import ray
 
+    if not may_import_from(os.getcwd()) and not options["address"].startswith("ray://"):  # that leaves it out itself
+        options["job_config"] = _without_working_folder()
     handlers = {number: signal.getsignal(number) for number in _SIGNALS}
     try:
         ray.init(logging_level="ERROR", log_to_driver=False, **options)
@@ -215,6 +218,18 @@ def _init(**options: Any) -> None:
             for number, handler in handlers.items():
                 if handler is not None:
                     signal.signal(number, handler)
+
+
+def _without_working_folder() -> Any:
+    """How workers begin: Ray would put the driver's working folder before everything installed on their import path."""
+    from ray.job_config import JobConfig
+
+    class OnlyInstalled(JobConfig):  # type: ignore[misc]
+        def _get_proto_job_config(self) -> Any:
+            self._py_driver_sys_path: list[str] = []
+            return super()._get_proto_job_config()
+
+    return OnlyInstalled()
 
 
 @contextmanager

@@ -6,25 +6,47 @@ import importlib
 import sys
 from typing import Any
 
+from dpaudit.consent import may_import_from, require_code
 from dpaudit.errors import UnknownNameError, shortened
+
+_SEARCHED_LAST: list[str] = []
+
+
+def search_last(folder: str) -> None:
+    """Has the code that specs name looked for in a folder too, behind everything installed, once some is named."""
+    _SEARCHED_LAST[:] = [folder]
 
 
 def located(location: str) -> Any:
     """What "package.module:name" names; imports the module.
 
-    Raises: UnknownNameError when it cannot be imported here.
+    Raises: UnknownNameError when it cannot be imported here; SpecError without consent to import what a spec names.
     """
+    require_code(location)
+    left_out = _extend_path()
     module, _, attribute = location.partition(":")
     try:
         found: Any = importlib.import_module(module)
         for part in attribute.split("."):
             found = getattr(found, part)
     except Exception as err:  # whatever a module does while it is imported may raise anything
+        where = "its folder must be the current one or in PYTHONPATH"
+        if left_out:
+            where = (
+                "its folder must be in PYTHONPATH: the current one, with a stranger's run in or around it, is not used"
+            )
         raise UnknownNameError(
             f"{shortened(location)!r} must name a class or function that can be imported here, as `module:name`: "
-            f"{shortened(err)}; its folder must be the current one or in PYTHONPATH"
+            f"{shortened(err)}; {where}"
         ) from err
     return found
+
+
+def _extend_path() -> list[str]:
+    """Puts the folders to be searched last on the import path; gives those that must not be there."""
+    allowed = [folder for folder in _SEARCHED_LAST if may_import_from(folder)]
+    sys.path.extend(folder for folder in allowed if folder not in sys.path)
+    return [folder for folder in _SEARCHED_LAST if folder not in allowed]
 
 
 def location(thing: Any) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import sys
 import traceback
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -14,8 +13,15 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 import dpaudit
+from dpaudit.consent import Consent
+from dpaudit.engine.commands import consents
 from dpaudit.engine.commands.clusters import cluster
-from dpaudit.engine.commands.exits import (
+from dpaudit.engine.commands.names import list_, schema, show_name
+from dpaudit.engine.commands.own_scores import estimate
+from dpaudit.engine.commands.places import PLACE
+from dpaudit.engine.commands.remote import fetch, logs, status, stop_job, submit
+from dpaudit.engine.commands.sweeping import go_on, sweep
+from dpaudit.engine.exits import (
     BAD_INPUT,
     FINISHED,
     INCONCLUSIVE,
@@ -29,11 +35,6 @@ from dpaudit.engine.commands.exits import (
     stop,
     tell,
 )
-from dpaudit.engine.commands.names import list_, schema, show_name
-from dpaudit.engine.commands.own_scores import estimate
-from dpaudit.engine.commands.places import PLACE
-from dpaudit.engine.commands.remote import fetch, logs, status, stop_job, submit
-from dpaudit.engine.commands.sweeping import go_on, sweep
 from dpaudit.errors import (
     AuditError,
     DataError,
@@ -45,6 +46,7 @@ from dpaudit.errors import (
     printable,
     shortened,
 )
+from dpaudit.locations import search_last
 
 if TYPE_CHECKING:
     from dpaudit.engine.findings.run_report import Report
@@ -105,8 +107,7 @@ def main() -> None:
     4 an audit could not have refuted its claim (with --fail-on-inconclusive).
     """
     # One's own mechanism, named `module:Class` in a spec, lies in the folder one works in more often than not.
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())
+    search_last(os.getcwd())
 
 
 def _fail_on(command: Callable[..., None]) -> Callable[..., None]:
@@ -128,11 +129,6 @@ def _end(report: Report, *, fail_on_violation: bool, fail_on_inconclusive: bool)
         end(VIOLATION)
     if fail_on_inconclusive and report.inconclusive:
         end(INCONCLUSIVE)
-
-
-_allow_code = click.option(
-    "--allow-code", is_flag=True, help="RUN's spec may name code of its own though you did not write it here."
-)
 
 
 @main.command()
@@ -203,17 +199,37 @@ def check(
 @click.argument("folder", metavar="RUN", type=PLACE)
 @click.option("--fresh", is_flag=True, help="Run anew, beside what is there, what other code or data would change.")
 @click.option("--quiet", is_flag=True, help="No progress, only the report.")
-@_allow_code
+@consents.to_run
 @_fail_on
-def resume(folder: str | Path, fresh: bool, allow_code: bool, quiet: bool, **fail_on: bool) -> None:
-    """Goes on with the run in folder RUN: only what is missing is run."""
+def resume(
+    folder: str | Path,
+    fresh: bool,
+    quiet: bool,
+    allow_code: bool,
+    allow_network: bool,
+    allow_files: bool,
+    **fail_on: bool,
+) -> None:
+    """Goes on with the run in folder RUN: only what is missing is run.
+
+    Where somebody else made the folder, what its spec would run, contact or read is said and refused until allowed.
+    """
     from dpaudit.engine import driver
     from dpaudit.engine.sweep.running import is_sweep
 
+    asked = Consent(allow_code, allow_network, allow_files)
     if is_sweep(folder):
-        go_on(folder, allow_code=allow_code, quiet=quiet, fail_on_violation=fail_on["fail_on_violation"])
+        go_on(folder, asked, quiet=quiet, fail_on_violation=fail_on["fail_on_violation"])
         return
-    again = partial(driver.resume, folder, fresh=fresh, allow_code=allow_code, quiet=quiet)
+    again = partial(
+        driver.resume,
+        folder,
+        fresh=fresh,
+        allow_code=allow_code,
+        allow_network=allow_network,
+        allow_files=allow_files,
+        quiet=quiet,
+    )
     _finish(again, folder, fail_on)
 
 
@@ -290,13 +306,16 @@ def plan(spec: Path, seed: int | None, calibrate: bool, timings: Path | None, as
 @main.command()
 @click.argument("folder", metavar="RUN", type=PLACE)
 @click.option("--quiet", is_flag=True, help="One line an audit: its verdict.")
-@_allow_code
+@consents.to_read
 @_fail_on
-def report(folder: str | Path, quiet: bool, allow_code: bool, **fail_on: bool) -> None:
-    """Writes and prints the report of the run in folder RUN anew, from what is finished there; nothing runs."""
+def report(folder: str | Path, quiet: bool, allow_code: bool, allow_files: bool, **fail_on: bool) -> None:
+    """Writes and prints the report of the run in folder RUN anew, from what is finished there; nothing runs.
+
+    Where somebody else made the folder, what its spec would import or read is said and refused until allowed.
+    """
     from dpaudit.engine.driver import report_again
 
-    again = report_again(folder, allow_code=allow_code)
+    again = report_again(folder, allow_code=allow_code, allow_files=allow_files)
     if quiet:
         for result in again.results:
             show(f"{result.verdict:<19}{result.name}")

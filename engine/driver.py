@@ -23,6 +23,7 @@ from dpaudit.actors.schedule import Outcome, run_units
 from dpaudit.actors.signals import signals_interrupt
 from dpaudit.actors.store import UnitStore
 from dpaudit.actors.unit import Resources, as_of, own_code
+from dpaudit.consent import Consent, contacts, require_contacts, under
 from dpaudit.engine.findings.gather import gather
 from dpaudit.engine.findings.joint import joint_verdict
 from dpaudit.engine.findings.looks import demand_of_run
@@ -30,10 +31,11 @@ from dpaudit.engine.findings.run_report import Repeat, Report
 from dpaudit.engine.findings.sweep_summary import sweep_summary
 from dpaudit.engine.findings.versions import versions
 from dpaudit.engine.lease import lease
+from dpaudit.engine.noted import note_of
+from dpaudit.engine.own_folders import consent_for
 from dpaudit.engine.place import checkpoints_of, opened, place_of
-from dpaudit.engine.plan import Plan, make_plan, trainings_of
+from dpaudit.engine.plan import Plan, make_plan, pieces_of, trainings_of
 from dpaudit.engine.report.bounds_file import bounds_json, bounds_table, sweep_json, sweep_table
-from dpaudit.engine.report.noted import note_of
 from dpaudit.engine.report.progress import TerminalProgress, terminal
 from dpaudit.engine.report.whole import write_whole
 from dpaudit.engine.run_folder import (
@@ -44,6 +46,7 @@ from dpaudit.engine.run_folder import (
     read_record,
     read_spec,
     require_room,
+    require_run_folder,
     set_aside,
     writable,
     write_plan,
@@ -91,6 +94,8 @@ def resume(
     *,
     fresh: bool = False,
     allow_code: bool = False,
+    allow_network: bool = False,
+    allow_files: bool = False,
     listeners: Sequence[Listener] = (),
     quiet: bool = False,
 ) -> Report:
@@ -99,14 +104,32 @@ def resume(
     Args:
         folder: The run folder, a path or a URI.
         fresh: Run anew what was finished by other code, on other data or by another spec, beside what is there.
-        allow_code: Whether the spec may name code of its own though this user did not write it.
+        allow_code: Whether the spec may have code imported and run though this user did not write it.
+        allow_network: Whether it may have requests sent, and values of environment variables with them, likewise.
+        allow_files: Whether it may name files and folders outside of the run folder, likewise.
         listeners: As in `audit`.
         quiet: Show no progress.
-    Raises: SpecError when it is no run folder; RunError when what is finished would not be used, and not `fresh`.
+    Raises: SpecError when it is no run folder, or somebody else's that asks for more than is allowed; RunError when
+        what is finished would not be used, and not `fresh`.
     """
-    place = place_of(folder)
-    with told(listeners, quiet=quiet) as listening, opened_by(place, listening) as here:
-        return _run_here(make_plan(read_spec(here, allow_code=allow_code)), here, place, listening, fresh=fresh)
+    place, asked = place_of(folder), Consent(allow_code, allow_network, allow_files)
+    with (
+        told(listeners, quiet=quiet) as listening,
+        opened_by(place, listening) as here,
+        under(consent_for(here, asked)),
+    ):
+        plan = make_plan(read_spec(here))
+        require_contacts(plan.spec, lambda: price_of(plan))
+        return _run_here(plan, here, place, listening, fresh=fresh)
+
+
+def price_of(plan: Plan) -> str:
+    """What the requests of a plan come to, in words; "" where there are none or nothing can be told."""
+    prices = plan.prices()
+    if prices:
+        return "; ".join(prices)
+    runs = sum(pieces_of(unit) for unit in plan.units if contacts(unit.task))
+    return f"about {runs:,} requests or more" if runs else ""
 
 
 @contextlib.contextmanager
@@ -183,37 +206,43 @@ def _run_plan(
     return report
 
 
-def report_again(folder: str | Path, *, allow_code: bool = False) -> Report:
+def report_again(folder: str | Path, *, allow_code: bool = False, allow_files: bool = False) -> Report:
     """Estimates and writes the report of a run folder anew from its finished units; nothing runs.
 
     Args:
         folder: The run folder, a path or a URI.
-        allow_code: Whether the spec may name code of its own though this user did not write it.
-    Raises: SpecError when it is no run folder; RunError when its data or spec are others now: nothing is written then.
+        allow_code: Whether the spec may have code imported though this user did not write it.
+        allow_files: Whether it may name files and folders outside of the run folder, likewise.
+    Raises: SpecError when it is no run folder, or somebody else's that asks for more than is allowed; RunError when its
+        data or spec are others now: nothing is written then.
     """
-    place = place_of(folder)
-    with opened(place) as here:
-        return _report_here(here, place, allow_code=allow_code)
+    place, asked = place_of(folder), Consent(code=allow_code, files=allow_files)
+    with opened(place) as here, under(consent_for(here, asked)):
+        return _report_here(here, place)
 
 
-def _report_here(folder: Path, place: str | Path, *, allow_code: bool) -> Report:
-    spec = read_spec(folder, allow_code=allow_code)
+def _report_here(folder: Path, place: str | Path) -> Report:
+    require_run_folder(folder)
     record = read_record(folder)
     if record is None:
         raise RunError(f"{place} has no plan.parquet; `dpaudit resume {place}` writes it anew")
+    _require_same(changed_spec(folder, record), place)  # before anything that the spec names is imported
     with as_of(record.version, record.own):
-        plan = make_plan(spec)
-        differs = record.differences(Record.of(plan)) or changed_spec(folder, record)
-    if differs:
-        raise RunError(
-            f"{place} holds results of something else: {'; '.join(differs)}; nothing was written; put back what was "
-            f"there, or `dpaudit resume {place} --fresh` runs anew beside them"
-        )
+        plan = make_plan(read_spec(folder))
+        _require_same(record.differences(Record.of(plan)), place)
     with writable(folder), lease(folder):
         report = _report_of_finished(plan, folder, place)
         with contextlib.closing(EventLog(folder / "events.jsonl")) as log:
             log(Event(EventKind.REPORTED, detail=_written(folder)))
         return report
+
+
+def _require_same(differs: Sequence[str], place: str | Path) -> None:
+    if differs:
+        raise RunError(
+            f"{place} holds results of something else: {'; '.join(differs)}; nothing was written; put back what was "
+            f"there, or `dpaudit resume {place} --fresh` runs anew beside them"
+        )
 
 
 def _written(folder: Path) -> str:

@@ -4,20 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import importlib.util
 import os
-import re
-import sys
-import sysconfig
-from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
+from dpaudit.consent import OWN, Consent
 from dpaudit.engine.report.whole import write_whole
-from dpaudit.errors import SpecError, shortened
-
-_LOCATION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
-
 
 SPEC = "spec.yaml"
 
@@ -35,21 +27,15 @@ def remember(folder: Path, name: str = SPEC) -> None:
         write_whole(note, lambda path: path.write_text(_digest(folder / name), encoding="ascii"))
 
 
-def require_own(folder: Path, content: Any, name: str = SPEC) -> None:
-    """Refuses a folder whose spec names code outside the installed packages, unless this user wrote that very spec.
+def consent_for(folder: Path, asked: Consent, name: str = SPEC) -> Consent:
+    """What the spec in a folder may do: everything where this user wrote it, else what was consented to.
 
     Args:
         folder: The run folder.
-        content: Its spec as plain values.
+        asked: What the user consents to.
         name: Of the spec in it.
-    Raises: SpecError.
     """
-    codes = sorted(code for code in set(_locations(content)) if not _installed(code))
-    if codes and not made_here(folder, name):
-        raise SpecError(
-            f"{folder}/{name} names code of its own ({shortened(', '.join(codes))}), and you did not make this "
-            "folder here; look at that code, then add --allow-code"
-        )
+    return OWN if made_here(folder, name) else replace(asked, spec=folder / name)
 
 
 def made_here(folder: Path, name: str = SPEC) -> bool:
@@ -69,29 +55,3 @@ def _note(spec: Path) -> Path:
 
 def _digest(spec: Path) -> str:
     return hashlib.sha256(spec.read_bytes()).hexdigest()
-
-
-def _locations(content: Any) -> Iterator[str]:
-    """Every text in a spec that reads like `module:name`."""
-    if isinstance(content, dict):
-        for value in content.values():
-            yield from _locations(value)
-    elif isinstance(content, list):
-        for value in content:
-            yield from _locations(value)
-    elif isinstance(content, str) and _LOCATION.fullmatch(content):
-        yield content
-
-
-def _installed(location: str) -> bool:
-    """Whether its module is Python's or an installed package's; nothing is imported to tell."""
-    package = location.partition(":")[0].partition(".")[0]
-    if package in sys.builtin_module_names or package == "dpaudit":
-        return True
-    try:
-        found = importlib.util.find_spec(package)
-    except (ImportError, ValueError):
-        return False
-    places = [] if found is None else [*(found.submodule_search_locations or []), found.origin or ""]
-    roots = [Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "purelib", "platlib")]
-    return bool(places) and any(Path(place).resolve().is_relative_to(root) for place in places for root in roots)

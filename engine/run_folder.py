@@ -17,12 +17,11 @@ import pyarrow.parquet as pq
 
 from dpaudit.actors.unit import code_version, own_code
 from dpaudit.engine.data.in_memory import keep
-from dpaudit.engine.own_folders import remember, require_own
+from dpaudit.engine.own_folders import remember
 from dpaudit.engine.plan import Plan
 from dpaudit.engine.report.whole import write_whole
 from dpaudit.engine.spec.audit_spec import AuditSpec, slug
 from dpaudit.engine.spec.loading import load_spec
-from dpaudit.engine.spec.plain_yaml import read_yaml
 from dpaudit.errors import RunError, SpecError, shortened
 
 EARLIER = "earlier"
@@ -103,21 +102,24 @@ def read_record(folder: Path) -> Record | None:
         ) from err
 
 
-def read_spec(folder: Path, *, allow_code: bool = False) -> AuditSpec:
-    """The spec a run folder was made from.
+def require_run_folder(folder: Path) -> None:
+    """Refuses a folder that is none of a run.
 
-    Args:
-        folder: The run folder.
-        allow_code: Whether the spec may name code outside the installed packages though this user did not write it.
-    Raises: SpecError when it is no run folder, or names code that is not allowed.
+    Raises: SpecError.
     """
     if not _is_file(folder / "spec.yaml") or not _is_run_folder(folder):
         raise SpecError(
             f"{shortened(folder)} must be a run folder (with spec.yaml in it); "
             "`dpaudit run SPEC --output DIR` makes one"
         )
-    if not allow_code:
-        require_own(folder, read_yaml(folder / "spec.yaml"))
+
+
+def read_spec(folder: Path) -> AuditSpec:
+    """The spec a run folder was made from, built with the consent there is.
+
+    Raises: SpecError when it is no run folder, or asks for more than is consented to.
+    """
+    require_run_folder(folder)
     return load_spec(folder / "spec.yaml")
 
 

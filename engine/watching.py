@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from dpaudit.actors.events import Event, EventKind, event_of, lines_of
 from dpaudit.actors.mirror import is_remote, reached
 from dpaudit.engine.findings.verdict import Verdict
-from dpaudit.engine.report.noted import last_note, note_of
+from dpaudit.engine.noted import last_note, note_of
 from dpaudit.errors import RunError, SpecError, printable, shortened
 
 _ENDED = {EventKind.UNIT_DONE, EventKind.UNIT_RETRIED, EventKind.UNIT_FAILED, EventKind.WORKER_LOST}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import typing
+from pathlib import Path
 
 import pytest
 
@@ -86,3 +88,30 @@ def test_ones_own_class_is_built_from_where_it_is() -> None:
 def test_a_kind_must_be_known() -> None:
     with pytest.raises(UnknownNameError, match="kind must be one of"):
         register("mechanisms", "x", source="y")
+
+
+def test_every_field_that_names_a_place_says_so() -> None:
+    """By what it says a stranger's spec is asked for leave: a path is read, a url and a variable are sent."""
+    holds = {"path": "path", "cache": "path", "url": "address", "key_variable": "variable"}
+    harmless = {"column", "contents", "device", "digest", "dtype", "given", "group_by", "key", "label", "model_name"}
+    harmless |= {
+        "accountant",
+        "activation",
+        "augment",
+        "clipping",
+        "delimiter",
+        "grad_sample_mode",
+        "norm",
+        "optimizer",
+    }
+    harmless |= {"part", "precision", "schedule", "version", "name"}
+    for kind in PACKAGES:
+        for name in catalogue(kind):
+            part = load(kind, name)
+            if not dataclasses.is_dataclass(part):
+                continue
+            hints = typing.get_type_hints(part)
+            for field in dataclasses.fields(part):
+                if field.init and hints[field.name] in (str, str | None, str | int | None, Path):
+                    assert field.metadata.get("holds") == holds.get(field.name), f"{name}.{field.name}"
+                    assert field.name in holds or field.name in harmless, f"{name}.{field.name}: what does it name?"

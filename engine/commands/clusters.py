@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 import click
 
-from dpaudit.engine.commands.exits import show_lines
 from dpaudit.engine.commands.places import PLACE
+from dpaudit.engine.exits import show_lines
 
 _nodes = (
     click.option("--image", required=True, help="Container image with dpaudit (docs/cluster.md has a Dockerfile)."),

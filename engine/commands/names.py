@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 from click.shell_completion import CompletionItem
 
-from dpaudit.engine.commands.exits import show, show_lines
+from dpaudit.engine.exits import show, show_lines
 from dpaudit.errors import InputError, UnknownNameError, did_you_mean
 from dpaudit.registry import PACKAGES, Entry, catalogue, functions, load, plural
 

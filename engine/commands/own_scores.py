@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dpaudit.engine.commands.exits import VIOLATION, end, show, show_lines
 from dpaudit.engine.commands.names import complete_estimator
+from dpaudit.engine.exits import VIOLATION, end, show, show_lines
 from dpaudit.errors import InputError
 
 if TYPE_CHECKING:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from dpaudit.engine.commands.exits import RUN_FAILED, show, show_lines, stop
 from dpaudit.engine.commands.places import PLACE
+from dpaudit.engine.exits import RUN_FAILED, show, show_lines, stop
 from dpaudit.errors import SpecError, shortened
+from dpaudit.locations import search_last
 
 if TYPE_CHECKING:
     from dpaudit.cluster.jobs import Jobs
@@ -55,8 +55,7 @@ def submit(
     from dpaudit.cluster.jobs import Jobs
     from dpaudit.engine.remote_jobs import job_of
 
-    if str(working_dir.resolve()) not in sys.path:
-        sys.path.append(str(working_dir.resolve()))
+    search_last(str(working_dir.resolve()))
     jobs = Jobs(address)
     job = job_of(spec, output, working_dir=working_dir, requirements=requirements, ship=ship, seed=seed, sweep=sweep)
     submitted = jobs.submit(job)

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import FrameType
 
 from dpaudit.actors.signals import signals_interrupt
-from dpaudit.engine.commands.exits import BAD_INPUT, FINISHED, RUN_FAILED, Ended, put_doors, tell
+from dpaudit.engine.exits import BAD_INPUT, FINISHED, RUN_FAILED, Ended, put_doors, tell
 
 ORDERLY_S = 20.0
 """For so long a command whose supervisor was killed may put things in order."""

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from dpaudit.engine.commands.exits import BAD_INPUT, RUN_FAILED, VIOLATION, end, show_lines, stop
+from dpaudit.consent import Consent
+from dpaudit.engine.commands import consents
 from dpaudit.engine.commands.places import PLACE
+from dpaudit.engine.exits import BAD_INPUT, RUN_FAILED, VIOLATION, end, show_lines, stop
 
 if TYPE_CHECKING:
     from dpaudit.engine.sweep.result import SweepResult
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 @click.option("--output", "-o", type=PLACE, help="Folder, a path or a URI; left out: runs/<name>.")
 @click.option("--seed", type=int, help="Instead of the spec's seed.")
 @click.option("--quiet", is_flag=True, help="No progress, only the result.")
-@click.option("--allow-code", is_flag=True, help="DIR may name code of its own though you did not write it here.")
+@consents.to_run
 @click.option("--fail-on-violation", is_flag=True, help="Exit with 1 when a bound exceeds its claim.")
 def sweep(
     spec: Path | None,
@@ -30,6 +32,8 @@ def sweep(
     seed: int | None,
     quiet: bool,
     allow_code: bool,
+    allow_network: bool,
+    allow_files: bool,
     fail_on_violation: bool,
 ) -> None:
     """Trains and audits every configuration of SPEC (YAML with `grid` or `sweep`), side by side.
@@ -43,7 +47,8 @@ def sweep(
     if (spec is None) == (restore is None) or (restore is not None and (output is not None or seed is not None)):
         stop("give SPEC, or --restore DIR alone", BAD_INPUT)
     if restore is not None:
-        go_on(restore, allow_code=allow_code, quiet=quiet, fail_on_violation=fail_on_violation)
+        asked = Consent(allow_code, allow_network, allow_files)
+        go_on(restore, asked, quiet=quiet, fail_on_violation=fail_on_violation)
         return
     assert spec is not None
     folder = output or running.sweep_folder(read_request(spec))
@@ -54,12 +59,14 @@ def sweep(
     _end(found, fail_on_violation=fail_on_violation)
 
 
-def go_on(folder: str | Path, *, allow_code: bool, quiet: bool, fail_on_violation: bool) -> None:
-    """Goes on with the sweep in a folder, and ends with the stated exit code."""
+def go_on(folder: str | Path, asked: Consent, *, quiet: bool, fail_on_violation: bool) -> None:
+    """Goes on with the sweep in a folder, with what is consented to, and ends with the stated exit code."""
     from dpaudit.engine.sweep.running import restore_sweep
 
     try:
-        found = restore_sweep(folder, allow_code=allow_code, quiet=quiet)
+        found = restore_sweep(
+            folder, allow_code=asked.code, allow_network=asked.network, allow_files=asked.files, quiet=quiet
+        )
     except KeyboardInterrupt as err:
         _interrupted(folder, err)
     _end(found, fail_on_violation=fail_on_violation)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dpaudit.consent import PATH
 from dpaudit.engine.data import delimited
 from dpaudit.engine.data.columns import Column, examples_of, numbers
 from dpaudit.engine.data.delimited import Layout, first_record, line_of
@@ -49,7 +50,7 @@ class Adult:
         rows: At most this many rows, from the start; all when None.
     """
 
-    path: str
+    path: str = field(metadata=PATH)
     part: str = "train"
     rows: int | None = None
 

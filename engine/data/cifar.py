@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dpaudit.consent import PATH
 from dpaudit.engine.data.files import COMPRESSIONS, existing, fault, find, read_at_most, reading
 from dpaudit.errors import require
 from dpaudit.mechanisms.examples import Examples
@@ -30,7 +31,7 @@ class Cifar10:
         rows: At most this many images, from the start; all when None.
     """
 
-    path: str
+    path: str = field(metadata=PATH)
     part: str = "train"
     rows: int | None = None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from dpaudit.consent import PATH
 from dpaudit.engine.data.columns import UNKNOWN, numbers
 from dpaudit.engine.data.delimited import Layout, line_of, tables
 from dpaudit.engine.data.files import existing, fault, in_order
@@ -39,7 +40,7 @@ class Criteo:
         keep: Each row is kept with this probability, in (0, 1]; the paper's data are 1M rows of a day kept with 0.05.
     """
 
-    path: str
+    path: str = field(metadata=PATH)
     rows: int | None = None
     keep: float = 1.0
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pyarrow as pa
 
+from dpaudit.consent import PATH
 from dpaudit.engine.data import delimited
 from dpaudit.engine.data.columns import Column, check_names, detect, examples_of
 from dpaudit.engine.data.delimited import Layout, first_record, line_of
@@ -37,7 +38,7 @@ class Csv:
         missing: Cells that mean there is no value.
     """
 
-    path: str
+    path: str = field(metadata=PATH)
     label: str
     rows: int | None = None
     categorical: tuple[str, ...] = ()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import cast
 
 import numpy as np
@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.csv
 from numpy.typing import NDArray
 
+from dpaudit.consent import PATH
 from dpaudit.engine.data.files import existing_file, fault, reading
 from dpaudit.engine.data.size import require_size
 from dpaudit.errors import require
@@ -107,7 +108,7 @@ class OwnPriors(PriorData):
         column: The column of priors, each in [0, 1].
     """
 
-    path: str
+    path: str = field(metadata=PATH)
     column: str = "prior"
 
     def priors(self, rng: np.random.Generator) -> NDArray[np.float64]:

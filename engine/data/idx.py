@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dpaudit.consent import PATH
 from dpaudit.engine.data.files import existing, fault, find, read_at_most, reading
 from dpaudit.errors import require
 from dpaudit.mechanisms.examples import Examples
@@ -43,7 +44,7 @@ class IdxImages:
         rows: At most this many images, from the start; all when None.
     """
 
-    path: str
+    path: str = field(metadata=PATH)
     part: str = "train"
     rows: int | None = None
     title: ClassVar[str]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +45,10 @@ class InMemory:
 
     digest: str
     contents: str = ""
+
+    def __post_init__(self) -> None:
+        valid = re.fullmatch("[0-9a-f]{32}", self.digest) is not None  # it names a file
+        require(valid, "digest must be 32 hexadecimal digits", digest=self.digest)
 
     def load(self, *, seed: int = 0) -> Examples:
         """The rows in the order they were given; `seed` is not used.

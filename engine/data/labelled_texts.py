@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dpaudit.consent import PATH
 from dpaudit.engine.data.delimited import Layout, line_of
 from dpaudit.engine.data.files import fault
 from dpaudit.engine.data.word_numbers import word_numbers
@@ -29,7 +30,7 @@ class LabelledTexts:
         raw: A table with one column of texts instead, for models with a tokenizer of their own.
     """
 
-    path: str
+    path: str = field(metadata=PATH)
     part: str = "train"
     rows: int | None = None
     length: int = 64

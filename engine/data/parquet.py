@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet
 
+from dpaudit.consent import PATH
 from dpaudit.engine.data.columns import Column, check_names, examples_of, is_number, is_text, plain, typed
 from dpaudit.engine.data.files import existing_file, fault
 from dpaudit.errors import DataError, require, shortened
@@ -31,7 +32,7 @@ class Parquet:
         drop: Columns to leave out, such as row numbers.
     """
 
-    path: str
+    path: str = field(metadata=PATH)
     label: str
     rows: int | None = None
     categorical: tuple[str, ...] = ()
@@ -77,7 +78,7 @@ class Parquet:
     def _check(self, path: Path, schema: pa.Schema) -> None:
         named = {"categorical": self.categorical, "drop": self.drop}
         check_names(schema.names, label=self.label, named=named, path=path)
-        for field in schema:
-            kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
-            if field.name not in self.drop and not (is_text(kind) or is_number(kind)):
-                raise fault(path, f"must be numbers or text, got {kind}", column=field.name, do="name it in `drop`")
+        for column in schema:
+            kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+            if column.name not in self.drop and not (is_text(kind) or is_number(kind)):
+                raise fault(path, f"must be numbers or text, got {kind}", column=column.name, do="name it in `drop`")

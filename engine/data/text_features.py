@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from dpaudit.consent import PATH
 from dpaudit.errors import require
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.models.sentence_encoder import encoded
@@ -72,7 +73,7 @@ class EncodedSentences:
     """
 
     texts: Any = field(metadata={"kind": "data"})
-    path: str
+    path: str = field(metadata=PATH)
     length: int = 128
     device: str = "cpu"
 

@@ -16,7 +16,7 @@ from typing import Any
 from dpaudit.actors.events import read_events
 from dpaudit.engine.findings.result import AuditResult
 from dpaudit.engine.findings.verdict import Verdict
-from dpaudit.engine.report.noted import last_note, note_of
+from dpaudit.engine.noted import last_note, note_of
 from dpaudit.engine.spec.sweep import AUDITED, FAILED, STOPPED, Configuration, Sweep, share_confidence
 from dpaudit.errors import printable
 from dpaudit.estimators.bound import format_lower, format_upper

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.segment import Segment
 
 from dpaudit.actors.events import Event, EventKind, last_line
-from dpaudit.engine.commands.exits import behind
+from dpaudit.engine.exits import behind
 from dpaudit.errors import printable, printable_lines
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from dpaudit.actors.events import Listener
-from dpaudit.engine.commands.exits import tell
+from dpaudit.engine.exits import tell
 from dpaudit.engine.spec.audit_spec import RunOptions
 from dpaudit.errors import SpecError
 

@@ -12,6 +12,7 @@ import yaml
 from numpy.typing import NDArray
 
 from dpaudit.claims import Claim
+from dpaudit.consent import CLUSTER
 from dpaudit.engine.canaries.protocol import GradientCanary
 from dpaudit.engine.data.in_memory import data_source
 from dpaudit.engine.games.fits import Fits
@@ -102,7 +103,7 @@ class RunOptions:
     workers: int | None = None
     cpus_per_worker: int = 1
     gpus_per_worker: float = 0.0
-    address: str | None = None
+    address: str | None = field(default=None, metadata=CLUSTER)
     keep_scores: bool = True
     figures: bool = True
     time_limit_s: float | None = None

@@ -17,6 +17,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from dpaudit.claims import Claim
+from dpaudit.consent import require_code, require_file
 from dpaudit.errors import AuditError, DataError, InputError, SpecError, UnknownNameError, did_you_mean, shortened
 from dpaudit.estimators.selection import SELECTION_NAMES
 from dpaudit.locations import has_location, located, location
@@ -45,10 +46,23 @@ def build(kind: str, spec: object, *, location: str = "", defaults: Mapping[str,
     if not isinstance(name, str):
         raise SpecError(f"{location} must have a `name`, one of {', '.join(catalogue(kind))}; got {shortened(spec)}")
     try:
-        part_class = own_part(kind, name) if ":" in name else load(kind, name)
+        part_class = named_part(kind, name)
     except UnknownNameError as err:
         raise SpecError(f"{location}: {err}") from err
     return build_dataclass(part_class, fields, location=location, defaults=defaults)
+
+
+def named_part(kind: str, name: str) -> Any:
+    """The class or factory that a spec names: a registered name, or "module:Class".
+
+    Raises: UnknownNameError when there is none; SpecError without consent to import what is no part of dpaudit.
+    """
+    if ":" in name:
+        return own_part(kind, name)
+    entry = catalogue(kind).get(name)
+    if entry is not None and entry.module.partition(".")[0] != "dpaudit":  # of another package's entry points
+        require_code(f"{entry.module}:{entry.attribute}")
+    return load(kind, name)
 
 
 _FACES: Mapping[str, tuple[str, ...]] = {
@@ -197,6 +211,8 @@ def checked_value(field: dataclasses.Field[Any], hint: Any, value: object, locat
     """
     if value is None and type(None) in typing.get_args(hint):
         return None
+    if field.metadata.get("holds") == "path" and isinstance(value, str):
+        require_file(value)
     kind = field.metadata.get("kind")
     if kind in PACKAGES:
         return build(kind, value, location=location)

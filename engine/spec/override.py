@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from dpaudit.engine.spec.audit_spec import Audit
-from dpaudit.engine.spec.build import build, checked_value, own_part
+from dpaudit.engine.spec.build import build, checked_value, named_part
 from dpaudit.errors import SpecError, did_you_mean, shortened
-from dpaudit.registry import PACKAGES, load
+from dpaudit.registry import PACKAGES
 
 
 def overridden(audit: Audit, path: str, value: Any) -> Audit:
@@ -67,7 +67,7 @@ def _field_in_words(kind: str, words: Mapping[str, Any], name: str, at: str) -> 
     called = words.get("name")
     if not isinstance(called, str):
         raise SpecError(f"{at} must have a `name`, got {shortened(words)}")
-    part_class = own_part(kind, called) if ":" in called else load(kind, called)
+    part_class = named_part(kind, called)
     return _require_field(part_class, name, at)
 
 

@@ -15,17 +15,17 @@ from dpaudit.actors.mirror import inside, is_remote, reached
 from dpaudit.actors.signals import signals_interrupt
 from dpaudit.actors.store import UnitStore
 from dpaudit.cluster.session import ray_session
-from dpaudit.engine.driver import opened_by, run_missing, run_plan, told
+from dpaudit.consent import Consent, given, require_contacts, under
+from dpaudit.engine.driver import opened_by, price_of, run_missing, run_plan, told
 from dpaudit.engine.findings.gather import result_of
 from dpaudit.engine.findings.stopping import sequential_readers
 from dpaudit.engine.findings.sweep_summary import REAUDIT, sweep_summary
 from dpaudit.engine.lease import lease
-from dpaudit.engine.own_folders import made_here, remember, require_own
-from dpaudit.engine.place import TUNE, checkpoints_of, opened, place_of
+from dpaudit.engine.own_folders import consent_for, remember
+from dpaudit.engine.place import checkpoints_of, opened, place_of
 from dpaudit.engine.plan import Plan, make_plan
 from dpaudit.engine.run_folder import require_room, writable
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec, slug
-from dpaudit.engine.spec.plain_yaml import read_yaml
 from dpaudit.engine.spec.sweep import AUDITED, FAILED, Configuration, Rungs, SubjectTo, Sweep
 from dpaudit.engine.sweep.request import FILE, Request, read_request
 from dpaudit.engine.sweep.result import SweepResult
@@ -120,6 +120,8 @@ def restore_sweep(
     folder: str | Path,
     *,
     allow_code: bool = False,
+    allow_network: bool = False,
+    allow_files: bool = False,
     listeners: Sequence[Listener] = (),
     quiet: bool = False,
 ) -> SweepResult:
@@ -127,21 +129,25 @@ def restore_sweep(
 
     Args:
         folder: The sweep's folder, a path or a URI.
-        allow_code: Whether it may name code of its own though this user did not write it.
+        allow_code: Whether it may have code imported and run though this user did not write it.
+        allow_network: Whether it may have requests sent, and values of environment variables with them, likewise.
+        allow_files: Whether it may name files and folders outside of its own, likewise.
         listeners: As in `sweep`.
         quiet: Show no progress.
-    Raises: SpecError when it is no sweep's folder; RunError when it cannot go on.
+    Raises: SpecError when it is no sweep's folder, or somebody else's that asks for more than is allowed; RunError when
+        it cannot go on.
     """
-    place = place_of(folder)
+    place, asked = place_of(folder), Consent(allow_code, allow_network, allow_files)
     if not is_sweep(place):
         raise SpecError(
             f"{shortened(place)} must be the folder of a sweep (with {FILE} in it); `dpaudit sweep SPEC` makes one"
         )
     with opened(place) as here:
-        if not allow_code:
-            require_own(here, read_yaml(here / FILE), FILE)
-        request = read_request(here / FILE)
-    return carry_out(request, place, None, listeners=listeners, quiet=quiet)
+        consent = consent_for(here, asked, FILE)
+        with under(consent):
+            request = read_request(here / FILE)
+    with under(consent):
+        return carry_out(request, place, None, listeners=listeners, quiet=quiet)
 
 
 def is_sweep(place: str | Path) -> bool:
@@ -180,19 +186,20 @@ def carry_out(
         )
     known = request.known
     plan = make_plan(request.spec(known)) if known else None  # refuses what does not fit before anything runs
+    if plan is None:
+        require_contacts((request.base, request.run, request.sweep), lambda: "")
+    else:
+        require_contacts(plan.spec, lambda: price_of(plan))
     with told(listeners, quiet=quiet) as listening:
         with _held(place, listening) as folder:
             require_room(folder)
-            own = made_here(folder, FILE)
-            if not own:
-                _set_aside(folder / TUNE)
             request.write(folder)
             remember(folder, FILE)
             if plan is not None:
                 _run_shared(plan, folder, place, listening, began)
         # Trials on other nodes look for all this at the place, and leave theirs there.
         with _held(place, listening), signals_interrupt():
-            configurations = _tried(request, known, place, listening, config, restore=own)
+            configurations = _tried(request, known, place, listening, config)
     return _finished(request, configurations, place, listeners, quiet=quiet)
 
 
@@ -203,12 +210,6 @@ def _held(place: str | Path, listeners: Sequence[Listener]) -> Iterator[Path]:
         folder.mkdir(parents=True, exist_ok=True)
         with lease(folder):
             yield folder
-
-
-def _set_aside(tunes: Path) -> None:
-    """Renames what Tune has left in a folder that this user did not make: reading it would run code, now or later."""
-    if tunes.exists():
-        tunes.rename(tunes.with_name(f"{tunes.name}-{time.time_ns()}"))
 
 
 def _run_shared(plan: Plan, folder: Path, place: str | Path, listeners: Sequence[Listener], began: float) -> None:
@@ -234,12 +235,10 @@ def _tried(
     place: str | Path,
     listeners: Sequence[Listener],
     config: TuneConfig | None,
-    *,
-    restore: bool,
 ) -> list[Configuration]:
     """What became of each configuration."""
     where = place if is_remote(place) else Path(place).absolute()
-    trials, events = Trials(request, where, Path.cwd()), EventStream(*listeners)
+    trials, events = Trials(request, where, Path.cwd(), given()), EventStream(*listeners)
     events.emit(Event(EventKind.STAGE, detail=f"trying {request.sweep.count} configurations"))
     events.emit(Event(EventKind.UNITS_PLANNED, count=request.sweep.count))
     if request.run.runner == "in-process":
@@ -250,7 +249,7 @@ def _tried(
         from dpaudit.engine.sweep.tuning import tried, tune_config
 
         events.emit(Event(EventKind.WORKER_STARTED, count=request.run.workers or os.cpu_count() or 1))
-        return tried(trials, known, events, tune_config(request, config), restore=restore)
+        return tried(trials, known, events, tune_config(request, config))
 
 
 def _tried_here(trials: Trials, one: Configuration, events: EventStream) -> Configuration:

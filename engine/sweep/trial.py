@@ -15,6 +15,7 @@ from typing import Any
 
 from dpaudit.actors.schedule import Outcome
 from dpaudit.actors.unit import Unit
+from dpaudit.consent import OWN, Consent, under
 from dpaudit.engine.data.in_memory import found_again
 from dpaudit.engine.driver import run_missing
 from dpaudit.engine.findings.gather import gather
@@ -44,11 +45,13 @@ class Trials:
         request: The sweep.
         place: Its folder, an absolute path or a URI.
         working_folder: Where relative paths begin.
+        consent: What its spec may do; trials are built where they run.
     """
 
     request: Request
     place: str | Path
     working_folder: Path
+    consent: Consent = OWN
 
     def run(self, values: Mapping[str, Any], tell: Tell) -> None:
         """Trains and audits one configuration.
@@ -60,7 +63,8 @@ class Trials:
         """
         sweep, one = self.request.sweep, self.request.configuration(values)
         seen: dict[str, float] = {}
-        with contextlib.chdir(self.working_folder) if self.working_folder.is_dir() else contextlib.nullcontext():
+        here = contextlib.chdir(self.working_folder) if self.working_folder.is_dir() else contextlib.nullcontext()
+        with under(self.consent), here:
             folder = TrialFolder(self.place, one.name)
             if sweep.rungs is not None:
                 for place, rung in enumerate(sweep.rungs.values[:-1]):

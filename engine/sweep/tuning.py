@@ -16,7 +16,7 @@ from ray import tune
 from ray.tune.schedulers import ASHAScheduler, PopulationBasedTraining
 
 from dpaudit.actors.events import Event, EventKind, EventStream, last_line
-from dpaudit.actors.mirror import is_remote, reached
+from dpaudit.actors.mirror import reached
 from dpaudit.engine.place import TUNE
 from dpaudit.engine.spec.sweep import AUDITED, FAILED, STOPPED, Configuration
 from dpaudit.engine.sweep.request import Request
@@ -33,17 +33,18 @@ _EVENTS: ContextVar[EventStream | None] = ContextVar("events of a sweep", defaul
 
 
 def tried(
-    trials: Trials, known: Sequence[Configuration], events: EventStream, config: tune.TuneConfig, *, restore: bool
+    trials: Trials, known: Sequence[Configuration], events: EventStream, config: tune.TuneConfig
 ) -> list[Configuration]:
     """Carries out the trials that are not finished, in a Ray session that is there.
+
+    What Tune has written in the sweep's folder before is not read: it is pickled, and others may write there. Trials
+    begin anew, and find what they finished.
 
     Args:
         trials: What they have in common.
         known: All configurations; empty where a search algorithm chooses them.
         events: Told of each trial that begins and ends.
         config: How many at a time, which scheduler, which search algorithm.
-        restore: Whether to go on with what Tune has written in the sweep's folder, which is unpickled. What is at a
-            URI is not: others may write there. Trials begin there anew, and find what they finished.
     Returns: Every configuration and what became of it.
     Raises: SpecError when the scheduler changes configurations.
     """
@@ -51,33 +52,27 @@ def tried(
     if isinstance(config.scheduler, PopulationBasedTraining):
         raise SpecError("a scheduler that changes configurations while they train cannot be audited; use another one")
     filesystem, root = reached(trials.place)
-    folder, name = f"{root}/{TUNE}", request.digest
-    if is_remote(trials.place):
-        restore, name = False, f"{name}-{time.time_ns()}"
+    folder, name = f"{root}/{TUNE}", f"{request.digest}-{time.time_ns()}"
     trainable = tune.with_resources(
         tune.with_parameters(_configuration, trials=trials, known=[one.values for one in known]), _resources(request)
     )
     token = _EVENTS.set(events)
     try:
         with _quiet():
-            path = f"{folder}/{name}"
-            if restore and tune.Tuner.can_restore(path):
-                tuner = tune.Tuner.restore(path, trainable=trainable, restart_errored=True)
-            else:
-                space = {NUMBER: tune.grid_search(list(range(len(known))))} if known else as_tune(request.sweep.space)
-                tuner = tune.Tuner(
-                    trainable,
-                    param_space=space,
-                    tune_config=config,
-                    run_config=tune.RunConfig(
-                        name=name,
-                        storage_path=folder,
-                        storage_filesystem=filesystem,
-                        verbose=0,
-                        failure_config=tune.FailureConfig(max_failures=1),  # a worker that is lost is no failure yet
-                        callbacks=[_Progress(request, known)],
-                    ),
-                )
+            space = {NUMBER: tune.grid_search(list(range(len(known))))} if known else as_tune(request.sweep.space)
+            tuner = tune.Tuner(
+                trainable,
+                param_space=space,
+                tune_config=config,
+                run_config=tune.RunConfig(
+                    name=name,
+                    storage_path=folder,
+                    storage_filesystem=filesystem,
+                    verbose=0,
+                    failure_config=tune.FailureConfig(max_failures=1),  # a worker that is lost is no failure yet
+                    callbacks=[_Progress(request, known)],
+                ),
+            )
             return [_outcome(request, known, result) for result in tuner.fit()]
     finally:
         _EVENTS.reset(token)

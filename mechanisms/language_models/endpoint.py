@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit, urlunsplit
 
+from dpaudit.consent import ADDRESS, PATH, VARIABLE
 from dpaudit.errors import InputError, require
 from dpaudit.mechanisms.language_models.answer_store import AnswerStore, content_key
 from dpaudit.mechanisms.language_models.pace import Pace
@@ -20,7 +21,7 @@ from dpaudit.mechanisms.language_models.protocol import Completion, Expected
 from dpaudit.mechanisms.language_models.secret import key_in, require_variable
 from dpaudit.mechanisms.language_models.transport import Trouble, post, require_url
 from dpaudit.registry import register
-from dpaudit.variables import expanded, without_values
+from dpaudit.variables import expanded
 
 CHARACTERS_PER_TOKEN = 3.5
 """On the high side of what English takes; a server's own count is kept with each answer."""
@@ -38,7 +39,7 @@ class Endpoint:
     environment where a request is made, and stands nowhere else.
 
     Attributes:
-        url: Where `/chat/completions` is found: "https://api.openai.com/v1"; `$NAME` is looked up when it is asked.
+        url: Where `/chat/completions` is found: "https://api.openai.com/v1", written out.
         model_name: What the server calls the model.
         key_variable: Name of the environment variable with the key; "" sends none.
         style: "chat" sends each prompt as one message of a user, "completions" as a text to go on with.
@@ -57,11 +58,13 @@ class Endpoint:
         price_out: Of a million tokens written.
         most_cost: Asks nothing that is estimated to cost more; needs both prices.
         plain_http: Whether the key may go over http to another machine.
+        private_network: Whether the host's name may lead to an address of a private network (10.x, 192.168.x); to this
+            machine or its link it never may: write `localhost` or the address itself.
     """
 
-    url: str
+    url: str = field(metadata=ADDRESS)
     model_name: str
-    key_variable: str = ""
+    key_variable: str = field(default="", metadata=VARIABLE)
     style: Literal["chat", "completions"] = "chat"
     max_tokens: int = 8
     prompts_per_request: int = 1
@@ -72,17 +75,17 @@ class Endpoint:
     longest_wait_s: float = 60.0
     requests_per_minute: float | None = None
     tokens_per_minute: float | None = None
-    cache: str = ""
+    cache: str = field(default="", metadata=PATH)
     extra: Mapping[str, Any] = field(default_factory=dict)
     price_in: float | None = None
     price_out: float | None = None
     most_cost: float | None = None
     plain_http: bool = False
+    private_network: bool = False
 
     def __post_init__(self) -> None:
         require_variable(self.key_variable, field="key_variable")
-        if "$" not in self.url:
-            require_url(self.url, sends_key=bool(self.key_variable), plain_http=self.plain_http)
+        require_url(self.url, sends_key=bool(self.key_variable), plain_http=self.plain_http)
         require(bool(self.model_name), "model_name must not be empty")
         require(self.style in ("chat", "completions"), "style must be 'chat' or 'completions'", style=self.style)
         for name in ("max_tokens", "prompts_per_request", "parallel", "attempts"):
@@ -152,13 +155,8 @@ class Endpoint:
 
     @property
     def address(self) -> str:
-        """Where requests go, its variables looked up.
-
-        Raises: InputError when that is no address a key may be sent to.
-        """
-        url = os.path.expandvars(self.url)
-        require_url(url, sends_key=bool(self.key_variable), plain_http=self.plain_http)
-        parts = urlsplit(url)  # what stands behind a question mark stays behind
+        """Where requests go."""
+        parts = urlsplit(self.url)  # what stands behind a question mark stays behind
         last = "/chat/completions" if self.style == "chat" else "/completions"
         return urlunsplit(parts._replace(path=parts.path.rstrip("/") + last))
 
@@ -234,7 +232,7 @@ class _Asking:
                 for prompt, answer in zip(prompts, answers, strict=True):
                     self.store.keep(keys[prompt], answer)
                 return {prompt: _completion(answer) for prompt, answer in zip(prompts, answers, strict=True)}
-            what = without_values(answers.what, self.endpoint.url)
+            what = answers.what
             for prompt in prompts:
                 self.store.note(keys[prompt], what, attempt)
             if answers.useless:
@@ -250,8 +248,14 @@ class _Asking:
         return {prompt: Completion(None, what) for prompt in prompts}
 
     def _send(self, prompts: Sequence[str]) -> list[dict[str, Any]] | Trouble:
-        variable, timeout_s = self.endpoint.key_variable, self.endpoint.timeout_s
-        reply = post(self._address, self.endpoint.body(prompts), key=self._key, variable=variable, timeout_s=timeout_s)
+        reply = post(
+            self._address,
+            self.endpoint.body(prompts),
+            key=self._key,
+            variable=self.endpoint.key_variable,
+            timeout_s=self.endpoint.timeout_s,
+            private_network=self.endpoint.private_network,
+        )
         return reply if isinstance(reply, Trouble) else _answers(reply, len(prompts))
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
+from dpaudit.consent import PATH
 from dpaudit.errors import InputError, require
 from dpaudit.mechanisms.language_models.endpoint import CHARACTERS_PER_TOKEN
 from dpaudit.mechanisms.language_models.protocol import Completion, Expected
@@ -32,7 +33,7 @@ class LocalTransformer:
         dtype: Of the weights, as torch calls it: "float32", "bfloat16".
     """
 
-    path: str
+    path: str = field(metadata=PATH)
     max_tokens: int = 8
     batch: int = 16
     chat: bool = False

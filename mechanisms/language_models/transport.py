@@ -1,9 +1,16 @@
-"""One request over HTTP: what came back, or what went wrong and whether asking again can help."""
+"""One request over HTTP: what came back, or what went wrong and whether asking again can help.
+
+Addresses of this machine and of networks around it are reached only where the url itself says so, whatever a name leads
+to by the time a request is made.
+"""
 
 from __future__ import annotations
 
 import http.client
+import ipaddress
 import json
+import re
+import socket
 import time
 import urllib.error
 import urllib.request
@@ -11,7 +18,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any
+from functools import lru_cache, partial
+from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
 from dpaudit.errors import InputError, printable, require, shortened
@@ -19,6 +27,14 @@ from dpaudit.mechanisms.language_models.secret import without_key
 
 MOST_BYTES = 8 << 20
 LOCAL = ("localhost", "127.0.0.1", "::1")
+PRIVATE = tuple(
+    map(ipaddress.ip_network, ("10.0.0.0/8", "100.64.0.0/10", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7"))
+)
+"""Networks of one's own, to which one's own name servers give names."""
+TRANSLATED = ipaddress.ip_network("64:ff9b::/96")
+"""IPv4 addresses as networks without IPv4 write them."""
+
+Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 AGAIN = (408, 409, 425, 429)
 """Beside all of 500 and above."""
 USELESS = (301, 302, 303, 307, 308, 401, 402, 403, 404, 405)
@@ -45,24 +61,72 @@ class Trouble:
 
 
 def require_url(url: str, *, sends_key: bool, plain_http: bool) -> None:
-    """Refuses an address with a password in it, and one that a key would be sent to in the open.
+    """Refuses an address with a password in it, one that is not what it seems, and one that a key would be sent to in
+    the open.
 
     Raises: InputError, which does not show the address.
     """
+    require("$" not in url, "url must be written out: `$NAME` is looked up in paths only, never in an address")
     try:
         parts = urlsplit(url)
         known = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
     except ValueError:
         known = False
-    require(known, "url must be an address that begins with https:// or http://")
+    plain = url.isascii() and url.isprintable() and not {" ", "\\"} & set(url)
+    require(known and plain, "url must be an address that begins with https:// or http://")
     require("@" not in parts.netloc, "url must hold no user and password; name a variable in key_variable")
+    usual = "%" not in parts.netloc and _usual(parts.hostname or "")
+    require(usual, "the host in url must be a name, or a number in its usual form such as 127.0.0.1 or [::1]")
     open_to_all = sends_key and parts.scheme == "http" and parts.hostname not in LOCAL
     if open_to_all and not plain_http:
         raise InputError("a key is sent over https only; set plain_http: true where the network is your own")
 
 
+def _usual(host: str) -> bool:
+    """Whether a host is a name, or an address that reads as what it is: not 2130706433, 0x7f.1 or ::ffff:7f00:1."""
+    if ":" not in host and not re.fullmatch(r"\d+|0x[0-9a-f]*", host.rstrip(".").rpartition(".")[2]):
+        return True
+    address = _literal(host)
+    return address is not None and _meant(address) == address
+
+
+def _literal(host: str) -> Address | None:
+    """The address that a host is; None for a name."""
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return None
+
+
+def _meant(address: Address) -> Address:
+    """The IPv4 address in one of IPv6, where it holds one."""
+    if isinstance(address, ipaddress.IPv4Address):
+        return address
+    translated = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF) if address in TRANSLATED else None
+    return address.ipv4_mapped or address.sixtofour or translated or address
+
+
+def _outside(address: Address) -> bool:
+    """Whether it is one machine's address in the internet: not of this machine, its link or a network of one's own."""
+    meant = _meant(address)
+    return meant.is_global and not meant.is_multicast and not meant.is_reserved
+
+
+def named(host: str, address: Address, *, private_network: bool) -> bool:
+    """Whether a request to a host may go to an address that it leads to.
+
+    Args:
+        host: In the url.
+        address: What it was found to lead to.
+        private_network: Whether a name may lead to a network of one's own.
+    """
+    if _outside(address) or _literal(host) == address or (host == "localhost" and address.is_loopback):
+        return True
+    return private_network and any(_meant(address) in network for network in PRIVATE)
+
+
 def post(
-    url: str, body: Mapping[str, Any], *, key: str, variable: str, timeout_s: float
+    url: str, body: Mapping[str, Any], *, key: str, variable: str, timeout_s: float, private_network: bool = False
 ) -> Mapping[str, Any] | Trouble:
     """Sends JSON, gives the JSON that came back; redirections are not followed, since the key would go with them.
 
@@ -72,13 +136,14 @@ def post(
         key: For the header `Authorization: Bearer`; "" sends none.
         variable: The environment variable that stands for the key in whatever is given back.
         timeout_s: For connecting, for each wait for bytes, and for all of them together.
+        private_network: Whether the host's name may lead to a network of one's own.
     """
     started = time.monotonic()
     request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
     if key:
         request.add_unredirected_header("Authorization", f"Bearer {key}")
     try:
-        with _OPENER.open(request, timeout=timeout_s) as response:
+        with _opener(private_network, _proxy(url)).open(request, timeout=timeout_s) as response:
             answer = _read(response, started + timeout_s)
     except urllib.error.HTTPError as err:
         with err:
@@ -88,6 +153,8 @@ def post(
     except urllib.error.URLError as err:
         if isinstance(err.reason, TimeoutError):
             return Trouble(f"timed out after {timeout_s:g} s")
+        if isinstance(err.reason, _InsideError):
+            return Trouble(INSIDE, again=False, useless=True)
         return Trouble(f"no connection ({type(err.reason).__name__})")
     except (OSError, http.client.HTTPException) as err:
         return Trouble(f"connection lost ({type(err).__name__})")
@@ -98,12 +165,85 @@ def post(
     return found if isinstance(found, dict) else Trouble("answer is no JSON object")
 
 
+INSIDE = (
+    "its name leads to an address of this machine or of a network around it; write that address in url, or set "
+    "private_network: true where it is a server of your own network"
+)
+
+
+class _InsideError(OSError):
+    """A name leads to an address that was not named."""
+
+
+def _connected(host: str, private_network: bool, place: tuple[str, int], *settings: Any) -> socket.socket:
+    """A connection to one of the addresses that a host leads to, looked up once; as `socket.create_connection`."""
+    trouble: OSError = OSError("no address")
+    found = [entry[4][0] for entry in socket.getaddrinfo(*place, type=socket.SOCK_STREAM)]
+    if not all(named(host, ipaddress.ip_address(address), private_network=private_network) for address in found):
+        raise _InsideError
+    for address in found:
+        try:
+            return socket.create_connection((str(address), place[1]), *settings)
+        except OSError as err:
+            trouble = err
+    raise trouble
+
+
+class _Connection(http.client.HTTPConnection):
+    def __init__(self, host: str, *, private_network: bool, **settings: Any) -> None:
+        super().__init__(host, **settings)
+        self._create_connection = partial(_connected, self.host, private_network)
+
+
+class _SecureConnection(http.client.HTTPSConnection):
+    def __init__(self, host: str, *, private_network: bool, proxy: str, **settings: Any) -> None:
+        super().__init__(host, **settings)
+        if not proxy:  # else the user's own environment says where to, and the proxy looks the name up
+            self._create_connection = partial(_connected, self.host, private_network)
+
+
+class _Plain(urllib.request.HTTPHandler):
+    def __init__(self, private_network: bool) -> None:
+        super().__init__()
+        self._connection: Any = partial(_Connection, private_network=private_network)
+
+    def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(self._connection, req)
+
+
+class _Secure(urllib.request.HTTPSHandler):
+    def __init__(self, private_network: bool, proxy: str) -> None:
+        super().__init__()
+        self._connection: Any = partial(_SecureConnection, private_network=private_network, proxy=proxy)
+
+    def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(self._connection, req)
+
+
+def _proxy(url: str) -> str:
+    """The environment's proxy for a url; "" where there is none, and for what a proxy must not see or look up.
+
+    Over http it would read the key, and what is named by its address is meant from here.
+    """
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    if parts.scheme != "https" or host in LOCAL or _literal(host) is not None or urllib.request.proxy_bypass(host):
+        return ""
+    return urllib.request.getproxies().get("https", "")
+
+
 class _NoRedirection(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, *_: object, **__: object) -> None:
         return None
 
 
-_OPENER = urllib.request.build_opener(_NoRedirection)
+@lru_cache
+def _opener(private_network: bool, proxy: str) -> urllib.request.OpenerDirector:
+    """What sends requests; over https, and only there, through a proxy."""
+    proxies = urllib.request.ProxyHandler({"https": proxy} if proxy else {})
+    return urllib.request.build_opener(
+        _NoRedirection, proxies, _Plain(private_network), _Secure(private_network, proxy)
+    )
 
 
 def _read(response: Any, deadline: float) -> bytes:

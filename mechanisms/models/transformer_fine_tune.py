@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from dpaudit.consent import PATH
 from dpaudit.errors import InputError, require
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.protocols import Compute, Model, TrainingError
@@ -36,7 +37,7 @@ class TransformerFineTune:
         warm_up: Share of the steps in which the step size grows, in [0, 1).
     """
 
-    path: str
+    path: str = field(metadata=PATH)
     epochs: int = 3
     learning_rate: float = 2e-5
     batch_size: int = 32
@@ -170,7 +171,7 @@ def loaded(kind: Any, path: str, **settings: Any) -> Any:
     do = "set `path` to what save_pretrained of the model and its tokenizer wrote"
     require((folder / "config.json").is_file(), "path must be the folder of a pre-trained model", do=do, path=path)
     try:
-        return kind.from_pretrained(str(folder), local_files_only=True, **settings)
+        return kind.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False, **settings)
     except (OSError, ValueError) as err:
         reason = without_values(str(err).splitlines()[0], path)
         raise InputError(f"{path} must hold a model and a tokenizer that transformers can load: {reason}") from err

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-import os
 import random
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from numpy.random import SeedSequence
 from numpy.typing import NDArray
 
 from dpaudit.claims import Claim
+from dpaudit.consent import ADDRESS, VARIABLE
 from dpaudit.errors import InputError, require
 from dpaudit.mechanisms.adapters.randomness import whole_number
 from dpaudit.mechanisms.adapters.user_code import stated
@@ -25,7 +25,6 @@ from dpaudit.mechanisms.language_models.secret import key_in, require_variable
 from dpaudit.mechanisms.language_models.transport import Trouble, post, require_url
 from dpaudit.mechanisms.protocols import Compute, TrainingError
 from dpaudit.registry import register
-from dpaudit.variables import without_values
 
 SEND_DATA = 428
 """Precondition Required: the server has not got these data."""
@@ -44,7 +43,7 @@ class PredictionEndpoint:
     with one value for each column.
 
     Attributes:
-        url: Where requests go; `$NAME` is looked up when it is asked.
+        url: Where requests go, written out.
         claimed: What one answer promises.
         key_variable: Name of the environment variable with the key; "" sends none.
         timeout_s: Of one run, > 0.
@@ -52,21 +51,23 @@ class PredictionEndpoint:
         first_wait_s: Before the second attempt, > 0; doubled each time.
         longest_wait_s: Where doubling ends, unless the server asks for more.
         plain_http: Whether the key may go over http to another machine.
+        private_network: Whether the host's name may lead to an address of a private network (10.x, 192.168.x); to this
+            machine or its link it never may: write `localhost` or the address itself.
     """
 
-    url: str
+    url: str = field(metadata=ADDRESS)
     claimed: Claim | None = None
-    key_variable: str = ""
+    key_variable: str = field(default="", metadata=VARIABLE)
     timeout_s: float = 600.0
     attempts: int = 4
     first_wait_s: float = 1.0
     longest_wait_s: float = 60.0
     plain_http: bool = False
+    private_network: bool = False
 
     def __post_init__(self) -> None:
         require_variable(self.key_variable, field="key_variable")
-        if "$" not in self.url:
-            require_url(self.url, sends_key=bool(self.key_variable), plain_http=self.plain_http)
+        require_url(self.url, sends_key=bool(self.key_variable), plain_http=self.plain_http)
         require(self.attempts >= 1, "attempts must be >= 1", attempts=self.attempts)
         for name in ("timeout_s", "first_wait_s", "longest_wait_s"):
             value = getattr(self, name)
@@ -90,7 +91,7 @@ class PredictionEndpoint:
         if isinstance(reply, Trouble) and reply.status == SEND_DATA:
             reply = self._sent({**asked, "records": _rows(data.features), "labels": data.labels.tolist()})
         if isinstance(reply, Trouble):
-            what = f"the predictor at {self.url} gave no answer: {without_values(reply.what, self.url)}"
+            what = f"the predictor at {self.url} gave no answer: {reply.what}"
             raise InputError(what) if reply.useless else TrainingError(what)
         given = reply.get("answers")
         if not isinstance(given, list) or len(given) != len(queries):
@@ -98,11 +99,16 @@ class PredictionEndpoint:
         return np.array([self._class(answer, data) for answer in given], np.int64)
 
     def _sent(self, body: Mapping[str, Any]) -> Mapping[str, Any] | Trouble:
-        url = os.path.expandvars(self.url)
-        require_url(url, sends_key=bool(self.key_variable), plain_http=self.plain_http)
         key, wait = key_in(self.key_variable), self.first_wait_s
         for attempt in range(1, self.attempts + 1):
-            reply = post(url, body, key=key, variable=self.key_variable, timeout_s=self.timeout_s)
+            reply = post(
+                self.url,
+                body,
+                key=key,
+                variable=self.key_variable,
+                timeout_s=self.timeout_s,
+                private_network=self.private_network,
+            )
             if not isinstance(reply, Trouble) or not reply.again or attempt == self.attempts:
                 return reply
             pause = min(wait, self.longest_wait_s) * random.uniform(0.5, 1)

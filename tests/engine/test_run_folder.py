@@ -149,10 +149,12 @@ def test_a_strangers_folder_runs_their_code_only_when_asked_to(tmp_path: Path, m
     spec.write_text(spec.read_text().replace("tests.own_mechanism:KeepsEverything", "imported_unasked:Mechanism"))
     (tmp_path / "imported_unasked.py").write_text("raise SystemExit(0)")
     monkeypatch.syspath_prepend(str(tmp_path))
-    for verb in ("report", "resume"):
-        refused = dpaudit(verb, tmp_path / "run", "--quiet")
-        assert refused.exit_code == 2
-        assert "names code of its own (imported_unasked:Mechanism), and you did not make this folder" in refused.output
+    refused = dpaudit("report", tmp_path / "run", "--quiet")
+    assert (refused.exit_code, "the spec is another one" in refused.output) == (3, True)
+    (tmp_path / "run" / "plan.parquet").unlink()
+    refused = dpaudit("resume", tmp_path / "run", "--quiet")
+    assert refused.exit_code == 2
+    assert "names code (imported_unasked:Mechanism), and you did not make this folder here" in refused.output
     assert "imported_unasked" not in sys.modules
     run(tmp_path / "mine", **OWN)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "somebody else"))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dpaudit.engine.commands.exits import Door
+from dpaudit.engine.exits import Door
 from tests.hostile.reader import BAD_SIGNS, Reader
 
 CSI, OSC, BEL, TURNED, ISOLATED = "\x1b[2J", "\x1b]0;owned\x07", "\x07", "\u202e", "\u2067"
@@ -133,7 +133,7 @@ def test_what_passes_the_commands_own_words_by(tmp_path: Path) -> None:
     """Warnings, logs, tracebacks, and what is printed by whoever is imported."""
     code = (
         "import logging, sys, warnings\n"
-        "from dpaudit.engine.commands.exits import put_doors, show\n"
+        "from dpaudit.engine.exits import put_doors, show\n"
         "put_doors()\n"
         f"hostile = {HOSTILE!r}\n"
         "print(hostile); warnings.warn(hostile); logging.warning(hostile); show(hostile, bold=hostile)\n"

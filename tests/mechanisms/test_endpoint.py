@@ -327,28 +327,14 @@ def test_wrong_settings_are_refused(settings: dict[str, Any], message: str) -> N
     assert "secret" not in str(refused.value)
 
 
-def test_an_address_in_a_variable_is_looked_up_when_it_is_asked(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("DPAUDIT_TEST_URL", server.url)
-    model = Endpoint(url="$DPAUDIT_TEST_URL", model_name="m", cache=str(tmp_path))
+def test_what_stands_behind_a_question_mark_stays_there(server: Server, tmp_path: Path) -> None:
+    model = Endpoint(url=f"{server.url}/?version=2", model_name="m", cache=str(tmp_path))
+    assert model.address == f"{server.url}/chat/completions?version=2"
     assert model.complete(["x"])[0].text == "about x"
-    assert all(server.url.encode() not in path.read_bytes() for path in everything_in(tmp_path))
-    monkeypatch.setenv("DPAUDIT_TEST_URL", "http://me:secret@127.0.0.1")
-    with pytest.raises(InputError, match="no user and password") as refused:
-        model.complete(["y"])
-    assert "secret" not in str(refused.value)
 
 
-def test_what_stands_behind_a_question_mark_stays_there_and_its_variables_are_not_shown(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("DPAUDIT_TEST_TOKEN", "t0ken-in-address")
-    model = Endpoint(url=f"{server.url}/?version=2&t=$DPAUDIT_TEST_TOKEN", model_name="m", cache=str(tmp_path))
-    assert model.address == f"{server.url}/chat/completions?version=2&t=t0ken-in-address"
-    server.faults = [Does(status=400, body={"error": {"message": "t0ken-in-address is wrong"}})]
-    assert model.complete(["x"])[0].missing == "HTTP 400: $DPAUDIT_TEST_TOKEN is wrong"
-    assert all(b"t0ken" not in path.read_bytes() for path in everything_in(tmp_path))
-    server.faults = [Does(status=404, body={"error": {"message": "t0ken-in-address is wrong"}})]
-    with pytest.raises(InputError, match=r"HTTP 404: \$DPAUDIT_TEST_TOKEN is wrong"):
-        model.complete(["y"])
+def test_a_variable_is_not_looked_up_in_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DPAUDIT_TEST_URL", "https://example.com/v1")
+    for url in ("$DPAUDIT_TEST_URL", "https://example.com/${DPAUDIT_TEST_URL}"):
+        with pytest.raises(InputError, match="url must be written out"):
+            Endpoint(url=url, model_name="m")

@@ -1,0 +1,122 @@
+"""Where a request may go: to whom the url names, and to nobody inside whom it does not."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from typing import Any
+
+import pytest
+
+from dpaudit.errors import InputError
+from dpaudit.mechanisms.language_models import transport
+from dpaudit.mechanisms.language_models.transport import INSIDE, Trouble, named, post, require_url
+from tests.http_servers import serving
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://2130706433/",
+        "http://0x7f000001/",
+        "http://0x7f.1/",
+        "http://127.1/",
+        "http://0177.0.0.1/",
+        "http://127.0.0.1./",
+        "http://[::ffff:169.254.169.254]/",
+        "http://[64:ff9b::7f00:1]/",
+        "http://[2002:7f00:1::]/",
+        "http://%31%32%37.0.0.1/",
+        "http://good@evil.example/",
+        "http://good%40evil.example/",
+        "http://good\\@evil.example/",
+        "http://good .example/",
+        "http://good\t.example/",
+        "http://gооd.example/",
+        "http:///v1",
+        "file:///etc/passwd",
+        "https://api.example.com/$KEY",
+        "https://${HOST}/v1",
+    ],
+)
+def test_an_address_that_is_not_what_it_seems_is_refused(url: str) -> None:
+    with pytest.raises(InputError, match="url"):
+        require_url(url, sends_key=False, plain_http=False)
+
+
+@pytest.mark.parametrize(
+    "url", ["http://localhost:8000/v1", "http://127.0.0.1/", "http://[::1]:80/", "http://10.1.2.3/", "https://a.b/?c=d"]
+)
+def test_an_address_that_says_what_it_is_is_taken(url: str) -> None:
+    require_url(url, sends_key=False, plain_http=False)
+
+
+@pytest.mark.parametrize(
+    ("host", "address", "named_by_itself", "in_private"),
+    [
+        ("api.example.com", "93.184.216.34", True, True),
+        ("api.example.com", "2606:2800:220:1::1", True, True),
+        ("api.example.com", "64:ff9b::5db8:d822", True, True),  # 93.184.216.34 where there is no IPv4
+        ("localhost", "127.0.0.1", True, True),
+        ("localhost", "::1", True, True),
+        ("localhost", "10.0.0.1", False, True),
+        ("127.0.0.1", "127.0.0.1", True, True),
+        ("169.254.169.254", "169.254.169.254", True, True),
+        ("10.1.2.3", "10.1.2.3", True, True),
+        ("evil.example", "127.0.0.1", False, False),
+        ("evil.example", "169.254.169.254", False, False),
+        ("evil.example", "::ffff:169.254.169.254", False, False),
+        ("evil.example", "64:ff9b::a9fe:a9fe", False, False),
+        ("evil.example", "fe80::1", False, False),
+        ("evil.example", "::1", False, False),
+        ("evil.example", "0.0.0.0", False, False),
+        ("evil.example", "::", False, False),
+        ("evil.example", "224.0.0.1", False, False),
+        ("llm.internal", "10.1.2.3", False, True),
+        ("llm.internal", "fd00::5", False, True),
+        ("llm.internal", "100.64.0.9", False, True),
+    ],
+)
+def test_a_name_leads_inside_only_where_it_says_so(
+    host: str, address: str, named_by_itself: bool, in_private: bool
+) -> None:
+    found = ipaddress.ip_address(address)
+    assert named(host, found, private_network=False) is named_by_itself
+    assert named(host, found, private_network=True) is in_private
+
+
+def resolves_to(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> None:
+    """Every name that is no address leads there."""
+    real = socket.getaddrinfo
+
+    def found(host: str, port: int, *settings: Any, **more: Any) -> Any:
+        if host.endswith(".example"):
+            return [entry for address in addresses for entry in real(address, port, *settings, **more)]
+        return real(host, port, *settings, **more)
+
+    monkeypatch.setattr(transport.socket, "getaddrinfo", found)
+
+
+@pytest.mark.parametrize("addresses", [("127.0.0.1",), ("93.184.216.34", "127.0.0.1")])
+def test_a_name_that_leads_to_this_machine_gets_no_request(
+    monkeypatch: pytest.MonkeyPatch, addresses: tuple[str, ...]
+) -> None:
+    resolves_to(monkeypatch, *addresses)
+    with serving(lambda body: {}) as server:
+        url = server.url.replace("127.0.0.1", "evil.example")
+        for private in (False, True):
+            found = post(url, {}, key="", variable="", timeout_s=5.0, private_network=private)
+            assert found == Trouble(INSIDE, again=False, useless=True)
+        assert server.asked == []
+
+
+def test_a_proxy_of_the_environment_is_asked_for_https_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over http it would read the key; and what is named by its address is meant from here."""
+    with serving(lambda body: {"seen": True}) as server, serving(lambda body: {"proxy": True}) as proxy:
+        for name in ("http_proxy", "https_proxy", "all_proxy"):
+            monkeypatch.setenv(name, proxy.url.removesuffix("/v1"))
+        assert post(server.url, {}, key="", variable="", timeout_s=5.0) == {"seen": True}
+        assert proxy.asked == []
+    assert transport._proxy("https://api.example.com/v1")
+    assert not transport._proxy("https://127.0.0.1/v1")
+    assert not transport._proxy("http://api.example.com/v1")
