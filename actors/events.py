@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from pathlib import Path
+from typing import IO
+
+from dpaudit.plain_files import opened_in_place, reading
+
+MOST_LINE_BYTES = 16 << 20
+"""A longer line of a log is none."""
+MOST_NUMBER = 1e11
+"""Of an event: seconds, units or megabytes; a time up to the year 5138."""
 
 
 class EventKind(StrEnum):
@@ -95,7 +104,7 @@ class EventLog:
     """Appends events to a JSON-lines file, one write each, so that a killed driver leaves whole lines."""
 
     def __init__(self, path: Path) -> None:
-        self._file = path.open("a", encoding="utf-8")
+        self._file = os.fdopen(opened_in_place(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "a", encoding="utf-8")
 
     def __call__(self, event: Event) -> None:
         self._file.write(json.dumps(vars(event)) + "\n")
@@ -109,24 +118,35 @@ class EventLog:
 def read_events(path: Path) -> Iterator[Event]:
     """The events of a log; a line that is none (cut short by a kill, damaged, of another version) is left out."""
     try:
-        with path.open(encoding="utf-8", errors="replace") as file:
+        with reading(path) as file:
             yield from events_of(file)
-    except (FileNotFoundError, IsADirectoryError):
+    except FileNotFoundError:
         return
 
 
-def events_of(lines: Iterable[str]) -> Iterator[Event]:
-    """The events of the lines of a log."""
-    yield from (event for line in lines if (event := _event(line)) is not None)
+def events_of(log: IO[bytes]) -> Iterator[Event]:
+    """The events of an open log."""
+    while line := log.readline(MOST_LINE_BYTES):
+        if (event := _event(line)) is not None:
+            yield event
 
 
-def _event(line: str) -> Event | None:
+def _event(line: bytes) -> Event | None:
     try:
         values = json.loads(line)
         values["kind"] = EventKind(values["kind"])
-        return Event(**values)
+        event = Event(**values)
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
+    return event if all(_fits(getattr(event, each.name), each.type) for each in fields(Event)) else None
+
+
+def _fits(value: object, kind: object) -> bool:
+    """Whether a field holds what its annotation says; numbers are those that a clock or a counter can show."""
+    if kind in ("int", "float"):
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        return (whole or (kind == "float" and isinstance(value, float))) and 0 <= value < MOST_NUMBER  # type: ignore[operator]
+    return isinstance(value, str)
 
 
 def last_line(error: str, characters: int = 500) -> str:

@@ -276,12 +276,12 @@ def write_report(report: Report, folder: Path, *, draw: bool = True) -> None:
     """`bounds.json`, `bounds.parquet`, the figures and `report.html`, each written whole and then renamed."""
     from dpaudit.engine.report.page import write_page  # loads matplotlib, which takes as long as all the rest
 
-    write_whole(folder / "bounds.json", lambda path: path.write_text(bounds_json(report), encoding="utf-8"))
-    write_whole(folder / "bounds.parquet", lambda path: pq.write_table(bounds_table(report), path))
+    write_whole(folder / "bounds.json", lambda file: file.write(bounds_json(report).encode()))
+    write_whole(folder / "bounds.parquet", lambda file: pq.write_table(bounds_table(report), file))
     if report.sweep is not None:
         summary = report.sweep
-        write_whole(folder / "sweep.json", lambda path: path.write_text(sweep_json(summary), encoding="utf-8"))
-        write_whole(folder / "sweep.parquet", lambda path: pq.write_table(sweep_table(summary), path))
+        write_whole(folder / "sweep.json", lambda file: file.write(sweep_json(summary).encode()))
+        write_whole(folder / "sweep.parquet", lambda file: pq.write_table(sweep_table(summary), file))
     write_page(report, folder, draw=draw)
 
 

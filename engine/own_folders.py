@@ -32,7 +32,7 @@ def remember(folder: Path, name: str = SPEC) -> None:
     note = _note(folder / name)
     with contextlib.suppress(OSError):
         note.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_whole(note, lambda path: path.write_text(_digest(folder / name), encoding="ascii"))
+        write_whole(note, lambda file: file.write(_digest(folder / name).encode()))
 
 
 def require_own(folder: Path, content: Any, name: str = SPEC) -> None:

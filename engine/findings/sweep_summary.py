@@ -16,7 +16,9 @@ from typing import Any
 from dpaudit.engine.findings.result import AuditResult
 from dpaudit.engine.findings.verdict import Verdict
 from dpaudit.engine.spec.sweep import AUDITED, FAILED, STOPPED, Configuration, Sweep, share_confidence
+from dpaudit.errors import RunError
 from dpaudit.estimators.bound import format_lower, format_upper
+from dpaudit.plain_files import bytes_of
 
 REAUDIT = "reaudit"
 """Folder, in the sweep's, of the run that audits the best configuration afresh."""
@@ -361,13 +363,13 @@ def _reaudit(summary: SweepSummary, folder: Path) -> Reaudit | None:
     if best is None or not summary.sweep.reaudit:
         return None
     try:
-        told = json.loads((folder / REAUDIT / "bounds.json").read_text(encoding="utf-8"))
+        told = json.loads(bytes_of(folder / REAUDIT / "bounds.json"))
         (result,) = told["results"]
         if result["name"] != fresh_name(best.name):
             return None
         utility = result["metrics"].get(summary.sweep.metric, math.nan)
         return Reaudit(result["headline"], result["verdict"], told["seed"], told["confidence"], float(utility))
-    except (OSError, ValueError, KeyError):
+    except (OSError, RunError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
 

@@ -89,7 +89,7 @@ def write_page(report: Report, folder: Path, *, draw: bool = True) -> None:
         colours={verdict.value: COLOURS[verdict] for verdict in Verdict},
         not_shown=NOT_SHOWN,
     )
-    write_whole(folder / "report.html", lambda path: path.write_text(text, encoding="utf-8"))
+    write_whole(folder / "report.html", lambda file: file.write(text.encode()))
 
 
 def _drawn(figure: Figure | None, target: Path, name: str) -> Markup | None:

@@ -119,7 +119,7 @@ class Request:
         """`sweep.yaml`, and beside it the rows that have no file of their own."""
         keep(self.base.data, folder)
         text = yaml.safe_dump(self.to_words(), sort_keys=False, allow_unicode=True)
-        write_whole(folder / FILE, lambda path: path.write_text(text, encoding="utf-8"))
+        write_whole(folder / FILE, lambda file: file.write(text.encode()))
 
 
 def read_request(source: str | Path | Mapping[str, Any] | Audit | AuditSpec) -> Request:

@@ -38,12 +38,12 @@ STYLE: dict[Any, Any] = {
 def save(figure: Figure, folder: Path, name: str) -> str:
     """Writes `<name>.png` and `<name>.svg`; returns the SVG's text for a page that stands alone."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_whole(folder / f"{name}.png", lambda path: figure.savefig(path, dpi=160, format="png"))
+    write_whole(folder / f"{name}.png", lambda file: figure.savefig(file, dpi=160, format="png"))
     figure.set_layout_engine("none")  # parts stay where the first file has them; finding places takes half the time
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None})
     text = buffer.getvalue()
-    write_whole(folder / f"{name}.svg", lambda path: path.write_text(text, encoding="utf-8"))
+    write_whole(folder / f"{name}.svg", lambda file: file.write(text.encode()))
     return text[text.index("<svg") :]
 
 
