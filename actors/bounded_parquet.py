@@ -5,12 +5,15 @@ Equal values cost nothing in a file: a kilobyte may stand for thousands of milli
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
+from typing import IO
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from dpaudit.actors.parquet_footer import read_footer
 from dpaudit.errors import DataError
 from dpaudit.memory import readable_bytes
 from dpaudit.plain_files import require_fits
@@ -20,61 +23,60 @@ UNSUSPECTED = 256 << 20
 MOST_TIMES = 1_000
 """So many times its size an honest file unpacks to at most, where it unpacks to more than that."""
 
-_WIDTHS = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8, "INT96": 12, "BYTE_ARRAY": 8}
 
-
-def read_bounded(source: pa.NativeFile, name: str, columns: Sequence[str] | None = None) -> pa.Table:
+def read_bounded(source: IO[bytes], name: str, columns: Sequence[str] | None = None) -> pa.Table:
     """The table in a Parquet file, where it unpacks to no more than it may.
 
     Args:
         source: The file, open.
         name: What messages call it.
         columns: Names of the columns that are wanted; all when None.
-    Raises: DataError when it unpacks to more; RunError when that does not fit into the memory; pa.ArrowException when
-        it is no such file.
+    Raises: DataError when it unpacks to more; RunError when that does not fit into the memory; ValueError and
+        pa.ArrowException when it is no such file.
     """
-    with pq.ParquetFile(source) as file:
-        texts = require_unpacks(file.metadata, source.size(), name, columns)
-        if not texts:
-            return file.read(columns)
-        wanted = [field for field in file.schema_arrow if columns is None or field.name in columns]
-    with pq.ParquetFile(source, read_dictionary=texts) as file:  # each text is held once, however many rows have it
-        table = file.read(columns)
+    texts = require_unpacks(source, name, columns)
+    size = source.seek(0, os.SEEK_END)
+    if not texts:
+        return pq.ParquetFile(source).read(columns)
+    schema = pq.ParquetFile(source).schema_arrow
+    wanted = [field for field in schema if columns is None or field.name in columns]
+    # Each text is held once, however many rows have it, until it is known what they take together.
+    table = pq.ParquetFile(source, read_dictionary=texts).read(columns)
     for place, field in enumerate(wanted):
         column = table.column(place)
         if column.type != field.type:
-            written_out = sum(_written_out(text) for chunk in column.chunks for text in _texts(chunk))
-            _require(written_out, source.size(), name)
+            _require(sum(_written_out(text) for chunk in column.chunks for text in _texts(chunk)), size, name)
             table = table.set_column(place, field, column.cast(field.type))
     return table
 
 
-def require_unpacks(footer: pq.FileMetaData, size: int, name: str, columns: Sequence[str] | None = None) -> list[str]:
+def require_unpacks(source: IO[bytes], name: str, columns: Sequence[str] | None = None) -> list[str]:
     """Refuses a Parquet file whose values take more than they may.
 
     Args:
-        footer: Of the file.
-        size: Of the file, bytes.
+        source: The file, open.
         name: What messages call it.
         columns: Names of the columns that are going to be read; all when None.
     Returns: Columns of text, where it took too much if each row had the longest text; none in most files.
-    Raises: DataError; RunError where they do not fit into the memory.
+    Raises: DataError; RunError where they do not fit into the memory; ValueError when it is no such file.
     """
-    sure, worst, texts = 0, 0, set()
-    for group in (footer.row_group(number) for number in range(footer.num_row_groups)):
-        for number in range(group.num_columns):
-            chunk = group.column(number)
-            path = chunk.path_in_schema
-            if columns is not None and not any(path == name or path.startswith(f"{name}.") for name in columns):
-                continue
-            values = max(chunk.num_values, group.num_rows)
-            width = _WIDTHS.get(chunk.physical_type) or max(1, footer.schema.column(number).length)
-            sure += values * width + chunk.total_uncompressed_size
-            if chunk.physical_type == "BYTE_ARRAY":
-                worst += values * chunk.total_uncompressed_size
-                texts.add(path)
-    _require(sure, size, name)
-    return sorted(texts) if sure + worst > min(UNSUSPECTED, readable_bytes()) else []
+    chunks = [chunk for chunk in read_footer(source).columns if columns is None or chunk.path.split(".")[0] in columns]
+    sure = sum(chunk.values * chunk.width + chunk.unpacked for chunk in chunks)
+    _require(sure, source.seek(0, os.SEEK_END), name)
+    worst = sum(chunk.values * chunk.unpacked for chunk in chunks if chunk.text)
+    if sure + worst <= min(UNSUSPECTED, readable_bytes()):
+        return []
+    return sorted({chunk.path for chunk in chunks if chunk.text})
+
+
+def bytes_of_rows(source: IO[bytes], rows: int | None) -> int:
+    """What the first rows of a Parquet file take at the least; all when None.
+
+    Raises: ValueError when it is no such file.
+    """
+    footer = read_footer(source)
+    sure = sum(chunk.values * chunk.width for chunk in footer.columns)
+    return sure if rows is None or rows >= footer.rows else sure * rows // footer.rows
 
 
 def _require(unpacked: int, size: int, name: str) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from dpaudit.actors.bounded_parquet import read_bounded
+from dpaudit.actors.parquet_footer import read_footer
 from dpaudit.errors import AuditError, RunError, printable, shortened
 
 PLAN = "plan.parquet"
@@ -22,6 +23,8 @@ KINDS = {
     "pieces": pa.int64(),
 }
 """Columns of a plan."""
+_LATEST = "pieces"
+"""The one that plans of earlier versions lack."""
 
 
 def read_plan(content: bytes, name: object, columns: Sequence[str]) -> pa.Table:
@@ -34,7 +37,10 @@ def read_plan(content: bytes, name: object, columns: Sequence[str]) -> pa.Table:
     Raises: RunError when it is no plan.
     """
     try:
-        table = read_bounded(pa.BufferReader(content), "it", columns)
+        table = read_bounded(io.BytesIO(content), "it", columns)
+        table.validate(full=True)
+        if missing := {*columns} - {_LATEST} - {*table.column_names}:
+            raise KeyError(*missing)
         fields = [pa.field(each, KINDS[each], nullable=False) for each in table.column_names]
         return table.cast(pa.schema(fields, metadata=table.schema.metadata))
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, AuditError) as err:
@@ -47,8 +53,8 @@ def planned_units(content: bytes, name: object) -> int:
     Raises: RunError when it is no plan.
     """
     try:
-        return int(pq.read_metadata(pa.BufferReader(content)).num_rows)
-    except (pa.ArrowException, OSError, ValueError) as err:
+        return read_footer(io.BytesIO(content)).rows
+    except ValueError as err:
         raise no_plan(name, err) from err
 
 

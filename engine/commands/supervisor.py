@@ -19,7 +19,6 @@ from pathlib import Path
 from types import FrameType
 
 from dpaudit.actors.signals import signals_interrupt
-from dpaudit.cluster.session import remove_left_sessions
 from dpaudit.engine.commands.exits import BAD_INPUT, FINISHED, RUN_FAILED, Ended
 
 ORDERLY_S = 20.0
@@ -55,6 +54,8 @@ def main() -> None:
         last_word = b""
     if not last_word:
         _end_orphans()
+        from dpaudit.cluster.session import remove_left_sessions
+
         remove_left_sessions()
         print(f"dpaudit: the command {_ending(status)} before it was done; {KEPT}", file=sys.stderr)
     sys.exit(last_word[0] if last_word else RUN_FAILED)

@@ -7,6 +7,7 @@ hash (`data/<digest>.parquet`), so that `dpaudit resume` finds the very rows aga
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import re
 from collections.abc import Iterable, Mapping
@@ -181,7 +182,7 @@ def found_again(data: Any, folder: Path) -> Any:
         return data
     path = _path(data, folder)
     try:
-        examples = _from_table(read_bounded(pa.BufferReader(bytes_of(path)), str(path)))
+        examples = _from_table(read_bounded(io.BytesIO(bytes_of(path)), str(path)))
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, IndexError, InputError) as err:
         why = (str(err).splitlines() or [type(err).__name__])[0]
         raise DataError(f"{path}: is not a whole Parquet file ({shortened(why)})") from err

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -145,8 +144,9 @@ def read_file(path: Path) -> SourceTable:
         raise DataError(f"{path} must be a table ({FORMATS}), there is none")
     if path.is_dir():
         with _refusing(str(path)):
-            for file in pads.dataset(path, format="parquet").files:
-                require_unpacks(pq.read_metadata(file), os.path.getsize(file), file)
+            for part in pads.dataset(path, format="parquet").files:
+                with open(part, "rb") as file:
+                    require_unpacks(file, part)
             return SourceTable(str(path), pq.read_table(path))
     with _refusing(str(path)), path.open("rb") as file:
         return _read(str(path), file, _ENDINGS.get(path.suffix.lower(), "csv"))
@@ -233,7 +233,7 @@ def _read(name: str, file: BinaryIO, format_name: str) -> SourceTable:
     with _refusing(name):
         match format_name:
             case "parquet":
-                return SourceTable(name, read_bounded(pa.PythonFile(file), name))
+                return SourceTable(name, read_bounded(file, name))
             case "jsonl":
                 return SourceTable(name, pajson.read_json(file), header_lines=0)
             case "npy":
