@@ -38,16 +38,19 @@ def read_bounded(source: IO[bytes], name: str, columns: Sequence[str] | None = N
     size = source.seek(0, os.SEEK_END)
     if not texts:
         return pq.ParquetFile(source).read(columns)
-    schema = pq.ParquetFile(source).schema_arrow
-    wanted = [field for field in schema if columns is None or field.name in columns]
+    fields = [field for field in pq.ParquetFile(source).schema_arrow if columns is None or field.name in columns]
     # Each text is held once, however many rows have it, until it is known what they take together.
-    table = pq.ParquetFile(source, read_dictionary=texts).read(columns)
-    for place, field in enumerate(wanted):
-        column = table.column(place)
-        if column.type != field.type:
-            _require(sum(_written_out(text) for chunk in column.chunks for text in _texts(chunk)), size, name)
-            table = table.set_column(place, field, column.cast(field.type))
-    return table
+    file, parts, written_out = pq.ParquetFile(source, read_dictionary=texts), [], 0
+    for group in range(file.num_row_groups):
+        part = file.read_row_group(group, columns)
+        for place, field in enumerate(fields):
+            column = part.column(place)
+            if column.type != field.type:
+                written_out += sum(_written_out(text) for chunk in column.chunks for text in _texts(chunk))
+                _require(written_out, size, name)
+                part = part.set_column(place, field, column.cast(field.type))
+        parts.append(part)
+    return pa.concat_tables(parts)
 
 
 def require_unpacks(source: IO[bytes], name: str, columns: Sequence[str] | None = None) -> list[str]:

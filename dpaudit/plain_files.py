@@ -205,8 +205,13 @@ def private_folder(path: Path) -> Path:
 
 
 def temporary_folder() -> Path:
-    """This user's own folder in the machine's temporary one, where what a run has fetched is found again by the next.
+    """This user's own folder in the machine's temporary one, where what a run has left is found by the next.
 
-    Raises: As `private_folder`.
+    A new one where somebody else has taken its name.
+
+    Raises: OSError when none can be made.
     """
-    return private_folder(Path(tempfile.gettempdir()) / f"dpaudit-of-{os.geteuid()}")
+    try:
+        return private_folder(Path(tempfile.gettempdir()) / f"dpaudit-of-{os.geteuid()}")
+    except RunError:
+        return Path(tempfile.mkdtemp(prefix="dpaudit-"))

@@ -27,7 +27,7 @@ from dpaudit.engine.run_folder import require_room, writable
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec, slug
 from dpaudit.engine.spec.plain_yaml import read_yaml
 from dpaudit.engine.spec.sweep import AUDITED, FAILED, Configuration, Rungs, SubjectTo, Sweep
-from dpaudit.engine.sweep.request import FILE, Request, read_request
+from dpaudit.engine.sweep.request import FILE, Request, read_request, require_whole
 from dpaudit.engine.sweep.result import SweepResult
 from dpaudit.engine.sweep.trial import Trials, shared_units
 from dpaudit.engine.sweep.trial_folder import gather_events
@@ -140,6 +140,7 @@ def restore_sweep(
     with opened(place) as here:
         if not allow_code:
             require_own(here, read_yaml(here / FILE), FILE)
+        require_whole(here / FILE)
         request = read_request(here / FILE)
     return carry_out(request, place, None, listeners=listeners, quiet=quiet)
 
