@@ -306,8 +306,8 @@ def _written(options: Options, folder: Path, studies: tuple[Study, ...], size: S
             "",
         ]
     )
-    write_whole(folder / "table-2.md", lambda path: path.write_text(text, encoding="utf-8"))
-    write_whole(folder / "table-2.csv", lambda path: pacsv.write_csv(_long(lines), path))
+    write_whole(folder / "table-2.md", lambda file: file.write(text.encode()))
+    write_whole(folder / "table-2.csv", lambda file: pacsv.write_csv(_long(lines), file))
     style.save(_draw(lines, found), folder, "table-2")
     names = ("table-2.md", "table-2.csv", "table-2.png", "report.html")
     return Made(text, tuple(folder / name for name in names))

@@ -338,12 +338,12 @@ def _written(
         ]
     )
     files = tuple(folder / f"{name}.{kind}" for kind in ("md", "csv", "html", "png"))
-    write_whole(files[0], lambda path: path.write_text(text, encoding="utf-8"))
-    write_whole(files[1], lambda path: pacsv.write_csv(_long(found, printed), path))
+    write_whole(files[0], lambda file: file.write(text.encode()))
+    write_whole(files[1], lambda file: pacsv.write_csv(_long(found, printed), file))
     page = template("reproduced.html.j2").render(
         title=title, setting=setting, heads=heads, lines=lines, notes=notes, figure=figure_markup(svg)
     )
-    write_whole(files[2], lambda path: path.write_text(page, encoding="utf-8"))
+    write_whole(files[2], lambda file: file.write(page.encode()))
     return Made(text, (*files, Path(found.report.folder) / "report.html"))
 
 

@@ -27,8 +27,9 @@ def read_yaml(path: Path) -> Any:
 
     Raises: SpecError, one sentence, for a file that cannot be read, is no YAML, or goes beyond the limits.
     """
+    text = read_text(path)
     try:
-        return plain_values(read_text(path))
+        return plain_values(text)
     except yaml.YAMLError as err:
         raise SpecError(f"{path} must be YAML: {shortened(' '.join(str(err).split()), 400)}") from err
     except SpecError as err:
