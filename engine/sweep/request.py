@@ -152,7 +152,7 @@ def require_whole(path: Path) -> None:
     if seal != _seal(text):
         raise SpecError(
             f"{shortened(path)} must be as it was written, it was cut, damaged or edited; put back what was there, or "
-            f"read it, and `dpaudit sweep {shortened(path)} --output {shortened(path.parent)}` goes on with what it says"
+            f"read it, then `dpaudit sweep {shortened(path)} --output {shortened(path.parent)}` goes on with it"
         )
 
 
