@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeAlias
@@ -14,6 +13,7 @@ import pyarrow as pa
 
 from dpaudit.actors.mirror import Mirror, inside, is_remote
 from dpaudit.errors import RunError
+from dpaudit.plain_files import temporary_folder
 
 Scratch: TypeAlias = str | Path
 """A folder, or the URI of one."""
@@ -40,7 +40,7 @@ def checkpoints(scratch: Scratch | None, key: str) -> Iterator[Path | None]:
 
 @contextlib.contextmanager
 def _mirrored(uri: str) -> Iterator[Path]:
-    mirror = Mirror(Path(tempfile.gettempdir()) / f"dpaudit-{hashlib.sha256(uri.encode()).hexdigest()[:24]}", uri)
+    mirror = Mirror(temporary_folder() / hashlib.sha256(uri.encode()).hexdigest()[:24], uri)
     with contextlib.suppress(RunError):
         mirror.pull()
     done = False

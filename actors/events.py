@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -12,10 +13,12 @@ from enum import StrEnum
 from pathlib import Path
 from typing import BinaryIO
 
-MOST_LINE = 16 << 20
-"""Bytes of a line that is read; no event has as many."""
-MOST = 1e11
-"""Of any number in an event: seconds since 1970 until the year 5138, and more units than anybody runs."""
+from dpaudit.plain_files import opened_in_place, reading
+
+MOST_LINE_BYTES = 16 << 20
+"""A longer line of a log is none."""
+MOST_NUMBER = 1e11
+"""Of an event: seconds, units or megabytes; a time up to the year 5138."""
 
 
 class EventKind(StrEnum):
@@ -102,7 +105,7 @@ class EventLog:
     """Appends events to a JSON-lines file, one write each, so that a killed driver leaves whole lines."""
 
     def __init__(self, path: Path) -> None:
-        self._file = path.open("a", encoding="utf-8")
+        self._file = os.fdopen(opened_in_place(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "a", encoding="utf-8")
 
     def __call__(self, event: Event) -> None:
         self._file.write(json.dumps(vars(event)) + "\n")
@@ -116,19 +119,19 @@ class EventLog:
 def read_events(path: Path) -> Iterator[Event]:
     """The events of a log; a line that is none (cut short by a kill, damaged, of another version) is left out."""
     try:
-        with path.open("rb") as file:
+        with reading(path) as file:
             yield from events_of(lines_of(file))
-    except (FileNotFoundError, IsADirectoryError):
+    except FileNotFoundError:
         return
 
 
 def lines_of(file: BinaryIO) -> Iterator[str]:
     """The lines of a log; "" in the place of one that is longer than any event's, which is not held in memory."""
-    while line := file.readline(MOST_LINE):
-        if line.endswith(b"\n") or len(line) < MOST_LINE:
+    while line := file.readline(MOST_LINE_BYTES):
+        if line.endswith(b"\n") or len(line) < MOST_LINE_BYTES:
             yield line.decode(errors="replace")
             continue
-        while (rest := file.readline(MOST_LINE)) and not rest.endswith(b"\n"):
+        while (rest := file.readline(MOST_LINE_BYTES)) and not rest.endswith(b"\n"):
             pass
         yield ""
 
@@ -145,14 +148,17 @@ def event_of(line: str) -> Event | None:
         if not all(_fits(values[part.name], part.type) for part in fields(Event) if part.name in values):
             return None
         values["kind"] = EventKind(values["kind"])
-        return Event(**values)
+        event = Event(**values)
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
+    return event if all(_fits(getattr(event, each.name), each.type) for each in fields(Event)) else None
 
 
 def _fits(value: object, kind: object) -> bool:
+    """Whether a field holds what its annotation says; numbers are those that a clock or a counter can show."""
     if kind in ("int", "float"):
-        return type(value) in (int, float if kind == "float" else int) and 0 <= value <= MOST  # type: ignore[operator]
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        return (whole or (kind == "float" and isinstance(value, float))) and 0 <= value < MOST_NUMBER  # type: ignore[operator]
     return isinstance(value, str)
 
 

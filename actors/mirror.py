@@ -14,14 +14,18 @@ import os
 import shutil
 import threading
 import time
+import uuid
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import IO
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from dpaudit.errors import RunError, shortened
+from dpaudit.actors.object_names import require_below
+from dpaudit.errors import RunError, printable, shortened
+from dpaudit.plain_files import bytes_of, created, private_folder, reading, require_fits
 
 EVERY_S = 5.0
 """How often what is new is uploaded while a run goes on: at most so much of it is lost with its machine."""
@@ -34,6 +38,13 @@ _UNSURE = (-1, -1)
 _STATE = ".mirror.json"
 _LOG = "events.jsonl"
 """Grows while others are uploaded: of it goes what there was before, which speaks of no unit that is not there."""
+_DENIED = (
+    "ACCESS_DENIED",
+    "INVALID_ACCESS_KEY_ID",
+    "INVALID_CLIENT_TOKEN_ID",
+    "SIGNATURE_DOES_NOT_MATCH",
+    "NO_SUCH_BUCKET",
+)
 _LAST = (_LOG, "bounds.json", "report.html")
 """Uploaded after everything they speak of."""
 
@@ -80,8 +91,64 @@ def filesystem_of(uri: str) -> tuple[pafs.FileSystem, str]:
     try:
         filesystem, path = pafs.FileSystem.from_uri(uri)
     except (pa.ArrowException, OSError, ValueError) as err:
-        raise RunError(f"{shortened(uri)} must be a place that can be reached: {shortened(err)}") from err
+        raise RunError(f"{shortened(uri)} must be a place that can be reached: {why_not(err)}") from err
     return filesystem, path.rstrip("/")
+
+
+def renames(filesystem: pafs.FileSystem) -> bool:
+    """Whether a file there can be renamed in one step: of an object store the copy would be no better."""
+    return isinstance(filesystem, pafs.LocalFileSystem)
+
+
+def files_in(filesystem: pafs.FileSystem, root: str, place: str | Path) -> dict[str, pafs.FileInfo]:
+    """The files of a place by their names from it, those aside whose names start with a dot.
+
+    Args:
+        filesystem: Of the place.
+        root: Where it is there; it holds nothing where it is not there.
+        place: What messages call it.
+    Raises: RunError for a name that is no file below a folder; OSError when the store does not answer.
+    """
+    found = filesystem.get_file_info(pafs.FileSelector(root, recursive=True, allow_not_found=True))
+    files = {info.path.removeprefix(root).removeprefix("/"): info for info in found if info.is_file}
+    require_below(files, place)
+    return {name: info for name, info in files.items() if not any(part.startswith(".") for part in name.split("/"))}
+
+
+def reading_from(filesystem: pafs.FileSystem, path: str) -> IO[bytes]:
+    """A file of a store, open to be read.
+
+    Raises: FileNotFoundError; RunError when it is no plain file; OSError when the store does not answer.
+    """
+    if isinstance(filesystem, pafs.LocalFileSystem):
+        return reading(Path(path))
+    stream: IO[bytes] = filesystem.open_input_stream(path)
+    return stream
+
+
+def bytes_from(filesystem: pafs.FileSystem, path: str) -> bytes:
+    """All of a file of a store.
+
+    Raises: FileNotFoundError; RunError when it is no plain file, or too large; OSError when the store does not answer.
+    """
+    if isinstance(filesystem, pafs.LocalFileSystem):
+        return bytes_of(Path(path))
+    with filesystem.open_input_file(path) as file:
+        require_fits(file.size(), path)
+        found: bytes = file.read()
+        return found
+
+
+def why_not(err: Exception) -> str:
+    """Why a store could not be used, and what to do, where that is known."""
+    denied = is_denied(err)
+    do = "; check the credentials in the environment (AWS_ACCESS_KEY_ID and its kin) and what they may do there"
+    return f"{printable(shortened(err, 240))}{do if denied else ''}"
+
+
+def is_denied(err: Exception) -> bool:
+    """Whether a store has answered, and will say the same again."""
+    return any(f"AWS Error {word} " in str(err) for word in _DENIED)
 
 
 @dataclass(frozen=True)
@@ -96,7 +163,7 @@ class Mirror:
     """A local folder and its remote copy.
 
     Args:
-        folder: The local folder; made if it is not there.
+        folder: The local folder, for this user alone; made if it is not there.
         uri: Of the remote one.
         without: Folders at their top that are not copied.
         only: Tells of a file's name, from the folder, whether it is copied.
@@ -115,7 +182,7 @@ class Mirror:
         self.folder, self.uri, self._trouble = folder, uri, trouble
         self._without, self._only = frozenset(without), only
         self._fs, self._root = filesystem_of(uri)
-        folder.mkdir(parents=True, exist_ok=True)
+        private_folder(folder)
         self._copied: dict[str, _Copied] = self._read_state()
         self._troubled = False
         self._one_at_a_time = threading.Lock()
@@ -139,7 +206,7 @@ class Mirror:
             for name in (name for name, (_, time_ns) in there.items() if time_ns > newest - SAME_TIME_NS):
                 self._copied[name] = replace(self._copied[name], there=_UNSURE)
         except (OSError, pa.ArrowException) as err:
-            raise RunError(f"{self.uri} must be a place that can be read: {shortened(err)}") from err
+            raise RunError(f"{self.uri} must be a place that can be read: {why_not(err)}") from err
         self._write_state()
 
     def push(self) -> None:
@@ -196,26 +263,26 @@ class Mirror:
             self._tried()
             pause_s = max(every_s, BUSY * (time.monotonic() - began))
 
-    def _tried(self) -> str:
+    def _tried(self) -> Exception | None:
         """One push; why it was not possible."""
         try:
             self.push()
         except (OSError, pa.ArrowException) as err:
             if not self._troubled:
-                self._trouble(f"{self.uri} does not answer, and is tried again: {shortened(err)}")
+                self._trouble(f"{self.uri} does not answer, and is tried again: {why_not(err)}")
             self._troubled = True
-            return str(shortened(err))
+            return err
         if self._troubled:
             self._trouble(f"{self.uri} answers again")
         self._troubled = False
-        return ""
+        return None
 
     def _push_at_last(self, patience_s: float) -> None:
         pause_s, waited_s = 1.0, 0.0
-        while why := self._tried():
-            if waited_s >= patience_s:
+        while err := self._tried():
+            if waited_s >= patience_s or is_denied(err):
                 raise RunError(
-                    f"{self.uri} did not answer for {patience_s:.0f} s: {why}; all that is finished is in "
+                    f"{self.uri} did not take what is finished for {waited_s:.0f} s: {why_not(err)}; it is all in "
                     f"{self.folder} and is brought there by the next run of the same work on this machine"
                 )
             time.sleep(pause_s)
@@ -231,12 +298,8 @@ class Mirror:
                         yield name, (facts.st_size, facts.st_mtime_ns)
 
     def _there(self) -> dict[str, tuple[int, int]]:
-        selector = pafs.FileSelector(self._root, recursive=True, allow_not_found=True)
-        return {
-            info.path[len(self._root) + 1 :]: _mark(info)
-            for info in self._fs.get_file_info(selector)
-            if info.is_file and self._shared(info.path[len(self._root) + 1 :])
-        }
+        found = files_in(self._fs, self._root, self.uri)
+        return {name: _mark(info) for name, info in found.items() if self._shared(name)}
 
     def _shared(self, name: str) -> bool:
         parts = name.split("/")
@@ -247,23 +310,23 @@ class Mirror:
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-        with self._fs.open_input_stream(f"{self._root}/{name}") as stream:
-            partial.write_bytes(stream.read())
+        with reading_from(self._fs, f"{self._root}/{name}") as stream, created(partial) as file:
+            shutil.copyfileobj(stream, file)
         os.replace(partial, path)
         facts = path.stat()
         self._copied[name] = _Copied((facts.st_size, facts.st_mtime_ns), mark)
 
     def _upload(self, name: str, here: tuple[int, int]) -> None:
         try:
-            content = (self.folder / name).read_bytes()
+            content = bytes_of(self.folder / name)
             if Path(name).name == _LOG:
                 content = content[: here[0]]
         except FileNotFoundError:  # gone since
             return
         target = f"{self._root}/{name}"
-        if self._renames:
+        if renames(self._fs):
             self._fs.create_dir(target.rpartition("/")[0], recursive=True)
-            partial = "{}/.{}.{}.partial".format(*target.rsplit("/", 1), os.getpid())
+            partial = "{}/.{}.{}.partial".format(*target.rsplit("/", 1), uuid.uuid4().hex)
             with self._fs.open_output_stream(partial) as stream:
                 stream.write(content)
             self._fs.move(partial, target)
@@ -271,11 +334,6 @@ class Mirror:
             with self._fs.open_output_stream(target) as stream:
                 stream.write(content)
         self._copied[name] = _Copied(here, _mark(self._fs.get_file_info(target)))
-
-    @property
-    def _renames(self) -> bool:
-        """Whether a file there can be renamed in one step: of an object store the copy would be no better."""
-        return isinstance(self._fs, pafs.LocalFileSystem)
 
     def _read_state(self) -> dict[str, _Copied]:
         try:

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dpaudit.errors import RunError
+from dpaudit.actors.bounded_parquet import read_bounded
+from dpaudit.errors import DataError, RunError, shortened
+from dpaudit.plain_files import all_of, created, reading
 
+MOST_FAILURE_BYTES = 16 << 20
+"""Of the record of a failure, as much is read."""
 _SEAL = re.compile(rb"dpaudit-seal:([0-9a-f]{64})")
 _OPEN = b"dpaudit-seal:" + b"0" * 64
 """Stands in the file while the hash over the whole of it is taken."""
@@ -78,7 +83,7 @@ class UnitStore:
         with os.scandir(self._folder) as entries:
             for entry in entries:
                 key, dot, kind = entry.name.partition(".")
-                if dot and kind == "parquet" and key in wanted and self._whole(key, entry.stat()):
+                if dot and kind == "parquet" and key in wanted and self._whole(key, entry.stat(follow_symlinks=False)):
                     found.add(key)
         return found
 
@@ -87,11 +92,12 @@ class UnitStore:
         if checked is not None and checked[:2] == (facts.st_mtime_ns, facts.st_size):
             return True
         try:
-            _, footer = self._content(key)
+            _, made_by = self._content(key)
         except RunError:
+            if key not in self.damaged:  # there is no memory for it
+                raise
             return False
-        version, own = footer[b"dpaudit-version"].decode(), footer[b"dpaudit-own"].decode()
-        self._checked[key] = (facts.st_mtime_ns, facts.st_size, version, own)
+        self._checked[key] = (facts.st_mtime_ns, facts.st_size, made_by["version"], made_by["own"])
         return True
 
     def made(self, keys: Iterable[str]) -> Made:
@@ -118,23 +124,37 @@ class UnitStore:
 
         Raises: RunError when its file is damaged, unreadable or another unit's.
         """
-        return table_in(self._content(key)[0])
+        found, _ = self._content(key)
+        try:
+            return read_bounded(io.BytesIO(found), self.path(key))
+        except (pa.ArrowException, OSError, ValueError, DataError) as err:
+            raise self._refused(key, f"it cannot be read ({shortened(err)})") from err
 
-    def _content(self, key: str) -> tuple[bytes, dict[bytes, bytes]]:
+    def _content(self, key: str) -> tuple[bytes, dict[str, str]]:
         """A unit's file, whole and its own, and what its footer says."""
         self.damaged.pop(key, None)
         try:
-            with open(self.path(key), "rb") as file:
-                content = file.read()
+            with self._opened(key) as file:
+                found = all_of(file)
         except OSError as err:
             raise self._refused(key, f"it cannot be read ({err})") from err
-        seal = _seal_of(content)
-        if seal is None or hashlib.sha256(_unsealed(content, seal)).hexdigest().encode() != seal[1]:
+        seal = _seal_of(found)
+        if seal is None or hashlib.sha256(_unsealed(found, seal)).hexdigest().encode() != seal[1]:
             raise self._refused(key, "its content is not what was written")
-        footer: dict[bytes, bytes] = pq.read_metadata(pa.BufferReader(content)).metadata
-        if footer[b"dpaudit-key"] != key.encode():
+        try:
+            footer = pq.read_metadata(pa.BufferReader(found))
+            facts = {name: footer.metadata[f"dpaudit-{name}".encode()].decode() for name in ("key", "version", "own")}
+        except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as err:  # sealed, and no unit
+            raise self._refused(key, f"it cannot be read ({shortened(err)})") from err
+        if facts["key"] != key:
             raise self._refused(key, "it holds another unit's results")
-        return content, footer
+        return found, facts
+
+    def _opened(self, key: str) -> BinaryIO:
+        try:
+            return reading(Path(self.path(key)))
+        except RunError as err:
+            raise self._refused(key, f"it cannot be read ({err})") from err
 
     def _refused(self, key: str, why: str) -> RunError:
         self.damaged[key] = why
@@ -147,9 +167,7 @@ class UnitStore:
             key: The unit's.
             content: Its file, as `sealed` makes it.
         """
-        partial = f"{self._folder}/.{key}.{os.getpid()}.partial"
-        with open(partial, "wb") as file:
-            file.write(content)
+        partial = self._partial(key, content)
         if self.damaged.pop(key, None) is not None:  # kept, for whoever wants to know what happened to it
             os.replace(self.path(key), f"{self._folder}/{key}.damaged")
         os.replace(partial, self.path(key))
@@ -158,14 +176,29 @@ class UnitStore:
 
     def fail(self, key: str, log: str) -> None:
         """Records that no attempt succeeded, with the last error's text."""
-        Path(self._folder, f"{key}.failed").write_bytes(log.encode("utf-8", errors="backslashreplace"))
+        os.replace(self._partial(key, log.encode("utf-8", errors="backslashreplace")), f"{self._folder}/{key}.failed")
 
     def failures(self) -> dict[str, str]:
         """Error text by key of the units recorded as failed; bytes that are no text are shown as question marks."""
         with os.scandir(self._folder) as entries:
-            records = [Path(entry) for entry in entries if entry.name.endswith(".failed") and entry.is_file()]
-        texts = {path.stem: path.read_bytes().decode(errors="replace").strip() for path in records}
-        return {key: text or "the record of its failure is empty" for key, text in texts.items()}
+            names = [entry.name for entry in entries if not entry.is_dir(follow_symlinks=False)]
+        records = [Path(self._folder, name) for name in names if name.endswith(".failed")]
+        return {path.stem: _text_in(path) or "the record of its failure is empty" for path in records}
+
+    def _partial(self, key: str, content: bytes) -> str:
+        """A file that holds something already, and has yet to be given its name."""
+        partial = Path(self._folder, f".{key}.{os.getpid()}.partial")
+        with created(partial) as file:
+            file.write(content)
+        return str(partial)
+
+
+def _text_in(record: Path) -> str:
+    try:
+        with reading(record) as file:
+            return file.read(MOST_FAILURE_BYTES).decode(errors="replace").strip()
+    except (OSError, RunError) as err:
+        return f"the record of its failure cannot be read ({err})"
 
 
 def sealed(key: str, table: pa.Table, *, version: str = "", own: str = "") -> bytes:

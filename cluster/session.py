@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import secrets
 import shutil
 import signal
 import socket
+import stat
 import tempfile
 import threading
 import time
@@ -19,6 +21,7 @@ from typing import Any
 
 from dpaudit.consent import may_import_from
 from dpaudit.errors import RunError, shortened
+from dpaudit.plain_files import opened
 
 KEPT_LOG_BYTES = 8_000_000
 """Of what a process of a local session prints, the last this many bytes are kept, and as many again before them."""
@@ -28,6 +31,8 @@ REACHED_S = 12.0
 CLIENT_PORT = 10001
 """Where Ray's server for `ray://` listens when nothing else is said."""
 
+_PREFIX, _DRIVER = "dpaudit-", "driver"
+"""Of the folders of local sessions; and the file in each that its driver holds locked."""
 _QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
 _BOUNDED = {"RAY_ROTATION_MAX_BYTES": str(KEPT_LOG_BYTES), "RAY_ROTATION_BACKUP_COUNT": "1"}
 _LONGER = {
@@ -136,7 +141,7 @@ def _check_answering(place: str, within_s: float) -> None:
 @contextmanager
 def _local(cpus: int | None, gpus: int | None) -> Iterator[None]:
     """A local session, begun a second time where it did not come up: a machine that is busy may need longer."""
-    parent = os.environ.get("RAY_TMPDIR") or _short_temporary_folder()
+    parent = _place_of_sessions()
     with contextlib.ExitStack() as session:
         for longer in ({}, {name: value for name, value in _LONGER.items() if name not in os.environ}):
             try:
@@ -175,7 +180,8 @@ def _first_line(err: Exception) -> str:
 @contextmanager
 def _begun(parent: str, cpus: int | None, gpus: int | None, longer: Mapping[str, str]) -> Iterator[None]:
     # Ray's sockets need a short path; it opens its own folder to all, so the token lies beside it.
-    folder = Path(tempfile.mkdtemp(prefix="dpaudit-", dir=parent))
+    folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
+    held = _held(folder)
     try:
         token = folder / "token"
         token.touch(mode=0o600)
@@ -193,10 +199,33 @@ def _begun(parent: str, cpus: int | None, gpus: int | None, longer: Mapping[str,
             yield
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+        os.close(held)
 
 
-def _short_temporary_folder() -> str:
-    return "/tmp" if os.path.isdir("/tmp") else tempfile.gettempdir()
+def remove_left_sessions() -> None:
+    """Removes folders of this user's local sessions whose drivers were killed: nobody holds the lock in them."""
+    for folder in Path(_place_of_sessions()).glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError, RunError):  # a lock that is held, or no folder of a session
+            found = folder.lstat()
+            if stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid():
+                file = opened(folder / _DRIVER, os.O_RDONLY)
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(folder, ignore_errors=True)
+                finally:
+                    os.close(file)
+
+
+def _held(folder: Path) -> int:
+    """A lock in a session's folder, which dies with this process, however it dies."""
+    file = opened(folder / f"{_DRIVER}.new", os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    fcntl.flock(file, fcntl.LOCK_EX)
+    (folder / f"{_DRIVER}.new").rename(folder / _DRIVER)  # never seen without its lock
+    return file
+
+
+def _place_of_sessions() -> str:
+    return os.environ.get("RAY_TMPDIR") or ("/tmp" if os.path.isdir("/tmp") else tempfile.gettempdir())
 
 
 def _init(**options: Any) -> None:

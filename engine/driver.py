@@ -23,6 +23,7 @@ from dpaudit.actors.schedule import Outcome, run_units
 from dpaudit.actors.signals import signals_interrupt
 from dpaudit.actors.store import UnitStore
 from dpaudit.actors.unit import Resources, as_of, own_code
+from dpaudit.atomic_write import write_whole
 from dpaudit.consent import Consent, contacts, require_contacts, under
 from dpaudit.engine.findings.gather import gather
 from dpaudit.engine.findings.joint import joint_verdict
@@ -37,7 +38,6 @@ from dpaudit.engine.place import checkpoints_of, opened, place_of
 from dpaudit.engine.plan import Plan, make_plan, pieces_of, trainings_of
 from dpaudit.engine.report.bounds_file import bounds_json, bounds_table, sweep_json, sweep_table
 from dpaudit.engine.report.progress import TerminalProgress, terminal
-from dpaudit.engine.report.whole import write_whole
 from dpaudit.engine.run_folder import (
     EARLIER,
     Record,
@@ -312,12 +312,12 @@ def write_report(report: Report, folder: Path, *, draw: bool = True) -> None:
     """`bounds.json`, `bounds.parquet`, the figures and `report.html`, each written whole and then renamed."""
     from dpaudit.engine.report.page import write_page  # loads matplotlib, which takes as long as all the rest
 
-    write_whole(folder / "bounds.json", lambda path: path.write_text(bounds_json(report), encoding="utf-8"))
-    write_whole(folder / "bounds.parquet", lambda path: pq.write_table(bounds_table(report), path))
+    write_whole(folder / "bounds.json", lambda file: file.write(bounds_json(report).encode()))
+    write_whole(folder / "bounds.parquet", lambda file: pq.write_table(bounds_table(report), file))
     if report.sweep is not None:
         summary = report.sweep
-        write_whole(folder / "sweep.json", lambda path: path.write_text(sweep_json(summary), encoding="utf-8"))
-        write_whole(folder / "sweep.parquet", lambda path: pq.write_table(sweep_table(summary), path))
+        write_whole(folder / "sweep.json", lambda file: file.write(sweep_json(summary).encode()))
+        write_whole(folder / "sweep.parquet", lambda file: pq.write_table(sweep_table(summary), file))
     write_page(report, folder, draw=draw)
 
 

@@ -16,15 +16,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
-
 from dpaudit.actors.events import Event, EventKind, EventStream, last_line, read_events
 from dpaudit.actors.schedule import run_units
 from dpaudit.actors.store import UnitStore
 from dpaudit.actors.unit import Unit
 from dpaudit.engine.driver import backend_for
+from dpaudit.engine.place import require_plain_place
 from dpaudit.engine.plan import Plan, pieces_of, trainings_of
+from dpaudit.engine.plan_file import PLAN, read_plan
 from dpaudit.errors import RunError
+from dpaudit.plain_files import bytes_of
 
 EACH = 2
 """Units of each kind that are run to time them."""
@@ -190,16 +191,20 @@ def forecast(plan: Plan, timed: Mapping[Kind, Timed], source: str) -> Forecast:
 
 
 def times_of_run(folder: Path) -> dict[Kind, Timed]:
-    """What the units of an earlier run took, by what its folder tells; nothing where it tells nothing."""
-    path = folder / "plan.parquet"
+    """What the units of an earlier run took, by what its folder tells; nothing where it tells nothing.
+
+    Raises: RunError when it holds what is no file, or a plan that cannot be read.
+    """
+    require_plain_place(folder)
+    path = folder / PLAN
     if not path.is_file():
         return {}
-    table = pq.read_table(path)
+    table = read_plan(bytes_of(path), path, ["key", "task", "cpus", "gpus", "pieces"])
     if "pieces" not in table.column_names:
         return {}
-    rows = {row["key"]: row for row in table.select(["key", "task", "cpus", "gpus", "pieces"]).to_pylist()}
+    rows = {row["key"]: row for row in table.to_pylist()}
     kinds = {key: Kind(row["task"], row["cpus"], row["gpus"]) for key, row in rows.items()}
-    pieces = {key: row["pieces"] for key, row in rows.items()}
+    pieces = {key: max(1, row["pieces"]) for key, row in rows.items()}
     return _timed(read_events(folder / "events.jsonl"), kinds, pieces)
 
 

@@ -8,11 +8,13 @@ import json
 import os
 import socket
 import threading
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from dpaudit.errors import RunError
+from dpaudit.errors import RunError, shortened
+from dpaudit.plain_files import created, opened_in_place
 
 BEAT_S = 10.0
 STALE_S = 60.0
@@ -29,18 +31,19 @@ def lease(folder: Path) -> Iterator[None]:
     Raises: RunError, which says who holds it.
     """
     path = folder / ".lease"
-    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    file = opened_in_place(path, os.O_RDWR | os.O_CREAT)
     try:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise _held(folder, _holder(file)) from None
         holder = _holder(file)
-        if holder and (holder.get("host"), holder.get("boot")) != (socket.gethostname(), _boot()) and _beats(path):
+        elsewhere = (holder.get("host"), holder.get("boot")) != (socket.gethostname(), _boot())
+        if holder and elsewhere and _beats(folder, file):
             raise _held(folder, holder)
         _write(file, {"pid": os.getpid(), "host": socket.gethostname(), "boot": _boot()})
         ended = threading.Event()
-        beat = threading.Thread(target=_beat, args=(path, ended), daemon=True)
+        beat = threading.Thread(target=_beat, args=(file, ended), daemon=True)
         beat.start()
         try:
             yield
@@ -53,7 +56,11 @@ def lease(folder: Path) -> Iterator[None]:
 
 
 def _held(folder: Path, holder: dict[str, Any]) -> RunError:
-    who = f"process {holder['pid']} on {holder['host']}" if {"pid", "host"} <= holder.keys() else "another process"
+    who = (
+        f"process {shortened(holder['pid'])} on {shortened(holder['host'])}"
+        if {"pid", "host"} <= holder.keys()
+        else "another process"
+    )
     return RunError(f"{folder} is being written by {who}; wait for it, or give another --output")
 
 
@@ -61,7 +68,7 @@ def _holder(file: int) -> dict[str, Any]:
     """Who wrote the lease; nobody where it is empty or no lease."""
     try:
         found = json.loads(os.pread(file, 4096, 0))
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 
@@ -71,20 +78,24 @@ def _write(file: int, holder: dict[str, Any]) -> None:
     os.pwrite(file, json.dumps(holder).encode(), 0)
 
 
-def _beats(path: Path) -> bool:
-    """Whether the lease was touched a moment ago, by the clock of the machine that keeps the folder."""
-    probe = path.with_name(f".lease.{os.getpid()}")
+def _beats(folder: Path, file: int) -> bool:
+    """Whether the lease was touched a moment ago, by the clock of the machine that keeps the folder.
+
+    A time that lies further ahead than that was touched by nobody who lives: who does, touches it with that clock.
+    """
+    probe = folder / f".lease.{uuid.uuid4().hex}"
     try:
-        probe.touch()
-        return probe.stat().st_mtime - path.stat().st_mtime < STALE_S
+        with created(probe) as made:
+            now = os.fstat(made.fileno()).st_mtime
+        return abs(now - os.fstat(file).st_mtime) < STALE_S
     finally:
         probe.unlink(missing_ok=True)
 
 
-def _beat(path: Path, ended: threading.Event) -> None:
+def _beat(file: int, ended: threading.Event) -> None:
     while not ended.wait(BEAT_S):
         with contextlib.suppress(OSError):
-            os.utime(path)
+            os.utime(file)
 
 
 def _boot() -> str:

@@ -8,8 +8,8 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+from dpaudit.atomic_write import write_whole
 from dpaudit.consent import OWN, Consent
-from dpaudit.engine.report.whole import write_whole
 
 SPEC = "spec.yaml"
 
@@ -24,7 +24,7 @@ def remember(folder: Path, name: str = SPEC) -> None:
     note = _note(folder / name)
     with contextlib.suppress(OSError):
         note.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_whole(note, lambda path: path.write_text(_digest(folder / name), encoding="ascii"))
+        write_whole(note, lambda file: file.write(_digest(folder / name).encode()))
 
 
 def consent_for(folder: Path, asked: Consent, name: str = SPEC) -> Consent:

@@ -9,8 +9,12 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from dpaudit.actors.mirror import Mirror, inside, is_remote
+import pyarrow.fs as pafs
+
+from dpaudit.actors.mirror import Mirror, inside, is_remote, reached
 from dpaudit.engine.remote_lease import remote_lease
+from dpaudit.errors import AuditError
+from dpaudit.plain_files import require_plain
 
 CHECKPOINTS = "checkpoints"
 """The folder of the units' checkpoints, which workers bring to and from a remote place themselves."""
@@ -39,6 +43,16 @@ def checkpoints_of(place: str | Path) -> str | Path:
     return (Path(place) / CHECKPOINTS).absolute()
 
 
+def require_plain_place(place: str | Path) -> None:
+    """Refuses a place on this machine that holds links, pipes, sockets or devices; object stores hold none.
+
+    Raises: RunError, also when the place cannot be reached.
+    """
+    filesystem, root = reached(place)
+    if isinstance(filesystem, pafs.LocalFileSystem):
+        require_plain(Path(root))
+
+
 @contextlib.contextmanager
 def opened(place: str | Path, trouble: Callable[[str], None] = lambda said: None) -> Iterator[Path]:
     """The working folder of a place for the length of a `with` block; what is written there is brought to a URI.
@@ -46,9 +60,10 @@ def opened(place: str | Path, trouble: Callable[[str], None] = lambda said: None
     Args:
         place: A path or a URI.
         trouble: Told in a sentence when the remote store does not answer, and when it does again.
-    Raises: RunError when the place cannot be reached, or another driver holds it.
+    Raises: RunError when the place cannot be reached, holds what is no file, or another driver holds it.
     """
     folder = working_folder(place)
+    require_plain_place(place)
     if not is_remote(place):
         yield folder
         return
@@ -56,4 +71,7 @@ def opened(place: str | Path, trouble: Callable[[str], None] = lambda said: None
         mirror = Mirror(folder, str(place), without=(CHECKPOINTS, TUNE), trouble=trouble)
         mirror.pull()
         with mirror.kept_up():
-            yield folder
+            try:
+                yield folder
+            except AuditError as err:  # it speaks of the copy, which nobody has asked for
+                raise type(err)(str(err).replace(str(folder), str(place))) from err

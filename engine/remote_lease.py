@@ -15,10 +15,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from dpaudit.actors.mirror import filesystem_of
+from dpaudit.actors.mirror import filesystem_of, renames, why_not
 from dpaudit.engine.lease import BEAT_S, STALE_S
 from dpaudit.errors import RunError, shortened
 
+MOST_BYTES = 4096
+"""Of a lease."""
 SETTLE_S = 1.0
 """After which a lease that was written is read again: of two drivers that take it at once, the last one keeps it."""
 
@@ -37,16 +39,16 @@ def remote_lease(uri: str, settle_s: float = SETTLE_S) -> Iterator[None]:
     path = f"{root}/.lease"
     mine: dict[str, Any] = {"id": uuid.uuid4().hex, "pid": os.getpid(), "host": socket.gethostname()}
     try:
-        if isinstance(filesystem, pafs.LocalFileSystem):
+        if renames(filesystem):
             filesystem.create_dir(root, recursive=True)
         holder = _read(filesystem, path)
-        if holder and _age_s(filesystem, path, mine["id"]) < STALE_S:
+        if holder and abs(_age_s(filesystem, path, mine["id"])) < STALE_S:  # ahead of the clock is no beat either
             raise _held(uri, holder)
         _write(filesystem, path, mine)
         time.sleep(settle_s)
         holder = _read(filesystem, path)
     except (OSError, pa.ArrowException) as err:
-        raise RunError(f"{uri} must be a place that can be written: {shortened(err)}") from err
+        raise RunError(f"{uri} must be a place that can be written: {why_not(err)}") from err
     if holder.get("id") != mine["id"]:
         raise _held(uri, holder)
     ended = threading.Event()
@@ -63,7 +65,7 @@ def remote_lease(uri: str, settle_s: float = SETTLE_S) -> Iterator[None]:
 
 
 def _held(uri: str, holder: dict[str, Any]) -> RunError:
-    who = f"process {holder.get('pid')} on {holder.get('host')}" if holder else "another process"
+    who = f"process {shortened(holder.get('pid'))} on {shortened(holder.get('host'))}" if holder else "another process"
     return RunError(
         f"{uri} is being written by {who}; wait for it ({STALE_S:.0f} s, where it was lost), or give another --output"
     )
@@ -73,15 +75,18 @@ def _read(filesystem: pafs.FileSystem, path: str) -> dict[str, Any]:
     """Who holds it; nobody where there is no lease, or none that can be read."""
     try:
         with filesystem.open_input_stream(path) as stream:
-            found = json.loads(stream.read())
-    except (FileNotFoundError, ValueError):
+            found = json.loads(stream.read(MOST_BYTES))
+    except (FileNotFoundError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 
 
 def _write(filesystem: pafs.FileSystem, path: str, holder: dict[str, Any]) -> None:
-    with filesystem.open_output_stream(path) as stream:
+    where = f"{path}.{uuid.uuid4().hex}" if renames(filesystem) else path  # what has the name is not written into
+    with filesystem.open_output_stream(where) as stream:
         stream.write(json.dumps(holder).encode())
+    if where != path:
+        filesystem.move(where, path)
 
 
 def _age_s(filesystem: pafs.FileSystem, path: str, name: str) -> float:

@@ -10,23 +10,25 @@ import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dpaudit.actors.unit import code_version, own_code
+from dpaudit.atomic_write import write_whole
 from dpaudit.engine.data.in_memory import keep
 from dpaudit.engine.own_folders import remember
 from dpaudit.engine.plan import Plan
-from dpaudit.engine.report.whole import write_whole
+from dpaudit.engine.plan_file import PLAN, no_plan, read_plan
 from dpaudit.engine.spec.audit_spec import AuditSpec, slug
 from dpaudit.engine.spec.loading import load_spec
 from dpaudit.errors import RunError, SpecError, shortened
+from dpaudit.plain_files import bytes_of, reading
 
 EARLIER = "earlier"
 """Where a run folder keeps the files of plans before the last one; their units stay beside the others."""
-_FILES = ("spec.yaml", "plan.parquet", "bounds.json", "bounds.parquet", "report.html")
+_FILES = ("spec.yaml", PLAN, "bounds.json", "bounds.parquet", "report.html")
 
 
 @dataclass(frozen=True)
@@ -82,24 +84,17 @@ def read_record(folder: Path) -> Record | None:
 
     Raises: RunError when its plan cannot be read.
     """
-    path = folder / "plan.parquet"
+    path = folder / PLAN
+    if not path.exists():
+        return None
     try:
-        if not path.exists():
-            return None
-        table = pq.read_table(path, columns=["key"])
+        table = read_plan(bytes_of(path), path, ["key"])
         about = json.loads(table.schema.metadata[b"record"])
-        return Record(
-            frozenset(table["key"].to_pylist()),
-            str(about["version"]),
-            dict(about["own"]),
-            frozenset(about["shared"]),
-            str(about["spec"]),
-        )
-    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as err:
-        raise RunError(
-            f"{path} is no plan that can be read ({shortened(type(err).__name__)}); move it away, and `dpaudit resume` "
-            "writes it anew and uses what is finished"
-        ) from err
+        own = {str(label): str(digest) for label, digest in about["own"].items()}
+        shared = frozenset(str(name) for name in about["shared"])
+        return Record(frozenset(table["key"].to_pylist()), str(about["version"]), own, shared, str(about["spec"]))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as err:
+        raise no_plan(path, err) from err
 
 
 def require_run_folder(folder: Path) -> None:
@@ -125,7 +120,7 @@ def read_spec(folder: Path) -> AuditSpec:
 
 def changed_spec(folder: Path, record: Record) -> tuple[str, ...]:
     """A difference, in words, where the folder's spec is not the one that was written with its plan."""
-    same = hashlib.sha256((folder / "spec.yaml").read_bytes()).hexdigest() == record.spec
+    same = hashlib.sha256(bytes_of(folder / "spec.yaml")).hexdigest() == record.spec
     return () if same else ("the spec is another one",)
 
 
@@ -148,10 +143,10 @@ def write_plan(folder: Path, plan: Plan, record: Record) -> None:
     """The plan, the spec, and the rows that have no file of their own."""
     about = {"version": record.version, "own": record.own, "shared": sorted(record.shared), "spec": record.spec}
     table = plan.table().replace_schema_metadata({"record": json.dumps(about)})
-    write_whole(folder / "plan.parquet", lambda path: pq.write_table(table, path))
+    write_whole(folder / PLAN, lambda file: pq.write_table(table, file))
     for entry in plan.spec.audits:
         keep(entry.data, folder)
-    write_whole(folder / "spec.yaml", lambda path: path.write_text(plan.spec.to_yaml(), encoding="utf-8"))
+    write_whole(folder / "spec.yaml", lambda file: file.write(plan.spec.to_yaml().encode()))
     remember(folder)
 
 
@@ -162,7 +157,8 @@ def set_aside(folder: Path) -> Path:
     target.mkdir(parents=True)
     for name in _FILES:
         if _is_file(folder / name):
-            write_whole(target / name, lambda path, name=name: shutil.copyfile(folder / name, path))  # type: ignore[misc]
+            with reading(folder / name) as source:
+                write_whole(target / name, partial(shutil.copyfileobj, source))
     return target
 
 
@@ -190,7 +186,7 @@ def writable(folder: Path) -> Iterator[None]:
 
 
 def _is_run_folder(folder: Path) -> bool:
-    return _is_file(folder / "plan.parquet") or (folder / "units").is_dir()
+    return _is_file(folder / PLAN) or (folder / "units").is_dir()
 
 
 def _is_file(path: Path) -> bool:

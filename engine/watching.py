@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -13,13 +14,15 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.fs as pafs
-import pyarrow.parquet as pq
 
 from dpaudit.actors.events import Event, EventKind, event_of, lines_of
-from dpaudit.actors.mirror import is_remote, reached
+from dpaudit.actors.mirror import bytes_from, files_in, inside, is_remote, reached, reading_from, why_not
 from dpaudit.engine.findings.verdict import Verdict
 from dpaudit.engine.noted import last_note, note_of
+from dpaudit.engine.place import require_plain_place
+from dpaudit.engine.plan_file import PLAN, planned_units
 from dpaudit.errors import RunError, SpecError, printable, shortened
+from dpaudit.plain_files import new_file
 
 _ENDED = {EventKind.UNIT_DONE, EventKind.UNIT_RETRIED, EventKind.UNIT_FAILED, EventKind.WORKER_LOST}
 _OVER = {EventKind.FINISHED: "finished", EventKind.INTERRUPTED: "interrupted"}
@@ -27,6 +30,8 @@ MOST_BOUNDS = 64 << 20
 """Bytes of a `bounds.json` that is read here."""
 SHOWN = 8
 """Running units that are named."""
+_OF_RUNS = (PLAN, "spec.yaml", "sweep.yaml")
+"""One of these is in every run folder and in every sweep's."""
 
 
 @dataclass(frozen=True)
@@ -111,19 +116,20 @@ def run_status(place: str | Path) -> RunStatus:
         place: The run folder, a path or a URI.
     Raises: RunError where it cannot be read; SpecError where it is no run folder.
     """
+    require_plain_place(place)
     filesystem, root = reached(place)
     try:
-        plan = _read(filesystem, f"{root}/plan.parquet")
+        plan = _read(filesystem, f"{root}/{PLAN}")
         log = _read(filesystem, f"{root}/events.jsonl")
         bounds = _read(filesystem, f"{root}/bounds.json")
     except (OSError, pa.ArrowException) as err:
-        raise RunError(f"{shortened(place)} must be a run folder that can be read: {shortened(err)}") from err
+        raise RunError(f"{shortened(place)} must be a run folder that can be read: {why_not(err)}") from err
     if plan is None:
         raise SpecError(f"{shortened(place)} must be a run folder (with plan.parquet in it)")
     read = [event_of(line) for line in lines_of(io.BytesIO(log or b""))]
     events = [event for event in read if event is not None]
     begun = max((at for at, event in enumerate(events) if event.kind is EventKind.UNITS_PLANNED), default=0)
-    status = _status(str(place), pq.read_metadata(pa.BufferReader(plan)).num_rows, events[begun:], bounds)
+    status = _status(str(place), planned_units(plan, inside(str(place), PLAN)), events[begun:], bounds)
     unread = len(read) - len(events)
     left_out = (f"{unread:,} lines of events.jsonl are no events, and are left out",) if unread else ()
     return replace(status, cautions=(*left_out, *status.cautions))
@@ -196,32 +202,42 @@ def _verdicts(bounds: bytes | None, events: Sequence[Event]) -> tuple[tuple[tupl
 def fetch(place: str | Path, folder: Path) -> None:
     """Copies a run folder to a local folder, where `dpaudit report` and `dpaudit resume` take it up.
 
+    Nothing is copied where one of its names is no file below that folder, and nothing that is there is written over.
+
     Args:
         place: The run folder, a URI or a path.
         folder: New or empty.
-    Raises: RunError where one of them cannot be read or written; SpecError for a folder that holds something.
+    Raises: RunError where one of them cannot be read or written; SpecError for a folder that holds something, and for
+        a place that holds no run.
     """
     if folder.exists() and any(folder.iterdir()):
         raise SpecError(f"the folder to fetch to must be new or empty, {folder} is not; give another one")
+    at = "" if is_remote(place) else " (a path of this machine)"
+    require_plain_place(place)
     filesystem, root = reached(place)
     try:
-        files = filesystem.get_file_info(pafs.FileSelector(root, recursive=True))
-        for info in (info for info in files if info.is_file):
-            target = folder / info.path[len(root) + 1 :]
-            if not target.name.startswith("."):
-                target.parent.mkdir(parents=True, exist_ok=True)
-                with filesystem.open_input_stream(info.path) as stream:
-                    target.write_bytes(stream.read())
+        files = files_in(filesystem, root, place)
+        if files.keys().isdisjoint(_OF_RUNS):
+            raise SpecError(
+                f"{shortened(place)}{at} must be a run folder (with {' or '.join(_OF_RUNS)} in it), it holds "
+                f"{shortened(', '.join(sorted(files)) or 'nothing')}"
+            )
+        folder.mkdir(parents=True, exist_ok=True)
+        size, room = sum(info.size for info in files.values()), shutil.disk_usage(folder).free
+        if size > room:
+            raise RunError(f"{shortened(folder)} must have room for {size:,} bytes, it has {room:,}; give another one")
+        for name, info in files.items():
+            target = folder / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with reading_from(filesystem, info.path) as source, new_file(target) as copy:
+                shutil.copyfileobj(source, copy)
     except (OSError, pa.ArrowException) as err:
-        at = "" if is_remote(place) else " (a path of this machine)"
-        raise RunError(f"{shortened(place)}{at} could not be fetched: {shortened(err)}") from err
+        raise RunError(f"{shortened(place)}{at} could not be fetched: {why_not(err)}") from err
 
 
 def _read(filesystem: pafs.FileSystem, path: str) -> bytes | None:
     """A file's content; None where there is no such file."""
     try:
-        with filesystem.open_input_stream(path) as stream:
-            content: bytes = stream.read()
-            return content
+        return bytes_from(filesystem, path)
     except FileNotFoundError:
         return None

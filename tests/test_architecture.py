@@ -60,7 +60,7 @@ def strangers(*groups: tuple[str, str]) -> frozenset[frozenset[str]]:
 FLOORS = Rooms(
     "dpaudit",
     (
-        *("errors", "consent", "locations", "variables", "registry", "claims"),
+        *("errors", "memory", "plain_files", "atomic_write", "consent", "locations", "variables", "registry", "claims"),
         *("estimators", "mechanisms", "cluster", "actors", "engine", "__main__"),
     ),
     strangers=strangers(("estimators", "mechanisms actors"), ("cluster", "estimators mechanisms actors claims")),
@@ -85,8 +85,20 @@ MECHANISMS = Rooms(
 ENGINE = Rooms(
     "dpaudit.engine",
     (
-        *("exits", "noted", "data", "lease", "views", "attacks", "canaries", "spec", "findings", "proxies", "watching"),
-        *("poisonings", "adversaries", "remote_lease", "place", "games", "plan", "report", "estimate", "own_folders"),
+        *("exits", "noted", "data", "lease", "views", "attacks", "canaries", "spec", "findings", "proxies"),
+        *(
+            "poisonings",
+            "adversaries",
+            "plan_file",
+            "remote_lease",
+            "place",
+            "watching",
+            "games",
+            "plan",
+            "report",
+            "estimate",
+            "own_folders",
+        ),
         "run_folder",
         *("driver", "forecast", "checking", "sweep", "remote_jobs", "commands", "reproduce", "cli"),
     ),

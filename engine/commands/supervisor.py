@@ -54,6 +54,9 @@ def main() -> None:
         last_word = b""
     if not last_word:
         _end_orphans()
+        from dpaudit.cluster.session import remove_left_sessions
+
+        remove_left_sessions()
         tell(f"dpaudit: the command {_ending(status)} before it was done; {KEPT}")
     sys.exit(last_word[0] if last_word else RUN_FAILED)
 

@@ -7,8 +7,8 @@ hash (`data/<digest>.parquet`), so that `dpaudit resume` finds the very rows aga
 from __future__ import annotations
 
 import hashlib
+import io
 import json
-import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -21,9 +21,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from dpaudit.actors.bounded_parquet import read_bounded
+from dpaudit.atomic_write import write_whole
 from dpaudit.engine.data.columns import Column, check_names, examples_of, is_number, is_text, labels_of, plain, typed
-from dpaudit.errors import DataError, SpecError, require
+from dpaudit.errors import DataError, InputError, SpecError, require, shortened
 from dpaudit.mechanisms.examples import Examples, Features
+from dpaudit.plain_files import bytes_of
 from dpaudit.registry import register
 
 FOLDER = "data"
@@ -47,7 +50,8 @@ class InMemory:
     contents: str = ""
 
     def __post_init__(self) -> None:
-        valid = re.fullmatch("[0-9a-f]{32}", self.digest) is not None  # it names a file
+        # It is the name of a file of the run folder, and no way out of it.
+        valid = re.fullmatch("[0-9a-f]{32}", self.digest) is not None
         require(valid, "digest must be 32 hexadecimal digits", digest=self.digest)
 
     def load(self, *, seed: int = 0) -> Examples:
@@ -165,9 +169,8 @@ def keep(data: Any, folder: Path) -> None:
     if path.exists():
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.partial")
-    pq.write_table(_to_table(data.load()), partial, compression="zstd", compression_level=1)
-    os.replace(partial, path)
+    rows = _to_table(data.load())
+    write_whole(path, lambda file: pq.write_table(rows, file, compression="zstd", compression_level=1))
 
 
 def found_again(data: Any, folder: Path) -> Any:
@@ -179,9 +182,10 @@ def found_again(data: Any, folder: Path) -> Any:
         return data
     path = _path(data, folder)
     try:
-        examples = _from_table(pq.read_table(path))
-    except (pa.ArrowInvalid, OSError) as err:
-        raise DataError(f"{path}: is not a whole Parquet file ({str(err).splitlines()[0]})") from err
+        examples = _from_table(read_bounded(io.BytesIO(bytes_of(path)), str(path)))
+    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, IndexError, InputError) as err:
+        why = (str(err).splitlines() or [type(err).__name__])[0]
+        raise DataError(f"{path}: is not a whole Parquet file ({shortened(why)})") from err
     if _digest(examples) != data.digest:
         raise DataError(f"{path}: must hold the rows with digest {data.digest}, was changed; run the audit anew")
     return data.holding(examples)

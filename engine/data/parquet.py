@@ -8,11 +8,13 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet
 
+from dpaudit.actors.bounded_parquet import bytes_of_rows
 from dpaudit.consent import PATH
 from dpaudit.engine.data.columns import Column, check_names, examples_of, is_number, is_text, plain, typed
 from dpaudit.engine.data.files import existing_file, fault
 from dpaudit.errors import DataError, require, shortened
 from dpaudit.mechanisms.examples import Examples
+from dpaudit.memory import readable_bytes
 from dpaudit.registry import register
 
 
@@ -59,17 +61,25 @@ class Parquet:
 
     def _read(self, path: Path) -> pa.Table:
         try:
+            with path.open("rb") as content:
+                told = bytes_of_rows(content, self.rows)
             with pa.parquet.ParquetFile(path) as file:
                 self._check(path, file.schema_arrow)
-                parts, held = [], 0
-                for batch in file.iter_batches():
+                parts, held, taken, most = [], 0, 0, readable_bytes()
+                for batch in file.iter_batches() if told <= most else ():
                     parts.append(batch)
                     held += len(batch)
+                    taken += batch.nbytes
+                    if taken > most:
+                        break
                     if self.rows is not None and held >= self.rows:
                         break
-        except (pa.ArrowException, OSError, MemoryError) as err:
+        except (pa.ArrowException, OSError, MemoryError, ValueError) as err:
             why = (str(err).splitlines() or ["no memory"])[0]
             raise fault(path, f"is not a whole Parquet file ({shortened(why)})") from err
+        if (taken := max(taken, told)) > most:
+            why = f"takes {taken:,} bytes or more, it must fit into half of the memory that is free, {most:,} bytes"
+            raise fault(path, why, do="ask for fewer `rows`")
         if not held:
             raise fault(path, "has no rows")
         table = pa.Table.from_batches(parts).slice(0, self.rows)

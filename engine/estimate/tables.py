@@ -15,10 +15,12 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
+import pyarrow.dataset as pads
 import pyarrow.json as pajson
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from dpaudit.actors.bounded_parquet import read_bounded, require_unpacks
 from dpaudit.errors import AuditError, DataError
 
 STANDARD_INPUT = "-"
@@ -142,6 +144,9 @@ def read_file(path: Path) -> SourceTable:
         raise DataError(f"{path} must be a table ({FORMATS}), there is none")
     if path.is_dir():
         with _refusing(str(path)):
+            for part in pads.dataset(path, format="parquet").files:
+                with open(part, "rb") as file:
+                    require_unpacks(file, part)
             return SourceTable(str(path), pq.read_table(path))
     with _refusing(str(path)), path.open("rb") as file:
         return _read(str(path), file, _ENDINGS.get(path.suffix.lower(), "csv"))
@@ -228,7 +233,7 @@ def _read(name: str, file: BinaryIO, format_name: str) -> SourceTable:
     with _refusing(name):
         match format_name:
             case "parquet":
-                return SourceTable(name, pq.read_table(file))
+                return SourceTable(name, read_bounded(file, name))
             case "jsonl":
                 return SourceTable(name, pajson.read_json(file), header_lines=0)
             case "npy":

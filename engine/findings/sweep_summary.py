@@ -18,8 +18,9 @@ from dpaudit.engine.findings.result import AuditResult
 from dpaudit.engine.findings.verdict import Verdict
 from dpaudit.engine.noted import last_note, note_of
 from dpaudit.engine.spec.sweep import AUDITED, FAILED, STOPPED, Configuration, Sweep, share_confidence
-from dpaudit.errors import printable
+from dpaudit.errors import RunError, printable
 from dpaudit.estimators.bound import format_lower, format_upper
+from dpaudit.plain_files import bytes_of
 
 REAUDIT = "reaudit"
 """Folder, in the sweep's, of the run that audits the best configuration afresh."""
@@ -364,7 +365,7 @@ def _reaudit(summary: SweepSummary, folder: Path) -> Reaudit | None:
     if best is None or not summary.sweep.reaudit:
         return None
     try:
-        bounds = (folder / REAUDIT / "bounds.json").read_bytes()
+        bounds = bytes_of(folder / REAUDIT / "bounds.json")
         if last_note(read_events(folder / REAUDIT / "events.jsonl")) not in ("", note_of(bounds)):
             return None
         told = json.loads(bounds)
@@ -374,7 +375,7 @@ def _reaudit(summary: SweepSummary, folder: Path) -> Reaudit | None:
         utility = result["metrics"].get(summary.sweep.metric, math.nan)
         verdict = Verdict(result["verdict"]).value
         return Reaudit(str(result["headline"]), verdict, int(told["seed"]), float(told["confidence"]), float(utility))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+    except (OSError, RunError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
 
 

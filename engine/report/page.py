@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from dpaudit.actors.events import read_events
+from dpaudit.atomic_write import write_whole
 from dpaudit.engine.findings.comparison import studies
 from dpaudit.engine.findings.result import AuditResult
 from dpaudit.engine.findings.run_report import NOT_SHOWN, Report
@@ -27,7 +28,6 @@ from dpaudit.engine.report.figures.score_distributions import score_distribution
 from dpaudit.engine.report.figures.style import save
 from dpaudit.engine.report.figures.timeline import timeline
 from dpaudit.engine.report.templates import figure_markup, template
-from dpaudit.engine.report.whole import write_whole
 from dpaudit.engine.spec.audit_spec import slug
 from dpaudit.estimators.series import ConfusionCounts
 from dpaudit.estimators.two_world.confusion import epsilon_interval
@@ -89,7 +89,7 @@ def write_page(report: Report, folder: Path, *, draw: bool = True) -> None:
         colours={verdict.value: COLOURS[verdict] for verdict in Verdict},
         not_shown=NOT_SHOWN,
     )
-    write_whole(folder / "report.html", lambda path: path.write_text(text, encoding="utf-8"))
+    write_whole(folder / "report.html", lambda file: file.write(text.encode()))
 
 
 def _drawn(figure: Figure | None, target: Path, name: str) -> Markup | None:

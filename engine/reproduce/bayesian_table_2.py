@@ -19,6 +19,7 @@ import pyarrow.csv as pacsv
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from dpaudit.atomic_write import write_whole
 from dpaudit.engine.attacks.lira import LiraOnline
 from dpaudit.engine.canaries.select_worst import SelectWorst
 from dpaudit.engine.data.bundled import Digits
@@ -30,7 +31,6 @@ from dpaudit.engine.driver import audit
 from dpaudit.engine.findings.result import AuditResult
 from dpaudit.engine.games.two_world import IndMia
 from dpaudit.engine.report.figures import style
-from dpaudit.engine.report.whole import write_whole
 from dpaudit.engine.reproduce.making import Made, Options
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
 from dpaudit.engine.spec.partition import Partition
@@ -306,8 +306,8 @@ def _written(options: Options, folder: Path, studies: tuple[Study, ...], size: S
             "",
         ]
     )
-    write_whole(folder / "table-2.md", lambda path: path.write_text(text, encoding="utf-8"))
-    write_whole(folder / "table-2.csv", lambda path: pacsv.write_csv(_long(lines), path))
+    write_whole(folder / "table-2.md", lambda file: file.write(text.encode()))
+    write_whole(folder / "table-2.csv", lambda file: pacsv.write_csv(_long(lines), file))
     style.save(_draw(lines, found), folder, "table-2")
     names = ("table-2.md", "table-2.csv", "table-2.png", "report.html")
     return Made(text, tuple(folder / name for name in names))

@@ -20,6 +20,7 @@ import pyarrow.csv as pacsv
 from matplotlib.figure import Figure
 
 from dpaudit.actors.store import UnitStore
+from dpaudit.atomic_write import write_whole
 from dpaudit.engine.driver import run_plan
 from dpaudit.engine.findings.result import AuditResult
 from dpaudit.engine.findings.run_report import Report
@@ -29,7 +30,6 @@ from dpaudit.engine.games.label_inference import LabelInference
 from dpaudit.engine.plan import Plan, make_plan
 from dpaudit.engine.report.figures import style
 from dpaudit.engine.report.templates import figure_markup, template
-from dpaudit.engine.report.whole import write_whole
 from dpaudit.engine.reproduce.making import Made, Options
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
 from dpaudit.engine.spec.partition import Partition
@@ -338,12 +338,12 @@ def _written(
         ]
     )
     files = tuple(folder / f"{name}.{kind}" for kind in ("md", "csv", "html", "png"))
-    write_whole(files[0], lambda path: path.write_text(text, encoding="utf-8"))
-    write_whole(files[1], lambda path: pacsv.write_csv(_long(found, printed), path))
+    write_whole(files[0], lambda file: file.write(text.encode()))
+    write_whole(files[1], lambda file: pacsv.write_csv(_long(found, printed), file))
     page = template("reproduced.html.j2").render(
         title=title, setting=setting, heads=heads, lines=lines, notes=notes, figure=figure_markup(svg)
     )
-    write_whole(files[2], lambda path: path.write_text(page, encoding="utf-8"))
+    write_whole(files[2], lambda file: file.write(page.encode()))
     return Made(text, (*files, Path(found.report.folder) / "report.html"))
 
 

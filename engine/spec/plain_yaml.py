@@ -27,6 +27,20 @@ def read_yaml(path: Path) -> Any:
 
     Raises: SpecError, one sentence, for a file that cannot be read, is no YAML, or goes beyond the limits.
     """
+    text = read_text(path)
+    try:
+        return plain_values(text)
+    except yaml.YAMLError as err:
+        raise SpecError(f"{path} must be YAML: {shortened(' '.join(str(err).split()), 400)}") from err
+    except SpecError as err:
+        raise SpecError(f"{path}: {err}") from err
+
+
+def read_text(path: Path) -> str:
+    """The text of a YAML file.
+
+    Raises: SpecError for a file that cannot be read, or is longer than the limit.
+    """
     try:
         with path.open(encoding="utf-8") as file:
             text = file.read(MOST_CHARACTERS + 1)
@@ -35,12 +49,7 @@ def read_yaml(path: Path) -> Any:
         raise SpecError(f"{shortened(path)} must be a readable spec file: {why}") from err
     if len(text) > MOST_CHARACTERS:
         raise SpecError(f"{path} must have at most {MOST_CHARACTERS:,} characters")
-    try:
-        return plain_values(text)
-    except yaml.YAMLError as err:
-        raise SpecError(f"{path} must be YAML: {shortened(' '.join(str(err).split()), 400)}") from err
-    except SpecError as err:
-        raise SpecError(f"{path}: {err}") from err
+    return text
 
 
 def plain_values(text: str) -> Any:

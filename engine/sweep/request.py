@@ -12,14 +12,15 @@ from typing import Any
 import yaml
 
 from dpaudit.actors.seed import Seed
+from dpaudit.atomic_write import write_whole
 from dpaudit.engine.data.in_memory import data_source, found_again, keep
 from dpaudit.engine.findings.sweep_summary import fresh_name
-from dpaudit.engine.report.whole import write_whole
 from dpaudit.engine.spec.anchored import anchored
 from dpaudit.engine.spec.audit_spec import MOST_SEED, Audit, AuditSpec, RunOptions
 from dpaudit.engine.spec.build import build, build_dataclass, describe
 from dpaudit.engine.spec.loading import read_content, spec_parts
 from dpaudit.engine.spec.override import overridden
+from dpaudit.engine.spec.plain_yaml import read_text
 from dpaudit.engine.spec.sweep import Configuration, Sweep, described_values
 from dpaudit.engine.sweep.space import configurations, in_words
 from dpaudit.errors import SpecError, shortened
@@ -118,8 +119,8 @@ class Request:
     def write(self, folder: Path) -> None:
         """`sweep.yaml`, and beside it the rows that have no file of their own."""
         keep(self.base.data, folder)
-        text = yaml.safe_dump(self.to_words(), sort_keys=False, allow_unicode=True)
-        write_whole(folder / FILE, lambda path: path.write_text(text, encoding="utf-8"))
+        text: str = yaml.safe_dump(self.to_words(), sort_keys=False, allow_unicode=True)
+        write_whole(folder / FILE, lambda file: file.write(f"{text}{_SEAL}{_seal(text)}".encode()))
 
 
 def read_request(source: str | Path | Mapping[str, Any] | Audit | AuditSpec) -> Request:
@@ -140,6 +141,26 @@ def read_request(source: str | Path | Mapping[str, Any] | Audit | AuditSpec) -> 
     request = _from_content(read_content(path))
     # The rows of a folder's sweep that were given in memory lie beside it.
     return replace(request, base=replace(request.base, data=found_again(request.base.data, path.parent)))
+
+
+def require_whole(path: Path) -> None:
+    """Refuses a sweep's file of a folder that is not what was written: what was cut off would count as left out.
+
+    Raises: SpecError.
+    """
+    text, _, seal = read_text(path).rpartition(_SEAL)
+    if seal != _seal(text):
+        raise SpecError(
+            f"{shortened(path)} must be as it was written, it was cut, damaged or edited; put back what was there, or "
+            f"read it, then `dpaudit sweep {shortened(path)} --output {shortened(path.parent)}` goes on with it"
+        )
+
+
+_SEAL = "# SHA-256 of all lines above: "
+
+
+def _seal(text: str) -> str:
+    return f"{hashlib.sha256(text.encode()).hexdigest()}\n"
 
 
 def _from_content(content: Mapping[str, Any]) -> Request:

@@ -27,7 +27,7 @@ from dpaudit.engine.plan import Plan, make_plan
 from dpaudit.engine.run_folder import require_room, writable
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec, slug
 from dpaudit.engine.spec.sweep import AUDITED, FAILED, Configuration, Rungs, SubjectTo, Sweep
-from dpaudit.engine.sweep.request import FILE, Request, read_request
+from dpaudit.engine.sweep.request import FILE, Request, read_request, require_whole
 from dpaudit.engine.sweep.result import SweepResult
 from dpaudit.engine.sweep.trial import Trials, shared_units
 from dpaudit.engine.sweep.trial_folder import gather_events
@@ -144,6 +144,7 @@ def restore_sweep(
         )
     with opened(place) as here:
         consent = consent_for(here, asked, FILE)
+        require_whole(here / FILE)
         with under(consent):
             request = read_request(here / FILE)
     with under(consent):

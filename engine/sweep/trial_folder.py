@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import shutil
-import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from dpaudit.actors.mirror import Mirror, is_remote
 from dpaudit.actors.store import UnitStore
 from dpaudit.actors.unit import Unit
 from dpaudit.engine.data.in_memory import FOLDER as ROWS
+from dpaudit.plain_files import temporary_folder
 
 UNITS, EVENTS = "units", "events.jsonl"
 OF_TRIALS = "trials"
@@ -38,7 +38,7 @@ class TrialFolder:
         self._mirror: Mirror | None = None
         if is_remote(place):
             name = hashlib.sha256(f"{place} {trial}".encode()).hexdigest()[:24]
-            self.path = Path(tempfile.gettempdir()) / f"dpaudit-{name}"
+            self.path = temporary_folder() / name
             self._log = self.path / OF_TRIALS / f"{name}.jsonl"
             self._mirror = Mirror(self.path, str(place), only=self._wanted)
             self._mirror.pull()

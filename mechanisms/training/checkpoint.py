@@ -23,6 +23,7 @@ from dpaudit.mechanisms.protocols import TrainingError
 from dpaudit.mechanisms.training.network_model import NetworkModel
 from dpaudit.mechanisms.training.scaling import Scaling
 from dpaudit.mechanisms.training.task import TrainingTask
+from dpaudit.plain_files import created
 
 CHECKPOINT_EVERY_S = 60.0
 
@@ -94,7 +95,8 @@ class Checkpoint:
         part = self._path.with_name(f"{self._path.name}.{os.getpid()}.part")
         finished = [_packed(outcome) for outcome in self.finished]
         try:
-            torch.save({"digest": self._digest, "finished": finished, "running": self._running}, part)
+            with created(part) as file:
+                torch.save({"digest": self._digest, "finished": finished, "running": self._running}, file)
             os.replace(part, self._path)  # a reader sees the old file or the new one, never half of it
         finally:
             part.unlink(missing_ok=True)

@@ -103,7 +103,7 @@ def test_what_cannot_be_brought_there_stays_here(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(Mirror, "_upload", never)
     kept = mirror.kept_up(every_s=60, patience_s=0)
-    with pytest.raises(RunError, match=r"did not answer for 0 s.*all that is finished is in .*here"), kept:
+    with pytest.raises(RunError, match=r"did not take what is finished for 0 s.*it is all in .*here"), kept:
         (mirror.folder / "unit").write_text("1")
     assert (mirror.folder / "unit").read_text() == "1"
 

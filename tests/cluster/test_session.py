@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from dpaudit.cluster.session import REACHED_S, ray_session
+from dpaudit.cluster.session import REACHED_S, _held, ray_session, remove_left_sessions
 from dpaudit.errors import RunError
 
 SESSION = """
@@ -42,6 +42,25 @@ with ray_session(cpus=1):
     found = {"logged": logged(folder), "kept": KEPT_LOG_BYTES, "folder": str(folder)}
 print(json.dumps({**found, "left": folder.exists(), "variables": [name for name in os.environ if "RAY_A" in name]}))
 """
+
+
+def test_what_a_killed_driver_left_is_removed_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    for name in ("dpaudit-dead", "dpaudit-alive", "dpaudit-other"):
+        (tmp_path / name / "ray").mkdir(parents=True)
+    (tmp_path / "dpaudit-link").symlink_to("dpaudit-other")
+    holding = "import sys, time; from pathlib import Path; from dpaudit.cluster.session import _held\n"
+    holding += f"_held(Path({str(tmp_path / 'dpaudit-dead')!r})); print('held', flush=True); time.sleep(60)"
+    held = _held(tmp_path / "dpaudit-alive")
+    with subprocess.Popen([sys.executable, "-c", holding], stdout=subprocess.PIPE, text=True) as driver:
+        assert driver.stdout is not None
+        assert driver.stdout.readline() == "held\n"
+        remove_left_sessions()
+        assert (tmp_path / "dpaudit-dead").exists()
+        driver.kill()
+    remove_left_sessions()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["dpaudit-alive", "dpaudit-link", "dpaudit-other"]
+    os.close(held)
 
 
 @pytest.mark.cluster

@@ -586,6 +586,16 @@ def test_parquet_names_a_file_of_another_kind(tmp_path: Path) -> None:
         Parquet(path=str(write(tmp_path / "t.parquet", "a,b\n1,2\n")), label="y").load()
 
 
+def test_parquet_that_does_not_fit_says_so_and_its_first_rows_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = parquet_file(tmp_path, {"x": list(range(100_000)), "y": [0, 1] * 50_000})
+    monkeypatch.setattr("dpaudit.engine.data.parquet.readable_bytes", lambda: 1_200_000)
+    with pytest.raises(DataError, match=r"t\.parquet: takes 1,600,000 bytes or more, it must fit .*fewer `rows`"):
+        Parquet(path=path, label="y").load()
+    assert len(Parquet(path=path, label="y", rows=1000).load()) == 1000
+
+
 ADULT = """39, State-gov, 77516, Bachelors, 13, Never-married, Adm-clerical, Unmarried, White, Male, 0, 0, 40, ?, <=50K
 52, ?, 209642, HS-grad, 9, Married-civ-spouse, Exec-managerial, Husband, Black, Female, 0, 0, 45, United-States, >50K
 """

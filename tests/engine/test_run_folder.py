@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -11,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
@@ -20,7 +22,10 @@ from dpaudit.actors.events import EventKind, read_events
 from dpaudit.engine import driver
 from dpaudit.engine.cli import main
 from dpaudit.engine.driver import report_again, resume
+from dpaudit.engine.forecast import times_of_run
 from dpaudit.engine.lease import lease
+from dpaudit.engine.run_folder import read_record
+from dpaudit.engine.watching import run_status
 from dpaudit.errors import RunError, SpecError
 from tests.waiting import HANGS_S
 
@@ -130,6 +135,21 @@ def test_a_plan_that_cannot_be_read_is_said(tmp_path: Path) -> None:
     assert resume(tmp_path, quiet=True).executed == 0
 
 
+def test_a_damaged_plan_is_one_sentence_for_whoever_reads_it(tmp_path: Path) -> None:
+    run(tmp_path)
+    path, rng = tmp_path / "plan.parquet", np.random.default_rng(7)
+    whole = path.read_bytes()
+    flips = [(int(at), bytes([whole[at] ^ 1 << int(bit)])) for at, bit in zip(
+        rng.integers(len(whole), size=300), rng.integers(8, size=300), strict=True
+    )]  # fmt: skip
+    damaged = [whole[:at] + byte + whole[at + 1 :] for at, byte in flips]
+    for content in (*damaged, *(whole[:end] for end in range(0, len(whole), 50))):
+        path.write_bytes(content)
+        for read in (read_record, times_of_run, run_status):
+            with contextlib.suppress(RunError):
+                read(tmp_path)
+
+
 def test_a_relative_path_survives_a_resume_from_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     parts = csv_of(tmp_path)
@@ -193,11 +213,13 @@ def test_a_driver_on_another_machine_holds_the_folder_while_its_lease_is_touched
         patch.setattr("dpaudit.engine.lease.STALE_S", HANGS_S)
         with pytest.raises(RunError, match="is being written by process 1 on elsewhere"), lease(tmp_path):
             pass
-    os.utime(path, (0, 0))
-    with lease(tmp_path):
-        assert json.loads(path.read_text())["pid"] == os.getpid()
+    for beaten in (0, 4_102_444_800, 10**10):  # nobody who lives is ahead of the clock
+        path.write_text(json.dumps({"pid": 1, "host": "elsewhere", "boot": "x"}))
+        os.utime(path, (beaten, beaten))
+        with lease(tmp_path):
+            assert json.loads(path.read_text())["pid"] == os.getpid()
     assert path.read_bytes() == b""
-    for odd in (b"\xff\xfe", b"[]", b"{}", b"9" * 5000):
+    for odd in (b"\xff\xfe", b"[]", b"{}", b"9" * 5000, b"[" * 4000):
         path.write_bytes(odd)
         with lease(tmp_path):
             pass
@@ -252,7 +274,7 @@ def test_every_file_appears_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     def cut_off(*_: object) -> None:
         raise KeyboardInterrupt
 
-    for renamed in ("dpaudit.engine.report.whole.os.replace",):
+    for renamed in ("dpaudit.atomic_write.os.replace",):
         monkeypatch.setattr(renamed, cut_off)
         with pytest.raises(KeyboardInterrupt):
             report_again(tmp_path)

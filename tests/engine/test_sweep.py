@@ -164,6 +164,18 @@ def test_a_finished_sweep_is_read_again_and_nothing_is_run(found: SweepResult) -
     assert str(again.summary) == str(found.summary)
 
 
+def test_a_sweeps_file_that_was_cut_or_edited_is_said(found: SweepResult, tmp_path: Path) -> None:
+    """A cut one is a spec still, and what was cut off would be taken as left out."""
+    shutil.copy(Path(found.experiment_path) / "sweep.yaml", tmp_path)
+    path = tmp_path / "sweep.yaml"
+    lines = path.read_text().splitlines(keepends=True)
+    edited = [line.replace("seed: ", "seed: 1") for line in lines]
+    for damaged in (lines[:-1], lines[:-2], lines[:3], [], edited):
+        path.write_text("".join(damaged))
+        with pytest.raises(SpecError, match="must be as it was written, it was cut, damaged or edited"):
+            restore_sweep(tmp_path, allow_code=True)
+
+
 def test_resume_goes_on_with_a_sweep(found: SweepResult) -> None:
     shown = CliRunner().invoke(main, ["resume", found.experiment_path, "--quiet"])
     assert shown.exit_code == 0, shown.output

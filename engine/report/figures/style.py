@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter
 
-from dpaudit.engine.report.whole import write_whole
+from dpaudit.atomic_write import write_whole
 from dpaudit.errors import printable_lines
 
 INK, MEMBER, OTHER, CLAIM, GRID = "#1f2933", "#c2410c", "#2563a8", "#15803d", "#d9dee4"
@@ -42,12 +42,12 @@ def save(figure: Figure, folder: Path, name: str) -> str:
     """Writes `<name>.png` and `<name>.svg`; returns the SVG's text for a page that stands alone."""
     folder.mkdir(parents=True, exist_ok=True)
     _show_words(figure)
-    write_whole(folder / f"{name}.png", lambda path: figure.savefig(path, dpi=160, format="png"))
+    write_whole(folder / f"{name}.png", lambda file: figure.savefig(file, dpi=160, format="png"))
     figure.set_layout_engine("none")  # parts stay where the first file has them; finding places takes half the time
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None})
     text = buffer.getvalue()
-    write_whole(folder / f"{name}.svg", lambda path: path.write_text(text, encoding="utf-8"))
+    write_whole(folder / f"{name}.svg", lambda file: file.write(text.encode()))
     return text[text.index("<svg") :]
 
 

@@ -1,0 +1,217 @@
+"""Files where somebody else may have put something: plain ones alone are opened, and never through a link.
+
+A run folder is handed around. What stands in place of one of its files may be a link to a file of the reader's, a pipe
+that never answers, a device, or a file of gigabytes that is all holes. Whoever opens a folder looks at all of it once
+(`require_plain`); whoever opens a file looks at what was really opened, so that nothing can be changed in between.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+import tempfile
+from pathlib import Path
+from typing import BinaryIO
+
+from dpaudit.errors import RunError, printable, shortened
+from dpaudit.memory import readable_bytes
+
+HOLES_FROM = 16 << 20
+"""Files of so many bytes and more must hold at least half of them: nothing here writes files with holes."""
+
+_KINDS = {
+    stat.S_IFLNK: "a link",
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFDIR: "a folder",
+}
+
+
+def require_plain(folder: Path) -> None:
+    """Refuses a folder that holds anything but files and folders, at any depth; one that is not there holds nothing.
+
+    Raises: RunError, which names what it is.
+    """
+    waiting = [os.fspath(folder)]
+    while waiting:
+        inside = waiting.pop()
+        try:
+            with os.scandir(inside) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(entry.path)
+                    elif not entry.is_file(follow_symlinks=False):
+                        _require_file(entry.path)
+        except OSError as err:
+            if err.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG):
+                why = os.strerror(err.errno) if err.errno else shortened(err)
+                raise RunError(f"{printable(shortened(inside, 300))} must be a folder that can be read: {why}") from err
+
+
+def _require_file(path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):  # gone since: a run that goes on writes here
+        found = os.lstat(path)
+        if not stat.S_ISREG(found.st_mode):
+            raise _refusal(path, found)
+
+
+def _refusal(path: str | Path, found: os.stat_result) -> RunError:
+    kind = _KINDS.get(stat.S_IFMT(found.st_mode), "something else")
+    return RunError(
+        f"{printable(shortened(path, 300))} must be a plain file, it is {kind}; a run folder holds files and folders "
+        "alone: look where it comes from, then take it away"
+    )
+
+
+def opened(path: Path, flags: int) -> int:
+    """A descriptor of a plain file, opened without following a link and without waiting for anybody.
+
+    Args:
+        path: The file.
+        flags: As `os.open` takes them. What may be created is for its owner to write, and for all to read.
+    Raises: RunError when it is no plain file; OSError as `os.open`.
+    """
+    try:
+        file = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    except OSError as err:
+        if err.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):  # a link; a pipe or socket without its other end
+            raise _refusal(path, os.lstat(path)) from err
+        raise
+    found = os.fstat(file)
+    if not stat.S_ISREG(found.st_mode):
+        os.close(file)
+        raise _refusal(path, found)
+    return file
+
+
+def opened_in_place(path: Path, flags: int) -> int:
+    """The same, of a file that is changed where it is: it must have no second name, under which it is another's file.
+
+    Raises: RunError when it is no plain file, or has a second name (a hard link); OSError as `os.open`.
+    """
+    file = opened(path, flags)
+    if os.fstat(file).st_nlink > 1:
+        os.close(file)
+        raise RunError(
+            f"{printable(shortened(path, 300))} must be a file of its own, it has a second name elsewhere (a hard "
+            "link) and would be changed there too; copy it, and put the copy in its place"
+        )
+    return file
+
+
+def reading(path: Path) -> BinaryIO:
+    """A plain file, open to be read.
+
+    Raises: RunError when it is no plain file, or one of holes; OSError when it cannot be opened.
+    """
+    # With an opener, so that the file knows its name; whoever asks for it closes it.
+    file = open(path, "rb", opener=lambda _, flags: opened(path, flags))  # noqa: SIM115
+    size = os.fstat(file.fileno()).st_size
+    if size >= HOLES_FROM and _held(file.fileno(), size) < size // 2:
+        file.close()
+        raise RunError(
+            f"{printable(shortened(path, 300))} must hold what its size says, most of its {size:,} bytes are holes"
+        )
+    return file
+
+
+def bytes_of(path: Path) -> bytes:
+    """All of a plain file.
+
+    Raises: RunError when it is no plain file, one of holes, or too large for the memory; OSError when it cannot be
+        read.
+    """
+    with reading(path) as file:
+        return all_of(file)
+
+
+def all_of(file: BinaryIO) -> bytes:
+    """All of an open file.
+
+    Raises: RunError when it is too large for the memory; OSError when it cannot be read.
+    """
+    require_fits(os.fstat(file.fileno()).st_size, file.name)
+    return file.read()
+
+
+def require_fits(size: int, name: object) -> None:
+    """Refuses what would not fit into the memory.
+
+    Raises: RunError.
+    """
+    if size > (most := readable_bytes()):
+        raise RunError(
+            f"{printable(shortened(name, 300))} must fit into half of the memory that is free, {most:,} bytes, it "
+            f"takes {size:,}"
+        )
+
+
+def _held(file: int, size: int) -> int:
+    """Bytes of a file that are no holes; all of them on file systems that do not tell."""
+    held, at = 0, 0
+    while at < size and held < size // 2:
+        try:
+            at = os.lseek(file, at, os.SEEK_DATA)
+            end = os.lseek(file, at, os.SEEK_HOLE)
+        except OSError as err:
+            if err.errno != errno.ENXIO:  # nothing but holes from here on
+                held = size
+            break
+        held, at = held + end - at, end
+    os.lseek(file, 0, os.SEEK_SET)
+    return held
+
+
+def created(path: Path) -> BinaryIO:
+    """A file that is written anew; what a killed process has left under its name goes, whatever it leads to.
+
+    Raises: OSError when it cannot be made.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+    return new_file(path)
+
+
+def new_file(path: Path) -> BinaryIO:
+    """A file that was not there, open to be written.
+
+    Raises: FileExistsError; OSError when it cannot be made.
+    """
+    return os.fdopen(opened(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb")
+
+
+def private_folder(path: Path) -> Path:
+    """A folder for this user alone, made where it is not there.
+
+    Raises: RunError when something else has its name, or a folder that another user made; OSError when it cannot be
+        made.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(path, 0o700)
+    found = os.lstat(path)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        raise RunError(
+            f"{printable(shortened(path, 300))} must be a folder that is yours alone, something else or another user's "
+            "has its name; take it away, or set TMPDIR and XDG_CACHE_HOME to folders of your own"
+        )
+    if stat.S_IMODE(found.st_mode) & 0o077:
+        os.chmod(path, 0o700)
+    return path
+
+
+def temporary_folder() -> Path:
+    """This user's own folder in the machine's temporary one, where what a run has left is found by the next.
+
+    A new one where somebody else has taken its name.
+
+    Raises: OSError when none can be made.
+    """
+    try:
+        return private_folder(Path(tempfile.gettempdir()) / f"dpaudit-of-{os.geteuid()}")
+    except RunError:
+        return Path(tempfile.mkdtemp(prefix="dpaudit-"))

@@ -1,0 +1,191 @@
+"""What stands in place of a run's files: links, pipes, files of holes, names that lead out, files that unpack."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.hostile.reader import Reader
+from tests.remote import SECRET
+
+NO_FILE = "must be a plain file"
+
+
+class Denies(BaseHTTPRequestHandler):
+    """A store that knows nobody."""
+
+    def answer(self) -> None:
+        body = b"<Error><Code>InvalidAccessKeyId</Code><Message>The key does not exist.</Message></Error>"
+        self.send_response(403)
+        self.send_header("Content-Type", "application/xml")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(b"" if self.command == "HEAD" else body)
+
+    do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = answer  # noqa: N815, as the server looks for them
+
+    def log_message(self, *_: object) -> None:
+        """Says nothing."""
+
+
+@pytest.fixture
+def denying_store() -> Iterator[str]:
+    """Its host and port."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), Denies) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def instead(path: Path, make: Callable[[Path], object]) -> None:
+    """Puts something in the place of a file or folder."""
+    if path.is_dir():
+        path.rename(path.with_name(f"{path.name}-before"))
+    path.unlink(missing_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    make(path)
+
+
+@pytest.mark.parametrize(
+    ("verb", "name"),
+    [
+        ("report", ".lease"),
+        ("report", "events.jsonl"),
+        ("report", "bounds.json"),
+        ("report", "figures"),
+        ("report", "scores/from-a-stranger"),
+        ("resume", "units"),
+        ("resume", "earlier/2026"),
+        ("status", "plan.parquet"),
+    ],
+)
+def test_a_link_out_of_the_folder_is_refused(reader: Reader, folder: Path, verb: str, name: str) -> None:
+    outside = reader.elsewhere if (folder / name).is_dir() or "." not in name else reader.elsewhere / "thesis.tex"
+    instead(folder / name, lambda path: path.symlink_to(outside))
+    reader.opens(verb, folder).refused(name, NO_FILE, "it is a link")
+
+
+@pytest.mark.parametrize("verb", ["report", "run"])
+@pytest.mark.parametrize("name", [".lease", "events.jsonl"])
+def test_a_second_name_of_a_file_elsewhere_is_not_written_to(
+    reader: Reader, folder: Path, verb: str, name: str
+) -> None:
+    (folder / name).unlink(missing_ok=True)
+    os.link(reader.elsewhere / "thesis.tex", folder / name)
+    words = [verb, folder]
+    if verb == "run":
+        (reader.work / "spec.yaml").write_bytes((folder / "spec.yaml").read_bytes())
+        words = [verb, "spec.yaml", "--output", folder]
+    done = reader.opens(*words)
+    done.harmless()
+    assert done.code == (0 if (verb, name) == ("report", "events.jsonl") else 3), done.err  # which only reads it
+
+
+@pytest.mark.parametrize("verb", ["status", "report", "plan", "fetch"])
+def test_a_pipe_is_refused_at_once(reader: Reader, folder: Path, verb: str) -> None:
+    instead(folder / "plan.parquet", os.mkfifo)
+    (reader.work / "spec.yaml").write_bytes((folder / "spec.yaml").read_bytes())
+    words = {"plan": ["spec.yaml", "--timings", folder], "fetch": [folder, "copy"]}.get(verb, [folder])
+    reader.opens(verb, *words, time_limit_s=60).refused("plan.parquet", NO_FILE, "named pipe")
+
+
+def test_a_sweep_with_a_socket_in_it_is_refused(reader: Reader, folder: Path) -> None:
+    (folder / "sweep.yaml").write_text("name: x\n")
+    with socket.socket(socket.AF_UNIX) as made:
+        here = Path.cwd()
+        os.chdir(folder)
+        made.bind("s")
+        os.chdir(here)
+    reader.opens("sweep", "--restore", folder).refused(NO_FILE, "it is a socket")
+
+
+@pytest.mark.parametrize(("verb", "name"), [("status", "events.jsonl"), ("report", "plan.parquet")])
+def test_a_file_of_holes_is_refused(reader: Reader, folder: Path, verb: str, name: str) -> None:
+    instead(folder / name, lambda path: path.touch())
+    os.truncate(folder / name, 20 << 30)
+    reader.opens(verb, folder, time_limit_s=60).refused(name, "bytes are holes")
+
+
+def test_a_plan_that_unpacks_to_gigabytes_is_refused(reader: Reader, folder: Path) -> None:
+    about = pq.read_schema(folder / "plan.parquet").metadata
+    keys = pa.DictionaryArray.from_arrays(np.zeros(20_000_000, np.int32), ["k" * 64])
+    table = pa.table({"key": keys}).replace_schema_metadata(about)
+    pq.write_table(table, folder / "plan.parquet", store_schema=False, compression="zstd")
+    assert (folder / "plan.parquet").stat().st_size < 1_000_000
+    reader.opens("report", folder).refused("plan.parquet is no plan", "must unpack to 1,000 times its size")
+
+
+def test_a_table_that_unpacks_to_gigabytes_is_refused(reader: Reader) -> None:
+    table = pa.table({"score": np.zeros(100_000_000), "member": np.zeros(100_000_000, bool)})
+    pq.write_table(table, reader.stranger / "scores.parquet", compression="zstd")
+    reader.opens("estimate", reader.stranger / "scores.parquet").refused("must unpack to 1,000 times its size")
+
+
+KEYS = ["../../evil", "units/../../../evil", "/etc/evil", "a%5C..%5Cb", "SPEC.yaml", "spec.yaml/x"]
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_a_name_that_leaves_the_target_of_fetch_is_refused(
+    reader: Reader, folder: Path, bucket: str, s3_server: str, key: str
+) -> None:
+    place = bucket.format("runs/evil")
+    name = place.removeprefix("s3://").partition("/")[0]
+    client = http.client.HTTPConnection(s3_server)
+    for path, content in (("spec.yaml", (folder / "spec.yaml").read_bytes()), (key, b"evil")):
+        client.request("PUT", f"/{name}/runs/evil/{path}", body=content)
+        answer = client.getresponse()
+        assert answer.read() is not None
+        assert answer.status == 200
+    done = reader.opens("fetch", place, "copy", AWS_SECRET_ACCESS_KEY=SECRET)
+    assert not (reader.work / "copy").exists()
+    done.refused("must hold files that can be copied below a folder", "nothing was copied")
+
+
+def test_what_is_in_the_target_of_fetch_stays(reader: Reader, folder: Path) -> None:
+    (reader.work / "copy").symlink_to(reader.elsewhere)
+    reader.opens("fetch", folder, "copy").refused("must be new or empty")
+    reader.opens("fetch", reader.stranger, "new").refused("must be a run folder")
+
+
+@pytest.mark.parametrize("verb", ["status", "report", "resume", "fetch"])
+def test_a_store_that_denies_is_one_sentence_with_the_place_as_it_was_named(
+    reader: Reader, verb: str, denying_store: str
+) -> None:
+    place = f"s3://bucket/run?endpoint_override={denying_store}&scheme=http"
+    words = [place, "copy"] if verb == "fetch" else [place]
+    done = reader.opens(verb, *words, AWS_ACCESS_KEY_ID="wrong", AWS_DEFAULT_REGION="us-east-1", time_limit_s=60)
+    assert done.code == 3, done.err
+    assert "Traceback" not in done.err
+    said = " ".join(done.err.split())
+    assert said.startswith(f"dpaudit: {place[:100]}")
+    assert "check the credentials" in said
+
+
+def test_a_folder_at_a_file_uri_is_looked_at_too(reader: Reader, folder: Path) -> None:
+    instead(folder / "figures", lambda path: path.symlink_to(reader.elsewhere))
+    reader.opens("report", f"file://{folder}").refused("figures", NO_FILE)
+
+
+def test_objects_are_named_as_the_reader_named_them(reader: Reader, folder: Path) -> None:
+    (folder / "spec.yaml").write_text("[not a spec")
+    done = reader.opens("report", f"file://{folder}")
+    done.refused(f"file://{folder}/spec.yaml")
+    assert ".cache" not in done.err
+
+
+def test_a_fetched_copy_of_an_honest_folder_is_whole(reader: Reader, folder: Path) -> None:
+    done = reader.opens("fetch", folder, reader.stranger / "copy")
+    done.harmless()
+    assert done.code == 0, done.err
+    names = {path.relative_to(folder) for path in folder.rglob("*") if not path.name.startswith(".")}
+    assert {path.relative_to(reader.stranger / "copy") for path in (reader.stranger / "copy").rglob("*")} == names

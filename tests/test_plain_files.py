@@ -1,0 +1,123 @@
+"""Files where somebody else may have put something: what is no plain file is refused, whatever it leads to."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dpaudit import plain_files
+from dpaudit.errors import RunError
+from dpaudit.plain_files import (
+    bytes_of,
+    created,
+    new_file,
+    opened_in_place,
+    private_folder,
+    reading,
+    require_plain,
+)
+
+
+def _socket(path: Path) -> None:
+    os.chdir(path.parent)  # the path of a socket is short
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(path.name)
+
+
+ODD: dict[str, Callable[[Path], object]] = {
+    "a link": lambda path: path.symlink_to("/etc/passwd"),
+    "a link that ends nowhere": lambda path: path.symlink_to("nowhere"),
+    "a link to itself": lambda path: path.symlink_to(path.name),
+    "a link to a folder": lambda path: path.symlink_to("/tmp"),
+    "a named pipe": os.mkfifo,
+    "a socket": _socket,
+    "a device": lambda path: os.mknod(path, 0o600 | 0o020000, os.makedev(1, 5)),
+}
+
+
+@pytest.mark.parametrize("kind", ODD)
+def test_what_is_no_file_is_refused_at_any_depth_and_never_opened(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    inside = tmp_path / "run" / "scores" / "one"
+    inside.mkdir(parents=True)
+    (inside / "00000.parquet").write_bytes(b"x")
+    require_plain(tmp_path / "run")
+    try:
+        ODD[kind](inside / "odd")
+    except PermissionError:
+        pytest.skip("only root may make one")
+    with pytest.raises(RunError, match=r"odd must be a plain file, it is a (link|named pipe|socket|device)"):
+        require_plain(tmp_path / "run")
+    for ask in (reading, lambda path: opened_in_place(path, os.O_RDWR | os.O_CREAT)):
+        with pytest.raises(RunError, match="must be a plain file"):
+            ask(inside / "odd")
+    with created(inside / "odd") as file:  # takes its place, and does not write through it
+        file.write(b"mine")
+    assert (inside / "odd").read_bytes() == b"mine"
+    require_plain(tmp_path / "run")
+
+
+def test_a_folder_that_is_not_there_holds_nothing(tmp_path: Path) -> None:
+    require_plain(tmp_path / "none")
+    require_plain(tmp_path / ("n" * 300))
+
+
+def test_a_file_with_a_second_name_is_not_changed_in_place(tmp_path: Path) -> None:
+    (tmp_path / "thesis").write_text("years of work")
+    os.link(tmp_path / "thesis", tmp_path / "events.jsonl")
+    with pytest.raises(RunError, match="it has a second name elsewhere"):
+        opened_in_place(tmp_path / "events.jsonl", os.O_RDWR | os.O_CREAT)
+    assert bytes_of(tmp_path / "events.jsonl") == b"years of work"
+    with created(tmp_path / "events.jsonl"):
+        pass
+    assert (tmp_path / "thesis").read_text() == "years of work"
+
+
+def test_a_file_of_holes_is_refused_and_one_with_some_is_read(tmp_path: Path) -> None:
+    with (tmp_path / "holes").open("wb") as file:
+        file.write(b"PAR1")
+        file.truncate(10 << 30)
+    with pytest.raises(RunError, match="most of its 10,737,418,240 bytes are holes"):
+        reading(tmp_path / "holes")
+    size = plain_files.HOLES_FROM
+    with (tmp_path / "some").open("wb") as file:
+        file.write(os.urandom(size))
+        file.truncate(size + size // 2)
+    assert len(bytes_of(tmp_path / "some")) == size + size // 2
+
+
+def test_a_file_larger_than_the_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "x").write_bytes(b"12345")
+    monkeypatch.setattr(plain_files, "readable_bytes", lambda: 4)
+    with pytest.raises(RunError, match=r"x must fit into half of the memory that is free, 4 bytes, it takes 5$"):
+        bytes_of(tmp_path / "x")
+
+
+def test_a_new_file_is_written_over_nothing(tmp_path: Path) -> None:
+    (tmp_path / "there").write_text("mine")
+    (tmp_path / "link").symlink_to(tmp_path / "not yet")
+    for name in ("there", "link"):
+        with pytest.raises(FileExistsError):
+            new_file(tmp_path / name)
+    assert (tmp_path / "there").read_text() == "mine"
+    assert not (tmp_path / "not yet").exists()
+
+
+def test_a_private_folder_is_ours_alone_and_never_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert private_folder(tmp_path / "own").stat().st_mode & 0o777 == 0o700
+    (tmp_path / "open").mkdir(mode=0o755)
+    assert private_folder(tmp_path / "open").stat().st_mode & 0o777 == 0o700
+    (tmp_path / "link").symlink_to(tmp_path / "own")
+    (tmp_path / "file").touch()
+    for name in ("link", "file"):
+        with pytest.raises(RunError, match="must be a folder that is yours alone"):
+            private_folder(tmp_path / name)
+    monkeypatch.setattr(plain_files.os, "geteuid", lambda: os.getuid() + 1)
+    with pytest.raises(RunError, match="another user's"):
+        private_folder(tmp_path / "own")
