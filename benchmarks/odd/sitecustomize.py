@@ -9,6 +9,7 @@ import random
 import sys
 import threading
 import time
+from pathlib import Path
 
 DAY_S = 86_400
 STEP = 100_000_000
@@ -29,7 +30,7 @@ def _jumping_clock():
 
 
 def _watch(place):
-    while not os.path.exists("/proc/self/cmdline") or b"ray::Worker" not in open("/proc/self/cmdline", "rb").read():
+    while b"ray::Worker" not in Path("/proc/self/cmdline").read_bytes():
         time.sleep(0.5)
     held = []
     while True:
