@@ -18,6 +18,10 @@ import pyarrow.parquet as pq
 from dpaudit.errors import RunError
 
 _SEAL = re.compile(rb"dpaudit-seal:([0-9a-f]{64})")
+PRINTED = "printed.log"
+"""What units printed."""
+MOST_PRINTED = 10_000_000
+"""Bytes of it."""
 _OPEN = b"dpaudit-seal:" + b"0" * 64
 """Stands in the file while the hash over the whole of it is taken."""
 
@@ -55,7 +59,7 @@ class Made:
 
 
 class UnitStore:
-    """A folder of `<key>.parquet`, each written whole and then renamed.
+    """A folder of `<key>.parquet`, each written whole and then renamed, and of `printed.log`.
 
     A unit whose file is there is finished; a half-written file is never seen under its final name. Each file holds its
     key and a hash over all its bytes, checked whenever it is read: one that was damaged, or that another key's
@@ -159,6 +163,14 @@ class UnitStore:
     def fail(self, key: str, log: str) -> None:
         """Records that no attempt succeeded, with the last error's text."""
         Path(self._folder, f"{key}.failed").write_bytes(log.encode("utf-8", errors="backslashreplace"))
+
+    def keep_printed(self, label: str, printed: bytes) -> None:
+        """Appends what an attempt at a unit printed to `printed.log`, which takes no more once it is full."""
+        with open(f"{self._folder}/{PRINTED}", "ab") as file:
+            left = MOST_PRINTED - file.tell()
+            if left > 0:
+                end = b"\n" if len(printed) < left else b"\n... full: what other units print is not kept ...\n"
+                file.write(f"--- {label}\n".encode(errors="backslashreplace") + printed[:left].rstrip(b"\n") + end)
 
     def failures(self) -> dict[str, str]:
         """Error text by key of the units recorded as failed; bytes that are no text are shown as question marks."""

@@ -261,7 +261,7 @@ FAULTS = (
     ),
     Fault("full store, full disk", _told("fill"), frozenset({0, 3}), rows=BIG_ROWS, environment=_small_store),
     Fault("full store", _told("fill"), rows=BIG_ROWS, environment=_spilling_store),
-    Fault("clock jumps", lambda run: True, environment=lambda place: _with_odd(place, ODD_CLOCK="yes")),
+    Fault("clock jumps", _told("jump"), environment=_with_odd),
 )
 
 

@@ -6,12 +6,14 @@ import contextlib
 import dataclasses
 import importlib
 import math
+import os
+import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pyarrow.parquet as pq
 from rich.console import Console
@@ -20,6 +22,7 @@ from dpaudit.actors.backend import Backend, InProcess
 from dpaudit.actors.checkpoints import Scratch
 from dpaudit.actors.deadlines import Deadlines
 from dpaudit.actors.events import Event, EventKind, EventLog, EventStream, Listener, read_events
+from dpaudit.actors.leftovers import ended_with
 from dpaudit.actors.schedule import Outcome, run_units
 from dpaudit.actors.signals import signals_interrupt
 from dpaudit.actors.store import UnitStore
@@ -115,8 +118,20 @@ def told(listeners: Sequence[Listener], *, quiet: bool) -> Iterator[Sequence[Lis
     if quiet or listeners:
         yield listeners
         return
-    with TerminalProgress(Console(stderr=True)) as progress:
+    with _terminal() as terminal, TerminalProgress(Console(file=terminal)) as progress:
         yield [progress]
+
+
+@contextlib.contextmanager
+def _terminal() -> Iterator[IO[str]]:
+    """Standard error as it is now: a unit that runs in this process has what it prints caught."""
+    try:
+        number = os.dup(sys.stderr.fileno())
+    except (OSError, ValueError, AttributeError):  # a notebook's
+        yield sys.stderr
+        return
+    with open(number, "w", encoding=sys.stderr.encoding, errors="backslashreplace", buffering=1) as terminal:
+        yield terminal
 
 
 def run_plan(plan: Plan, place: str | Path, listeners: Sequence[Listener] = (), *, fresh: bool = True) -> Report:
@@ -240,11 +255,14 @@ def _report_of_finished(plan: Plan, folder: Path, place: str | Path) -> Report:
 def _report(plan: Plan, outcome: Outcome, store: UnitStore, folder: Path, place: str | Path, began: float) -> Report:
     happened: Counter[str] = Counter()
     keys = {unit.key for unit in plan.units}
-    repeated = {}
+    repeated, remarked = {}, dict[str, list[str]]()
     for event in read_events(folder / "events.jsonl"):
         happened[event.kind.value] += 1
         if event.kind is EventKind.UNIT_REPEATED and event.unit in keys:
             repeated[event.unit] = Repeat(event.label, event.detail)
+        if event.kind is EventKind.UNIT_REMARKED and event.unit in keys:
+            units = remarked.setdefault(event.detail, [])
+            units += [event.label] if event.label not in units else []
     results = gather(plan, outcome, store, folder)
     together, swept = plan.spec.together, plan.spec.sweep
     planned = {entry.audit.name: entry.confirms for entry in plan.audits}
@@ -266,10 +284,16 @@ def _report(plan: Plan, outcome: Outcome, store: UnitStore, folder: Path, place:
         versions=versions(),
         events=dict(happened),
         repeated=tuple(repeated.values()),
+        remarks=tuple(f"{said} ({_some(units)})" for said, units in remarked.items()),
     )
     write_report(report, folder, draw=plan.spec.run.figures)
     forget_renamed(folder, plan.spec)
     return report
+
+
+def _some(labels: Sequence[str]) -> str:
+    """The first of some labels, and how many others there are."""
+    return labels[0] if len(labels) == 1 else f"{labels[0]} and {len(labels) - 1} more"
 
 
 def write_report(report: Report, folder: Path, *, draw: bool = True) -> None:
@@ -325,11 +349,12 @@ def backend_for(
     run = plan.spec.run
     deadlines = Deadlines(run.time_limit_s)
     if run.runner == "in-process" or not missing:
-        yield InProcess(dict(plan.shared), scratch, events, deadlines)
+        with ended_with():
+            yield InProcess(dict(plan.shared), scratch, events, deadlines)
         return
     from dpaudit.cluster.session import ray_session
 
-    with ray_session(run.address):
+    with ended_with(), ray_session(run.address):
         from dpaudit.actors.metrics import RunMetrics, Worth
         from dpaudit.actors.pool import RayPool
 

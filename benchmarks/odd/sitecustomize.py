@@ -1,7 +1,7 @@
 """Loaded by every Python of a run with a fault, by PYTHONPATH: a clock that jumps, a worker that takes all it can get.
 
-ODD_CLOCK has `time.time` jump by up to a day, back and forth, twice a second. ODD_PLACE names a folder: once it holds
-`eat`, each worker takes memory until it is ended; once it holds `fill`, each worker fills the object store.
+ODD_PLACE names a folder: once it holds `jump`, `time.time` of every process jumps by up to a day, back and forth, twice a
+second; once it holds `eat`, each worker takes memory until it is ended; with `fill`, each worker fills the object store.
 """
 
 import os
@@ -18,8 +18,11 @@ SPARED_BYTES = 5_000_000_000
 """Of the machine's memory, so much is left to others whatever happens."""
 
 
-def _jumping_clock():
+def _jumping_clock(place):
     true_time, rng = time.time, random.Random()
+
+    while not os.path.exists(f"{place}/jump"):
+        time.sleep(0.5)
 
     def jumped_s():
         rng.seed(int(time.monotonic() * 2))
@@ -52,7 +55,6 @@ def _available():
         return next(int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable"))
 
 
-if os.environ.get("ODD_CLOCK"):
-    _jumping_clock()
 if os.environ.get("ODD_PLACE"):
+    threading.Thread(target=_jumping_clock, args=(os.environ["ODD_PLACE"],), daemon=True).start()
     threading.Thread(target=_watch, args=(os.environ["ODD_PLACE"],), daemon=True).start()

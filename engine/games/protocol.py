@@ -122,7 +122,7 @@ class Foreseen(Protocol):
     """A game that knows before there are data how many units it makes at least."""
 
     def fewest_units(self, rows: int, rows_per_unit: int) -> tuple[int, int]:
-        """Units at least, for a target set of so many rows and units of at most so many score rows; those with scores."""
+        """Units at least, for a target set of so many rows and units of at most so many score rows; those scored."""
         ...
 
 

@@ -77,6 +77,8 @@ class TerminalProgress:
                 )
             case EventKind.UNIT_RUNNING:
                 self._console.print(f"still running, {event.seconds:.0f} s: {event.label}", markup=False)
+            case EventKind.UNIT_REMARKED:
+                self._console.print(f"{event.label} changed its process: {event.detail}", style="yellow", markup=False)
             case EventKind.UNIT_REPEATED:
                 self._running -= 1
             case EventKind.UNIT_DAMAGED:
