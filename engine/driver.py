@@ -20,6 +20,7 @@ from rich.console import Console
 
 from dpaudit.actors.backend import Backend, InProcess
 from dpaudit.actors.checkpoints import Scratch
+from dpaudit.actors.child import InChild
 from dpaudit.actors.deadlines import Deadlines
 from dpaudit.actors.events import Event, EventKind, EventLog, EventStream, Listener, read_events
 from dpaudit.actors.leftovers import ended_with
@@ -34,6 +35,7 @@ from dpaudit.engine.findings.run_report import Repeat, Report
 from dpaudit.engine.findings.sweep_summary import sweep_summary
 from dpaudit.engine.findings.versions import versions
 from dpaudit.engine.lease import lease
+from dpaudit.engine.own_folders import made_here
 from dpaudit.engine.place import checkpoints_of, opened, place_of
 from dpaudit.engine.plan import Plan, make_plan, trainings_of
 from dpaudit.engine.report.bounds_file import bounds_json, bounds_table, sweep_json, sweep_table
@@ -109,7 +111,8 @@ def resume(
     """
     place = place_of(folder)
     with told(listeners, quiet=quiet) as listening, opened_by(place, listening) as here:
-        return _run_here(make_plan(read_spec(here, allow_code=allow_code)), here, place, listening, fresh=fresh)
+        plan = dataclasses.replace(make_plan(read_spec(here, allow_code=allow_code)), apart=not made_here(here))
+        return _run_here(plan, here, place, listening, fresh=fresh)
 
 
 @contextlib.contextmanager
@@ -349,8 +352,10 @@ def backend_for(
     run = plan.spec.run
     deadlines = Deadlines(run.time_limit_s)
     if run.runner == "in-process" or not missing:
-        with ended_with():
-            yield InProcess(dict(plan.shared), scratch, events, deadlines)
+        kind = InChild if plan.apart and missing else InProcess
+        backend = kind(dict(plan.shared), scratch, events, deadlines)
+        with ended_with(), contextlib.closing(backend):
+            yield backend
         return
     from dpaudit.cluster.session import ray_session
 

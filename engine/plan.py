@@ -82,12 +82,14 @@ class Plan:
         units: Each after those it needs; a unit two audits share is listed once.
         audits: What belongs to which audit.
         shared: The large inputs by name.
+        apart: Whether units that run without Ray get a process of their own: nobody here wrote their code.
     """
 
     spec: AuditSpec
     units: tuple[Unit, ...]
     audits: tuple[PlannedAudit, ...]
     shared: dict[str, Examples] = field(repr=False)
+    apart: bool = False
 
     def table(self) -> pa.Table:
         """One row a unit: key, label, task, seed, needs, CPUs, GPUs, pieces."""

@@ -1,7 +1,7 @@
 """Loaded by every Python of a run with a fault, by PYTHONPATH: a clock that jumps, a worker that takes all it can get.
 
-ODD_PLACE names a folder: once it holds `jump`, `time.time` of every process jumps by up to a day, back and forth, twice a
-second; once it holds `eat`, each worker takes memory until it is ended; with `fill`, each worker fills the object store.
+ODD_PLACE names a folder: once it holds `jump`, `time.time` of every process jumps by up to a day, back and forth, twice
+a second; with `eat`, each worker takes memory until it is ended; with `fill`, each worker fills the object store.
 """
 
 import os

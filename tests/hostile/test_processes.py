@@ -51,7 +51,7 @@ def spec(folder: Path, *done: str) -> Path:
 def scores(folder: Path) -> dict[str, pa.Table]:
     """What a run found, by file; the keys of units, which speak of the mechanism's fields, left out."""
     tables = {str(path.relative_to(folder)): pq.read_table(path) for path in folder.glob("scores/**/*.parquet")}
-    return {name: table.replace_schema_metadata() for name, table in tables.items()}
+    return {name: table.drop_columns("unit") for name, table in tables.items()}
 
 
 def test_what_audited_code_does_to_its_process_is_said_and_the_audits_after_it_are_as_they_were(
@@ -103,4 +103,20 @@ def test_in_python_processes_of_the_audited_code_end_with_the_run_and_others_sta
     found = at_work.runs([sys.executable, "-c", LEFT_ALONE], environment=environment)
     assert found.code == 0, found.err
     assert found.out == "None True\n"
+    assert not found.left
+
+
+def test_code_that_nobody_here_wrote_runs_in_a_child_and_cannot_end_the_run(at_work: Reader) -> None:
+    """It is finished elsewhere, loses its units on the way, and is gone on with by the reader."""
+    theirs = at_work.stranger / "run"
+    made = at_work.opens("run", spec(at_work.work, "", "dies"), "-o", theirs, HOME=str(at_work.stranger))
+    assert made.code == 3, "in one's own process, one's own code may end the run"
+    for unit in (theirs / "units").iterdir():
+        unit.unlink()
+    shutil.rmtree(at_work.home / ".local", ignore_errors=True)
+    at_work.opens("resume", theirs).refused("--allow-code")
+    found = at_work.opens("resume", theirs, "--allow-code", PYTHONPATH=f"{at_work.environment()['PYTHONPATH']}")
+    assert found.code == 3, found.err
+    assert "1 of 2 audits have no result" in found.err
+    assert "exit code 7" in found.out + found.err
     assert not found.left
