@@ -142,10 +142,18 @@ def _sent(line: Connection, attempt: Attempt) -> None:
 def _received(line: Connection) -> Attempt:
     """An attempt as the child tells it; nothing of it is unpickled."""
     plain = json.loads(line.recv_bytes())
-    numbers = {"seconds": float, "error": str, "again": bool, "memory_mb": float, "worker": str, "table_bytes": int}
-    known = {name: kind(plain[name]) for name, kind in numbers.items()}
-    content = {name: line.recv_bytes() for name in _BYTES}
-    return Attempt(**known, remarks=tuple(map(str, plain["remarks"])), **content)
+    content, printed = (line.recv_bytes() for _ in _BYTES)
+    return Attempt(
+        seconds=float(plain["seconds"]),
+        error=str(plain["error"]),
+        again=bool(plain["again"]),
+        memory_mb=float(plain["memory_mb"]),
+        worker=str(plain["worker"]),
+        content=content,
+        table_bytes=int(plain["table_bytes"]),
+        remarks=tuple(map(str, plain["remarks"])),
+        printed=printed,
+    )
 
 
 def main(number: int) -> None:

@@ -6,7 +6,7 @@ units that follow.
 
 from __future__ import annotations
 
-import _signal
+import _signal  # type: ignore[import-not-found]  # the same without an enum for each answer
 import atexit
 import contextlib
 import gc

@@ -75,6 +75,8 @@ def _start(place: Path, token: Path, *options: str) -> None:
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN_PATH": str(token),
         "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_DASHBOARD_STARTUP_TIMEOUT_S": "240",  # a busy machine
+        "RAY_DASHBOARD_SUBPROCESS_MODULE_WAIT_READY_TIMEOUT": "230",
         "RAY_TMPDIR": str(place),
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}",
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
