@@ -18,6 +18,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 import cloudpickle  # type: ignore[import-untyped]
 import pyarrow as pa
 
+from dpaudit.actors.around import Around
 from dpaudit.actors.checkpoints import Scratch, checkpoints
 from dpaudit.actors.deadlines import Deadlines, shown_while_it_runs
 from dpaudit.actors.events import EventStream
@@ -46,6 +47,8 @@ class Attempt:
         worker: Who ran it, "host:process"; "" where that is not known.
         content: The unit's file, when it succeeded.
         table_bytes: Size of the result in memory.
+        remarks: What it did to its process, and what of it was ended, in words.
+        printed: What it printed, the middle left out where that is much.
     """
 
     seconds: float
@@ -55,6 +58,8 @@ class Attempt:
     worker: str = ""
     content: bytes = field(default=b"", repr=False)
     table_bytes: int = 0
+    remarks: tuple[str, ...] = ()
+    printed: bytes = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True)
@@ -110,10 +115,10 @@ def attempt_unit(
             training go on where a lost worker left it. A finished unit leaves nothing there.
         version: Code version of dpaudit, for the unit's file.
     """
-    began, worker = time.perf_counter(), f"{platform.node()}:{os.getpid()}"
+    began, worker, around = time.perf_counter(), f"{platform.node()}:{os.getpid()}", Around()
     with signals_interrupt((signal.SIGINT,)):
         try:
-            with checkpoints(scratch, unit.key) as own:
+            with around.kept(), checkpoints(scratch, unit.key) as own:
                 table = unit.task.run(inputs, unit.resources.compute(own))
             seconds = time.perf_counter() - began
             content = sealed(unit.key, table, version=version, own=own_version(unit.own))
@@ -121,8 +126,10 @@ def attempt_unit(
             if from_outside(err):
                 raise
             again = isinstance(err, TrainingError | MemoryError | OSError)
-            return Attempt(time.perf_counter() - began, error_text(err, unit.task), again, worker=worker), None
-    return Attempt(seconds, "", False, most_memory_mb(), worker, content, table.nbytes), table
+            error, seconds = error_text(err, unit.task), time.perf_counter() - began
+            return Attempt(seconds, error, again, worker=worker, remarks=around.remarks, printed=around.printed), None
+    memory_mb, size = most_memory_mb(), table.nbytes
+    return Attempt(seconds, "", False, memory_mb, worker, content, size, around.remarks, around.printed), table
 
 
 def most_memory_mb() -> float:

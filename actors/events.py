@@ -35,6 +35,7 @@ class EventKind(StrEnum):
     UNIT_FAILED = "unit-failed"  # no attempt is left
     UNIT_SKIPPED = "unit-skipped"  # a unit it needs failed
     UNIT_REPEATED = "unit-repeated"  # it was run a second time; `detail` says what was different, if anything
+    UNIT_REMARKED = "unit-remarked"  # it did to its process what `detail` says, and that was put back
     UNITS_SPARED = "units-spared"  # `count` units were not run: enough is known without them
     WORKER_STARTED = "worker-started"
     WORKER_LOST = "worker-lost"

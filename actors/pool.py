@@ -27,6 +27,7 @@ from dpaudit.actors.backend import Attempt, Completion, Handle, attempt_unit
 from dpaudit.actors.checkpoints import Scratch
 from dpaudit.actors.deadlines import REMIND_S, Deadlines, still_running
 from dpaudit.actors.events import Event, EventKind, EventStream
+from dpaudit.actors.leftovers import adopt_orphans
 from dpaudit.actors.rooms import Node, fits, may_run, require_room, rooms
 from dpaudit.actors.spilling import SpillWatch
 from dpaudit.actors.unit import Inputs, Resources, Unit, code_version
@@ -42,6 +43,8 @@ START_TRIES = 3
 LOOK_S = 1.0
 """How often the driver looks for units that run too long and workers that have gone silent."""
 BEAT_S = 15.0
+STOPPED_S = 10.0
+"""A driver that has not looked for so long was stopped: that time counts for no unit."""
 SILENCE_S = 180.0
 """A worker whose interpreter has not run for so long is held to be stopped, or its node frozen. Where a time limit is
 stated, that alone decides: code that keeps the interpreter to itself for long needs one."""
@@ -61,6 +64,7 @@ class Worker:
 
     def __init__(self, threads: int, scratch: Scratch | None, pulse: str, beat_s: float) -> None:
         self._scratch = scratch
+        adopt_orphans()
         # Libraries read it when they are loaded, and torch takes seconds to load: not where no unit needs it.
         os.environ["OMP_NUM_THREADS"] = str(threads)
         if torch := sys.modules.get("torch"):
@@ -455,7 +459,7 @@ class RayPool:
             self._resize()
         self._spills.look()
         idle, self._looked = now - self._looked, now
-        if idle > SILENCE_S / 2:  # the driver itself was stopped, and the workers perhaps with it
+        if idle > STOPPED_S:  # the driver itself was stopped, and the workers perhaps with it
             for slot in self._slots:
                 slot.since, slot.heard, slot.reminded = slot.since + idle, now, now
         back: list[Completion] = []

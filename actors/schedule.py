@@ -242,6 +242,7 @@ class _Schedule:
     def _settle(self, done: Completion) -> list[Unit]:
         """Books one unit that came back; the units that are ready because of it."""
         unit, attempt = done.unit, done.attempt
+        self._remark(unit, attempt)
         if unit.key in self.repeating:
             self._compare(done)
             return []
@@ -269,6 +270,14 @@ class _Schedule:
             return [unit]
         self._fail(unit, attempt.error, EventKind.UNIT_FAILED, attempt)
         return []
+
+    def _remark(self, unit: Unit, attempt: Attempt) -> None:
+        """Books what an attempt printed, and what else it did to its process."""
+        if attempt.printed:
+            self.store.keep_printed(unit.label, attempt.printed)
+        if attempt.remarks:
+            said = "; ".join(attempt.remarks)
+            self.events.emit(Event(EventKind.UNIT_REMARKED, unit.key, unit.label, detail=said, worker=attempt.worker))
 
     def _lost(self, unit: Unit, why: str) -> list[Unit]:
         self.losses[unit.key] += 1

@@ -18,11 +18,15 @@ import pyarrow.parquet as pq
 
 from dpaudit.actors.bounded_parquet import read_bounded
 from dpaudit.errors import DataError, RunError, shortened
-from dpaudit.plain_files import all_of, created, reading
+from dpaudit.plain_files import all_of, created, opened_in_place, reading
 
 MOST_FAILURE_BYTES = 16 << 20
 """Of the record of a failure, as much is read."""
 _SEAL = re.compile(rb"dpaudit-seal:([0-9a-f]{64})")
+PRINTED = "printed.log"
+"""What units printed."""
+MOST_PRINTED = 10_000_000
+"""Bytes of it."""
 _OPEN = b"dpaudit-seal:" + b"0" * 64
 """Stands in the file while the hash over the whole of it is taken."""
 
@@ -60,7 +64,7 @@ class Made:
 
 
 class UnitStore:
-    """A folder of `<key>.parquet`, each written whole and then renamed.
+    """A folder of `<key>.parquet`, each written whole and then renamed, and of `printed.log`.
 
     A unit whose file is there is finished; a half-written file is never seen under its final name. Each file holds its
     key and a hash over all its bytes, checked whenever it is read: one that was damaged, or that another key's
@@ -177,6 +181,15 @@ class UnitStore:
     def fail(self, key: str, log: str) -> None:
         """Records that no attempt succeeded, with the last error's text."""
         os.replace(self._partial(key, log.encode("utf-8", errors="backslashreplace")), f"{self._folder}/{key}.failed")
+
+    def keep_printed(self, label: str, printed: bytes) -> None:
+        """Appends what an attempt at a unit printed to `printed.log`, which takes no more once it is full."""
+        log = opened_in_place(Path(self._folder, PRINTED), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        with os.fdopen(log, "ab") as file:
+            left = MOST_PRINTED - file.tell()
+            if left > 0:
+                end = b"\n" if len(printed) < left else b"\n... full: what other units print is not kept ...\n"
+                file.write(f"--- {label}\n".encode(errors="backslashreplace") + printed[:left].rstrip(b"\n") + end)
 
     def failures(self) -> dict[str, str]:
         """Error text by key of the units recorded as failed; bytes that are no text are shown as question marks."""

@@ -23,6 +23,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 
 import dpaudit
@@ -32,10 +33,14 @@ GONE_S = 30.0
 ENDED_S = 300.0
 DISK_BYTES = 8_000_000
 TRAININGS = 10
+ROWS = 2000
+BIG_ROWS = 200_000
+STOPPED_S = 60.0
+ODD = Path(__file__).parent / "odd"
 SPEC = f"""
 name: chaos
 seed: 3
-data: {{name: gaussian-mixture, rows: 2000}}
+data: {{name: gaussian-mixture, rows: ROWS}}
 split: {{target: 0.5, reference: 0.4, test: 0.1}}
 mechanism: {{name: lp-1st, epsilon: 1.0, model: {{name: catboost, iterations: 5}}}}
 game: {{name: label-inference, replays: 4, trainings: {TRAININGS}}}
@@ -82,6 +87,10 @@ class Run:
         """The node of its own session."""
         return [pid for pid, line in self.processes().items() if "raylet/raylet" in line]
 
+    def gcs(self) -> list[int]:
+        """Ray's table of everything, of its own session or of the cluster."""
+        return [pid for pid, line in (self.processes() | self.on_cluster()).items() if "gcs/gcs_server" in line]
+
     def second_node(self) -> list[int]:
         """All processes of the cluster's node that is not its head."""
         raylets = {pid: line for pid, line in self.on_cluster().items() if "raylet/raylet" in line}
@@ -117,6 +126,8 @@ class Fault:
         mended: What somebody puts right before they resume.
         nodes: Nodes of a cluster that the run joins; 0 for a session of its own.
         disk: Whether the run folder lies on a disk of its own.
+        rows: Of the data.
+        environment: Variables of the run and all its processes, from its place.
     """
 
     name: str
@@ -126,6 +137,8 @@ class Fault:
     mended: Callable[[Run], None] = lambda run: None
     nodes: int = 0
     disk: bool = False
+    rows: int = ROWS
+    environment: Callable[[Path], dict[str, str]] = lambda place: {}
 
 
 def _sent(*signals: signal.Signals, to: Callable[[Run], list[int]]) -> Callable[[Run], bool]:
@@ -141,6 +154,59 @@ def _sent(*signals: signal.Signals, to: Callable[[Run], list[int]]) -> Callable[
         return bool(victims)
 
     return strike
+
+
+def _stopped_a_minute(to: Callable[[Run], list[int]]) -> Callable[[Run], bool]:
+    """A strike that stops processes, and lets them go on after a minute."""
+
+    def strike(run: Run) -> bool:
+        victims = to(run)
+        for number, pause_s in ((signal.SIGSTOP, STOPPED_S), (signal.SIGCONT, 0.0)):
+            for pid in victims:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
+            time.sleep(pause_s)
+        return bool(victims)
+
+    return strike
+
+
+def _told(name: str) -> Callable[[Run], bool]:
+    """A strike that tells `odd/sitecustomize.py` by a file."""
+
+    def strike(run: Run) -> bool:
+        (run.place / name).touch()
+        return True
+
+    return strike
+
+
+def _told_no_more(name: str) -> Callable[[Run], None]:
+    return lambda run: (run.place / name).unlink()
+
+
+def _with_odd(place: Path, **more: str) -> dict[str, str]:
+    path = os.pathsep.join(filter(None, (str(ODD), os.environ.get("PYTHONPATH", ""))))
+    return {"PYTHONPATH": path, "ODD_PLACE": str(place), **more}
+
+
+def _little_memory(place: Path) -> dict[str, str]:
+    """Ray's monitor ends workers when 1.5 GB more of this machine's memory are taken than now."""
+    facts = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+    total, free = (int(facts[name].split()[0]) * 1024 for name in ("MemTotal", "MemAvailable"))
+    return _with_odd(place, RAY_memory_usage_threshold=f"{1 - (free - 1.5e9) / total:.3f}")
+
+
+def _small_store(place: Path) -> dict[str, str]:
+    """An object store of 80 MB, and a disk that looks full to Ray, so that nothing can be moved there."""
+    return _with_odd(
+        place, RAY_DEFAULT_OBJECT_STORE_MAX_MEMORY_BYTES="80000000", RAY_local_fs_capacity_threshold="0.0001"
+    )
+
+
+def _spilling_store(place: Path) -> dict[str, str]:
+    """The same with room on the disk."""
+    return _with_odd(place, RAY_DEFAULT_OBJECT_STORE_MAX_MEMORY_BYTES="80000000")
 
 
 def _some_workers(run: Run) -> list[int]:
@@ -179,6 +245,23 @@ FAULTS = (
     Fault("command killed", _sent(signal.SIGKILL, to=_command), frozenset({-9})),
     Fault("SIGINT twice", _sent(signal.SIGINT, signal.SIGINT, to=_command), STOPPED, "interrupted"),
     Fault("node of a cluster stopped", _sent(signal.SIGSTOP, to=Run.second_node), nodes=2),
+    Fault("GCS killed", _sent(signal.SIGKILL, to=Run.gcs), STOPPED, "goes on"),
+    Fault("GCS of a cluster killed", _sent(signal.SIGKILL, to=Run.gcs), STOPPED, "goes on", nodes=2),
+    Fault("driver stopped 60 s", _stopped_a_minute(Run.driver)),
+    Fault("raylet stopped 60 s", _stopped_a_minute(Run.raylet), frozenset({0, 3})),
+    Fault("GCS stopped 60 s", _stopped_a_minute(Run.gcs)),
+    Fault("workers stopped 60 s", _stopped_a_minute(Run.workers)),
+    Fault(
+        "memory eaten",
+        _told("eat"),
+        STOPPED,
+        "audits have no result",
+        mended=_told_no_more("eat"),
+        environment=_little_memory,
+    ),
+    Fault("full store, full disk", _told("fill"), frozenset({0, 3}), rows=BIG_ROWS, environment=_small_store),
+    Fault("full store", _told("fill"), rows=BIG_ROWS, environment=_spilling_store),
+    Fault("clock jumps", _told("jump"), environment=_with_odd),
 )
 
 
@@ -218,10 +301,11 @@ def content(run: Path) -> dict[str, str]:
     return {**digests, "results": json.dumps(json.loads((run / "bounds.json").read_text())["results"])}
 
 
-def reference() -> dict[str, str]:
-    """What the audit finds when nothing goes wrong, in one process."""
+@cache
+def reference(rows: int) -> dict[str, str]:
+    """What the audit finds on so many rows when nothing goes wrong, in one process."""
     with workplace() as place:
-        (place / "spec.yaml").write_text(SPEC.replace("RUNNER", "in-process"))
+        (place / "spec.yaml").write_text(SPEC.replace("ROWS", str(rows)).replace("RUNNER", "in-process"))
         run = started(place, {}, "run", "spec.yaml", "-o", "disk/run")
         assert run.command.wait(ENDED_S) == 0, (place / "errors.txt").read_text()
         return content(run.folder)
@@ -258,14 +342,14 @@ class Outcome:
     digest: str
 
 
-def outcome(number: int, seed: int, expected: dict[str, str]) -> Outcome:
+def outcome(number: int, seed: int) -> Outcome:
     """Runs the audit, lets the fault strike, resumes if needed, and compares."""
     rng, fault, began = random.Random(f"{seed} {number}"), FAULTS[number % len(FAULTS)], time.monotonic()
-    after = rng.randint(1, 2 * TRAININGS)
+    after, expected = rng.randint(1, 2 * TRAININGS), reference(fault.rows)
     with workplace(disk=fault.disk) as place, contextlib.ExitStack() as stack:
         nodes = stack.enter_context(cluster(place / "cluster", fault.nodes)) if fault.nodes else None
-        environment = nodes.environment if nodes else {}
-        (place / "spec.yaml").write_text(SPEC.replace("RUNNER", "ray"))
+        environment = {**(nodes.environment if nodes else {}), **fault.environment(place)}
+        (place / "spec.yaml").write_text(SPEC.replace("ROWS", str(fault.rows)).replace("RUNNER", "ray"))
         run = started(place, environment, "run", "spec.yaml", "-o", "disk/run", rng=rng)
         while run.command.poll() is None and run.finished() < after:
             time.sleep(0.01)
@@ -341,10 +425,9 @@ def main() -> None:
     before = [Outcome(**json.loads(line)) for line in lines]
     ended = {one.run: one for one in before if (one.seed, one.digest) == (options.seed, digest())}
     asked = options.only or range(options.runs)
-    expected = reference() if set(asked) - ended.keys() else {}
     for number in asked:
         if number not in ended:
-            ended[number] = outcome(number, options.seed, expected)
+            ended[number] = outcome(number, options.seed)
             with options.out.open("a") as file:
                 file.write(json.dumps(asdict(ended[number])) + "\n")
             print(f"run {number}, {ended[number].fault}: {ended[number].wrong or 'as it should'}", file=sys.stderr)

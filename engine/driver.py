@@ -6,25 +6,30 @@ import contextlib
 import dataclasses
 import importlib
 import math
+import os
+import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pyarrow.parquet as pq
 
 from dpaudit.actors.backend import Backend, InProcess
 from dpaudit.actors.checkpoints import Scratch
+from dpaudit.actors.child import InChild
 from dpaudit.actors.deadlines import Deadlines
 from dpaudit.actors.events import Event, EventKind, EventLog, EventStream, Listener, read_events
+from dpaudit.actors.leftovers import ended_with
 from dpaudit.actors.schedule import Outcome, run_units
 from dpaudit.actors.signals import signals_interrupt
 from dpaudit.actors.store import UnitStore
 from dpaudit.actors.unit import Resources, as_of, own_code
 from dpaudit.atomic_write import write_whole
 from dpaudit.consent import Consent, contacts, require_contacts, under
+from dpaudit.engine.exits import behind
 from dpaudit.engine.findings.gather import gather
 from dpaudit.engine.findings.joint import joint_verdict
 from dpaudit.engine.findings.looks import demand_of_run
@@ -33,7 +38,7 @@ from dpaudit.engine.findings.sweep_summary import sweep_summary
 from dpaudit.engine.findings.versions import versions
 from dpaudit.engine.lease import lease
 from dpaudit.engine.noted import note_of
-from dpaudit.engine.own_folders import consent_for
+from dpaudit.engine.own_folders import consent_for, made_here
 from dpaudit.engine.place import checkpoints_of, opened, place_of
 from dpaudit.engine.plan import Plan, make_plan, pieces_of, trainings_of
 from dpaudit.engine.report.bounds_file import bounds_json, bounds_table, sweep_json, sweep_table
@@ -118,7 +123,7 @@ def resume(
         opened_by(place, listening) as here,
         under(consent_for(here, asked)),
     ):
-        plan = make_plan(read_spec(here))
+        plan = dataclasses.replace(make_plan(read_spec(here)), apart=not made_here(here))
         require_contacts(plan.spec, lambda: price_of(plan))
         return _run_here(plan, here, place, listening, fresh=fresh)
 
@@ -138,8 +143,21 @@ def told(listeners: Sequence[Listener], *, quiet: bool) -> Iterator[Sequence[Lis
     if quiet or listeners:
         yield listeners
         return
-    with TerminalProgress(terminal()) as progress:
+    with _terminal() as stream, TerminalProgress(terminal(stream)) as progress:
         yield [progress]
+
+
+@contextlib.contextmanager
+def _terminal() -> Iterator[IO[str]]:
+    """Standard error as it is now: a unit that runs in this process has what it prints caught."""
+    own = behind(sys.stderr)
+    try:
+        number = os.dup(own.fileno())
+    except (OSError, ValueError, AttributeError):  # a notebook's
+        yield own
+        return
+    with open(number, "w", encoding=own.encoding, errors="backslashreplace", buffering=1) as terminal:
+        yield terminal
 
 
 def run_plan(plan: Plan, place: str | Path, listeners: Sequence[Listener] = (), *, fresh: bool = True) -> Report:
@@ -276,11 +294,14 @@ def _report_of_finished(plan: Plan, folder: Path, place: str | Path) -> Report:
 def _report(plan: Plan, outcome: Outcome, store: UnitStore, folder: Path, place: str | Path, began: float) -> Report:
     happened: Counter[str] = Counter()
     keys = {unit.key for unit in plan.units}
-    repeated = {}
+    repeated, remarked = {}, dict[str, list[str]]()
     for event in read_events(folder / "events.jsonl"):
         happened[event.kind.value] += 1
         if event.kind is EventKind.UNIT_REPEATED and event.unit in keys:
             repeated[event.unit] = Repeat(event.label, event.detail)
+        if event.kind is EventKind.UNIT_REMARKED and event.unit in keys:
+            units = remarked.setdefault(event.detail, [])
+            units += [event.label] if event.label not in units else []
     results = gather(plan, outcome, store, folder)
     together, swept = plan.spec.together, plan.spec.sweep
     planned = {entry.audit.name: entry.confirms for entry in plan.audits}
@@ -302,10 +323,16 @@ def _report(plan: Plan, outcome: Outcome, store: UnitStore, folder: Path, place:
         versions=versions(),
         events=dict(happened),
         repeated=tuple(repeated.values()),
+        remarks=tuple(f"{said} ({_some(units)})" for said, units in remarked.items()),
     )
     write_report(report, folder, draw=plan.spec.run.figures)
     forget_renamed(folder, plan.spec)
     return report
+
+
+def _some(labels: Sequence[str]) -> str:
+    """The first of some labels, and how many others there are."""
+    return labels[0] if len(labels) == 1 else f"{labels[0]} and {len(labels) - 1} more"
 
 
 def write_report(report: Report, folder: Path, *, draw: bool = True) -> None:
@@ -361,11 +388,14 @@ def backend_for(
     run = plan.spec.run
     deadlines = Deadlines(run.time_limit_s)
     if run.runner == "in-process" or not missing:
-        yield InProcess(dict(plan.shared), scratch, events, deadlines)
+        kind = InChild if plan.apart and missing else InProcess
+        backend = kind(dict(plan.shared), scratch, events, deadlines)
+        with ended_with(), contextlib.closing(backend):
+            yield backend
         return
     from dpaudit.cluster.session import ray_session
 
-    with ray_session(run.address):
+    with ended_with(), ray_session(run.address):
         from dpaudit.actors.metrics import RunMetrics, Worth
         from dpaudit.actors.pool import RayPool
 

@@ -19,7 +19,7 @@ from dpaudit.engine.findings.counting import counting
 from dpaudit.engine.findings.divided import bound_units
 from dpaudit.engine.findings.evidence import CODECS
 from dpaudit.engine.findings.shift import control_estimator
-from dpaudit.engine.games.protocol import GamePlan, Setting, planned, require_units
+from dpaudit.engine.games.protocol import Foreseen, GamePlan, Setting, planned, require_units
 from dpaudit.engine.games.shadows import TrainShadows
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
 from dpaudit.engine.spec.partition import Parts
@@ -84,12 +84,14 @@ class Plan:
         units: Each after those it needs; a unit two audits share is listed once.
         audits: What belongs to which audit.
         shared: The large inputs by name.
+        apart: Whether units that run without Ray get a process of their own: nobody here wrote their code.
     """
 
     spec: AuditSpec
     units: tuple[Unit, ...]
     audits: tuple[PlannedAudit, ...]
     shared: dict[str, Examples] = field(repr=False)
+    apart: bool = False
 
     def table(self) -> pa.Table:
         """One row a unit: key, label, task, seed, needs, CPUs, GPUs, pieces."""
@@ -142,6 +144,7 @@ def make_plan(spec: AuditSpec) -> Plan:
 
     Raises: DataError, SpecError.
     """
+    require_units(_fewest_units(spec))
     loaded: dict[str, Examples] = {}
     divided: dict[str, Parts] = {}
     shared: dict[str, Examples] = {}
@@ -162,6 +165,25 @@ def make_plan(spec: AuditSpec) -> Plan:
             planned.append(entry)
     require_units(len(units))
     return Plan(spec, tuple(units.values()), tuple(planned), shared)
+
+
+def _fewest_units(spec: AuditSpec) -> int:
+    """How many units a spec leads to at least, found before data are made or any unit is."""
+    fewest: dict[str, int] = {}
+    for audit in spec.audits:
+        if isinstance(audit.game, Foreseen):
+            # Audits of one mechanism on the same data may share units; a file may hold fewer rows than are asked for.
+            own = f"{audit.mechanism!r} {audit.data!r} {audit.split}"
+            rows = 1 if hasattr(audit.data, "path") else getattr(audit.data, "rows", None) or 1
+            target = max(1, int(audit.split.target * rows))
+            units, with_scores = audit.game.fewest_units(target, _rows_per_unit(spec))
+            counting = with_scores if spec.run.keep_scores else 0
+            fewest[own] = max(fewest.get(own, 0), units + counting)
+    return sum(fewest.values())
+
+
+def _rows_per_unit(spec: AuditSpec) -> int:
+    return KEPT_ROWS_PER_UNIT if spec.run.keep_scores else COUNTED_ROWS_PER_UNIT
 
 
 def _loaded(data: Any, seed: int) -> Examples:
@@ -192,7 +214,6 @@ def _plan_audit(
     spec: AuditSpec, audit: Audit, parts: Parts, seed: Seed, after: tuple[str, ...] = ()
 ) -> tuple[PlannedAudit, list[Unit]]:
     resources = Resources(spec.run.cpus_per_worker, spec.run.gpus_per_worker)
-    rows = KEPT_ROWS_PER_UNIT if spec.run.keep_scores else COUNTED_ROWS_PER_UNIT
     setting = Setting(
         audit.mechanism,
         audit.proxy,
@@ -202,7 +223,7 @@ def _plan_audit(
         audit.split.order == "random",
         seed,
         resources,
-        rows,
+        _rows_per_unit(spec),
         reading=audit.game.fits.reading(stops_early=audit.stop is not None),
         after=after,
     )

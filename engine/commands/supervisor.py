@@ -2,30 +2,29 @@
 
 Code of the user's runs in the process of the command, and may end it (`os._exit(0)`), crash it, or be killed for its
 memory; Ray ends a driver whose node dies with exit code 1. Only the command itself can say how it ended: it leaves its
-exit code in a pipe as its last act. A process that ends without doing so has failed, whatever its exit code.
+exit code in a pipe as its last act. A process that ends without doing so has failed, whatever its exit code. What it
+leaves running ends with it.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 import sys
 import threading
 import time
 import traceback
-from pathlib import Path
 from types import FrameType
 
+from dpaudit.actors.leftovers import adopt_orphans, end_children
 from dpaudit.actors.signals import signals_interrupt
 from dpaudit.engine.exits import BAD_INPUT, FINISHED, RUN_FAILED, Ended, put_doors, tell
 
 ORDERLY_S = 20.0
 """For so long a command whose supervisor was killed may put things in order."""
-
-PR_SET_CHILD_SUBREAPER = 36
-"""Of <linux/prctl.h>."""
+OVER_S = 5.0
+"""A command that has said how it ended, and has not so long after, is held up by code that it ran."""
 
 
 def main() -> None:
@@ -44,16 +43,16 @@ def main() -> None:
             os.write(say, bytes([code]))
         sys.exit(code)
     os.close(say)
-    _adopt_orphans()
+    adopt_orphans()
     _forward_signals(child)
+    last_word, ended = list[int](), threading.Event()
+    hears = threading.Thread(target=_hear, args=(said, last_word, child, ended), daemon=True)
+    hears.start()
     _, status = os.waitpid(child, 0)
-    os.set_blocking(said, False)  # a process that the command left behind may hold the other end
-    try:
-        last_word = os.read(said, 1)
-    except BlockingIOError:
-        last_word = b""
+    ended.set()
+    end_children()  # what it left running; none holds the other end of the pipe any more
+    hears.join(OVER_S)
     if not last_word:
-        _end_orphans()
         from dpaudit.cluster.session import remove_left_sessions
 
         remove_left_sessions()
@@ -103,21 +102,11 @@ def _end_with_supervisor(life: int) -> None:
         os._exit(RUN_FAILED)
 
 
-def _adopt_orphans() -> None:
-    """Processes whose parent dies become this one's children, where the system can do so (Linux)."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-
-
-def _end_orphans() -> None:
-    """Ends what a command that was killed has left running: Ray's own helpers may take a minute to notice."""
-    children = Path(f"/proc/self/task/{os.getpid()}/children")
-    while children.exists() and (orphans := children.read_text().split()):
-        for orphan in map(int, orphans):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(orphan, signal.SIGKILL)
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(orphan, 0)
+def _hear(said: int, word: list[int], child: int, ended: threading.Event) -> None:
+    """Waits for the last word, and ends a command that does not end after it."""
+    word += os.read(said, 1)
+    if word and not ended.wait(OVER_S):
+        os.kill(child, signal.SIGKILL)
 
 
 def _ending(status: int) -> str:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+
 from dpaudit.errors import require
 
 MOST_NUMBERS = 2**31
 """8 GiB of 32-bit features."""
+BYTES_EACH = 12
+"""Of memory that a number takes while its rows are dealt to their parts: as it is made, in its part, and on the way."""
 
 
 def require_size(rows: int, columns: int) -> None:
@@ -17,3 +21,19 @@ def require_size(rows: int, columns: int) -> None:
         rows=rows,
         columns=columns,
     )
+    needed, memory = rows * columns * BYTES_EACH, memory_bytes()
+    require(
+        not memory or needed <= memory,
+        f"generated data must fit into this machine's memory, {memory / 1e9:.1f} GB, these take {needed / 1e9:.1f} GB",
+        do="ask for fewer rows or columns",
+        rows=rows,
+        columns=columns,
+    )
+
+
+def memory_bytes() -> int:
+    """What this machine has in all; 0 where it does not tell."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return 0

@@ -58,6 +58,7 @@ class Report:
         versions: Packages and platform.
         events: How often each kind of event happened, over all runs in the folder.
         repeated: Units that were run twice and compared.
+        remarks: What units did to their process, and which.
         joint: The one verdict of audits that are looks at one claim; None where each stands for itself.
         sweep: The configurations of a sweep side by side; None where the audits are none.
     """
@@ -77,6 +78,7 @@ class Report:
     damaged: tuple[str, ...] = ()
     unseen: tuple[str, ...] = ()
     repeated: tuple[Repeat, ...] = ()
+    remarks: tuple[str, ...] = ()
     joint: JointVerdict | None = None
     sweep: SweepSummary | None = None
 
@@ -93,6 +95,7 @@ class Report:
             *(f"damaged, {again}: {file}" for file in self.damaged),
             *(f"what depends on it is never reused: {why}" for why in self.unseen),
             *self._repeatability(),
+            *(f"changed in the process it ran in, and put back as far as that can be: {said}" for said in self.remarks),
         )
 
     def _repeatability(self) -> list[str]:

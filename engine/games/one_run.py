@@ -45,6 +45,7 @@ class OneRunGame(OneRunRules):
         if setting.proxy is None:
             raise SpecError("this game needs a `proxy`: where the adversary's reference model comes from")
         count = self.canary_count(setting.parts.target)
+        require_units(self.fewest_units(len(setting.parts.target), setting.rows_per_unit)[0])
         drawn = self.draw_fresh(count, setting.seed.child("fresh").rng())
         shared = {} if drawn is None else {shared_name("fresh", drawn): drawn}
         self.fresh_of(setting.parts.test if drawn is None else drawn, count)
@@ -55,7 +56,6 @@ class OneRunGame(OneRunRules):
             setting.after,
             resources=setting.resources,
         )
-        require_units(self.trainings * (1 + -(-self.replays // self._replays_per_unit(setting))))
         units, scores, trainings = [reference], [], []
         for number in range(self.trainings):
             training = self._training_unit(setting, number, tuple(shared))
@@ -95,7 +95,7 @@ class OneRunGame(OneRunRules):
         self, setting: Setting, number: int, reference: str, training: str, drawn: tuple[str, ...]
     ) -> list[Unit]:
         """The replays of one training."""
-        step = self._replays_per_unit(setting)
+        step = self._replays_per_unit(self.canary_count(setting.parts.target), setting.rows_per_unit)
         offset = number * self.replays
         play = self._replays(PlayReplays, setting, number, reference, training)
         return [
@@ -109,9 +109,14 @@ class OneRunGame(OneRunRules):
             for first in range(0, self.replays, step)
         ]
 
-    def _replays_per_unit(self, setting: Setting) -> int:
+    def fewest_units(self, rows: int, rows_per_unit: int) -> tuple[int, int]:
+        """Trainings and their replays; the replays."""
+        plays = self.trainings * -(-self.replays // self._replays_per_unit(self.canaries or rows, rows_per_unit))
+        return self.trainings + plays, plays
+
+    def _replays_per_unit(self, canaries: int, rows_per_unit: int) -> int:
         """As many as make no more than so many score rows, and at least two units."""
-        return max(1, min(setting.rows_per_unit // self.canary_count(setting.parts.target), -(-self.replays // 2)))
+        return max(1, min(rows_per_unit // canaries, -(-self.replays // 2)))
 
     def rests_on_proxy(self, setting: Setting) -> bool:
         """Whether the bound holds only as far as a proxy has the law of the truth."""

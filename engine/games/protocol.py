@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Resources, Unit
@@ -164,6 +164,15 @@ class Played:
     observational: bool = False
     conditional: bool = False
     controlled_on: str = ""
+
+
+@runtime_checkable
+class Foreseen(Protocol):
+    """A game that knows before there are data how many units it makes at least."""
+
+    def fewest_units(self, rows: int, rows_per_unit: int) -> tuple[int, int]:
+        """Units at least, for a target set of so many rows and units of at most so many score rows; those scored."""
+        ...
 
 
 class Game(Protocol):

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from dpaudit.actors.unit import Inputs, Unit
 from dpaudit.engine.findings.score_table import SCHEMA
 from dpaudit.engine.games.fits import Fits, Reading
-from dpaudit.engine.games.protocol import GamePlan, Setting, require_units
+from dpaudit.engine.games.protocol import GamePlan, Setting
 from dpaudit.engine.games.reference import FairCoins, Reference
 from dpaudit.errors import RunError, require
 from dpaudit.mechanisms.protocols import Compute
@@ -54,9 +54,12 @@ class TrialGame(ABC):
         """What the game's power is planned with."""
         return Reference(FairCoins(), self.trials, "trials")
 
+    def fewest_units(self, rows: int, rows_per_unit: int) -> tuple[int, int]:
+        """One for each stack, and their scores."""
+        return -(-self.trials // self.stack) + 1, 1
+
     def stacks(self) -> list[tuple[int, int]]:
         """First trial of each stack, and one past its last."""
-        require_units(-(-self.trials // self.stack))
         return [(first, min(first + self.stack, self.trials)) for first in range(0, self.trials, self.stack)]
 
 

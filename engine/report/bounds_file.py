@@ -29,6 +29,7 @@ def bounds_json(report: Report) -> str:
         "reused": report.reused.to_dict(),
         "damaged": list(report.damaged),
         "unseen": list(report.unseen),
+        "remarks": list(report.remarks),
         "repeated": [dataclasses.asdict(unit) for unit in report.repeated],
         "together": report.joint_confidence_note,
         "not_shown": list(NOT_SHOWN),

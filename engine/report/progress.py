@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Iterable
 from types import TracebackType
+from typing import IO
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -26,9 +27,9 @@ class Terminal(Console):
             yield part if part.control else Segment(printable_lines(part.text), style)
 
 
-def terminal() -> Console:
-    """Standard error, for text and styles of our own and anybody's names in it."""
-    return Terminal(file=behind(sys.stderr))
+def terminal(stream: IO[str] | None = None) -> Console:
+    """A console on standard error, or another stream, for text and styles of our own and anybody's names in it."""
+    return Terminal(file=behind(sys.stderr) if stream is None else stream)
 
 
 class TerminalProgress:
@@ -95,6 +96,8 @@ class TerminalProgress:
                 self._print(f"object stores wrote {event.count:,} MB to disk for want of memory", style="yellow")
             case EventKind.UNIT_RUNNING:
                 self._print(f"still running, {event.seconds:.0f} s: {event.label}")
+            case EventKind.UNIT_REMARKED:
+                self._print(f"{event.label} changed its process: {event.detail}", style="yellow")
             case EventKind.UNIT_REPEATED:
                 self._running -= 1
             case EventKind.UNIT_DAMAGED:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -26,11 +27,14 @@ from dpaudit.engine.spec.stop_rule import StopRule
 from dpaudit.engine.spec.sweep import Sweep, share_confidence
 from dpaudit.engine.spec.together import Together
 from dpaudit.engine.views.view import View
-from dpaudit.errors import SpecError, require
+from dpaudit.errors import SpecError, require, shortened
 from dpaudit.estimators.estimator import Estimator
 from dpaudit.estimators.scores import ScoreEstimator, Scores
 from dpaudit.estimators.two_world.betting import Betting
 from dpaudit.registry import catalogue, load
+
+MOST_AT_ONCE = 10_000_000
+"""Releases, trials or canaries that a game asks for as one number, where it does not divide them into units."""
 
 MOST_SEED = 10**18
 """A spec's YAML has whole numbers of at most 18 digits."""
@@ -152,7 +156,7 @@ class AuditSpec:
         if not self.audits:
             raise SpecError("a spec must have at least one audit: give `mechanism` at the top, or a list `audits`")
         names = [audit.name for audit in self.audits]
-        twice = sorted({name for name in names if names.count(name) > 1})
+        twice = sorted(name for name, count in Counter(names).items() if count > 1)
         if twice:
             raise SpecError(f"each audit must have a name of its own, {', '.join(twice)} is used twice")
         object.__setattr__(
@@ -221,6 +225,7 @@ class AuditSpec:
         """Builds what is still a name or a mapping, fills in what is left open, and refuses what does not fit."""
         at = f"audits[{index}] ({audit.name})"
         game: Game = build("game", audit.game, location=f"{at}.game")
+        _require_size(game, at)
         proxy = audit.proxy if game.fits.uses_proxy else None
         attack, data = audit.attack or _usual_attack(game), data_source(audit.data)
         audit = replace(audit, game=game, data=data, attack=attack, proxy=proxy)
@@ -260,6 +265,16 @@ class AuditSpec:
     def to_yaml(self) -> str:
         """The spec in words; `load_spec` reads it back."""
         return yaml.safe_dump(describe(self), sort_keys=False, allow_unicode=True)
+
+
+def _require_size(game: Game, at: str) -> None:
+    """Refuses numbers of a game that one unit would have to hold at once; others are limited by the units they make."""
+    if isinstance(game, OneRunRules):
+        return
+    for part in fields(game):  # type: ignore[arg-type]
+        value = getattr(game, part.name)
+        if isinstance(value, int) and value > MOST_AT_ONCE:
+            raise SpecError(f"{at}.game: {part.name} must be at most {MOST_AT_ONCE:,}, got {shortened(f'{value:,}')}")
 
 
 def _usual_attack(game: Game) -> str:

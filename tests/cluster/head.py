@@ -35,12 +35,13 @@ class Head:
 
 
 @contextlib.contextmanager
-def head_node(folder: Path, *, jobs: bool = False) -> Iterator[Head]:
+def head_node(folder: Path, *, jobs: bool = False, cpus: int = 2) -> Iterator[Head]:
     """A head node for the length of a `with` block; nothing of it is left.
 
     Args:
         folder: Where its token goes.
         jobs: Whether it has a job server.
+        cpus: Its CPUs.
     """
     port, dashboard, agent = _free_ports(3)
     token = folder / "token"
@@ -48,15 +49,14 @@ def head_node(folder: Path, *, jobs: bool = False) -> Iterator[Head]:
     token.chmod(0o600)
     shown = (f"--include-dashboard={str(jobs).lower()}", f"--dashboard-port={dashboard}")
     with own_place() as place:
-        _start(
-            place, token, "--head", f"--port={port}", "--num-cpus=2", *shown, f"--dashboard-agent-listen-port={agent}"
-        )
+        known = (f"--port={port}", f"--num-cpus={cpus}", f"--dashboard-agent-listen-port={agent}")
+        _start(place, token, "--head", *known, *shown)
         yield Head(f"{HERE}:{port}", f"http://127.0.0.1:{dashboard}", token)
 
 
 @contextlib.contextmanager
-def another_node(head: Head) -> Iterator[None]:
-    """One more node of that cluster, with one CPU, for the length of a `with` block."""
+def another_node(head: Head) -> Iterator[Path]:
+    """One more node of that cluster, with one CPU, for the length of a `with` block; its folder marks its processes."""
     (agent,) = _free_ports(1)
     with own_place() as place:
         _start(
@@ -66,7 +66,7 @@ def another_node(head: Head) -> Iterator[None]:
             "--num-cpus=1",
             f"--dashboard-agent-listen-port={agent}",
         )
-        yield
+        yield place
 
 
 def _start(place: Path, token: Path, *options: str) -> None:
@@ -75,6 +75,8 @@ def _start(place: Path, token: Path, *options: str) -> None:
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN_PATH": str(token),
         "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_DASHBOARD_STARTUP_TIMEOUT_S": "240",  # a busy machine
+        "RAY_DASHBOARD_SUBPROCESS_MODULE_WAIT_READY_TIMEOUT": "230",
         "RAY_TMPDIR": str(place),
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}",
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),

@@ -10,8 +10,12 @@ import pytest
 import yaml
 
 from dpaudit import audit, load_spec
+from dpaudit.actors.unit import Unit
+from dpaudit.engine import plan
+from dpaudit.engine.data import size
 from dpaudit.engine.data.cifar import Cifar10
 from dpaudit.engine.data.csv import Csv
+from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.data.idx import read_idx
 from dpaudit.engine.data.parquet import Parquet
 from dpaudit.engine.plan import make_plan
@@ -32,6 +36,8 @@ PRIVATE = {"name": "dp-sgd", "epsilon": 1.0, "delta": 1e-5, "model": "mlp"}
         ({"data": {"name": "made-phrases", "length": 10**17}}, "must have at most 2,147,483,648 numbers"),
         ({"game": {"name": "label-inference", "replays": 10**17}}, "a plan must have at most 100,000 units"),
         ({"game": {"name": "label-inference", "trainings": 10**9}}, "a plan must have at most 100,000 units"),
+        ({"game": {"name": "label-repeats", "trials": 10**12}}, "trials must be at most 10,000,000, got 1,000,000,000"),
+        ({"game": {"name": "label-crafted", "releases": 10**9}}, "releases must be at most 10,000,000, got"),
         ({"game": {"name": "ind-mia", "trials": 10**9}, "mechanism": PRIVATE}, "trials must be in 2 .. 10,000,000"),
         ({"game": {"name": "ind-mia", "trials": 10**7}, "mechanism": PRIVATE}, "a plan must have at most 100,000"),
     ],
@@ -39,6 +45,48 @@ PRIVATE = {"name": "dp-sgd", "epsilon": 1.0, "delta": 1e-5, "model": "mlp"}
 def test_a_plan_has_limits_and_says_them(content: dict[str, object], message: str) -> None:
     with pytest.raises((SpecError, InputError), match=message):
         make_plan(load_spec({"data": SMALL, "mechanism": RR, "split": {"test": 0.1}, **content}))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {
+            "data": {"name": "gaussian-mixture", "rows": 20_000_000},
+            "game": {"name": "label-inference", "replays": 10**9},
+        },
+        {"game": {"name": "label-canaries", "canaries": 100, "replays": 10**9}},
+        {"game": {"name": "label-inference", "trainings": 10**9}},
+        {"game": {"name": "ind-mia", "trials": 10**7}, "mechanism": PRIVATE},
+        {
+            "grid": {"mechanism.epsilon": [0.01 * n for n in range(1, 400)]},
+            "game": {"name": "label-inference", "trainings": 200},
+        },
+    ],
+)
+def test_a_plan_too_large_is_refused_before_data_are_made_and_units_counted_out(
+    content: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def made(*_: object, **__: object) -> None:
+        pytest.fail("this was made before the plan was refused")
+
+    spec = load_spec({"data": SMALL, "mechanism": RR, "split": {"test": 0.1}, **content})
+    monkeypatch.setattr(GaussianMixture, "load", made)
+    monkeypatch.setattr(Unit, "__post_init__", made)
+    with pytest.raises(SpecError, match="a plan must have at most 100,000 units"):
+        make_plan(spec)
+
+
+def test_audits_that_share_their_units_count_them_once() -> None:
+    game = {"name": "label-inference", "trainings": 20_000, "replays": 1}
+    audits = [{"estimator": name, "name": name} for name in ("guess-band", "one-run")]
+    spec = load_spec({"data": SMALL, "mechanism": RR, "game": game, "audits": audits})
+    assert plan._fewest_units(spec) == 60_000
+
+
+def test_generated_data_larger_than_the_memory_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(size, "memory_bytes", lambda: 10**9)
+    with pytest.raises(InputError, match=r"this machine's memory, 1\.0 GB, these take 1\.2 GB"):
+        GaussianMixture(rows=20_000_000)
 
 
 def test_a_header_that_promises_more_than_there_is_costs_no_memory(tmp_path: Path) -> None:

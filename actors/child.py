@@ -1,0 +1,175 @@
+"""Units in a process of their own beside this one: for code that nobody here wrote, run without Ray.
+
+What goes to the process is pickled; what comes back is read as text and numbers alone, since the code that ran there
+may have made it. It is no wall: the code has the user's rights, there as here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Mapping
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from typing import Any
+
+import cloudpickle  # type: ignore[import-untyped]
+import pyarrow as pa
+
+from dpaudit.actors.backend import Attempt, Completion, Handle, InProcess
+from dpaudit.actors.checkpoints import Scratch
+from dpaudit.actors.deadlines import Deadlines, shown_while_it_runs
+from dpaudit.actors.events import EventStream
+from dpaudit.actors.store import table_in
+from dpaudit.actors.unit import Unit
+
+_BYTES = ("content", "printed")
+START_S = 300.0
+"""On a machine that is busy, libraries take long to load."""
+ENDED_S = 5.0
+"""A child that has nothing to do ends at once when it is told; one that has not so long after is killed."""
+
+
+class InChild:
+    """Runs units one after another in a child of this process; one that dies or hangs is replaced.
+
+    Args:
+        shared: Large inputs by name.
+        scratch: Folder of the units' checkpoints, see `attempt_unit`.
+        events: Told of a unit that takes long.
+        deadlines: How long a unit may run.
+    """
+
+    def __init__(
+        self, shared: Mapping[str, Any], scratch: Scratch | None, events: EventStream, deadlines: Deadlines
+    ) -> None:
+        self._given = dict(shared), scratch
+        self._events, self._deadlines = events, deadlines
+        self._queue: deque[tuple[Unit, tuple[Handle, ...], bool]] = deque()
+        self._child: subprocess.Popen[bytes] | None = None
+        self._line: Connection | None = None
+
+    def capacity(self, kind: object) -> int:
+        """One unit at a time."""
+        return 1 - len(self._queue)
+
+    def submit(self, unit: Unit, tables: tuple[Handle, ...], *, needed: bool) -> None:
+        """Remembers the unit; `wait` has it run."""
+        self._queue.append((unit, tables, needed))
+
+    def wait(self) -> list[Completion]:
+        """Has the unit run that was submitted."""
+        unit, tables, needed = self._queue.popleft()
+        limit_s, began = self._deadlines.limit_s(unit), time.monotonic()
+        try:
+            with shown_while_it_runs(unit, self._events):
+                line = self._up()
+                line.send_bytes(cloudpickle.dumps((unit, tables)))
+                if not line.poll(limit_s):
+                    assert limit_s is not None
+                    self._end()
+                    return [Completion(unit, Attempt(limit_s, self._deadlines.refusal(limit_s), again=True))]
+                attempt = _received(line)
+        except (OSError, EOFError, ValueError, TypeError, KeyError, RecursionError) as err:
+            code = self._end()
+            why = f"the process that ran it ended (exit code {code}; {type(err).__name__})"
+            return [Completion(unit, Attempt(time.monotonic() - began, why, again=True), lost=True)]
+        if attempt.error:
+            return [Completion(unit, attempt)]
+        self._deadlines.learn(unit, attempt.seconds)
+        return [Completion(unit, attempt, table_in(attempt.content) if needed else None)]
+
+    def hold(self, table: pa.Table) -> Handle:
+        """The table itself."""
+        return table
+
+    def close(self) -> None:
+        """Ends the child."""
+        self._queue.clear()
+        self._end(patience_s=ENDED_S)
+
+    def _up(self) -> Connection:
+        """The line to the child, which is started where there is none."""
+        if self._line is None:
+            ours, theirs = Pipe()
+            command = [sys.executable, "-m", "dpaudit.actors.child", str(theirs.fileno())]
+            paths = os.pathsep.join(filter(None, (_own_root(), os.environ.get("PYTHONPATH", ""))))
+            environment = {**os.environ, "PYTHONPATH": paths}
+            self._child = subprocess.Popen(
+                command, pass_fds=(theirs.fileno(),), env=environment, stdin=subprocess.DEVNULL
+            )
+            theirs.close()
+            ours.send_bytes(json.dumps(sys.path).encode())
+            ours.send_bytes(cloudpickle.dumps(self._given))
+            self._line = ours
+            if not ours.poll(START_S):
+                raise TimeoutError(f"it did not start within {START_S:.0f} s")
+            ours.recv_bytes()  # it is up: from now on time counts for the unit
+        return self._line
+
+    def _end(self, patience_s: float = 0.0) -> int | None:
+        """Ends the child; its exit code."""
+        if self._line is not None:
+            self._line.close()
+        child, self._line, self._child = self._child, None, None
+        if child is None:
+            return None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return child.wait(patience_s)
+        child.kill()
+        return child.wait()
+
+
+def _own_root() -> str:
+    """Folder in which the package is found."""
+    import dpaudit
+
+    return os.path.dirname(os.path.dirname(os.path.abspath(dpaudit.__file__)))
+
+
+def _sent(line: Connection, attempt: Attempt) -> None:
+    plain = {name: value for name, value in vars(attempt).items() if name not in _BYTES}
+    line.send_bytes(json.dumps(plain).encode())
+    for name in _BYTES:
+        line.send_bytes(getattr(attempt, name))
+
+
+def _received(line: Connection) -> Attempt:
+    """An attempt as the child tells it; nothing of it is unpickled."""
+    plain = json.loads(line.recv_bytes())
+    content, printed = (line.recv_bytes() for _ in _BYTES)
+    return Attempt(
+        seconds=float(plain["seconds"]),
+        error=str(plain["error"]),
+        again=bool(plain["again"]),
+        memory_mb=float(plain["memory_mb"]),
+        worker=str(plain["worker"]),
+        content=content,
+        table_bytes=int(plain["table_bytes"]),
+        remarks=tuple(map(str, plain["remarks"])),
+        printed=printed,
+    )
+
+
+def main(number: int) -> None:
+    """Serves units until the other end of the line is closed."""
+    line = Connection(number)
+    sys.path[:] = json.loads(line.recv_bytes())
+    shared, scratch = cloudpickle.loads(line.recv_bytes())
+    backend = InProcess(shared, scratch)
+    line.send_bytes(b"up")
+    with contextlib.suppress(EOFError, ConnectionError):
+        while True:
+            unit, tables = cloudpickle.loads(line.recv_bytes())
+            backend.submit(unit, tables, needed=False)
+            (done,) = backend.wait()
+            _sent(line, done.attempt)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

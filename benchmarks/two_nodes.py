@@ -1,0 +1,117 @@
+"""A real `ray start --head` and a second node on this machine: submit, status, logs, a node killed, stop, submit again.
+
+    python -m benchmarks.two_nodes
+
+Says what each command printed and how it ended; exit code 1 when something was not as it should be. The nodes have one
+CPU each and ports of their own; only their own processes are killed.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.chaos import content
+from benchmarks.nodes import processes
+from tests.cluster.head import Head, another_node, head_node
+
+WAITED_S = 180.0
+SPEC = """
+name: two nodes
+seed: 3
+data: {name: gaussian-mixture, rows: 20000}
+split: {target: 0.5, reference: 0.4, test: 0.1}
+mechanism: {name: lp-1st, epsilon: 1.0, model: {name: catboost, iterations: 200}}
+game: {name: label-inference, replays: 4, trainings: 40}
+run: {runner: RUNNER, figures: false, repeats: 0}
+"""
+
+
+@dataclass(frozen=True)
+class Said:
+    """How a command ended.
+
+    Attributes:
+        code: Its exit code.
+        text: What it printed.
+    """
+
+    code: int
+    text: str
+
+
+def dpaudit(head: Head, folder: Path, *words: str) -> Said:
+    """A command in a process of its own, beside the cluster."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(head.token)}
+    run = [sys.executable, "-m", "dpaudit", *words]
+    done = subprocess.run(
+        run, env=environment, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
+    print(f"$ dpaudit {' '.join(words)}\n{done.stdout.rstrip()[-1500:]}\n[exit code {done.returncode}]\n", flush=True)
+    return Said(done.returncode, done.stdout)
+
+
+def main() -> None:
+    """Goes through all of it; exit code 1 at the first thing that is not as it should be."""
+    with tempfile.TemporaryDirectory(prefix="two-") as place:
+        folder, shared = Path(place), Path(place) / "shared"
+        shared.mkdir()
+        (folder / "spec.yaml").write_text(SPEC.replace("RUNNER", "ray"))
+        (folder / "alone.yaml").write_text(SPEC.replace("RUNNER", "in-process"))
+        with head_node(folder, jobs=True, cpus=1) as head:
+            there = ("--address", head.dashboard)
+            alone = dpaudit(head, folder, "run", "alone.yaml", "-o", "alone", "--quiet")
+            assert alone.code == 0
+            output = shared / "run"
+            with another_node(head) as second:
+                begun = dpaudit(head, folder, "submit", "spec.yaml", "-o", str(output), *there)
+                job = begun.text.split()[0]
+                assert begun.code == 0
+                _until(lambda: _finished(output) >= 3)
+                assert "units finished" in dpaudit(head, folder, "status", str(output)).text
+                assert "RUNNING" in dpaudit(head, folder, "status", job, *there).text
+                assert dpaudit(head, folder, "logs", job, *there).code == 0
+                victims = processes(f"RAY_TMPDIR={second}")
+                print(f"killing the second node: {len(victims)} processes, after {_finished(output)} units\n")
+                for pid in victims:
+                    os.kill(pid, signal.SIGKILL)
+                before = _finished(output)
+                _until(lambda: _finished(output) >= before + 3)
+                print(f"{_finished(output)} units are finished, with the head alone\n")
+                stopped = dpaudit(head, folder, "stop", job, *there)
+                assert "STOPPED" in stopped.text
+            kept = _finished(output)
+            with another_node(head):
+                again = dpaudit(head, folder, "submit", "spec.yaml", "-o", str(output), *there)
+                name = again.text.split()[0]
+                assert (again.code, name) == (0, f"{job}-2")
+                assert dpaudit(head, folder, "logs", "-f", name, *there).code == 0
+                assert "SUCCEEDED" in dpaudit(head, folder, "status", name, *there).text
+                last = dpaudit(head, folder, "status", str(output))
+                assert "finished" in last.text
+                assert dpaudit(head, folder, "submit", "spec.yaml", "-o", str(output), *there).code == 0
+            assert content(output) == content(folder / "alone"), "other bytes"
+            print(f"{kept} units were kept from the stopped job; scores and results are those of one process")
+
+
+def _finished(output: Path) -> int:
+    return len(list((output / "units").glob("*.parquet")))
+
+
+def _until(reached: Callable[[], bool]) -> None:
+    until = time.monotonic() + WAITED_S
+    while not reached():
+        assert time.monotonic() < until, "it took too long"
+        time.sleep(0.2)
+
+
+if __name__ == "__main__":
+    main()
