@@ -51,6 +51,7 @@ from dpaudit.engine.run_folder import (
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec, slug
 from dpaudit.engine.spec.loading import load_spec
 from dpaudit.errors import RunError
+from dpaudit.given import argument
 
 
 def audit(
@@ -104,7 +105,8 @@ def resume(
         quiet: Show no progress.
     Raises: SpecError when it is no run folder; RunError when what is finished would not be used, and not `fresh`.
     """
-    place = place_of(folder)
+    place, allow_code = place_of(folder), argument("allow_code", allow_code, bool)
+    fresh = argument("fresh", fresh, bool)
     with told(listeners, quiet=quiet) as listening, opened_by(place, listening) as here:
         return _run_here(make_plan(read_spec(here, allow_code=allow_code)), here, place, listening, fresh=fresh)
 
@@ -112,6 +114,8 @@ def resume(
 @contextlib.contextmanager
 def told(listeners: Sequence[Listener], *, quiet: bool) -> Iterator[Sequence[Listener]]:
     """Who is told of a run's events: the listeners, or the progress on standard error where there are none."""
+    listeners = argument("listeners", listeners, tuple[Listener, ...])
+    quiet = argument("quiet", quiet, bool)
     if quiet or listeners:
         yield listeners
         return
@@ -191,7 +195,7 @@ def report_again(folder: str | Path, *, allow_code: bool = False) -> Report:
         allow_code: Whether the spec may name code of its own though this user did not write it.
     Raises: SpecError when it is no run folder; RunError when its data or spec are others now: nothing is written then.
     """
-    place = place_of(folder)
+    place, allow_code = place_of(folder), argument("allow_code", allow_code, bool)
     with opened(place) as here:
         return _report_here(here, place, allow_code=allow_code)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from dpaudit.actors.mirror import Mirror, inside, is_remote
 from dpaudit.engine.remote_lease import remote_lease
+from dpaudit.given import path
 
 CHECKPOINTS = "checkpoints"
 """The folder of the units' checkpoints, which workers bring to and from a remote place themselves."""
@@ -19,8 +20,12 @@ TUNE = "tune"
 
 
 def place_of(named: str | Path) -> str | Path:
-    """A place as it was named: a URI as it is, a path as a path."""
-    return str(named).rstrip("/") if is_remote(named) else Path(named)
+    """A place as it was named: a URI as it is, a path as a path.
+
+    Raises: InputError when it is neither.
+    """
+    named = path("the folder of a run", named)
+    return named.rstrip("/") if is_remote(named) else Path(named)
 
 
 def working_folder(place: str | Path) -> Path:

@@ -26,6 +26,7 @@ from dpaudit.engine.spec.sweep import Sweep, share_confidence
 from dpaudit.engine.spec.together import Together
 from dpaudit.engine.views.view import View
 from dpaudit.errors import SpecError, require
+from dpaudit.given import check_fields
 from dpaudit.estimators.estimator import Estimator
 from dpaudit.estimators.scores import ScoreEstimator, Scores
 from dpaudit.estimators.two_world.betting import Betting
@@ -75,6 +76,9 @@ class Audit:
     stop: StopRule | None = None
     name: str = "audit"
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+
     def effective_claim(self) -> Claim:
         """The claim the bound is compared with."""
         claim: Claim = self.claim or self.mechanism.claim()
@@ -109,6 +113,7 @@ class RunOptions:
     repeats: int = 2
 
     def __post_init__(self) -> None:
+        check_fields(self)
         require(self.workers is None or self.workers >= 1, "workers must be >= 1", workers=self.workers)
         require(self.cpus_per_worker >= 1, "cpus_per_worker must be >= 1", cpus_per_worker=self.cpus_per_worker)
         require(self.repeats >= 0, "repeats must be >= 0", repeats=self.repeats)
@@ -146,6 +151,7 @@ class AuditSpec:
     sweep: Sweep | None = None
 
     def __post_init__(self) -> None:
+        check_fields(self)
         require(0 <= self.seed < MOST_SEED, "seed must be in 0 .. 10^18 - 1", seed=self.seed)
         require(0 < self.confidence < 1, "confidence must be in (0, 1)", confidence=self.confidence)
         if not self.audits:
@@ -221,7 +227,12 @@ class AuditSpec:
         at = f"audits[{index}] ({audit.name})"
         game: Game = build("game", audit.game, location=f"{at}.game")
         proxy = audit.proxy if game.fits.uses_proxy else None
-        attack, data = audit.attack or _usual_attack(game), data_source(audit.data)
+        if not isinstance(getattr(game, "fits", None), Fits):
+            raise SpecError(
+                f"{at}.game must say what it plays: give it a field `fits`, a dpaudit.engine.games.fits.Fits"
+            )
+        attack = _usual_attack(game) if audit.attack is None else audit.attack
+        data = data_source(audit.data)
         audit = replace(audit, game=game, data=data, attack=attack, proxy=proxy)
         parts = {
             part.name: anchored(build(part.metadata["kind"], getattr(audit, part.name), location=f"{at}.{part.name}"))
@@ -232,7 +243,7 @@ class AuditSpec:
         claim = _claim_in_game(audit, at)
         _require_fitting(audit, at)
         defaults = {"delta": claim.delta, "confidence": self.look_confidence, "sharing": _sharing(audit)}
-        chosen = audit.estimator or game.fits.estimator_against(claim)
+        chosen = game.fits.estimator_against(claim) if audit.estimator is None else audit.estimator
         estimator = build("estimator", chosen, location=f"{at}.estimator", defaults=defaults)
         audit = replace(audit, estimator=estimator)
         _require_estimator(audit, claim, at)
@@ -257,8 +268,16 @@ class AuditSpec:
         return self._complete(follows, index)
 
     def to_yaml(self) -> str:
-        """The spec in words; `load_spec` reads it back."""
-        return yaml.safe_dump(describe(self), sort_keys=False, allow_unicode=True)
+        """The spec in words; `load_spec` reads it back.
+
+        Raises: SpecError when it holds an object that has none.
+        """
+        try:
+            return yaml.safe_dump(describe(self), sort_keys=False, allow_unicode=True)
+        except yaml.representer.RepresenterError as err:
+            raise SpecError(f"a spec must hold what can be written in words, got {_unwritable(err)}") from err
+        except RecursionError as err:
+            raise SpecError("a spec must not hold an object that holds itself") from err
 
 
 def _usual_attack(game: Game) -> str:
@@ -364,6 +383,11 @@ def _sharing(audit: Audit) -> int | None:
     """How many canaries share one training at most; None where all do, or the attack looks at several at once."""
     sharing = audit.game.fits.sharing
     return sharing(audit.mechanism) if sharing and getattr(audit.attack, "each_release_alone", False) else None
+
+
+def _unwritable(err: yaml.representer.RepresenterError) -> str:
+    """What YAML could not write, by its type."""
+    return f"an object of the type {type(err.args[-1]).__name__}"
 
 
 def _name(part: object) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from dpaudit import given
 from dpaudit.actors.seed import Seed
 from dpaudit.engine.data.in_memory import data_source, found_again, keep
 from dpaudit.engine.findings.sweep_summary import fresh_name
@@ -23,6 +24,7 @@ from dpaudit.engine.spec.override import overridden
 from dpaudit.engine.spec.sweep import Configuration, Sweep, described_values
 from dpaudit.engine.sweep.space import configurations, in_words
 from dpaudit.errors import SpecError, shortened
+from dpaudit.given import check_fields
 
 FILE = "sweep.yaml"
 
@@ -48,6 +50,7 @@ class Request:
     run: RunOptions = RunOptions()
 
     def __post_init__(self) -> None:
+        check_fields(self)
         space = in_words(self.sweep.space)
         count = self.sweep.count if self.sweep.adaptive else len(configurations(space, self.sweep.samples, self.seed))
         object.__setattr__(self, "sweep", replace(self.sweep, space=space, count=count))
@@ -136,13 +139,14 @@ def read_request(source: str | Path | Mapping[str, Any] | Audit | AuditSpec) -> 
         return _request([source], {"name": source.name}, {}, {})
     if isinstance(source, Mapping):
         return _from_content(source)
-    path = Path(source)
+    path = Path(given.path("a sweep", source))
     request = _from_content(read_content(path))
     # The rows of a folder's sweep that were given in memory lie beside it.
     return replace(request, base=replace(request.base, data=found_again(request.base.data, path.parent)))
 
 
 def _from_content(content: Mapping[str, Any]) -> Request:
+    given.require_words(content, "a spec")
     own = {"sweep", "grid"}
     if "check" in content or "together" in content:
         raise SpecError("a sweep varies one audit: leave `check` out")
