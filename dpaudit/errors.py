@@ -11,7 +11,13 @@ from difflib import get_close_matches
 
 
 class AuditError(Exception):
-    """Anything dpaudit refuses or could not do; catch this to catch them all."""
+    """Anything dpaudit refuses or could not do; catch this to catch them all.
+
+    The sentence is one line: a name in it may hold a line break, or bytes that a terminal obeys.
+    """
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(printable(message))
 
 
 class InputError(AuditError, ValueError):
@@ -23,13 +29,7 @@ class SpecError(AuditError):
 
 
 class DataError(AuditError):
-    """A data file is missing or not of its format; names the file, line and column.
-
-    What a file holds is shown in one line: a column's name may hold a line break, or bytes that a terminal obeys.
-    """
-
-    def __init__(self, message: str) -> None:
-        super().__init__(printable(message))
+    """A data file is missing or not of its format; names the file, line and column."""
 
 
 class UnknownNameError(AuditError, LookupError):

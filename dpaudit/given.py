@@ -47,7 +47,7 @@ def check_fields(made: Any) -> None:
 
     Raises: InputError naming the field.
     """
-    for name, (hint, default) in _fields(type(made)).items():
+    for name, (hint, default) in _fields(made.__class__).items():
         value = getattr(made, name)
         if value is not default:
             taken = argument(name, value, hint)
@@ -107,7 +107,7 @@ def _check_words(value: object, at: str, depth: int) -> None:
 
 
 @cache
-def _fields(made: type) -> dict[str, tuple[Any, Any]]:
+def _fields(made: Any) -> dict[str, tuple[Any, Any]]:
     hints = typing.get_type_hints(made)
     return {field.name: (hints[field.name], field.default) for field in dataclasses.fields(made)}
 
@@ -149,7 +149,7 @@ def _number(value: Any) -> tuple[bool, Any]:
 
 
 def _whole(value: Any) -> tuple[bool, Any]:
-    fits = is_number(value) and isinstance(value, Integral)
+    fits = is_number(value) and isinstance(value, Integral) and abs(int(value)) < 2**64  # Python may not write others
     return fits, int(value) if fits else None
 
 
@@ -179,9 +179,8 @@ def _items(value: Any, hint: Any) -> tuple[bool, Any]:
 def _mapping(value: Any, hints: tuple[Any, Any]) -> tuple[bool, Any]:
     if not isinstance(value, Mapping):
         return False, None
-    return all(
-        _items(list(part), hint)[0] for part, hint in zip((value.keys(), value.values()), hints, strict=True)
-    ), value
+    names, inner = hints
+    return _items(list(value.keys()), names)[0] and _items(list(value.values()), inner)[0], value
 
 
 _NONE = object()
@@ -194,7 +193,12 @@ _PLAIN: dict[Any, Callable[[Any], tuple[bool, Any]]] = {
     bool: _flag,
     str: _text,
 }
-_WORDS = {float: "a number", int: "a whole number", bool: "True or False", str: "text that UTF-8 can write"}
+_WORDS = {
+    float: "a number",
+    int: "a whole number of at most 64 bits",
+    bool: "True or False",
+    str: "text that UTF-8 can write",
+}
 
 
 def _words(hint: Any) -> str:

@@ -1,7 +1,8 @@
 """Rows that a caller in Python hands over, as columns of Arrow or an array of numbers: nothing is dropped in silence.
 
-What is masked is missing; complex numbers, dates and objects are no numbers; sparse columns are what they stand for; rows
-of two pandas indices that differ belong together in no stated way. All of it is said in one sentence, or taken whole.
+What is masked is missing; complex numbers, dates and objects are no numbers; sparse columns are what they stand for;
+rows of two pandas indices that differ belong together in no stated way. All of it is said in one sentence, or taken
+whole.
 """
 
 from __future__ import annotations
@@ -146,6 +147,9 @@ def _native(values: Any) -> pa.Array:
 
 
 def _listed(values: Sequence[Any]) -> pa.Array:
+    inside = set(map(type, values)) & {list, tuple, dict, set}
+    if inside:  # Arrow would go down into them, for minutes where they are deep
+        raise DataError(f"got a {inside.pop().__name__} in it")
     try:
         return pa.array(values, from_pandas=True)
     except (pa.ArrowException, ValueError, TypeError):  # scalars of NumPy and torch of several kinds
@@ -198,9 +202,8 @@ def _require_names(names: Sequence[str]) -> None:
     seen = set()
     for name in names:
         if name in seen:
-            raise DataError(
-                f"the table must name each column once, got {shortened(repr(name))} {names.count(name)} times; rename one"
-            )
+            twice = f"{shortened(repr(name))} {names.count(name)} times"
+            raise DataError(f"the table must name each column once, got {twice}; rename one")
         seen.add(name)
 
 
@@ -214,7 +217,7 @@ def _text(name: object) -> str:
 
 @contextmanager
 def refusing(must: str, do: str = "") -> Iterator[None]:
-    """Turns what others raise while they look at values into one sentence: objects of the caller's may raise anything."""
+    """Turns what others raise while they look at values into one sentence: the caller's objects may raise anything."""
     try:
         yield
     except Exception as err:

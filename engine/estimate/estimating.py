@@ -20,7 +20,6 @@ from dpaudit.engine.estimate.tables import SourceTable, members_beside_others, t
 from dpaudit.engine.findings.verdict import Verdict, verdict
 from dpaudit.engine.spec.build import build
 from dpaudit.errors import DataError, InputError, SpecError, require
-from dpaudit.given import argument, check_fields, require_words
 from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.counts import (
     BAGS,
@@ -41,6 +40,7 @@ from dpaudit.estimators.counts import (
 from dpaudit.estimators.one_run.signed_scores import Guessing
 from dpaudit.estimators.scores import ScoreEstimator, Scores, content_seed
 from dpaudit.estimators.two_world.betting import Betting
+from dpaudit.given import argument, check_fields, require_words
 from dpaudit.registry import load
 
 GroupScore = Literal["max", "mean", "logsumexp"]

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
-import yaml
 from numpy.typing import NDArray
 
 from dpaudit.claims import Claim
@@ -21,15 +20,16 @@ from dpaudit.engine.games.two_world_rules import TwoWorldRules
 from dpaudit.engine.spec.anchored import anchored
 from dpaudit.engine.spec.build import build, describe
 from dpaudit.engine.spec.partition import Partition
+from dpaudit.engine.spec.plain_yaml import in_yaml
 from dpaudit.engine.spec.stop_rule import StopRule
 from dpaudit.engine.spec.sweep import Sweep, share_confidence
 from dpaudit.engine.spec.together import Together
 from dpaudit.engine.views.view import View
 from dpaudit.errors import SpecError, require
-from dpaudit.given import check_fields
 from dpaudit.estimators.estimator import Estimator
 from dpaudit.estimators.scores import ScoreEstimator, Scores
 from dpaudit.estimators.two_world.betting import Betting
+from dpaudit.given import check_fields
 from dpaudit.registry import catalogue, load
 
 MOST_SEED = 10**18
@@ -272,12 +272,7 @@ class AuditSpec:
 
         Raises: SpecError when it holds an object that has none.
         """
-        try:
-            return yaml.safe_dump(describe(self), sort_keys=False, allow_unicode=True)
-        except yaml.representer.RepresenterError as err:
-            raise SpecError(f"a spec must hold what can be written in words, got {_unwritable(err)}") from err
-        except RecursionError as err:
-            raise SpecError("a spec must not hold an object that holds itself") from err
+        return in_yaml(describe(self))
 
 
 def _usual_attack(game: Game) -> str:
@@ -383,11 +378,6 @@ def _sharing(audit: Audit) -> int | None:
     """How many canaries share one training at most; None where all do, or the attack looks at several at once."""
     sharing = audit.game.fits.sharing
     return sharing(audit.mechanism) if sharing and getattr(audit.attack, "each_release_alone", False) else None
-
-
-def _unwritable(err: yaml.representer.RepresenterError) -> str:
-    """What YAML could not write, by its type."""
-    return f"an object of the type {type(err.args[-1]).__name__}"
 
 
 def _name(part: object) -> str:

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 
 from dpaudit.errors import require
-from dpaudit.given import check_fields
 from dpaudit.estimators.bound import format_lower
+from dpaudit.given import check_fields
 
 
 @dataclass(frozen=True)

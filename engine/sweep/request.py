@@ -9,8 +9,6 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from dpaudit import given
 from dpaudit.actors.seed import Seed
 from dpaudit.engine.data.in_memory import data_source, found_again, keep
@@ -21,6 +19,7 @@ from dpaudit.engine.spec.audit_spec import MOST_SEED, Audit, AuditSpec, RunOptio
 from dpaudit.engine.spec.build import build, build_dataclass, describe
 from dpaudit.engine.spec.loading import read_content, spec_parts
 from dpaudit.engine.spec.override import overridden
+from dpaudit.engine.spec.plain_yaml import in_yaml
 from dpaudit.engine.spec.sweep import Configuration, Sweep, described_values
 from dpaudit.engine.sweep.space import configurations, in_words
 from dpaudit.errors import SpecError, shortened
@@ -121,7 +120,7 @@ class Request:
     def write(self, folder: Path) -> None:
         """`sweep.yaml`, and beside it the rows that have no file of their own."""
         keep(self.base.data, folder)
-        text = yaml.safe_dump(self.to_words(), sort_keys=False, allow_unicode=True)
+        text = in_yaml(self.to_words())
         write_whole(folder / FILE, lambda path: path.write_text(text, encoding="utf-8"))
 
 

@@ -131,7 +131,7 @@ def test_groups_are_kept_apart_by_replay_and_may_not_disagree() -> None:
         ({"scores": [1.0, 2.0], "members": [1]}, "must have one value a row each, got 2 score, 1 member"),
         (
             {"scores": [[1.0, 2.0]], "members": [1, 0]},
-            "score must be one column of values, one a row, got list",
+            "score must be one column of plain values of one type, got a list in it",
         ),
         (
             {"scores": [1.0, None], "members": [1, 0]},

@@ -376,18 +376,69 @@ _EXAMPLES = {"features": np.zeros((4, 2), np.float32), "labels": np.array([0, 1,
 _CLASSES: tuple[tuple[str, Callable[..., Any], dict[str, Any], set[str]], ...] = (
     ("Claim", dpaudit.Claim, {"epsilon": 1.0, "delta": 0.0, "relation": "label", "curve": None}, {"epsilon", "delta"}),
     ("Claim.of", dpaudit.Claim.of, {"curve": GaussianDP(1.0), "relation": "add-remove", "delta": 0.125}, {"delta"}),
-    ("RunOptions", dpaudit.RunOptions, {"runner": "ray", "workers": None, "cpus_per_worker": 1, "gpus_per_worker": 0.0,
-     "address": None, "keep_scores": True, "figures": True, "time_limit_s": 1.0, "repeats": 2}, {"gpus_per_worker", "time_limit_s"}),
-    ("Partition", Partition, {"target": 0.5, "reference": 0.25, "test": 0.25, "validation": 0.0, "order": "given"}, {"target"}),
+    (
+        "RunOptions",
+        dpaudit.RunOptions,
+        {
+            "runner": "ray",
+            "workers": None,
+            "cpus_per_worker": 1,
+            "gpus_per_worker": 0.0,
+            "address": None,
+            "keep_scores": True,
+            "figures": True,
+            "time_limit_s": 1.0,
+            "repeats": 2,
+        },
+        {"gpus_per_worker", "time_limit_s"},
+    ),
+    (
+        "Partition",
+        Partition,
+        {"target": 0.5, "reference": 0.25, "test": 0.25, "validation": 0.0, "order": "given"},
+        {"target"},
+    ),
     ("SubjectTo", SubjectTo, {"epsilon": 1.0, "audited_epsilon": 0.5}, {"epsilon", "audited_epsilon"}),
     ("Rungs", Rungs, {"field": "x", "values": (1, 2), "reduction_factor": 3.0}, {"reduction_factor"}),
-    ("Examples", lambda **fields: dpaudit.Examples(**fields).digest, {**_EXAMPLES, "categorical": (), "class_names": ("a", "b")}, set()),
-    ("AuditSpec", lambda **fields: dpaudit.AuditSpec(**fields).to_yaml(), {"audits": (dpaudit.Audit(RandomizedResponse(1.0), "iris", SPEC["game"]),),
-     "name": "x", "seed": 0, "confidence": 0.875, "run": dpaudit.RunOptions(), "together": None, "sweep": None}, {"confidence", "run"}),
-    ("Audit", lambda **fields: dpaudit.AuditSpec((dpaudit.Audit(**fields),)).to_yaml(), {"mechanism": RandomizedResponse(1.0), "data": "iris",
-     "game": "label-inference", "proxy": "model", "attack": None, "estimator": None, "split": Partition(), "claim": None, "confirm": False,
-     "stop": None, "name": "audit"}, {"split"}),
-)  # fmt: skip
+    (
+        "Examples",
+        lambda **fields: dpaudit.Examples(**fields).digest,
+        {**_EXAMPLES, "categorical": (), "class_names": ("a", "b")},
+        set(),
+    ),
+    (
+        "AuditSpec",
+        lambda **fields: dpaudit.AuditSpec(**fields).to_yaml(),
+        {
+            "audits": (dpaudit.Audit(RandomizedResponse(1.0), "iris", SPEC["game"]),),
+            "name": "x",
+            "seed": 0,
+            "confidence": 0.875,
+            "run": dpaudit.RunOptions(),
+            "together": None,
+            "sweep": None,
+        },
+        {"confidence", "run"},
+    ),
+    (
+        "Audit",
+        lambda **fields: dpaudit.AuditSpec((dpaudit.Audit(**fields),)).to_yaml(),
+        {
+            "mechanism": RandomizedResponse(1.0),
+            "data": "iris",
+            "game": "label-inference",
+            "proxy": "model",
+            "attack": None,
+            "estimator": None,
+            "split": Partition(),
+            "claim": None,
+            "confirm": False,
+            "stop": None,
+            "name": "audit",
+        },
+        {"split"},
+    ),
+)
 
 
 def _adapters(rng: random.Random, folder: Path) -> Case:
@@ -399,10 +450,21 @@ def _adapters(rng: random.Random, folder: Path) -> Case:
         (dpaudit.from_sklearn, {"estimator": LogisticRegression(), "claim": claim, "categories": "auto"}, ["claim"]),
         (dpaudit.from_torch, {"module": _module, "train": _loop, "claim": claim}, ["claim"]),
         (dpaudit.from_predictor, {"predictor": _Predictor, "claim": claim, "sigma": None}, ["claim"]),
-        (dpaudit.from_steps, {"train": _steps, "noise_multiplier": 1.0, "steps": 3, "clip": 1.0, "delta": 0.125,
-         "sample_rate": 0.5, "divisor": 1.0}, []),
+        (
+            dpaudit.from_steps,
+            {
+                "train": _steps,
+                "noise_multiplier": 1.0,
+                "steps": 3,
+                "clip": 1.0,
+                "delta": 0.125,
+                "sample_rate": 0.5,
+                "divisor": 1.0,
+            },
+            [],
+        ),
         (dpaudit.from_opacus, {"train": _train, "engine": None, "delta": 0.125, "epsilon": 1.0}, []),
-    )  # fmt: skip
+    )
     function, good, sure = rng.choice(calls)
     odd = {
         name: _for(good[name], rng) if isinstance(good[name], float) else anything(rng) for name in _some([*good], rng)
@@ -455,11 +517,37 @@ def _runs(rng: random.Random, folder: Path) -> Case:
     about: dict[str, Any] = {"output": folder, "seed": 0, "quiet": True}
     calls: tuple[tuple[Callable[..., Any], dict[str, Any], set[str]], ...] = (
         (dpaudit.audit, {"spec": SPEC, **about}, {"listeners", "quiet"}),
-        (dpaudit.check, {"mechanism": RandomizedResponse(1.0), "data": "iris", "claim": dpaudit.Claim(1.0),
-         "split": Partition(), "budget": "10 trainings", "confidence": 0.875, "name": "x", "run": run, **about}, {"listeners", "quiet", "budget", "confidence"}),
-        (dpaudit.sweep, {"spec": SPEC, "space": {"mechanism.epsilon": [1.0, 2.0]}, "maximise": "accuracy", "minimise": None,
-         "subject_to": {"epsilon": 2.0}, "rungs": None, "reaudit": False, "tune_config": None, **about}, {"listeners", "quiet", "reaudit"}),
-    )  # fmt: skip
+        (
+            dpaudit.check,
+            {
+                "mechanism": RandomizedResponse(1.0),
+                "data": "iris",
+                "claim": dpaudit.Claim(1.0),
+                "split": Partition(),
+                "budget": "10 trainings",
+                "confidence": 0.875,
+                "name": "x",
+                "run": run,
+                **about,
+            },
+            {"listeners", "quiet", "budget", "confidence"},
+        ),
+        (
+            dpaudit.sweep,
+            {
+                "spec": SPEC,
+                "space": {"mechanism.epsilon": [1.0, 2.0]},
+                "maximise": "accuracy",
+                "minimise": None,
+                "subject_to": {"epsilon": 2.0},
+                "rungs": None,
+                "reaudit": False,
+                "tune_config": None,
+                **about,
+            },
+            {"listeners", "quiet", "reaudit"},
+        ),
+    )
     function, good, wrong = rng.choice(calls)
     odd: dict[str, Odd] = {}
     for name in _some([*good, "listeners"], rng):
@@ -543,7 +631,7 @@ def _whole(rng: random.Random, folder: Path) -> Case:
         return str([(one.finding.lower, one.verdict) for one in found.results])
 
     named = odd.means == SAME and "bool" not in odd.words
-    odd = odd if named or odd.means == WRONG and odd.words != "words" else Odd(odd.words, odd.value, ANY)
+    odd = odd if named or (odd.means == WRONG and odd.words != "words") else Odd(odd.words, odd.value, ANY)
     return _made("whole audit", run, {"labels": labels}, {"labels": odd})
 
 
