@@ -46,7 +46,7 @@ def test_it_can_say_no(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert outcome(lambda: "yes").end is End.ANSWERED
     assert outcome(lambda: "yes", nonsense=True).end is End.NONSENSE
     assert outcome(lambda: refuse("a sentence")).end is End.REFUSED
-    assert outcome(lambda: refuse("two\nlines")).end is End.NO_SENTENCE
+    assert outcome(lambda: refuse("x" * 5000)).end is End.NO_SENTENCE
     assert outcome(fail).end is End.TRACEBACK
     assert outcome(lambda: str(time.sleep(5))).end is End.HANG
     monkeypatch.setattr("dpaudit.engine.estimate.tables.read_file", lambda path: fail())
