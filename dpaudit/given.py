@@ -23,6 +23,8 @@ from dpaudit.errors import InputError, SpecError, sentence, shortened
 
 MOST_DEPTH = 40
 """Levels of mappings and lists in a spec."""
+LARGEST_WHOLE = 2**64
+"""Python does not write out every larger whole number."""
 
 
 def argument(name: str, value: object, hint: Any) -> Any:
@@ -85,7 +87,8 @@ def require_words(value: object, at: str) -> None:
     Args:
         value: Mappings, lists and values.
         at: Where it stands, for messages.
-    Raises: SpecError for a name that is no text, for text that is no Unicode, and for more than 40 levels.
+    Raises: SpecError for a name that is no text, for text that is no Unicode, for whole numbers of more than 64
+            bits, and for more than 40 levels.
     """
     _check_words(value, at, 0)
 
@@ -95,6 +98,8 @@ def _check_words(value: object, at: str, depth: int) -> None:
         raise SpecError(f"{at} must be at most {MOST_DEPTH} levels deep")
     if isinstance(value, str) and not _is_unicode(value):
         raise SpecError(sentence(f"{at} must hold text that can be written as UTF-8", given=value))
+    if isinstance(value, int) and abs(value) >= LARGEST_WHOLE:
+        raise SpecError(sentence(f"{at} must hold whole numbers of at most 64 bits", given=value))
     if isinstance(value, Mapping):
         for name, inner in value.items():
             if not isinstance(name, str):
@@ -149,7 +154,7 @@ def _number(value: Any) -> tuple[bool, Any]:
 
 
 def _whole(value: Any) -> tuple[bool, Any]:
-    fits = is_number(value) and isinstance(value, Integral) and abs(int(value)) < 2**64  # Python may not write others
+    fits = is_number(value) and isinstance(value, Integral) and abs(int(value)) < LARGEST_WHOLE
     return fits, int(value) if fits else None
 
 

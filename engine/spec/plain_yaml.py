@@ -70,6 +70,8 @@ def in_yaml(value: Any) -> str:
     except yaml.representer.RepresenterError as err:
         kind = type(err.args[-1]).__name__
         raise SpecError(f"a spec must hold what can be written in words, got an object of the type {kind}") from err
+    except ValueError as err:  # Python writes out no integer of more than 4,300 digits
+        raise SpecError("a spec must hold numbers that can be written out, got one of too many digits") from err
     except RecursionError as err:
         raise SpecError("a spec must not hold an object that holds itself") from err
 
