@@ -105,7 +105,7 @@ def _check_words(value: object, at: str, depth: int) -> None:
             if not isinstance(name, str):
                 raise SpecError(f"the name of a field must be text, got {shortened(_shown(name))}")
             _check_words(name, at, depth)
-            _check_words(inner, at, depth + 1)
+            _check_words(inner, shortened(f"{at}.{name}"), depth + 1)
     elif isinstance(value, list | tuple):
         for inner in value:
             _check_words(inner, at, depth + 1)
