@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from dpaudit.errors import SpecError, printable, shortened
+from dpaudit.given import argument
 
 PATH: Mapping[str, str] = {"holds": "path"}
 """Metadata of a field that holds the path of a file or folder: the only ones in which `$NAME` and `~` are looked up."""
@@ -42,6 +43,10 @@ class Consent:
     network: bool = False
     files: bool = False
     spec: Path | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("code", "network", "files"):
+            object.__setattr__(self, name, argument(f"allow_{name}", getattr(self, name), bool))
 
 
 OWN = Consent(code=True, network=True, files=True)

@@ -78,11 +78,14 @@ def did_you_mean(given: str, names: Iterable[str]) -> str:
 
 
 def shortened(value: object, most: int = 120) -> str:
-    """A value as text of at most `most` characters, for messages."""
+    """A value as text of at most `most` characters in one line, for messages."""
     try:
         text = str(value)
     except ValueError:  # Python writes out no integer of more than 4,300 digits
         return f"a number of more than {sys.get_int_max_str_digits()} digits"
+    except Exception:  # a class of somebody's own may raise anything
+        return f"an object of {type(value).__name__}"
+    text = printable(text[: most + 1])
     return text if len(text) <= most else text[: most - 3] + "..."
 
 

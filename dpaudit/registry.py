@@ -23,7 +23,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dpaudit.errors import UnknownNameError, did_you_mean
+from dpaudit.errors import UnknownNameError, did_you_mean, shortened
 
 T = TypeVar("T")
 
@@ -165,7 +165,8 @@ def load(kind: str, name: str) -> Any:
     entries = catalogue(kind)
     if name not in entries:
         raise UnknownNameError(
-            f"{kind} must be one of {', '.join(entries) or '(none)'}, got {name!r}{did_you_mean(name, entries)}"
+            f"{kind} must be one of {', '.join(entries) or '(none)'}, got {shortened(repr(name))}"
+            f"{did_you_mean(name, entries)}"
         )
     entry = entries[name]
     return getattr(importlib.import_module(entry.module), entry.attribute)

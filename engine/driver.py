@@ -59,6 +59,7 @@ from dpaudit.engine.run_folder import (
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec, slug
 from dpaudit.engine.spec.loading import load_spec
 from dpaudit.errors import RunError
+from dpaudit.given import argument
 
 
 def audit(
@@ -117,7 +118,9 @@ def resume(
     Raises: SpecError when it is no run folder, or somebody else's that asks for more than is allowed; RunError when
         what is finished would not be used, and not `fresh`.
     """
-    place, asked = place_of(folder), Consent(allow_code, allow_network, allow_files)
+    place = place_of(folder)
+    fresh = argument("fresh", fresh, bool)
+    asked = Consent(allow_code, allow_network, allow_files)
     with (
         told(listeners, quiet=quiet) as listening,
         opened_by(place, listening) as here,
@@ -140,6 +143,8 @@ def price_of(plan: Plan) -> str:
 @contextlib.contextmanager
 def told(listeners: Sequence[Listener], *, quiet: bool) -> Iterator[Sequence[Listener]]:
     """Who is told of a run's events: the listeners, or the progress on standard error where there are none."""
+    listeners = argument("listeners", listeners, tuple[Listener, ...])
+    quiet = argument("quiet", quiet, bool)
     if quiet or listeners:
         yield listeners
         return
@@ -234,7 +239,8 @@ def report_again(folder: str | Path, *, allow_code: bool = False, allow_files: b
     Raises: SpecError when it is no run folder, or somebody else's that asks for more than is allowed; RunError when its
         data or spec are others now: nothing is written then.
     """
-    place, asked = place_of(folder), Consent(code=allow_code, files=allow_files)
+    place = place_of(folder)
+    asked = Consent(code=allow_code, files=allow_files)
     with opened(place) as here, under(consent_for(here, asked)):
         return _report_here(here, place)
 

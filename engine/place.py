@@ -14,6 +14,7 @@ import pyarrow.fs as pafs
 from dpaudit.actors.mirror import Mirror, inside, is_remote, reached
 from dpaudit.engine.remote_lease import remote_lease
 from dpaudit.errors import AuditError
+from dpaudit.given import path
 from dpaudit.plain_files import require_plain
 
 CHECKPOINTS = "checkpoints"
@@ -23,8 +24,12 @@ TUNE = "tune"
 
 
 def place_of(named: str | Path) -> str | Path:
-    """A place as it was named: a URI as it is, a path as a path."""
-    return str(named).rstrip("/") if is_remote(named) else Path(named)
+    """A place as it was named: a URI as it is, a path as a path.
+
+    Raises: InputError when it is neither.
+    """
+    named = path("the folder of a run", named)
+    return named.rstrip("/") if is_remote(named) else Path(named)
 
 
 def working_folder(place: str | Path) -> Path:

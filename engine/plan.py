@@ -193,6 +193,8 @@ def _loaded(data: Any, seed: int) -> Examples:
         raise DataError(without_values(str(err), data)) from None  # its cause would show what the message must not
     except MemoryError as err:
         raise DataError(f"the data must fit into memory, {shortened(data)} do not; ask for fewer rows") from err
+    if not isinstance(examples, Examples):
+        raise DataError(f"the data's method `load` must give dpaudit.Examples, got {type(examples).__name__}")
     return examples
 
 

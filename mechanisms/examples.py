@@ -12,6 +12,7 @@ import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
 from dpaudit.errors import require
+from dpaudit.given import check_fields
 
 Features: TypeAlias = "NDArray[np.float32] | pa.Table"
 """Float32 array of shape (n, d) or (n, channels, height, width), images scaled to [0, 1]; or, for columns of mixed
@@ -40,6 +41,8 @@ class Examples:
     class_names: tuple[str, ...] = field(default=())
 
     def __post_init__(self) -> None:
+        check_fields(self)
+        _require_plain_arrays(self.features, self.labels)
         require(self.classes >= 2, "classes must be >= 2", classes=self.classes)
         require(
             len(self.features) == len(self.labels),
@@ -92,6 +95,21 @@ class Examples:
         else:
             hasher.update(np.ascontiguousarray(self.features).data)
         return hasher.hexdigest()
+
+
+def _require_plain_arrays(features: Features, labels: NDArray[np.int64]) -> None:
+    """Refuses what would be taken for something else: masks, imaginary parts, dates."""
+    require(
+        labels.ndim == 1 and labels.dtype.kind in "iu" and not isinstance(labels, np.ma.MaskedArray),
+        "labels must be one whole number a row, without a mask",
+        given=f"{type(labels).__name__} of {labels.dtype}, shape {labels.shape}",
+    )
+    if isinstance(features, np.ndarray):
+        require(
+            features.ndim >= 1 and features.dtype.kind in "biuf" and not isinstance(features, np.ma.MaskedArray),
+            "features must be numbers, one row an example, without a mask",
+            given=f"{type(features).__name__} of {features.dtype}, shape {features.shape}",
+        )
 
 
 def own_features(features: Features) -> Features:

@@ -60,7 +60,18 @@ def strangers(*groups: tuple[str, str]) -> frozenset[frozenset[str]]:
 FLOORS = Rooms(
     "dpaudit",
     (
-        *("errors", "memory", "plain_files", "atomic_write", "consent", "locations", "variables", "registry", "claims"),
+        *(
+            "errors",
+            "given",
+            "memory",
+            "plain_files",
+            "atomic_write",
+            "consent",
+            "locations",
+            "variables",
+            "registry",
+            "claims",
+        ),
         *("estimators", "mechanisms", "cluster", "actors", "engine", "__main__"),
     ),
     strangers=strangers(("estimators", "mechanisms actors"), ("cluster", "estimators mechanisms actors claims")),

@@ -12,6 +12,7 @@ from dpaudit.claims.curve import PrivacyCurve
 from dpaudit.claims.relation import Relation
 from dpaudit.claims.subsampled_gaussian import SubsampledGaussian
 from dpaudit.errors import require
+from dpaudit.given import argument, check_fields
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Claim:
     curve: PrivacyCurve = field(default=None, metadata={"kind": "curve"})  # type: ignore[assignment]  # filled in
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "relation", Relation(self.relation))
+        check_fields(self)
         epsilon, curve = cast(float | None, self.epsilon), cast(PrivacyCurve | None, self.curve)
         require(0 <= self.delta < 1, "a claimed delta must be in [0, 1)", delta=self.delta)
         if curve is None:
@@ -52,7 +53,7 @@ class Claim:
             f"the curve of {curve} is about adding or removing a record; its claim needs Relation.ADD_REMOVE",
             relation=self.relation,
         )
-        promised = curve.epsilon(self.delta)
+        promised: float = argument("the epsilon of a curve", curve.epsilon(self.delta), float)
         if epsilon is None:
             object.__setattr__(self, "epsilon", promised)
         require(

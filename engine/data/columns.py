@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from dpaudit.errors import DataError
+from dpaudit.errors import DataError, shortened
 from dpaudit.mechanisms.examples import Examples, Features
 
 UNKNOWN = "unknown"  # a missing category
@@ -156,12 +156,16 @@ def check_names(have: Iterable[str], *, label: str, named: Mapping[str, tuple[st
     columns = list(have)
     twice = next((name for name in columns if columns.count(name) > 1), None)
     if twice is not None:
-        raise DataError(f"{path}: column names must differ, got {twice!r} twice; rename one")
-    shown = ", ".join(columns[:20]) + (f", ... ({len(columns)} columns)" if len(columns) > 20 else "")
+        raise DataError(f"{path}: column names must differ, got {shortened(repr(twice))} twice; rename one")
+    shown = ", ".join(shortened(name, 60) for name in columns[:20]) + (
+        f", ... ({len(columns)} columns)" if len(columns) > 20 else ""
+    )
     for option, names in {"label": (label,), **named}.items():
         for name in names:
             if name not in columns:
-                raise DataError(f"{path}: has no column {name!r}, named in `{option}`; its columns are {shown}")
+                raise DataError(
+                    f"{path}: has no column {shortened(repr(name))}, named in `{option}`; its columns are {shown}"
+                )
     if not set(columns) - {label, *named.get("drop", ())}:
         raise DataError(f"{path}: must have a column beside the label, its columns are {shown}")
 

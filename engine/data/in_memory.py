@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import itertools
 import json
 import re
 from collections.abc import Iterable, Mapping
@@ -24,7 +25,9 @@ from numpy.typing import NDArray
 from dpaudit.actors.bounded_parquet import read_bounded
 from dpaudit.atomic_write import write_whole
 from dpaudit.engine.data.columns import Column, check_names, examples_of, is_number, is_text, labels_of, plain, typed
+from dpaudit.engine.data.given_rows import column, frame, is_frame, matrix, refusing, require_one_index
 from dpaudit.errors import DataError, InputError, SpecError, require, shortened
+from dpaudit.given import argument
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.plain_files import bytes_of
 from dpaudit.registry import register
@@ -32,6 +35,8 @@ from dpaudit.registry import register
 FOLDER = "data"
 """Where a run folder keeps them."""
 LARGEST = np.finfo(np.float32).max
+MOST_NAMES = 1_000_000
+"""Columns that a caller may name; what goes on for ever is no list of them."""
 
 
 @register("data", "in-memory", source="arrays and tables in the caller's memory")
@@ -103,8 +108,8 @@ def table(
         name: What the data are, for reports.
     Raises: DataError naming the row and the column.
     """
-    columns = _arrow(rows)
-    categorical, drop = _names(categorical), _names(drop)
+    columns, label, name = frame(rows), argument("label", label, str), argument("name", name, str)
+    categorical, drop = _names("categorical", categorical), _names("drop", drop)
     check_names(columns.column_names, label=label, named={"categorical": categorical, "drop": drop}, path="the table")
     for field in columns.schema:
         kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
@@ -136,6 +141,8 @@ def data_source(value: object) -> Any:
             return in_memory(_from_pair(features, labels))
         case "bunch":
             bunch = cast("Mapping[str, Any]", value)
+            if not bunch.keys() >= {"data", "target"}:
+                raise SpecError("a scikit-learn Bunch must have `data` and `target`")
             return in_memory(_from_pair(bunch["data"], bunch["target"], bunch.get("target_names")))
         case "frame":
             raise SpecError("a data frame needs its column of classes: write data=dpaudit.table(frame, label=...)")
@@ -149,12 +156,12 @@ def data_source(value: object) -> Any:
 
 def _kind_of(value: object) -> str:
     """Other people's types are known by their names, so that nothing is imported to look at them."""
-    kinds = {(kind.__module__.partition(".")[0], kind.__name__) for kind in type(value).__mro__}
+    kinds = {(str(kind.__module__).partition(".")[0], kind.__name__) for kind in type(value).__mro__}
     if isinstance(value, Examples):
         return "examples"
     if ("sklearn", "Bunch") in kinds:
         return "bunch"
-    if isinstance(value, pa.Table) or kinds & {("pandas", "DataFrame"), ("polars", "DataFrame")}:
+    if is_frame(value):
         return "frame"
     if isinstance(value, tuple) and len(value) == 2:
         return "pair"
@@ -235,25 +242,31 @@ def _from_table(stored: pa.Table) -> Examples:
 
 def _from_pair(features: Any, labels: Any, class_names: Any = None) -> Examples:
     """Examples of (X, y): an array of numbers or a frame, and one label a row."""
-    column = _label_column(labels)
+    require_one_index({"X": features, "y": labels})
+    classes = _label_column(labels)
     if _kind_of(features) == "frame":
-        frame = _arrow(features)
-        require(len(frame) == len(column), "X and y must have the same number of rows", X=len(frame), y=len(column))
-        name = "label" if "label" not in frame.column_names else "the label of each row"
-        examples = table(frame.append_column(name, column), label=name).load()
+        columns = frame(features)
+        require(
+            len(columns) == len(classes), "X and y must have the same number of rows", X=len(columns), y=len(classes)
+        )
+        name = "label" if "label" not in columns.column_names else "the label of each row"
+        examples = table(columns.append_column(name, classes), label=name).load()
         return _named(examples, class_names)
     array = _numbers(features)
-    require(len(array) == len(column), "X and y must have the same number of rows", X=len(array), y=len(column))
+    require(len(array) == len(classes), "X and y must have the same number of rows", X=len(array), y=len(classes))
     array, missing = _filled(array)
-    codes, names = labels_of(_as_words(column), "y", _refuse)
+    codes, names = labels_of(_as_words(classes), "y", _refuse)
     return _named(Examples(array, codes, len(names), "arrays" + _missing_words(missing), (), names), class_names)
 
 
 def _named(examples: Examples, class_names: Any) -> Examples:
     """The examples with a bunch's names for its classes, where it has one for each."""
-    if class_names is None or len(class_names) != examples.classes:
+    if class_names is None:
         return examples
-    names = tuple(str(name) for name in class_names)
+    names = tuple(column("the names of classes", class_names).to_pylist())
+    if len(names) != examples.classes:
+        return examples
+    names = argument("the names of classes", tuple(map(str, names)), tuple[str, ...])
     return Examples(examples.features, examples.labels, examples.classes, examples.name, examples.categorical, names)
 
 
@@ -262,15 +275,7 @@ def _numbers(features: Any) -> NDArray[np.float32]:
 
     Raises: DataError when it is something else.
     """
-    if callable(getattr(features, "toarray", None)):
-        raise DataError("X must be a dense array, got a sparse matrix; write X.toarray()")
-    try:
-        array = np.asarray(features, dtype=np.float64)
-    except (ValueError, TypeError) as err:
-        raise DataError(
-            f"X must be numbers, one row of the same length for each example: {err}; for columns of text use "
-            "dpaudit.table(frame, label=...)"
-        ) from err
+    array = matrix("X", features)
     if array.ndim < 2 or not len(array):
         raise DataError(f"X must have one row of numbers for each example, got an array of shape {array.shape}")
     wrong = np.isinf(array) | (np.abs(array) > LARGEST)
@@ -292,20 +297,15 @@ def _filled(array: NDArray[np.float32]) -> tuple[NDArray[np.float32], int]:
 
 
 def _label_column(labels: Any) -> pa.ChunkedArray:
-    """y as one Arrow column.
+    """y as one Arrow column; a column of shape (n, 1) is one.
 
     Raises: DataError when it is not one value a row, or of mixed types.
     """
-    array = np.asarray(labels, dtype=object) if isinstance(labels, list | tuple) else np.asarray(labels)
-    if array.ndim == 2 and array.shape[1] == 1:
-        array = array[:, 0]
-    if array.ndim != 1:
-        raise DataError(f"y must be one label for each row, got an array of shape {array.shape}")
-    try:
-        column = pa.chunked_array([pa.array(array.tolist(), from_pandas=True)])
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as err:
-        raise DataError(f"y must hold labels of one type, numbers, text or booleans: {err}") from err
-    return column
+    flat = labels[:, 0] if isinstance(labels, np.ndarray) and labels.ndim == 2 and labels.shape[1] == 1 else labels
+    made = plain(column("y", flat))
+    if not (is_text(made.type) or is_number(made.type) or pa.types.is_null(made.type)):
+        raise DataError(f"y must hold labels of one type, numbers, text or booleans, got {made.type}")
+    return made
 
 
 def _as_words(column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -316,33 +316,17 @@ def _as_words(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return column
 
 
-def _arrow(rows: Any) -> pa.Table:
-    """A frame as an Arrow table, without its index.
-
-    Raises: DataError for what is no frame, and for columns of mixed types.
-    """
-    kinds = {(kind.__module__.partition(".")[0], kind.__name__) for kind in type(rows).__mro__}
-    try:
-        if ("pandas", "DataFrame") in kinds:
-            rows = rows.rename(columns=str)
-            return pa.Table.from_pandas(rows, preserve_index=False).replace_schema_metadata(None)
-        return rows if isinstance(rows, pa.Table) else pa.table(rows)
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as err:
-        raise DataError(f"the table must have columns of one type each: {'; '.join(map(str, err.args))}") from err
-    except (TypeError, ValueError) as err:
-        raise DataError(
-            "a table must be a pandas DataFrame, an Arrow table or a frame that speaks Arrow, got "
-            f"{type(rows).__name__}"
-        ) from err
-
-
 def _codes(schema: pa.Schema, categorical: tuple[str, ...]) -> tuple[str, ...]:
     """The columns that hold categories whatever their type: those that are named, and pandas' own categories."""
     return (*categorical, *(field.name for field in schema if pa.types.is_dictionary(field.type)))
 
 
-def _names(names: Iterable[str]) -> tuple[str, ...]:
-    return (names,) if isinstance(names, str) else tuple(names)
+def _names(name: str, columns: Iterable[str]) -> tuple[str, ...]:
+    """Names of columns; one alone is one. Arrays and sets of names are taken as well."""
+    with refusing(f"{name} must be names of columns"):
+        listed = [columns] if isinstance(columns, str) else list(itertools.islice(columns, MOST_NAMES))
+    given: tuple[str, ...] = argument(name, listed, tuple[str, ...])
+    return given
 
 
 def _nan_count(column: pa.ChunkedArray) -> int:

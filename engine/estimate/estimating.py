@@ -40,6 +40,7 @@ from dpaudit.estimators.counts import (
 from dpaudit.estimators.one_run.signed_scores import Guessing
 from dpaudit.estimators.scores import ScoreEstimator, Scores, content_seed
 from dpaudit.estimators.two_world.betting import Betting
+from dpaudit.given import argument, check_fields, require_words
 from dpaudit.registry import load
 
 GroupScore = Literal["max", "mean", "logsumexp"]
@@ -107,6 +108,8 @@ class Question:
     ordered: bool = False
 
     def __post_init__(self) -> None:
+        check_fields(self)
+        require_words(self.options, "options")
         if self.score_column == self.member_column:
             raise SpecError(f"score and member must be two columns, got {self.score_column!r} for both")
         require(
@@ -206,9 +209,9 @@ def estimate(
     Raises: DataError for scores or counts that do not fit, SpecError for a method or option that does not, InputError
         for an argument out of range.
     """
-    promise = (
-        claim if claim is None or isinstance(claim, Claim) else Claim(float(claim), delta or 0.0, Relation.ADD_REMOVE)
-    )
+    delta, promise = argument("delta", delta, float | None), argument("claim", claim, Claim | float | None)
+    if promise is not None and not isinstance(promise, Claim):
+        promise = Claim(promise, delta or 0.0, Relation.ADD_REMOVE)
     table = _python_table(scores, members, in_scores, out_scores, groups, replays)
     question = Question(
         method,

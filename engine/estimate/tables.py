@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from dpaudit.actors.bounded_parquet import read_bounded, require_unpacks
+from dpaudit.engine.data.given_rows import column, frame, require_one_index
 from dpaudit.errors import AuditError, DataError
 
 STANDARD_INPUT = "-"
@@ -153,58 +154,41 @@ def read_file(path: Path) -> SourceTable:
 
 
 def table_from(value: object) -> SourceTable:
-    """The table in a mapping of columns, a pandas DataFrame or an Arrow table.
+    """The table in a mapping of columns, a pandas DataFrame, an Arrow table or a frame that speaks Arrow.
 
     Raises: DataError for anything else, and for columns of different lengths.
     """
-    try:
-        match value:
-            case pa.Table():
-                return SourceTable("the table", value)
-            case pd.DataFrame():
-                return SourceTable("the table", pa.Table.from_pandas(value, preserve_index=False))
-            case Mapping():
-                columns = {str(name): pa.array(np.atleast_1d(np.asarray(column))) for name, column in value.items()}
-                return SourceTable("the table", pa.table(columns))
-            case _:
-                raise DataError(
-                    "a table must be a mapping of columns, a pandas DataFrame or an Arrow table, got "
-                    f"{type(value).__name__}; for scores in an array give `members` as well"
-                )
-    except (pa.ArrowException, ValueError, TypeError) as err:
-        raise DataError(f"the table must have columns of one length and of plain values: {_line(err)}") from err
+    if isinstance(value, list | tuple | np.ndarray | pd.Series | pa.Array | pa.ChunkedArray):
+        raise DataError(
+            "a table must be a mapping of columns, a pandas DataFrame or an Arrow table, got "
+            f"{type(value).__name__}; for scores in an array give `members` as well"
+        )
+    return SourceTable("the table", frame(value))
 
 
 def table_of_arrays(**columns: object) -> SourceTable:
     """The table whose columns are arrays, lists, pandas Series or Arrow arrays of one length; None is left out."""
-    made = {name: _array(name, column) for name, column in columns.items() if column is not None}
-    lengths = {name: len(column) for name, column in made.items()}
+    given = {name: values for name, values in columns.items() if values is not None}
+    require_one_index(given)
+    made = {name: column(name, values) for name, values in given.items()}
+    lengths = {name: len(values) for name, values in made.items()}
     if len(set(lengths.values())) > 1:
         listed = ", ".join(f"{count} {name}" for name, count in lengths.items())
         raise DataError(f"the arrays must have one value a row each, got {listed}")
-    try:
-        return SourceTable("the scores", pa.table({name: pa.array(column) for name, column in made.items()}))
-    except (pa.ArrowException, TypeError) as err:
-        raise DataError(f"the arrays must hold plain values: {_line(err)}") from err
+    return SourceTable("the scores", pa.table(made))
 
 
 def members_beside_others(in_scores: object, out_scores: object) -> dict[str, NDArray[Any]]:
     """Scores of members and of non-members as columns `score` and `member`, the members first."""
-    inside, outside = _array("in_scores", in_scores), _array("out_scores", out_scores)
+    given = {"in_scores": in_scores, "out_scores": out_scores}
+    inside, outside = (
+        SourceTable("the scores", pa.table({name: column(name, values)})).numbers(name)
+        for name, values in given.items()
+    )
     return {
         "score": np.concatenate([inside, outside]),
         "member": np.repeat([True, False], [len(inside), len(outside)]),
     }
-
-
-def _array(name: str, values: object) -> NDArray[Any]:
-    try:
-        array = np.asarray(values)
-    except ValueError as err:
-        raise DataError(f"{name} must be one column of values: {_line(err)}") from err
-    if array.ndim != 1:
-        raise DataError(f"{name} must be one column of values, got an array of shape {array.shape}")
-    return array
 
 
 _ENDINGS = {

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
-import yaml
 from numpy.typing import NDArray
 
 from dpaudit.claims import Claim
@@ -23,6 +22,7 @@ from dpaudit.engine.games.two_world_rules import TwoWorldRules
 from dpaudit.engine.spec.anchored import anchored
 from dpaudit.engine.spec.build import build, describe
 from dpaudit.engine.spec.partition import Partition
+from dpaudit.engine.spec.plain_yaml import in_yaml
 from dpaudit.engine.spec.stop_rule import StopRule
 from dpaudit.engine.spec.sweep import Sweep, share_confidence
 from dpaudit.engine.spec.together import Together
@@ -31,6 +31,7 @@ from dpaudit.errors import SpecError, require, shortened
 from dpaudit.estimators.estimator import Estimator
 from dpaudit.estimators.scores import ScoreEstimator, Scores
 from dpaudit.estimators.two_world.betting import Betting
+from dpaudit.given import check_fields
 from dpaudit.registry import catalogue, load
 
 MOST_AT_ONCE = 10_000_000
@@ -80,6 +81,9 @@ class Audit:
     stop: StopRule | None = None
     name: str = "audit"
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+
     def effective_claim(self) -> Claim:
         """The claim the bound is compared with."""
         claim: Claim = self.claim or self.mechanism.claim()
@@ -114,6 +118,7 @@ class RunOptions:
     repeats: int = 2
 
     def __post_init__(self) -> None:
+        check_fields(self)
         require(self.workers is None or self.workers >= 1, "workers must be >= 1", workers=self.workers)
         require(self.cpus_per_worker >= 1, "cpus_per_worker must be >= 1", cpus_per_worker=self.cpus_per_worker)
         require(self.repeats >= 0, "repeats must be >= 0", repeats=self.repeats)
@@ -151,6 +156,7 @@ class AuditSpec:
     sweep: Sweep | None = None
 
     def __post_init__(self) -> None:
+        check_fields(self)
         require(0 <= self.seed < MOST_SEED, "seed must be in 0 .. 10^18 - 1", seed=self.seed)
         require(0 < self.confidence < 1, "confidence must be in (0, 1)", confidence=self.confidence)
         if not self.audits:
@@ -227,7 +233,12 @@ class AuditSpec:
         game: Game = build("game", audit.game, location=f"{at}.game")
         _require_size(game, at)
         proxy = audit.proxy if game.fits.uses_proxy else None
-        attack, data = audit.attack or _usual_attack(game), data_source(audit.data)
+        if not isinstance(getattr(game, "fits", None), Fits):
+            raise SpecError(
+                f"{at}.game must say what it plays: give it a field `fits`, a dpaudit.engine.games.fits.Fits"
+            )
+        attack = _usual_attack(game) if audit.attack is None else audit.attack
+        data = data_source(audit.data)
         audit = replace(audit, game=game, data=data, attack=attack, proxy=proxy)
         parts = {
             part.name: anchored(build(part.metadata["kind"], getattr(audit, part.name), location=f"{at}.{part.name}"))
@@ -238,7 +249,7 @@ class AuditSpec:
         claim = _claim_in_game(audit, at)
         _require_fitting(audit, at)
         defaults = {"delta": claim.delta, "confidence": self.look_confidence, "sharing": _sharing(audit)}
-        chosen = audit.estimator or game.fits.estimator_against(claim)
+        chosen = game.fits.estimator_against(claim) if audit.estimator is None else audit.estimator
         estimator = build("estimator", chosen, location=f"{at}.estimator", defaults=defaults)
         audit = replace(audit, estimator=estimator)
         _require_estimator(audit, claim, at)
@@ -263,8 +274,11 @@ class AuditSpec:
         return self._complete(follows, index)
 
     def to_yaml(self) -> str:
-        """The spec in words; `load_spec` reads it back."""
-        return yaml.safe_dump(describe(self), sort_keys=False, allow_unicode=True)
+        """The spec in words; `load_spec` reads it back.
+
+        Raises: SpecError when it holds an object that has none.
+        """
+        return in_yaml(describe(self))
 
 
 def _require_size(game: Game, at: str) -> None:

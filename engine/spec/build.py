@@ -10,7 +10,7 @@ import dataclasses
 import math
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from enum import Enum
 from typing import Any
 
@@ -20,6 +20,7 @@ from dpaudit.claims import Claim
 from dpaudit.consent import require_code, require_file
 from dpaudit.errors import AuditError, DataError, InputError, SpecError, UnknownNameError, did_you_mean, shortened
 from dpaudit.estimators.selection import SELECTION_NAMES
+from dpaudit.given import require_words
 from dpaudit.locations import has_location, located, location
 from dpaudit.registry import PACKAGES, catalogue, load
 
@@ -40,7 +41,13 @@ def build(kind: str, spec: object, *, location: str = "", defaults: Mapping[str,
     if isinstance(spec, int | float | list | tuple):
         raise SpecError(f"{location} must be a name or a mapping with `name`, got {shortened(spec)}")
     if not isinstance(spec, str | Mapping):
-        return spec
+        if spec is None or _is_part(kind, spec):
+            return spec
+        raise SpecError(
+            f"{location} must be a name, a mapping with `name`, or an object with {_methods(kind)}, got "
+            + (f"the class {spec.__name__}; make one of it" if isinstance(spec, type) else type(spec).__name__)
+        )
+    require_words(spec, location)
     fields = {"name": spec} if isinstance(spec, str) else dict(spec)
     name = fields.pop("name", None)
     if not isinstance(name, str):
@@ -92,15 +99,27 @@ def own_part(kind: str, name: str) -> Any:
     """
     part = located(name)
     if isinstance(part, type):
-        if any(callable(vars(base).get(method)) for base in part.__mro__ for method in _FACES[kind]):
+        if _has_methods(kind, part):
             return part
     elif isinstance(part, types.FunctionType) and vars(part).get("registered_kind") == kind:
         return part
-    methods = " or ".join(f"`{method}`" for method in _FACES[kind])
     raise UnknownNameError(
-        f"{name!r} must name a class with a method {methods}, or a function marked with "
+        f"{name!r} must name a class with {_methods(kind)}, or a function marked with "
         f'`@register("{kind}", NAME, source=...)`'
     )
+
+
+def _has_methods(kind: str, part: type) -> bool:
+    return any(callable(vars(base).get(method)) for base in part.__mro__ for method in _FACES[kind])
+
+
+def _is_part(kind: str, value: object) -> bool:
+    """Whether it is a part that was made already."""
+    return type(value).__dict__.get("registered_kind") == kind or _has_methods(kind, type(value))
+
+
+def _methods(kind: str) -> str:
+    return "a method " + " or ".join(f"`{method}`" for method in _FACES[kind])
 
 
 def build_dataclass(
@@ -225,11 +244,17 @@ def checked_value(field: dataclasses.Field[Any], hint: Any, value: object, locat
         kinds = {int: "a whole number", float: "a number", str: "text"}
         words = next((kinds[kind] for kind in kinds if _mentions(hint, kind)), "another value")
         raise SpecError(f"{location}: must be {words}, got {shortened(value)}")
+    if isinstance(value, Iterator):  # it may have no end
+        raise SpecError(f"{location}: must be a value or a list of values, got a {type(value).__name__}")
     try:
         return TypeAdapter(hint).validate_python(value)
     except ValidationError as err:
-        first = err.errors()[0]
-        raise SpecError(f"{location}: {first['msg'].lower()}, got {shortened(repr(value))}") from err
+        first = err.errors(include_context=False)[0]
+        raise SpecError(
+            f"{location}: {first['msg'].lower()}, got {shortened(value if not isinstance(value, str) else repr(value))}"
+        ) from err
+    except Exception as err:  # an object of the caller's own may raise anything when it is looked at
+        raise SpecError(f"{location}: cannot be read, got an object of the type {type(value).__name__}") from err
 
 
 def _holds_bool(value: object) -> bool:

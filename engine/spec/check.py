@@ -15,6 +15,7 @@ from dpaudit.engine.spec.build import build
 from dpaudit.engine.spec.partition import Partition
 from dpaudit.engine.spec.together import Together
 from dpaudit.errors import AuditError, SpecError, require
+from dpaudit.given import check_fields
 from dpaudit.mechanisms.learners.aggregated_labels import AggregatedLabels
 from dpaudit.mechanisms.protocols import BagMechanism, Compute, LabelMechanism, StackLearner
 from dpaudit.registry import catalogue, load
@@ -38,6 +39,7 @@ class Budget:
     trainings: int | None = None
 
     def __post_init__(self) -> None:
+        check_fields(self)
         require(self.seconds is None or self.seconds > 0, "a budget must be > 0 seconds", seconds=self.seconds)
         require(self.trainings is None or self.trainings >= 0, "trainings must be >= 0", trainings=self.trainings)
 
@@ -80,6 +82,9 @@ class CheckRequest:
     split: Partition | None = None
     budget: str = BUDGET
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+
 
 @dataclass(frozen=True)
 class CheckOptions:
@@ -97,6 +102,9 @@ class CheckOptions:
     seed: int = 0
     confidence: float = CONFIDENCE
     run: RunOptions | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from dpaudit import given
 from dpaudit.claims import Claim
 from dpaudit.engine.data.in_memory import found_again
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
@@ -32,7 +33,7 @@ def load_spec(source: str | Path | Mapping[str, Any]) -> AuditSpec:
     """
     if isinstance(source, Mapping):
         return _from_mapping(source)
-    path = Path(source)
+    path = Path(given.path("a spec", source))
     spec = _from_mapping(read_content(path))
     # The spec of a run folder lies beside the rows that were given in memory.
     found = tuple(replace(audit, data=found_again(audit.data, path.parent)) for audit in spec.audits)
@@ -51,7 +52,7 @@ def read_content(path: Path) -> dict[str, Any]:
 
 
 def _from_mapping(content: Mapping[str, Any]) -> AuditSpec:
-    _require_text_keys(content)
+    given.require_words(content, "a spec")
     if "check" in content:
         return _check_from_mapping(content)
     sweep = content.get("sweep")
@@ -138,15 +139,3 @@ def _default_name(entry: Mapping[str, Any], index: int) -> str:
     if not isinstance(name, str):
         name = "" if name is None else type(name).__name__
     return f"{index + 1} {name}".strip()
-
-
-def _require_text_keys(value: Any) -> None:
-    """Names of fields are text, at any depth."""
-    if isinstance(value, Mapping):
-        for key, item in value.items():
-            if not isinstance(key, str):
-                raise SpecError(f"the name of a field must be text, got {shortened(key)}")
-            _require_text_keys(item)
-    elif isinstance(value, list):
-        for item in value:
-            _require_text_keys(item)

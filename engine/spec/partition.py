@@ -10,6 +10,7 @@ import numpy as np
 
 from dpaudit.actors.unit import Inputs
 from dpaudit.errors import SpecError, require
+from dpaudit.given import check_fields
 from dpaudit.mechanisms.examples import Examples
 
 
@@ -33,6 +34,7 @@ class Partition:
     order: Literal["random", "given"] = "random"
 
     def __post_init__(self) -> None:
+        check_fields(self)
         shares = (self.target, self.reference, self.test, self.validation)
         require(all(0 <= share <= 1 for share in shares), "shares of the data must be in [0, 1]", shares=shares)
         require(

@@ -69,6 +69,22 @@ def plain_values(text: str) -> Any:
         loader.dispose()
 
 
+def in_yaml(value: Any) -> str:
+    """Plain values as YAML text.
+
+    Raises: SpecError for a value that is no plain one.
+    """
+    try:
+        return yaml.safe_dump(value, sort_keys=False, allow_unicode=True)
+    except yaml.representer.RepresenterError as err:
+        kind = type(err.args[-1]).__name__
+        raise SpecError(f"a spec must hold what can be written in words, got an object of the type {kind}") from err
+    except ValueError as err:  # Python writes out no integer of more than 4,300 digits
+        raise SpecError("a spec must hold numbers that can be written out, got one of too many digits") from err
+    except RecursionError as err:
+        raise SpecError("a spec must not hold an object that holds itself") from err
+
+
 def yaml_value(text: str) -> Any:
     """The value that a word of the command line stands for: a name, or `{name: ..., fields}`.
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from dpaudit.errors import require
 from dpaudit.estimators.bound import format_lower
+from dpaudit.given import check_fields
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,7 @@ class StopRule:
     most_trials: int | None = None
 
     def __post_init__(self) -> None:
+        check_fields(self)
         require(self.epsilon is None or self.epsilon > 0, "epsilon of a stop rule must be > 0", epsilon=self.epsilon)
         require(
             self.most_trials is None or self.most_trials >= 2,

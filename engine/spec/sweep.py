@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from dpaudit.errors import InputError, require
+from dpaudit.given import check_fields
 
 AUDITED: Final = "audited"
 STOPPED: Final = "stopped"
@@ -28,6 +29,7 @@ class SubjectTo:
     audited_epsilon: float | None = None
 
     def __post_init__(self) -> None:
+        check_fields(self)
         require(self.epsilon is None or self.epsilon > 0, "subject_to.epsilon must be > 0", epsilon=self.epsilon)
         require(
             self.audited_epsilon is None or self.audited_epsilon >= 0,
@@ -51,6 +53,7 @@ class Rungs:
     reduction_factor: float = 3.0
 
     def __post_init__(self) -> None:
+        check_fields(self)
         require(len(self.values) >= 2, "rungs.values must hold at least two values", values=self.values)
         require(self.reduction_factor > 1, "rungs.reduction_factor must be > 1", reduction_factor=self.reduction_factor)
 
@@ -110,6 +113,7 @@ class Sweep:
     configurations: tuple[Configuration, ...] = ()
 
     def __post_init__(self) -> None:
+        check_fields(self)
         require(self.samples >= 1, "samples must be >= 1", samples=self.samples)
         require(self.trial_workers >= 1, "trial_workers must be >= 1", trial_workers=self.trial_workers)
         if self.maximise and self.minimise:

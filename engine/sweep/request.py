@@ -9,8 +9,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from dpaudit import given
 from dpaudit.actors.seed import Seed
 from dpaudit.atomic_write import write_whole
 from dpaudit.engine.data.in_memory import data_source, found_again, keep
@@ -20,10 +19,11 @@ from dpaudit.engine.spec.audit_spec import MOST_SEED, Audit, AuditSpec, RunOptio
 from dpaudit.engine.spec.build import build, build_dataclass, describe
 from dpaudit.engine.spec.loading import read_content, spec_parts
 from dpaudit.engine.spec.override import overridden
-from dpaudit.engine.spec.plain_yaml import read_text
+from dpaudit.engine.spec.plain_yaml import in_yaml, read_text
 from dpaudit.engine.spec.sweep import Configuration, Sweep, described_values
 from dpaudit.engine.sweep.space import configurations, in_words
 from dpaudit.errors import SpecError, shortened
+from dpaudit.given import check_fields
 
 FILE = "sweep.yaml"
 
@@ -49,6 +49,7 @@ class Request:
     run: RunOptions = RunOptions()
 
     def __post_init__(self) -> None:
+        check_fields(self)
         space = in_words(self.sweep.space)
         count = self.sweep.count if self.sweep.adaptive else len(configurations(space, self.sweep.samples, self.seed))
         object.__setattr__(self, "sweep", replace(self.sweep, space=space, count=count))
@@ -119,7 +120,7 @@ class Request:
     def write(self, folder: Path) -> None:
         """`sweep.yaml`, and beside it the rows that have no file of their own."""
         keep(self.base.data, folder)
-        text: str = yaml.safe_dump(self.to_words(), sort_keys=False, allow_unicode=True)
+        text = in_yaml(self.to_words())
         write_whole(folder / FILE, lambda file: file.write(f"{text}{_SEAL}{_seal(text)}".encode()))
 
 
@@ -137,7 +138,7 @@ def read_request(source: str | Path | Mapping[str, Any] | Audit | AuditSpec) -> 
         return _request([source], {"name": source.name}, {}, {})
     if isinstance(source, Mapping):
         return _from_content(source)
-    path = Path(source)
+    path = Path(given.path("a sweep", source))
     request = _from_content(read_content(path))
     # The rows of a folder's sweep that were given in memory lie beside it.
     return replace(request, base=replace(request.base, data=found_again(request.base.data, path.parent)))
@@ -164,6 +165,7 @@ def _seal(text: str) -> str:
 
 
 def _from_content(content: Mapping[str, Any]) -> Request:
+    given.require_words(content, "a spec")
     own = {"sweep", "grid"}
     if "check" in content or "together" in content:
         raise SpecError("a sweep varies one audit: leave `check` out")

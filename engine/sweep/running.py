@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -26,12 +27,14 @@ from dpaudit.engine.place import checkpoints_of, opened, place_of
 from dpaudit.engine.plan import Plan, make_plan
 from dpaudit.engine.run_folder import require_room, writable
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec, slug
+from dpaudit.engine.spec.build import build_dataclass
 from dpaudit.engine.spec.sweep import AUDITED, FAILED, Configuration, Rungs, SubjectTo, Sweep
 from dpaudit.engine.sweep.request import FILE, Request, read_request, require_whole
 from dpaudit.engine.sweep.result import SweepResult
 from dpaudit.engine.sweep.trial import Trials, shared_units
 from dpaudit.engine.sweep.trial_folder import gather_events
-from dpaudit.errors import AuditError, RunError, SpecError, shortened
+from dpaudit.errors import AuditError, InputError, RunError, SpecError, shortened
+from dpaudit.given import argument, require_words
 
 if TYPE_CHECKING:
     from ray.tune import TuneConfig
@@ -78,20 +81,30 @@ def sweep(
     """
     request = read_request(spec)
     given: dict[str, Any] = {
-        "maximise": maximise,
-        "minimise": minimise,
-        "subject_to": SubjectTo(**subject_to) if isinstance(subject_to, Mapping) else subject_to,
-        "rungs": Rungs(**{**rungs, "values": tuple(rungs["values"])}) if isinstance(rungs, Mapping) else rungs,
+        "maximise": argument("maximise", maximise, str | None),
+        "minimise": argument("minimise", minimise, str | None),
+        "subject_to": _described(SubjectTo, subject_to, "subject_to"),
+        "rungs": _described(Rungs, rungs, "rungs"),
         "reaudit": reaudit,
     }
     if maximise or minimise:
         given = {"maximise": "", "minimise": "", **{name: value for name, value in given.items() if value is not None}}
     wanted = replace(request.sweep, **{name: value for name, value in given.items() if value is not None})
-    request = replace(request, sweep=_with_tune(replace(wanted, space={**wanted.space, **(space or {})}), tune_config))
+    varied = argument("space", space, Mapping | None) or {}
+    require_words(varied, "space")
+    request = replace(request, sweep=_with_tune(replace(wanted, space={**wanted.space, **varied}), tune_config))
     if seed is not None:
         request = replace(request, seed=seed)
     place = place_of(output) if output is not None else sweep_folder(request)
     return carry_out(request, place, tune_config, listeners=listeners, quiet=quiet)
+
+
+def _described(made: type[SubjectTo | Rungs], value: Any, name: str) -> Any:
+    """A part of a sweep from its fields in words, if they are words."""
+    if not isinstance(value, Mapping):
+        return value
+    require_words(value, name)
+    return build_dataclass(made, value, location=name)
 
 
 def sweep_folder(request: Request) -> Path:
@@ -103,6 +116,9 @@ def _with_tune(wanted: Sweep, config: TuneConfig | None) -> Sweep:
     """What Tune's settings say of the sweep itself."""
     if config is None:
         return wanted
+    tune = sys.modules.get("ray.tune")
+    if tune is None or not isinstance(config, tune.TuneConfig):
+        raise InputError(f"tune_config must be a ray.tune.TuneConfig, got {type(config).__name__}")
     if config.metric and not (wanted.maximise or wanted.minimise):
         name = "minimise" if config.mode == "min" else "maximise"
         wanted = replace(wanted, **{name: config.metric})
@@ -137,7 +153,8 @@ def restore_sweep(
     Raises: SpecError when it is no sweep's folder, or somebody else's that asks for more than is allowed; RunError when
         it cannot go on.
     """
-    place, asked = place_of(folder), Consent(allow_code, allow_network, allow_files)
+    place = place_of(folder)
+    asked = Consent(allow_code, allow_network, allow_files)
     if not is_sweep(place):
         raise SpecError(
             f"{shortened(place)} must be the folder of a sweep (with {FILE} in it); `dpaudit sweep SPEC` makes one"

@@ -13,6 +13,7 @@ from numpy.random import SeedSequence
 
 from dpaudit.claims import Claim, Relation
 from dpaudit.errors import InputError, require
+from dpaudit.given import check_fields
 from dpaudit.locations import location
 from dpaudit.mechanisms.adapters.own_torch import TorchModel, tensors
 from dpaudit.mechanisms.adapters.randomness import global_randomness, whole_number
@@ -45,6 +46,7 @@ class OwnOpacus:
     delta: float
 
     def __post_init__(self) -> None:
+        check_fields(self)
         require(0 < self.epsilon < np.inf, "epsilon must be > 0 and finite", epsilon=self.epsilon)
         require(0 < self.delta < 1, "delta must be in (0, 1)", delta=self.delta)
         if importlib.util.find_spec("opacus") is None:

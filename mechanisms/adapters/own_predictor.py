@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from dpaudit.claims import Claim
 from dpaudit.errors import InputError, require
+from dpaudit.given import check_fields
 from dpaudit.locations import location
 from dpaudit.mechanisms.adapters.randomness import global_randomness
 from dpaudit.mechanisms.adapters.user_code import code_of, stated
@@ -48,6 +49,7 @@ class OwnPredictor:
     sigma: float | None = None
 
     def __post_init__(self) -> None:
+        check_fields(self)
         code = code_of(self.predictor, field="predictor")
         object.__setattr__(self, "predictor", code)
         wanted = "answer" if self.sigma is None else "votes"

@@ -11,6 +11,7 @@ from numpy.random import SeedSequence
 
 from dpaudit.claims import Claim, Relation, SubsampledGaussian
 from dpaudit.errors import require
+from dpaudit.given import check_fields
 from dpaudit.mechanisms.adapters.randomness import global_randomness, whole_number
 from dpaudit.mechanisms.adapters.user_code import code_of
 from dpaudit.mechanisms.examples import Examples
@@ -51,6 +52,7 @@ class OwnSteps:
     delta: float = 1e-5
 
     def __post_init__(self) -> None:
+        check_fields(self)
         require(self.noise_multiplier > 0, "noise_multiplier must be > 0", noise_multiplier=self.noise_multiplier)
         require(0 < self.delta < 1, "delta must be in (0, 1)", delta=self.delta)
         self.claimed_steps(0)  # checks the others

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from dpaudit.claims import Claim
 from dpaudit.errors import InputError, require
+from dpaudit.given import check_fields
 from dpaudit.locations import location
 from dpaudit.mechanisms.adapters.randomness import global_randomness, whole_number
 from dpaudit.mechanisms.adapters.user_code import checked_probabilities, code_of, stated
@@ -91,6 +92,7 @@ class OwnTorch:
     def __post_init__(self) -> None:
         import torch
 
+        check_fields(self)
         made = _described_copies(self.module)
         made = made if isinstance(made, Copies) else code_of(made, field="module")
         train = code_of(self.train, field="train", arguments=("module", "X", "y", "seed"))

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from dpaudit.claims import Claim
 from dpaudit.errors import InputError, require
+from dpaudit.given import check_fields
 from dpaudit.mechanisms.adapters.randomness import global_randomness, whole_number
 from dpaudit.mechanisms.adapters.settings import Settings, as_settings, check_estimator_class, settings_of
 from dpaudit.mechanisms.adapters.user_code import checked_probabilities, code_of, stated
@@ -55,18 +56,9 @@ class SklearnClassifier:
     claimed: Claim | None = None
 
     def __post_init__(self) -> None:
+        check_fields(self)
         estimator = code_of(self.estimator, field="estimator")
         check_estimator_class(estimator)
-        require(
-            isinstance(self.parameters, Mapping),
-            "parameters must be a mapping from name to value",
-            given=self.parameters,
-        )
-        require(
-            self.categories in ("auto", "one-hot", "native"),
-            "categories must be one of auto, one-hot, native",
-            categories=self.categories,
-        )
         object.__setattr__(self, "estimator", estimator)
         object.__setattr__(
             self,

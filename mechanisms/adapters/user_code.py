@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from dpaudit.claims import Claim
 from dpaudit.errors import InputError, UnknownNameError, require
+from dpaudit.given import check_fields
 from dpaudit.locations import has_location, located, location
 from dpaudit.mechanisms.protocols import TrainingError
 
@@ -70,6 +71,7 @@ class OwnFunction:
     claimed: Claim | None = None
 
     def __post_init__(self) -> None:
+        check_fields(self)
         object.__setattr__(self, "train", code_of(self.train, field="train", arguments=("X", "y", "seed")))
 
 

@@ -102,7 +102,7 @@ def test_examples_are_taken_as_they_are() -> None:
         ((np.zeros((2, 1)), [0, np.nan]), r"row 1 \(from 0\), column 'y': must hold a label, is missing"),
         ((np.zeros((2, 1)), [0, 0.5]), "must hold classes, got 0.5"),
         ((np.zeros((2, 1)), [0, 0]), "must hold at least 2 classes"),
-        ((np.zeros((2, 1)), [0, "a"]), "labels of one type"),
+        ((np.zeros((2, 1)), [0, "a"]), "y must be one column of plain values of one type"),
     ],
 )
 def test_what_is_no_data_gets_one_sentence(value: Any, sentence: str) -> None:
@@ -122,7 +122,7 @@ def test_a_sparse_matrix_is_refused() -> None:
     ("column", "sentence"),
     [
         (pd.to_datetime(["2024-01-01"] * 4), "column 'odd': must be numbers or text, got timestamp"),
-        ([1, "a", 2, "b"], "columns of one type each: .*odd"),
+        ([1, "a", 2, "b"], "column 'odd' must be one column of plain values of one type"),
         ([1.0, np.inf, 2.0, 3.0], r"row 1 \(from 0\), column 'odd': must be a finite 32-bit number, got inf"),
         ([np.nan] * 4, "column 'odd': must hold a value in some row, has none; name the column in `drop`"),
     ],

@@ -1,0 +1,246 @@
+"""What a caller in Python hands over: taken whole, or refused in one sentence; nothing is dropped in silence."""
+
+from __future__ import annotations
+
+import datetime
+import subprocess
+import sys
+from collections.abc import Callable
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+import dpaudit
+from dpaudit.engine.data.given_rows import column, frame, matrix
+from dpaudit.engine.spec.build import build
+from dpaudit.errors import AuditError, DataError, InputError, SpecError, shortened
+from dpaudit.given import argument, path, require_words
+
+
+class Fails:
+    """Every look at it fails."""
+
+    def __repr__(self) -> NoReturn:
+        raise RuntimeError("a\nsecret")
+
+    __bool__ = __eq__ = __float__ = __iter__ = __len__ = __str__ = __repr__  # type: ignore[assignment]
+    __hash__ = None  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize(
+    ("value", "hint", "taken"),
+    [
+        (np.float64(0.5), float, 0.5),
+        (np.float32(0.5), float, 0.5),
+        (Fraction(1, 2), float, 0.5),
+        (Decimal("0.5"), float, 0.5),
+        (3, float, 3),
+        (float("inf"), float, float("inf")),
+        (np.int8(3), int, 3),
+        (None, int | None, None),
+        (np.True_, bool, True),
+        (np.str_("x"), str, "x"),
+        (["a", "b"], tuple[str, ...], ("a", "b")),
+    ],
+)
+def test_what_means_the_same_is_taken_as_pythons_own(value: object, hint: Any, taken: object) -> None:
+    found = argument("x", value, hint)
+    assert (found, type(found)) == (taken, type(taken))
+
+
+@pytest.mark.parametrize(
+    ("value", "hint"),
+    [
+        *(
+            (value, float)
+            for value in ("1", True, np.True_, 10**400, -(10**400), 1j, b"1", None, Fails(), float, [1.0])
+        ),
+        *(
+            (value, float)
+            for value in (Decimal("sNaN"), Decimal("1e999"), np.timedelta64(1, "ns"), datetime.date.today())
+        ),
+        *((value, float) for value in (np.array([0.5]), np.array(0.5), np.complex128(1), pd.NA, pd.Series([1.0]))),
+        *((value, int) for value in (1.0, True, "1", 10**400, np.timedelta64(1, "ns"), Fails())),
+        *((value, bool) for value in (0, 1, "no", None, Fails(), np.array(True))),
+        *((value, str) for value in (b"x", 1, "\ud800", Path("x"), Fails())),
+        *((value, tuple[str, ...]) for value in ("ab", {"a"}, [1], ["\ud800"], Fails())),
+        (5, dpaudit.Claim | None),
+        ("odd", dpaudit.Relation),
+    ],
+)
+def test_anything_else_is_one_sentence(value: object, hint: Any) -> None:
+    with pytest.raises(InputError, match=r"^x must be .*, got ") as raised:
+        argument("x", value, hint)
+    assert str(raised.value).isprintable()
+    assert "secret" not in str(raised.value)
+
+
+@pytest.mark.parametrize("value", ["a\0b", "\ud800", b"x", 1, None, Fails(), Path("a\0b"), ["x"]])
+def test_no_file_is_called_so(value: object) -> None:
+    with pytest.raises(InputError, match="must be a path or a URI as text"):
+        path("x", value)
+    for call in (dpaudit.load_spec, dpaudit.restore_sweep):
+        with pytest.raises(AuditError):
+            call(value)  # type: ignore[arg-type]
+
+
+def test_contents_of_a_spec_are_text_within_limits() -> None:
+    around: dict[str, Any] = {}
+    around["x"] = around
+    for value in ({1: 2}, {"a": [{"\ud800": 1}]}, {"a": "\ud800"}, {"a": 10**5000}, around):
+        with pytest.raises(SpecError):
+            require_words(value, "x")
+    require_words({"a": [1, Fails()]}, "x")
+
+
+def test_an_error_shows_no_object_that_cannot_be_shown_and_no_second_line() -> None:
+    assert shortened(Fails()) == "an object of Fails"
+    assert shortened("a\nb\x1b") == "a\\nb\\x1b"
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.array([0.5, -1]),
+        np.array([0.5, -1], dtype=">f4"),
+        [np.float32(0.5), np.float16(-1)],
+        [np.array(0.5), -1],
+        pd.Series(pd.arrays.SparseArray([0.5, -1.0], fill_value=-1.0)),
+        pd.Series([0.5, -1.0], dtype="Float64"),
+        np.ma.array([0.5, -1], mask=False),
+        pa.chunked_array([[0.5], [-1.0]]),
+        memoryview(np.array([0.5, -1])),
+    ],
+)
+def test_a_column_is_the_same_however_it_is_held(values: object) -> None:
+    assert column("x", values).cast(pa.float64()).to_pylist() == [0.5, -1]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [[0.5, None], np.ma.array([0.5, 1], mask=[0, 1]), [0.5, np.ma.masked], [0.5, pd.NA], [0.5, float("nan")]],
+)
+def test_what_is_masked_or_not_available_is_missing(values: object) -> None:
+    assert column("x", values).to_pylist() == [0.5, None]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.array([1, 1j]),
+        [1, 1j],
+        pd.Series([1j, 2]),
+        [[1], [2]],
+        np.zeros((2, 2)),
+        np.zeros(2, "V3"),
+        [10**400, 1],
+        "text",
+        {1, 2},
+        {1: 2},
+        (one for one in (1, 2)),
+        Fails(),
+        [Fails()],
+        list,
+        None,
+        5,
+        ["\ud800"],
+        [object()],
+    ],
+)
+def test_what_is_no_column_is_one_sentence(values: object) -> None:
+    with pytest.raises(DataError, match="x must be one column of ") as raised:
+        column("x", values)
+    assert str(raised.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.array([[1j, 1]]),
+        np.array([[1j, 1]], dtype=object),
+        np.array([["2020", "2021"]], dtype="M8[D]"),
+        np.array([[1, 2]], dtype="m8[s]"),
+        [["1", "2"]],
+        [[1], [1, 2]],
+        np.zeros((1, 2), "V3"),
+        {1},
+        Fails(),
+        "text",
+    ],
+)
+def test_what_is_no_array_of_numbers_is_one_sentence(values: object) -> None:
+    with pytest.raises(DataError, match="X must be numbers"):
+        matrix("X", values)
+
+
+def test_a_mask_of_an_array_is_what_is_missing_of_it() -> None:
+    found = matrix("X", np.ma.array([[1, 2], [3, 4]], mask=[[0, 1], [0, 0]]))
+    assert np.isnan(found).tolist() == [[False, True], [False, False]]
+
+
+def test_names_of_columns_are_text_and_differ() -> None:
+    for rows in (
+        pd.DataFrame([[1, 2]], columns=["a", "a"]),
+        pd.DataFrame([[1, 2]], columns=[1, "1"]),
+        pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"]),
+    ):
+        with pytest.raises(DataError, match="must name each column once"):
+            frame(rows)
+    with pytest.raises(DataError, match="named by text"):
+        frame({"\ud800": [1]})
+
+
+SCORES = [0.5, -1.0, 2.0, 0.25]
+MEMBERS = [1, 0, 1, 0]
+
+
+def _series(values: list[Any], first: int) -> pd.Series[Any]:
+    return pd.Series(values, index=range(first, first + len(values)))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: dpaudit.estimate(_series(SCORES, 0), _series(MEMBERS, 1)),
+        lambda: dpaudit.estimate(_series(SCORES, 0), MEMBERS, groups=_series([1, 2, 3, 4], 1)),
+        lambda: dpaudit.estimate({"score": _series(SCORES, 0), "member": _series(MEMBERS, 1)}),
+        lambda: build_pair(pd.DataFrame({"a": SCORES}), _series(MEMBERS, 1)),
+    ],
+)
+def test_rows_of_two_indices_are_refused(call: Callable[[], object]) -> None:
+    with pytest.raises(DataError, match=r"must have one pandas index, got two that differ; .*reset_index"):
+        call()
+
+
+def build_pair(features: object, labels: object) -> object:
+    mechanism = build("mechanism", {"name": "randomized-response", "epsilon": 1.0})
+    return dpaudit.AuditSpec((dpaudit.Audit(mechanism, (features, labels)),))
+
+
+def test_rows_of_one_index_are_taken() -> None:
+    assert dpaudit.estimate(_series(SCORES, 3), _series(MEMBERS, 3)) == dpaudit.estimate(SCORES, MEMBERS)
+
+
+def test_a_part_is_an_object_that_can_do_something() -> None:
+    for value in (datetime.date.today(), np.float32(1), object(), dict, Fails()):
+        with pytest.raises(SpecError, match="must be a name, a mapping with `name`, or an object with"):
+            build("game", value)
+
+
+def test_what_has_no_end_is_no_list_of_values() -> None:
+    with pytest.raises(SpecError, match="must be a value or a list of values"):
+        dpaudit.sweep(
+            {"name": "x", "mechanism": "randomized-response", "data": "iris"},
+            rungs={"field": "mechanism.epsilon", "values": iter(int, 1)},
+        )
+
+
+def test_looking_at_arguments_imports_nothing_heavy() -> None:
+    code = "import sys, dpaudit, dpaudit.given; print({'numpy', 'pandas', 'pyarrow', 'scipy'} & set(sys.modules))"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "set()"
