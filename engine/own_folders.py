@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from dpaudit.atomic_write import write_whole
-from dpaudit.consent import OWN, Consent
+from dpaudit.consent import OWN, Consent, given
 
 SPEC = "spec.yaml"
 
@@ -17,10 +17,15 @@ SPEC = "spec.yaml"
 def remember(folder: Path, name: str = SPEC) -> None:
     """Notes, outside the folder, that this user wrote its spec; without a home to write to, nothing is noted.
 
+    Of a folder of somebody else's that was opened by consent nothing is noted: the code it names may change, so the
+    next command asks again, and runs that code in a process apart.
+
     Args:
         folder: The run folder.
         name: Of the spec in it.
     """
+    if given().spec is not None:
+        return
     note = _note(folder / name)
     with contextlib.suppress(OSError):
         note.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

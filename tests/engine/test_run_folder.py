@@ -181,6 +181,9 @@ def test_a_strangers_folder_runs_their_code_only_when_asked_to(tmp_path: Path, m
     with pytest.raises(SpecError, match="add --allow-code"):
         report_again(tmp_path / "mine")
     assert report_again(tmp_path / "mine", allow_code=True).results
+    assert resume(tmp_path / "mine", allow_code=True, quiet=True).results
+    with pytest.raises(SpecError, match="add --allow-code"):  # the code may have changed since
+        report_again(tmp_path / "mine")
     run(tmp_path / "plain")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "a third one"))
     assert report_again(tmp_path / "plain").results
