@@ -115,12 +115,17 @@ _CURRENT: ContextVar[Reading | None] = ContextVar("the reading of code that is g
 
 
 @contextlib.contextmanager
-def one_reading(recorded: Mapping[str, str] | None = None) -> Iterator[None]:
-    """Inside the block every class and file is read once, however many fingerprints are taken; nested ones join."""
+def one_reading(recorded: Mapping[str, str] | None = None, reading: Reading | None = None) -> Iterator[None]:
+    """Inside the block every class and file is read once, however many fingerprints are taken; nested ones join.
+
+    Args:
+        recorded: Digests by label to take instead of what is there now.
+        reading: One that was begun in an earlier block and goes on in this one.
+    """
     if _CURRENT.get() is not None:
         yield
         return
-    token = _CURRENT.set(Reading(recorded))
+    token = _CURRENT.set(reading or Reading(recorded))
     try:
         yield
     finally:

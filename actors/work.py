@@ -26,6 +26,7 @@ from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
 
+from dpaudit.actors.fingerprint import Reading, one_reading
 from dpaudit.actors.unit import Inputs, Resources, Unit
 from dpaudit.actors.values import decode, encode
 from dpaudit.errors import InputError, require
@@ -172,6 +173,7 @@ class Work:
     def __init__(self) -> None:
         self.units: dict[str, Unit] = {}
         self.shared: dict[str, Any] = {}
+        self._reading = Reading()
 
     def share(self, name: str, value: Any) -> Any:
         """Puts a large input into the plan; what stands for it in the arguments of units.
@@ -207,7 +209,8 @@ class Work:
         """
         call = call_of(function, *arguments, gives=gives, **more)
         needs, names = tuple(dict.fromkeys((*_keys_in(call), *after))), tuple(dict.fromkeys(_shared(call)))
-        made = Unit(call, label, names, needs, resources)
+        with one_reading(reading=self._reading):  # of all code that keys speak of, once for the whole plan
+            made = Unit(call, label, names, needs, resources)
         return self.units.setdefault(made.key, made)
 
     def split(
