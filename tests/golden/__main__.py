@@ -2,7 +2,8 @@
 
 Each spec of `specs.yaml` runs in process at its seed. Of every audit the record keeps hashes of the evidence (scores,
 answers, posteriors: every replay, query and release), of what the estimator counted, of the controls and ceilings, and
-of the finding, and some values to look at. Run with `--tree FOLDER` it records another checkout, with the code there.
+of the finding, and some values to look at. To compare two commits on another machine, write the record in a checkout of
+the first and copy it into one of the second: floating point differs between processors.
 """
 
 from __future__ import annotations
@@ -10,8 +11,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -29,12 +28,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", nargs="?", choices=["compare", "write"], default="compare")
     parser.add_argument("--only", default="", metavar="TEXT", help="Only specs whose name contains this.")
-    parser.add_argument("--tree", type=Path, help="Another checkout to record; left out: this one.")
     asked = parser.parse_args()
-    if asked.tree is not None:
-        environment = {**os.environ, "PYTHONPATH": f"{asked.tree}/editable:{HERE.parents[1]}"}
-        again = [sys.executable, "-m", "tests.golden", asked.what, "--only", asked.only]
-        sys.exit(subprocess.run(again, env=environment, cwd=HERE.parents[1], check=False).returncode)
     found = dict(recorded(asked.only))
     known = json.loads(RECORD.read_text()) if RECORD.exists() else {}
     if asked.what == "write":
