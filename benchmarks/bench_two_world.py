@@ -6,29 +6,26 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from dpaudit.actors.events import EventStream
 from dpaudit.actors.schedule import run_units
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.store import UnitStore, sealed
-from dpaudit.actors.unit import Inputs, Resources, Unit
-from dpaudit.actors.values import decode
+from dpaudit.actors.unit import Resources, Unit
+from dpaudit.actors.values import decode, encode
+from dpaudit.actors.work import Work, unit
 from dpaudit.cluster.session import ray_session
 from dpaudit.engine.data.bundled import Digits
-from dpaudit.engine.findings.score_table import score_rows
-from dpaudit.engine.games.shadows import TrainShadows
-from dpaudit.engine.plan import Tally
-from dpaudit.estimators.scores import Scores
+from dpaudit.engine.findings.counting import counting
+from dpaudit.engine.games.shadows import train_shadows
+from dpaudit.estimators.scores import Scores, scored
 from dpaudit.estimators.two_world.two_sample import Band, Bayesian, ClopperPearson, Jeffreys
 from dpaudit.mechanisms.learners.non_private import NonPrivate
 from dpaudit.mechanisms.models.networks import Mlp
-from dpaudit.mechanisms.protocols import Compute
 
 WORKERS, STACK = 2, 64
 NETWORK = Mlp(epochs=20, batch_size=32, learning_rate=0.05)
@@ -45,14 +42,20 @@ def run() -> list[tuple[str, float, str]]:
 def thousand_shadows() -> list[tuple[str, float, str]]:
     """Shadow models of digits, asked about every point, tables written."""
     data = Digits(flat=True).load()
-    mechanism = NonPrivate(NETWORK)
-    units = [
-        Unit(
-            TrainShadows(mechanism, Seed(0), first, min(first + STACK, MANY_SHADOWS)), f"shadows {first}", ("target:",)
-        )
-        for first in range(0, MANY_SHADOWS, STACK)
-    ]
-    with _pool({"target:": data}) as (pool, store, events):
+    work = Work()
+    units = work.split(
+        train_shadows,
+        MANY_SHADOWS,
+        STACK,
+        NonPrivate(NETWORK),
+        work.share("target:", data),
+        None,
+        queries=1,
+        seed=Seed(0),
+        label="shadow models",
+        resources=Resources(),
+    )
+    with _pool(work.shared) as (pool, store, events):
         seconds = _timed(lambda: run_units(units, pool, store, events))
     title = f"{MANY_SHADOWS} shadow models of digits (64-64-64-10 MLP, 20 epochs), asked about all {len(data):,} points"
     return [(title, seconds, f"{WORKERS} workers, stacks of {STACK}, tables written (goal 180 s)")]
@@ -68,11 +71,11 @@ def sweep() -> list[tuple[str, float, str]]:
     with _pool({}) as (pool, store, events):
         times = []
         for attempt in range(3):
-            scores = Unit(Stored(attempt), "scores")
+            scores = Work().add(stored_scores, attempt, label="scores", resources=Resources())
             truth = rng.random(SCORES) < 0.5
-            drawn = score_rows("0", 0, truth, rng.normal(size=SCORES) + 1.5 * truth)
-            store.write(scores.key, sealed(scores.key, pa.Table.from_batches([drawn])))
-            units = [Unit(Tally(one), "sweep", needs=(scores.key,)) for one in estimators]
+            drawn = scored(0, truth, rng.normal(size=SCORES) + 1.5 * truth)
+            store.write(scores.key, sealed(scores.key, encode([drawn], Scores)))
+            units = [counting(one, scores, "sweep", Resources()) for one in estimators]
 
             def work(scores: Unit = scores, units: list[Unit] = units) -> None:
                 run_units([scores, *units], pool, store, events)
@@ -104,15 +107,10 @@ def million() -> list[tuple[str, float, str]]:
     return [("band's bound from 1,000,000 scores", min(_timed(work) for _ in range(3)), note)]
 
 
-@dataclass(frozen=True)
-class Stored:
-    """A table of scores that is in the store before anything runs."""
-
-    attempt: int
-
-    def run(self, inputs: Inputs, compute: Compute) -> pa.Table:
-        """Never called."""
-        raise NotImplementedError
+@unit
+def stored_scores(attempt: int) -> Iterator[Scores]:
+    """Scores that are in the store before anything runs; never called."""
+    raise NotImplementedError
 
 
 @contextmanager

@@ -22,14 +22,12 @@ from typing import Any
 
 from benchmarks.check_defects import ROOT, SPECS, has_diffprivlib, lines
 from dpaudit import audit, load_spec
-from dpaudit.actors.unit import Unit
 from dpaudit.engine.findings.result import AuditResult
 from dpaudit.engine.findings.verdict import Verdict
 from dpaudit.engine.games.label_crafted import LabelCrafted
-from dpaudit.engine.games.shadows import TrainShadows
 from dpaudit.engine.games.trials import TrialGame
 from dpaudit.engine.games.two_world_rules import TwoWorldRules
-from dpaudit.engine.plan import PlannedAudit, make_plan
+from dpaudit.engine.plan import PlannedAudit, make_plan, pieces_of
 from dpaudit.engine.spec.build import describe
 from dpaudit.mechanisms.adapters.diffprivlib import Diffprivlib
 from dpaudit.registry import catalogue
@@ -109,14 +107,10 @@ def _found(stem: str, result: AuditResult, entry: PlannedAudit, seconds: float) 
 def _trainings(entry: PlannedAudit) -> int:
     game = entry.audit.game
     if isinstance(game, TwoWorldRules):
-        return game.trials + sum(unit.task.last - unit.task.first for unit in entry.game.units if _shadows(unit))
+        return game.trials + sum(pieces_of(unit) for unit in entry.game.units if unit.key in entry.game.shadows)
     if isinstance(game, LabelCrafted):
         return game.search + game.releases
     return game.trials if isinstance(game, TrialGame) else len(entry.game.trainings)
-
-
-def _shadows(unit: Unit) -> bool:
-    return isinstance(unit.task, TrainShadows)
 
 
 def _name(part: object) -> str:

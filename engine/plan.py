@@ -20,7 +20,6 @@ from dpaudit.engine.findings.divided import bound_units
 from dpaudit.engine.findings.evidence import CODECS
 from dpaudit.engine.findings.shift import control_estimator
 from dpaudit.engine.games.protocol import Foreseen, GamePlan, Setting, planned, require_units
-from dpaudit.engine.games.shadows import TrainShadows
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
 from dpaudit.engine.spec.partition import Parts
 from dpaudit.errors import DataError, SpecError, shortened
@@ -132,10 +131,8 @@ def _argument(unit: Unit, name: str, default: Any) -> Any:
 
 def trainings_of(plan: Plan) -> dict[str, int]:
     """How many models each unit trains, of the mechanism or of shadows, by key; those that train none are left out."""
-    trains = {key for entry in plan.audits for key in entry.game.trainings}
-    return {
-        unit.key: pieces_of(unit) for unit in plan.units if unit.key in trains or isinstance(unit.task, TrainShadows)
-    }
+    trains = {key for entry in plan.audits for key in (*entry.game.trainings, *entry.game.shadows)}
+    return {unit.key: pieces_of(unit) for unit in plan.units if unit.key in trains}
 
 
 @one_reading()

@@ -99,9 +99,12 @@ class Scores:
         return np.argsort(self.canary, kind="stable")
 
 
-def scored(replay: int, truth: NDArray[np.bool_], score: NDArray[np.floating]) -> Scores:
+def scored(
+    replay: int, truth: NDArray[np.bool_], score: NDArray[np.floating], canary: NDArray[np.int64] | None = None
+) -> Scores:
     """The scores of a replay in single precision, as they are kept: kept or not, they count the same."""
-    return Scores(np.asarray(score).astype(np.float32), truth, replay)
+    numbers = np.arange(len(truth)) if canary is None else canary
+    return Scores(np.asarray(score).astype(np.float32), truth, replay, numbers)
 
 
 class StepScores(Scores):

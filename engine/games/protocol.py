@@ -114,6 +114,7 @@ class GamePlan:
         claim: What is tested, where it is a part of what the mechanism promises; None = the promise itself.
         whole: What that part belongs to; None where there is no part.
         told: Keys of units that chose something, and say so in the metadata `told` of their tables.
+        shadows: Keys of the units that trained shadow models.
     """
 
     units: tuple[Unit, ...]
@@ -131,6 +132,7 @@ class GamePlan:
     claim: Claim | None = None
     whole: WholeTraining | None = None
     told: tuple[str, ...] = ()
+    shadows: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -143,6 +145,7 @@ class Played:
         control: Units that play the game where the mechanism remembers nothing, one a distinguisher.
         ceiling: Units that play the game against a mechanism without privacy, where that is played.
         choices: Units whose notes say what was chosen on search data.
+        shadows: Units that trained shadow models: no evidence comes from these trainings.
         claim: What the mechanism promises of a trial, where that is not what it promises of the whole.
         whole: What a finding about a part, such as a step, means for the whole; None where a finding is about it.
         reference: What the game's power is planned with; None where it cannot be told.
@@ -157,6 +160,7 @@ class Played:
     control: tuple[Unit, ...] = ()
     ceiling: tuple[Unit, ...] = ()
     choices: tuple[Unit, ...] = ()
+    shadows: tuple[Unit, ...] = ()
     claim: Claim | None = None
     whole: WholeTraining | None = None
     reference: Reference | None = None
@@ -213,4 +217,5 @@ def planned(game: Any, setting: Setting) -> GamePlan:
         claim=played.claim,
         whole=played.whole,
         told=keys(played.choices),
+        shadows=keys(played.shadows),
     )

@@ -1,9 +1,8 @@
 """Games of independent trials: each runs the mechanism once, in world 0 or world 1 by its own fair coin.
 
-A trial is decided by its number and the seed alone. Trials are run in stacks, one unit each, whose table has a row a
-trial; the attack is a unit of its own, so that another attack costs no run of the mechanism. What a trial leaves behind
-(confidences, a vector that sums up a run, ...) and what the attack makes of it is the game's: it plans the units that
-fill the tables, and a `ScoreTrials` that turns them into the attack's view.
+A trial is decided by its number and the seed alone. Trials are run in stacks, one unit each; the attack is a unit of
+its own, so that another attack costs no run of the mechanism. What a trial leaves behind (confidences, a vector that
+sums up a run, ...) and the view that the attack has of it is the game's; `scored_trials` makes evidence of both.
 """
 
 from __future__ import annotations
@@ -21,16 +20,17 @@ from numpy.typing import NDArray
 from dpaudit.actors.unit import Inputs, Unit
 from dpaudit.engine.findings.score_table import SCHEMA
 from dpaudit.engine.games.fits import Fits, Reading
-from dpaudit.engine.games.protocol import GamePlan, Setting
+from dpaudit.engine.games.protocol import Setting
 from dpaudit.engine.games.reference import FairCoins, Reference
 from dpaudit.errors import RunError, require
+from dpaudit.estimators.scores import Scores, scored
 from dpaudit.mechanisms.protocols import Compute
 
 MOST_TRIALS = 10_000_000
 
 
 @dataclass(frozen=True)
-class TrialGame(ABC):
+class TrialGame:
     """What all games of independent trials share.
 
     Attributes:
@@ -46,10 +46,6 @@ class TrialGame(ABC):
         require(2 <= self.trials <= MOST_TRIALS, f"trials must be in 2 .. {MOST_TRIALS:,}", trials=self.trials)
         require(self.stack >= 1, "stack must be >= 1", stack=self.stack)
 
-    @abstractmethod
-    def plan(self, setting: Setting) -> GamePlan:
-        """Every unit, each with its seed; nothing runs."""
-
     def reference(self) -> Reference:
         """What the game's power is planned with."""
         return Reference(FairCoins(), self.trials, "trials")
@@ -61,6 +57,32 @@ class TrialGame(ABC):
     def stacks(self) -> list[tuple[int, int]]:
         """First trial of each stack, and one past its last."""
         return [(first, min(first + self.stack, self.trials)) for first in range(0, self.trials, self.stack)]
+
+
+def grouped_for_reading(trainings: Sequence[Unit], setting: Setting) -> list[tuple[Unit, ...]]:
+    """The units of trials that are scored together: each by itself where scores are read in order, else all."""
+    return [(unit,) for unit in trainings] if setting.reading is Reading.IN_ORDER else [tuple(trainings)]
+
+
+def scored_trials(
+    attack: Any, view: Any, *, number: NDArray[np.int64], truth: NDArray[np.bool_], failed: NDArray[np.bool_]
+) -> Scores:
+    """The attack's scores of T trials: one replay, its canaries the numbers of the trials.
+
+    Args:
+        attack: The adversary.
+        view: What it sees of the trials that did not fail; nothing of the truth.
+        number: Of each trial, shape (T,).
+        truth: Of each trial, shape (T,).
+        failed: Which trials left nothing to look at, shape (T,).
+    Raises: RunError when a score is no number.
+    """
+    # A failed training counts as the attack's worst guess: dropping it would bias the bound.
+    scores = np.where(truth, -np.inf, np.inf)
+    scores[~failed] = attack.score(view)
+    if np.isnan(scores).any():
+        raise RunError(f"the attack {type(attack).__name__} gave scores that are no numbers")
+    return scored(0, truth, scores, number)
 
 
 @dataclass(frozen=True)
@@ -120,11 +142,6 @@ class ScoreTrials(ABC):
             ],
             schema=SCHEMA,
         )
-
-
-def grouped_for_reading(trainings: Sequence[Unit], setting: Setting) -> list[tuple[Unit, ...]]:
-    """The units of trials that are scored together: each by itself where scores are read in order, else all."""
-    return [(unit,) for unit in trainings] if setting.reading is Reading.IN_ORDER else [tuple(trainings)]
 
 
 def vector_column(vectors: NDArray[Any]) -> pa.Array:

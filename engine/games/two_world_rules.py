@@ -5,7 +5,7 @@ Source: Zanella-Beguelin et al. (2022), arXiv:2206.05199, Experiments 1 and 2, s
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,8 +16,9 @@ from dpaudit.actors.seed import Seed
 from dpaudit.engine.canaries.protocol import Canary, GradientCanary
 from dpaudit.engine.games.trials import TrialGame
 from dpaudit.engine.views.challenges import Challenges
-from dpaudit.engine.views.shadows import MOST_SHADOWS
 from dpaudit.errors import require
+
+MOST_SHADOWS = 2**15 - 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +56,7 @@ class TrialSetup:
 
 
 @dataclass(frozen=True)
-class TwoWorldRules(TrialGame):
+class TwoWorldRules(TrialGame, ABC):
     """The fields and the rules of both games.
 
     The target part of the data is the pool. A trial trains on about half of it, and so does a shadow model.

@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from dpaudit.mechanisms.examples import Examples, Features
 
-FEATURE = "feature:"
-
 
 @dataclass(frozen=True, eq=False)
 class Challenges:
@@ -46,35 +44,3 @@ def with_crafted(pool: Examples, challenges: Challenges | None) -> Examples:
     else:
         features = np.concatenate([pool.features, added.features])
     return pool.with_(features=features, labels=np.concatenate([pool.labels, added.labels]))
-
-
-def challenge_table(challenges: Challenges) -> pa.Table:
-    """Challenge points as a unit's result; `challenges_of` reads it back."""
-    features = challenges.examples.features
-    if isinstance(features, pa.Table):
-        columns = {f"{FEATURE}{name}": features[name] for name in features.column_names}
-    else:
-        flat = np.ascontiguousarray(features).reshape(len(features), -1)
-        columns = {FEATURE: pa.FixedSizeListArray.from_arrays(pa.array(flat.ravel()), flat.shape[1])}
-    table = pa.table(
-        {"row": challenges.rows, "label": challenges.examples.labels, "weight": challenges.weight, **columns}
-    )
-    return table.replace_schema_metadata({"crafted": str(int(challenges.crafted))})
-
-
-def challenges_of(table: pa.Table, like: Examples) -> Challenges:
-    """The challenge points of a unit; their features have the form of those of `like`."""
-    features: Features
-    if isinstance(like.features, pa.Table):
-        names = like.features.column_names
-        features = pa.table({name: table[f"{FEATURE}{name}"] for name in names}).cast(like.features.schema)
-    else:
-        flat = table[FEATURE].combine_chunks().flatten().to_numpy(zero_copy_only=False)
-        features = flat.reshape(table.num_rows, *like.features.shape[1:])
-    labels = table["label"].to_numpy().astype(np.int64)
-    return Challenges(
-        like.with_(features=features, labels=labels),
-        table["row"].to_numpy().astype(np.int64),
-        table.schema.metadata[b"crafted"] == b"1",
-        table["weight"].to_numpy().astype(np.float64),
-    )

@@ -14,22 +14,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from dpaudit.errors import RunError, require
-
-SCHEMA = pa.schema(
-    [
-        pa.field("model", pa.int16(), metadata={"is": "number of the shadow model, from 0; 2i and 2i + 1 are a pair"}),
-        pa.field("query", pa.int8(), metadata={"is": "0 = the point as it is, others are augmented"}),
-        pa.field("point", pa.int32(), metadata={"is": "row of the pool; crafted challenge points stand behind it"}),
-        pa.field("member", pa.bool_(), metadata={"is": "the model was trained on the point"}),
-        pa.field("confidence", pa.float32(), metadata={"is": "log p_y - log(sum of the others), NaN = no model"}),
-    ]
-)
-MOST_SHADOWS = 2**15 - 1
-"""Model numbers are 16-bit."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,8 +24,9 @@ class Shadows:
     """What the shadow models say of every point, and who was trained on it.
 
     Attributes:
-        confidence: phi, float32 of shape (models, queries, points).
-        member: Shape (models, points).
+        confidence: phi = log p_y - log(sum of the others), float32 of shape (models, queries, points): row of the pool,
+            crafted challenge points behind it; query 0 = the point as it is. NaN where training failed.
+        member: Whether a model was trained on a point, shape (models, points).
     """
 
     confidence: NDArray[np.float32]
@@ -63,32 +51,17 @@ class Shadows:
         return Shadows(self.confidence[models], self.member[models])
 
 
-def shadow_table(shadows: Shadows, first: int = 0) -> pa.Table:
-    """One row for each model, query and point, in that order."""
-    models, queries, points = shadows.confidence.shape
-    shape = shadows.confidence.shape
-    model = np.arange(first, first + models, dtype=np.int16)[:, None, None]
-    query, point = np.arange(queries, dtype=np.int8)[:, None], np.arange(points, dtype=np.int32)
-    spread = [np.broadcast_to(values, shape).ravel() for values in (model, query, point, shadows.member[:, None])]
-    arrays = [*(pa.array(values) for values in spread), pa.array(shadows.confidence.ravel())]
-    return pa.table(arrays, schema=SCHEMA).replace_schema_metadata({"queries": str(queries), "points": str(points)})
-
-
-def shadows_of(tables: Sequence[pa.Table]) -> Shadows:
-    """The shadow models of several units; those whose training failed are left out.
+def joined_shadows(stacks: Sequence[Shadows]) -> Shadows:
+    """The shadow models of several stacks; those whose training failed are left out.
 
     Raises: RunError when fewer than two are left.
     """
-    parts, members = [], []
-    for table in tables:
-        queries, points = (int(table.schema.metadata[name]) for name in (b"queries", b"points"))
-        shape = (-1, queries, points)
-        parts.append(table["confidence"].to_numpy().reshape(shape))
-        members.append(table["member"].to_numpy().reshape(shape)[:, 0])
-    confidence = parts[0] if len(parts) == 1 else np.concatenate(parts)
-    member = np.concatenate(members)
+    confidence, member = stacks[0].confidence, stacks[0].member
+    if len(stacks) > 1:
+        confidence = np.concatenate([stack.confidence for stack in stacks])
+        member = np.concatenate([stack.member for stack in stacks])
     trained = ~np.isnan(confidence[:, 0, 0])
     if trained.sum() < 2:
         raise RunError("at least two shadow models must have been trained")
-    # No copy when all is well: a large table stays where it is.
+    # No copy when all is well: there may be a hundred million confidences.
     return Shadows(confidence, member) if trained.all() else Shadows(confidence[trained], member[trained])

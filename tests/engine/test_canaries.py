@@ -8,11 +8,12 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import norm
 
+from dpaudit.actors.values import decode, encode
 from dpaudit.engine.canaries.clip_bkd import ClipBackdoor, last_direction
 from dpaudit.engine.canaries.gradients import DiracGradient, RandomGradient
 from dpaudit.engine.canaries.points import Blank, GivenRow, Mislabelled
 from dpaudit.engine.canaries.select_worst import SelectWorst
-from dpaudit.engine.views.challenges import Challenges, challenge_table, challenges_of, with_crafted
+from dpaudit.engine.views.challenges import Challenges, with_crafted
 from dpaudit.engine.views.shadows import Shadows
 from dpaudit.errors import InputError
 from dpaudit.mechanisms.examples import Examples
@@ -170,7 +171,7 @@ def test_challenges_survive_their_table(columns: bool) -> None:
         pool = Examples(table, pool.labels, 3, categorical=("kind",))
     rows = np.array([7, 2])
     made = Challenges(pool.take(rows), rows, columns, np.array([0.5, 0.25]))
-    back = challenges_of(challenge_table(made), pool)
+    (back,) = decode(encode([made], Challenges), Challenges)
     assert back.examples.digest == made.examples.digest
     assert back.crafted == columns
     assert back.rows.tolist() == [7, 2]

@@ -34,20 +34,24 @@ def test_gpu_hours_are_what_is_held_times_how_long() -> None:
     """32 shadow models and 64 trials: 0.5 s a model on half a GPU, 2 s on a CPU."""
     plan = make_plan(load_spec(STACKS))
     timed = {
-        Kind("TrainShadows", 1, 0.5): Timed(1, 0.5, 100.0),
-        Kind("TrainTrials", 1, 0.5): Timed(1, 0.5, 900.0),
-        Kind("TrainTrials", 1, 0.0): Timed(1, 2.0, 900.0),
+        Kind("train_shadows", 1, 0.5): Timed(1, 0.5, 100.0),
+        Kind("train_trials", 1, 0.5): Timed(1, 0.5, 900.0),
+        Kind("train_trials", 1, 0.0): Timed(1, 2.0, 900.0),
     }
     found = forecast(plan, timed, "by hand")
     costs = {cost.kind.task: cost for cost in found.costs}
-    assert (costs["TrainShadows"].units, costs["TrainShadows"].trainings, costs["TrainShadows"].seconds) == (2, 32, 16)
-    assert (costs["TrainTrials"].units, costs["TrainTrials"].trainings, costs["TrainTrials"].seconds) == (4, 64, 32)
-    assert costs["TrainTrials"].on_cpus_s == 128
+    assert (costs["train_shadows"].units, costs["train_shadows"].trainings, costs["train_shadows"].seconds) == (
+        2,
+        32,
+        16,
+    )
+    assert (costs["train_trials"].units, costs["train_trials"].trainings, costs["train_trials"].seconds) == (4, 64, 32)
+    assert costs["train_trials"].on_cpus_s == 128
     assert found.trainings == 96
     assert found.gpu_hours == pytest.approx(48 * 0.5 / 3600)
     assert found.cpu_hours == pytest.approx(48 / 3600)
-    assert found.untimed == sum(cost.units for cost in found.costs if "Train" not in cost.kind.task) > 0
-    assert {cost.kind.gpus for cost in found.costs if "Train" not in cost.kind.task} == {0.0}, "scores need no GPU"
+    assert found.untimed == sum(cost.units for cost in found.costs if "train" not in cost.kind.task) > 0
+    assert {cost.kind.gpus for cost in found.costs if "train" not in cost.kind.task} == {0.0}, "scores need no GPU"
     assert "on 4 workers 12 s at the least" in found.lines[-1]
     assert "32 s (8 s each, 900 MB); 3 min on CPUs" in "\n".join(found.lines)
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.dataset as pads
 import pytest
 
@@ -17,17 +17,18 @@ from dpaudit.actors.events import Event, EventKind, EventStream, read_events
 from dpaudit.actors.schedule import run_units
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.store import UnitStore
-from dpaudit.actors.unit import Inputs, Unit
+from dpaudit.actors.unit import Unit
+from dpaudit.actors.work import Work, unit
 from dpaudit.claims import Claim, Relation
 from dpaudit.engine.driver import report_again
-from dpaudit.engine.findings.score_table import SCHEMA
 from dpaudit.engine.games.fits import Face, Fits
-from dpaudit.engine.games.protocol import GamePlan, Setting
+from dpaudit.engine.games.protocol import Played, Setting
 from dpaudit.engine.plan import make_plan
 from dpaudit.engine.spec.stop_rule import StopRule
 from dpaudit.engine.views.challenge_view import ChallengeView
 from dpaudit.errors import InputError, SpecError
-from dpaudit.mechanisms.protocols import Compute, TrainingError
+from dpaudit.estimators.scores import Scores, scored
+from dpaudit.mechanisms.protocols import TrainingError
 from tests.actors.tasks import Add
 
 STACK = 4
@@ -45,34 +46,16 @@ class Leaks:
         return Claim(1.0, relation=Relation.ADD_REMOVE)
 
 
-@dataclass(frozen=True)
-class PlayTrials:
+@unit
+def play_trials(mechanism: Leaks, *, first: int, last: int, seed: Seed) -> Iterator[Scores]:
     """A stack of trials, each with a coin of its own."""
-
-    mechanism: Any
-    seed: Seed
-    first: int
-
-    def run(self, inputs: Inputs, compute: Compute) -> pa.Table:
-        if self.first == self.mechanism.fails_at:
-            raise TrainingError("loss is NaN")
-        numbers = np.arange(self.first, self.first + STACK)
-        rngs = [self.seed.child(int(number)).rng() for number in numbers]
-        truth = np.array([rng.random() < 0.5 for rng in rngs])
-        score = np.array([rng.normal() for rng in rngs]) + self.mechanism.gap * truth
-        return pa.table(
-            [
-                pa.array(["trials"] * STACK).dictionary_encode(),
-                pa.array(np.zeros(STACK, np.int32)),
-                pa.array(numbers.astype(np.int32)),
-                pa.array(truth),
-                pa.array(score.astype(np.float32)),
-            ],
-            schema=SCHEMA,
-        )
-
-    def batches(self, inputs: Inputs) -> Any:
-        yield from self.run(inputs, Compute()).to_batches()
+    if first == mechanism.fails_at:
+        raise TrainingError("loss is NaN")
+    numbers = np.arange(first, last)
+    rngs = [seed.child(int(number)).rng() for number in numbers]
+    truth = np.array([rng.random() < 0.5 for rng in rngs])
+    score = np.array([rng.normal() for rng in rngs]) + mechanism.gap * truth
+    yield scored(0, truth, score, numbers)
 
 
 @dataclass(frozen=True)
@@ -89,13 +72,18 @@ class Coins:
         independent_trials=True,
     )
 
-    def plan(self, setting: Setting) -> GamePlan:
-        units = tuple(
-            Unit(PlayTrials(setting.mechanism, setting.seed.child("trials"), first), f"trials from {first}")
-            for first in range(0, self.trials, STACK)
+    def play(self, setting: Setting, work: Work) -> Played:
+        seed = setting.seed.child("trials")
+        units = work.split(
+            play_trials,
+            self.trials,
+            STACK,
+            setting.mechanism,
+            seed=seed,
+            label="trials",
+            resources=setting.resources,
         )
-        keys = tuple(unit.key for unit in units)
-        return GamePlan(units, keys, keys, observational=False, reading=setting.reading)
+        return Played(units, trainings=units)
 
 
 def spec(
@@ -209,7 +197,7 @@ def test_trials_after_a_failed_unit_are_not_read(tmp_path: Path) -> None:
     assert dict(result.finding.counts)["trials"] == 3 * STACK
     assert result.stopped is not None
     assert result.stopped.reason.startswith("a unit failed")
-    assert [failure.label for failure in result.failures] == ["trials from 12", "counting trials from 12"]
+    assert [failure.label for failure in result.failures] == ["trials 13-16", "counting trials 13-16"]
 
 
 def test_counts_alone_may_be_kept(stopped: Path, tmp_path: Path) -> None:

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from numpy.random import SeedSequence
 from numpy.typing import NDArray
 
 from dpaudit import Audit, AuditSpec, Claim, Examples, Relation, RunOptions, Verdict, audit
 from dpaudit.actors.seed import Seed
-from dpaudit.actors.unit import Inputs, Unit
+from dpaudit.actors.unit import Unit
+from dpaudit.actors.work import Work, unit
 from dpaudit.engine.data.bundled import Iris
 from dpaudit.engine.games.fits import LEARNERS, Fits
-from dpaudit.engine.games.protocol import GamePlan, Setting
-from dpaudit.engine.games.trials import ScoreTrials, TrialGame, grouped_for_reading, vector_column, vectors_in
+from dpaudit.engine.games.protocol import Played, Setting
+from dpaudit.engine.games.trials import TrialGame, grouped_for_reading, scored_trials
 from dpaudit.errors import SpecError
+from dpaudit.estimators.scores import Scores
 from dpaudit.mechanisms.protocols import Compute
 
 EPSILON = 1.0
@@ -61,35 +62,38 @@ class MeanDifference:
         return scores
 
 
-@dataclass(frozen=True)
-class RunTrials:
-    """Trials by their numbers: a coin, a data set with a row or without, a summary of three numbers."""
+@dataclass(frozen=True, eq=False)
+class Trials:
+    """What trials leave: their numbers, their coins, and a summary of three numbers of each."""
 
-    mechanism: Any
-    seed: Seed
-    numbers: tuple[int, ...]
-
-    def run(self, inputs: Inputs, compute: Compute) -> pa.Table:
-        row = Examples(np.zeros((1, 1), np.float32), np.zeros(1, np.int64), 2)
-        truth = np.array([self.seed.child(number).rng().random() < 0.5 for number in self.numbers])
-        counts = [
-            self.mechanism.fit(row.take(np.array([world])), seed=self.seed.child(number, 0).sequence(), compute=compute)
-            for number, world in zip(self.numbers, truth, strict=True)
-        ]
-        count = len(self.numbers)
-        columns = {"trial": pa.array(self.numbers, pa.int32()), "truth": truth, "failed": np.zeros(count, np.bool_)}
-        return pa.table({**columns, "summary": vector_column(np.tile(np.array(counts)[:, None], 3))})
+    number: NDArray[np.int64]
+    truth: NDArray[np.bool_]
+    summary: NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class ScoreSummaries(ScoreTrials):
+@unit
+def run_trials(mechanism: Any, compute: Compute, *, first: int, last: int, seed: Seed) -> Trials:
+    """Trials by their numbers: a coin, a data set with a row or without, a summary."""
+    row = Examples(np.zeros((1, 1), np.float32), np.zeros(1, np.int64), 2)
+    numbers = range(first, last)
+    truth = np.array([seed.child(number).rng().random() < 0.5 for number in numbers])
+    counts = [
+        mechanism.fit(row.take(np.array([world])), seed=seed.child(number, 0).sequence(), compute=compute)
+        for number, world in zip(numbers, truth, strict=True)
+    ]
+    return Trials(np.array(numbers), truth, np.tile(np.array(counts)[:, None], 3))
+
+
+@unit
+def score_summaries(attack: Any, search: tuple[Trials, ...], fresh: tuple[Trials, ...]) -> Iterator[Scores]:
     """The learned attack; search trials come from units of their own."""
-
-    search: tuple[str, ...] = ()
-
-    def view(self, trials: pa.Table, inputs: Inputs) -> SummaryView:
-        search = pa.concat_tables([inputs.tables[key] for key in self.search])
-        return SummaryView(vectors_in(search, "summary"), search["truth"].to_numpy(), vectors_in(trials, "summary"))
+    number, truth = (np.concatenate([getattr(stack, name) for stack in fresh]) for name in ("number", "truth"))
+    view = SummaryView(
+        np.concatenate([stack.summary for stack in search]),
+        np.concatenate([stack.truth for stack in search]),
+        np.concatenate([stack.summary for stack in fresh]),
+    )
+    yield scored_trials(attack, view, number=number, truth=truth, failed=np.zeros(len(truth), np.bool_))
 
 
 @dataclass(frozen=True)
@@ -105,28 +109,31 @@ class Neighbours(TrialGame):
         independent_trials=True,
     )
 
-    def plan(self, setting: Setting) -> GamePlan:
-        search, fresh = (self._units(setting, name) for name in ("search", "fresh"))
-        keys = tuple(unit.key for unit in search)
-        scores = [self._score(setting, trials, keys) for trials in grouped_for_reading(fresh, setting)]
-        return GamePlan(
-            (*search, *fresh, *scores),
-            tuple(unit.key for unit in scores),
-            tuple(unit.key for unit in fresh),
-            observational=False,
-            reading=setting.reading,
+    def play(self, setting: Setting, work: Work) -> Played:
+        search, fresh = (self._trials(setting, work, name) for name in ("search", "fresh"))
+        scores = tuple(
+            work.add(
+                score_summaries,
+                setting.attack,
+                search,
+                trials,
+                label=f"scores of {trials[0].label}",
+                resources=setting.resources.on_cpus,
+            )
+            for trials in grouped_for_reading(fresh, setting)
         )
+        return Played(scores, trainings=fresh)
 
-    def _units(self, setting: Setting, name: str) -> list[Unit]:
-        task = RunTrials(setting.mechanism, setting.seed.child(name), ())
-        return [
-            Unit(replace(task, numbers=tuple(range(first, last))), f"{name} {first + 1}-{last}")
-            for first, last in self.stacks()
-        ]
-
-    def _score(self, setting: Setting, trials: Sequence[Unit], search: tuple[str, ...]) -> Unit:
-        keys = tuple(unit.key for unit in trials)
-        return Unit(ScoreSummaries(setting.attack, keys, search), f"scores {keys[0]}", (), (*keys, *search))
+    def _trials(self, setting: Setting, work: Work, name: str) -> tuple[Unit, ...]:
+        return work.split(
+            run_trials,
+            self.trials,
+            self.stack,
+            setting.mechanism,
+            seed=setting.seed.child(name),
+            label=name,
+            resources=setting.resources,
+        )
 
 
 def audited(folder: Path, mechanism: Any, **fields: Any) -> Any:

@@ -25,20 +25,19 @@ from numpy.typing import NDArray
 from dpaudit import AuditSpec, Examples, Verdict, audit, load_spec
 from dpaudit.actors.events import Event, EventKind, read_events
 from dpaudit.actors.seed import Seed
-from dpaudit.actors.unit import Inputs
+from dpaudit.actors.values import decode, encode
 from dpaudit.claims import Claim, Relation
 from dpaudit.engine.attacks.loss import LossThreshold
 from dpaudit.engine.canaries.points import GivenRow
-from dpaudit.engine.findings.score_table import SCHEMA
-from dpaudit.engine.games.shadows import TrainShadows
+from dpaudit.engine.games.shadows import members
 from dpaudit.engine.games.stacks import TrainingRun, parameter_count, train_observed
 from dpaudit.engine.games.two_world import IndMia, Mia
-from dpaudit.engine.games.two_world_units import ScoreChallenges
+from dpaudit.engine.games.two_world_units import TrainedTrials, score_challenges
 from dpaudit.engine.plan import make_plan
 from dpaudit.engine.report.page import intervals
 from dpaudit.engine.views.challenge_view import ChallengeView
 from dpaudit.engine.views.challenges import Challenges
-from dpaudit.engine.views.shadows import Shadows, shadow_table, shadows_of
+from dpaudit.engine.views.shadows import Shadows, joined_shadows
 from dpaudit.errors import RunError, SpecError
 from dpaudit.estimators.series import ConfusionCounts
 from dpaudit.mechanisms.learners.dp_sgd import DpSgd
@@ -101,10 +100,12 @@ def test_stacks_of_another_size_give_the_same_scores(finished: Path, tmp_path: P
 
 def test_score_table_is_one_replay_of_numbered_trials(finished: Path) -> None:
     table = scores_in(finished)
-    assert table.schema.equals(SCHEMA)
+    columns = {"score": pa.float32(), "truth": pa.bool_(), "replay": pa.int32(), "canary": pa.int32()}
+    assert dict(zip(table.schema.names, table.schema.types, strict=True)) == columns
     assert set(table["replay"].to_pylist()) == {0}
     assert table["canary"].to_pylist() == list(range(24))
-    assert len(set(table["unit"].to_pylist())) == 3, "each trial names the stack that trained it"
+    labels = [unit.label for unit in make_plan(spec_with()).units if unit.does == "train_trials"]
+    assert labels == ["training trials 1-8", "training trials 9-16", "training trials 17-24"], "each tells its trials"
 
 
 def test_shadow_models_and_trials_are_trained_once_for_all_attacks(finished: Path, tmp_path: Path) -> None:
@@ -210,45 +211,39 @@ def test_mia_replaces_one_fresh_point_by_another() -> None:
 
 
 def test_shadow_models_come_in_halves() -> None:
-    task = TrainShadows(None, Seed(3), 0, 8)
+    seed = Seed(3)
     for pair in range(4):
-        first, second = task.members(2 * pair, 101), task.members(2 * pair + 1, 101)
+        first, second = members(seed, 2 * pair, 101), members(seed, 2 * pair + 1, 101)
         assert (first ^ second).all()
         assert first.sum() == 50
-    halves = {task.members(model, 101).tobytes() for model in range(8)}
+    halves = {members(seed, model, 101).tobytes() for model in range(8)}
     assert len(halves) == 8
     crafted = challenges_at([7, -1], True)
     for model in range(8):
-        member = task.members(model, 100, crafted)
+        member = members(seed, model, 100, crafted)
         assert len(member) == 102
         assert not member[7], "what a crafted point is made from stays out"
-    assert sum(task.members(model, 100, crafted)[100] for model in range(8)) == 4
+    assert sum(members(seed, model, 100, crafted)[100] for model in range(8)) == 4
 
 
-def test_shadow_tables_survive_and_leave_failed_models_out() -> None:
+def test_shadow_models_survive_their_table_and_those_that_failed_are_left_out() -> None:
     rng = np.random.default_rng(0)
     confidence = rng.standard_normal((4, 2, 5)).astype(np.float32)
     made = Shadows(confidence, rng.random((4, 5)) < 0.5)
-    tables = [shadow_table(made.of(slice(0, 2))), shadow_table(made.of(slice(2, 4)), 2)]
-    assert tables[1].slice(5, 1).to_pylist() == [
-        {
-            "model": 2,
-            "query": 1,
-            "point": 0,
-            "member": bool(made.member[2, 0]),
-            "confidence": float(confidence[2, 1, 0]),
-        }
-    ]
-    back = shadows_of(tables)
+    stacks = [decode(encode([made.of(slice(first, first + 2))], Shadows), Shadows)[0] for first in (0, 2)]
+    assert stacks[1].confidence[0, 1, 0] == confidence[2, 1, 0]
+    assert stacks[1].member[0, 0] == made.member[2, 0]
+    back = joined_shadows(stacks)
+    assert (back.confidence.dtype, back.member.dtype) == (np.float32, np.bool_)
     np.testing.assert_array_equal(back.confidence, made.confidence)
     np.testing.assert_array_equal(back.member, made.member)
-    one = shadows_of(tables[:1])
-    assert np.shares_memory(one.confidence, tables[0]["confidence"].to_numpy()), "no copy of a large table"
+    one = joined_shadows(stacks[:1])
+    assert np.shares_memory(one.confidence, stacks[0].confidence), "no further copy of many confidences"
     confidence[2] = np.nan
-    assert len(shadows_of([shadow_table(Shadows(confidence, made.member))]).member) == 3
+    assert len(joined_shadows([Shadows(confidence, made.member)]).member) == 3
     confidence[:3] = np.nan
     with pytest.raises(RunError, match="at least two shadow models"):
-        shadows_of([shadow_table(Shadows(confidence, made.member))])
+        joined_shadows([Shadows(confidence, made.member)])
 
 
 @dataclass(frozen=True)
@@ -358,10 +353,11 @@ def test_one_score_for_each_trial_or_an_error() -> None:
         def score(self, view: Any) -> NDArray[np.float64]:
             return np.full(len(view.point), np.nan)
 
-    trials = pa.table({"trial": [0], "truth": [True], "point": [0], "failed": [False]})
-    trials = trials.replace_schema_metadata({"population": ""})
+    one, none = np.zeros(1, np.int64), np.zeros((1, 0))
+    nothing = none.astype(np.float32)
+    trials = TrainedTrials(one, one == 0, one == 1, one, nothing, nothing, one[:0], none, none)
     with pytest.raises(RunError, match="scores that are no numbers"):
-        ScoreChallenges(Broken(), ("key",)).run(Inputs({}, {"key": trials}), Compute())
+        list(score_challenges(Broken(), (trials,), ()))
 
 
 def test_a_game_of_replaced_points_doubles_an_add_remove_claim(tmp_path: Path) -> None:
