@@ -58,14 +58,14 @@ class CrowdTrainings:
     """Trainings on a crowd.
 
     Attributes:
-        trial: Their numbers, shape (T,).
+        number: Of each, shape (T,).
         truth: Which had the canary, shape (T,).
         failed: Which left nothing to look at, shape (T,).
         size: Records of the crowd.
         steps: What was seen of all of them.
     """
 
-    trial: NDArray[np.int64] = field(metadata={"stored": "int32"})
+    number: NDArray[np.int64] = field(metadata={"stored": "int32"})
     truth: Flags
     failed: Flags
     size: int
@@ -99,7 +99,6 @@ def train_crowd(
     """
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-    trial = np.arange(first, last)
     truth = np.array([seed.child(number).rng().random() < 0.5 for number in range(first, last)])
     examples = crowd_examples(shape, length * mechanism.claimed_steps(crowd.size).private.clip)
     tasks = [
@@ -113,7 +112,7 @@ def train_crowd(
         raise errors[0]
     failed = np.array([isinstance(model, TrainingError) for model in models])
     failed |= ~np.all([np.isfinite(getattr(watched.seen, name)).all(1) for name in COLUMNS], axis=0)
-    made = CrowdTrainings(trial, truth, failed, crowd.size, watched.seen)
+    made = CrowdTrainings(np.arange(first, last), truth, failed, crowd.size, watched.seen)
     return Outcome(made, metrics={"failed_share": float(failed.mean())})
 
 
@@ -184,11 +183,11 @@ def score_crowd(
     fresh: tuple[CrowdTrainings, ...],
 ) -> Iterator[Scores]:
     """The attack learns on the search trainings of the chosen crowd and scores the fresh ones: one replay."""
-    trial, truth, failed = (
-        np.concatenate([getattr(part, name) for part in fresh]) for name in ("trial", "truth", "failed")
+    number, truth, failed = (
+        np.concatenate([getattr(part, name) for part in fresh]) for name in ("number", "truth", "failed")
     )
     view = CrowdView(_search_of(search, crowd.size, mechanism), _finished(fresh))
-    yield scored_trials(attack, view, trial=trial, truth=truth, failed=failed)
+    yield scored_trials(attack, view, number=number, truth=truth, failed=failed)
 
 
 def _search_of(search: Sequence[CrowdTrainings], size: int, mechanism: WatchedLearner) -> CrowdSearch:
