@@ -346,7 +346,8 @@ def _resolved(value: Any, inputs: Inputs, compute: Compute) -> Any:
     if isinstance(value, Shared):
         return inputs.shared[value.name]
     if isinstance(value, _Inlined):
-        return value.call.value(inputs, compute)
+        given = value.call.value(inputs, compute)
+        return given.value if isinstance(given, Outcome) else given
     if isinstance(value, tuple) and any(True for _ in _placeholders(value)):
         return tuple(_resolved(each, inputs, compute) for each in value)
     return value

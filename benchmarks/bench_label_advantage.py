@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
 
 import numpy as np
 
 from dpaudit.actors.seed import Seed
-from dpaudit.actors.unit import Inputs
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
-from dpaudit.engine.games.utility import MeasureUtility, Utility
+from dpaudit.engine.games.utility import Utility, measure_utility
 from dpaudit.estimators.label_reconstruction.advantage import llp_geometric_posterior, llp_posterior
 from dpaudit.mechanisms.labels.proportions import GeometricProportions, LabelProportions
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
@@ -61,10 +61,10 @@ def frontier() -> list[tuple[str, float, str]]:
     """One unit of the frontier at full size: five learning rates, three runs, a table of 100,000 rows."""
     data = GaussianMixture(2, ROWS, 28).load(seed=0)
     cut = round(0.6 * ROWS)
-    inputs = Inputs({"target:t": data.take(np.arange(cut)), "test:t": data.take(np.arange(cut, ROWS))})
+    target, test = data.take(np.arange(cut)), data.take(np.arange(cut, ROWS))
     rows = []
     for name, mechanism in SETTINGS.items():
-        unit = MeasureUtility(mechanism, Utility(), Seed(1))
-        seconds = best_of(1, lambda unit=unit: unit.run(inputs, Compute()))  # type: ignore[misc]
+        learn = functools.partial(measure_utility, mechanism, Utility(), target, test, Compute(), seed=Seed(1))
+        seconds = best_of(1, learn)
         rows.append((f"15 trainings of one setting, {name}", seconds, "60,000 rows of 28 features, 5 epochs"))
     return rows

@@ -14,7 +14,6 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +21,9 @@ import numpy as np
 
 from dpaudit import load_spec
 from dpaudit.actors.seed import Seed
-from dpaudit.actors.unit import Inputs
-from dpaudit.engine.findings.evidence import CODECS
-from dpaudit.engine.games.step_units import ScoreSteps, TrainSteps
+from dpaudit.engine.games.step_units import score_steps, train_steps
 from dpaudit.engine.plan import PlannedAudit, make_plan
 from dpaudit.estimators.one_run.guess_band import guess_band_p_value
-from dpaudit.estimators.scores import StepScores
 from dpaudit.mechanisms.planted.dp_sgd import (
     ClipBatchMeanDpSgd,
     HalfTheNoiseDpSgd,
@@ -43,12 +39,10 @@ SPEC = Path(__file__).parent.parent / "examples" / "dp-sgd-steps.yaml"
 def one_run(entry: PlannedAudit, shared: Any, number: int) -> dict[str, Any]:
     """One training with a seed of its own, and what its steps show."""
     began = time.perf_counter()
-    unit = entry.game.units[0]
-    task = unit.task
-    assert isinstance(task, TrainSteps)
-    table = replace(task, seed=Seed(number).child("honest")).run(Inputs(shared), Compute())
-    scored = ScoreSteps(entry.audit.attack, (unit.key,)).run(Inputs({}, {unit.key: table}), Compute())
-    (scores,) = CODECS[StepScores].decode(scored)
+    game, target = entry.audit.game, shared[entry.game.units[0].shared[0]]
+    seed = Seed(number).child("honest")
+    steps = train_steps(entry.audit.mechanism, game.canary, target, Compute(), sampled=game.sampling, seed=seed)
+    (scores,) = score_steps(entry.audit.attack, (steps,))
     estimator, curve = entry.audit.estimator, entry.effective_claim.curve
     tally = estimator.tally(scores)
     odds = 2 * np.arctanh(curve.delta(0.0))

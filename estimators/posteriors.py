@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
@@ -29,14 +29,15 @@ class Posteriors:
     """
 
     words: ClassVar[str] = "posteriors"
+    ROWS: ClassVar[bool] = True
 
     prior: NDArray[np.float64]
     posterior: NDArray[np.float64]
     bag: NDArray[np.int64]
-    release: int = 0
-    shift: NDArray[np.float64] | None = None
-    expected: NDArray[np.float64] | None = None
-    labels: NDArray[np.int64] | None = None
+    release: int = field(default=0, metadata={"stored": "int32"})
+    shift: NDArray[np.float64] | None = field(default=None, metadata={"stored": "float64"})
+    expected: NDArray[np.float64] | None = field(default=None, metadata={"stored": "float64"})
+    labels: NDArray[np.int64] | None = field(default=None, metadata={"stored": "int8"})
 
     def __post_init__(self) -> None:
         for name in ("prior", "posterior"):
@@ -60,3 +61,5 @@ class Posteriors:
             require(fits, f"{name} must be as long as prior", prior=self.prior.shape)
         known = self.labels is None or bool(((self.labels == 0) | (self.labels == 1)).all())
         require(known, "labels must be 0 or 1")
+        if self.labels is not None:
+            object.__setattr__(self, "labels", np.asarray(self.labels, dtype=np.int64))

@@ -116,6 +116,11 @@ class StepScores(Scores):
     words: ClassVar[str] = "scores of steps in their order"
 
 
+def steps_scored(truth: NDArray[np.bool_], score: NDArray[np.floating]) -> StepScores:
+    """The scores of steps in single precision, as they are kept."""
+    return StepScores(np.asarray(score).astype(np.float32), truth)
+
+
 def content_seed(*replays: tuple[NDArray[np.float64], NDArray[np.bool_]]) -> int:
     """A seed that all scores and truths decide together: no order of the rows can have been made to suit it."""
     content = hashlib.blake2b(digest_size=8)

@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Protocol
 import pyarrow as pa
 
 from dpaudit.actors.values import decode, encode
-from dpaudit.engine.findings.posterior_table import PosteriorTable
 from dpaudit.engine.findings.score_table import ScoreTable
 from dpaudit.estimators.answered_queries import AnsweredQuery
 from dpaudit.estimators.answers import AnswerCounts
@@ -55,6 +54,6 @@ CODECS: dict[type[Any], EvidenceTable] = {
     StepScores: ScoreTable(StepScores),
     AnswerCounts: Stored(AnswerCounts),
     AnsweredQuery: Stored(AnsweredQuery),
-    Posteriors: PosteriorTable(),
+    Posteriors: Stored(Posteriors),
 }
 """The codec of each kind of evidence."""

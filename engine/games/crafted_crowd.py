@@ -12,14 +12,15 @@ are after; the learned law is ours.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
-from dpaudit.actors.unit import Unit
+from dpaudit.actors.unit import Resources
+from dpaudit.actors.work import Work
 from dpaudit.claims import Relation
-from dpaudit.engine.games.crowd_units import ScoreCrowd, TakeCrowd, TrainCrowd
+from dpaudit.engine.games.crowd_units import Crowd, score_crowd, take_crowd, train_crowd
 from dpaudit.engine.games.fits import WATCHED_LEARNERS, Fits, Look
-from dpaudit.engine.games.protocol import GamePlan, Setting, require_units
+from dpaudit.engine.games.protocol import GamePlan, Played, Setting, planned, require_units
 from dpaudit.engine.games.trials import MOST_TRIALS, TrialGame, grouped_for_reading
 from dpaudit.engine.views.crowd_view import CrowdView
 from dpaudit.errors import SpecError, require
@@ -87,57 +88,67 @@ class CraftedCrowd(TrialGame):
         require(all(size >= 1 for size in self.sizes), "sizes of crowds must be >= 1", sizes=self.sizes)
         require(self.length > 0, "length must be > 0", length=self.length)
 
-    def plan(self, setting: Setting) -> GamePlan:
+    def play(self, setting: Setting, work: Work) -> Played:
         """Search trainings on each crowd, the choice of one, fresh trainings on it, scores.
 
         Raises: SpecError when the claim says something else of one record more, at all the sizes that may be tried.
         """
-        sizes = self.sizes or sizes_for(setting.mechanism, len(setting.parts.target))
-        task = TrainCrowd(
-            setting.mechanism,
-            crowd_shape(setting.parts.target.features),
-            self.length,
-            setting.seed.child("search"),
-            size=sizes[0],
-        )
+        mechanism = setting.mechanism
+        sizes = self.sizes or sizes_for(mechanism, len(setting.parts.target))
+        shape = crowd_shape(setting.parts.target.features)
         each = self.search // len(sizes)
         require(each >= 4, f"search must be at least {4 * len(sizes)}", sizes=len(sizes), search=self.search)
-        search = [
-            self._unit(replace(task, size=size, first=number * each + first, last=number * each + last), setting, ())
+        require_units(-(-each // self.stack))
+        search = tuple(
+            unit
             for number, size in enumerate(sizes)
-            for first, last in self._stacks(each)
-        ]
-        keys = tuple(unit.key for unit in search)
-        choice = Unit(TakeCrowd(setting.mechanism, keys), "choice of a crowd", (), keys)
-        fresh_task = replace(task, seed=setting.seed.child("fresh"), size=0, choice=choice.key)
-        fresh = [
-            self._unit(replace(fresh_task, first=first, last=last), setting, (choice.key,))
-            for first, last in self.stacks()
-        ]
-        scores = [self._score(setting, trials, (choice.key, *keys)) for trials in grouped_for_reading(fresh, setting)]
-        return GamePlan(
-            (*search, choice, *fresh, *scores),
-            tuple(unit.key for unit in scores),
-            tuple(unit.key for unit in fresh),
-            observational=False,
-            reading=setting.reading,
-            reference=self.reference(),
-            told=(choice.key,),
+            for unit in work.split(
+                train_crowd,
+                each,
+                self.stack,
+                mechanism,
+                shape,
+                self.length,
+                Crowd(size),
+                offset=number * each,
+                seed=setting.seed.child("search"),
+                label=f"crowd of {size}: trainings",
+                resources=setting.resources,
+                after=setting.after,
+            )
         )
+        chosen = work.add(take_crowd, mechanism, search, label="choice of a crowd", resources=Resources())
+        fresh = work.split(
+            train_crowd,
+            self.trials,
+            self.stack,
+            mechanism,
+            shape,
+            self.length,
+            chosen,
+            seed=setting.seed.child("fresh"),
+            label="the crowd taken: trainings",
+            resources=setting.resources,
+            after=setting.after,
+        )
+        scores = tuple(
+            work.add(
+                score_crowd,
+                setting.attack,
+                mechanism,
+                chosen,
+                search,
+                trials,
+                label=f"scores of {trials[0].label}",
+                resources=setting.resources,
+            )
+            for trials in grouped_for_reading(fresh, setting)
+        )
+        return Played(scores, trainings=fresh, choices=(chosen,), reference=self.reference())
 
-    def _stacks(self, trainings: int) -> list[tuple[int, int]]:
-        require_units(-(-trainings // self.stack))
-        return [(first, min(first + self.stack, trainings)) for first in range(0, trainings, self.stack)]
-
-    def _unit(self, task: TrainCrowd, setting: Setting, needs: tuple[str, ...]) -> Unit:
-        on = f"a crowd of {task.size}" if task.size else "the crowd"
-        label = f"trainings {task.first + 1}-{task.last} on {on}"
-        return Unit(task, label, (), (*needs, *setting.after), setting.resources)
-
-    def _score(self, setting: Setting, trials: tuple[Unit, ...], searched: tuple[str, ...]) -> Unit:
-        keys = tuple(unit.key for unit in trials)
-        task = ScoreCrowd(setting.attack, keys, setting.mechanism, searched)
-        return Unit(task, f"scores of {trials[0].label}", (), (*keys, *searched), setting.resources)
+    def plan(self, setting: Setting) -> GamePlan:
+        """The same as keys."""
+        return planned(self, setting)
 
 
 def crowd_shape(features: Features) -> tuple[int, ...]:

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from dpaudit.actors.seed import Seed
-from dpaudit.actors.unit import Inputs
+from dpaudit.actors.work import Outcome, unit
 from dpaudit.engine.attacks.crowd_likelihood import told
 from dpaudit.engine.games.stacks import ExampleGradients
-from dpaudit.engine.games.trials import ScoreTrials, vector_column, vectors_in
-from dpaudit.engine.views.crowd_view import CrowdSearch, CrowdSteps, CrowdView
+from dpaudit.engine.games.trial_scores import scored_trials
+from dpaudit.engine.views.crowd_view import CrowdSearch, CrowdSteps, CrowdView, Flags
 from dpaudit.errors import require
+from dpaudit.estimators.scores import Scores
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.protocols import Compute, TrainingError, WatchedLearner
 from dpaudit.mechanisms.training.task import TrainingTask
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 CANARY, CROWD = 0, 1
 """Rows of the crowd's examples, and their labels."""
 COLUMNS = ("released", "canary", "crowd")
+"""The fields of `CrowdSteps`."""
 
 
 def crowd_examples(shape: tuple[int, ...], length: float) -> Examples:
@@ -42,69 +43,85 @@ def crowd_examples(shape: tuple[int, ...], length: float) -> Examples:
 
 
 @dataclass(frozen=True)
-class TrainCrowd:
-    """Trainings `first` to `last` - 1 on a crowd, each with the canary or without it by its own coin.
+class Crowd:
+    """A crowd.
 
     Attributes:
+        size: Its records, without the canary.
+    """
+
+    size: int
+
+
+@dataclass(frozen=True, eq=False)
+class CrowdTrainings:
+    """Trainings on a crowd.
+
+    Attributes:
+        number: Of each, shape (T,).
+        truth: Which had the canary, shape (T,).
+        failed: Which left nothing to look at, shape (T,).
+        size: Records of the crowd.
+        steps: What was seen of all of them.
+    """
+
+    number: NDArray[np.int64] = field(metadata={"stored": "int32"})
+    truth: Flags
+    failed: Flags
+    size: int
+    steps: CrowdSteps
+
+
+@unit
+def train_crowd(
+    mechanism: WatchedLearner,
+    shape: tuple[int, ...],
+    length: float,
+    crowd: Crowd,
+    compute: Compute,
+    *,
+    first: int,
+    last: int,
+    seed: Seed,
+) -> Outcome[CrowdTrainings]:
+    """Trainings `first` to `last` - 1 on a crowd, each with the canary or without it by its own coin.
+
+    Args:
         mechanism: What is audited.
         shape: Of an example.
         length: Of a record's features, in clips.
-        seed: Training t draws its coin from `seed.child(t)`, and trains with `seed.child(t, 0)`.
-        size: Records of the crowd; 0 takes the chosen number.
-        choice: Key of the unit that chose it; "" where `size` says it.
+        crowd: How many are trained on.
+        compute: Where it runs.
         first: First training.
         last: One past the last one.
+        seed: Training t draws its coin from `seed.child(t)`, and trains with `seed.child(t, 0)`.
+    Raises: TrainingError when no model could be trained.
     """
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-    mechanism: WatchedLearner
-    shape: tuple[int, ...]
-    length: float
-    seed: Seed
-    size: int
-    choice: str = ""
-    first: int = 0
-    last: int = 1
+    truth = np.array([seed.child(number).rng().random() < 0.5 for number in range(first, last)])
+    examples = crowd_examples(shape, length * mechanism.claimed_steps(crowd.size).private.clip)
+    tasks = [
+        _task(crowd, there, seed.child(number, 0)) for number, there in zip(range(first, last), truth, strict=True)
+    ]
+    watched = WatchedCrowd(mechanism, examples, len(tasks), crowd.size, compute)
+    with threadpool_limits(compute.threads):
+        models = mechanism.watch(examples.features, tasks, classes=examples.classes, compute=compute, observer=watched)
+    errors = [model for model in models if isinstance(model, TrainingError)]
+    if len(errors) == len(models):
+        raise errors[0]
+    failed = np.array([isinstance(model, TrainingError) for model in models])
+    failed |= ~np.all([np.isfinite(getattr(watched.seen, name)).all(1) for name in COLUMNS], axis=0)
+    made = CrowdTrainings(np.arange(first, last), truth, failed, crowd.size, watched.seen)
+    return Outcome(made, metrics={"failed_share": float(failed.mean())})
 
-    def run(self, inputs: Inputs, compute: Compute) -> pa.Table:
-        """One row a training: trial, truth, size, failed; lists released, canary, crowd, one number a step.
 
-        Raises: TrainingError when no model could be trained.
-        """
-        from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
-
-        size = self.size or int(inputs.tables[self.choice]["size"][0].as_py())
-        numbers = range(self.first, self.last)
-        truth = np.array([self.seed.child(number).rng().random() < 0.5 for number in numbers])
-        claimed = self.mechanism.claimed_steps(size)
-        examples = crowd_examples(self.shape, self.length * claimed.private.clip)
-        tasks = [self._task(size, number, there) for number, there in zip(numbers, truth, strict=True)]
-        steps = WatchedCrowd(self.mechanism, examples, len(tasks), size, compute)
-        with threadpool_limits(compute.threads):
-            models = self.mechanism.watch(
-                examples.features, tasks, classes=examples.classes, compute=compute, observer=steps
-            )
-        errors = [model for model in models if isinstance(model, TrainingError)]
-        if len(errors) == len(models):
-            raise errors[0]
-        failed = np.array([isinstance(model, TrainingError) for model in models])
-        seen = [steps.seen.released, steps.seen.canary, steps.seen.crowd]
-        failed |= ~np.all([np.isfinite(values).all(1) for values in seen], axis=0)
-        table = pa.table(
-            {
-                "trial": pa.array(list(numbers), pa.int32()),
-                "truth": truth,
-                "size": pa.array([size] * len(tasks), pa.int64()),
-                "failed": failed,
-                **{name: vector_column(values) for name, values in zip(COLUMNS, seen, strict=True)},
-            }
-        )
-        return table.replace_schema_metadata({"metric:failed_share": repr(float(failed.mean()))})
-
-    def _task(self, size: int, number: int, there: bool) -> TrainingTask:
-        rows = np.full(size + there, CROWD, np.int64)
-        if there:
-            rows[-1] = CANARY
-        return TrainingTask(rows, rows.copy(), self.seed.child(number, 0).sequence())
+def _task(crowd: Crowd, there: bool, seed: Seed) -> TrainingTask:
+    """One training, with the canary as the last record or without it."""
+    rows = np.full(crowd.size + there, CROWD, np.int64)
+    if there:
+        rows[-1] = CANARY
+    return TrainingTask(rows, rows.copy(), seed.sequence())
 
 
 class WatchedCrowd:
@@ -141,64 +158,47 @@ class WatchedCrowd:
         self.seen.crowd[places, step] = (crowd * along).sum(1).cpu().numpy()
 
 
-@dataclass(frozen=True)
-class TakeCrowd:
-    """The crowd on which held-out search trainings are told apart best.
-
-    Attributes:
-        mechanism: What is audited.
-        search: Keys of the units with the search trainings.
-    """
-
-    mechanism: WatchedLearner
-    search: tuple[str, ...]
-
-    def run(self, inputs: Inputs, compute: Compute) -> pa.Table:
-        """Its size; what was tried, in words, in the metadata."""
-        searched = _searched(inputs, self.search)
-        found = {}
-        for size in sorted(set(searched["size"].to_pylist())):
-            gains = told(_search_of(searched, size, self.mechanism))
-            found[size] = max((gain, hypothesis.words) for hypothesis, gain in gains.items())
-        best = max(found, key=lambda size: found[size][0])
-        tried = ", ".join(f"{size} records {max(0.0, gain):.4f}" for size, (gain, _) in found.items())
-        words = (
-            f"crowds of {len(found)} sizes were tried, each training of which told so many nats: {tried}; of {best} "
-            f"records it was learned that the canary {found[best][1]}"
-        )
-        return pa.table({"size": pa.array([best], pa.int64())}).replace_schema_metadata({"told": words})
+@unit
+def take_crowd(mechanism: WatchedLearner, search: tuple[CrowdTrainings, ...]) -> Outcome[Crowd]:
+    """The crowd on which held-out search trainings are told apart best; its notes say what was tried."""
+    found = {}
+    for size in sorted({part.size for part in search}):
+        gains = told(_search_of(search, size, mechanism))
+        found[size] = max((gain, hypothesis.words) for hypothesis, gain in gains.items())
+    best = max(found, key=lambda size: found[size][0])
+    tried = ", ".join(f"{size} records {max(0.0, gain):.4f}" for size, (gain, _) in found.items())
+    words = (
+        f"crowds of {len(found)} sizes were tried, each training of which told so many nats: {tried}; of {best} "
+        f"records it was learned that the canary {found[best][1]}"
+    )
+    return Outcome(Crowd(best), notes=(words,))
 
 
-@dataclass(frozen=True)
-class ScoreCrowd(ScoreTrials):
-    """The attack learns on the search trainings of the chosen crowd and scores the fresh ones.
-
-    Attributes:
-        mechanism: What is audited.
-        searched: Keys of the unit that chose the crowd, and of those with the search trainings.
-    """
-
-    mechanism: WatchedLearner
-    searched: tuple[str, ...] = ()
-
-    def view(self, trials: pa.Table, inputs: Inputs) -> CrowdView:
-        """Steps of both; worlds of the search trainings alone."""
-        choice, *search = self.searched
-        size = int(inputs.tables[choice]["size"][0].as_py())
-        return CrowdView(_search_of(_searched(inputs, search), size, self.mechanism), _steps_in(trials))
+@unit
+def score_crowd(
+    attack: Any,
+    mechanism: WatchedLearner,
+    crowd: Crowd,
+    search: tuple[CrowdTrainings, ...],
+    fresh: tuple[CrowdTrainings, ...],
+) -> Iterator[Scores]:
+    """The attack learns on the search trainings of the chosen crowd and scores the fresh ones: one replay."""
+    number, truth, failed = (
+        np.concatenate([getattr(part, name) for part in fresh]) for name in ("number", "truth", "failed")
+    )
+    view = CrowdView(_search_of(search, crowd.size, mechanism), _finished(fresh))
+    yield scored_trials(attack, view, number=number, truth=truth, failed=failed)
 
 
-def _searched(inputs: Inputs, keys: Sequence[str]) -> pa.Table:
-    return pa.concat_tables([inputs.tables[key] for key in keys]).combine_chunks()
-
-
-def _search_of(searched: pa.Table, size: int, mechanism: WatchedLearner) -> CrowdSearch:
+def _search_of(search: Sequence[CrowdTrainings], size: int, mechanism: WatchedLearner) -> CrowdSearch:
     """Search trainings on a crowd that did not fail, and their worlds."""
-    there = (searched["size"].to_numpy() == size) & ~searched["failed"].to_numpy()
-    require(bool(there.any()), "some search training on each crowd must be finished", size=size)
-    table = searched.filter(pa.array(there))
-    return CrowdSearch(_steps_in(table), table["truth"].to_numpy(), mechanism.claimed_steps(size).private, size)
+    own = [part for part in search if part.size == size]
+    require(any((~part.failed).any() for part in own), "some search training on each crowd must be finished", size=size)
+    truth = np.concatenate([part.truth[~part.failed] for part in own])
+    return CrowdSearch(_finished(own), truth, mechanism.claimed_steps(size).private, size)
 
 
-def _steps_in(table: pa.Table) -> CrowdSteps:
-    return CrowdSteps(*(vectors_in(table, name).astype(np.float64) for name in COLUMNS))
+def _finished(trainings: Sequence[CrowdTrainings]) -> CrowdSteps:
+    """The steps of those that did not fail."""
+    parts = [part.steps.of(~part.failed) for part in trainings]
+    return CrowdSteps(*(np.concatenate([getattr(part, name) for part in parts]) for name in COLUMNS))

@@ -12,14 +12,14 @@ import math
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from dpaudit.actors.unit import Unit
+from dpaudit.actors.work import Work
 from dpaudit.claims import Claim, GaussianDP, Relation, SubsampledGaussian
 from dpaudit.engine.canaries.gradients import RandomGradient
 from dpaudit.engine.canaries.protocol import GradientCanary
 from dpaudit.engine.findings.whole_training import WholeTraining
 from dpaudit.engine.games.fits import Face, Fits, Look
-from dpaudit.engine.games.protocol import GamePlan, Setting, require_units
-from dpaudit.engine.games.step_units import ScoreSteps, TellSteps, TrainSteps
+from dpaudit.engine.games.protocol import Played, Setting, require_units
+from dpaudit.engine.games.step_units import score_steps, tell_steps, train_steps
 from dpaudit.engine.views.steps import StepView
 from dpaudit.errors import SpecError, require
 from dpaudit.estimators.scores import StepScores
@@ -92,8 +92,8 @@ class DpSgdSteps:
         if not isinstance(self.canary, GradientCanary):
             raise SpecError("the game dp-sgd-steps needs a canary that is a gradient: random-gradient, dirac-gradient")
 
-    def plan(self, setting: Setting) -> GamePlan:
-        """The trainings, their scores, and what a training that hides nothing would show.
+    def play(self, setting: Setting, work: Work) -> Played:
+        """The trainings, their scores, and what a training without privacy would show.
 
         Raises: SpecError for `sampling` with a learner that samples examples only.
         """
@@ -104,27 +104,28 @@ class DpSgdSteps:
         steps: ClaimedSteps = setting.mechanism.claimed_steps(len(setting.parts.target))
         count = self._trainings(steps.count)
         require_units(count + 2)
-        trainings = [
-            Unit(
-                TrainSteps(setting.mechanism, self.canary, setting.seed.child("steps", number), self.sampling),
-                f"training {number + 1} step by step",
-                setting.parts.names("target"),
-                setting.after,
-                setting.resources,
+        trainings = tuple(
+            work.add(
+                train_steps,
+                setting.mechanism,
+                self.canary,
+                setting.required("target"),
+                sampled=self.sampling,
+                seed=setting.seed.child("steps", number),
+                label=f"training {number + 1} step by step",
+                resources=setting.resources,
+                after=setting.after,
             )
             for number in range(count)
-        ]
-        keys = tuple(unit.key for unit in trainings)
-        scores = Unit(ScoreSteps(setting.attack, keys), "scores of steps", (), keys, setting.resources.on_cpus)
-        told = Unit(TellSteps(steps.count * count), "steps told", resources=setting.resources.on_cpus)
+        )
+        on_cpus = setting.resources.on_cpus
+        scores = work.add(score_steps, setting.attack, trainings, label="scores of steps", resources=on_cpus)
+        told = work.add(tell_steps, steps.count * count, label="steps told", resources=on_cpus)
         whole: Claim = setting.mechanism.claim()
-        return GamePlan(
-            (*trainings, scores, told),
-            (scores.key,),
-            keys,
-            observational=False,
-            reading=setting.reading,
-            ceilings=(told.key,),
+        return Played(
+            (scores,),
+            trainings=trainings,
+            ceiling=(told,),
             claim=self.step_claim(steps, whole.delta),
             whole=WholeTraining(steps, whole, self.sampling),
         )

@@ -10,24 +10,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import singledispatch
 from typing import Any, ClassVar
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 from scipy.special import expit, logit
 
 from dpaudit.actors.seed import Seed
-from dpaudit.actors.unit import Inputs, Unit
+from dpaudit.actors.unit import Unit
+from dpaudit.actors.work import Work, unit
 from dpaudit.claims import Relation
-from dpaudit.engine.findings.posterior_table import PosteriorTable
 from dpaudit.engine.games.fits import BAG_MECHANISMS, Fits
-from dpaudit.engine.games.protocol import GamePlan, Setting, require_units
-from dpaudit.engine.games.utility import MeasureUtility, Utility
+from dpaudit.engine.games.protocol import Played, Setting, require_units
+from dpaudit.engine.games.utility import Utility, measure_utility
 from dpaudit.engine.proxies.known_law import KnownLaw
-from dpaudit.engine.spec.partition import part_of, required_part
 from dpaudit.engine.views.bag_view import BagView
 from dpaudit.errors import InputError, SpecError, require
 from dpaudit.estimators.label_reconstruction.advantage import (
@@ -78,7 +76,7 @@ class LabelAdvantage:
         require(self.releases >= 1, "releases must be >= 1", releases=self.releases)
         require(self.folds >= 2, "folds must be >= 2", folds=self.folds)
 
-    def plan(self, setting: Setting) -> GamePlan:
+    def play(self, setting: Setting, work: Work) -> Played:
         """Priors, releases, and what a model learns from them.
 
         Raises: SpecError for more than two classes, bags that cannot be made of the data, too few examples for the
@@ -94,19 +92,11 @@ class LabelAdvantage:
             setting.mechanism.bags(target, rng=setting.seed.child("planning").rng())
         except InputError as err:  # before anything is trained for a division that cannot be made
             raise SpecError(f"{target.name}: {err}") from err
-        priors = self._prior_units(setting)
-        releases = self._release_units(setting, tuple(unit.key for unit in priors))
-        measured = self._utility_units(setting)
-        return GamePlan(
-            units=(*priors, *releases, *measured),
-            scores=tuple(unit.key for unit in releases),
-            trainings=tuple(unit.key for unit in measured),
-            observational=True,
-            reading=setting.reading,
-            replays=self.releases,
-        )
+        priors = self._priors(setting, work)
+        releases = self._releases(setting, work, priors)
+        return Played(releases, trainings=self._measured(setting, work), replays=self.releases, observational=True)
 
-    def _prior_units(self, setting: Setting) -> list[Unit]:
+    def _priors(self, setting: Setting, work: Work) -> tuple[Unit, ...]:
         """One for each model that priors come from."""
         alone = isinstance(setting.proxy, KnownLaw) or len(setting.parts.reference) > 0
         folds = 1 if alone else self.folds
@@ -114,124 +104,160 @@ class LabelAdvantage:
             raise SpecError(
                 f"{folds} folds need at least {2 * folds} examples, got {len(setting.parts.target)}; use more data"
             )
-        seed = setting.seed.child("prior")
-        return [
-            Unit(
-                FindPriors(setting.proxy, setting.data, seed, fold, folds),
-                f"priors, fold {fold + 1} of {folds}" if folds > 1 else "priors",
-                setting.parts.names("target", "reference"),
-                setting.after,
-                setting.resources,
+        return tuple(
+            work.add(
+                find_priors,
+                setting.proxy,
+                setting.data,
+                setting.required("target"),
+                setting.given("reference"),
+                fold=fold,
+                folds=folds,
+                seed=setting.seed.child("prior"),
+                label=f"priors, fold {fold + 1} of {folds}" if folds > 1 else "priors",
+                resources=setting.resources,
+                after=setting.after,
             )
             for fold in range(folds)
-        ]
+        )
 
-    def _release_units(self, setting: Setting, priors: tuple[str, ...]) -> list[Unit]:
+    def _releases(self, setting: Setting, work: Work, priors: tuple[Unit, ...]) -> tuple[Unit, ...]:
         each = max(1, min(setting.rows_per_unit // len(setting.parts.target), -(-self.releases // 2)))
         require_units(-(-self.releases // each))
-        play = PlayReleases(setting.mechanism, setting.attack, setting.seed.child("releases"), 0, 1, priors)
-        return [
-            Unit(
-                replace(play, first=first, last=min(first + each, self.releases)),
-                f"releases {first + 1}-{min(first + each, self.releases)}",
-                setting.parts.names("target"),
-                (*priors, *setting.after),
-                setting.resources.on_cpus,
-            )
-            for first in range(0, self.releases, each)
-        ]
+        return work.split(
+            play_releases,
+            self.releases,
+            each,
+            setting.mechanism,
+            setting.attack,
+            priors,
+            setting.required("target"),
+            seed=setting.seed.child("releases"),
+            label="releases",
+            resources=setting.resources.on_cpus,
+            after=setting.after,
+        )
 
-    def _utility_units(self, setting: Setting) -> list[Unit]:
+    def _measured(self, setting: Setting, work: Work) -> tuple[Unit, ...]:
+        """What models learn from releases, if that is asked for."""
         if self.utility is None:
-            return []
+            return ()
         if len(setting.parts.test) < 4:
             raise SpecError("utility is measured on the test part; give `split.test` a share above 0")
-        task = MeasureUtility(setting.mechanism, self.utility, setting.seed.child("utility"))
-        names = setting.parts.names("target", "test")
-        return [Unit(task, f"utility, {self.utility.trainings} trainings", names, setting.after, setting.resources)]
-
-
-@dataclass(frozen=True)
-class FindPriors:
-    """P[label = 1] of one fold of the target part, from a model that has not seen its labels."""
-
-    proxy: Any
-    data: Any
-    seed: Seed
-    fold: int
-    folds: int
-
-    def run(self, inputs: Inputs, compute: Compute) -> pa.Table:
-        """One row an example: its place in the target part and its prior."""
-        target, reference = required_part(inputs, "target"), part_of(inputs, "reference")
-        fold = self.seed.child("folds").rng().permutation(len(target)) % self.folds
-        rows = np.flatnonzero(fold == self.fold)
-        known = target.take(fold != self.fold) if self.folds > 1 else reference
-        predict = self.proxy.predictor(
-            reference=None if known is None else known.writable(),
-            data=self.data,
-            seed=self.seed.child(self.fold).sequence(),
-            compute=compute,
+        measured = work.add(
+            measure_utility,
+            setting.mechanism,
+            self.utility,
+            setting.required("target"),
+            setting.required("test"),
+            seed=setting.seed.child("utility"),
+            label=f"utility, {self.utility.trainings} trainings",
+            resources=setting.resources,
+            after=setting.after,
         )
-        return pa.table({"row": rows, "prior": np.asarray(predict(target.take(rows)), np.float64)[:, 1]})
+        return (measured,)
 
 
-@dataclass(frozen=True)
-class PlayReleases:
-    """Releases `first` to `last` - 1: what is believed of each label, and what was true.
+@dataclass(frozen=True, eq=False)
+class Priors:
+    """What is believed of some labels before a release.
 
     Attributes:
-        mechanism: What releases.
-        attack: Says what a release means for each label.
-        seed: Each release's seed is a child of this one.
-        first: First release.
-        last: One past the last one.
-        priors: Keys of the units that found the priors.
+        row: Places of the examples in the target part, shape (n,).
+        prior: P[label = 1] of each, shape (n,).
     """
 
-    mechanism: BagMechanism
-    attack: Any
-    seed: Seed
-    first: int
-    last: int
-    priors: tuple[str, ...]
+    ROWS: ClassVar[bool] = True
 
-    def run(self, inputs: Inputs, compute: Compute) -> pa.Table:
-        """A table of posteriors."""
-        return PosteriorTable().encode(self._played(inputs))
+    row: NDArray[np.int64]
+    prior: Floats
 
-    def batches(self, inputs: Inputs) -> Iterator[pa.RecordBatch]:
-        """One release at a time."""
-        for beliefs in self._played(inputs):
-            yield from PosteriorTable().encode([beliefs]).to_batches()
 
-    def _played(self, inputs: Inputs) -> Iterator[Posteriors]:
-        target = required_part(inputs, "target")
-        prior = np.empty(len(target))
-        for key in self.priors:
-            found = inputs.tables[key]
-            prior[found["row"].to_numpy()] = found["prior"].to_numpy()
-        for number in range(self.first, self.last):
-            yield self._release(number, target, prior)
+@unit
+def find_priors(
+    proxy: Any,
+    data: Any,
+    target: Examples,
+    reference: Examples | None,
+    compute: Compute,
+    *,
+    fold: int,
+    folds: int,
+    seed: Seed,
+) -> Priors:
+    """Priors of one fold of the target part, from a model that has not seen its labels.
 
-    def _release(self, number: int, target: Examples, prior: Floats) -> Posteriors:
-        seed = self.seed.child(number)
-        bags = self.mechanism.bags(target, rng=seed.child("bags").rng())
-        released = self.mechanism.release_counts(bags.counts(target.labels, 2), rng=seed.child("noise").rng())[:, 1]
-        shift, expected = np.zeros_like(prior), np.zeros_like(prior)
-        for members in members_by_size(bags):
-            those, size = bags.of[members[:, 0]], members.shape[1]
-            law = self.mechanism.log_likelihood(released[those], size)
-            score = np.asarray(self.attack.score(BagView(prior[members], released[those], law)), np.float64)
-            require(score.shape == members.shape, "the attack must give one score for each example", shape=score.shape)
-            shift[members] = score
-            on_average = expected_advantage(self.mechanism, prior[members])
-            expected[members] = np.nan if on_average is None else on_average
-        certain = (prior == 0) | (prior == 1)
-        with np.errstate(divide="ignore"):
-            posterior = np.where(certain, prior, expit(logit(prior) + np.where(certain, 0.0, shift)))
-        known = None if np.isnan(expected).any() else expected
-        return Posteriors(prior, posterior, bags.of, number, shift, known, target.labels)
+    Args:
+        proxy: What the model is.
+        data: The data set's description, for a proxy that knows its law.
+        target: Whose labels are guessed.
+        reference: What the model learns from where there is one fold; None = nothing.
+        compute: Where it runs.
+        fold: Number of the fold.
+        folds: How many there are; the model learns from the others.
+        seed: Of the folds and the model.
+    """
+    own = seed.child("folds").rng().permutation(len(target)) % folds
+    rows = np.flatnonzero(own == fold)
+    known = target.take(own != fold) if folds > 1 else reference
+    predict = proxy.predictor(
+        reference=None if known is None else known.writable(),
+        data=data,
+        seed=seed.child(fold).sequence(),
+        compute=compute,
+    )
+    return Priors(rows, np.asarray(predict(target.take(rows)), np.float64)[:, 1])
+
+
+@unit
+def play_releases(
+    mechanism: BagMechanism,
+    attack: Any,
+    priors: tuple[Priors, ...],
+    target: Examples,
+    *,
+    first: int,
+    last: int,
+    seed: Seed,
+) -> Iterator[Posteriors]:
+    """Releases `first` to `last` - 1: what is believed of each label, and what was true.
+
+    Args:
+        mechanism: What releases.
+        attack: Says what a release means for each label.
+        priors: Of all examples.
+        target: Whose labels are released.
+        first: First release.
+        last: One past the last one.
+        seed: Each release's seed is a child of this one.
+    """
+    prior = np.empty(len(target))
+    for found in priors:
+        prior[found.row] = found.prior
+    for number in range(first, last):
+        yield _release(mechanism, attack, prior, target, number, seed.child(number))
+
+
+def _release(
+    mechanism: BagMechanism, attack: Any, prior: Floats, target: Examples, number: int, seed: Seed
+) -> Posteriors:
+    """One release, and what it means for each label, whose priors have shape (n,)."""
+    bags = mechanism.bags(target, rng=seed.child("bags").rng())
+    released = mechanism.release_counts(bags.counts(target.labels, 2), rng=seed.child("noise").rng())[:, 1]
+    shift, expected = np.zeros_like(prior), np.zeros_like(prior)
+    for members in members_by_size(bags):
+        those, size = bags.of[members[:, 0]], members.shape[1]
+        law = mechanism.log_likelihood(released[those], size)
+        score = np.asarray(attack.score(BagView(prior[members], released[those], law)), np.float64)
+        require(score.shape == members.shape, "the attack must give one score for each example", shape=score.shape)
+        shift[members] = score
+        on_average = expected_advantage(mechanism, prior[members])
+        expected[members] = np.nan if on_average is None else on_average
+    certain = (prior == 0) | (prior == 1)
+    with np.errstate(divide="ignore"):
+        posterior = np.where(certain, prior, expit(logit(prior) + np.where(certain, 0.0, shift)))
+    known = None if np.isnan(expected).any() else expected
+    return Posteriors(prior, posterior, bags.of, number, shift, known, target.labels)
 
 
 def members_by_size(bags: Bags) -> Iterator[NDArray[np.int64]]:

@@ -9,22 +9,24 @@ Source: Lu et al. (2022), "A General Framework for Auditing Differentially Priva
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from dpaudit.actors.unit import Unit
+from dpaudit.actors.work import Work
 from dpaudit.claims import Relation
 from dpaudit.engine.games.fits import LEARNERS, Face, Fits, Look, Reading
 from dpaudit.engine.games.neighbours_units import (
-    ChooseWorlds,
-    JudgeCandidate,
     ManyCandidates,
-    SampleSummaries,
-    ScoreSummaries,
+    choose_worlds,
+    judge_candidate,
+    sample_summaries,
+    score_summaries,
 )
 from dpaudit.engine.games.numbers import Scale
-from dpaudit.engine.games.poisoning_search import Offer, OfferWorlds, TakeBest, TrySummaries
-from dpaudit.engine.games.protocol import GamePlan, Setting, require_units
+from dpaudit.engine.games.poisoning_search import offer_worlds, take_best, try_summaries
+from dpaudit.engine.games.protocol import GamePlan, Played, Setting, planned, require_units
 from dpaudit.engine.games.summaries import SAMPLED, SUMMARISED
 from dpaudit.engine.games.trials import MOST_TRIALS, TrialGame, grouped_for_reading
 from dpaudit.engine.poisonings.automatic import Automatic
@@ -119,104 +121,109 @@ class Neighbours(TrialGame):
             )
         object.__setattr__(self, "fits", own)
 
-    def plan(self, setting: Setting) -> GamePlan:
+    def play(self, setting: Setting, work: Work) -> Played:
         """The two data sets, search samples, fresh samples, scores."""
-        tried, left = self._tried(setting)
-        choice = tried[-1]
-        search = self._samples(setting, choice, "search", left)
-        fresh = self._samples(setting, choice, "fresh", self.trials)
-        keys = tuple(unit.key for unit in search)
-        judged = self._judged(setting, keys, left)
-        scores = [self._score(setting, trials, keys, judged) for trials in grouped_for_reading(fresh, setting)]
-        return GamePlan(
-            (*tried, *search, *judged, *fresh, *scores),
-            tuple(unit.key for unit in scores),
-            tuple(unit.key for unit in fresh),
-            observational=False,
-            reading=setting.reading,
-            reference=self.reference(),
-            told=(choice.key,) if len(tried) > 1 else (),
+        worlds, left = self._worlds(setting, work)
+        search = self._samples(setting, work, sample_summaries, worlds, "search", left)
+        judged = self._judged(setting, work, search, left)
+        fresh = self._samples(setting, work, sample_summaries, worlds, "fresh", self.trials)
+        alone = setting.reading is Reading.IN_ORDER
+        scores = tuple(
+            work.add(
+                score_summaries,
+                setting.attack,
+                search,
+                trials,
+                judged,
+                label=f"scores of {trials[0].label if alone else f'{self.trials} fresh samples'}",
+                resources=setting.resources.on_cpus,
+            )
+            for trials in grouped_for_reading(fresh, setting)
         )
+        searched = isinstance(self.poisoning, PoisoningSearch)
+        return Played(scores, trainings=fresh, choices=(worlds,) if searched else (), reference=self.reference())
 
-    def _tried(self, setting: Setting) -> tuple[list[Unit], int]:
-        """The units that end in the two data sets, and how many search trainings they leave."""
-        if not isinstance(self.poisoning, PoisoningSearch):
-            poisoning = fitted(self.poisoning, setting.mechanism)
-            return [self._choice(setting, ChooseWorlds, poisoning, "neighbouring data sets")], self.search
-        candidates = self.poisoning.candidates(setting.mechanism)
-        each = int(self.search * self.poisoning.share) // len(candidates)
+    def plan(self, setting: Setting) -> GamePlan:
+        """The same as keys."""
+        return planned(self, setting)
+
+    def _worlds(self, setting: Setting, work: Work) -> tuple[Unit, int]:
+        """The two data sets, and how many search trainings finding them leaves."""
+        if isinstance(self.poisoning, PoisoningSearch):
+            return self._best_worlds(setting, work, self.poisoning)
+        poisoning = fitted(self.poisoning, setting.mechanism)
+        return self._choice(setting, work, choose_worlds, poisoning, "neighbouring data sets"), self.search
+
+    def _best_worlds(self, setting: Setting, work: Work, search: PoisoningSearch) -> tuple[Unit, int]:
+        candidates = search.candidates(setting.mechanism)
+        each = int(self.search * search.share) // len(candidates)
         if each < FEWEST_TRIED:
-            least = -(-FEWEST_TRIED * len(candidates) // self.poisoning.share)
+            least = -(-FEWEST_TRIED * len(candidates) // search.share)
             raise SpecError(
                 f"search must be at least {least:.0f} to try {len(candidates)} poisonings, got {self.search}; give "
                 "more, name fewer (`among`), or one `poisoning`"
             )
-        units: list[Unit] = []
-        offers = []
+        offers, tried = [], []
         for name, poisoning in candidates.items():
-            offered = self._choice(setting, OfferWorlds, poisoning, f"neighbouring data sets by {name}")
-            samples = self._samples(setting, offered, f"{name} tried", each, TrySummaries)
-            units += [offered, *samples]
-            offers.append(Offer(name, offered.key, tuple(unit.key for unit in samples)))
-        keys = tuple(unit.key for unit in units)
-        best = TakeBest(setting.attack, tuple(offers))
-        units.append(Unit(best, f"best of {len(offers)} poisonings", (), keys, setting.resources.on_cpus))
-        return units, self.search - each * len(candidates)
+            offer = self._choice(setting, work, offer_worlds, poisoning, f"neighbouring data sets by {name}")
+            offers.append(offer)
+            tried.append(self._samples(setting, work, try_summaries, offer, f"{name} tried", each))
+        best = work.add(
+            take_best,
+            setting.attack,
+            tuple(candidates),
+            tuple(offers),
+            tuple(tried),
+            label=f"best of {len(offers)} poisonings",
+            resources=setting.resources.on_cpus,
+        )
+        return best, self.search - each * len(candidates)
 
-    def _choice(self, setting: Setting, task: type[ChooseWorlds], poisoning: Poisoning, label: str) -> Unit:
-        seed = setting.seed.child("worlds")
-        chosen = task(poisoning, self.copies, self.scale, seed)
-        return Unit(chosen, label, setting.parts.names("target"), setting.after, setting.resources)
+    def _choice(
+        self, setting: Setting, work: Work, function: Callable[..., Any], poisoning: Poisoning, label: str
+    ) -> Unit:
+        return work.add(
+            function,
+            poisoning,
+            self.copies,
+            self.scale,
+            setting.required("target"),
+            seed=setting.seed.child("worlds"),
+            label=label,
+            resources=setting.resources,
+            after=setting.after,
+        )
 
     def _samples(
-        self,
-        setting: Setting,
-        choice: Unit,
-        part: str,
-        trials: int,
-        kind: type[SampleSummaries] = SampleSummaries,
-    ) -> list[Unit]:
+        self, setting: Setting, work: Work, function: Callable[..., Any], worlds: Unit, part: str, trials: int
+    ) -> tuple[Unit, ...]:
         require_units(-(-trials // self.stack))
-        data = setting.parts.target
-        task = kind(
+        return work.split(
+            function,
+            trials,
+            self.stack,
             setting.mechanism,
-            choice.key,
-            setting.seed.child(part),
-            classes=data.classes,
-            name=data.name,
-            limit_s=self.training_limit_s,
+            worlds,
+            self.training_limit_s,
+            seed=setting.seed.child(part),
+            label=f"{part} samples",
+            resources=setting.resources,
+            after=setting.after,
         )
-        return [
-            Unit(
-                replace(task, first=first, last=min(first + self.stack, trials)),
-                f"{part} samples {first + 1}-{min(first + self.stack, trials)}",
-                (),
-                (choice.key,),
-                setting.resources,
-            )
-            for first in range(0, trials, self.stack)
-        ]
 
-    def _judged(self, setting: Setting, search: tuple[str, ...], samples: int) -> list[Unit]:
+    def _judged(self, setting: Setting, work: Work, search: tuple[Unit, ...], samples: int) -> tuple[Unit, ...]:
         """The units that judge the candidates of an attack, each its own; none where one unit is as quick."""
         if not isinstance(setting.attack, ManyCandidates) or samples < JUDGED_APART:
-            return []
+            return ()
         candidates = setting.attack.candidates()
-        return [
-            Unit(
-                JudgeCandidate(candidate, search),
-                f"worth of candidate {number + 1}/{len(candidates)}",
-                (),
+        return tuple(
+            work.add(
+                judge_candidate,
+                candidate,
                 search,
-                setting.resources.on_cpus,
+                label=f"worth of candidate {number + 1}/{len(candidates)}",
+                resources=setting.resources.on_cpus,
             )
             for number, candidate in enumerate(candidates)
             if len(candidates) > 1
-        ]
-
-    def _score(self, setting: Setting, trials: tuple[Unit, ...], search: tuple[str, ...], judged: list[Unit]) -> Unit:
-        keys, known = tuple(unit.key for unit in trials), tuple(unit.key for unit in judged)
-        alone = setting.reading is Reading.IN_ORDER
-        what = trials[0].label if alone else f"{self.trials} fresh samples"
-        task = ScoreSummaries(setting.attack, keys, search, known)
-        return Unit(task, f"scores of {what}", (), (*keys, *search, *known), setting.resources.on_cpus)
+        )

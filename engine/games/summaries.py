@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from dpaudit.actors.seed import Seed
@@ -16,7 +15,7 @@ from dpaudit.actors.time_limit import OutOfTime, time_limit
 from dpaudit.engine.games.fits import LEARNERS, Face
 from dpaudit.engine.games.stacks import TrainingRun, train_runs
 from dpaudit.engine.views.worlds import Worlds
-from dpaudit.errors import shortened
+from dpaudit.errors import RunError, shortened
 from dpaudit.mechanisms.protocols import Compute, LogitModel, SampledLearner, SummarisedLearner, TrainingError
 
 SAMPLED = Face(SampledLearner, "learners drawn in bulk (with methods `claim` and `sample_summaries`)")
@@ -167,35 +166,62 @@ _WAYS: dict[Face, Callable[[Any, Trainings], Summaries]] = {
 }
 
 
-def summary_columns(summaries: Summaries) -> dict[str, pa.Array]:
-    """Columns summary (a list of any length, null where there is none), failed, name and error."""
-    failed = [vector is None or bool(fault) for vector, fault in zip(summaries.vectors, summaries.faults, strict=True)]
-    kept = [None if bad else vector for bad, vector in zip(failed, summaries.vectors, strict=True)]
-    lengths = np.array([0 if vector is None else len(vector) for vector in kept])
-    flat = np.concatenate([np.empty(0), *(vector for vector in kept if vector is not None)])
-    column = pa.ListArray.from_arrays(
-        np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32),
-        pa.array(flat.astype(np.float32)),
-        mask=pa.array(failed),
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """Trainings on either data set, summed up, as they are kept.
+
+    Attributes:
+        number: Of each trial, shape (n,).
+        truth: Their coins, shape (n,); trained on D' where True.
+        width: Length of each summary, shape (n,); -1 where there is none.
+        numbers: All summaries, one behind the other.
+        name: Which trial each is, with which seed, shape (n,).
+    """
+
+    number: NDArray[np.int64] = field(metadata={"stored": "int32"})
+    truth: NDArray[np.bool_]
+    width: NDArray[np.int64]
+    numbers: NDArray[np.float32]
+    name: NDArray[np.str_]
+
+    def of_width(self, width: int) -> NDArray[np.float64]:
+        """The summaries of one length, shape (their number, width)."""
+        own = self.width == width
+        there = np.repeat(own, np.maximum(self.width, 0))
+        summaries: NDArray[np.float64] = self.numbers[there].astype(np.float64)
+        return summaries.reshape(np.count_nonzero(own), width)
+
+    @property
+    def usual_width(self) -> int:
+        """The length that most summaries have.
+
+        Raises: RunError when there is none.
+        """
+        there = self.width[self.width >= 0]
+        if not len(there):
+            raise RunError("no search sample has a summary")
+        return int(np.bincount(there).argmax())
+
+
+def samples_of(summaries: Summaries, asked: Trainings) -> tuple[Samples, tuple[str, ...]]:
+    """The summaries as they are kept, and why trials failed, a sentence for each that did, "" where nobody knows."""
+    known = [None if fault else vector for vector, fault in zip(summaries.vectors, summaries.faults, strict=True)]
+    samples = Samples(
+        number=np.arange(asked.first, asked.first + len(asked.truth)),
+        truth=asked.truth,
+        width=np.array([-1 if vector is None else len(vector) for vector in known]),
+        numbers=np.concatenate([np.empty(0), *(vector for vector in known if vector is not None)]).astype(np.float32),
+        name=np.array(summaries.names),
     )
-    names, faults = summaries.names, summaries.faults
-    errors = [f"{name}: {fault}" if fault else "" for name, fault in zip(names, faults, strict=True)]
-    return {
-        "summary": column,
-        "failed": pa.array(failed),
-        "name": pa.array(list(names)),
-        "error": pa.array(errors),
-    }
+    errors = (
+        f"{name}: {fault}" if fault else ""
+        for name, fault, vector in zip(summaries.names, summaries.faults, known, strict=True)
+        if vector is None
+    )
+    return samples, tuple(errors)
 
 
-def summary_widths(table: pa.Table) -> NDArray[np.int64]:
-    """The length of each trial's summary, shape (trials,); -1 where there is none."""
-    offsets = np.asarray(table["summary"].combine_chunks().value_lengths().fill_null(-1))
-    return offsets.astype(np.int64)
-
-
-def summaries_in(table: pa.Table, trials: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """The summaries of some trials, all of one length, shape (trials, width)."""
-    column = table["summary"].combine_chunks().filter(pa.array(trials))
-    values: NDArray[np.float64] = column.flatten().to_numpy(zero_copy_only=False).astype(np.float64)
-    return values.reshape(len(column), -1)
+def joined(parts: Sequence[Samples]) -> Samples:
+    """All of them, in order."""
+    names = (column.name for column in fields(Samples))
+    return Samples(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))

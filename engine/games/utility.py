@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
 from dpaudit.actors.seed import Seed
-from dpaudit.actors.unit import Inputs
-from dpaudit.engine.spec.partition import required_part
+from dpaudit.actors.work import Outcome, unit
 from dpaudit.errors import require
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.labels.bags import LEFT_OUT, Bags
@@ -52,71 +51,69 @@ class Utility:
         return self.runs * len(self.learning_rates)
 
 
-@dataclass(frozen=True)
-class MeasureUtility:
-    """Trains on releases of the target part, and measures on the test part.
+@dataclass(frozen=True, eq=False)
+class Learned:
+    """What each training learned, one row a training.
 
     Attributes:
-        mechanism: What releases.
-        utility: How it is learned from.
-        seed: Of releases and trainings.
+        learning_rate: Of it, shape (trainings,).
+        run: Number of the release that it is trained on, shape (trainings,).
+        choosing_auc: AUC on one half of the test part, shape (trainings,); NaN for a training that failed, as below.
+        test_auc: AUC on the other half, shape (trainings,).
+        test_log_loss: Mean log-loss there, shape (trainings,).
     """
 
-    mechanism: BagMechanism
-    utility: Utility
-    seed: Seed
+    ROWS: ClassVar[bool] = True
 
-    def run(self, inputs: Inputs, compute: Compute) -> pa.Table:
-        """One row a training; the best learning rate's means and standard errors beside them as metrics.
+    learning_rate: Floats
+    run: NDArray[np.int64]
+    choosing_auc: Floats
+    test_auc: Floats
+    test_log_loss: Floats
 
-        Raises: TrainingError when no learning rate has a training whose loss stayed a number.
-        """
-        target, test = required_part(inputs, "target"), required_part(inputs, "test")
-        target, test = one_hot_numbers(target, test)
-        models = self._trained(target, compute)
-        rows = [
-            {"learning_rate": rate, "run": run, **_scored(model, test)}
-            for (run, rate), model in zip(self._grid(), models, strict=True)
+
+@unit
+def measure_utility(
+    mechanism: BagMechanism, utility: Utility, target: Examples, test: Examples, compute: Compute, *, seed: Seed
+) -> Outcome[Learned]:
+    """Trains on releases of the target part, and measures on the test part.
+
+    Args:
+        mechanism: What releases.
+        utility: How it is learned from.
+        target: Whose labels are released.
+        test: What is measured on.
+        compute: Where it runs.
+        seed: Of releases and trainings.
+    Returns: All trainings; the best learning rate's means and standard errors are the metrics.
+    Raises: TrainingError when no learning rate has a training whose loss stayed a number.
+    """
+    target, test = one_hot_numbers(target, test)
+    models = _trained(mechanism, utility, target, compute, seed)
+    measured = np.array([_scored(model, test) for model in models])
+    rates, runs = np.array(utility.learning_rates), np.arange(utility.runs)
+    learned = Learned(np.tile(rates, len(runs)), np.repeat(runs, len(rates)), *measured.T)
+    return Outcome(learned, metrics=_best(learned, utility))
+
+
+def _trained(
+    mechanism: BagMechanism, utility: Utility, target: Examples, compute: Compute, seed: Seed
+) -> Sequence[Any]:
+    """A model for each learning rate, release by release."""
+    from dpaudit.mechanisms.training.bag_stack import BagTask, train_on_bags
+
+    tasks = []
+    for run in range(utility.runs):
+        own = seed.child(run)
+        bags = mechanism.bags(target, rng=own.child("bags").rng())
+        counts = bags.counts(target.labels, target.classes)
+        released = mechanism.release_counts(counts, rng=own.child("noise").rng())
+        targets = mechanism.targets(released).astype(np.float32)
+        rows, shares = padded(bags)
+        tasks += [
+            BagTask(rows, shares, targets, rate, own.child("training").sequence()) for rate in utility.learning_rates
         ]
-        table = pa.Table.from_pylist(rows)
-        metrics = self._best(table)
-        return table.replace_schema_metadata({f"metric:{name}": repr(value) for name, value in metrics.items()})
-
-    def _grid(self) -> list[tuple[int, float]]:
-        return [(run, rate) for run in range(self.utility.runs) for rate in self.utility.learning_rates]
-
-    def _trained(self, target: Examples, compute: Compute) -> Sequence[Any]:
-        from dpaudit.mechanisms.training.bag_stack import BagTask, train_on_bags
-
-        tasks = []
-        for run in range(self.utility.runs):
-            seed = self.seed.child(run)
-            bags = self.mechanism.bags(target, rng=seed.child("bags").rng())
-            counts = bags.counts(target.labels, target.classes)
-            released = self.mechanism.release_counts(counts, rng=seed.child("noise").rng())
-            targets = self.mechanism.targets(released).astype(np.float32)
-            rows, shares = padded(bags)
-            tasks += [
-                BagTask(rows, shares, targets, rate, seed.child("training").sequence())
-                for rate in self.utility.learning_rates
-            ]
-        recipe = self.utility.model.recipe
-        return train_on_bags(recipe, target.features, tasks, classes=target.classes, compute=compute)
-
-    def _best(self, table: pa.Table) -> dict[str, float]:
-        rate, auc = table["learning_rate"].to_numpy(), table["choosing_auc"].to_numpy()
-        means = {value: float(auc[rate == value].mean()) for value in self.utility.learning_rates}
-        known = {value: mean for value, mean in means.items() if not np.isnan(mean)}
-        if not known:
-            raise TrainingError("the loss is no finite number at any learning rate; give smaller ones")
-        best = max(known, key=lambda value: known[value])
-        found = {"learning_rate": best}
-        for name in ("test_auc", "test_log_loss"):
-            values = table[name].to_numpy()[rate == best]
-            found[name] = float(values.mean())
-            if values.size > 1:
-                found[f"{name}_error"] = float(values.std(ddof=1) / np.sqrt(values.size))
-        return found
+    return train_on_bags(utility.model.recipe, target.features, tasks, classes=target.classes, compute=compute)
 
 
 def padded(bags: Bags) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
@@ -129,18 +126,18 @@ def padded(bags: Bags) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     return rows, np.where(inside, 1 / bags.sizes[:, None], 0.0).astype(np.float32)
 
 
-def _scored(model: Any, test: Examples) -> dict[str, float]:
+def _scored(model: Any, test: Examples) -> tuple[float, float, float]:
     """AUC on one half of the test part; AUC and mean log-loss on the other. NaN for a training that failed."""
     if isinstance(model, TrainingError):
-        return dict.fromkeys(("choosing_auc", "test_auc", "test_log_loss"), float("nan"))
+        return math.nan, math.nan, math.nan
     answers = model.probabilities(test.features)
     half = len(test) // 2
     at_label = answers[np.arange(len(test)), test.labels][half:]
-    return {
-        "choosing_auc": auc(answers[:half, 1], test.labels[:half]),
-        "test_auc": auc(answers[half:, 1], test.labels[half:]),
-        "test_log_loss": float(-np.mean(np.log(np.clip(at_label, 1e-15, 1.0)))),
-    }
+    return (
+        auc(answers[:half, 1], test.labels[:half]),
+        auc(answers[half:, 1], test.labels[half:]),
+        float(-np.mean(np.log(np.clip(at_label, 1e-15, 1.0)))),
+    )
 
 
 def auc(score: Floats, label: NDArray[np.int64]) -> float:
@@ -151,3 +148,20 @@ def auc(score: Floats, label: NDArray[np.int64]) -> float:
         return float("nan")
     ranks = rankdata(score)
     return float((ranks[label == 1].sum() - positives * (positives + 1) / 2) / (positives * negatives))
+
+
+def _best(learned: Learned, utility: Utility) -> dict[str, float]:
+    """The learning rate with the best mean AUC on the choosing half, and what it shows on the other."""
+    rate = learned.learning_rate
+    means = {value: float(learned.choosing_auc[rate == value].mean()) for value in utility.learning_rates}
+    known = {value: mean for value, mean in means.items() if not np.isnan(mean)}
+    if not known:
+        raise TrainingError("the loss is no finite number at any learning rate; give smaller ones")
+    best = max(known, key=lambda value: known[value])
+    found = {"learning_rate": best}
+    for name in ("test_auc", "test_log_loss"):
+        values = getattr(learned, name)[rate == best]
+        found[name] = float(values.mean())
+        if values.size > 1:
+            found[f"{name}_error"] = float(values.std(ddof=1) / np.sqrt(values.size))
+    return found

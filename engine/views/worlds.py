@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from dpaudit.errors import require
 from dpaudit.mechanisms.examples import Examples
-
-MARKS = ("world_0", "world_1", "asked")
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +26,7 @@ class Worlds:
     rows: Examples
     in_zero: NDArray[np.bool_]
     in_one: NDArray[np.bool_]
-    points: NDArray[np.float32]
+    points: NDArray[np.float32] = field(metadata={"stored": "float32"})
 
     def __post_init__(self) -> None:
         count = len(self.rows)
@@ -90,36 +87,3 @@ def replaced(
         labels=np.concatenate([part.labels for part in parts])[order],
     )
     return Worlds(together, mark[order] != 2, mark[order] != 1, points)
-
-
-def worlds_table(worlds: Worlds) -> pa.Table:
-    """Both data sets as a unit's result, the points behind them; `worlds_of` reads it back."""
-    features = np.concatenate([features_of(worlds.rows), worlds.points])
-    asked = np.arange(len(features)) >= len(worlds.rows)
-    none = np.zeros(len(worlds.points), np.bool_)
-    flat = np.ascontiguousarray(features, np.float32)
-    return pa.table(
-        {
-            "features": pa.FixedSizeListArray.from_arrays(pa.array(flat.ravel()), flat.shape[1]),
-            "label": np.concatenate([worlds.rows.labels, np.zeros(len(worlds.points), np.int64)]),
-            "world_0": np.concatenate([worlds.in_zero, none]),
-            "world_1": np.concatenate([worlds.in_one, none]),
-            "asked": asked,
-        }
-    )
-
-
-def worlds_of(table: pa.Table, *, classes: int, name: str) -> Worlds:
-    """The data sets of a unit.
-
-    Args:
-        table: What `worlds_table` made.
-        classes: Of the data.
-        name: Of the data.
-    """
-    column = table["features"].combine_chunks()
-    features = column.flatten().to_numpy(zero_copy_only=False).reshape(len(column), column.type.list_size)
-    zero, one, asked = (table[mark].to_numpy() for mark in MARKS)
-    labels = table["label"].to_numpy().astype(np.int64)
-    rows = Examples(features[~asked], labels[~asked], classes, name)
-    return Worlds(rows, zero[~asked], one[~asked], features[asked])

@@ -45,6 +45,11 @@ def pieces(number: Numbers, compute: Compute, *, first: int, last: int) -> Itera
 
 
 @unit
+def pieces_told(number: Numbers) -> Outcome[Iterator[Numbers]]:
+    return Outcome(iter((number, number)), failures=("one is missing",))
+
+
+@unit
 def total(many: Any) -> Numbers:
     return Numbers(np.array([sum(float(part.values.sum()) for part in many)]))
 
@@ -93,6 +98,15 @@ def test_a_loop_is_split_and_may_be_inlined() -> None:
     tables = run(work)
     for one, other in zip(counted, without, strict=True):
         assert value(tables, one).values.tolist() == value(tables, other).values.tolist()
+
+
+def test_what_is_said_beside_several_values_is_kept_with_them_and_lost_with_them() -> None:
+    work = Work()
+    told = work.add(pieces_told, Numbers(np.ones(3)), label="told", resources=ONE)
+    both = [work.add(total, given, label="summed", resources=ONE) for given in (told, inlined(told))]
+    tables = run(work)
+    assert [value(tables, unit).values.tolist() for unit in both] == [[6.0], [6.0]]
+    assert beside(tables[told.key]).failures == ("one is missing",)
 
 
 def test_pieces_behind_others_keep_their_number() -> None:

@@ -12,15 +12,13 @@ from scipy.stats import binom
 
 from dpaudit import Audit, AuditSpec, RunOptions, Verdict, audit, load_spec
 from dpaudit.actors.seed import Seed
-from dpaudit.actors.unit import Inputs
 from dpaudit.claims import GaussianDP, SubsampledGaussian
 from dpaudit.engine.attacks.step_midpoint import StepMidpoint
 from dpaudit.engine.canaries.gradients import RandomGradient
 from dpaudit.engine.data.bundled import Digits
-from dpaudit.engine.findings.evidence import CODECS
 from dpaudit.engine.findings.run_report import Report
 from dpaudit.engine.games.dp_sgd_steps import DpSgdSteps
-from dpaudit.engine.games.step_units import ScoreSteps, TrainSteps
+from dpaudit.engine.games.step_units import Steps, score_steps, train_steps
 from dpaudit.engine.plan import make_plan
 from dpaudit.engine.spec.partition import Partition
 from dpaudit.engine.views.steps import StepView
@@ -149,16 +147,12 @@ def test_a_loop_that_does_not_play_by_the_rules_is_told_so() -> None:
 
 
 def test_no_score_depends_on_what_comes_later() -> None:
-    import pyarrow as pa
-
     rng = np.random.default_rng(5)
     coins, products = rng.random(60) < 0.5, rng.standard_normal(60)
     products[7] = np.nan
 
     def scored(cut: int) -> Any:
-        table = pa.table({"coin": coins[:cut], "product": products[:cut]})
-        scores = ScoreSteps(StepMidpoint(), ("key",)).run(Inputs({}, {"key": table}), Compute())
-        return next(CODECS[StepScores].decode(scores))
+        return next(score_steps(StepMidpoint(), (Steps(coins[:cut], products[:cut]),)))
 
     whole, part = scored(60), scored(31)
     assert isinstance(whole, StepScores)
@@ -250,14 +244,13 @@ def test_a_training_shows_the_steps_it_states() -> None:
     """One that breaks off has told nothing in the others; one that goes on is not the one that is claimed."""
     data = Examples(np.zeros((9, 4), np.float32), np.zeros(9, np.int64), 2, "blank")
 
-    def shown(steps: int) -> Any:
-        task = TrainSteps(OwnSteps(noisy_loop, 1.0, steps), RandomGradient(), Seed(1))
-        return task.run(Inputs({"target:0": data}), Compute())
+    def shown(steps: int) -> Steps:
+        return train_steps(OwnSteps(noisy_loop, 1.0, steps), RandomGradient(), data, Compute(), seed=Seed(1))
 
-    table = shown(310)
-    assert np.isnan(table["product"].to_numpy()).tolist() == [False] * 300 + [True] * 10
-    scored = ScoreSteps(StepMidpoint(), ("key",)).run(Inputs({}, {"key": table}), Compute())
-    assert scored["score"].to_pylist()[300:] == [0.0] * 10
+    whole = shown(310)
+    assert np.isnan(whole.product).tolist() == [False] * 300 + [True] * 10
+    (scores,) = score_steps(StepMidpoint(), (whole,))
+    assert scores.score[300:].tolist() == [0.0] * 10
     with pytest.raises(InputError, match="must show the 299 steps it states, got 300"):
         shown(299)
 

@@ -78,10 +78,10 @@ def test_priors_are_cross_fitted_so_that_nobodys_own_label_decides_them() -> Non
     priors = [unit for unit in plan.units if unit.label.startswith("priors")]
     assert len(priors) == 3
     (target,) = (examples for name, examples in plan.shared.items() if name.startswith("target"))
-    tables = [unit.task.run(Inputs({name: plan.shared[name] for name in unit.shared}), Compute()) for unit in priors]
-    rows = np.concatenate([table["row"].to_numpy() for table in tables])
+    found = [unit.task.value(Inputs(plan.shared), Compute()) for unit in priors]  # type: ignore[attr-defined]
+    rows = np.concatenate([part.row for part in found])
     assert sorted(rows) == list(range(60))
-    prior = np.concatenate([table["prior"].to_numpy() for table in tables])
+    prior = np.concatenate([part.prior for part in found])
     seen = LogisticRegression(inverse_penalty=1e4).fit(target, seed=np.random.SeedSequence(0), compute=Compute())
     recalled = seen.probabilities(target.features)[:, 1]
     assert ((recalled > 0.5) == target.labels).all()

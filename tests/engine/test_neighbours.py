@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from scipy.stats import binom
 
 from dpaudit import Audit, AuditSpec, Claim, Examples, Relation, RunOptions, Verdict, audit, from_summary
+from dpaudit.actors.values import decode, encode
 from dpaudit.engine.attacks.output_set import OutputSet
 from dpaudit.engine.data.bundled import BreastCancer, Iris
 from dpaudit.engine.games.neighbours import Neighbours
@@ -27,7 +28,7 @@ from dpaudit.engine.report.figures.detected import detected, lines_of
 from dpaudit.engine.spec.loading import load_spec
 from dpaudit.engine.spec.stop_rule import StopRule
 from dpaudit.engine.views.summary_view import SummaryView
-from dpaudit.engine.views.worlds import Worlds, worlds_of, worlds_table
+from dpaudit.engine.views.worlds import Worlds
 from dpaudit.errors import InputError, SpecError
 from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.scores import Scores
@@ -184,7 +185,7 @@ def test_a_poisoning_gives_neighbours_of_its_relation(name: str, copies: int) ->
     # What both worlds hold is the data without at most `copies` rows, in their order.
     assert len(both) == len(data) - copies
     assert worlds.points.shape[1] == data.features.shape[1]
-    again = worlds_of(worlds_table(worlds), classes=data.classes, name=data.name)
+    (again,) = decode(encode([worlds], Worlds), Worlds)
     assert again.zero.digest == worlds.zero.digest
     assert again.one.digest == worlds.one.digest
     assert np.array_equal(again.points, worlds.points)

@@ -12,6 +12,7 @@ from dpaudit.engine.findings.shift import control_estimator
 from dpaudit.engine.plan import make_plan
 from dpaudit.engine.spec.audit_spec import AuditSpec
 from dpaudit.estimators.answered_queries import AnsweredQuery
+from dpaudit.estimators.posteriors import Posteriors
 from dpaudit.estimators.scores import Scores, StepScores
 
 
@@ -39,6 +40,6 @@ def _tallies(estimator: Any, keys: tuple[str, ...], here: set[str], store: UnitS
 
 
 def _pieces(estimator: Any, table: Any) -> list[Any]:
-    if "unit" in table.column_names or estimator.evidence not in (Scores, StepScores, AnsweredQuery):
+    if "unit" in table.column_names or estimator.evidence not in (Scores, StepScores, AnsweredQuery, Posteriors):
         return list(CODECS[estimator.evidence].decode(table))
     return decode(table, estimator.evidence)
