@@ -132,7 +132,7 @@ class OneRunGame(OneRunRules):
 
     def _training(self, setting: Setting, work: Work, asked: Asked, number: int) -> Unit:
         """One run of the mechanism."""
-        seeds = {"design_seed": _design_seed(setting, number), "seed": setting.seed.child("training", number)}
+        design_seed, seed = _design_seed(setting, number), setting.seed.child("training", number)
         label, target = f"training {number + 1} of {self.trainings}", setting.required("target")
         if self._plays_releases(setting):
             return work.add(
@@ -140,10 +140,11 @@ class OneRunGame(OneRunRules):
                 asked.rules,
                 setting.mechanism,
                 target,
+                design_seed=design_seed,
+                seed=seed,
                 label=label,
                 resources=setting.resources.on_cpus,
                 after=setting.after,
-                **seeds,
             )
         return work.add(
             train_model,
@@ -153,10 +154,11 @@ class OneRunGame(OneRunRules):
             target,
             setting.given("test"),
             setting.given("validation"),
+            design_seed=design_seed,
+            seed=seed,
             label=label,
             resources=setting.resources,
             after=setting.after,
-            **seeds,
         )
 
     def _replays(self, setting: Setting, work: Work, asked: Asked, trained: Unit, number: int) -> tuple[Unit, ...]:
