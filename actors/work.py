@@ -276,6 +276,14 @@ def inlined(work: Unit) -> Any:
     return _Inlined(work.task)
 
 
+def inlined_call(function: Callable[..., Any], *arguments: Any, **more: Any) -> Any:
+    """The same for a call that has no unit of its own; what it gives may be of any type.
+
+    Raises: InputError when the function is not registered, or the arguments are not its.
+    """
+    return _Inlined(call_of(function, *arguments, **more))
+
+
 @functools.cache
 def kind_of(function: Callable[..., Any]) -> Kind:
     """What a function gives, by its annotation."""

@@ -132,7 +132,6 @@ ENGINE = Rooms(
             ("dpaudit.engine.spec.audit_spec", "dpaudit.engine.games.protocol"),
             ("dpaudit.engine.spec.audit_spec", "dpaudit.engine.games.two_world_rules"),
             ("dpaudit.engine.spec.check", "dpaudit.engine.games.fits"),
-            ("dpaudit.engine.views.answers", "dpaudit.engine.findings.score_table"),
         }
     ),
 )

@@ -1,4 +1,4 @@
-"""Scores as Arrow, and the class probabilities they are made of: one row a canary."""
+"""Scores as Arrow, one row a canary; and what units say beside their tables."""
 
 from __future__ import annotations
 
@@ -75,21 +75,6 @@ class ScoreTable:
                 replay=int(replays[first]),
                 canary=part.column("canary").to_numpy().astype(np.int64),
             )
-
-
-def probability_table(probabilities: NDArray[np.floating], metrics: dict[str, float]) -> pa.Table:
-    """Class probabilities, shape (rows, classes), as one fixed-size list column; `metrics` go beside them."""
-    flat = pa.array(np.ascontiguousarray(probabilities, dtype=np.float32).ravel())
-    column = pa.FixedSizeListArray.from_arrays(flat, probabilities.shape[1])
-    table = pa.table({"probabilities": column})
-    return table.replace_schema_metadata({f"metric:{name}": repr(float(value)) for name, value in metrics.items()})
-
-
-def probabilities_of(table: pa.Table) -> NDArray[np.float32]:
-    """The array behind `probability_table`, shape (rows, classes); a view where the table is one chunk."""
-    column = table.column("probabilities")
-    chunks = [chunk.flatten().to_numpy(zero_copy_only=True).reshape(len(chunk), -1) for chunk in column.chunks]
-    return chunks[0] if len(chunks) == 1 else np.concatenate(chunks)
 
 
 def trial_errors(table: pa.Table) -> list[str]:

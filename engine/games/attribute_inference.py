@@ -10,11 +10,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from dpaudit.actors.work import Work
 from dpaudit.claims import Relation
 from dpaudit.engine.games.fits import LEARNERS, Fits
 from dpaudit.engine.games.label_inference import LabelInference
 from dpaudit.engine.games.one_run_rules import Predictor
-from dpaudit.engine.games.protocol import GamePlan, Setting
+from dpaudit.engine.games.protocol import Played, Setting
 from dpaudit.engine.views.canary_view import CanaryView
 from dpaudit.errors import SpecError, require
 from dpaudit.mechanisms.examples import Examples, Features
@@ -73,13 +74,13 @@ class AttributeInference(LabelInference):
         """The values and bins come from it."""
         return True
 
-    def plan(self, setting: Setting) -> GamePlan:
+    def play(self, setting: Setting, work: Work) -> Played:
         """As for labels.
 
         Raises: SpecError when there is no reference part, or a column is not there.
         """
         self._values(setting.parts.reference if len(setting.parts.reference) else None)
-        return super().plan(setting)
+        return super().play(setting, work)
 
     def proxy_task(self, examples: Examples, reference: Examples | None) -> Examples:
         """The record without the protected columns, its label among the features, its attribute as the label."""

@@ -7,11 +7,11 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 
+from dpaudit.actors.unit import Unit
 from dpaudit.claims import Relation
 from dpaudit.engine.games.fits import LEARNERS, Fits
-from dpaudit.engine.games.one_run import OneRunGame
+from dpaudit.engine.games.one_run import Asked, OneRunGame
 from dpaudit.engine.games.one_run_rules import CanarySetup, Design, Draw, Hint
-from dpaudit.engine.games.one_run_units import PlayReferenceAlone, PlayReplays
 from dpaudit.engine.games.protocol import Setting
 from dpaudit.engine.views.canary_view import CanaryView
 from dpaudit.errors import SpecError, require
@@ -107,11 +107,11 @@ class ObservationalMembership(OneRunGame):
         """Unless the audit's own draw decided which of a pair is trained on."""
         return self.fresh is not None or not setting.divided_at_random
 
-    def control_plays(self, setting: Setting, reference: str, training: str) -> list[tuple[str, PlayReplays]]:
+    def control_replays(self, setting: Setting, asked: Asked, trained: Unit) -> list[tuple[str, Any]]:
         """Canary against fresh point with the reference alone."""
         if not self.rests_on_proxy(setting):
             return []
-        return [("reference alone", self._replays(PlayReferenceAlone, setting, 0, reference, reference))]
+        return [("reference alone", asked.canaries(asked.silence()))]
 
     def needs_fresh_points(self) -> bool:
         """One for each canary."""

@@ -20,11 +20,11 @@ import pyarrow.csv as pacsv
 from matplotlib.figure import Figure
 
 from dpaudit.actors.store import UnitStore
+from dpaudit.actors.values import decode
 from dpaudit.atomic_write import write_whole
 from dpaudit.engine.driver import run_plan
 from dpaudit.engine.findings.result import AuditResult
 from dpaudit.engine.findings.run_report import Report
-from dpaudit.engine.findings.score_table import probabilities_of
 from dpaudit.engine.findings.verdict import Verdict
 from dpaudit.engine.games.label_inference import LabelInference
 from dpaudit.engine.plan import Plan, make_plan
@@ -33,6 +33,7 @@ from dpaudit.engine.report.templates import figure_markup, template
 from dpaudit.engine.reproduce.making import Made, Options
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
 from dpaudit.engine.spec.partition import Partition
+from dpaudit.engine.views.answers import Predictions
 from dpaudit.estimators.bound import format_lower
 from dpaudit.estimators.one_run.signed_scores import OneRun
 from dpaudit.estimators.replays import mean_and_deviation
@@ -165,8 +166,8 @@ def _constant(plan: Plan, audit: int, store: UnitStore) -> bool:
     (training,) = plan.audits[audit].game.trainings
     if not store.finished([training]):
         return False
-    predicted = probabilities_of(store.read(training))
-    return bool((predicted == predicted[0]).all())
+    (trained,) = decode(store.read(training), Predictions)
+    return bool((trained.probabilities == trained.probabilities[0]).all())
 
 
 def _cell(learner: str, epsilon: float, published: AuditResult, valid: AuditResult, *, constant: bool) -> Cell:

@@ -1,15 +1,14 @@
-"""What the audited mechanism answers about the points of a one-run game, and how a unit stores it."""
+"""What the audited mechanism answers about the points of a one-run game."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
-from dpaudit.engine.findings.score_table import probabilities_of, probability_table
 from dpaudit.engine.views.canary_view import CanaryView, LabelRelease, ReleaseView
 from dpaudit.errors import require
 from dpaudit.mechanisms.examples import Examples
@@ -23,18 +22,13 @@ class Answers(Protocol):
         ...
 
     @classmethod
-    def of(cls, table: pa.Table) -> Answers:
-        """The answers a unit stored."""
-        ...
-
-    @classmethod
     def silent(cls, count: int, classes: int) -> Answers:
         """Answers of a mechanism that looked at nothing, for `count` points."""
         ...
 
     @classmethod
     def telling(cls, labels: NDArray[np.int64], classes: int) -> Answers:
-        """Answers of a mechanism that hides nothing: the labels themselves."""
+        """Answers of a mechanism without privacy: the labels themselves, shape (n,)."""
         ...
 
     def at(self, points: NDArray[np.int64] | slice) -> Answers:
@@ -60,11 +54,6 @@ class Predictions:
         return len(self.probabilities)
 
     @classmethod
-    def of(cls, table: pa.Table) -> Predictions:
-        """What `table` stored."""
-        return cls(probabilities_of(table))
-
-    @classmethod
     def silent(cls, count: int, classes: int) -> Predictions:
         """The same probability for every class."""
         return cls(np.full((count, classes), 1 / classes, np.float32))
@@ -73,10 +62,6 @@ class Predictions:
     def telling(cls, labels: NDArray[np.int64], classes: int) -> Predictions:
         """Certain of each label."""
         return cls(np.eye(classes, dtype=np.float32)[labels])
-
-    def table(self, metrics: dict[str, float]) -> pa.Table:
-        """As a unit's result, the model's utility beside them."""
-        return probability_table(self.probabilities, metrics)
 
     def at(self, points: NDArray[np.int64] | slice) -> Predictions:
         """Those for some of the points, in that order."""
@@ -92,44 +77,40 @@ class Releases:
     """Answers of a label mechanism.
 
     Attributes:
-        release: One label for each point.
-        probabilities: The same for adversaries that read models: certain of the released label; shape (n, classes).
+        release: One label for each of n points.
+        told: Whether the labels say something; otherwise they are the same for everybody.
     """
 
     release: LabelRelease
-    probabilities: NDArray[np.float32]
+    told: bool = True
 
     def __len__(self) -> int:
-        return len(self.probabilities)
+        return len(self.release.labels)
 
-    @classmethod
-    def of(cls, table: pa.Table) -> Releases:
-        """What `table` stored."""
-        return cls.telling(table["released"].to_numpy(), int(table.schema.metadata[b"classes"]))
+    @cached_property
+    def probabilities(self) -> NDArray[np.float32]:
+        """The same for adversaries that read models: certain of the released label, or of none; shape (n, classes)."""
+        if not self.told:
+            return Predictions.silent(len(self), self.release.classes).probabilities
+        return Predictions.telling(self.release.labels, self.release.classes).probabilities
 
     @classmethod
     def silent(cls, count: int, classes: int) -> Releases:
-        """The same label for everybody, whatever theirs; as probabilities it is certain of nothing."""
-        return cls(LabelRelease(np.zeros(count, np.int64), classes), Predictions.silent(count, classes).probabilities)
+        """The same label for everybody, whatever theirs."""
+        return cls(LabelRelease(np.zeros(count, np.int64), classes), told=False)
 
     @classmethod
     def telling(cls, labels: NDArray[np.int64], classes: int) -> Releases:
         """These labels are released."""
-        return cls(LabelRelease(labels, classes), Predictions.telling(labels, classes).probabilities)
+        return cls(LabelRelease(labels, classes))
 
     def at(self, points: NDArray[np.int64] | slice) -> Releases:
         """Those for some of the points, in that order."""
-        release = LabelRelease(self.release.labels[points], self.release.classes)
-        return Releases(release, self.probabilities[points])
+        return Releases(LabelRelease(self.release.labels[points], self.release.classes), self.told)
 
     def view(self, reference: NDArray[np.float32], labels: NDArray[np.int64]) -> ReleaseView:
         """The released labels."""
         return ReleaseView(self.probabilities, reference, labels, self.release)
-
-
-def release_table(release: LabelRelease) -> pa.Table:
-    """A release as a unit's result; `Releases.of` reads it back."""
-    return pa.table({"released": release.labels}).replace_schema_metadata({"classes": str(release.classes)})
 
 
 def checked_release(released: Any, train: Examples, mechanism: str) -> LabelRelease:

@@ -7,7 +7,7 @@ the shift. Only data, proxy and mechanism are drawn directly, so that hundreds o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,10 +18,10 @@ from dpaudit.actors.seed import Seed
 from dpaudit.engine.attacks.label_inference import LabelInferenceScore
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.findings.shift import shift_control
-from dpaudit.engine.games.distinguisher import Distinguisher
+from dpaudit.engine.games.distinguisher import Distinguisher, Round
 from dpaudit.engine.games.label_inference import LabelInference
 from dpaudit.engine.games.one_run_rules import CanarySetup
-from dpaudit.engine.games.one_run_units import LEARNED_ROUNDS, PlayReplays, Replayed, cumulative
+from dpaudit.engine.games.one_run_units import LEARNED_ROUNDS, Replayed, cumulative, rounds_of
 from dpaudit.engine.views.answers import Predictions, Releases
 from dpaudit.engine.views.canary_view import LabelRelease
 from dpaudit.estimators.one_run.beyond_shift import BeyondShift, bound_beyond_shift
@@ -139,31 +139,29 @@ class Observed:
         mechanism = RandomizedResponse(self.epsilon)
         released = mechanism.release(labels, classes=self.classes, rng=rng)
         if not self.learner:
-            certain = np.eye(self.classes, dtype=np.float32)[released]
-            return Releases(LabelRelease(released, self.classes), certain), None
+            return Releases(LabelRelease(released, self.classes)), None
         law = mechanism.transition(self.classes)
         joint = truth[: self.canaries] * law[:, released].T
         posterior = joint / joint.sum(axis=1, keepdims=True)
         return Predictions(posterior.astype(np.float32)), Predictions(truth[self.canaries :].astype(np.float32))
 
-    def _play(self, seed: Seed, answers: Any) -> PlayReplays:
-        return PlayReplays(LabelInference(), self.attack, type(answers), seed, seed, 0, self.replays, "", "")
+    def _rounds(self, setup: Replayed, seed: Seed, drawn: Seed, count: int) -> Iterator[tuple[int, Round]]:
+        return rounds_of(LabelInference(), self.attack, setup, seed, drawn, range(count))
 
     def _replays(self, rows: Examples, proxy: Any, answers: Any, part: slice, seed: Seed) -> list[OneRunTally]:
-        played = self._play(seed, answers).rounds(self._setup(rows, proxy, answers, part), seed, range(self.replays))
+        played = self._rounds(self._setup(rows, proxy, answers, part), seed, seed, self.replays)
         return [self.estimator.tally(Scores(each.score, each.bits, number)) for number, each in played]
 
     def _control(
         self, rows: Examples, proxy: Any, answers: Any, part: slice, seed: Seed, learns: bool
     ) -> list[list[OneRunTally]]:
-        play, setup = self._play(seed, answers), self._setup(rows, proxy, answers, part)
-        reads = OneRun(guess=self.estimator.guess)
-        played = list(play.rounds(setup, seed, range(self.replays)))
+        setup, reads = self._setup(rows, proxy, answers, part), OneRun(guess=self.estimator.guess)
+        played = list(self._rounds(setup, seed, seed, self.replays))
         attack = [reads.tally(Scores(each.score, each.bits, number)) for number, each in played]
         if not learns:
             return [attack]
         learning = seed.child("learning")
-        rounds = [each for _, each in play.rounds(setup, learning, range(LEARNED_ROUNDS))]
+        rounds = [each for _, each in self._rounds(setup, seed, learning, LEARNED_ROUNDS)]
         classifier = Distinguisher(rounds, learning.child("parts").rng())
         return [attack, [reads.tally(Scores(classifier.score(each), each.bits, number)) for number, each in played]]
 

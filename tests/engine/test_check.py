@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from dpaudit import Claim, Relation, Report, RunOptions, Verdict, check
 from dpaudit.actors.store import UnitStore
+from dpaudit.actors.work import Call
 from dpaudit.engine.cli import main
 from dpaudit.engine.data.bundled import Digits
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
@@ -22,7 +23,7 @@ from dpaudit.engine.driver import report_again, resume
 from dpaudit.engine.findings.joint import JointVerdict
 from dpaudit.engine.findings.looks import LooksReader, paired_looks
 from dpaudit.engine.findings.result import AuditResult
-from dpaudit.engine.plan import make_plan
+from dpaudit.engine.plan import PlannedAudit, make_plan
 from dpaudit.engine.spec.audit_spec import AuditSpec
 from dpaudit.engine.spec.check import Budget, CheckRequest, check_spec, choices, made_data
 from dpaudit.engine.spec.loading import load_spec
@@ -84,8 +85,10 @@ class Ignores(Memorises):
         return Recalls(set(), train.classes)
 
 
-def seeded(task: Any) -> bool:
-    return hasattr(task, "seed")
+def seeds(entry: PlannedAudit) -> set[str]:
+    """Of the units of an audit's game."""
+    given = (unit.task.argument("seed") for unit in entry.game.units if isinstance(unit.task, Call))
+    return {str(seed) for seed in given if seed is not None}
 
 
 def names(mechanism: Any, claim: Claim | None = None) -> list[str]:
@@ -137,9 +140,11 @@ def test_what_is_played_again_has_other_seeds_and_its_share_of_the_verdict_s_err
     assert again.audit.estimator.confidence == pytest.approx(1 - 0.001 / 4)
     assert (first.audit.game.releases, again.audit.game.releases) == (50, 200)
     assert first.keys.isdisjoint(again.keys)
-    used: set[str] = {str(unit.task.seed) for entry in audits[::2] for unit in entry.game.units if seeded(unit.task)}
+    used = {seed for entry in audits[::2] for seed in seeds(entry)}
+    assert used
     for entry in audits[1::2]:
-        fresh = {str(unit.task.seed) for unit in entry.game.units if seeded(unit.task)}
+        fresh = seeds(entry)
+        assert fresh
         assert fresh.isdisjoint(used)
         used |= fresh
     of_learner = make_plan(check_spec(CheckRequest(LP1ST(1.0, model=Recall()), SMALL))).audits

@@ -61,7 +61,7 @@ def test_two_units_of_each_kind_tell_the_time_of_all(tmp_path: Path) -> None:
     timed = times_of_some(plan)
     kinds = {Kind.of(unit) for unit in plan.units}
     assert timed.keys() == {kind for kind in kinds if kind.task != "BoundReplays"}
-    assert timed[Kind("TrainModel", 1, 0.0)].units == 2
+    assert timed[Kind("train_model", 1, 0.0)].units == 2
     assert all(one.seconds > 0 and 50 < one.memory_mb < 50_000 for one in timed.values())
 
 
@@ -72,7 +72,7 @@ def test_an_earlier_run_tells_the_time(tmp_path: Path) -> None:
     assert timed.keys() == {Kind.of(unit) for unit in plan.units}
     found = forecast(plan, timed, "")
     assert (found.untimed, found.trainings) == (0, 3)
-    (trained,) = (cost for cost in found.costs if cost.kind.task == "TrainModel")
+    (trained,) = (cost for cost in found.costs if cost.kind.task == "train_model")
     before = trained.seconds
     log = EventLog(tmp_path / "run" / "events.jsonl")
     key = next(unit.key for unit in plan.units if Kind.of(unit) == trained.kind)
@@ -89,7 +89,7 @@ def test_the_command_prints_it_and_as_json(tmp_path: Path, monkeypatch: pytest.M
     Path("spec.yaml").write_text(json.dumps(SPEC))
     shown = CliRunner().invoke(main, ["plan", "spec.yaml"], catch_exceptions=False).output
     assert "3 trainings; --calibrate or --timings RUN tells how long they take" in shown
-    assert "TrainModel on 1 CPU: 3 units, 3 trainings, not timed" in shown
+    assert "train_model on 1 CPU: 3 units, 3 trainings, not timed" in shown
     made = json.loads(CliRunner().invoke(main, ["plan", "spec.yaml", "--json"], catch_exceptions=False).output)
     assert made["cost"]["trainings"] == 3
     assert made["cost"]["gpu_hours"] == 0

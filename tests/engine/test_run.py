@@ -21,11 +21,12 @@ import pytest
 
 from dpaudit import AuditSpec, Examples, RunOptions, Verdict, audit, load_spec
 from dpaudit.actors.events import Event, EventKind, read_events
+from dpaudit.actors.values import decode, encode
 from dpaudit.claims import Claim
 from dpaudit.engine.driver import report_again
-from dpaudit.engine.findings.score_table import SCHEMA
 from dpaudit.engine.games.label_inference import LabelInference
 from dpaudit.engine.plan import make_plan
+from dpaudit.engine.views.answers import Predictions, Releases
 from dpaudit.mechanisms.learners.non_private import NonPrivate
 from dpaudit.mechanisms.models.recall import Recall
 from dpaudit.mechanisms.protocols import Compute, Model, TrainingError
@@ -109,7 +110,8 @@ def test_the_run_folder_holds_what_the_design_says(in_process: Path) -> None:
     assert "src=" not in page, "the page stands alone"
     table = pads.dataset(next((in_process / "scores").glob("released-*")), format="parquet").to_table()
     assert table.num_rows == 8 * 1500
-    assert table.schema.equals(SCHEMA)
+    columns = {"score": pa.float32(), "truth": pa.bool_(), "replay": pa.int32(), "canary": pa.int32()}
+    assert dict(zip(table.column_names, table.schema.types, strict=True)) == columns
     assert set(pq.read_table(in_process / "plan.parquet").column_names) >= {"key", "label", "seed", "cpus", "gpus"}
 
 
@@ -278,15 +280,26 @@ print(most_memory_mb() / 1000)
 
 
 def test_score_rows_are_arrow_of_the_stated_schema() -> None:
-    from dpaudit.engine.findings.score_table import probabilities_of, probability_table, score_rows
+    from dpaudit.engine.findings.score_table import score_rows
 
     batch = score_rows("key", 3, np.array([True, False]), np.array([0.5, -0.25]))
     assert pa.Table.from_batches([batch]).to_pylist() == [
         {"unit": "key", "replay": 3, "canary": 0, "truth": True, "score": 0.5},
         {"unit": "key", "replay": 3, "canary": 1, "truth": False, "score": -0.25},
     ]
-    table = probability_table(np.array([[0.25, 0.75], [1.0, 0.0]]), {"accuracy": 0.5})
-    assert probabilities_of(table).tolist() == [[0.25, 0.75], [1.0, 0.0]]
+
+
+def test_answers_are_stored_as_they_are() -> None:
+    """Of a model its probabilities; of a label mechanism the labels, which tell the probabilities."""
+    asked = Predictions(np.array([[0.25, 0.75], [1.0, 0.0]], np.float32))
+    (again,) = decode(encode([asked], Predictions), Predictions)
+    assert (again.probabilities.tolist(), again.probabilities.dtype) == (asked.probabilities.tolist(), np.float32)
+    for released in (Releases.telling(np.array([2, 0]), 3), Releases.silent(2, 3)):
+        (same,) = decode(encode([released], Releases), Releases)
+        assert (same.release.labels.tolist(), same.release.classes) == (released.release.labels.tolist(), 3)
+        assert same.probabilities.tolist() == released.probabilities.tolist()
+    assert Releases.telling(np.array([2, 0]), 3).probabilities.tolist() == [[0, 0, 1], [1, 0, 0]]
+    assert Releases.silent(2, 4).probabilities.tolist() == [[0.25] * 4] * 2
 
 
 def test_a_run_of_older_code_can_still_be_reported(in_process: Path, monkeypatch: pytest.MonkeyPatch) -> None:

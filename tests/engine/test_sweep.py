@@ -202,7 +202,7 @@ def test_units_that_several_configurations_want_are_run_once(tmp_path: Path) -> 
     request = read_request(asked)
     plan = make_plan(request.spec(request.known))
     shared = {unit.key for unit in shared_units(plan)}
-    assert {type(unit.task).__name__ for unit in plan.units if unit.key not in shared} == {"Tally"}
+    assert {unit.does for unit in plan.units if unit.key not in shared} == {"count"}
     result = sweep(asked, output=tmp_path / "run", quiet=True)
     done = Counter(event.unit for event in read_events(tmp_path / "run" / "events.jsonl") if event.kind == "unit-done")
     assert set(done.values()) == {1}
