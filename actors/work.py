@@ -129,12 +129,21 @@ class Call:
         """One of the arguments."""
         return dict(self.arguments).get(name, default)
 
-    def value(self, inputs: Inputs, compute: Compute) -> Any:
-        """What the function gives for its arguments."""
-        given = {name: _resolved(value, inputs, compute) for name, value in self.arguments}
+    def outcome(self, inputs: Inputs, compute: Compute) -> Outcome[Any]:
+        """What the function gives for its arguments, with what was said by calls that are made in it."""
+        inner: list[Outcome[Any]] = []
+        given = {name: _resolved(value, inputs, compute, inner) for name, value in self.arguments}
         if "compute" in _parameters(self.function):
             given["compute"] = compute
-        return self.function(**given)
+        value = self.function(**given)
+        last = value if isinstance(value, Outcome) else Outcome(value)
+        said = (*inner, last)
+        return Outcome(
+            last.value,
+            tuple(note for one in said for note in one.notes),
+            {name: number for one in said for name, number in one.metrics.items()},
+            tuple(failure for one in said for failure in one.failures),
+        )
 
     def price(self, inputs: Inputs) -> str:
         """What it is going to cost in money; "" where it costs nothing, or nobody can tell."""
@@ -142,12 +151,11 @@ class Call:
         if price is None:
             return ""
         given = {name: value for name, value in self.arguments if not any(_keys_in(value))}
-        return price(**{name: _resolved(value, inputs, Compute()) for name, value in given.items()})
+        return price(**{name: _resolved(value, inputs, Compute(), []) for name, value in given.items()})
 
     def run(self, inputs: Inputs, compute: Compute) -> pa.Table:
         """The same as a table, with what was said beside it."""
-        given = self.value(inputs, compute)
-        outcome = given if isinstance(given, Outcome) else Outcome(given)
+        outcome = self.outcome(inputs, compute)
         table = encode(outcome.value if self.kind.many else [outcome.value], self.kind.type)
         beside = {"notes": outcome.notes, "metrics": dict(outcome.metrics), "failures": outcome.failures}
         if not any(beside.values()):
@@ -308,6 +316,12 @@ def value_in(table: pa.Table, kind: Kind) -> Any:
     return values if kind.many else values[0]
 
 
+def value_of(unit: Unit, table: pa.Table) -> Any:
+    """The same of a finished unit: its value, or the list of them."""
+    assert isinstance(unit.task, Call)
+    return value_in(table, unit.task.kind)
+
+
 @functools.cache
 def _signature(function: Callable[..., Any]) -> inspect.Signature:
     return inspect.signature(function)
@@ -348,14 +362,15 @@ def _shared(call: Call) -> Iterable[str]:
     return (stands.name for stands in _placeholders(call) if isinstance(stands, Shared))
 
 
-def _resolved(value: Any, inputs: Inputs, compute: Compute) -> Any:
+def _resolved(value: Any, inputs: Inputs, compute: Compute, said: list[Outcome[Any]]) -> Any:
+    """What stands behind a placeholder; the outcomes of calls that are made for it are added to `said`."""
     if isinstance(value, _Result):
         return value_in(inputs.tables[value.key], value.kind)
     if isinstance(value, Shared):
         return inputs.shared[value.name]
     if isinstance(value, _Inlined):
-        given = value.call.value(inputs, compute)
-        return given.value if isinstance(given, Outcome) else given
+        said.append(value.call.outcome(inputs, compute))
+        return said[-1].value
     if isinstance(value, tuple) and any(True for _ in _placeholders(value)):
-        return tuple(_resolved(each, inputs, compute) for each in value)
+        return tuple(_resolved(each, inputs, compute, said) for each in value)
     return value

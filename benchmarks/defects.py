@@ -107,10 +107,10 @@ def _found(stem: str, result: AuditResult, entry: PlannedAudit, seconds: float) 
 def _trainings(entry: PlannedAudit) -> int:
     game = entry.audit.game
     if isinstance(game, TwoWorldRules):
-        return game.trials + sum(pieces_of(unit) for unit in entry.game.units if unit.key in entry.game.shadows)
+        return game.trials + sum(pieces_of(unit) for unit in entry.game.shadows)
     if isinstance(game, LabelCrafted):
         return game.search + game.releases
-    return game.trials if isinstance(game, TrialGame) else len(entry.game.trainings)
+    return game.trials if isinstance(game, TrialGame) else len(entry.trainings)
 
 
 def _name(part: object) -> str:

@@ -94,7 +94,7 @@ class Scene:
         """What each of its audits says."""
         spec = AuditSpec(self.audits(), seed=seed, run=RunOptions(runner="in-process", keep_scores=False))
         plan = make_plan(spec)
-        unplayed = {key for entry in plan.audits for key in (*entry.ceilings, *entry.game.ceilings)}
+        unplayed = {key for entry in plan.audits for key in (*entry.ceilings, *keys_of(entry.game.ceiling))}
         tables: dict[str, pa.Table] = {}
         for unit in plan.units:
             if unit.key not in unplayed:

@@ -5,27 +5,24 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import pyarrow as pa
 
 from dpaudit.actors.fingerprint import one_reading
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Inputs, Resources, Unit
-from dpaudit.actors.values import encode
-from dpaudit.actors.work import Call, inlined
+from dpaudit.actors.work import Call, Work
 from dpaudit.claims import Claim
 from dpaudit.engine.findings.counting import counting
 from dpaudit.engine.findings.divided import bound_units
-from dpaudit.engine.findings.evidence import CODECS
 from dpaudit.engine.findings.shift import control_estimator
-from dpaudit.engine.games.protocol import Foreseen, GamePlan, Setting, planned, require_units
+from dpaudit.engine.games.fits import Reading
+from dpaudit.engine.games.protocol import Foreseen, Played, Setting, require_units
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
 from dpaudit.engine.spec.partition import Parts
-from dpaudit.errors import DataError, SpecError, shortened
-from dpaudit.estimators.estimator import Estimator
+from dpaudit.errors import DataError, shortened
 from dpaudit.mechanisms.examples import Examples
-from dpaudit.mechanisms.protocols import Compute
 from dpaudit.variables import without_values
 
 KEPT_ROWS_PER_UNIT = 2_000_000
@@ -36,14 +33,17 @@ COUNTED_ROWS_PER_UNIT = 25_000_000
 
 @dataclass(frozen=True)
 class PlannedAudit:
-    """One audit and the keys of its units.
+    """One audit and its units.
 
     Attributes:
         audit: What was asked for.
-        game: The game's units.
-        tallies: Keys of the units that count, in the order of the score table.
+        game: What its game planned, and what reading it needs to know.
+        units: All that play and count, each after those it needs; without those that find bounds.
+        scores: Keys of the units whose evidence is kept, in the order of its rows; none where it is counted at once.
+        tallies: Keys of the units that count, in the order of the evidence.
         controls: Keys of the units that count the game on rows the mechanism never saw, one for each distinguisher.
-        ceilings: Keys of the units that count the game against a mechanism that hides nothing.
+        ceilings: Keys of the units that count the game against a mechanism without privacy.
+        reading: How the evidence is read.
         rows: How many rows each part of the data has.
         data_name: What the data are, in words.
         confirms: Name of the audit that this one confirms; "" for those of the spec.
@@ -52,10 +52,13 @@ class PlannedAudit:
     """
 
     audit: Audit
-    game: GamePlan
+    game: Played
+    units: tuple[Unit, ...]
+    scores: tuple[str, ...]
     tallies: tuple[str, ...]
     controls: tuple[str, ...]
     ceilings: tuple[str, ...]
+    reading: Reading
     rows: tuple[tuple[str, int], ...]
     data_name: str
     confirms: str = ""
@@ -68,10 +71,14 @@ class PlannedAudit:
         return self.audit.claim or self.game.claim or self.audit.effective_claim()
 
     @property
+    def trainings(self) -> tuple[str, ...]:
+        """Keys of the units that ran the mechanism."""
+        return keys_of(self.game.trainings)
+
+    @property
     def keys(self) -> frozenset[str]:
         """Of all its units."""
-        planned = (*self.game.units, *self.bounds)
-        return frozenset((*(unit.key for unit in planned), *self.tallies, *self.controls, *self.ceilings))
+        return frozenset(keys_of((*self.units, *self.bounds)))
 
 
 @dataclass(frozen=True)
@@ -112,9 +119,9 @@ class Plan:
         """What units that ask at a price are going to take, one line each."""
         lines = []
         for unit in self.units:
-            price = getattr(unit.task, "price", None)
-            words = price(Inputs({name: self.shared[name] for name in unit.shared})) if price is not None else ""
-            lines += [f"{unit.label}: {words}"] if words else []
+            if isinstance(unit.task, Call):
+                words = unit.task.price(Inputs({name: self.shared[name] for name in unit.shared}))
+                lines += [f"{unit.label}: {words}"] if words else []
         return lines
 
 
@@ -124,14 +131,17 @@ def pieces_of(unit: Unit) -> int:
 
 
 def _argument(unit: Unit, name: str, default: Any) -> Any:
-    if isinstance(unit.task, Call):
-        return unit.task.argument(name, default)
-    return getattr(unit.task, name, default)
+    return unit.task.argument(name, default) if isinstance(unit.task, Call) else default
+
+
+def keys_of(units: Iterable[Unit]) -> tuple[str, ...]:
+    """The keys of some units, in their order."""
+    return tuple(unit.key for unit in units)
 
 
 def trainings_of(plan: Plan) -> dict[str, int]:
     """How many models each unit trains, of the mechanism or of shadows, by key; those that train none are left out."""
-    trains = {key for entry in plan.audits for key in (*entry.game.trainings, *entry.game.shadows)}
+    trains = {unit.key for entry in plan.audits for unit in (*entry.game.trainings, *entry.game.shadows)}
     return {unit.key: pieces_of(unit) for unit in plan.units if unit.key in trains}
 
 
@@ -156,9 +166,9 @@ def make_plan(spec: AuditSpec) -> Plan:
             divided[division] = audit.split.divide(loaded[source], Seed(spec.seed).child("split").rng())
         parts = divided[division]
         shared |= parts.shared()
-        for entry, own in _planned(spec, audit, parts):
+        for entry, own, inputs in _planned(spec, audit, parts):
             units |= {unit.key: unit for unit in own}
-            shared |= entry.game.shared
+            shared |= inputs
             planned.append(entry)
     require_units(len(units))
     return Plan(spec, tuple(units.values()), tuple(planned), shared)
@@ -195,23 +205,23 @@ def _loaded(data: Any, seed: int) -> Examples:
     return examples
 
 
-def _planned(spec: AuditSpec, audit: Audit, parts: Parts) -> Iterator[tuple[PlannedAudit, list[Unit]]]:
+def _planned(spec: AuditSpec, audit: Audit, parts: Parts) -> Iterator[tuple[PlannedAudit, list[Unit], dict[str, Any]]]:
     """An audit, and the one that confirms it, if there is one: that one's work waits until the first one is read."""
-    entry, units = _plan_audit(spec, audit, parts, Seed(spec.seed))
-    yield entry, units
+    entry, units, shared = _plan_audit(spec, audit, parts, Seed(spec.seed))
+    yield entry, units, shared
     again = spec.together is not None and not entry.game.conditional
     if again or (audit.confirm and entry.game.conditional):
         # Looks may stop early, so that no unit of theirs can be waited for: their reader holds back what follows.
         after = () if spec.together is not None else (*entry.tallies, *entry.controls)
         asked = spec.played_again(audit) if again else spec.confirmation(audit)
         seed = Seed(spec.seed).child("confirm", *([audit.name] if spec.together is not None else []))
-        follows, units = _plan_audit(spec, asked, parts, seed, after)
-        yield dataclasses.replace(follows, confirms=audit.name, played_again=again), units
+        follows, units, shared = _plan_audit(spec, asked, parts, seed, after)
+        yield dataclasses.replace(follows, confirms=audit.name, played_again=again), units, shared
 
 
 def _plan_audit(
     spec: AuditSpec, audit: Audit, parts: Parts, seed: Seed, after: tuple[str, ...] = ()
-) -> tuple[PlannedAudit, list[Unit]]:
+) -> tuple[PlannedAudit, list[Unit], dict[str, Any]]:
     resources = Resources(spec.run.cpus_per_worker, spec.run.gpus_per_worker)
     setting = Setting(
         audit.mechanism,
@@ -226,79 +236,29 @@ def _plan_audit(
         reading=audit.game.fits.reading(stops_early=audit.stop is not None),
         after=after,
     )
-    game = planned(audit.game, setting)
-    counting: dict[str, Estimator[Any, Any]] = dict.fromkeys((*game.scores, *game.ceilings), audit.estimator)
-    if game.controls:
-        counting |= dict.fromkeys(game.controls, control_estimator(audit.estimator, len(game.controls)))
-    plays = {unit.key: unit for unit in game.units if unit.key in counting}
-    if spec.run.keep_scores:
-        units = list(game.units)
-        counted = {key: _tally_unit(counting[key], unit, resources.on_cpus) for key, unit in plays.items()}
-    else:
-        units = [unit for unit in game.units if unit.key not in plays]
-        counted = {key: _fused(counting[key], unit) for key, unit in plays.items()}
+    work = Work()
+    game: Played = audit.game.play(setting, work)
+    counts = {unit.key: audit.estimator for unit in (*game.evidence, *game.ceiling)}
+    counts |= {unit.key: control_estimator(audit.estimator, len(game.control)) for unit in game.control}
+    kept = spec.run.keep_scores
+    units = [unit for unit in work.units.values() if kept or unit.key not in counts]
+    counted = {key: counting(counts[key], unit, kept=kept) for key, unit in work.units.items() if key in counts}
     units += counted.values()
-    tallies = tuple(counted[key].key for key in game.scores)
-    controls = tuple(counted[key].key for key in game.controls)
-    ceilings = tuple(counted[key].key for key in game.ceilings)
-    if not spec.run.keep_scores:
-        game = dataclasses.replace(game, units=tuple(units), scores=())
-    bounds = bound_units(audit.estimator, game, tallies, audit.name, resources.on_cpus)
-    sizes = tuple((part, len(getattr(parts, part))) for part in ("target", "reference", "test", "validation"))
-    entry = PlannedAudit(audit, game, tallies, controls, ceilings, sizes, parts.target.name, bounds=bounds)
-    return entry, [*units, *bounds]
-
-
-def _tally_unit(estimator: Any, scores: Unit, resources: Resources) -> Unit:
-    if isinstance(scores.task, Call):
-        return counting(estimator, scores, f"counting {scores.label}", resources)
-    return Unit(Tally(estimator), f"counting {scores.label}", needs=(scores.key,), resources=resources)
-
-
-def _fused(estimator: Estimator[Any, Any], scores: Unit) -> Unit:
-    if isinstance(scores.task, Call):
-        return counting(estimator, inlined(scores), f"{scores.label}, counted", scores.resources)
-    if not isinstance(scores.task, BatchedPlay):
-        raise SpecError(f"run.keep_scores must be true for units that do not play in batches, got '{scores.label}'")
-    return dataclasses.replace(
-        scores, task=PlayAndTally(scores.task, estimator), key="", label=f"{scores.label}, counted"
+    tallies, controls, ceilings = (
+        tuple(counted[key].key for key in keys_of(several)) for several in (game.evidence, game.control, game.ceiling)
     )
-
-
-@dataclass(frozen=True)
-class Tally:
-    """Counts the evidence of one unit, piece by piece."""
-
-    estimator: Estimator[Any, Any]
-
-    def run(self, inputs: Inputs, compute: Compute) -> pa.Table:
-        """One row a replay, query or release."""
-        return _tallies(self.estimator, inputs.tables.values())
-
-
-@dataclass(frozen=True)
-class PlayAndTally:
-    """Plays replays and counts each at once; the evidence is not kept."""
-
-    play: BatchedPlay
-    estimator: Estimator[Any, Any]
-
-    def run(self, inputs: Inputs, compute: Compute) -> pa.Table:
-        """One row a replay."""
-        schema = CODECS[self.estimator.evidence].schema
-        return _tallies(self.estimator, (pa.Table.from_batches([batch], schema) for batch in self.play.batches(inputs)))
-
-
-def _tallies(estimator: Estimator[Any, Any], tables: Iterable[pa.Table]) -> pa.Table:
-    codec = CODECS[estimator.evidence]
-    pieces = (piece for table in tables for piece in codec.decode(table))
-    return encode((estimator.tally(piece) for piece in pieces), estimator.tally_type)
-
-
-@runtime_checkable
-class BatchedPlay(Protocol):
-    """A task that can hand over its evidence a replay at a time, so that it need not be held at once."""
-
-    def batches(self, inputs: Inputs) -> Iterable[pa.RecordBatch]:
-        """The rows of its table, whole replays at a time."""
-        ...
+    entry = PlannedAudit(
+        audit,
+        game,
+        tuple(units),
+        keys_of(game.evidence) if kept else (),
+        tallies,
+        controls,
+        ceilings,
+        setting.reading,
+        tuple((part, len(getattr(parts, part))) for part in ("target", "reference", "test", "validation")),
+        parts.target.name,
+    )
+    evidence = tuple(counted[unit.key] for unit in game.evidence)
+    bounds = bound_units(audit.estimator, game, evidence, setting.reading, audit.name, resources.on_cpus)
+    return dataclasses.replace(entry, bounds=bounds), [*units, *bounds], work.shared

@@ -6,7 +6,8 @@ Other processes find it too, part by part: a finding is then put together from w
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -23,7 +24,8 @@ def found_of(tally: object) -> dict[Hashable, Any]:
     return _FOUND.setdefault(tally, {})
 
 
-class ReplayBounds(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class ReplayBounds:
     """What combining replays needs of each of them; all of shape (replays,).
 
     Attributes:

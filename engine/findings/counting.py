@@ -5,15 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from dpaudit.actors.unit import Resources, Unit
-from dpaudit.actors.work import Kind, Work, unit
+from dpaudit.actors.unit import Unit
+from dpaudit.actors.work import Kind, Work, inlined, unit
 from dpaudit.estimators.estimator import Estimator
 
 
-def counting(estimator: Any, evidence: Any, label: str, resources: Resources) -> Unit:
-    """The unit that counts what another one gives, or what a call gives that is made in it."""
+def counting(estimator: Any, evidence: Unit, *, kept: bool) -> Unit:
+    """The unit that counts what another one gives.
+
+    Args:
+        estimator: Whose counts they are.
+        evidence: The unit that gives the evidence.
+        kept: Whether the evidence is kept; else the unit plays it as well, a replay in memory at a time.
+    """
+    given, label = (
+        (evidence, f"counting {evidence.label}") if kept else (inlined(evidence), f"{evidence.label}, counted")
+    )
+    resources = evidence.resources.on_cpus if kept else evidence.resources
     tallies = Kind(estimator.tally_type, many=True)
-    return Work().add(count, estimator, evidence, label=label, resources=resources, gives=tallies)
+    return Work().add(count, estimator, given, label=label, resources=resources, gives=tallies)
 
 
 @unit

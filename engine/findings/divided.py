@@ -12,14 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
+from numpy.typing import NDArray
 
-from dpaudit.actors.unit import Inputs, Resources, Unit
-from dpaudit.actors.values import decode
+from dpaudit.actors.unit import Resources, Unit
+from dpaudit.actors.work import Call, Work, unit, value_of
 from dpaudit.engine.games.fits import Reading
-from dpaudit.engine.games.protocol import GamePlan
+from dpaudit.engine.games.protocol import Played
 from dpaudit.estimators.remembered import DividedByReplay, DividedByThreshold, ReplayBounds
-from dpaudit.mechanisms.protocols import Compute
 
 WORTH_S = 1.0
 """Bounds that take less are found by the driver: a unit costs milliseconds there, and a second in the worst case."""
@@ -28,72 +27,57 @@ PART_S = 2.0
 MOST_PARTS = 256
 
 
-@dataclass(frozen=True)
-class BoundReplays:
-    """The bounds of some of the replays.
+@dataclass(frozen=True, eq=False)
+class ThresholdBounds:
+    """Bounds at some thresholds, in nats, shape (thresholds,)."""
 
-    Attributes:
-        estimator: A `DividedByReplay`.
-        replays: How many replays there are in all.
-    """
-
-    estimator: Any
-    replays: int
-
-    def run(self, inputs: Inputs, compute: Compute) -> pa.Table:
-        """One row a replay, in the order of their numbers."""
-        tallies = [tally for table in inputs.tables.values() for tally in decode(table, self.estimator.tally_type)]
-        return pa.table(self.estimator.bounds_of_replays(tallies, self.replays)._asdict())
+    bound: NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class BoundThresholds:
-    """The bounds at some of the thresholds of the only replay.
+@unit
+def bound_replays(estimator: Any, tallies: tuple[list[Any], ...], *, replays: int) -> ReplayBounds:
+    """The bounds of some of `replays` replays, in the order of their numbers, by a `DividedByReplay`."""
+    bounds: ReplayBounds = estimator.bounds_of_replays([tally for group in tallies for tally in group], replays)
+    return bounds
 
-    Attributes:
-        estimator: A `DividedByThreshold`.
-        part: Which, from 0.
-        parts: Of so many, as equal as can be.
-    """
 
-    estimator: Any
-    part: int
-    parts: int
-
-    def run(self, inputs: Inputs, compute: Compute) -> pa.Table:
-        """One row a threshold."""
-        (table,) = inputs.tables.values()
-        (tally,) = decode(table, self.estimator.tally_type)
-        looks = tally.threshold.size
-        some = slice(looks * self.part // self.parts, looks * (self.part + 1) // self.parts)
-        return pa.table({"bound": self.estimator.bounds_at(tally, some)})
+@unit
+def bound_thresholds(estimator: Any, tallies: list[Any], *, part: int, parts: int) -> ThresholdBounds:
+    """The bounds at one of several equal parts of the thresholds of the only replay, by a `DividedByThreshold`."""
+    (tally,) = tallies
+    looks = tally.threshold.size
+    return ThresholdBounds(estimator.bounds_at(tally, slice(looks * part // parts, looks * (part + 1) // parts)))
 
 
 def bound_units(
-    estimator: Any, game: GamePlan, tallies: Sequence[str], name: str, resources: Resources
+    estimator: Any, game: Played, tallies: tuple[Unit, ...], reading: Reading, name: str, resources: Resources
 ) -> tuple[Unit, ...]:
     """The units that find an audit's bounds; none where the driver is as quick, or the game cannot say how much it is.
 
     Args:
         estimator: The audit's.
-        game: Its units.
-        tallies: Keys of the units that count, in the order of the score table.
+        game: What its game planned.
+        tallies: The units that count, in the order of the evidence.
+        reading: How the evidence is read.
         name: The audit's, for people.
         resources: What one unit occupies.
     """
-    if game.reference is None or game.reading is Reading.IN_ORDER:
+    if game.reference is None or reading is Reading.IN_ORDER:
         return ()
-    parts = min(MOST_PARTS, _parts(estimator, game.replays, game.reference.rows))
+    parts, work = min(MOST_PARTS, _parts(estimator, game.replays, game.reference.rows)), Work()
     if parts < 1:
         return ()
     if isinstance(estimator, DividedByThreshold):
         if len(tallies) != 1 or game.replays != 1:
             return ()
         return tuple(
-            Unit(
-                BoundThresholds(estimator, part, parts),
-                f"bounds of {name}, thresholds {part + 1}/{parts}",
-                needs=tuple(tallies),
+            work.add(
+                bound_thresholds,
+                estimator,
+                tallies[0],
+                part=part,
+                parts=parts,
+                label=f"bounds of {name}, thresholds {part + 1}/{parts}",
                 resources=resources,
             )
             for part in range(parts)
@@ -101,10 +85,12 @@ def bound_units(
     parts = min(parts, len(tallies))
     cuts = [len(tallies) * part // parts for part in range(parts + 1)]
     return tuple(
-        Unit(
-            BoundReplays(estimator, game.replays),
-            f"bounds of {name}, replays {part + 1}/{parts}",
-            needs=tuple(tallies[cuts[part] : cuts[part + 1]]),
+        work.add(
+            bound_replays,
+            estimator,
+            tallies[cuts[part] : cuts[part + 1]],
+            replays=game.replays,
+            label=f"bounds of {name}, replays {part + 1}/{parts}",
             resources=resources,
         )
         for part in range(parts)
@@ -127,16 +113,19 @@ def take_over(estimator: Any, tallies: dict[str, list[Any]], units: Sequence[Uni
         units: Finished ones of `bound_units`.
         read: The table of a finished unit, by its key.
     """
-    thresholds = {unit.task.part: unit for unit in units if isinstance(unit.task, BoundThresholds)}
-    if thresholds:
-        parts = next(iter(thresholds.values())).task.parts  # type: ignore[attr-defined]
+    if isinstance(estimator, DividedByThreshold):
         (tally,) = (tally for group in tallies.values() for tally in group)
-        if len(thresholds) == parts:
-            found = [read(thresholds[part].key)["bound"].to_numpy() for part in range(parts)]
-            estimator.remember_thresholds(tally, np.concatenate(found))
+        found = {_of(unit, "part"): value_of(unit, read(unit.key)).bound for unit in units}
+        if len(found) == _of(units[0], "parts"):
+            estimator.remember_thresholds(tally, np.concatenate([found[part] for part in range(len(found))]))
         return
     for unit in units:
-        if isinstance(unit.task, BoundReplays) and all(key in tallies for key in unit.needs):
+        if all(key in tallies for key in unit.needs):
             own = [tally for key in unit.needs for tally in tallies[key]]
-            columns = (read(unit.key)[name].to_numpy() for name in ReplayBounds._fields)
-            estimator.remember_replays(own, unit.task.replays, ReplayBounds(*columns))
+            estimator.remember_replays(own, _of(unit, "replays"), value_of(unit, read(unit.key)))
+
+
+def _of(unit: Unit, name: str) -> int:
+    """One of the numbers that a unit was given."""
+    assert isinstance(unit.task, Call)
+    return int(unit.task.argument(name))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -16,19 +16,20 @@ from dpaudit.actors.events import last_line
 from dpaudit.actors.schedule import Outcome
 from dpaudit.actors.store import UnitStore
 from dpaudit.actors.values import decode
+from dpaudit.actors.work import Outcome as Given
+from dpaudit.actors.work import beside
 from dpaudit.claims import Claim, ConvertedClaim
 from dpaudit.engine.findings.ceiling import Ceiling
 from dpaudit.engine.findings.divided import take_over
 from dpaudit.engine.findings.joint import refutes
 from dpaudit.engine.findings.power import ceiling_bound
 from dpaudit.engine.findings.result import AuditResult, Failure
-from dpaudit.engine.findings.score_table import metrics_of, told_by, trial_errors
 from dpaudit.engine.findings.shift import ShiftControl, control_estimator, rows_needed, shift_control
 from dpaudit.engine.findings.stopping import SequentialReader, sequential_readers
 from dpaudit.engine.findings.verdict import Verdict
 from dpaudit.engine.findings.words import in_words
 from dpaudit.engine.games.fits import Reading
-from dpaudit.engine.plan import Plan, PlannedAudit
+from dpaudit.engine.plan import Plan, PlannedAudit, keys_of
 from dpaudit.engine.spec.audit_spec import Audit, slug
 from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.finding import Finding
@@ -142,7 +143,7 @@ class _Finished:
             ceiling=self._ceiling(),
             ceiling_lost=not self._keys.issuperset(entry.ceilings),
             failed_trials=self._failed_trials(),
-            chosen=tuple(told_by(self._store.read(key)) for key in entry.game.told if key in self._keys),
+            chosen=tuple(note for said in self._said(keys_of(entry.game.choices)) for note in said.notes),
             whole=entry.game.whole.lines(finding, compared.claim) if entry.game.whole and finding else (),
             stopped=self._reader.stopped(self._keys) if self._reader else None,
             evidence=str(evidence),
@@ -153,11 +154,11 @@ class _Finished:
     def _lost(self) -> int:
         """Replays that failed: each is a bound of 0, one for each that was planned and is not there."""
         game = self._entry.game
-        return game.replays - len(self._tallies) if game.reading is Reading.PER_REPLAY else 0
+        return game.replays - len(self._tallies) if self._entry.reading is Reading.PER_REPLAY else 0
 
     def _finding(self, *, conditional: bool) -> Finding | None:
         """What failed counts against it; None when nothing is left to read, or too much is missing."""
-        together = self._entry.game.reading is Reading.TOGETHER
+        together = self._entry.reading is Reading.TOGETHER
         if not self._tallies or (together and len(self._tallies) < len(self._entry.tallies)):
             return None
         finding: Finding = self._audit.estimator.find(self._tallies, lost=self._lost)
@@ -204,20 +205,24 @@ class _Finished:
 
     def _metrics(self) -> dict[str, float]:
         """Utility, averaged over the trainings."""
-        measured = [metrics_of(self._store.read(key)) for key in self._entry.game.trainings if key in self._keys]
+        measured = [said.metrics for said in self._said(self._entry.trainings)]
         names = measured[0] if measured else {}
         return {name: float(np.mean([metrics[name] for metrics in measured])) for name in names}
 
     def _failed_trials(self) -> tuple[str, ...]:
         """What went wrong in single trials: in the units that ran the mechanism, and where they were scored."""
-        game = self._entry.game
-        keys = [key for key in dict.fromkeys((*game.trainings, *game.scores)) if key in self._keys]
-        return tuple(error for key in keys for error in trial_errors(self._store.read(key)))
+        entry = self._entry
+        keys = dict.fromkeys((*entry.trainings, *(entry.scores or entry.tallies)))
+        return tuple(failure for said in self._said(keys) for failure in said.failures)
+
+    def _said(self, keys: Iterable[str]) -> list[Given[None]]:
+        """What finished units said beside their values."""
+        return [beside(self._store.read(key)) for key in keys if key in self._keys]
 
     def link_scores(self, target: Path) -> None:
         """`<part>.parquet` in the order of the plan: the same files whoever ran the units."""
         shutil.rmtree(target, ignore_errors=True)
-        keys = self._entry.game.scores
+        keys = self._entry.scores
         for number, key in enumerate(keys[: len(self._reader.tallies)] if self._reader else keys):
             if key in self._keys:
                 target.mkdir(parents=True, exist_ok=True)

@@ -72,7 +72,7 @@ class SequentialReader:
 
     def stopped(self, finished: Set[str]) -> Stopped:
         """What was run and what was saved."""
-        trainings = self.entry.game.trainings
+        trainings = self.entry.trainings
         return Stopped(self.reason, sum(key in finished for key in trainings), len(trainings))
 
 

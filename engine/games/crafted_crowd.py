@@ -20,7 +20,7 @@ from dpaudit.actors.work import Work
 from dpaudit.claims import Relation
 from dpaudit.engine.games.crowd_units import Crowd, score_crowd, take_crowd, train_crowd
 from dpaudit.engine.games.fits import WATCHED_LEARNERS, Fits, Look
-from dpaudit.engine.games.protocol import GamePlan, Played, Setting, planned, require_units
+from dpaudit.engine.games.protocol import Played, Setting, require_units
 from dpaudit.engine.games.trials import MOST_TRIALS, TrialGame, grouped_for_reading
 from dpaudit.engine.views.crowd_view import CrowdView
 from dpaudit.errors import SpecError, require
@@ -145,10 +145,6 @@ class CraftedCrowd(TrialGame):
             for trials in grouped_for_reading(fresh, setting)
         )
         return Played(scores, trainings=fresh, choices=(chosen,), reference=self.reference())
-
-    def plan(self, setting: Setting) -> GamePlan:
-        """The same as keys."""
-        return planned(self, setting)
 
 
 def crowd_shape(features: Features) -> tuple[int, ...]:

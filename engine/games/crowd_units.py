@@ -13,7 +13,7 @@ from dpaudit.actors.seed import Seed
 from dpaudit.actors.work import Outcome, unit
 from dpaudit.engine.attacks.crowd_likelihood import told
 from dpaudit.engine.games.stacks import ExampleGradients
-from dpaudit.engine.games.trial_scores import scored_trials
+from dpaudit.engine.games.trials import scored_trials
 from dpaudit.engine.views.crowd_view import CrowdSearch, CrowdSteps, CrowdView, Flags
 from dpaudit.errors import require
 from dpaudit.estimators.scores import Scores

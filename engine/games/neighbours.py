@@ -26,7 +26,7 @@ from dpaudit.engine.games.neighbours_units import (
 )
 from dpaudit.engine.games.numbers import Scale
 from dpaudit.engine.games.poisoning_search import offer_worlds, take_best, try_summaries
-from dpaudit.engine.games.protocol import GamePlan, Played, Setting, planned, require_units
+from dpaudit.engine.games.protocol import Played, Setting, require_units
 from dpaudit.engine.games.summaries import SAMPLED, SUMMARISED
 from dpaudit.engine.games.trials import MOST_TRIALS, TrialGame, grouped_for_reading
 from dpaudit.engine.poisonings.automatic import Automatic
@@ -142,10 +142,6 @@ class Neighbours(TrialGame):
         )
         searched = isinstance(self.poisoning, PoisoningSearch)
         return Played(scores, trainings=fresh, choices=(worlds,) if searched else (), reference=self.reference())
-
-    def plan(self, setting: Setting) -> GamePlan:
-        """The same as keys."""
-        return planned(self, setting)
 
     def _worlds(self, setting: Setting, work: Work) -> tuple[Unit, int]:
         """The two data sets, and how many search trainings finding them leaves."""

@@ -13,7 +13,7 @@ from dpaudit.actors.seed import Seed
 from dpaudit.actors.work import Outcome, unit
 from dpaudit.engine.games.numbers import Scale, as_numbers
 from dpaudit.engine.games.summaries import Samples, Trainings, joined, samples_of, train_and_summarise
-from dpaudit.engine.games.trial_scores import scored_trials
+from dpaudit.engine.games.trials import scored_trials
 from dpaudit.engine.poisonings.protocol import Poisoning
 from dpaudit.engine.views.summary_view import SummaryView
 from dpaudit.engine.views.worlds import Worlds

@@ -5,8 +5,7 @@ Source: arXiv:2511.14084, Algorithm 1 (after Swanberg et al., 2025).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from dpaudit.actors.seed import Seed
@@ -19,7 +18,6 @@ from dpaudit.engine.games.fits import Fits, Reading
 from dpaudit.engine.games.reference import Reference
 from dpaudit.engine.spec.partition import Parts
 from dpaudit.errors import SpecError, shortened
-from dpaudit.mechanisms.examples import Examples
 
 MOST_UNITS = 100_000
 """Of a plan: about a minute of planning."""
@@ -94,48 +92,6 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class GamePlan:
-    """The units of one game.
-
-    Attributes:
-        units: All of them, each after those it needs.
-        scores: Keys of the units whose tables are score tables, in the order of their rows.
-        trainings: Keys of the units that ran the mechanism.
-        observational: Whether the training data are left as they are (Definition 4), found by comparing them.
-        reading: How the scores are read.
-        controls: Keys of the units that play the game where the mechanism remembers nothing, one a distinguisher.
-        conditional: Whether the scores take a proxy for the truth: a bound from them holds only as far as it does.
-        controlled_on: What the controls were played on, in words.
-        ceilings: Keys of the units that play the game against a mechanism that answers with what is at stake; none
-            where `reference` says what such a mechanism shows.
-        reference: What the game's power is planned with; None where there is no such mechanism.
-        shared: Large inputs the game brings beside the parts of the data, by name.
-        replays: How many replays there are in all, >= 1; trials that are read together are one.
-        claim: What is tested, where it is a part of what the mechanism promises; None = the promise itself.
-        whole: What that part belongs to; None where there is no part.
-        told: Keys of units that chose something, and say so in the metadata `told` of their tables.
-        shadows: Keys of the units that trained shadow models.
-    """
-
-    units: tuple[Unit, ...]
-    scores: tuple[str, ...]
-    trainings: tuple[str, ...]
-    observational: bool
-    reading: Reading
-    controls: tuple[str, ...] = ()
-    conditional: bool = False
-    controlled_on: str = ""
-    ceilings: tuple[str, ...] = ()
-    reference: Reference | None = None
-    shared: Mapping[str, Examples] = field(default_factory=dict)
-    replays: int = 1
-    claim: Claim | None = None
-    whole: WholeTraining | None = None
-    told: tuple[str, ...] = ()
-    shadows: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
 class Played:
     """What a game planned, and what reading it needs to know.
 
@@ -188,34 +144,3 @@ class Game(Protocol):
     def play(self, setting: Setting, work: Work) -> Played:
         """Adds every unit, each with its seed; nothing runs."""
         ...
-
-
-def planned(game: Any, setting: Setting) -> GamePlan:
-    """The units of a game. One that has no `play` yet plans them itself."""
-    if not hasattr(game, "play"):
-        made: GamePlan = game.plan(setting)
-        return made
-    work = Work()
-    played: Played = game.play(setting, work)
-
-    def keys(units: tuple[Unit, ...]) -> tuple[str, ...]:
-        return tuple(unit.key for unit in units)
-
-    return GamePlan(
-        units=tuple(work.units.values()),
-        scores=keys(played.evidence),
-        trainings=keys(played.trainings),
-        observational=played.observational,
-        reading=setting.reading,
-        controls=keys(played.control),
-        conditional=played.conditional,
-        controlled_on=played.controlled_on,
-        ceilings=keys(played.ceiling),
-        reference=played.reference,
-        shared=work.shared,
-        replays=played.replays,
-        claim=played.claim,
-        whole=played.whole,
-        told=keys(played.choices),
-        shadows=keys(played.shadows),
-    )

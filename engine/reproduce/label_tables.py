@@ -163,7 +163,7 @@ def _spec(study: Study, options: Options) -> AuditSpec:
 
 
 def _constant(plan: Plan, audit: int, store: UnitStore) -> bool:
-    (training,) = plan.audits[audit].game.trainings
+    (training,) = plan.audits[audit].trainings
     if not store.finished([training]):
         return False
     (trained,) = decode(store.read(training), Predictions)

@@ -82,7 +82,7 @@ class Trials:
         request = self.request
         seed = request.other_seed("explore") if request.sweep.adaptive else request.seed
         plan = make_plan(_found(request.rung_spec(one, rung, seed=seed), folder))
-        training = plan.audits[0].game.trainings[:1]
+        training = plan.audits[0].trainings[:1]
         plan = replace(plan, units=needed(plan.units, set(training)), audits=())
         if not self._run(plan, folder).finished.issuperset(training):
             raise RunError(f"{one.name}: the training at a rung failed; units/{training[0]}.failed says why")

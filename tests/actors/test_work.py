@@ -100,13 +100,15 @@ def test_a_loop_is_split_and_may_be_inlined() -> None:
         assert value(tables, one).values.tolist() == value(tables, other).values.tolist()
 
 
-def test_what_is_said_beside_several_values_is_kept_with_them_and_lost_with_them() -> None:
+def test_what_is_said_beside_several_values_is_kept_wherever_they_are_made() -> None:
     work = Work()
     told = work.add(pieces_told, Numbers(np.ones(3)), label="told", resources=ONE)
     both = [work.add(total, given, label="summed", resources=ONE) for given in (told, inlined(told))]
     tables = run(work)
     assert [value(tables, unit).values.tolist() for unit in both] == [[6.0], [6.0]]
-    assert beside(tables[told.key]).failures == ("one is missing",)
+    made_here, made_there = (beside(tables[planned.key]).failures for planned in reversed(both))
+    assert beside(tables[told.key]).failures == made_here == ("one is missing",)
+    assert made_there == ()
 
 
 def test_a_call_without_a_unit_is_made_where_it_is_needed() -> None:

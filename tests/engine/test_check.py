@@ -87,7 +87,7 @@ class Ignores(Memorises):
 
 def seeds(entry: PlannedAudit) -> set[str]:
     """Of the units of an audit's game."""
-    given = (unit.task.argument("seed") for unit in entry.game.units if isinstance(unit.task, Call))
+    given = (unit.task.argument("seed") for unit in entry.units if isinstance(unit.task, Call))
     return {str(seed) for seed in given if seed is not None}
 
 

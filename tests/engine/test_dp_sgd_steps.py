@@ -79,7 +79,7 @@ def test_trainings_are_made_until_there_are_enough_steps(trainings: int, steps: 
     mechanism = DpSgd(16.0, sample_rate=0.1, model=Mlp(epochs=20, batch_size=100, learning_rate=0.5, momentum=0.0))
     own = Audit(mechanism=mechanism, data=Digits(flat=True), game=DpSgdSteps(trainings=trainings, steps=steps))
     (entry,) = make_plan(AuditSpec((own,))).audits
-    assert len(entry.game.trainings) == made
+    assert len(entry.trainings) == made
 
 
 def test_a_step_is_tested_with_its_sampling_if_asked_for(tmp_path: Path) -> None:

@@ -227,8 +227,8 @@ def test_two_world_games_score_stack_by_stack() -> None:
         "claim": {"epsilon": 1.0, "relation": "add-remove"},
     }
     together, by_stack = (make_plan(load_spec({**entry, **more})) for more in ({}, {"stop": {"epsilon": 2}}))
-    assert len(together.audits[0].game.scores) == 1
-    assert len(by_stack.audits[0].game.scores) == len(by_stack.audits[0].game.trainings) == 13
+    assert len(together.audits[0].scores) == 1
+    assert len(by_stack.audits[0].scores) == len(by_stack.audits[0].trainings) == 13
     assert {unit.key for unit in together.units if "training" in unit.label} <= {unit.key for unit in by_stack.units}
 
 
