@@ -234,7 +234,7 @@ def test_shadow_models_survive_their_table_and_those_that_failed_are_left_out() 
     assert stacks[1].confidence[0, 1, 0] == confidence[2, 1, 0]
     assert stacks[1].member[0, 0] == made.member[2, 0]
     back = joined_shadows(stacks)
-    assert (back.confidence.dtype, back.member.dtype) == (np.float32, np.bool_)
+    assert (back.confidence.dtype.name, back.member.dtype.name) == ("float32", "bool")
     np.testing.assert_array_equal(back.confidence, made.confidence)
     np.testing.assert_array_equal(back.member, made.member)
     one = joined_shadows(stacks[:1])
