@@ -49,7 +49,7 @@ from dpaudit.engine.games.attribute_inference import AttributeInference
 from dpaudit.engine.games.label_inference import LabelCanaries, LabelInference
 from dpaudit.engine.games.membership import Membership, ObservationalMembership
 from dpaudit.engine.games.two_world import IndMia, Mia
-from dpaudit.engine.plan import make_plan
+from dpaudit.engine.plan import keys_of, make_plan
 from dpaudit.engine.spec.partition import Partition
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 

@@ -83,7 +83,8 @@ class BestLook(ScoreEstimator[T]):
 
     def remember_replays(self, tallies: Sequence[T], replays: int, bounds: BoundsOfReplays) -> None:
         """Takes over what `bounds_of_replays` gave for these tallies, wherever that was."""
-        for tally, best, look, alone in zip(in_order(tallies), *bounds, strict=True):
+        columns = bounds.best, bounds.look, bounds.alone
+        for tally, best, look, alone in zip(in_order(tallies), *columns, strict=True):
             found = found_of(tally)
             if replays > 1:  # the best look of a replay that stands alone is not asked for
                 found[self, True] = alone, 0

@@ -18,12 +18,14 @@ def counting(estimator: Any, evidence: Unit, *, kept: bool) -> Unit:
         evidence: The unit that gives the evidence.
         kept: Whether the evidence is kept; else the unit plays it as well, a replay in memory at a time.
     """
-    given, label = (
-        (evidence, f"counting {evidence.label}") if kept else (inlined(evidence), f"{evidence.label}, counted")
+    return Work().add(
+        count,
+        estimator,
+        evidence if kept else inlined(evidence),
+        label=f"counting {evidence.label}" if kept else f"{evidence.label}, counted",
+        resources=evidence.resources.on_cpus if kept else evidence.resources,
+        gives=Kind(estimator.tally_type, many=True),
     )
-    resources = evidence.resources.on_cpus if kept else evidence.resources
-    tallies = Kind(estimator.tally_type, many=True)
-    return Work().add(count, estimator, given, label=label, resources=resources, gives=tallies)
 
 
 @unit

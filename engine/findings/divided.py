@@ -115,17 +115,17 @@ def take_over(estimator: Any, tallies: dict[str, list[Any]], units: Sequence[Uni
     """
     if isinstance(estimator, DividedByThreshold):
         (tally,) = (tally for group in tallies.values() for tally in group)
-        found = {_of(unit, "part"): value_of(unit, read(unit.key)).bound for unit in units}
-        if len(found) == _of(units[0], "parts"):
+        found = {_number(part, "part"): value_of(part, read(part.key)).bound for part in units}
+        if len(found) == _number(units[0], "parts"):
             estimator.remember_thresholds(tally, np.concatenate([found[part] for part in range(len(found))]))
         return
-    for unit in units:
-        if all(key in tallies for key in unit.needs):
-            own = [tally for key in unit.needs for tally in tallies[key]]
-            estimator.remember_replays(own, _of(unit, "replays"), value_of(unit, read(unit.key)))
+    for part in units:
+        if all(key in tallies for key in part.needs):
+            own = [tally for key in part.needs for tally in tallies[key]]
+            estimator.remember_replays(own, _number(part, "replays"), value_of(part, read(part.key)))
 
 
-def _of(unit: Unit, name: str) -> int:
+def _number(bounds: Unit, name: str) -> int:
     """One of the numbers that a unit was given."""
-    assert isinstance(unit.task, Call)
-    return int(unit.task.argument(name))
+    assert isinstance(bounds.task, Call)
+    return int(bounds.task.argument(name))

@@ -108,8 +108,8 @@ class PrivatePrediction:
     runs: int = 5
     moved_runs: int = 50
     full_runs: int = 1_000
-    answers: int = 100_000_000
-    search: int = 10_000_000
+    answers: int = field(default=100_000_000, metadata={"held": False})
+    search: int = field(default=10_000_000, metadata={"held": False})
     simulated: int = 1_000_000
     resamples: int = 20
     sampler: Sampler = "exact"

@@ -282,12 +282,15 @@ class AuditSpec:
 
 
 def _require_size(game: Game, at: str) -> None:
-    """Refuses numbers of a game that one unit would have to hold at once; others are limited by the units they make."""
+    """Refuses numbers of a game that one unit would have to hold at once.
+
+    Others are limited by the units they make, or say that they are not held (metadata `held`: what is drawn in bulk).
+    """
     if isinstance(game, OneRunRules):
         return
     for part in fields(game):  # type: ignore[arg-type]
         value = getattr(game, part.name)
-        if isinstance(value, int) and value > MOST_AT_ONCE:
+        if part.metadata.get("held", True) and isinstance(value, int) and value > MOST_AT_ONCE:
             raise SpecError(f"{at}.game: {part.name} must be at most {MOST_AT_ONCE:,}, got {shortened(f'{value:,}')}")
 
 

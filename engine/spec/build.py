@@ -77,7 +77,7 @@ _FACES: Mapping[str, tuple[str, ...]] = {
     "model": ("fit",),
     "embedder": ("embed",),
     "language-model": ("complete",),
-    "game": ("play", "plan"),
+    "game": ("play",),
     "attack": ("score",),
     "canary": ("choose", "gradient"),
     "poisoning": ("worlds", "candidates"),

@@ -15,12 +15,12 @@ from typing import Any
 
 from dpaudit.actors.schedule import Outcome
 from dpaudit.actors.unit import Unit
+from dpaudit.actors.work import beside
 from dpaudit.consent import OWN, Consent, under
 from dpaudit.engine.data.in_memory import found_again
 from dpaudit.engine.driver import run_missing
 from dpaudit.engine.findings.gather import gather
 from dpaudit.engine.findings.result import AuditResult
-from dpaudit.engine.findings.score_table import metrics_of
 from dpaudit.engine.findings.sweep_summary import epsilons
 from dpaudit.engine.place import checkpoints_of
 from dpaudit.engine.plan import Plan, make_plan
@@ -86,7 +86,7 @@ class Trials:
         plan = replace(plan, units=needed(plan.units, set(training)), audits=())
         if not self._run(plan, folder).finished.issuperset(training):
             raise RunError(f"{one.name}: the training at a rung failed; units/{training[0]}.failed says why")
-        return self._checked(metrics_of(folder.store.read(training[0])), one)
+        return self._checked(beside(folder.store.read(training[0])).metrics, one)
 
     def _audited(self, one: Configuration, folder: TrialFolder) -> AuditResult:
         plan = make_plan(_found(self.request.spec([one]), folder))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,11 @@ import pyarrow as pa
 import pytest
 
 from dpaudit import audit, load_spec
-from dpaudit.actors.unit import Inputs, Unit
+from dpaudit.actors.unit import Inputs, Resources, Unit
 from dpaudit.actors.values import decode, encode
+from dpaudit.actors.work import Kind, Work, call_of, unit
 from dpaudit.engine.findings import divided
-from dpaudit.engine.findings.divided import BoundReplays, BoundThresholds, take_over
+from dpaudit.engine.findings.divided import bound_replays, bound_thresholds, take_over
 from dpaudit.engine.games import neighbours
 from dpaudit.engine.plan import make_plan
 from dpaudit.estimators.bound import Bound
@@ -63,6 +65,21 @@ def as_plain(bound: Bound) -> str:
         return repr((bound, [vars(series) for series in bound.series], bound.evidence))
 
 
+ONE = Resources()
+
+
+@unit
+def nothing() -> Iterator[Any]:
+    """Stands for a unit that counted."""
+    return iter(())
+
+
+def counted_as(kind: Any, keys: Iterable[str]) -> dict[str, Unit]:
+    """Units that counted such tallies, by key."""
+    call = call_of(nothing, gives=Kind(kind, many=True))
+    return {key: Unit(call, "", key=key) for key in keys}
+
+
 @pytest.mark.parametrize(
     "estimator",
     [
@@ -79,8 +96,10 @@ def test_replays_found_apart_give_the_same_digits(estimator: ScoreEstimator[Any]
     kind = estimator.tally_type
     stored = {str(part): encode([estimator.tally(scores(2 * part + at)) for at in (1, 0)], kind) for part in range(4)}
     whole = estimator.find([tally for table in stored.values() for tally in decode(table, kind)], lost=1)
+    work, counted = Work(), counted_as(kind, stored)
     units = [
-        Unit(BoundReplays(estimator, 9), "", needs=keys, key="+".join(keys)) for keys in (("2",), ("3", "0"), ("1",))
+        work.add(bound_replays, estimator, tuple(counted[key] for key in keys), replays=9, label="", resources=ONE)
+        for keys in (("2",), ("3", "0"), ("1",))
     ]
     tables = {unit.key: unit.task.run(Inputs({}, {key: stored[key] for key in unit.needs}), ALL) for unit in units}
     again = {key: decode(table, kind) for key, table in stored.items()}
@@ -98,7 +117,10 @@ def test_thresholds_found_apart_give_the_same_digits(estimator: Any, rows: int) 
     kind = estimator.tally_type
     stored = encode([estimator.tally(scores(0, rows=rows))], kind)
     whole = estimator.find(decode(stored, kind))
-    units = [Unit(BoundThresholds(estimator, part, 7), "", needs=("all",), key=str(part)) for part in range(7)]
+    work, counted = Work(), counted_as(kind, ["all"])["all"]
+    units = [
+        work.add(bound_thresholds, estimator, counted, part=part, parts=7, label="", resources=ONE) for part in range(7)
+    ]
     tables: dict[str, pa.Table] = {unit.key: unit.task.run(Inputs({}, {"all": stored}), ALL) for unit in units}
     again = decode(stored, kind)
     take_over(estimator, {"all": again}, units[::-1], tables.__getitem__)
@@ -121,7 +143,7 @@ def test_a_run_gives_the_same_bounds_and_goes_on_with_its_parts(
     monkeypatch.setattr(neighbours, "JUDGED_APART", 0)
     first = audit(load_spec(SPEC), output=tmp_path / "divided", quiet=True)
     parts = [unit for entry in make_plan(load_spec(SPEC)).audits for unit in entry.bounds]
-    assert {type(unit.task) for unit in parts} == {BoundReplays, BoundThresholds}
+    assert {unit.does for unit in parts} == {"bound_replays", "bound_thresholds"}
     assert len(parts) > 3
     labels = make_plan(load_spec(SPEC)).table()["label"].to_pylist()
     assert sum("worth of candidate" in label for label in labels) == 2

@@ -15,7 +15,6 @@ from scipy import stats
 from dpaudit import AuditResult, Claim, Relation, Report, Verdict
 from dpaudit.actors.values import decode, encode
 from dpaudit.claims import GaussianDP, claim_under
-from dpaudit.engine.findings.evidence import CODECS
 from dpaudit.engine.report.bounds_file import bounds_json, bounds_table
 from dpaudit.engine.report.figures.draw import Context, draw
 from dpaudit.engine.report.page import write_page
@@ -53,8 +52,8 @@ def released_labels(epsilon: float) -> Posteriors:
 
 def found(estimator: Estimator, pieces: list) -> Finding:
     """The whole way of the evidence: stored, read back, counted, stored, read back, found."""
-    codec, kind = CODECS[estimator.evidence], estimator.tally_type
-    counted = encode((estimator.tally(piece) for piece in codec.decode(codec.encode(pieces))), kind)
+    evidence, kind = type(pieces[0]), estimator.tally_type
+    counted = encode((estimator.tally(piece) for piece in decode(encode(pieces, evidence), evidence)), kind)
     return estimator.find(decode(counted, kind))
 
 

@@ -60,7 +60,7 @@ def test_two_units_of_each_kind_tell_the_time_of_all(tmp_path: Path) -> None:
     plan = make_plan(load_spec(SPEC))
     timed = times_of_some(plan)
     kinds = {Kind.of(unit) for unit in plan.units}
-    assert timed.keys() == {kind for kind in kinds if kind.task != "BoundReplays"}
+    assert timed.keys() == {kind for kind in kinds if kind.task != "bound_replays"}
     assert timed[Kind("train_model", 1, 0.0)].units == 2
     assert all(one.seconds > 0 and 50 < one.memory_mb < 50_000 for one in timed.values())
 

@@ -279,16 +279,6 @@ print(most_memory_mb() / 1000)
     assert pads.dataset(next((tmp_path / "scores").iterdir()), format="parquet").count_rows() == 200_000 * 100
 
 
-def test_score_rows_are_arrow_of_the_stated_schema() -> None:
-    from dpaudit.engine.findings.score_table import score_rows
-
-    batch = score_rows("key", 3, np.array([True, False]), np.array([0.5, -0.25]))
-    assert pa.Table.from_batches([batch]).to_pylist() == [
-        {"unit": "key", "replay": 3, "canary": 0, "truth": True, "score": 0.5},
-        {"unit": "key", "replay": 3, "canary": 1, "truth": False, "score": -0.25},
-    ]
-
-
 def test_answers_are_stored_as_they_are() -> None:
     """Of a model its probabilities; of a label mechanism the labels, which tell the probabilities."""
     asked = Predictions(np.array([[0.25, 0.75], [1.0, 0.0]], np.float32))

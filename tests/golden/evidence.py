@@ -7,13 +7,9 @@ from typing import Any
 
 from dpaudit.actors.store import UnitStore
 from dpaudit.actors.values import decode
-from dpaudit.engine.findings.evidence import CODECS
 from dpaudit.engine.findings.shift import control_estimator
 from dpaudit.engine.plan import make_plan
 from dpaudit.engine.spec.audit_spec import AuditSpec
-from dpaudit.estimators.answered_queries import AnsweredQuery
-from dpaudit.estimators.posteriors import Posteriors
-from dpaudit.estimators.scores import Scores, StepScores
 
 
 def counted_and_played(spec: AuditSpec, folder: Path) -> dict[str, dict[str, list[Any]]]:
@@ -29,7 +25,7 @@ def counted_and_played(spec: AuditSpec, folder: Path) -> dict[str, dict[str, lis
             control = control_estimator(estimator, len(entry.controls))
             kinds["controls"] = _tallies(control, entry.controls, here, store)
         kinds["evidence"] = [
-            piece for key in entry.game.scores if key in here for piece in _pieces(estimator, store.read(key))
+            piece for key in entry.scores if key in here for piece in decode(store.read(key), estimator.evidence)
         ]
         found[entry.audit.name] = {name: values for name, values in kinds.items() if values}
     return found
@@ -37,9 +33,3 @@ def counted_and_played(spec: AuditSpec, folder: Path) -> dict[str, dict[str, lis
 
 def _tallies(estimator: Any, keys: tuple[str, ...], here: set[str], store: UnitStore) -> list[Any]:
     return [tally for key in keys if key in here for tally in decode(store.read(key), estimator.tally_type)]
-
-
-def _pieces(estimator: Any, table: Any) -> list[Any]:
-    if "unit" in table.column_names or estimator.evidence not in (Scores, StepScores, AnsweredQuery, Posteriors):
-        return list(CODECS[estimator.evidence].decode(table))
-    return decode(table, estimator.evidence)
