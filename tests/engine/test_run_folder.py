@@ -97,7 +97,7 @@ def test_results_of_other_code_are_kept_and_what_differs_is_said_first(
 ) -> None:
     run(tmp_path)
     before = contents(tmp_path)
-    monkeypatch.setattr("dpaudit.actors.unit._version_of_sources", lambda: "another version")
+    monkeypatch.setattr("dpaudit.actors.unit._hash_of_sources", lambda: "another version")
     refused = dpaudit("resume", tmp_path, "--quiet")
     assert refused.exit_code == 3
     assert "is another version;" in refused.output
