@@ -294,7 +294,7 @@ def test_answers_are_stored_as_they_are() -> None:
 
 def test_a_run_of_older_code_can_still_be_reported(in_process: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Upgrading must not take a finished run away."""
-    monkeypatch.setattr("dpaudit.actors.unit._hash_of_sources", lambda: "another version")
+    monkeypatch.setattr("dpaudit.actors.unit._hash_of_sources", lambda: "another code")
     again = report_again(in_process)
     assert all(result.standing is not None for result in again.results)
     assert make_plan(spec_on("in-process")).units[0].key not in {path.stem for path in (in_process / "units").iterdir()}

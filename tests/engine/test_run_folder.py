@@ -97,10 +97,10 @@ def test_results_of_other_code_are_kept_and_what_differs_is_said_first(
 ) -> None:
     run(tmp_path)
     before = contents(tmp_path)
-    monkeypatch.setattr("dpaudit.actors.unit._hash_of_sources", lambda: "another version")
+    monkeypatch.setattr("dpaudit.actors.unit._hash_of_sources", lambda: "another code")
     refused = dpaudit("resume", tmp_path, "--quiet")
     assert refused.exit_code == 3
-    assert "is another version;" in refused.output
+    assert "+another code;" in refused.output
     assert "--fresh` runs anew beside them" in refused.output
     assert contents(tmp_path) == before
     assert dpaudit("report", tmp_path, "--quiet").exit_code == 0
