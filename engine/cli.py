@@ -270,10 +270,12 @@ def plan(spec: Path, seed: int | None, calibrate: bool, timings: Path | None, as
     from dpaudit.engine.driver import run_folder
     from dpaudit.engine.findings.power import planned_outlook
     from dpaudit.engine.forecast import forecast, times_of_run, times_of_some
-    from dpaudit.engine.plan import make_plan
+    from dpaudit.engine.plan import make_plan, what_it_takes
     from dpaudit.engine.spec.loading import load_spec
 
     made = load_spec(spec)
+    if beforehand := what_it_takes(made):
+        tell(beforehand)
     planned = make_plan(replace(made, seed=seed) if seed is not None else made)
     if calibrate:
         cost = forecast(planned, times_of_some(planned), "times of two units of each kind, run just now")

@@ -40,7 +40,7 @@ from dpaudit.engine.lease import lease
 from dpaudit.engine.noted import note_of
 from dpaudit.engine.own_folders import consent_for, made_here
 from dpaudit.engine.place import checkpoints_of, opened, place_of
-from dpaudit.engine.plan import Plan, make_plan, pieces_of, trainings_of
+from dpaudit.engine.plan import Plan, make_plan, pieces_of, trainings_of, what_it_takes
 from dpaudit.engine.report.bounds_file import bounds_json, bounds_table, sweep_json, sweep_table
 from dpaudit.engine.report.progress import TerminalProgress, terminal
 from dpaudit.engine.run_folder import (
@@ -87,6 +87,8 @@ def audit(
         checked_spec = dataclasses.replace(checked_spec, seed=seed)
     place = place_of(output) if output is not None else run_folder(checked_spec)
     with told(listeners, quiet=quiet) as listening:
+        if planning := what_it_takes(checked_spec):
+            EventStream(*listening).emit(Event(EventKind.STAGE, detail=planning))
         return run_plan(make_plan(checked_spec), place, listening)
 
 

@@ -27,6 +27,8 @@ from dpaudit.variables import without_values
 
 KEPT_ROWS_PER_UNIT = 2_000_000
 """Score rows of one unit whose table is kept: tens of megabytes."""
+WORTH_SAYING = 1_000_000
+"""Generated rows from which on it is said beforehand that they are made: a second of planning."""
 COUNTED_ROWS_PER_UNIT = 25_000_000
 """Score rows of one unit that counts them at once, one replay in memory at a time."""
 
@@ -174,6 +176,19 @@ def make_plan(spec: AuditSpec) -> Plan:
     return Plan(spec, tuple(units.values()), tuple(planned), shared)
 
 
+def what_it_takes(spec: AuditSpec) -> str:
+    """What planning is going to make, before it does; "" where that is nothing to wait for."""
+    made = {repr(audit.data): rows for audit in spec.audits if (rows := _generated_rows(audit.data)) >= WORTH_SAYING}
+    if not made:
+        return ""
+    rows = sum(made.values())
+    return f"planning at least {_fewest_units(spec):,} units on {rows:,} generated rows, which are made first"
+
+
+def _generated_rows(data: Any) -> int:
+    return 0 if hasattr(data, "path") else getattr(data, "rows", None) or 0
+
+
 def _fewest_units(spec: AuditSpec) -> int:
     """How many units a spec leads to at least, found before data are made or any unit is."""
     fewest: dict[str, int] = {}
@@ -181,8 +196,7 @@ def _fewest_units(spec: AuditSpec) -> int:
         if isinstance(audit.game, Foreseen):
             # Audits of one mechanism on the same data may share units; a file may hold fewer rows than are asked for.
             own = f"{audit.mechanism!r} {audit.data!r} {audit.split}"
-            rows = 1 if hasattr(audit.data, "path") else getattr(audit.data, "rows", None) or 1
-            target = max(1, int(audit.split.target * rows))
+            target = max(1, int(audit.split.target * (_generated_rows(audit.data) or 1)))
             units, with_scores = audit.game.fewest_units(target, _rows_per_unit(spec))
             counting = with_scores if spec.run.keep_scores else 0
             fewest[own] = max(fewest.get(own, 0), units + counting)

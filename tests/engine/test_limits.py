@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from dpaudit.engine.data.csv import Csv
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.data.idx import read_idx
 from dpaudit.engine.data.parquet import Parquet
-from dpaudit.engine.plan import make_plan
+from dpaudit.engine.plan import make_plan, what_it_takes
 from dpaudit.errors import AuditError, DataError, InputError, SpecError
 from dpaudit.variables import without_values
 
@@ -203,3 +204,11 @@ def test_a_relative_path_is_meant_from_where_the_spec_was_read(tmp_path: Path, m
     keys = [unit.key for unit in make_plan(spec).units]
     monkeypatch.chdir("/")
     assert [unit.key for unit in make_plan(load_spec(yaml.safe_load(spec.to_yaml()))).units] == keys
+
+
+def test_rows_that_take_long_to_make_are_named_beforehand() -> None:
+    spec = {"data": {"name": "gaussian-mixture", "rows": 20_000_000}, "mechanism": {"name": "randomized-response"}}
+    said = what_it_takes(load_spec({**spec, "game": {"name": "label-canaries"}}))
+    assert re.fullmatch(r"planning at least \d+ units on 20,000,000 generated rows, which are made first", said), said
+    spec["data"] = {"name": "gaussian-mixture", "rows": 1000}
+    assert what_it_takes(load_spec({**spec, "game": {"name": "label-canaries"}})) == ""
