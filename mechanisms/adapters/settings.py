@@ -55,15 +55,23 @@ class Pairs:
 def settings_of(estimator: Any) -> Settings:
     """An estimator's class and parameters; the seeds are left out, they come from the plan.
 
-    Raises: InputError when a parameter is neither plain nor an estimator, a function or a class.
+    Raises: InputError when it does not name its parameters, or one is neither plain nor an estimator, a function or a
+        class.
     """
+    name = type(estimator).__name__
+    parameters = estimator.get_params(deep=False)
+    require(
+        isinstance(parameters, Mapping),
+        f"{name}.get_params must give a dictionary of parameters",
+        given=type(parameters).__name__,
+    )
     defaults = _defaults(type(estimator))
     return Settings(
         type(estimator),
         {
-            name: as_settings(value, f"parameter {name} of {type(estimator).__name__}")
-            for name, value in estimator.get_params(deep=False).items()
-            if name != "random_state" and not (name in defaults and _same(value, defaults[name]))
+            parameter: as_settings(value, f"parameter {parameter} of {name}")
+            for parameter, value in parameters.items()
+            if parameter != "random_state" and not (parameter in defaults and _same(value, defaults[parameter]))
         },
     )
 

@@ -324,3 +324,15 @@ def test_settings_are_plain_values() -> None:
     assert scaler == Settings(StandardScaler, {})
     assert regression == Settings(LogisticRegression, {"C": 2.0})
     assert pickle.loads(pickle.dumps(settings)) == settings
+
+
+def test_an_object_that_answers_to_every_name_is_no_estimator() -> None:
+    class AnyName:
+        def __getattr__(self, name: str) -> Any:
+            return self
+
+        def __call__(self, *_: object, **__: object) -> Any:
+            return self
+
+    with pytest.raises(InputError, match="must give a dictionary of parameters, got 'AnyName'"):
+        from_sklearn(AnyName())
