@@ -256,10 +256,10 @@ def _report_here(folder: Path, place: str | Path) -> Report:
     with as_of(record.version, record.own):
         plan = make_plan(read_spec(folder))
         _require_same(record.differences(Record.of(plan)), place)
-    with writable(folder), lease(folder):
+    # The log is opened before anything is written: a folder whose log is no file of its own is left as it is.
+    with writable(folder), lease(folder), contextlib.closing(EventLog(folder / "events.jsonl")) as log:
         report = _report_of_finished(plan, folder, place)
-        with contextlib.closing(EventLog(folder / "events.jsonl")) as log:
-            log(Event(EventKind.REPORTED, detail=_written(folder)))
+        log(Event(EventKind.REPORTED, detail=_written(folder)))
         return report
 
 

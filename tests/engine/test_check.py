@@ -357,7 +357,7 @@ def test_nothing_but_the_first_look_is_begun_after_time_is_up_and_what_was_begun
     first, second, third, fourth = paired_looks(plan)
     reader = LooksReader(plan, UnitStore(tmp_path), lambda: 61.0)
     assert reader.spared(frozenset(), frozenset()) == (second.keys | third.keys | fourth.keys) - first.keys
-    begun = frozenset({second.look.game.trainings[0]})
+    begun = frozenset({second.look.trainings[0]})
     assert reader.spared(begun, frozenset()) == third.keys | fourth.keys
     in_time = LooksReader(plan, UnitStore(tmp_path), lambda: 59.0)
     assert in_time.spared(frozenset(), frozenset()) == frozenset()

@@ -78,7 +78,7 @@ def test_priors_are_cross_fitted_so_that_nobodys_own_label_decides_them() -> Non
     priors = [unit for unit in plan.units if unit.label.startswith("priors")]
     assert len(priors) == 3
     (target,) = (examples for name, examples in plan.shared.items() if name.startswith("target"))
-    found = [unit.task.value(Inputs(plan.shared), Compute()) for unit in priors]  # type: ignore[attr-defined]
+    found = [unit.task.outcome(Inputs(plan.shared), Compute()).value for unit in priors]  # type: ignore[attr-defined]
     rows = np.concatenate([part.row for part in found])
     assert sorted(rows) == list(range(60))
     prior = np.concatenate([part.prior for part in found])

@@ -49,9 +49,8 @@ def spec(folder: Path, *done: str) -> Path:
 
 
 def scores(folder: Path) -> dict[str, pa.Table]:
-    """What a run found, by file; the keys of units, which speak of the mechanism's fields, left out."""
-    tables = {str(path.relative_to(folder)): pq.read_table(path) for path in folder.glob("scores/**/*.parquet")}
-    return {name: table.drop_columns("unit") for name, table in tables.items()}
+    """What a run found, by file."""
+    return {str(path.relative_to(folder)): pq.read_table(path) for path in folder.glob("scores/**/*.parquet")}
 
 
 def test_what_audited_code_does_to_its_process_is_said_and_the_audits_after_it_are_as_they_were(
