@@ -42,7 +42,7 @@ class Retries:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RunOutcome:
     """How a plan's units ended.
 
     Attributes:
@@ -71,7 +71,7 @@ def run_units(
     spare: Spare | None = None,
     repeats: int = 0,
     hold: Hold | None = None,
-) -> Outcome:
+) -> RunOutcome:
     """Runs every unit whose table is not yet in the store, each after those it needs.
 
     A unit that became ready because of another goes before those that wait already. With `spare`, asked before
@@ -108,7 +108,7 @@ class _Schedule:
     ran: int = 0
     spared: Set[str] = frozenset()
 
-    def run(self) -> Outcome:
+    def run(self) -> RunOutcome:
         unique = {unit.key: unit for unit in self.units}
         self.finished = self.store.finished(unique)
         reused, damaged = self.store.made(self.finished), dict(self.store.damaged)
@@ -136,7 +136,7 @@ class _Schedule:
         spared = unique.keys() - self.finished - self.failed.keys()
         if spared:
             self.events.emit(Event(EventKind.UNITS_SPARED, count=len(spared)))
-        return Outcome(frozenset(self.finished), self.failed, self.ran, frozenset(spared), reused, damaged)
+        return RunOutcome(frozenset(self.finished), self.failed, self.ran, frozenset(spared), reused, damaged)
 
     def _drain(self, units: list[Unit]) -> None:
         """Runs units, and those that become ready by them; what is held when nothing else is left is not run."""

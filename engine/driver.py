@@ -23,7 +23,7 @@ from dpaudit.actors.child import InChild
 from dpaudit.actors.deadlines import Deadlines
 from dpaudit.actors.events import Event, EventKind, EventLog, EventStream, Listener, read_events
 from dpaudit.actors.leftovers import ended_with
-from dpaudit.actors.schedule import Outcome, run_units
+from dpaudit.actors.schedule import RunOutcome, run_units
 from dpaudit.actors.signals import signals_interrupt
 from dpaudit.actors.store import UnitStore
 from dpaudit.actors.unit import Resources, as_of, own_code
@@ -284,7 +284,7 @@ def _report_of_finished(plan: Plan, folder: Path, place: str | Path) -> Report:
     demand = demand_of_run(plan, store, lambda: math.inf)  # nothing is begun any more
     spared = demand.spare(finished, failed.keys()) if demand.spare else frozenset()
     spared |= demand.hold(finished, failed.keys()) if demand.hold else frozenset()
-    outcome = Outcome(
+    outcome = RunOutcome(
         frozenset(finished),
         {
             unit.key: failed.get(unit.key, "not run yet")
@@ -299,7 +299,7 @@ def _report_of_finished(plan: Plan, folder: Path, place: str | Path) -> Report:
     return _report(plan, outcome, store, folder, place, time.monotonic())
 
 
-def _report(plan: Plan, outcome: Outcome, store: UnitStore, folder: Path, place: str | Path, began: float) -> Report:
+def _report(plan: Plan, outcome: RunOutcome, store: UnitStore, folder: Path, place: str | Path, began: float) -> Report:
     happened: Counter[str] = Counter()
     keys = {unit.key for unit in plan.units}
     repeated, remarked = {}, dict[str, list[str]]()
@@ -362,7 +362,7 @@ def _spec(spec: AuditSpec | Audit | str | Path | Mapping[str, Any]) -> AuditSpec
     return AuditSpec((spec,), name=spec.name) if isinstance(spec, Audit) else load_spec(spec)
 
 
-def run_missing(plan: Plan, store: UnitStore, events: EventStream, scratch: Scratch, began: float) -> Outcome:
+def run_missing(plan: Plan, store: UnitStore, events: EventStream, scratch: Scratch, began: float) -> RunOutcome:
     """Runs the units of a plan that are not finished yet.
 
     Args:

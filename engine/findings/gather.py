@@ -13,11 +13,10 @@ from typing import Any
 import numpy as np
 
 from dpaudit.actors.events import last_line
-from dpaudit.actors.schedule import Outcome
+from dpaudit.actors.schedule import RunOutcome
 from dpaudit.actors.store import UnitStore
 from dpaudit.actors.values import decode
-from dpaudit.actors.work import Outcome as Given
-from dpaudit.actors.work import beside
+from dpaudit.actors.work import Outcome, beside
 from dpaudit.claims import Claim, ConvertedClaim
 from dpaudit.engine.findings.ceiling import Ceiling
 from dpaudit.engine.findings.divided import take_over
@@ -35,7 +34,7 @@ from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.finding import Finding
 
 
-def gather(plan: Plan, outcome: Outcome, store: UnitStore, folder: Path) -> tuple[AuditResult, ...]:
+def gather(plan: Plan, outcome: RunOutcome, store: UnitStore, folder: Path) -> tuple[AuditResult, ...]:
     """The result of each audit, in the order of the spec; the evidence is linked into `scores/`."""
     recorded = store.failures()
     readers = sequential_readers(plan, store)
@@ -69,7 +68,7 @@ def _told_what_followed(plan: Plan, results: Sequence[AuditResult]) -> tuple[Aud
     )
 
 
-def _was_left_out(entry: PlannedAudit, outcome: Outcome) -> bool:
+def _was_left_out(entry: PlannedAudit, outcome: RunOutcome) -> bool:
     """Whether none of an audit's evidence was counted, and what is missing of it was spared."""
     return entry.keys - outcome.finished <= outcome.spared and outcome.finished.isdisjoint(entry.tallies)
 
@@ -78,10 +77,10 @@ def result_of(
     entry: PlannedAudit, finished: Set[str], store: UnitStore, reader: SequentialReader | None = None
 ) -> AuditResult:
     """The result of an audit whose units are finished, or of a sequential one as far as it was read."""
-    return _Finished(entry, Outcome(frozenset(finished), {}, 0), store, reader).result({}, Path())
+    return _Finished(entry, RunOutcome(frozenset(finished), {}, 0), store, reader).result({}, Path())
 
 
-def _failures(plan: Plan, outcome: Outcome, recorded: Mapping[str, str]) -> dict[str, Failure]:
+def _failures(plan: Plan, outcome: RunOutcome, recorded: Mapping[str, str]) -> dict[str, Failure]:
     """What was not finished, by key."""
     return {
         unit.key: Failure(
@@ -99,7 +98,7 @@ class _Finished:
     """The finished units of one audit."""
 
     def __init__(
-        self, entry: PlannedAudit, outcome: Outcome, store: UnitStore, reader: SequentialReader | None
+        self, entry: PlannedAudit, outcome: RunOutcome, store: UnitStore, reader: SequentialReader | None
     ) -> None:
         self._entry = entry
         self._audit: Audit = entry.audit
@@ -215,7 +214,7 @@ class _Finished:
         keys = dict.fromkeys((*entry.trainings, *(entry.scores or entry.tallies)))
         return tuple(failure for said in self._said(keys) for failure in said.failures)
 
-    def _said(self, keys: Iterable[str]) -> list[Given[None]]:
+    def _said(self, keys: Iterable[str]) -> list[Outcome[None]]:
         """What finished units said beside their values."""
         return [beside(self._store.read(key)) for key in keys if key in self._keys]
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dpaudit.actors.schedule import Outcome
+from dpaudit.actors.schedule import RunOutcome
 from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import beside
 from dpaudit.consent import OWN, Consent, under
@@ -106,7 +106,7 @@ class Trials:
             )
         return dict(metrics)
 
-    def _run(self, plan: Plan, folder: TrialFolder) -> Outcome:
+    def _run(self, plan: Plan, folder: TrialFolder) -> RunOutcome:
         with folder.running(plan.units) as events:
             return run_missing(self._here(plan), folder.store, events, checkpoints_of(self.place), time.monotonic())
 

@@ -17,7 +17,7 @@ import pytest
 from dpaudit.actors.backend import Backend, InProcess
 from dpaudit.actors.deadlines import Deadlines
 from dpaudit.actors.events import Event, EventKind, EventLog, EventStream, read_events
-from dpaudit.actors.schedule import Outcome, run_units
+from dpaudit.actors.schedule import RunOutcome, run_units
 from dpaudit.actors.store import UnitStore
 from dpaudit.actors.unit import Resources, Unit
 from dpaudit.errors import RunError
@@ -52,7 +52,7 @@ def make_backend(request: pytest.FixtureRequest) -> MakeBackend:
     return in_process
 
 
-def run(make: MakeBackend, units: list[Unit], folder: Path, **shared: Any) -> tuple[Outcome, UnitStore, list[Event]]:
+def run(make: MakeBackend, units: list[Unit], folder: Path, **shared: Any) -> tuple[RunOutcome, UnitStore, list[Event]]:
     seen: list[Event] = []
     events = EventStream(seen.append)
     store = UnitStore(folder / "units")
@@ -313,7 +313,7 @@ def test_what_takes_long_is_not_run_twice(tmp_path: Path) -> None:
     assert not [event for event in seen if event.kind is EventKind.UNIT_REPEATED]
 
 
-def run_hanging(make: Any, folder: Path, task: HangsFirst, beside: list[Unit]) -> tuple[Outcome, list[Event]]:
+def run_hanging(make: Any, folder: Path, task: HangsFirst, beside: list[Unit]) -> tuple[RunOutcome, list[Event]]:
     seen: list[Event] = []
     events, store = EventStream(seen.append), UnitStore(folder / "units")
     with make(events) as backend:
