@@ -15,6 +15,7 @@ import hashlib
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -122,7 +123,7 @@ class Fault:
         name: What, for the table.
         strike: Makes it happen; whether there was somebody to strike.
         codes: Exit codes the run may end with.
-        says: What it must say about it, in the one sentence it ends with; "" where it need say nothing.
+        says: What the one sentence it ends with must match, a pattern; "" where it need say nothing.
         mended: What somebody puts right before they resume.
         nodes: Nodes of a cluster that the run joins; 0 for a session of its own.
         disk: Whether the run folder lies on a disk of its own.
@@ -240,7 +241,7 @@ FAULTS = (
     Fault("worker stopped", _sent(signal.SIGSTOP, to=lambda run: run.workers()[:1])),
     Fault("full disk", _fill, STOPPED, "No space left", mended=_empty, disk=True),
     Fault("SIGINT", _sent(signal.SIGINT, to=_command), STOPPED, "interrupted by SIGINT"),
-    Fault("driver killed", _sent(signal.SIGKILL, to=Run.driver), STOPPED, "was killed (SIGKILL)"),
+    Fault("driver killed", _sent(signal.SIGKILL, to=Run.driver), STOPPED, r"was killed \(SIGKILL\)"),
     Fault("node of a cluster killed", _sent(signal.SIGKILL, to=Run.second_node), nodes=2),
     Fault("command killed", _sent(signal.SIGKILL, to=_command), frozenset({-9})),
     Fault("SIGINT twice", _sent(signal.SIGINT, signal.SIGINT, to=_command), STOPPED, "interrupted"),
@@ -255,7 +256,7 @@ FAULTS = (
         "memory eaten",
         _told("eat"),
         STOPPED,
-        "audits have no result",
+        "audits have no result|the node ran out of memory",
         mended=_told_no_more("eat"),
         environment=_little_memory,
     ),
@@ -364,7 +365,7 @@ def outcome(number: int, seed: int) -> Outcome:
         wrong = [
             *([] if hit else ["the run was over before the fault"]),
             *([] if code in fault.codes else [f"exit code {code}: {said[-600:]}"]),
-            *([] if fault.says in said and "Traceback" not in said else [f"it said {said[-2000:]!r}"]),
+            *([] if re.search(fault.says, said) and "Traceback" not in said else [f"it said {said[-2000:]!r}"]),
             *([f"left behind: {left}"] if left_s is None else []),
             *([f"exit code {again} of resume: {(place / 'errors.txt').read_text()[-600:]}"] if again else []),
             *([] if same else ["other bytes"]),
