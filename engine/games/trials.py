@@ -49,10 +49,6 @@ class TrialGame:
         """One for each stack, and their scores."""
         return -(-self.trials // self.stack) + 1, 1
 
-    def stacks(self) -> list[tuple[int, int]]:
-        """First trial of each stack, and one past its last."""
-        return [(first, min(first + self.stack, self.trials)) for first in range(0, self.trials, self.stack)]
-
 
 def grouped_for_reading(trainings: Sequence[Unit], setting: Setting) -> list[tuple[Unit, ...]]:
     """The units of trials that are scored together: each by itself where scores are read in order, else all."""

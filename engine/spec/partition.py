@@ -8,7 +8,6 @@ from typing import Literal
 
 import numpy as np
 
-from dpaudit.actors.unit import Inputs
 from dpaudit.errors import SpecError, require
 from dpaudit.given import check_fields
 from dpaudit.mechanisms.examples import Examples
@@ -87,22 +86,6 @@ class Parts:
 def shared_name(part: str, examples: Examples) -> str:
     """The name a large input is shared under: its part, and its content (it stands for it in a unit's key)."""
     return f"{part}:{examples.digest[:24]}"
-
-
-def part_of(inputs: Inputs, part: str) -> Examples | None:
-    """The examples a unit was given as `part`; None when it was given none."""
-    return next((value for name, value in inputs.shared.items() if name.partition(":")[0] == part), None)
-
-
-def required_part(inputs: Inputs, part: str) -> Examples:
-    """The examples a unit was given as `part`.
-
-    Raises: SpecError when it was given none.
-    """
-    examples = part_of(inputs, part)
-    if examples is None:
-        raise SpecError(f"the {part} part of the data is empty; give `split.{part}` a share above 0")
-    return examples
 
 
 PART_NAMES = ("target", "reference", "test", "validation")
