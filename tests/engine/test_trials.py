@@ -157,3 +157,15 @@ def test_a_planted_defect_shows_in_the_same_game(tmp_path: Path) -> None:
 def test_an_attack_that_sees_something_else_is_refused() -> None:
     with pytest.raises(SpecError, match=r"lira-online sees independent trials.* shows summaries of independent runs"):
         AuditSpec((Audit(NoisyCount(), Iris(), game=Neighbours(), attack="lira-online"),))
+
+
+def test_a_failed_trial_is_the_attacks_worst_guess() -> None:
+    """Counted the other way, each failure would raise the bound."""
+
+    class Sees:
+        def score(self, view: Any) -> NDArray[np.float64]:
+            return np.array([0.5, -0.5])
+
+    truth, failed = np.array([True, True, False, False]), np.array([False, True, False, True])
+    scores = scored_trials(Sees(), None, number=np.arange(4), truth=truth, failed=failed)
+    assert scores.score.tolist() == [0.5, -np.inf, -0.5, np.inf]
