@@ -18,13 +18,13 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 import cloudpickle  # type: ignore[import-untyped]
 import pyarrow as pa
 
-from dpaudit.actors.around import Around
-from dpaudit.actors.checkpoints import Scratch, checkpoints
+from dpaudit.actors.audited.around import Around
+from dpaudit.actors.audited.signals import from_outside, signals_interrupt
+from dpaudit.actors.audited.time_limit import OutOfTime, time_limit
 from dpaudit.actors.deadlines import Deadlines, shown_while_it_runs
 from dpaudit.actors.events import EventStream
-from dpaudit.actors.signals import from_outside, signals_interrupt
-from dpaudit.actors.store import sealed
-from dpaudit.actors.time_limit import OutOfTime, time_limit
+from dpaudit.actors.storage.checkpoints import Scratch, checkpoints
+from dpaudit.actors.storage.store import sealed
 from dpaudit.actors.unit import Inputs, Resources, Unit, code_version, own_version
 from dpaudit.mechanisms.protocols import TrainingError
 from dpaudit.variables import without_values

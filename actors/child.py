@@ -22,10 +22,10 @@ import cloudpickle  # type: ignore[import-untyped]
 import pyarrow as pa
 
 from dpaudit.actors.backend import Attempt, Completion, Handle, InProcess
-from dpaudit.actors.checkpoints import Scratch
 from dpaudit.actors.deadlines import Deadlines, shown_while_it_runs
 from dpaudit.actors.events import EventStream
-from dpaudit.actors.store import table_in
+from dpaudit.actors.storage.checkpoints import Scratch
+from dpaudit.actors.storage.store import table_in
 from dpaudit.actors.unit import Unit
 
 _BYTES = ("content", "printed")

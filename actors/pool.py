@@ -23,13 +23,13 @@ from ray.exceptions import (
 )
 from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get, _internal_kv_put
 
+from dpaudit.actors.audited.leftovers import adopt_orphans
 from dpaudit.actors.backend import Attempt, Completion, Handle, attempt_unit
-from dpaudit.actors.checkpoints import Scratch
 from dpaudit.actors.deadlines import REMIND_S, Deadlines, still_running
 from dpaudit.actors.events import Event, EventKind, EventStream
-from dpaudit.actors.leftovers import adopt_orphans
-from dpaudit.actors.rooms import Node, fits, may_run, require_room, rooms
+from dpaudit.actors.placement import Node, fits, may_run, require_room, rooms
 from dpaudit.actors.spilling import SpillWatch
+from dpaudit.actors.storage.checkpoints import Scratch
 from dpaudit.actors.unit import Inputs, Resources, Unit, code_version
 from dpaudit.errors import RunError
 

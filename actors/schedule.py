@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from dpaudit.actors.backend import Attempt, Backend, Completion, Handle
 from dpaudit.actors.events import Event, EventKind, EventStream, last_line
-from dpaudit.actors.store import Made, UnitStore, same_content, table_in
+from dpaudit.actors.storage.store import Made, UnitStore, same_content, table_in
 from dpaudit.actors.unit import Resources, Unit
 
 CHEAP_S = 2.0

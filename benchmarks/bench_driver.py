@@ -13,12 +13,12 @@ import pyarrow as pa
 from dpaudit.actors.events import Event, EventKind, EventStream
 from dpaudit.actors.fingerprint import one_reading
 from dpaudit.actors.schedule import run_units
-from dpaudit.actors.store import UnitStore
+from dpaudit.actors.storage.store import UnitStore
 from dpaudit.actors.unit import Inputs, Resources, Unit
 from dpaudit.cluster.session import ray_session
-from dpaudit.engine.driver import run_plan
-from dpaudit.engine.findings.run_report import Report
-from dpaudit.engine.plan import Plan
+from dpaudit.engine.planning.plan import Plan
+from dpaudit.engine.reading.run_report import Report
+from dpaudit.engine.run.driver import run_plan
 from dpaudit.engine.spec.audit_spec import RunOptions
 from dpaudit.engine.spec.loading import load_spec
 from dpaudit.mechanisms.protocols import Compute

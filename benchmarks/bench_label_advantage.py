@@ -10,7 +10,7 @@ import numpy as np
 
 from dpaudit.actors.seed import Seed
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
-from dpaudit.engine.games.utility import Utility, measure_utility
+from dpaudit.engine.games.advantages.utility import Utility, measure_utility
 from dpaudit.estimators.label_reconstruction.advantage import llp_geometric_posterior, llp_posterior
 from dpaudit.mechanisms.labels.proportions import GeometricProportions, LabelProportions
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
-from dpaudit.engine.findings.power import outlook, typical_bound
 from dpaudit.engine.games.reference import FairCoins, Reference
+from dpaudit.engine.planning.power import outlook, typical_bound
 from dpaudit.estimators.one_run.signed_scores import OneRun
 from dpaudit.estimators.two_world.two_sample import Band
 

@@ -14,14 +14,14 @@ import numpy as np
 from dpaudit.actors.events import EventStream
 from dpaudit.actors.schedule import run_units
 from dpaudit.actors.seed import Seed
-from dpaudit.actors.store import UnitStore, sealed
+from dpaudit.actors.storage.store import UnitStore, sealed
 from dpaudit.actors.unit import Resources, Unit
 from dpaudit.actors.values import decode, encode
 from dpaudit.actors.work import Work, unit
 from dpaudit.cluster.session import ray_session
 from dpaudit.engine.data.bundled import Digits
-from dpaudit.engine.findings.counting import counting
-from dpaudit.engine.games.shadows import train_shadows
+from dpaudit.engine.games.two_world.shadow_models import train_shadows
+from dpaudit.engine.planning.counting import counting
 from dpaudit.estimators.scores import Scores, scored
 from dpaudit.estimators.two_world.two_sample import Band, Bayesian, ClopperPearson, Jeffreys
 from dpaudit.mechanisms.learners.non_private import NonPrivate

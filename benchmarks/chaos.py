@@ -148,7 +148,7 @@ def _sent(*signals: signal.Signals, to: Callable[[Run], list[int]]) -> Callable[
     def strike(run: Run) -> bool:
         victims = to(run)
         for count, number in enumerate(signals):
-            time.sleep(2.5 if count else 0)  # more than what passes for one wish (actors/signals.py)
+            time.sleep(2.5 if count else 0)  # more than what passes for one wish (actors/audited/signals.py)
             for pid in victims:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, number)

@@ -22,12 +22,12 @@ from typing import Any
 
 from benchmarks.check_defects import ROOT, SPECS, has_diffprivlib, lines
 from dpaudit import audit, load_spec
-from dpaudit.engine.findings.result import AuditResult
-from dpaudit.engine.findings.verdict import Verdict
-from dpaudit.engine.games.label_crafted import LabelCrafted
+from dpaudit.engine.games.labels.label_crafted import LabelCrafted
 from dpaudit.engine.games.trials import TrialGame
-from dpaudit.engine.games.two_world_rules import TwoWorldRules
-from dpaudit.engine.plan import PlannedAudit, make_plan, pieces_of
+from dpaudit.engine.games.two_world.rules import TwoWorldRules
+from dpaudit.engine.planning.plan import PlannedAudit, make_plan, pieces_of
+from dpaudit.engine.reading.result import AuditResult
+from dpaudit.engine.reading.verdict import Verdict
 from dpaudit.engine.spec.build import describe
 from dpaudit.mechanisms.adapters.diffprivlib import Diffprivlib
 from dpaudit.registry import catalogue

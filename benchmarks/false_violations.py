@@ -42,15 +42,15 @@ from dpaudit import Audit, AuditSpec, Claim, RunOptions
 from dpaudit.actors.fingerprint import one_reading
 from dpaudit.actors.unit import Inputs
 from dpaudit.claims import GaussianDP, Relation
-from dpaudit.engine.canaries.points import GivenRow
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
-from dpaudit.engine.findings.gather import result_of
-from dpaudit.engine.games.attribute_inference import AttributeInference
-from dpaudit.engine.games.label_inference import LabelCanaries, LabelInference
-from dpaudit.engine.games.membership import Membership, ObservationalMembership
-from dpaudit.engine.games.two_world import IndMia, Mia
-from dpaudit.engine.plan import keys_of, make_plan
-from dpaudit.engine.spec.partition import Partition
+from dpaudit.engine.data.partition import Partition
+from dpaudit.engine.games.one_run.attribute_inference import AttributeInference
+from dpaudit.engine.games.one_run.label_inference import LabelCanaries, LabelInference
+from dpaudit.engine.games.one_run.membership import Membership, ObservationalMembership
+from dpaudit.engine.games.two_world.canaries.points import GivenRow
+from dpaudit.engine.games.two_world.game import IndMia, Mia
+from dpaudit.engine.planning.plan import keys_of, make_plan
+from dpaudit.engine.reading.gather import result_of
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 
 CANARIES, HELD_OUT, REFERENCE, PAIRS, TRIALS = 8_000, 400, 60, 2_000, 256

@@ -24,12 +24,12 @@ from scipy.special import betaincinv
 
 from benchmarks.false_violations import Scene
 from dpaudit import Audit, Claim, Relation
-from dpaudit.engine.attacks.output_set import OutputSet
 from dpaudit.engine.data.bundled import Iris
-from dpaudit.engine.games.neighbours import Neighbours
-from dpaudit.engine.games.numbers import Scale
-from dpaudit.engine.poisonings.automatic import Automatic
-from dpaudit.engine.spec.partition import Partition
+from dpaudit.engine.data.partition import Partition
+from dpaudit.engine.games.neighbours.game import Neighbours
+from dpaudit.engine.games.neighbours.numbers import Scale
+from dpaudit.engine.games.neighbours.output_set import OutputSet
+from dpaudit.engine.games.neighbours.poisonings.automatic import Automatic
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.learners.gaussian_naive_bayes import GaussianNaiveBayes
 from dpaudit.mechanisms.learners.logistic_objective import LogisticObjectivePerturbation

@@ -15,8 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dpaudit.engine.driver import audit
-from dpaudit.engine.findings.result import AuditResult
+from dpaudit.engine.reading.result import AuditResult
+from dpaudit.engine.run.driver import audit
 from dpaudit.engine.spec.loading import load_spec
 from dpaudit.estimators.bound import format_lower
 

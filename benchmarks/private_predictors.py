@@ -15,12 +15,12 @@ from numpy.random import SeedSequence
 
 from dpaudit import Audit, AuditSpec, RunOptions, audit
 from dpaudit.actors.seed import Seed
-from dpaudit.engine.attacks.answer_set import AnswerSet
 from dpaudit.engine.data.bundled import Digits
-from dpaudit.engine.games.answer_laws import Worlds, answer_laws, counted
-from dpaudit.engine.games.prediction_units import chosen_set
+from dpaudit.engine.data.partition import Partition
+from dpaudit.engine.games.predictions.answer_laws import Worlds, answer_laws, counted
+from dpaudit.engine.games.predictions.answer_set import AnswerSet
+from dpaudit.engine.games.predictions.work import chosen_set
 from dpaudit.engine.spec.build import build
-from dpaudit.engine.spec.partition import Partition
 from dpaudit.estimators.answered_queries import AnsweredQuery
 from dpaudit.estimators.private_prediction.answers_estimator import Answers
 from dpaudit.mechanisms.models.networks import LeNet5, Mlp, WideResNet16x4

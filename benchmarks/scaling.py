@@ -178,7 +178,7 @@ def measured(naps: int = 400) -> tuple[Overheads, list[dict[str, float]]]:
     """The driver's overheads, and runs of real workers that sleep: workers, seconds of a unit, efficiency."""
     from dpaudit.actors.events import Event, EventKind, EventStream
     from dpaudit.actors.schedule import run_units
-    from dpaudit.actors.store import UnitStore
+    from dpaudit.actors.storage.store import UnitStore
     from dpaudit.actors.unit import Resources, Unit
     from dpaudit.cluster.session import ray_session
 

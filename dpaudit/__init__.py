@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dpaudit.claims import Claim, Relation
-    from dpaudit.engine.checking import check
     from dpaudit.engine.data.in_memory import table
-    from dpaudit.engine.driver import audit
     from dpaudit.engine.estimate.estimating import Estimate, estimate
-    from dpaudit.engine.findings.result import AuditResult
-    from dpaudit.engine.findings.run_report import Report
-    from dpaudit.engine.findings.verdict import Verdict
+    from dpaudit.engine.reading.result import AuditResult
+    from dpaudit.engine.reading.run_report import Report
+    from dpaudit.engine.reading.verdict import Verdict
+    from dpaudit.engine.run.checking import check
+    from dpaudit.engine.run.driver import audit
     from dpaudit.engine.spec.audit_spec import Audit, AuditSpec, RunOptions
     from dpaudit.engine.spec.loading import load_spec
     from dpaudit.engine.sweep.result import SweepResult
@@ -38,20 +38,20 @@ __version__ = "0.1.0"
 _HOMES = {
     "Audit": "dpaudit.engine.spec.audit_spec",
     "AuditError": "dpaudit.errors",
-    "AuditResult": "dpaudit.engine.findings.result",
+    "AuditResult": "dpaudit.engine.reading.result",
     "AuditSpec": "dpaudit.engine.spec.audit_spec",
     "Bound": "dpaudit.estimators.bound",
     "Claim": "dpaudit.claims",
     "Estimate": "dpaudit.engine.estimate.estimating",
     "Examples": "dpaudit.mechanisms.examples",
     "Relation": "dpaudit.claims",
-    "Report": "dpaudit.engine.findings.run_report",
+    "Report": "dpaudit.engine.reading.run_report",
     "RunOptions": "dpaudit.engine.spec.audit_spec",
     "SweepResult": "dpaudit.engine.sweep.result",
     "Validity": "dpaudit.estimators.finding",
-    "Verdict": "dpaudit.engine.findings.verdict",
-    "audit": "dpaudit.engine.driver",
-    "check": "dpaudit.engine.checking",
+    "Verdict": "dpaudit.engine.reading.verdict",
+    "audit": "dpaudit.engine.run.driver",
+    "check": "dpaudit.engine.run.checking",
     "estimate": "dpaudit.engine.estimate.estimating",
     "from_callable": "dpaudit.mechanisms.adapters.own_training",
     "from_opacus": "dpaudit.mechanisms.adapters.own_opacus",

@@ -9,6 +9,6 @@ import dpaudit
 if not sys.flags.safe_path and sys.path[0] == os.getcwd() != os.path.dirname(os.path.dirname(dpaudit.__file__)):
     del sys.path[0]
 
-from dpaudit.engine.commands.supervisor import main
+from dpaudit.engine.cli.supervisor import main
 
 main()

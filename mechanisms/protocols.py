@@ -14,10 +14,10 @@ from dpaudit.claims import Claim
 from dpaudit.errors import AuditError, require
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.labels.bags import Bags
-from dpaudit.mechanisms.training.private_steps import ClaimedSteps, Observer, PrivateSteps
+from dpaudit.mechanisms.training.private.private_steps import ClaimedSteps, Observer, PrivateSteps
+from dpaudit.mechanisms.training.private.step_canary import StepCanary
 from dpaudit.mechanisms.training.recipe import Recipe
 from dpaudit.mechanisms.training.stack_plan import StackPlan
-from dpaudit.mechanisms.training.step_canary import StepCanary
 from dpaudit.mechanisms.training.task import TrainingTask
 
 

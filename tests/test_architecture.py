@@ -85,57 +85,32 @@ MECHANISMS = Rooms(
     exceptions=frozenset(
         {
             ("dpaudit.mechanisms.adapters.own_predictor", "dpaudit.mechanisms.predictors.releases"),
-            ("dpaudit.mechanisms.protocols", "dpaudit.mechanisms.training.private_steps"),
+            ("dpaudit.mechanisms.protocols", "dpaudit.mechanisms.training.private.private_steps"),
             ("dpaudit.mechanisms.protocols", "dpaudit.mechanisms.training.recipe"),
             ("dpaudit.mechanisms.protocols", "dpaudit.mechanisms.training.stack_plan"),
-            ("dpaudit.mechanisms.protocols", "dpaudit.mechanisms.training.step_canary"),
+            ("dpaudit.mechanisms.protocols", "dpaudit.mechanisms.training.private.step_canary"),
             ("dpaudit.mechanisms.protocols", "dpaudit.mechanisms.training.task"),
         }
     ),
 )
 ENGINE = Rooms(
     "dpaudit.engine",
-    (
-        *("exits", "noted", "data", "lease", "views", "attacks", "canaries", "spec", "findings", "proxies"),
-        *(
-            "poisonings",
-            "adversaries",
-            "plan_file",
-            "remote_lease",
-            "place",
-            "watching",
-            "games",
-            "plan",
-            "report",
-            "estimate",
-            "own_folders",
-        ),
-        "run_folder",
-        *("driver", "forecast", "checking", "sweep", "remote_jobs", "commands", "reproduce", "cli"),
-    ),
+    ("exits", "data", "games", "spec", "planning", "reading", "report", "run", "sweep", "estimate", "reproduce", "cli"),
     exceptions=frozenset(
         {
-            ("dpaudit.engine.commands.supervisor", "dpaudit.engine.cli"),
-            ("dpaudit.engine.findings.confirmation", "dpaudit.engine.plan"),
-            ("dpaudit.engine.findings.divided", "dpaudit.engine.games.fits"),
-            ("dpaudit.engine.findings.divided", "dpaudit.engine.games.protocol"),
-            ("dpaudit.engine.findings.gather", "dpaudit.engine.games.fits"),
-            ("dpaudit.engine.findings.gather", "dpaudit.engine.plan"),
-            ("dpaudit.engine.findings.looks", "dpaudit.engine.plan"),
-            ("dpaudit.engine.findings.power", "dpaudit.engine.games.reference"),
-            ("dpaudit.engine.findings.power", "dpaudit.engine.plan"),
-            ("dpaudit.engine.findings.result", "dpaudit.engine.report.figures.draw"),
-            ("dpaudit.engine.findings.result", "dpaudit.engine.report.figures.kinds"),
-            ("dpaudit.engine.findings.stopping", "dpaudit.engine.plan"),
-            ("dpaudit.engine.spec.audit_spec", "dpaudit.engine.games.fits"),
-            ("dpaudit.engine.spec.audit_spec", "dpaudit.engine.games.one_run_rules"),
-            ("dpaudit.engine.spec.audit_spec", "dpaudit.engine.games.protocol"),
-            ("dpaudit.engine.spec.audit_spec", "dpaudit.engine.games.two_world_rules"),
-            ("dpaudit.engine.spec.check", "dpaudit.engine.games.fits"),
+            ("dpaudit.engine.reading.result", "dpaudit.engine.report.figures.draw"),
+            ("dpaudit.engine.reading.result", "dpaudit.engine.report.figures.kinds"),
         }
     ),
 )
-ORDERS = (FLOORS, MECHANISMS, ENGINE)
+GAMES = Rooms(
+    "dpaudit.engine.games",
+    (
+        *("view", "attack", "whole_training", "stop_rule", "fits", "reference", "protocol", "trials", "stacks"),
+        *("proxies", "one_run", "labels", "two_world", "neighbours", "steps", "predictions", "advantages"),
+    ),
+)
+ORDERS = (FLOORS, MECHANISMS, ENGINE, GAMES)
 
 KNOWS_NOTHING_OF = {
     "claims": {"ray", "torch", "pandas"},
@@ -287,21 +262,25 @@ HOW = {
 """Ways to import a module; each is planted for each rule about who imports whom."""
 PLANTED = [
     # rule, importing module, imported module
-    ("order of dpaudit", "dpaudit.mechanisms.budget", "dpaudit.engine.lease"),
+    ("order of dpaudit", "dpaudit.mechanisms.budget", "dpaudit.engine.run.lease"),
     ("order of dpaudit", "dpaudit.mechanisms.budget", "dpaudit.estimators.bound"),
     ("order of dpaudit", "dpaudit.estimators.bound", "dpaudit.mechanisms.budget"),
-    ("order of dpaudit", "dpaudit.actors.store", "dpaudit.engine.lease"),
-    ("order of dpaudit", "dpaudit.actors.store", "dpaudit.estimators.bound"),
-    ("order of dpaudit", "dpaudit.actors.store", "dpaudit.cluster.session"),
-    ("order of dpaudit", "dpaudit.cluster.manifests", "dpaudit.actors.store"),
+    ("order of dpaudit", "dpaudit.actors.storage.store", "dpaudit.engine.run.lease"),
+    ("order of dpaudit", "dpaudit.actors.storage.store", "dpaudit.estimators.bound"),
+    ("order of dpaudit", "dpaudit.actors.storage.store", "dpaudit.cluster.session"),
+    ("order of dpaudit", "dpaudit.cluster.manifests", "dpaudit.actors.storage.store"),
     ("order of dpaudit", "dpaudit.claims.curve", "dpaudit.mechanisms.budget"),
     ("order of dpaudit", "dpaudit.errors", "dpaudit.claims.curve"),
     ("order of dpaudit.mechanisms", "dpaudit.mechanisms.training.recipe", "dpaudit.mechanisms.models.catboost"),
     ("order of dpaudit.mechanisms", "dpaudit.mechanisms.models.catboost", "dpaudit.mechanisms.learners.dp_sgd"),
     ("order of dpaudit.mechanisms", "dpaudit.mechanisms.learners.dp_sgd", "dpaudit.mechanisms.planted.labels"),
-    ("order of dpaudit.engine", "dpaudit.engine.views.shadows", "dpaudit.engine.games.fits"),
-    ("order of dpaudit.engine", "dpaudit.engine.views.shadows", "dpaudit.engine.attacks.rmia"),
-    ("order of dpaudit.engine", "dpaudit.engine.findings.verdict", "dpaudit.engine.driver"),
+    ("order of dpaudit.engine", "dpaudit.engine.games.fits", "dpaudit.engine.spec.build"),
+    (
+        "order of dpaudit.engine",
+        "dpaudit.engine.games.two_world.views.shadows",
+        "dpaudit.engine.games.two_world.attacks.rmia",
+    ),
+    ("order of dpaudit.engine", "dpaudit.engine.reading.verdict", "dpaudit.engine.run.driver"),
     ("circles", "dpaudit.claims.curve", "dpaudit.claims.claim"),
     ("circles", "dpaudit.estimators.finding", "dpaudit.estimators.bound"),
 ]
@@ -327,16 +306,16 @@ def test_a_wrong_import_is_found_however_it_is_written(rule: str, module: str, t
 def test_a_wrong_import_is_found_in_relative_form() -> None:
     """One dot is the module's own package, two the one around it."""
     for text in (
-        "from ..games import fits",
-        "from ..games.fits import Fits",
-        "def f():\n    from ..games.fits import *",
+        "from ..spec import build",
+        "from ..spec.build import build",
+        "def f():\n    from ..spec.build import *",
     ):
-        planted = with_more("dpaudit.engine.views.shadows", text)
-        assert out_of_order(planted, ENGINE) == ["dpaudit.engine.views.shadows imports dpaudit.engine.games.fits"]
+        planted = with_more("dpaudit.engine.data.files", text)
+        assert out_of_order(planted, ENGINE) == ["dpaudit.engine.data.files imports dpaudit.engine.spec.build"]
         assert relative(planted)
     assert relative(with_more("dpaudit.engine", "from .driver import audit"))
     assert relative(
-        with_more("dpaudit.engine.cli", "import importlib\nx = importlib.import_module('.driver', __package__)")
+        with_more("dpaudit.engine.cli.main", "import importlib\nx = importlib.import_module('.driver', __package__)")
     )
 
 
@@ -346,9 +325,9 @@ def test_a_wrong_import_is_found_in_relative_form() -> None:
         ("order of dpaudit", "dpaudit.helpers", ""),
         ("order of dpaudit.engine", "dpaudit.engine.helpers.texts", ""),
         ("order of dpaudit.mechanisms", "dpaudit.mechanisms.helpers", ""),
-        ("past the package", "dpaudit.engine.plan", "def f():\n    from actors.store import UnitStore"),
+        ("past the package", "dpaudit.engine.planning.plan", "def f():\n    from actors.store import UnitStore"),
         ("past the package", "dpaudit.errors", "import engine"),
-        ("front door, from inside", "dpaudit.engine.plan", "from dpaudit import Claim"),
+        ("front door, from inside", "dpaudit.engine.planning.plan", "from dpaudit import Claim"),
         ("front door, from inside", "dpaudit.mechanisms.budget", "import dpaudit\nx = dpaudit.audit"),
         ("front door, from inside", "dpaudit.mechanisms.budget", "import dpaudit as d\nx = d.audit"),
         (
@@ -490,7 +469,7 @@ def heavy_after(statement: str, heavy: set[str]) -> set[str]:
     ("statement", "heavy"),
     [
         ("import dpaudit", LIBRARIES),
-        ("import dpaudit.engine.commands.supervisor, dpaudit.engine.cli", LIBRARIES),
+        ("import dpaudit.engine.cli.supervisor, dpaudit.engine.cli.main", LIBRARIES),
         ("from dpaudit.registry import PACKAGES, catalogue; [catalogue(kind) for kind in PACKAGES]", LIBRARIES),
         ("import dpaudit.claims", HEAVY),
         ("import dpaudit.estimators.one_run.guesses, dpaudit.estimators.two_world.confusion", HEAVY),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.house import circle_of_rooms, names_with_one_user, public_names, shared_classes
+from benchmarks.house import names_with_one_user, public_names, rooms_in_circles, shared_classes
 
 SOURCES = {
     "dpaudit": "",
@@ -25,7 +25,7 @@ def test_classes_of_one_name_are_found() -> None:
     assert shared_classes(SOURCES) == {"Task": 2}
 
 
-def test_a_circle_of_rooms_is_found() -> None:
+def test_a_rooms_in_circles_is_found() -> None:
     """Two rooms reach one another though no file does; one that looks at both is not in it."""
-    (found,) = circle_of_rooms(SOURCES)
+    (found,) = rooms_in_circles(SOURCES)
     assert (found.value, found.which) == (2, "dpaudit.engine games")

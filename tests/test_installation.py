@@ -71,7 +71,7 @@ def test_a_wheel_holds_the_whole_package(clone: Path, tmp_path: Path) -> None:
         "print(len(registry.catalogue('estimator')), audit.__module__, sys.modules[audit.__module__].__file__)"
     )
     count, module, file = printed(python, code, clone.parent).split()
-    assert (int(count) > 10, module) == (True, "dpaudit.engine.driver")
+    assert (int(count) > 10, module) == (True, "dpaudit.engine.run.driver")
     assert Path(file).is_relative_to(tmp_path)
 
 

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from dpaudit.actors.bounded_parquet import read_bounded
+from dpaudit.actors.storage.bounded_parquet import read_bounded
 from dpaudit.atomic_write import write_whole
 from dpaudit.engine.data.columns import Column, check_names, examples_of, is_number, is_text, labels_of, plain, typed
 from dpaudit.engine.data.given_rows import column, frame, is_frame, matrix, refusing, require_one_index

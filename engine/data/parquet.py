@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet
 
-from dpaudit.actors.bounded_parquet import bytes_of_rows
+from dpaudit.actors.storage.bounded_parquet import bytes_of_rows
 from dpaudit.consent import PATH
 from dpaudit.engine.data.columns import Column, check_names, examples_of, is_number, is_text, plain, typed
 from dpaudit.engine.data.files import existing_file, fault

@@ -17,7 +17,7 @@ from scipy.stats import binomtest
 from dpaudit.claims import Claim, PrivacyCurve, Relation
 from dpaudit.engine.estimate.measures import Measure, measures, pairs_above
 from dpaudit.engine.estimate.tables import SourceTable, members_beside_others, table_from, table_of_arrays
-from dpaudit.engine.findings.verdict import Verdict, verdict
+from dpaudit.engine.reading.verdict import Verdict, verdict
 from dpaudit.engine.spec.build import build
 from dpaudit.errors import DataError, InputError, SpecError, printable, require
 from dpaudit.estimators.bound import Bound

@@ -20,7 +20,7 @@ import pyarrow.json as pajson
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from dpaudit.actors.bounded_parquet import read_bounded, require_unpacks
+from dpaudit.actors.storage.bounded_parquet import read_bounded, require_unpacks
 from dpaudit.engine.data.given_rows import column, frame, require_one_index
 from dpaudit.errors import AuditError, DataError
 

@@ -9,8 +9,8 @@ from enum import Enum
 from typing import Any
 
 from dpaudit.claims import Claim, ConvertedClaim, Relation, claim_under
-from dpaudit.engine.spec.stop_rule import StopRule
-from dpaudit.engine.views.view import View
+from dpaudit.engine.games.stop_rule import StopRule
+from dpaudit.engine.games.view import View
 from dpaudit.errors import require
 from dpaudit.estimators.scores import Scores
 from dpaudit.mechanisms.protocols import BagMechanism, LabelMechanism, Learner, ObservableLearner, WatchedLearner

@@ -12,11 +12,11 @@ from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Resources, Unit
 from dpaudit.actors.work import Shared, Work
 from dpaudit.claims import Claim
-from dpaudit.engine.attacks.protocol import InformedAttack
-from dpaudit.engine.findings.whole_training import WholeTraining
+from dpaudit.engine.data.partition import Parts
+from dpaudit.engine.games.attack import InformedAttack
 from dpaudit.engine.games.fits import Fits, Reading
 from dpaudit.engine.games.reference import Reference
-from dpaudit.engine.spec.partition import Parts
+from dpaudit.engine.games.whole_training import WholeTraining
 from dpaudit.errors import SpecError, shortened
 
 MOST_UNITS = 100_000

@@ -168,9 +168,9 @@ class ExampleGradients:
     def __init__(self, recipe: Recipe, clip: float, points: Examples, compute: Compute) -> None:
         import torch
 
-        from dpaudit.mechanisms.training.batched import BatchedMlp
+        from dpaudit.mechanisms.training.compute.batched import BatchedMlp
+        from dpaudit.mechanisms.training.compute.kernels import Kernel, Vmapped
         from dpaudit.mechanisms.training.inputs import as_array
-        from dpaudit.mechanisms.training.kernels import Kernel, Vmapped
         from dpaudit.mechanisms.training.losses import CrossEntropy
 
         array = as_array(points.features)

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dpaudit.engine.findings.result import AuditResult
-from dpaudit.engine.findings.run_report import NOT_SHOWN, Report
-from dpaudit.engine.findings.sweep_summary import SweepSummary
+from dpaudit.engine.reading.result import AuditResult
+from dpaudit.engine.reading.run_report import NOT_SHOWN, Report
+from dpaudit.engine.reading.sweep_summary import SweepSummary
 from dpaudit.estimators.series import Series
 
 

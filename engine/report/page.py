@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from dpaudit.actors.events import read_events
 from dpaudit.atomic_write import write_whole
-from dpaudit.engine.findings.comparison import studies
-from dpaudit.engine.findings.result import AuditResult
-from dpaudit.engine.findings.run_report import NOT_SHOWN, Report
-from dpaudit.engine.findings.verdict import Verdict
+from dpaudit.engine.reading.comparison import studies
+from dpaudit.engine.reading.result import AuditResult
+from dpaudit.engine.reading.run_report import NOT_SHOWN, Report
+from dpaudit.engine.reading.verdict import Verdict
 from dpaudit.engine.report.figures.advantages_compared import comparisons
 from dpaudit.engine.report.figures.detected import detected
 from dpaudit.engine.report.figures.draw import Context, Drawing

@@ -20,19 +20,19 @@ import pyarrow.csv as pacsv
 from matplotlib.figure import Figure
 
 from dpaudit.claims import Claim, Relation
-from dpaudit.engine.attacks.calibrated_loss import CalibratedLoss
-from dpaudit.engine.attacks.canary_confidence import CanaryConfidence
-from dpaudit.engine.attacks.label_inference import LabelInferenceScore
-from dpaudit.engine.driver import audit
-from dpaudit.engine.findings.result import AuditResult
-from dpaudit.engine.games.label_inference import LabelCanaries, LabelInference
-from dpaudit.engine.games.membership import ObservationalMembership
+from dpaudit.engine.data.partition import Partition
+from dpaudit.engine.games.one_run.attacks.calibrated_loss import CalibratedLoss
+from dpaudit.engine.games.one_run.attacks.canary_confidence import CanaryConfidence
+from dpaudit.engine.games.one_run.attacks.label_inference import LabelInferenceScore
+from dpaudit.engine.games.one_run.label_inference import LabelCanaries, LabelInference
+from dpaudit.engine.games.one_run.membership import ObservationalMembership
+from dpaudit.engine.reading.result import AuditResult
 from dpaudit.engine.report.figures import style
 from dpaudit.engine.reproduce import criteo_tables, image_tables
 from dpaudit.engine.reproduce.label_tables import DELTA, REPLAYS, Study
 from dpaudit.engine.reproduce.making import Made, Options
+from dpaudit.engine.run.driver import audit
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
-from dpaudit.engine.spec.partition import Partition
 from dpaudit.estimators.bound import format_lower
 from dpaudit.estimators.one_run.signed_scores import OneRun
 from dpaudit.estimators.replays import mean_and_deviation

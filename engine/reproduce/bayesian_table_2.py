@@ -20,20 +20,20 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from dpaudit.atomic_write import write_whole
-from dpaudit.engine.attacks.lira import LiraOnline
-from dpaudit.engine.canaries.select_worst import SelectWorst
 from dpaudit.engine.data.bundled import Digits
 from dpaudit.engine.data.cifar import Cifar10
 from dpaudit.engine.data.idx import FashionMnist
-from dpaudit.engine.data.made_phrases import MadePhrases
-from dpaudit.engine.data.sst2 import Sst2
-from dpaudit.engine.driver import audit
-from dpaudit.engine.findings.result import AuditResult
-from dpaudit.engine.games.two_world import IndMia
+from dpaudit.engine.data.partition import Partition
+from dpaudit.engine.data.text.made_phrases import MadePhrases
+from dpaudit.engine.data.text.sst2 import Sst2
+from dpaudit.engine.games.two_world.attacks.lira import LiraOnline
+from dpaudit.engine.games.two_world.canaries.select_worst import SelectWorst
+from dpaudit.engine.games.two_world.game import IndMia
+from dpaudit.engine.reading.result import AuditResult
 from dpaudit.engine.report.figures import style
 from dpaudit.engine.reproduce.making import Made, Options
+from dpaudit.engine.run.driver import audit
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
-from dpaudit.engine.spec.partition import Partition
 from dpaudit.estimators.bound import format_lower
 from dpaudit.estimators.selection import Fixed
 from dpaudit.estimators.series import ConfusionCounts, Roc

@@ -9,10 +9,10 @@ from typing import Any
 from dpaudit.engine.data.criteo import Criteo
 from dpaudit.engine.data.criteo_synthetic import CriteoSynthetic
 from dpaudit.engine.data.joined import Joined
-from dpaudit.engine.proxies.model import ModelProxy
+from dpaudit.engine.data.partition import Partition
+from dpaudit.engine.games.proxies.model import ModelProxy
 from dpaudit.engine.reproduce.label_tables import Metric, Printed, Study, bounds_table, run_study, utility_table
 from dpaudit.engine.reproduce.making import Made, Options
-from dpaudit.engine.spec.partition import Partition
 from dpaudit.mechanisms.learners.domain_prior import LP1STDomainPrior
 from dpaudit.mechanisms.learners.lp_1st import LP1ST, LP1STNoiseCorrection
 from dpaudit.mechanisms.learners.lp_2st import LP2ST

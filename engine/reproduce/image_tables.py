@@ -12,10 +12,10 @@ from dpaudit.engine.data.bundled import Digits
 from dpaudit.engine.data.cifar import Cifar10
 from dpaudit.engine.data.idx import FashionMnist
 from dpaudit.engine.data.joined import Joined
-from dpaudit.engine.proxies.model import ModelProxy
+from dpaudit.engine.data.partition import Partition
+from dpaudit.engine.games.proxies.model import ModelProxy
 from dpaudit.engine.reproduce.label_tables import Metric, Printed, Study, bounds_table, run_study, utility_table
 from dpaudit.engine.reproduce.making import Made, Options
-from dpaudit.engine.spec.partition import Partition
 from dpaudit.mechanisms.learners.alibi import Alibi
 from dpaudit.mechanisms.learners.domain_prior import LP1STOutOfDomainPrior
 from dpaudit.mechanisms.learners.lp_1st import LP1ST

@@ -22,17 +22,17 @@ from dpaudit.engine.data.criteo import Criteo
 from dpaudit.engine.data.csv import Csv
 from dpaudit.engine.data.drawn_priors import BetaPriors, OwnPriors
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
-from dpaudit.engine.driver import audit
-from dpaudit.engine.findings.comparison import Study, studies
-from dpaudit.engine.games.label_advantage import LabelAdvantage
-from dpaudit.engine.games.utility import Utility
-from dpaudit.engine.proxies.calibrated import CalibratedModel
-from dpaudit.engine.proxies.true_posterior import TruePosterior
+from dpaudit.engine.data.partition import Partition
+from dpaudit.engine.games.advantages.game import LabelAdvantage
+from dpaudit.engine.games.advantages.utility import Utility
+from dpaudit.engine.games.proxies.calibrated import CalibratedModel
+from dpaudit.engine.games.proxies.true_posterior import TruePosterior
+from dpaudit.engine.reading.comparison import Study, studies
 from dpaudit.engine.report.figures import style
 from dpaudit.engine.report.figures.advantages_compared import draw_beliefs_grid, draw_spread, frontier
 from dpaudit.engine.reproduce.making import Made, Options
+from dpaudit.engine.run.driver import audit
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
-from dpaudit.engine.spec.partition import Partition
 from dpaudit.estimators.label_reconstruction.advantage import (
     label_privacy_ceiling,
     llp_product_advantage,

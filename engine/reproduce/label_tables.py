@@ -19,21 +19,21 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 from matplotlib.figure import Figure
 
-from dpaudit.actors.store import UnitStore
+from dpaudit.actors.storage.store import UnitStore
 from dpaudit.actors.values import decode
 from dpaudit.atomic_write import write_whole
-from dpaudit.engine.driver import run_plan
-from dpaudit.engine.findings.result import AuditResult
-from dpaudit.engine.findings.run_report import Report
-from dpaudit.engine.findings.verdict import Verdict
-from dpaudit.engine.games.label_inference import LabelInference
-from dpaudit.engine.plan import Plan, make_plan
+from dpaudit.engine.data.partition import Partition
+from dpaudit.engine.games.one_run.answers import Predictions
+from dpaudit.engine.games.one_run.label_inference import LabelInference
+from dpaudit.engine.planning.plan import Plan, make_plan
+from dpaudit.engine.reading.result import AuditResult
+from dpaudit.engine.reading.run_report import Report
+from dpaudit.engine.reading.verdict import Verdict
 from dpaudit.engine.report.figures import style
 from dpaudit.engine.report.templates import figure_markup, template
 from dpaudit.engine.reproduce.making import Made, Options
+from dpaudit.engine.run.driver import run_plan
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
-from dpaudit.engine.spec.partition import Partition
-from dpaudit.engine.views.answers import Predictions
 from dpaudit.estimators.bound import format_lower
 from dpaudit.estimators.one_run.signed_scores import OneRun
 from dpaudit.estimators.replays import mean_and_deviation

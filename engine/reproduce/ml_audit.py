@@ -22,17 +22,17 @@ from numpy.typing import NDArray
 from dpaudit.actors.unit import code_version
 from dpaudit.claims import Claim
 from dpaudit.engine.data.bundled import Iris, Wine
-from dpaudit.engine.driver import audit
-from dpaudit.engine.findings.result import AuditResult
-from dpaudit.engine.games.neighbours import Neighbours
-from dpaudit.engine.games.numbers import as_numbers
-from dpaudit.engine.poisonings.class_flip import CornerFlip
-from dpaudit.engine.poisonings.clip_bkd import ClipBackdoorPair
-from dpaudit.engine.poisonings.coming_and_going import Remove
-from dpaudit.engine.poisonings.influence import Influence, Surrogate
-from dpaudit.engine.poisonings.protocol import Poisoning
-from dpaudit.engine.poisonings.pull_apart import PullApart
-from dpaudit.engine.poisonings.swap import SwapX
+from dpaudit.engine.games.neighbours.game import Neighbours
+from dpaudit.engine.games.neighbours.numbers import as_numbers
+from dpaudit.engine.games.neighbours.poisonings.class_flip import CornerFlip
+from dpaudit.engine.games.neighbours.poisonings.clip_bkd import ClipBackdoorPair
+from dpaudit.engine.games.neighbours.poisonings.coming_and_going import Remove
+from dpaudit.engine.games.neighbours.poisonings.influence import Influence, Surrogate
+from dpaudit.engine.games.neighbours.poisonings.protocol import Poisoning
+from dpaudit.engine.games.neighbours.poisonings.pull_apart import PullApart
+from dpaudit.engine.games.neighbours.poisonings.swap import SwapX
+from dpaudit.engine.games.neighbours.poisonings.worlds import Worlds, features_of
+from dpaudit.engine.reading.result import AuditResult
 from dpaudit.engine.report.figures import style
 from dpaudit.engine.report.figures.detected import (
     CLAIMED,
@@ -46,8 +46,8 @@ from dpaudit.engine.report.figures.detected import (
 )
 from dpaudit.engine.reproduce import ml_audit_panels as panels
 from dpaudit.engine.reproduce.making import Made, Options
+from dpaudit.engine.run.driver import audit
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
-from dpaudit.engine.views.worlds import Worlds, features_of
 from dpaudit.errors import require
 from dpaudit.estimators.bound import format_lower
 from dpaudit.mechanisms.examples import Examples

@@ -10,22 +10,22 @@ from typing import Any, Literal
 import numpy as np
 
 from dpaudit.claims import Relation
-from dpaudit.engine.attacks.output_set import OutputSet
 from dpaudit.engine.data.adult import Adult
 from dpaudit.engine.data.bundled import BreastCancer, Iris, Wine
 from dpaudit.engine.data.csv import Csv
-from dpaudit.engine.games.neighbours import COPIES
-from dpaudit.engine.games.numbers import Scale, as_numbers
-from dpaudit.engine.poisonings.class_flip import ClassFlip, CornerFlip
-from dpaudit.engine.poisonings.clip_bkd import ClipBackdoorPair
-from dpaudit.engine.poisonings.coefficients import CoefficientTarget
-from dpaudit.engine.poisonings.farthest import FarthestFlip
-from dpaudit.engine.poisonings.influence import Influence
-from dpaudit.engine.poisonings.protocol import Poisoning
-from dpaudit.engine.poisonings.pull_apart import PullApart
-from dpaudit.engine.poisonings.swap import SwapX
+from dpaudit.engine.data.partition import Partition
+from dpaudit.engine.games.neighbours.game import COPIES
+from dpaudit.engine.games.neighbours.numbers import Scale, as_numbers
+from dpaudit.engine.games.neighbours.output_set import OutputSet
+from dpaudit.engine.games.neighbours.poisonings.class_flip import ClassFlip, CornerFlip
+from dpaudit.engine.games.neighbours.poisonings.clip_bkd import ClipBackdoorPair
+from dpaudit.engine.games.neighbours.poisonings.coefficients import CoefficientTarget
+from dpaudit.engine.games.neighbours.poisonings.farthest import FarthestFlip
+from dpaudit.engine.games.neighbours.poisonings.influence import Influence
+from dpaudit.engine.games.neighbours.poisonings.protocol import Poisoning
+from dpaudit.engine.games.neighbours.poisonings.pull_apart import PullApart
+from dpaudit.engine.games.neighbours.poisonings.swap import SwapX
 from dpaudit.engine.reproduce.making import Options
-from dpaudit.engine.spec.partition import Partition
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.learners.gaussian_naive_bayes import GaussianNaiveBayes
 from dpaudit.mechanisms.learners.logistic_objective import LogisticObjectivePerturbation

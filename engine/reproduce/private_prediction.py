@@ -18,27 +18,27 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from dpaudit.claims import Relation
-from dpaudit.engine.adversaries.nat_adv_q import NatAdvQ
-from dpaudit.engine.adversaries.pois_adv_q import PoisAdvQ
-from dpaudit.engine.adversaries.pois_nat_q_all_same import PoisNatQAllSame
-from dpaudit.engine.adversaries.pois_nat_q_best_test import PoisNatQBestTest
-from dpaudit.engine.adversaries.pois_nat_q_best_train import PoisNatQBestTrain
-from dpaudit.engine.adversaries.pois_nat_q_confident import PoisNatQConfident
-from dpaudit.engine.adversaries.pois_nat_q_embedding import PoisNatQEmbedding
-from dpaudit.engine.adversaries.pois_nat_q_mapping import PoisNatQMapping
-from dpaudit.engine.adversaries.pois_nat_q_unconfident import PoisNatQUnconfident
-from dpaudit.engine.data.ag_news import AgNews
 from dpaudit.engine.data.bundled import Digits
 from dpaudit.engine.data.idx import FashionMnist
-from dpaudit.engine.data.made_phrases import MadePhrases
-from dpaudit.engine.data.sst2 import Sst2
-from dpaudit.engine.data.text_features import CountedWords
-from dpaudit.engine.driver import audit
-from dpaudit.engine.games.private_prediction import PrivatePrediction
+from dpaudit.engine.data.partition import Partition
+from dpaudit.engine.data.text.ag_news import AgNews
+from dpaudit.engine.data.text.made_phrases import MadePhrases
+from dpaudit.engine.data.text.sst2 import Sst2
+from dpaudit.engine.data.text.text_features import CountedWords
+from dpaudit.engine.games.predictions.adversaries.nat_adv_q import NatAdvQ
+from dpaudit.engine.games.predictions.adversaries.pois_adv_q import PoisAdvQ
+from dpaudit.engine.games.predictions.adversaries.pois_nat_q_all_same import PoisNatQAllSame
+from dpaudit.engine.games.predictions.adversaries.pois_nat_q_best_test import PoisNatQBestTest
+from dpaudit.engine.games.predictions.adversaries.pois_nat_q_best_train import PoisNatQBestTrain
+from dpaudit.engine.games.predictions.adversaries.pois_nat_q_confident import PoisNatQConfident
+from dpaudit.engine.games.predictions.adversaries.pois_nat_q_embedding import PoisNatQEmbedding
+from dpaudit.engine.games.predictions.adversaries.pois_nat_q_mapping import PoisNatQMapping
+from dpaudit.engine.games.predictions.adversaries.pois_nat_q_unconfident import PoisNatQUnconfident
+from dpaudit.engine.games.predictions.game import PrivatePrediction
 from dpaudit.engine.report.figures import style
 from dpaudit.engine.reproduce.making import Made, Options
+from dpaudit.engine.run.driver import audit
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
-from dpaudit.engine.spec.partition import Partition
 from dpaudit.errors import RunError
 from dpaudit.estimators.private_prediction.answers_finding import AnswersFinding, Directions
 from dpaudit.estimators.private_prediction.conversion import rdp_to_epsilon

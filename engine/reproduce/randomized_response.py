@@ -10,18 +10,18 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 from matplotlib.figure import Figure
 
-from dpaudit.engine.attacks.label_inference import LabelInferenceScore
-from dpaudit.engine.attacks.likelihood_ratio import LikelihoodRatio
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
-from dpaudit.engine.driver import audit
-from dpaudit.engine.findings.run_report import Report
-from dpaudit.engine.games.label_inference import LabelInference
-from dpaudit.engine.proxies.model import ModelProxy
-from dpaudit.engine.proxies.true_posterior import TruePosterior
+from dpaudit.engine.data.partition import Partition
+from dpaudit.engine.games.one_run.attacks.label_inference import LabelInferenceScore
+from dpaudit.engine.games.one_run.attacks.likelihood_ratio import LikelihoodRatio
+from dpaudit.engine.games.one_run.label_inference import LabelInference
+from dpaudit.engine.games.proxies.model import ModelProxy
+from dpaudit.engine.games.proxies.true_posterior import TruePosterior
+from dpaudit.engine.reading.run_report import Report
 from dpaudit.engine.report.figures import style
 from dpaudit.engine.reproduce.making import Made, Options
+from dpaudit.engine.run.driver import audit
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
-from dpaudit.engine.spec.partition import Partition
 from dpaudit.estimators.one_run.signed_scores import OneRun
 from dpaudit.estimators.selection import Fixed
 from dpaudit.estimators.series import ReplayBounds

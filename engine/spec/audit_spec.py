@@ -13,20 +13,20 @@ from numpy.typing import NDArray
 
 from dpaudit.claims import Claim
 from dpaudit.consent import CLUSTER
-from dpaudit.engine.canaries.protocol import GradientCanary
 from dpaudit.engine.data.in_memory import data_source
+from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.games.fits import Fits
-from dpaudit.engine.games.one_run_rules import OneRunRules
+from dpaudit.engine.games.one_run.rules import OneRunRules
 from dpaudit.engine.games.protocol import Game
-from dpaudit.engine.games.two_world_rules import TwoWorldRules
+from dpaudit.engine.games.stop_rule import StopRule
+from dpaudit.engine.games.two_world.canaries.protocol import GradientCanary
+from dpaudit.engine.games.two_world.rules import TwoWorldRules
+from dpaudit.engine.games.view import View
 from dpaudit.engine.spec.anchored import anchored
 from dpaudit.engine.spec.build import build, describe
-from dpaudit.engine.spec.partition import Partition
 from dpaudit.engine.spec.plain_yaml import in_yaml
-from dpaudit.engine.spec.stop_rule import StopRule
 from dpaudit.engine.spec.sweep import Sweep, share_confidence
 from dpaudit.engine.spec.together import Together
-from dpaudit.engine.views.view import View
 from dpaudit.errors import SpecError, require, shortened
 from dpaudit.estimators.estimator import Estimator
 from dpaudit.estimators.scores import ScoreEstimator, Scores
@@ -347,8 +347,8 @@ def _require_fitting(audit: Audit, at: str) -> None:
     shown = fits.views[face]
     if not isinstance(audit.attack, Attacking):
         raise SpecError(
-            f"{at}.attack must say what it sees: give it a field `view`, a class of dpaudit.engine.views, and a method "
-            "`score(view)`"
+            f"{at}.attack must say what it sees: give it a field `view`, which is or is a base of "
+            f"{shown.__module__}.{shown.__name__}, and a method `score(view)`"
         )
     if not issubclass(shown, audit.attack.view):
         raise SpecError(

@@ -9,10 +9,10 @@ from typing import Any
 from dpaudit.claims import Claim, Relation
 from dpaudit.engine.data.bundled import Digits
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
+from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.games.fits import Fits, Look
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec, Claiming, RunOptions
 from dpaudit.engine.spec.build import build
-from dpaudit.engine.spec.partition import Partition
 from dpaudit.engine.spec.together import Together
 from dpaudit.errors import AuditError, SpecError, require
 from dpaudit.given import check_fields

@@ -10,13 +10,13 @@ from typing import Any
 from dpaudit import given
 from dpaudit.claims import Claim
 from dpaudit.engine.data.in_memory import found_again
+from dpaudit.engine.data.partition import Partition
+from dpaudit.engine.games.stop_rule import StopRule
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
 from dpaudit.engine.spec.build import build_dataclass
 from dpaudit.engine.spec.check import CheckOptions, CheckRequest, check_spec
 from dpaudit.engine.spec.grid import expanded
-from dpaudit.engine.spec.partition import Partition
 from dpaudit.engine.spec.plain_yaml import read_yaml
-from dpaudit.engine.spec.stop_rule import StopRule
 from dpaudit.errors import SpecError, did_you_mean, shortened
 
 

@@ -11,21 +11,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dpaudit.actors.audited.signals import signals_interrupt
 from dpaudit.actors.events import Event, EventKind, EventLog, EventStream, Listener, last_line
-from dpaudit.actors.mirror import inside, is_remote, reached
-from dpaudit.actors.signals import signals_interrupt
-from dpaudit.actors.store import UnitStore
+from dpaudit.actors.storage.mirror import inside, is_remote, reached
+from dpaudit.actors.storage.store import UnitStore
 from dpaudit.cluster.session import ray_session
 from dpaudit.consent import Consent, given, require_contacts, under
-from dpaudit.engine.driver import opened_by, price_of, run_missing, run_plan, told
-from dpaudit.engine.findings.gather import result_of
-from dpaudit.engine.findings.stopping import sequential_readers
-from dpaudit.engine.findings.sweep_summary import REAUDIT, sweep_summary
-from dpaudit.engine.lease import lease
-from dpaudit.engine.own_folders import consent_for, remember
-from dpaudit.engine.place import checkpoints_of, opened, place_of
-from dpaudit.engine.plan import Plan, make_plan
-from dpaudit.engine.run_folder import require_room, writable
+from dpaudit.engine.planning.plan import Plan, make_plan
+from dpaudit.engine.reading.gather import result_of
+from dpaudit.engine.reading.stopping import sequential_readers
+from dpaudit.engine.reading.sweep_summary import REAUDIT, sweep_summary
+from dpaudit.engine.run.driver import opened_by, price_of, run_missing, run_plan, told
+from dpaudit.engine.run.lease import lease
+from dpaudit.engine.run.own_folders import consent_for, remember
+from dpaudit.engine.run.place import checkpoints_of, opened, place_of
+from dpaudit.engine.run.run_folder import require_room, writable
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec, slug
 from dpaudit.engine.spec.build import build_dataclass
 from dpaudit.engine.spec.sweep import AUDITED, FAILED, Configuration, Rungs, SubjectTo, Sweep

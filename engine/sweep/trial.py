@@ -18,12 +18,12 @@ from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import beside
 from dpaudit.consent import OWN, Consent, under
 from dpaudit.engine.data.in_memory import found_again
-from dpaudit.engine.driver import run_missing
-from dpaudit.engine.findings.gather import gather
-from dpaudit.engine.findings.result import AuditResult
-from dpaudit.engine.findings.sweep_summary import epsilons
-from dpaudit.engine.place import checkpoints_of
-from dpaudit.engine.plan import Plan, make_plan
+from dpaudit.engine.planning.plan import Plan, make_plan
+from dpaudit.engine.reading.gather import gather
+from dpaudit.engine.reading.result import AuditResult
+from dpaudit.engine.reading.sweep_summary import epsilons
+from dpaudit.engine.run.driver import run_missing
+from dpaudit.engine.run.place import checkpoints_of
 from dpaudit.engine.spec.audit_spec import AuditSpec
 from dpaudit.engine.spec.sweep import Configuration
 from dpaudit.engine.sweep.request import Request

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from dpaudit.actors.events import EventLog, EventStream, read_events
-from dpaudit.actors.mirror import Mirror, is_remote
-from dpaudit.actors.store import UnitStore
+from dpaudit.actors.storage.mirror import Mirror, is_remote
+from dpaudit.actors.storage.store import UnitStore
 from dpaudit.actors.unit import Unit
 from dpaudit.engine.data.in_memory import FOLDER as ROWS
 from dpaudit.plain_files import temporary_folder

@@ -16,8 +16,8 @@ from ray import tune
 from ray.tune.schedulers import ASHAScheduler, PopulationBasedTraining
 
 from dpaudit.actors.events import Event, EventKind, EventStream, last_line
-from dpaudit.actors.mirror import reached
-from dpaudit.engine.place import TUNE
+from dpaudit.actors.storage.mirror import reached
+from dpaudit.engine.run.place import TUNE
 from dpaudit.engine.spec.sweep import AUDITED, FAILED, STOPPED, Configuration
 from dpaudit.engine.sweep.request import Request
 from dpaudit.engine.sweep.space import as_tune, single_fields

@@ -16,9 +16,9 @@ from dpaudit.errors import InputError, require
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.models.networks import Mlp, Network, require_network
 from dpaudit.mechanisms.protocols import Compute, Model, TrainingError
-from dpaudit.mechanisms.training.private_steps import ClaimedSteps, PrivateSteps
+from dpaudit.mechanisms.training.private.private_steps import ClaimedSteps, PrivateSteps
+from dpaudit.mechanisms.training.private.step_canary import LENGTH, StepCanary
 from dpaudit.mechanisms.training.recipe import one_of
-from dpaudit.mechanisms.training.step_canary import LENGTH, StepCanary
 from dpaudit.registry import register
 
 ACCOUNTANTS = ("prv", "rdp")

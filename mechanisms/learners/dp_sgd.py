@@ -17,23 +17,23 @@ from dpaudit.mechanisms.budget import require_delta, require_epsilon
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.models.networks import Mlp, Network, require_network
 from dpaudit.mechanisms.protocols import Compute, TrainingError
-from dpaudit.mechanisms.training.private_steps import (
+from dpaudit.mechanisms.training.private.private_steps import (
     ClaimedSteps,
     Observer,
     PrivateSteps,
     require_clip_and_rate,
     steps_in,
 )
+from dpaudit.mechanisms.training.private.step_canary import StepCanary
 from dpaudit.mechanisms.training.recipe import Recipe, one_of
 from dpaudit.mechanisms.training.stack_plan import StackPlan
 from dpaudit.mechanisms.training.stack_trainer import StackTrainer
-from dpaudit.mechanisms.training.step_canary import StepCanary
 from dpaudit.mechanisms.training.task import TrainingTask
 from dpaudit.registry import register
 
 if TYPE_CHECKING:
-    from dpaudit.mechanisms.training.dp_sgd import PrivateStack
     from dpaudit.mechanisms.training.network_model import NetworkModel
+    from dpaudit.mechanisms.training.private.dp_sgd import PrivateStack
 
 
 @register("mechanism", "dp-sgd", source="Abadi et al. (2016), arXiv:1607.00133; accounting of arXiv:1908.10530")
@@ -113,7 +113,7 @@ class DpSgd(StackTrainer):
         self, train: Examples, canary: StepCanary, *, seed: np.random.SeedSequence, compute: Compute
     ) -> None:
         """Trains one model that the canary takes part in."""
-        from dpaudit.mechanisms.training.dp_sgd import train_private_stack
+        from dpaudit.mechanisms.training.private.dp_sgd import train_private_stack
 
         task = TrainingTask(np.arange(len(train)), train.labels, seed)
         train_private_stack(
@@ -146,7 +146,7 @@ class DpSgd(StackTrainer):
 
     def stack_type(self) -> type[PrivateStack]:
         """What trains the models: where sampling, clipping and noise are."""
-        from dpaudit.mechanisms.training.dp_sgd import PrivateStack
+        from dpaudit.mechanisms.training.private.dp_sgd import PrivateStack
 
         return PrivateStack
 
@@ -169,7 +169,7 @@ class DpSgd(StackTrainer):
         observer: Observer | None = None,
     ) -> list[NetworkModel | TrainingError]:
         """One model, or its error, for each task; arguments as in `train_private_stack`."""
-        from dpaudit.mechanisms.training.dp_sgd import train_private_stack
+        from dpaudit.mechanisms.training.private.dp_sgd import train_private_stack
 
         return train_private_stack(
             self.model,

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from dpaudit.mechanisms.models.text_architectures import word_shares
-from dpaudit.mechanisms.training.batched import BatchedMlp
-from dpaudit.mechanisms.training.kernels import Kernel, clip_factors
+from dpaudit.mechanisms.training.compute.batched import BatchedMlp
+from dpaudit.mechanisms.training.compute.kernels import Kernel, clip_factors
 from dpaudit.mechanisms.training.losses import Loss, slope
 
 

@@ -9,7 +9,7 @@ from dpaudit.mechanisms.learners.dp_sgd import DpSgd
 from dpaudit.registry import register
 
 if TYPE_CHECKING:
-    from dpaudit.mechanisms.training.dp_sgd import PrivateStack
+    from dpaudit.mechanisms.training.private.dp_sgd import PrivateStack
 
 
 @register("mechanism", "planted-noise-over-batch", source="planted defect, as found in published code")

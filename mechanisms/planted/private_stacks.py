@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dpaudit.mechanisms.training.dp_sgd import PrivateStack
-from dpaudit.mechanisms.training.kernels import clip_factors
+from dpaudit.mechanisms.training.compute.kernels import clip_factors
+from dpaudit.mechanisms.training.private.dp_sgd import PrivateStack
 
 
 class NoiseOverBatch(PrivateStack):

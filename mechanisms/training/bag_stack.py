@@ -21,7 +21,7 @@ from dpaudit.errors import require
 from dpaudit.mechanisms.examples import Features
 from dpaudit.mechanisms.protocols import Compute, TrainingError
 from dpaudit.mechanisms.seeds import spawned
-from dpaudit.mechanisms.training.batched import BatchedMlp
+from dpaudit.mechanisms.training.compute.batched import BatchedMlp
 from dpaudit.mechanisms.training.generators import epoch_generator, torch_generator
 from dpaudit.mechanisms.training.inputs import as_array
 from dpaudit.mechanisms.training.losses import CrossEntropy

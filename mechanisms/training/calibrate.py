@@ -11,9 +11,9 @@ from numpy.random import SeedSequence
 
 from dpaudit.mechanisms.examples import Features
 from dpaudit.mechanisms.protocols import Compute
-from dpaudit.mechanisms.training.compiled_mlp import CompiledMlp
+from dpaudit.mechanisms.training.compute.compiled_mlp import CompiledMlp
+from dpaudit.mechanisms.training.compute.kernels import couples_examples
 from dpaudit.mechanisms.training.inputs import example_shape
-from dpaudit.mechanisms.training.kernels import couples_examples
 from dpaudit.mechanisms.training.losses import CrossEntropy
 from dpaudit.mechanisms.training.memory import bytes_per_model, stack_bytes
 from dpaudit.mechanisms.training.plan import single_plan

@@ -17,8 +17,8 @@ from dpaudit.errors import require
 from dpaudit.mechanisms.protocols import Compute, TrainingError
 from dpaudit.mechanisms.seeds import spawned
 from dpaudit.mechanisms.training.augment import Augment, RandAugment
+from dpaudit.mechanisms.training.compute.kernels import Kernel, Looped, couples_examples
 from dpaudit.mechanisms.training.generators import torch_generator
-from dpaudit.mechanisms.training.kernels import Kernel, Looped, couples_examples
 from dpaudit.mechanisms.training.losses import CrossEntropy
 from dpaudit.mechanisms.training.network_model import NetworkModel
 from dpaudit.mechanisms.training.optimizers import Optimizer, scheduled

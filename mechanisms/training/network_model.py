@@ -13,8 +13,8 @@ from torch import nn
 from dpaudit.errors import require
 from dpaudit.mechanisms.examples import Features
 from dpaudit.mechanisms.protocols import Compute
+from dpaudit.mechanisms.training.compute.kernels import Kernel, Looped
 from dpaudit.mechanisms.training.inputs import as_array
-from dpaudit.mechanisms.training.kernels import Kernel, Looped
 from dpaudit.mechanisms.training.losses import CrossEntropy
 from dpaudit.mechanisms.training.recipe import Recipe
 from dpaudit.mechanisms.training.scaling import Scaling, scaled, stack_scaling

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dpaudit.mechanisms.protocols import Compute
-from dpaudit.mechanisms.training.kernels import couples_examples
+from dpaudit.mechanisms.training.compute.kernels import couples_examples
 from dpaudit.mechanisms.training.memory import largest_stack
 from dpaudit.mechanisms.training.recipe import Recipe
 from dpaudit.mechanisms.training.stack_plan import StackPlan

@@ -17,7 +17,7 @@ from dpaudit.errors import require
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from dpaudit.mechanisms.training.batched import BatchedMlp
+    from dpaudit.mechanisms.training.compute.batched import BatchedMlp
 
 OPTIMIZERS = ("sgd", "adam")
 SCHEDULES = ("constant", "cosine", "cosine-7-16", "warmup-tenths", "warmup-fifths")
@@ -95,7 +95,7 @@ class Recipe(ABC):
 
     def batched_kernel(self, module: nn.Module) -> type[BatchedMlp] | None:
         """What trains a stack of this network, built as `module`, in batched products; None when nothing can."""
-        from dpaudit.mechanisms.training.batched import BatchedMlp
+        from dpaudit.mechanisms.training.compute.batched import BatchedMlp
 
         return BatchedMlp if BatchedMlp.takes(module) else None
 

@@ -21,9 +21,9 @@ from dpaudit.mechanisms.protocols import Compute, TrainingError
 from dpaudit.mechanisms.seeds import spawned
 from dpaudit.mechanisms.training.augment import Augment
 from dpaudit.mechanisms.training.checkpoint import Checkpoint
-from dpaudit.mechanisms.training.compiled_mlp import CompiledMlp
+from dpaudit.mechanisms.training.compute.compiled_mlp import CompiledMlp
+from dpaudit.mechanisms.training.compute.kernels import Kernel, Looped, Vmapped
 from dpaudit.mechanisms.training.generators import child, epoch_generator, torch_generator
-from dpaudit.mechanisms.training.kernels import Kernel, Looped, Vmapped
 from dpaudit.mechanisms.training.losses import Loss
 from dpaudit.mechanisms.training.network_model import NetworkModel
 from dpaudit.mechanisms.training.optimizers import Optimizer, scheduled

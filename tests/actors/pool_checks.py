@@ -19,7 +19,7 @@ from dpaudit.actors.events import Event, EventKind, EventStream
 from dpaudit.actors.pool import RayPool
 from dpaudit.actors.schedule import run_units
 from dpaudit.actors.spilling import SpillWatch
-from dpaudit.actors.store import UnitStore
+from dpaudit.actors.storage.store import UnitStore
 from dpaudit.actors.unit import Resources, Unit
 from dpaudit.cluster.session import ray_session
 from tests.actors.tasks import Where

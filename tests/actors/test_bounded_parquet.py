@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dpaudit.actors import bounded_parquet
-from dpaudit.actors.bounded_parquet import read_bounded
-from dpaudit.actors.parquet_footer import read_footer
+from dpaudit.actors.storage import bounded_parquet
+from dpaudit.actors.storage.bounded_parquet import read_bounded
+from dpaudit.actors.storage.parquet_footer import read_footer
 from dpaudit.errors import DataError, RunError
 
 RNG = np.random.default_rng(3)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dpaudit.actors.backend import attempt_unit
-from dpaudit.actors.mirror import Mirror, filesystem_of, inside
+from dpaudit.actors.storage.mirror import Mirror, filesystem_of, inside
 from dpaudit.actors.unit import Inputs, Unit
 from dpaudit.errors import RunError
 from tests.actors.checkpointing import CountsOn
@@ -86,7 +86,7 @@ def test_an_outage_is_said_once_and_waited_for(tmp_path: Path, monkeypatch: pyte
         upload(self, name, here)
 
     monkeypatch.setattr(Mirror, "_upload", sometimes)
-    monkeypatch.setattr("dpaudit.actors.mirror.time.sleep", lambda seconds: None)
+    monkeypatch.setattr("dpaudit.actors.storage.mirror.time.sleep", lambda seconds: None)
     with mirror.kept_up(every_s=0.01):
         (mirror.folder / "unit").write_text("1")
     assert (tmp_path / "there/unit").read_text() == "1"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dpaudit.actors.object_names import require_below
+from dpaudit.actors.storage.object_names import require_below
 from dpaudit.errors import RunError
 
 GOOD = ["plan.parquet", "units/a.parquet", "scores/one/00000.parquet", ".mirror.json", "a..b", "dot./x", "Ünits/ß"]

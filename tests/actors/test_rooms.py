@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dpaudit.actors.rooms import may_run, require_room, rooms
+from dpaudit.actors.placement import may_run, require_room, rooms
 from dpaudit.actors.unit import Resources
 from dpaudit.errors import InputError, RunError
 

@@ -18,7 +18,7 @@ from dpaudit.actors.backend import Backend, InProcess
 from dpaudit.actors.deadlines import Deadlines
 from dpaudit.actors.events import Event, EventKind, EventLog, EventStream, read_events
 from dpaudit.actors.schedule import RunOutcome, run_units
-from dpaudit.actors.store import UnitStore
+from dpaudit.actors.storage.store import UnitStore
 from dpaudit.actors.unit import Resources, Unit
 from dpaudit.errors import RunError
 from tests.actors.tasks import Add, Draws, FailsFirst, GoesOn, HangsFirst, Leaves, Says, WritesToItsInput

@@ -9,7 +9,7 @@ import pytest
 from dpaudit.actors import spilling
 from dpaudit.actors.events import Event, EventKind, EventStream
 from dpaudit.actors.spilling import SpillWatch, spilled_bytes
-from dpaudit.engine.watching import _status
+from dpaudit.engine.run.watching import _status
 from tests.waiting import HANGS_S
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from dpaudit.actors.events import Event, EventKind, EventLog, read_events
-from dpaudit.actors.store import UnitStore, sealed
+from dpaudit.actors.storage.store import UnitStore, sealed
 from dpaudit.errors import RunError
 
 ONE, OTHER = "a" * 32, "b" * 32

@@ -11,8 +11,8 @@ import pytest
 from benchmarks.chaos import content, started, workplace
 from benchmarks.chaos_cluster import SPEC, outcome, reference
 from benchmarks.nodes import cluster, kill
-from dpaudit.actors.mirror import filesystem_of
-from dpaudit.engine.watching import fetch, run_status
+from dpaudit.actors.storage.mirror import filesystem_of
+from dpaudit.engine.run.watching import fetch, run_status
 from dpaudit.errors import SpecError
 from tests.waiting import until
 

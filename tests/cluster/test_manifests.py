@@ -14,7 +14,7 @@ import yaml
 from click.testing import CliRunner
 
 from dpaudit.actors.pool import WAIT_FOR_NODES
-from dpaudit.engine.cli import main
+from dpaudit.engine.cli.main import main
 from dpaudit.errors import InputError
 from tests.cluster.kuberay_fields import RAY_JOB
 

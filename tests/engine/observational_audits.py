@@ -15,15 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.actors.seed import Seed
-from dpaudit.engine.attacks.label_inference import LabelInferenceScore
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
-from dpaudit.engine.findings.shift import shift_control
-from dpaudit.engine.games.distinguisher import Distinguisher, Round
-from dpaudit.engine.games.label_inference import LabelInference
-from dpaudit.engine.games.one_run_rules import CanarySetup
-from dpaudit.engine.games.one_run_units import LEARNED_ROUNDS, Replayed, cumulative, rounds_of
-from dpaudit.engine.views.answers import Predictions, Releases
-from dpaudit.engine.views.canary_view import LabelRelease
+from dpaudit.engine.games.one_run.answers import Predictions, Releases
+from dpaudit.engine.games.one_run.attacks.label_inference import LabelInferenceScore
+from dpaudit.engine.games.one_run.canary_view import LabelRelease
+from dpaudit.engine.games.one_run.distinguisher import Distinguisher, Round
+from dpaudit.engine.games.one_run.label_inference import LabelInference
+from dpaudit.engine.games.one_run.rules import CanarySetup
+from dpaudit.engine.games.one_run.work import LEARNED_ROUNDS, Replayed, cumulative, rounds_of
+from dpaudit.engine.reading.shift import shift_control
 from dpaudit.estimators.one_run.beyond_shift import BeyondShift, bound_beyond_shift
 from dpaudit.estimators.one_run.signed_scores import OneRun, OneRunEstimator, OneRunTally
 from dpaudit.estimators.scores import Scores

@@ -8,13 +8,13 @@ import pytest
 from scipy.stats import binom
 
 from dpaudit import RunOptions
-from dpaudit.engine.attacks.canary_confidence import CanaryConfidence
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
-from dpaudit.engine.proxies.model import ModelProxy
+from dpaudit.engine.data.partition import Partition
+from dpaudit.engine.games.one_run.attacks.canary_confidence import CanaryConfidence
+from dpaudit.engine.games.one_run.canary_view import CanaryView
+from dpaudit.engine.games.proxies.model import ModelProxy
 from dpaudit.engine.reproduce.attacks_compared import METHODS, Comparison, compare
 from dpaudit.engine.reproduce.making import Options
-from dpaudit.engine.spec.partition import Partition
-from dpaudit.engine.views.canary_view import CanaryView
 from dpaudit.estimators.one_run.signed_scores import OneRun
 from dpaudit.estimators.scores import Scores
 from dpaudit.mechanisms.learners.lp_1st import LP1ST

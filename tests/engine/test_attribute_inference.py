@@ -12,13 +12,13 @@ import pytest
 from numpy.typing import NDArray
 
 from dpaudit import Audit, AuditResult, AuditSpec, Claim, Examples, Relation, RunOptions, audit, load_spec
-from dpaudit.engine.attacks.attribute_inference import AttributeInferenceScore
-from dpaudit.engine.games.attribute_inference import LABEL, AttributeInference, values_of
-from dpaudit.engine.games.membership import ObservationalMembership
-from dpaudit.engine.plan import make_plan
-from dpaudit.engine.proxies.model import ModelProxy
-from dpaudit.engine.spec.partition import Partition
-from dpaudit.engine.views.canary_view import CanaryView
+from dpaudit.engine.data.partition import Partition
+from dpaudit.engine.games.one_run.attacks.attribute_inference import AttributeInferenceScore
+from dpaudit.engine.games.one_run.attribute_inference import LABEL, AttributeInference, values_of
+from dpaudit.engine.games.one_run.canary_view import CanaryView
+from dpaudit.engine.games.one_run.membership import ObservationalMembership
+from dpaudit.engine.games.proxies.model import ModelProxy
+from dpaudit.engine.planning.plan import make_plan
 from dpaudit.errors import InputError, SpecError
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.mechanisms.learners.non_private import NonPrivate

@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 from scipy.stats import norm
 
 from dpaudit.actors.values import decode, encode
-from dpaudit.engine.canaries.clip_bkd import ClipBackdoor, last_direction
-from dpaudit.engine.canaries.gradients import DiracGradient, RandomGradient
-from dpaudit.engine.canaries.points import Blank, GivenRow, Mislabelled
-from dpaudit.engine.canaries.select_worst import SelectWorst
-from dpaudit.engine.views.challenges import Challenges, with_crafted
-from dpaudit.engine.views.shadows import Shadows
+from dpaudit.engine.games.steps.gradients import DiracGradient, RandomGradient
+from dpaudit.engine.games.two_world.canaries.clip_bkd import ClipBackdoor, last_direction
+from dpaudit.engine.games.two_world.canaries.points import Blank, GivenRow, Mislabelled
+from dpaudit.engine.games.two_world.canaries.select_worst import SelectWorst
+from dpaudit.engine.games.two_world.views.challenges import Challenges, with_crafted
+from dpaudit.engine.games.two_world.views.shadows import Shadows
 from dpaudit.errors import InputError
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.registry import catalogue

@@ -12,15 +12,15 @@ from numpy.typing import NDArray
 
 from dpaudit import Audit, AuditSpec, Claim, audit
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
-from dpaudit.engine.driver import report_again
-from dpaudit.engine.findings.ceiling import Ceiling
-from dpaudit.engine.findings.run_report import Report
-from dpaudit.engine.findings.verdict import Verdict
-from dpaudit.engine.games.label_inference import LabelCanaries, LabelInference
-from dpaudit.engine.games.membership import Membership, ObservationalMembership
-from dpaudit.engine.games.two_world import IndMia
-from dpaudit.engine.plan import make_plan
+from dpaudit.engine.games.one_run.label_inference import LabelCanaries, LabelInference
+from dpaudit.engine.games.one_run.membership import Membership, ObservationalMembership
+from dpaudit.engine.games.two_world.game import IndMia
+from dpaudit.engine.planning.plan import make_plan
+from dpaudit.engine.reading.ceiling import Ceiling
+from dpaudit.engine.reading.run_report import Report
+from dpaudit.engine.reading.verdict import Verdict
 from dpaudit.engine.report.figures.overview import COLOURS
+from dpaudit.engine.run.driver import report_again
 from dpaudit.engine.spec.audit_spec import RunOptions
 from dpaudit.engine.spec.loading import load_spec
 from dpaudit.estimators.bound import Bound

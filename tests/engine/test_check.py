@@ -14,16 +14,16 @@ from click.testing import CliRunner
 from numpy.typing import NDArray
 
 from dpaudit import Claim, Relation, Report, RunOptions, Verdict, check
-from dpaudit.actors.store import UnitStore
+from dpaudit.actors.storage.store import UnitStore
 from dpaudit.actors.work import Call
-from dpaudit.engine.cli import main
+from dpaudit.engine.cli.main import main
 from dpaudit.engine.data.bundled import Digits
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
-from dpaudit.engine.driver import report_again, resume
-from dpaudit.engine.findings.joint import JointVerdict
-from dpaudit.engine.findings.looks import LooksReader, paired_looks
-from dpaudit.engine.findings.result import AuditResult
-from dpaudit.engine.plan import PlannedAudit, make_plan
+from dpaudit.engine.planning.plan import PlannedAudit, make_plan
+from dpaudit.engine.reading.joint import JointVerdict
+from dpaudit.engine.reading.result import AuditResult
+from dpaudit.engine.run.driver import report_again, resume
+from dpaudit.engine.run.looks import LooksReader, paired_looks
 from dpaudit.engine.spec.audit_spec import AuditSpec
 from dpaudit.engine.spec.check import Budget, CheckRequest, check_spec, choices, made_data
 from dpaudit.engine.spec.loading import load_spec

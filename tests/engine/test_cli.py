@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 
-from dpaudit.engine.cli import main
+from dpaudit.engine.cli.main import main
 from dpaudit.estimators.one_run.guesses import one_run_epsilon
 from dpaudit.estimators.two_world.confusion import epsilon_interval
 from dpaudit.registry import catalogue
@@ -263,7 +263,7 @@ def test_an_unforeseen_error_never_looks_like_a_violation(monkeypatch: pytest.Mo
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError("not foreseen")
 
-    monkeypatch.setattr("dpaudit.engine.driver.make_plan", broken)
+    monkeypatch.setattr("dpaudit.engine.run.driver.make_plan", broken)
     assert run_spec(tmp_path, "randomized-response").exit_code == 3
 
 

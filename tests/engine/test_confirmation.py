@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from dpaudit import Audit, AuditSpec, Claim, Report, RunOptions, audit
 from dpaudit.claims import Relation
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
-from dpaudit.engine.driver import report_again
-from dpaudit.engine.findings.verdict import Verdict
-from dpaudit.engine.games.label_inference import LabelInference
-from dpaudit.engine.plan import make_plan
+from dpaudit.engine.data.partition import Partition
+from dpaudit.engine.games.one_run.label_inference import LabelInference
+from dpaudit.engine.planning.plan import make_plan
+from dpaudit.engine.reading.verdict import Verdict
+from dpaudit.engine.run.driver import report_again
 from dpaudit.engine.spec.loading import load_spec
-from dpaudit.engine.spec.partition import Partition
 from dpaudit.errors import SpecError
 from dpaudit.estimators.finding import Validity
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse

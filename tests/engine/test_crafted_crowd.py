@@ -15,15 +15,22 @@ from scipy.stats import binom, norm
 
 from dpaudit import Audit, AuditSpec, Claim, Relation, RunOptions, Verdict, audit
 from dpaudit.claims import SubsampledGaussian
-from dpaudit.engine.attacks.crowd_likelihood import HYPOTHESES, CrowdLaw, CrowdLikelihood, first_steps, fitted_law, told
-from dpaudit.engine.games.crafted_crowd import CraftedCrowd, crowd_shape, sizes_for
-from dpaudit.engine.games.crowd_units import crowd_examples
-from dpaudit.engine.views.crowd_view import CrowdSearch, CrowdSteps, CrowdView
+from dpaudit.engine.games.steps.crafted_crowd import CraftedCrowd, crowd_shape, sizes_for
+from dpaudit.engine.games.steps.crowd_likelihood import (
+    HYPOTHESES,
+    CrowdLaw,
+    CrowdLikelihood,
+    first_steps,
+    fitted_law,
+    told,
+)
+from dpaudit.engine.games.steps.crowd_units import crowd_examples
+from dpaudit.engine.games.steps.crowd_view import CrowdSearch, CrowdSteps, CrowdView
 from dpaudit.errors import InputError, SpecError
 from dpaudit.estimators.scores import Scores
 from dpaudit.estimators.two_world.fair_coins import FairCoins
 from dpaudit.mechanisms.learners.dp_sgd import DpSgd
-from dpaudit.mechanisms.training.private_steps import ClaimedSteps, PrivateSteps
+from dpaudit.mechanisms.training.private.private_steps import ClaimedSteps, PrivateSteps
 
 Floats = NDArray[np.float64]
 CLAIMED = PrivateSteps(clip=1.0, noise_multiplier=2.0, sample_rate=0.25)

@@ -15,10 +15,10 @@ from dpaudit import audit, load_spec
 from dpaudit.actors.unit import Inputs, Resources, Unit
 from dpaudit.actors.values import decode, encode
 from dpaudit.actors.work import Kind, Work, call_of, unit
-from dpaudit.engine.findings import divided
-from dpaudit.engine.findings.divided import bound_replays, bound_thresholds, take_over
-from dpaudit.engine.games import neighbours
-from dpaudit.engine.plan import make_plan
+from dpaudit.engine.games.neighbours import game as neighbours
+from dpaudit.engine.planning import bounding
+from dpaudit.engine.planning.bounding import bound_replays, bound_thresholds, take_over
+from dpaudit.engine.planning.plan import make_plan
 from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.one_run.guess_band_estimator import GuessBand
 from dpaudit.estimators.one_run.signed_scores import OneRun, OneRunFDP
@@ -138,8 +138,8 @@ def test_a_run_gives_the_same_bounds_and_goes_on_with_its_parts(
 ) -> None:
     audit(load_spec(SPEC), output=tmp_path / "whole", quiet=True)
     assert not any(entry.bounds for entry in make_plan(load_spec(SPEC)).audits), "the driver is as quick"
-    monkeypatch.setattr(divided, "WORTH_S", 0.0)
-    monkeypatch.setattr(divided, "PART_S", 1e-4)
+    monkeypatch.setattr(bounding, "WORTH_S", 0.0)
+    monkeypatch.setattr(bounding, "PART_S", 1e-4)
     monkeypatch.setattr(neighbours, "JUDGED_APART", 0)
     first = audit(load_spec(SPEC), output=tmp_path / "divided", quiet=True)
     parts = [unit for entry in make_plan(load_spec(SPEC)).audits for unit in entry.bounds]

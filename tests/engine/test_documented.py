@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from dpaudit.engine.cli import main
+from dpaudit.engine.cli.main import main
 
 PAGE = Path(__file__).parents[2] / "docs" / "estimators.md"
 

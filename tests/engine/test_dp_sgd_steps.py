@@ -13,15 +13,15 @@ from scipy.stats import binom
 from dpaudit import Audit, AuditSpec, RunOptions, Verdict, audit, load_spec
 from dpaudit.actors.seed import Seed
 from dpaudit.claims import GaussianDP, SubsampledGaussian
-from dpaudit.engine.attacks.step_midpoint import StepMidpoint
-from dpaudit.engine.canaries.gradients import RandomGradient
 from dpaudit.engine.data.bundled import Digits
-from dpaudit.engine.findings.run_report import Report
-from dpaudit.engine.games.dp_sgd_steps import DpSgdSteps
-from dpaudit.engine.games.step_units import Steps, score_steps, train_steps
-from dpaudit.engine.plan import make_plan
-from dpaudit.engine.spec.partition import Partition
-from dpaudit.engine.views.steps import StepView
+from dpaudit.engine.data.partition import Partition
+from dpaudit.engine.games.steps.dp_sgd_steps import DpSgdSteps
+from dpaudit.engine.games.steps.gradients import RandomGradient
+from dpaudit.engine.games.steps.step_midpoint import StepMidpoint
+from dpaudit.engine.games.steps.step_units import Steps, score_steps, train_steps
+from dpaudit.engine.games.steps.step_view import StepView
+from dpaudit.engine.planning.plan import make_plan
+from dpaudit.engine.reading.run_report import Report
 from dpaudit.errors import InputError, SpecError
 from dpaudit.estimators.one_run.step_walk import StepAccuracy, StepWalk
 from dpaudit.estimators.scores import Scores, StepScores
@@ -30,7 +30,7 @@ from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.learners.dp_sgd import DpSgd
 from dpaudit.mechanisms.models.networks import Mlp
 from dpaudit.mechanisms.protocols import Compute, StepLearner
-from dpaudit.mechanisms.training.step_canary import StepCanary
+from dpaudit.mechanisms.training.private.step_canary import StepCanary
 
 SMALL = {"name": "mlp", "hidden": [32], "epochs": 20, "batch_size": 100, "learning_rate": 0.5, "momentum": 0.0}
 

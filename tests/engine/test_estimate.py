@@ -18,7 +18,7 @@ from click.testing import CliRunner, Result
 
 import dpaudit
 from dpaudit import Bound, Claim, Estimate, Relation, Verdict
-from dpaudit.engine.cli import main
+from dpaudit.engine.cli.main import main
 from dpaudit.engine.estimate import measures as measuring
 from dpaudit.engine.estimate import tables
 from dpaudit.engine.estimate.measures import accuracy, auc, true_positive_rate

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 
-from dpaudit.engine.cli import main
+from dpaudit.engine.cli.main import main
 from dpaudit.estimators.bound import format_lower, format_upper
 from dpaudit.estimators.label_reconstruction.advantage import (
     advantage_quantile,

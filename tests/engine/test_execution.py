@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from dpaudit import Audit, AuditSpec, Examples, Report, RunOptions, Verdict, audit
 from dpaudit.actors.events import Event, EventKind, read_events
 from dpaudit.claims import Claim
-from dpaudit.engine.games.label_inference import LabelInference
+from dpaudit.engine.games.one_run.label_inference import LabelInference
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.mechanisms.models.recall import Recall
 from dpaudit.mechanisms.protocols import Compute, Model

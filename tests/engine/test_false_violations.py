@@ -18,13 +18,13 @@ from benchmarks.false_violations import SCENES, lines_of, missing, play, table
 from dpaudit import Audit, AuditResult, AuditSpec, Claim, Examples, RunOptions, audit
 from dpaudit.claims import Relation
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
-from dpaudit.engine.findings.verdict import Verdict
-from dpaudit.engine.games.attribute_inference import AttributeInference
-from dpaudit.engine.games.label_inference import LabelInference
-from dpaudit.engine.games.membership import ObservationalMembership
+from dpaudit.engine.data.partition import Partition
+from dpaudit.engine.games.one_run.attribute_inference import AttributeInference
+from dpaudit.engine.games.one_run.label_inference import LabelInference
+from dpaudit.engine.games.one_run.membership import ObservationalMembership
 from dpaudit.engine.games.protocol import Game
-from dpaudit.engine.proxies.true_posterior import TruePosterior
-from dpaudit.engine.spec.partition import Partition
+from dpaudit.engine.games.proxies.true_posterior import TruePosterior
+from dpaudit.engine.reading.verdict import Verdict
 from dpaudit.estimators.finding import Validity
 from dpaudit.mechanisms.learners.non_private import NonPrivate
 from dpaudit.mechanisms.models.constant import ConstantModel

@@ -10,9 +10,9 @@ from click.testing import CliRunner
 
 from dpaudit import audit, load_spec
 from dpaudit.actors.events import Event, EventKind, EventLog
-from dpaudit.engine.cli import main
-from dpaudit.engine.forecast import Kind, Timed, forecast, times_of_run, times_of_some
-from dpaudit.engine.plan import make_plan
+from dpaudit.engine.cli.main import main
+from dpaudit.engine.planning.plan import make_plan
+from dpaudit.engine.run.forecast import Kind, Timed, forecast, times_of_run, times_of_some
 
 SPEC = {
     "name": "cost",

@@ -10,15 +10,15 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import norm
 
-from dpaudit.engine.attacks.gradient_differences import GradientDifferences
-from dpaudit.engine.attacks.gradient_dot import GradientDot
-from dpaudit.engine.attacks.gradient_likelihood import GradientLikelihood, seen_noise
-from dpaudit.engine.views.challenge_view import ChallengeView
+from dpaudit.engine.games.two_world.attacks.gradient_differences import GradientDifferences
+from dpaudit.engine.games.two_world.attacks.gradient_dot import GradientDot
+from dpaudit.engine.games.two_world.attacks.gradient_likelihood import GradientLikelihood, seen_noise
+from dpaudit.engine.games.two_world.views.challenge_view import ChallengeView
 from dpaudit.errors import SpecError
 from dpaudit.mechanisms.learners.dp_sgd import DpSgd
 from dpaudit.mechanisms.learners.non_private import NonPrivate
 from dpaudit.mechanisms.models.networks import Mlp
-from dpaudit.mechanisms.training.private_steps import PrivateSteps
+from dpaudit.mechanisms.training.private.private_steps import PrivateSteps
 
 Floats = NDArray[np.float64]
 STEPS = PrivateSteps(clip=2.0, noise_multiplier=0.99, sample_rate=0.1)

@@ -15,10 +15,10 @@ from sklearn.datasets import load_breast_cancer
 from dpaudit import Audit, AuditSpec, Examples, RunOptions, audit, table
 from dpaudit.actors.unit import fingerprint
 from dpaudit.engine.data.in_memory import InMemory, data_source, found_again, in_memory, keep
-from dpaudit.engine.driver import report_again
-from dpaudit.engine.games.label_inference import LabelInference
-from dpaudit.engine.plan import make_plan
-from dpaudit.engine.run_folder import read_spec
+from dpaudit.engine.games.one_run.label_inference import LabelInference
+from dpaudit.engine.planning.plan import make_plan
+from dpaudit.engine.run.driver import report_again
+from dpaudit.engine.run.run_folder import read_spec
 from dpaudit.engine.spec.build import describe
 from dpaudit.errors import AuditError, DataError, SpecError
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse

@@ -10,14 +10,14 @@ import pytest
 
 from dpaudit.actors.unit import Inputs
 from dpaudit.engine.data.drawn_priors import BetaPriors, OnePrior, OwnPriors
-from dpaudit.engine.driver import audit
-from dpaudit.engine.findings.comparison import studies
-from dpaudit.engine.games.label_advantage import members_by_size
-from dpaudit.engine.games.utility import Utility, auc, padded
-from dpaudit.engine.plan import make_plan
-from dpaudit.engine.proxies.calibrated import CalibratedModel
+from dpaudit.engine.data.partition import Partition
+from dpaudit.engine.games.advantages.game import members_by_size
+from dpaudit.engine.games.advantages.utility import Utility, auc, padded
+from dpaudit.engine.games.proxies.calibrated import CalibratedModel
+from dpaudit.engine.planning.plan import make_plan
+from dpaudit.engine.reading.comparison import studies
+from dpaudit.engine.run.driver import audit
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec, RunOptions
-from dpaudit.engine.spec.partition import Partition
 from dpaudit.errors import DataError, InputError, SpecError
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.labels.bags import LEFT_OUT, Bags

@@ -7,16 +7,16 @@ import math
 import numpy as np
 import pytest
 
-from dpaudit.engine.attacks.calibrated_loss import CalibratedLoss
-from dpaudit.engine.attacks.label_inference import LabelInferenceScore
-from dpaudit.engine.attacks.likelihood_ratio import LikelihoodRatio
-from dpaudit.engine.attacks.planted_label import PlantedLabel
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
-from dpaudit.engine.games.label_inference import LabelCanaries, LabelInference
-from dpaudit.engine.games.membership import Membership, ObservationalMembership
-from dpaudit.engine.games.one_run_rules import CanarySetup, Design
-from dpaudit.engine.games.sampling import drawn_classes
-from dpaudit.engine.views.canary_view import CanaryView, LabelRelease, ReleaseView
+from dpaudit.engine.games.one_run.attacks.calibrated_loss import CalibratedLoss
+from dpaudit.engine.games.one_run.attacks.label_inference import LabelInferenceScore
+from dpaudit.engine.games.one_run.attacks.likelihood_ratio import LikelihoodRatio
+from dpaudit.engine.games.one_run.attacks.planted_label import PlantedLabel
+from dpaudit.engine.games.one_run.canary_view import CanaryView, LabelRelease, ReleaseView
+from dpaudit.engine.games.one_run.label_inference import LabelCanaries, LabelInference
+from dpaudit.engine.games.one_run.membership import Membership, ObservationalMembership
+from dpaudit.engine.games.one_run.rules import CanarySetup, Design
+from dpaudit.engine.games.one_run.sampling import drawn_classes
 from dpaudit.errors import InputError, SpecError
 from dpaudit.estimators.one_run.guess_band_estimator import GuessBand
 from dpaudit.estimators.one_run.signed_scores import OneRun

@@ -13,10 +13,8 @@ import pytest
 from dpaudit import Claim, Relation, RunOptions, Verdict, audit
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.work import Outcome
-from dpaudit.engine.attacks.learned_channel import LearnedChannel, related_lags
-from dpaudit.engine.findings.result import AuditResult
-from dpaudit.engine.games.label_crafted import LabelCrafted, _of_learners, most_at_stake, public_sizes
-from dpaudit.engine.games.label_crafted_units import (
+from dpaudit.engine.games.labels.channel_view import HIDDEN, ChannelView, LabelReleases, hidden_half
+from dpaudit.engine.games.labels.crafted_work import (
     Design,
     Taken,
     crafted_features,
@@ -27,10 +25,12 @@ from dpaudit.engine.games.label_crafted_units import (
     symbols_of,
     what_it_shows,
 )
-from dpaudit.engine.games.label_releases import PairedReleases
-from dpaudit.engine.plan import make_plan
+from dpaudit.engine.games.labels.label_crafted import LabelCrafted, _of_learners, most_at_stake, public_sizes
+from dpaudit.engine.games.labels.label_releases import PairedReleases
+from dpaudit.engine.games.labels.learned_channel import LearnedChannel, related_lags
+from dpaudit.engine.planning.plan import make_plan
+from dpaudit.engine.reading.result import AuditResult
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
-from dpaudit.engine.views.channel_view import HIDDEN, ChannelView, LabelReleases, hidden_half
 from dpaudit.errors import InputError, SpecError
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse

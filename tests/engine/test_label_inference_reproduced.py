@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dpaudit.engine.findings.comparison import RESPONSE, Compared, Study
+from dpaudit.engine.reading.comparison import RESPONSE, Compared, Study
 from dpaudit.engine.reproduce import label_inference
 from dpaudit.engine.reproduce.making import Options
 from dpaudit.engine.spec.audit_spec import RunOptions

@@ -12,14 +12,14 @@ import yaml
 
 from dpaudit import audit, load_spec
 from dpaudit.actors.unit import Unit
-from dpaudit.engine import plan
 from dpaudit.engine.data import size
 from dpaudit.engine.data.cifar import Cifar10
 from dpaudit.engine.data.csv import Csv
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.data.idx import read_idx
 from dpaudit.engine.data.parquet import Parquet
-from dpaudit.engine.plan import make_plan, what_it_takes
+from dpaudit.engine.planning import plan
+from dpaudit.engine.planning.plan import make_plan, what_it_takes
 from dpaudit.errors import AuditError, DataError, InputError, SpecError
 from dpaudit.variables import without_values
 

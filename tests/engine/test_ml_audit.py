@@ -10,12 +10,12 @@ import pytest
 from click.testing import CliRunner
 
 from dpaudit import RunOptions
-from dpaudit.engine.attacks.output_set import OutputSet
-from dpaudit.engine.cli import main
+from dpaudit.engine.cli.main import main
 from dpaudit.engine.data.bundled import BreastCancer, Iris
-from dpaudit.engine.poisonings.class_flip import ClassFlip
-from dpaudit.engine.poisonings.clip_bkd import ClipBackdoorPair
-from dpaudit.engine.poisonings.farthest import FarthestFlip
+from dpaudit.engine.games.neighbours.output_set import OutputSet
+from dpaudit.engine.games.neighbours.poisonings.class_flip import ClassFlip
+from dpaudit.engine.games.neighbours.poisonings.clip_bkd import ClipBackdoorPair
+from dpaudit.engine.games.neighbours.poisonings.farthest import FarthestFlip
 from dpaudit.engine.reproduce import ml_audit_panels as panels
 from dpaudit.engine.reproduce.making import Options
 from dpaudit.engine.reproduce.ml_audit import figure_2, figure_3, figure_4, figure_4b

@@ -15,7 +15,7 @@ import yaml
 from click.testing import CliRunner, Result
 
 from dpaudit.actors.events import Event, EventKind
-from dpaudit.engine.cli import main
+from dpaudit.engine.cli.main import main
 from dpaudit.engine.report.progress import TerminalProgress
 from dpaudit.engine.spec.fields import described_fields
 from dpaudit.engine.spec.schema import spec_schema
@@ -100,7 +100,7 @@ def test_fields_of_a_spec_are_answered_likewise(tmp_path: Path) -> None:
 )
 def test_the_shell_completes_names(words: str, position: int, expected: str) -> None:
     asked = {**os.environ, "_DPAUDIT_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(position)}
-    command = [sys.executable, "-c", "from dpaudit.engine.cli import main; main(prog_name='dpaudit')"]
+    command = [sys.executable, "-c", "from dpaudit.engine.cli.main import main; main(prog_name='dpaudit')"]
     done = subprocess.run(command, env=asked, capture_output=True, text=True, check=False)
     assert f"plain,{expected}\n" in done.stdout
 
@@ -131,7 +131,7 @@ def test_an_interrupt_names_the_folder_to_resume(tmp_path: Path, monkeypatch: py
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("dpaudit.engine.driver.run_plan", interrupted)
+    monkeypatch.setattr("dpaudit.engine.run.driver.run_plan", interrupted)
     monkeypatch.chdir(tmp_path)
     Path("spec.yaml").write_text("name: mine\ndata: iris\nmechanism: {name: randomized-response, epsilon: 1}\n")
     given = dpaudit("run", "spec.yaml", "-o", "a folder")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dpaudit.engine.attacks.output_set import OutputSet
-from dpaudit.engine.views.summary_view import SummaryView
+from dpaudit.engine.games.neighbours.output_set import OutputSet
+from dpaudit.engine.games.neighbours.summary_view import SummaryView
 
 
 @pytest.mark.parametrize("seed", range(8))

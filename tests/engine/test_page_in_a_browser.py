@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from dpaudit.claims import Claim, Relation
-from dpaudit.engine.findings.result import Failure
+from dpaudit.engine.reading.result import Failure
 from dpaudit.engine.report.page import write_page
 from dpaudit.engine.report.templates import template
 from tests.engine.test_findings import Band, found, report, result, two_worlds

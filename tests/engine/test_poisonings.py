@@ -13,22 +13,22 @@ from numpy.random import SeedSequence
 from numpy.typing import NDArray
 
 from dpaudit import Audit, AuditSpec, Claim, Examples, Relation, RunOptions, Verdict, audit
-from dpaudit.engine.attacks.output_set import OutputSet
 from dpaudit.engine.data.bundled import BreastCancer, Iris
-from dpaudit.engine.games.neighbours import Neighbours
-from dpaudit.engine.games.numbers import as_numbers
-from dpaudit.engine.poisonings.automatic import Automatic
-from dpaudit.engine.poisonings.class_flip import ClassFlip, CornerFlip
-from dpaudit.engine.poisonings.clip_bkd import ClipBackdoorPair
-from dpaudit.engine.poisonings.coming_and_going import Coming, Remove
-from dpaudit.engine.poisonings.curvature import Curvature
-from dpaudit.engine.poisonings.farthest import FarthestFlip
-from dpaudit.engine.poisonings.influence import Influence
-from dpaudit.engine.poisonings.protocol import InformedPoisoning, PoisoningSearch, fitted
-from dpaudit.engine.poisonings.pull_apart import PullApart
-from dpaudit.engine.poisonings.shadow_adversarial import ShadowAdversarial
+from dpaudit.engine.games.neighbours.game import Neighbours
+from dpaudit.engine.games.neighbours.numbers import as_numbers
+from dpaudit.engine.games.neighbours.output_set import OutputSet
+from dpaudit.engine.games.neighbours.poisonings.automatic import Automatic
+from dpaudit.engine.games.neighbours.poisonings.class_flip import ClassFlip, CornerFlip
+from dpaudit.engine.games.neighbours.poisonings.clip_bkd import ClipBackdoorPair
+from dpaudit.engine.games.neighbours.poisonings.coming_and_going import Coming, Remove
+from dpaudit.engine.games.neighbours.poisonings.curvature import Curvature
+from dpaudit.engine.games.neighbours.poisonings.farthest import FarthestFlip
+from dpaudit.engine.games.neighbours.poisonings.influence import Influence
+from dpaudit.engine.games.neighbours.poisonings.protocol import InformedPoisoning, PoisoningSearch, fitted
+from dpaudit.engine.games.neighbours.poisonings.pull_apart import PullApart
+from dpaudit.engine.games.neighbours.poisonings.shadow_adversarial import ShadowAdversarial
+from dpaudit.engine.games.neighbours.poisonings.worlds import Worlds, features_of
 from dpaudit.engine.spec.check import CheckRequest, check_spec
-from dpaudit.engine.views.worlds import Worlds, features_of
 from dpaudit.errors import InputError, SpecError
 from dpaudit.mechanisms.learners.dp_sgd import DpSgd
 from dpaudit.mechanisms.learners.gaussian_naive_bayes import GaussianNaiveBayes

@@ -12,8 +12,13 @@ from scipy import special, stats
 
 from dpaudit import Audit, AuditSpec, Claim
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
-from dpaudit.engine.findings import power
-from dpaudit.engine.findings.power import (
+from dpaudit.engine.games.one_run.label_inference import LabelCanaries, LabelInference
+from dpaudit.engine.games.one_run.membership import Membership
+from dpaudit.engine.games.one_run.rules import CanarySetup
+from dpaudit.engine.games.reference import FairCoins, PlantedLabels, ProxyLabels, Reference, Response
+from dpaudit.engine.planning import power
+from dpaudit.engine.planning.plan import make_plan
+from dpaudit.engine.planning.power import (
     Outlook,
     ceiling_bound,
     outlook,
@@ -21,11 +26,6 @@ from dpaudit.engine.findings.power import (
     rows_to_refute,
     typical_bound,
 )
-from dpaudit.engine.games.label_inference import LabelCanaries, LabelInference
-from dpaudit.engine.games.membership import Membership
-from dpaudit.engine.games.one_run_rules import CanarySetup
-from dpaudit.engine.games.reference import FairCoins, PlantedLabels, ProxyLabels, Reference, Response
-from dpaudit.engine.plan import make_plan
 from dpaudit.estimators.one_run.guess_band_estimator import GuessBand
 from dpaudit.estimators.one_run.signed_scores import OneRun
 from dpaudit.estimators.scores import ScoreEstimator, Scores

@@ -18,22 +18,22 @@ from dpaudit import Audit, AuditSpec, Claim, Relation, RunOptions, Verdict, audi
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.values import decode, encode
 from dpaudit.claims import GaussianDP
-from dpaudit.engine.adversaries.hits import expected_hits
-from dpaudit.engine.adversaries.nat_adv_q import NatAdvQ
-from dpaudit.engine.adversaries.pois_adv_q import PoisAdvQ
-from dpaudit.engine.adversaries.pois_nat_q_best_test import PoisNatQBestTest
-from dpaudit.engine.adversaries.pois_nat_q_best_train import PoisNatQBestTrain
-from dpaudit.engine.adversaries.pois_nat_q_confident import PoisNatQConfident
-from dpaudit.engine.adversaries.pois_nat_q_embedding import PoisNatQEmbedding
-from dpaudit.engine.adversaries.pois_nat_q_unconfident import PoisNatQUnconfident
-from dpaudit.engine.adversaries.protocol import Adversary, Crafted, Target
-from dpaudit.engine.attacks.answer_set import AnswerSet
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
-from dpaudit.engine.games.answer_laws import Worlds, answer_laws, counted, log_flips, simulated
-from dpaudit.engine.games.prediction_units import asked_of, chosen_set, whole_numbers
-from dpaudit.engine.games.torch_answers import torch_counts
+from dpaudit.engine.data.partition import Partition
+from dpaudit.engine.games.predictions.adversaries.hits import expected_hits
+from dpaudit.engine.games.predictions.adversaries.nat_adv_q import NatAdvQ
+from dpaudit.engine.games.predictions.adversaries.pois_adv_q import PoisAdvQ
+from dpaudit.engine.games.predictions.adversaries.pois_nat_q_best_test import PoisNatQBestTest
+from dpaudit.engine.games.predictions.adversaries.pois_nat_q_best_train import PoisNatQBestTrain
+from dpaudit.engine.games.predictions.adversaries.pois_nat_q_confident import PoisNatQConfident
+from dpaudit.engine.games.predictions.adversaries.pois_nat_q_embedding import PoisNatQEmbedding
+from dpaudit.engine.games.predictions.adversaries.pois_nat_q_unconfident import PoisNatQUnconfident
+from dpaudit.engine.games.predictions.adversaries.protocol import Adversary, Crafted, Target
+from dpaudit.engine.games.predictions.answer_laws import Worlds, answer_laws, counted, log_flips, simulated
+from dpaudit.engine.games.predictions.answer_set import AnswerSet
+from dpaudit.engine.games.predictions.torch_answers import torch_counts
+from dpaudit.engine.games.predictions.work import asked_of, chosen_set, whole_numbers
 from dpaudit.engine.spec.check import CheckRequest, check_spec
-from dpaudit.engine.spec.partition import Partition
 from dpaudit.errors import InputError, SpecError
 from dpaudit.estimators.answered_queries import AnsweredQuery
 from dpaudit.estimators.finding import Validity

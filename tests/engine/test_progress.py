@@ -10,7 +10,7 @@ import pytest
 
 from dpaudit import Audit, AuditSpec, RunOptions, audit
 from dpaudit.actors.events import Event, EventKind
-from dpaudit.engine.games.label_inference import LabelInference
+from dpaudit.engine.games.one_run.label_inference import LabelInference
 from dpaudit.engine.report.progress import Terminal, TerminalProgress
 
 ROWS = np.random.default_rng(0).normal(size=(200, 2))

@@ -13,11 +13,11 @@ import pytest
 from click.testing import CliRunner
 
 from dpaudit import RunOptions, audit, load_spec
-from dpaudit.engine.adversaries.pois_nat_q_mapping import wrong_numbers
-from dpaudit.engine.adversaries.protocol import Target
-from dpaudit.engine.cli import main
-from dpaudit.engine.data.made_phrases import MadePhrases
-from dpaudit.engine.plan import make_plan
+from dpaudit.engine.cli.main import main
+from dpaudit.engine.data.text.made_phrases import MadePhrases
+from dpaudit.engine.games.predictions.adversaries.pois_nat_q_mapping import wrong_numbers
+from dpaudit.engine.games.predictions.adversaries.protocol import Target
+from dpaudit.engine.planning.plan import make_plan
 from dpaudit.engine.spec.build import build
 from dpaudit.errors import SpecError
 from dpaudit.mechanisms.protocols import Compute

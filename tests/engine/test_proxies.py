@@ -12,11 +12,11 @@ import pytest
 from dpaudit import Audit, AuditSpec, Examples, RunOptions, audit, load_spec
 from dpaudit.engine.data.bundled import Iris
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
-from dpaudit.engine.games.label_inference import LabelInference
-from dpaudit.engine.proxies.checkpoint import Checkpoint
-from dpaudit.engine.proxies.model import ModelProxy
-from dpaudit.engine.proxies.true_posterior import TruePosterior
-from dpaudit.engine.spec.partition import Partition
+from dpaudit.engine.data.partition import Partition
+from dpaudit.engine.games.one_run.label_inference import LabelInference
+from dpaudit.engine.games.proxies.checkpoint import Checkpoint
+from dpaudit.engine.games.proxies.model import ModelProxy
+from dpaudit.engine.games.proxies.true_posterior import TruePosterior
 from dpaudit.errors import InputError, SpecError
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.mechanisms.learners.lp_1st import LP1ST

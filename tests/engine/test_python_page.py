@@ -13,7 +13,7 @@ import pytest
 from dpaudit.actors.backend import InProcess
 from dpaudit.actors.events import EventStream
 from dpaudit.actors.unit import Resources
-from dpaudit.engine.plan import Plan
+from dpaudit.engine.planning.plan import Plan
 
 PAGE = Path(__file__).parents[2] / "docs" / "python.md"
 EXAMPLES = re.findall(r"```python\n(.*?)```\n\n((?:    [^\n]*\n)+)", PAGE.read_text(encoding="utf-8"), re.DOTALL)
@@ -37,7 +37,7 @@ def test_an_example_prints_what_stands_under_it(
     if code == EXAMPLES[0][0]:
         request.getfixturevalue("ray_cluster")
     else:
-        monkeypatch.setattr("dpaudit.engine.driver.backend_for", in_this_process)
+        monkeypatch.setattr("dpaudit.engine.run.driver.backend_for", in_this_process)
     if "opacus" in code:
         pytest.importorskip("opacus")
     monkeypatch.chdir(tmp_path)

@@ -13,9 +13,9 @@ import pytest
 
 from dpaudit import AuditSpec, RunOptions, audit, load_spec
 from dpaudit.actors.events import Event, EventKind
-from dpaudit.engine.driver import report_again, resume
-from dpaudit.engine.place import working_folder
-from dpaudit.engine.watching import fetch, run_status
+from dpaudit.engine.run.driver import report_again, resume
+from dpaudit.engine.run.place import working_folder
+from dpaudit.engine.run.watching import fetch, run_status
 from dpaudit.errors import RunError, SpecError
 from tests.remote import SECRET
 from tests.waiting import until

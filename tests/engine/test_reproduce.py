@@ -13,7 +13,7 @@ import pytest
 from dpaudit.engine.data.criteo_synthetic import CriteoSynthetic
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.data.joined import Joined
-from dpaudit.engine.plan import make_plan
+from dpaudit.engine.planning.plan import make_plan
 from dpaudit.engine.reproduce import criteo_tables, image_tables, label_tables
 from dpaudit.engine.reproduce.making import Made, Options
 from dpaudit.engine.spec.audit_spec import RunOptions

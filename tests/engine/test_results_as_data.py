@@ -9,7 +9,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from dpaudit import Audit, AuditSpec, RunOptions, audit
-from dpaudit.engine.games.label_inference import LabelInference
+from dpaudit.engine.games.one_run.label_inference import LabelInference
 from dpaudit.errors import RunError, UnknownNameError
 
 ROWS = np.random.default_rng(0).normal(size=(200, 2))

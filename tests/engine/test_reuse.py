@@ -15,7 +15,7 @@ import pytest
 
 from dpaudit import Report, Verdict, audit
 from dpaudit.actors.events import EventKind, read_events
-from dpaudit.engine.driver import report_again
+from dpaudit.engine.run.driver import report_again
 
 MECHANISM = """
 from dataclasses import dataclass

@@ -23,10 +23,10 @@ from dpaudit import AuditSpec, Examples, RunOptions, Verdict, audit, load_spec
 from dpaudit.actors.events import Event, EventKind, read_events
 from dpaudit.actors.values import decode, encode
 from dpaudit.claims import Claim
-from dpaudit.engine.driver import report_again
-from dpaudit.engine.games.label_inference import LabelInference
-from dpaudit.engine.plan import make_plan
-from dpaudit.engine.views.answers import Predictions, Releases
+from dpaudit.engine.games.one_run.answers import Predictions, Releases
+from dpaudit.engine.games.one_run.label_inference import LabelInference
+from dpaudit.engine.planning.plan import make_plan
+from dpaudit.engine.run.driver import report_again
 from dpaudit.mechanisms.learners.non_private import NonPrivate
 from dpaudit.mechanisms.models.recall import Recall
 from dpaudit.mechanisms.protocols import Compute, Model, TrainingError

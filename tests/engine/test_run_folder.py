@@ -19,13 +19,13 @@ from click.testing import CliRunner, Result
 
 from dpaudit import Report, audit
 from dpaudit.actors.events import EventKind, read_events
-from dpaudit.engine import driver
-from dpaudit.engine.cli import main
-from dpaudit.engine.driver import report_again, resume
-from dpaudit.engine.forecast import times_of_run
-from dpaudit.engine.lease import lease
-from dpaudit.engine.run_folder import read_record
-from dpaudit.engine.watching import run_status
+from dpaudit.engine.cli.main import main
+from dpaudit.engine.run import driver
+from dpaudit.engine.run.driver import report_again, resume
+from dpaudit.engine.run.forecast import times_of_run
+from dpaudit.engine.run.lease import lease
+from dpaudit.engine.run.run_folder import read_record
+from dpaudit.engine.run.watching import run_status
 from dpaudit.errors import RunError, SpecError
 from tests.waiting import HANGS_S
 
@@ -192,7 +192,7 @@ def test_a_strangers_folder_runs_their_code_only_when_asked_to(tmp_path: Path, m
 def test_a_second_driver_says_who_holds_the_folder(tmp_path: Path) -> None:
     run(tmp_path)
     before = contents(tmp_path)
-    holding = "import sys, time; from pathlib import Path; from dpaudit.engine.lease import lease\n"
+    holding = "import sys, time; from pathlib import Path; from dpaudit.engine.run.lease import lease\n"
     holding += f"with lease(Path({str(tmp_path)!r})): print('held', flush=True); time.sleep(600)"
     with subprocess.Popen([sys.executable, "-c", holding], stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout is not None
@@ -213,7 +213,7 @@ def test_a_driver_on_another_machine_holds_the_folder_while_its_lease_is_touched
     path = tmp_path / ".lease"
     path.write_text(json.dumps({"pid": 1, "host": "elsewhere", "boot": "x"}))
     with monkeypatch.context() as patch:
-        patch.setattr("dpaudit.engine.lease.STALE_S", HANGS_S)
+        patch.setattr("dpaudit.engine.run.lease.STALE_S", HANGS_S)
         with pytest.raises(RunError, match="is being written by process 1 on elsewhere"), lease(tmp_path):
             pass
     for beaten in (0, 4_102_444_800, 10**10):  # nobody who lives is ahead of the clock
@@ -242,7 +242,7 @@ def test_what_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
 FULL = """
 import resource, sys
 from click.testing import CliRunner
-from dpaudit.engine.cli import main
+from dpaudit.engine.cli.main import main
 words = ["run", sys.argv[1], "--quiet", "-o", sys.argv[2]]
 for size in map(int, sys.argv[3:]):
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))

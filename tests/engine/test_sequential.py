@@ -16,16 +16,16 @@ from dpaudit.actors.backend import InProcess
 from dpaudit.actors.events import Event, EventKind, EventStream, read_events
 from dpaudit.actors.schedule import run_units
 from dpaudit.actors.seed import Seed
-from dpaudit.actors.store import UnitStore
+from dpaudit.actors.storage.store import UnitStore
 from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Work, unit
 from dpaudit.claims import Claim, Relation
-from dpaudit.engine.driver import report_again
 from dpaudit.engine.games.fits import Face, Fits
 from dpaudit.engine.games.protocol import Played, Setting
-from dpaudit.engine.plan import make_plan
-from dpaudit.engine.spec.stop_rule import StopRule
-from dpaudit.engine.views.challenge_view import ChallengeView
+from dpaudit.engine.games.stop_rule import StopRule
+from dpaudit.engine.games.two_world.views.challenge_view import ChallengeView
+from dpaudit.engine.planning.plan import make_plan
+from dpaudit.engine.run.driver import report_again
 from dpaudit.errors import InputError, SpecError
 from dpaudit.estimators.scores import Scores, scored
 from dpaudit.mechanisms.protocols import TrainingError

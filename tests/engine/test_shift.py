@@ -15,16 +15,17 @@ from scipy.stats import binom
 
 from dpaudit import Audit, AuditResult, AuditSpec, Claim, RunOptions, audit
 from dpaudit.claims import GaussianDP
-from dpaudit.engine.attacks.label_inference import LabelInferenceScore
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
-from dpaudit.engine.findings.shift import advantage_limits, control_estimator, shift_control
-from dpaudit.engine.findings.verdict import Verdict
-from dpaudit.engine.games.label_inference import LabelInference
-from dpaudit.engine.plan import make_plan
-from dpaudit.engine.proxies.model import Predictor
-from dpaudit.engine.proxies.true_posterior import TruePosterior
-from dpaudit.engine.spec.partition import Partition
-from dpaudit.engine.views.canary_view import CanaryView
+from dpaudit.engine.data.partition import Partition
+from dpaudit.engine.games.one_run.attacks.label_inference import LabelInferenceScore
+from dpaudit.engine.games.one_run.canary_view import CanaryView
+from dpaudit.engine.games.one_run.label_inference import LabelInference
+from dpaudit.engine.games.proxies.model import Predictor
+from dpaudit.engine.games.proxies.true_posterior import TruePosterior
+from dpaudit.engine.planning.counting import control_estimator
+from dpaudit.engine.planning.plan import make_plan
+from dpaudit.engine.reading.shift import advantage_limits, shift_control
+from dpaudit.engine.reading.verdict import Verdict
 from dpaudit.errors import InputError
 from dpaudit.estimators.finding import Validity
 from dpaudit.estimators.one_run.beyond_shift import bound_beyond_shift, rows_to_decide

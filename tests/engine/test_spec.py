@@ -9,7 +9,7 @@ import pytest
 from dpaudit import Audit, AuditSpec, Claim, load_spec
 from dpaudit.claims import GaussianDP, Relation
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
-from dpaudit.engine.findings.verdict import Verdict, verdict
+from dpaudit.engine.reading.verdict import Verdict, verdict
 from dpaudit.errors import InputError, SpecError
 from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.finding import Breach, Validity

@@ -19,10 +19,10 @@ from scipy.stats import beta, binom
 
 from dpaudit import Audit, AuditSpec, Claim, Relation, SweepResult, Verdict, restore_sweep
 from dpaudit.actors.events import Event, EventKind, read_events
-from dpaudit.engine.cli import main
+from dpaudit.engine.cli.main import main
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
-from dpaudit.engine.findings.sweep_summary import SweepRow, SweepSummary, _marked, _standing
-from dpaudit.engine.plan import make_plan
+from dpaudit.engine.planning.plan import make_plan
+from dpaudit.engine.reading.sweep_summary import SweepRow, SweepSummary, _marked, _standing
 from dpaudit.engine.report.figures.frontier import frontier
 from dpaudit.engine.spec.loading import load_spec, spec_parts
 from dpaudit.engine.spec.override import overridden

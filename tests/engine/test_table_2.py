@@ -11,8 +11,8 @@ import pyarrow.csv as pacsv
 import pytest
 
 from dpaudit.engine.data.idx import FashionMnist
-from dpaudit.engine.data.made_phrases import MadePhrases
-from dpaudit.engine.data.sst2 import Sst2
+from dpaudit.engine.data.text.made_phrases import MadePhrases
+from dpaudit.engine.data.text.sst2 import Sst2
 from dpaudit.engine.report import page
 from dpaudit.engine.reproduce import bayesian_table_2
 from dpaudit.engine.reproduce.bayesian_table_2 import METHODS, PRINTED, Line, Size

@@ -16,8 +16,8 @@ from scipy.stats import chi2
 from dpaudit import Audit, AuditSpec, RunOptions, audit
 from dpaudit.actors.seed import Seed
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
-from dpaudit.engine.games.answer_laws import Worlds, answer_laws, log_flips, release_law, simulated
-from dpaudit.engine.spec.partition import Partition
+from dpaudit.engine.data.partition import Partition
+from dpaudit.engine.games.predictions.answer_laws import Worlds, answer_laws, log_flips, release_law, simulated
 from dpaudit.errors import InputError
 from dpaudit.estimators.answered_queries import AnsweredQuery
 from dpaudit.estimators.private_prediction.answers_estimator import Answers

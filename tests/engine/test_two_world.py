@@ -27,17 +27,17 @@ from dpaudit.actors.events import Event, EventKind, read_events
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.values import decode, encode
 from dpaudit.claims import Claim, Relation
-from dpaudit.engine.attacks.loss import LossThreshold
-from dpaudit.engine.canaries.points import GivenRow
-from dpaudit.engine.games.shadows import members
 from dpaudit.engine.games.stacks import TrainingRun, parameter_count, train_observed
-from dpaudit.engine.games.two_world import IndMia, Mia
-from dpaudit.engine.games.two_world_units import TrainedTrials, score_challenges
-from dpaudit.engine.plan import make_plan
+from dpaudit.engine.games.two_world.attacks.loss import LossThreshold
+from dpaudit.engine.games.two_world.canaries.points import GivenRow
+from dpaudit.engine.games.two_world.game import IndMia, Mia
+from dpaudit.engine.games.two_world.shadow_models import members
+from dpaudit.engine.games.two_world.views.challenge_view import ChallengeView
+from dpaudit.engine.games.two_world.views.challenges import Challenges
+from dpaudit.engine.games.two_world.views.shadows import Shadows, joined_shadows
+from dpaudit.engine.games.two_world.work import TrainedTrials, score_challenges
+from dpaudit.engine.planning.plan import make_plan
 from dpaudit.engine.report.page import intervals
-from dpaudit.engine.views.challenge_view import ChallengeView
-from dpaudit.engine.views.challenges import Challenges
-from dpaudit.engine.views.shadows import Shadows, joined_shadows
 from dpaudit.errors import RunError, SpecError
 from dpaudit.estimators.series import ConfusionCounts
 from dpaudit.mechanisms.learners.dp_sgd import DpSgd

@@ -19,7 +19,7 @@ from sklearn.utils import Bunch
 
 import dpaudit
 from dpaudit.claims import GaussianDP
-from dpaudit.engine.spec.partition import Partition
+from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.spec.sweep import Rungs, SubjectTo
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from tests.fuzz.odd_values import ANY, SAME, WRONG, Frame, Odd, anything, column, number, other_index

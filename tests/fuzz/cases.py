@@ -26,8 +26,8 @@ from dpaudit.engine.data.criteo import Criteo
 from dpaudit.engine.data.csv import Csv
 from dpaudit.engine.data.idx import Mnist
 from dpaudit.engine.data.parquet import Parquet
-from dpaudit.engine.data.sst2 import Sst2
-from dpaudit.engine.plan import make_plan
+from dpaudit.engine.data.text.sst2 import Sst2
+from dpaudit.engine.planning.plan import make_plan
 from dpaudit.engine.spec.loading import load_spec
 from tests.fuzz.outcome import End, Outcome, command, outcome
 

@@ -14,7 +14,7 @@ from types import FrameType
 
 from click.testing import CliRunner
 
-from dpaudit.engine.cli import main
+from dpaudit.engine.cli.main import main
 from dpaudit.engine.estimate import estimating  # noqa: F401, imported before any case is timed
 from dpaudit.errors import AuditError
 

@@ -54,7 +54,7 @@ def recorded(only: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
 
 def record_of(words: Mapping[str, Any], kind: str, folder: Path) -> dict[str, Any]:
     """What the audits of one spec gave, by name."""
-    from dpaudit.engine.driver import audit
+    from dpaudit.engine.run.driver import audit
     from dpaudit.engine.spec.audit_spec import RunOptions
     from dpaudit.engine.spec.check import CheckOptions, CheckRequest, check_spec
     from dpaudit.engine.spec.loading import load_spec

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from dpaudit.actors.store import UnitStore
+from dpaudit.actors.storage.store import UnitStore
 from dpaudit.actors.values import decode
-from dpaudit.engine.findings.shift import control_estimator
-from dpaudit.engine.plan import make_plan
+from dpaudit.engine.planning.counting import control_estimator
+from dpaudit.engine.planning.plan import make_plan
 from dpaudit.engine.spec.audit_spec import AuditSpec
 
 

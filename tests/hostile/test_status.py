@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dpaudit.actors.events import event_of
-from dpaudit.engine.watching import run_status
+from dpaudit.engine.run.watching import run_status
 from tests.hostile.reader import Reader
 
 UNREAD = "lines of events.jsonl are no events, and are left out"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dpaudit.engine.data.made_phrases import MadePhrases
+from dpaudit.engine.data.text.made_phrases import MadePhrases
 from dpaudit.errors import InputError
 from dpaudit.mechanisms.language_models.local import LocalTransformer
 from dpaudit.mechanisms.language_models.parsing import UNREAD, read_class

@@ -22,7 +22,7 @@ from scipy.special import expit
 from scipy.stats import gamma, laplace, norm
 
 from dpaudit.claims import ComposedLaplace
-from dpaudit.engine.data.made_phrases import MadePhrases
+from dpaudit.engine.data.text.made_phrases import MadePhrases
 from dpaudit.mechanisms.accounting.gnmax import Answers, confident_gnmax
 from dpaudit.mechanisms.adapters.opacus_dp_sgd import OpacusDpSgd
 from dpaudit.mechanisms.examples import Examples
@@ -51,7 +51,7 @@ from dpaudit.mechanisms.predictors.pate import PatePredictor
 from dpaudit.mechanisms.predictors.private_knn import PrivateKnn
 from dpaudit.mechanisms.predictors.prompt_pate import PromptPate
 from dpaudit.mechanisms.protocols import Compute, LabelMechanism
-from dpaudit.mechanisms.training.private_steps import PrivateSteps
+from dpaudit.mechanisms.training.private.private_steps import PrivateSteps
 from dpaudit.mechanisms.training.stack_plan import StackPlan
 from dpaudit.mechanisms.training.task import TrainingTask
 from dpaudit.registry import catalogue

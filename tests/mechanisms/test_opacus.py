@@ -18,7 +18,7 @@ from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.models.networks import Mlp, Network, SmallCnn
 from dpaudit.mechanisms.models.text_networks import BagOfEmbeddings, SmallTransformer
 from dpaudit.mechanisms.protocols import Compute, Learner
-from dpaudit.mechanisms.training.step_canary import StepCanary
+from dpaudit.mechanisms.training.private.step_canary import StepCanary
 
 CPU = Compute()
 RAW = load_digits()

@@ -32,8 +32,8 @@ from dpaudit.mechanisms.planted.randomized_response import (
     OneDrawPerLabelResponse,
 )
 from dpaudit.mechanisms.protocols import Compute
-from dpaudit.mechanisms.training.dp_sgd import PrivateStack
-from dpaudit.mechanisms.training.private_steps import PrivateSteps
+from dpaudit.mechanisms.training.private.dp_sgd import PrivateStack
+from dpaudit.mechanisms.training.private.private_steps import PrivateSteps
 from dpaudit.mechanisms.training.task import TrainingTask
 from tests.mechanisms.laws import Cells, departures
 from tests.mechanisms.test_laws import (

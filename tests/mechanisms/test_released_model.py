@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from numpy.random import SeedSequence
 
-from dpaudit.engine.poisonings.class_flip import ClassFlip
-from dpaudit.engine.poisonings.coming_and_going import Coming
+from dpaudit.engine.games.neighbours.poisonings.class_flip import ClassFlip
+from dpaudit.engine.games.neighbours.poisonings.coming_and_going import Coming
 from dpaudit.errors import InputError
 from dpaudit.mechanisms.adapters.opacus_dp_sgd import OpacusDpSgd
 from dpaudit.mechanisms.adapters.released_model import ReleasedModel

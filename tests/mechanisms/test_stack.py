@@ -22,11 +22,11 @@ from dpaudit.mechanisms.protocols import Compute, TrainingError
 from dpaudit.mechanisms.seeds import spawned
 from dpaudit.mechanisms.training import checkpoint
 from dpaudit.mechanisms.training.augment import OPERATIONS, Augment, RandAugment, crop, flip
-from dpaudit.mechanisms.training.batched import BatchedMlp
 from dpaudit.mechanisms.training.calibrate import calibrate, stack_sizes
 from dpaudit.mechanisms.training.checkpoint import Checkpoint
+from dpaudit.mechanisms.training.compute.batched import BatchedMlp
+from dpaudit.mechanisms.training.compute.kernels import Kernel, Looped, Vmapped, compiled_or_plain
 from dpaudit.mechanisms.training.generators import epoch_generator, torch_generator
-from dpaudit.mechanisms.training.kernels import Kernel, Looped, Vmapped, compiled_or_plain
 from dpaudit.mechanisms.training.losses import CrossEntropy
 from dpaudit.mechanisms.training.memory import bytes_per_model
 from dpaudit.mechanisms.training.network_model import NetworkModel, softmax, stack_logits

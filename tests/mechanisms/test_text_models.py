@@ -17,13 +17,13 @@ from dpaudit.mechanisms.learners.dp_sgd import DpSgd
 from dpaudit.mechanisms.models.batched_bag import BatchedBag
 from dpaudit.mechanisms.models.text_networks import BagOfEmbeddings, SmallTransformer, TextNetwork
 from dpaudit.mechanisms.protocols import Compute, Trainer
-from dpaudit.mechanisms.training.dp_sgd import train_private_stack
-from dpaudit.mechanisms.training.kernels import Vmapped
+from dpaudit.mechanisms.training.compute.kernels import Vmapped
 from dpaudit.mechanisms.training.losses import CrossEntropy
 from dpaudit.mechanisms.training.network_model import NetworkModel, stack_logits
 from dpaudit.mechanisms.training.parameters import initial, layout_of
 from dpaudit.mechanisms.training.plan import single_plan
-from dpaudit.mechanisms.training.private_steps import PrivateSteps
+from dpaudit.mechanisms.training.private.dp_sgd import train_private_stack
+from dpaudit.mechanisms.training.private.private_steps import PrivateSteps
 from dpaudit.mechanisms.training.stack_plan import StackPlan
 from dpaudit.mechanisms.training.task import TrainingTask
 from dpaudit.mechanisms.training.train import train_stack

@@ -14,7 +14,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from dpaudit.engine.findings.comparison import LEVEL, RESPONSE, Compared, Study
+from dpaudit.engine.reading.comparison import LEVEL, RESPONSE, Compared, Study
 from dpaudit.engine.report.figures.draw import Drawing
 from dpaudit.engine.report.figures.prior_posterior import draw_beliefs, draw_spindle
 from dpaudit.engine.report.figures.style import CLAIM, INK, MEMBER, OTHER, STYLE

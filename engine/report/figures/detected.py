@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from dpaudit.engine.findings.result import AuditResult
+from dpaudit.engine.reading.result import AuditResult
 from dpaudit.engine.report.figures.style import CLAIM, canvas
 from dpaudit.estimators.bound import Bound
 

@@ -7,7 +7,7 @@ import math
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from dpaudit.engine.findings.sweep_summary import SweepRow, SweepSummary
+from dpaudit.engine.reading.sweep_summary import SweepRow, SweepSummary
 from dpaudit.engine.report.figures.style import CLAIM, INK, OTHER, canvas
 
 DOMINATED = "#9aa5b1"

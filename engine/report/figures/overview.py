@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 
-from dpaudit.engine.findings.result import AuditResult
-from dpaudit.engine.findings.verdict import Verdict
+from dpaudit.engine.reading.result import AuditResult
+from dpaudit.engine.reading.verdict import Verdict
 from dpaudit.engine.report.figures.style import INK, canvas
 from dpaudit.estimators.bound import format_lower
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from dpaudit.engine.findings.result import AuditResult
+from dpaudit.engine.reading.result import AuditResult
 from dpaudit.engine.report.figures.style import CLAIM, INK, MEMBER, OTHER, canvas
 from dpaudit.estimators.private_prediction.conversion import rdp_to_epsilon
 from dpaudit.estimators.series import TotalLeaks

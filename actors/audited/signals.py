@@ -1,0 +1,74 @@
+"""What ends a process from outside (SIGTERM, SIGHUP) ends a run as Ctrl-C does: in order, nothing lost.
+
+Audited code may raise anything too, `SystemExit` and `KeyboardInterrupt` among it: then its own unit or trial has
+failed, and the run goes on.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+
+from dpaudit.actors.audited.time_limit import OutOfTime
+
+SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if name in signal.Signals.__members__)
+USUAL = (signal.SIG_DFL, signal.default_int_handler)
+SAME_WISH_S = 2.0
+"""A second signal within this time says nothing new: a terminal and a parent process both send one, a hand shakes."""
+
+
+class _Interrupts:
+    """Handles signals by raising `Terminated`, once for several of one wish."""
+
+    def __init__(self) -> None:
+        self._heard = -SAME_WISH_S
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        before, self._heard = self._heard, time.monotonic()
+        if self._heard - before >= SAME_WISH_S:
+            raise Terminated(signal.Signals(number).name)
+
+
+class Terminated(KeyboardInterrupt):
+    """The process was asked to end; the text says by which signal."""
+
+
+@contextmanager
+def signals_interrupt(numbers: Sequence[signal.Signals] = SIGNALS) -> Iterator[None]:
+    """Raises `Terminated` in the block for one of these signals that would have ended the process without a word.
+
+    A handler that somebody else installed, and a signal that is ignored (`nohup`), stay as they are; so does every one
+    outside the main thread, where Python lets nobody change them.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    interrupt = _Interrupts()
+    taken = {number: signal.getsignal(number) for number in numbers if signal.getsignal(number) in USUAL}
+    for number in taken:
+        signal.signal(number, interrupt)
+    try:
+        yield
+    finally:
+        for number, handler in taken.items():
+            signal.signal(number, handler)
+
+
+def from_outside(err: BaseException) -> bool:
+    """Whether something else than the code that ran raised this: a signal, or the limit of its time.
+
+    `KeyboardInterrupt` is the code's own where a signal would not have raised it: outside the main thread, inside
+    `signals_interrupt`, and where the signal is ignored.
+    """
+    if isinstance(err, Terminated | OutOfTime):
+        return True
+    told_apart = (
+        threading.current_thread() is not threading.main_thread()
+        or signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+        or isinstance(signal.getsignal(signal.SIGINT), _Interrupts)
+    )
+    return isinstance(err, KeyboardInterrupt) and not told_apart

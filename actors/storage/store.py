@@ -1,0 +1,262 @@
+"""Results of finished units in the run folder: resume, cache and exactly-once at the same time."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dpaudit.actors.storage.bounded_parquet import read_bounded
+from dpaudit.errors import DataError, RunError, shortened
+from dpaudit.plain_files import all_of, created, opened_in_place, reading
+
+MOST_FAILURE_BYTES = 16 << 20
+"""Of the record of a failure, as much is read."""
+_SEAL = re.compile(rb"dpaudit-seal:([0-9a-f]{64})")
+PRINTED = "printed.log"
+"""What units printed."""
+MOST_PRINTED = 10_000_000
+"""Bytes of it."""
+_OPEN = b"dpaudit-seal:" + b"0" * 64
+"""Stands in the file while the hash over the whole of it is taken."""
+
+
+@dataclass(frozen=True)
+class Made:
+    """What made the results of finished units.
+
+    Attributes:
+        units: How many.
+        first: When the first of them was written, UTC; None when there is none.
+        last: When the last was.
+        versions: The code versions of dpaudit.
+        own: Short names of the user's code behind them.
+    """
+
+    units: int = 0
+    first: datetime | None = None
+    last: datetime | None = None
+    versions: tuple[str, ...] = ()
+    own: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        first, last = (when.isoformat(timespec="seconds") if when else None for when in (self.first, self.last))
+        return {"units": self.units, "first": first, "last": last, "versions": self.versions, "own": self.own}
+
+    def __str__(self) -> str:
+        if self.first is None or self.last is None:
+            return "never"
+        first, last = (f"{when:%Y-%m-%d %H:%M}" for when in (self.first, self.last))
+        when = f"{first} UTC" if first == last else f"{first} to {last} UTC"
+        own = f", your code {' and '.join(self.own)}" if self.own else ""
+        return f"{when}, dpaudit {' and '.join(self.versions)}{own}"
+
+
+class UnitStore:
+    """A folder of `<key>.parquet`, each written whole and then renamed, and of `printed.log`.
+
+    A unit whose file is there is finished; a half-written file is never seen under its final name. Each file holds its
+    key and a hash over all its bytes, checked whenever it is read: one that was damaged, or that another key's
+    results were copied over, does not count as finished. This protects from accidents, not from somebody who can
+    write in the folder. Failures are recorded beside it as `<key>.failed`, and tried again by the next run.
+
+    Attributes:
+        damaged: What is wrong with each unit file that failed its check, by key.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self._folder = str(folder)
+        os.makedirs(self._folder, exist_ok=True)
+        self._checked: dict[str, tuple[int, int, str, str]] = {}  # time in nanoseconds, size, version, own code
+        self.damaged: dict[str, str] = {}
+
+    def finished(self, keys: Iterable[str]) -> set[str]:
+        """Those of the units whose results are here and whole; `damaged` says what is wrong with others."""
+        wanted, found = set(keys), set()
+        with os.scandir(self._folder) as entries:
+            for entry in entries:
+                key, dot, kind = entry.name.partition(".")
+                if dot and kind == "parquet" and key in wanted and self._whole(key, entry.stat(follow_symlinks=False)):
+                    found.add(key)
+        return found
+
+    def _whole(self, key: str, facts: os.stat_result) -> bool:
+        checked = self._checked.get(key)
+        if checked is not None and checked[:2] == (facts.st_mtime_ns, facts.st_size):
+            return True
+        try:
+            _, made_by = self._content(key)
+        except RunError:
+            if key not in self.damaged:  # there is no memory for it
+                raise
+            return False
+        self._checked[key] = (facts.st_mtime_ns, facts.st_size, made_by["version"], made_by["own"])
+        return True
+
+    def made(self, keys: Iterable[str]) -> Made:
+        """When and by which code the results of these units, all finished, were made."""
+        known = set(keys)
+        if not known <= self._checked.keys():
+            self.finished(known - self._checked.keys())
+        facts = [self._checked[key] for key in sorted(known & self._checked.keys())]
+        if not facts:
+            return Made()
+        first, last = (
+            datetime.fromtimestamp(choose(time_ns for time_ns, *_ in facts) / 1e9, UTC) for choose in (min, max)
+        )
+        versions = tuple(sorted({version for *_, version, _ in facts}))
+        own = tuple(sorted({own for *_, own in facts if own}))
+        return Made(len(facts), first, last, versions, own)
+
+    def path(self, key: str) -> str:
+        """Where a unit's table is or will be."""
+        return f"{self._folder}/{key}.parquet"
+
+    def read(self, key: str) -> pa.Table:
+        """The table of a finished unit.
+
+        Raises: RunError when its file is damaged, unreadable or another unit's.
+        """
+        found, _ = self._content(key)
+        try:
+            return read_bounded(io.BytesIO(found), self.path(key))
+        except (pa.ArrowException, OSError, ValueError, DataError) as err:
+            raise self._refused(key, f"it cannot be read ({shortened(err)})") from err
+
+    def _content(self, key: str) -> tuple[bytes, dict[str, str]]:
+        """A unit's file, whole and its own, and what its footer says."""
+        self.damaged.pop(key, None)
+        try:
+            with self._opened(key) as file:
+                found = all_of(file)
+        except OSError as err:
+            raise self._refused(key, f"it cannot be read ({err})") from err
+        seal = _seal_of(found)
+        if seal is None or hashlib.sha256(_unsealed(found, seal)).hexdigest().encode() != seal[1]:
+            raise self._refused(key, "its content is not what was written")
+        try:
+            footer = pq.read_metadata(pa.BufferReader(found))
+            facts = {name: footer.metadata[f"dpaudit-{name}".encode()].decode() for name in ("key", "version", "own")}
+        except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as err:  # sealed, and no unit
+            raise self._refused(key, f"it cannot be read ({shortened(err)})") from err
+        if facts["key"] != key:
+            raise self._refused(key, "it holds another unit's results")
+        return found, facts
+
+    def _opened(self, key: str) -> BinaryIO:
+        try:
+            return reading(Path(self.path(key)))
+        except RunError as err:
+            raise self._refused(key, f"it cannot be read ({err})") from err
+
+    def _refused(self, key: str, why: str) -> RunError:
+        self.damaged[key] = why
+        return RunError(f"{self.path(key)} must be whole: {why}; `dpaudit resume` runs this unit again")
+
+    def write(self, key: str, content: bytes) -> None:
+        """Stores a finished unit's file; a second write of the same key leaves the same content.
+
+        Args:
+            key: The unit's.
+            content: Its file, as `sealed` makes it.
+        """
+        partial = self._partial(key, content)
+        if self.damaged.pop(key, None) is not None:  # kept, for whoever wants to know what happened to it
+            os.replace(self.path(key), f"{self._folder}/{key}.damaged")
+        os.replace(partial, self.path(key))
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(f"{self._folder}/{key}.failed")
+
+    def fail(self, key: str, log: str) -> None:
+        """Records that no attempt succeeded, with the last error's text."""
+        os.replace(self._partial(key, log.encode("utf-8", errors="backslashreplace")), f"{self._folder}/{key}.failed")
+
+    def keep_printed(self, label: str, printed: bytes) -> None:
+        """Appends what an attempt at a unit printed to `printed.log`, which takes no more once it is full."""
+        log = opened_in_place(Path(self._folder, PRINTED), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        with os.fdopen(log, "ab") as file:
+            left = MOST_PRINTED - file.tell()
+            if left > 0:
+                end = b"\n" if len(printed) < left else b"\n... full: what other units print is not kept ...\n"
+                file.write(f"--- {label}\n".encode(errors="backslashreplace") + printed[:left].rstrip(b"\n") + end)
+
+    def failures(self) -> dict[str, str]:
+        """Error text by key of the units recorded as failed; bytes that are no text are shown as question marks."""
+        with os.scandir(self._folder) as entries:
+            names = [entry.name for entry in entries if not entry.is_dir(follow_symlinks=False)]
+        records = [Path(self._folder, name) for name in names if name.endswith(".failed")]
+        return {path.stem: _text_in(path) or "the record of its failure is empty" for path in records}
+
+    def _partial(self, key: str, content: bytes) -> str:
+        """A file that holds something already, and has yet to be given its name."""
+        partial = Path(self._folder, f".{key}.{os.getpid()}.partial")
+        with created(partial) as file:
+            file.write(content)
+        return str(partial)
+
+
+def _text_in(record: Path) -> str:
+    try:
+        with reading(record) as file:
+            return file.read(MOST_FAILURE_BYTES).decode(errors="replace").strip()
+    except (OSError, RunError) as err:
+        return f"the record of its failure cannot be read ({err})"
+
+
+def sealed(key: str, table: pa.Table, *, version: str = "", own: str = "") -> bytes:
+    """The file of a finished unit, the same for the same table.
+
+    Args:
+        key: The unit's.
+        table: Its result.
+        version: Code version of dpaudit that made it.
+        own: Short name of the user's code that made it; "" for none.
+    """
+    facts = {"dpaudit-key": key, "dpaudit-version": version, "dpaudit-own": own, "dpaudit-seal": _OPEN.decode()}
+    sink = pa.BufferOutputStream()
+    with pq.ParquetWriter(sink, table.schema, compression="zstd", compression_level=1) as writer:
+        writer.write_table(table)
+        writer.add_key_value_metadata(facts)
+    content: bytes = sink.getvalue().to_pybytes()
+    start = content.rindex(_OPEN)
+    digest = hashlib.sha256(content).hexdigest().encode()
+    return content[:start] + _OPEN[:-64] + digest + content[start + len(_OPEN) :]
+
+
+def table_in(content: bytes) -> pa.Table:
+    """The table of a unit's file."""
+    return pq.read_table(pa.BufferReader(content))
+
+
+def same_content(one: pa.Table, other: pa.Table) -> bool:
+    """Whether two tables read from units' files are the same bit by bit, so that NaN is the same as NaN."""
+    return _plain_bytes(one) == _plain_bytes(other)
+
+
+def _plain_bytes(table: pa.Table) -> bytes:
+    """The columns and what the work wrote beside them, without what the store did."""
+    facts = {name: value for name, value in (table.schema.metadata or {}).items() if not name.startswith(b"dpaudit-")}
+    sink = pa.BufferOutputStream()
+    pq.write_table(table.combine_chunks().replace_schema_metadata(dict(sorted(facts.items()))), sink)
+    content: bytes = sink.getvalue().to_pybytes()
+    return content
+
+
+def _seal_of(content: bytes) -> re.Match[bytes] | None:
+    """The seal in the file's footer: the last one there is."""
+    return _SEAL.match(content, max(0, content.rfind(_OPEN[:-64])))
+
+
+def _unsealed(content: bytes, seal: re.Match[bytes]) -> bytes:
+    return content[: seal.start()] + _OPEN + content[seal.end() :]

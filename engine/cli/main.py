@@ -1,0 +1,377 @@
+"""The command line. Heavy libraries are imported by the verb that needs them: `--help` and `list` answer at once."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import traceback
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+
+import dpaudit
+from dpaudit.consent import Consent
+from dpaudit.engine.cli import consents
+from dpaudit.engine.cli.clusters import cluster
+from dpaudit.engine.cli.names import list_, schema, show_name
+from dpaudit.engine.cli.own_scores import estimate
+from dpaudit.engine.cli.places import PLACE
+from dpaudit.engine.cli.remote import fetch, logs, status, stop_job, submit
+from dpaudit.engine.cli.sweeping import go_on, sweep
+from dpaudit.engine.exits import (
+    BAD_INPUT,
+    FINISHED,
+    INCONCLUSIVE,
+    RUN_FAILED,
+    VIOLATION,
+    Ended,
+    end,
+    show,
+    show_lines,
+    silence,
+    stop,
+    tell,
+)
+from dpaudit.errors import (
+    AuditError,
+    DataError,
+    InputError,
+    RunError,
+    SpecError,
+    UnknownNameError,
+    did_you_mean,
+    printable,
+    shortened,
+)
+from dpaudit.locations import search_last
+
+if TYPE_CHECKING:
+    from dpaudit.engine.reading.run_report import Report
+
+
+class _Verbs(click.Group):
+    """Turns every refusal into one sentence and an exit code."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        try:
+            return super().make_context(info_name, args, parent, **extra)
+        except BrokenPipeError:  # the help's reader has gone away
+            silence()
+            end(FINISHED)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
+            verbs = self.list_commands(ctx)
+            raise UnknownNameError(
+                f"the command must be one of {', '.join(verbs)}, got {args[0]!r}{did_you_mean(args[0], verbs)}"
+            )
+        return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            silence()
+            end(FINISHED)
+        except (InputError, SpecError, DataError, UnknownNameError) as err:
+            stop(str(err), BAD_INPUT)
+        except (RunError, AuditError) as err:
+            stop(str(err), RUN_FAILED)
+        except (Ended, click.ClickException, click.exceptions.Exit, click.Abort):
+            raise
+        except SystemExit as err:  # a module of the spec's that ends the program when it is imported, for one
+            stop(f"code that was run or imported ended the program (sys.exit({err.code!r})): no result", RUN_FAILED)
+        except OSError as err:  # a full disk, a folder that cannot be written, a name too long
+            where = f"{shortened(err.filename)}: " if err.filename else ""
+            stop(f"{where}{err.strerror or shortened(err)}", RUN_FAILED)
+        except Exception:  # never with the exit code of a violation
+            tell(traceback.format_exc())
+            stop("this error is not foreseen; the lines above say where it happened", RUN_FAILED)
+        except KeyboardInterrupt:
+            stop("interrupted", RUN_FAILED)
+
+
+@click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(dpaudit.__version__, prog_name="dpaudit")
+def main() -> None:
+    """Measures, by experiment, how much a machine-learning system really leaks.
+
+    Exit codes: 0 the run finished, 1 a violation was found (with --fail-on-violation), 2 bad input, 3 the run failed,
+    4 an audit could not have refuted its claim (with --fail-on-inconclusive).
+    """
+    # One's own mechanism, named `module:Class` in a spec, lies in the folder one works in more often than not.
+    search_last(os.getcwd())
+
+
+def _fail_on(command: Callable[..., None]) -> Callable[..., None]:
+    violation = click.option("--fail-on-violation", is_flag=True, help="Exit with 1 when a bound exceeds its claim.")
+    inconclusive = click.option(
+        "--fail-on-inconclusive",
+        is_flag=True,
+        help="Exit with 4 when an audit could not have refuted its claim whatever the mechanism did.",
+    )
+    return violation(inconclusive(command))
+
+
+def _end(report: Report, *, fail_on_violation: bool, fail_on_inconclusive: bool) -> None:
+    """Ends with the exit code of what was found."""
+    if report.failed:
+        names = shortened(", ".join(result.name for result in report.failed))
+        stop(f"{len(report.failed)} of {len(report.results)} audits have no result: {names}", RUN_FAILED)
+    if fail_on_violation and report.violations:
+        end(VIOLATION)
+    if fail_on_inconclusive and report.inconclusive:
+        end(INCONCLUSIVE)
+
+
+@main.command()
+@click.argument("spec", type=click.Path(path_type=Path))
+@click.option("--output", "-o", type=PLACE, help="Run folder, a path or a URI (s3://...); left out: runs/<name>.")
+@click.option("--seed", type=int, help="Instead of the spec's seed.")
+@click.option("--quiet", is_flag=True, help="No progress, only the report.")
+@_fail_on
+def run(spec: Path, output: str | Path | None, seed: int | None, quiet: bool, **fail_on: bool) -> None:
+    """Runs the audits of SPEC (YAML) and reports what they show.
+
+    A run folder that holds finished units of the same work is continued.
+    """
+    from dpaudit.engine.run.driver import audit, run_folder
+    from dpaudit.engine.spec.loading import load_spec
+
+    checked = load_spec(spec)
+    folder = output or run_folder(checked)
+    _finish(partial(audit, checked, output=folder, seed=seed, quiet=quiet), folder, fail_on)
+
+
+@main.command()
+@click.argument("mechanism")
+@click.option("--data", help="A data set's name, or {name: ..., fields}; left out: small data are made.")
+@click.option("--budget", help="Time or trainings: 90s, 10m, '1h, 500 trainings'.  [default: 10m]")
+@click.option("--output", "-o", type=PLACE, help="Run folder, a path or a URI (s3://...); left out: runs/check-<name>.")
+@click.option("--seed", default=0, show_default=True)
+@click.option("--confidence", default=0.999, show_default=True, help="Of the verdict VIOLATION.")
+@click.option("--runner", type=click.Choice(["ray", "in-process"]), help="Left out: ray where models are trained.")
+@click.option("--quiet", is_flag=True, help="No progress, only the report.")
+@_fail_on
+def check(
+    mechanism: str,
+    data: str | None,
+    budget: str | None,
+    output: str | Path | None,
+    seed: int,
+    confidence: float,
+    runner: Literal["ray", "in-process"] | None,
+    quiet: bool,
+    **fail_on: bool,
+) -> None:
+    """Checks the claim of MECHANISM with every game that fits it, and ends in one verdict.
+
+    MECHANISM is one's own class, `package.module:Class`, a registered name, or `{name: ..., fields}`. The cheap games
+    come first. One that refutes the claim in a first pass, in which all share an error of 0.05, is played again with
+    other seeds at --confidence; where that refutes it too, the rest is left out.
+    """
+    from dpaudit.engine.run.driver import audit, run_folder
+    from dpaudit.engine.spec.audit_spec import RunOptions
+    from dpaudit.engine.spec.check import BUDGET, CheckOptions, CheckRequest, check_spec
+    from dpaudit.engine.spec.plain_yaml import yaml_value
+
+    made_from = CheckRequest(
+        yaml_value(mechanism), None if data is None else yaml_value(data), budget=BUDGET if budget is None else budget
+    )
+    run = None if runner is None else RunOptions(runner=runner)
+    spec = check_spec(made_from, CheckOptions(seed=seed, confidence=confidence, run=run))
+    assert spec.together is not None
+    if not quiet:
+        for line in (*spec.together.chosen, *spec.together.left_out):
+            tell(printable(line))
+    folder = output or run_folder(spec)
+    _finish(partial(audit, spec, output=folder, quiet=quiet), folder, fail_on)
+
+
+@main.command()
+@click.argument("folder", metavar="RUN", type=PLACE)
+@click.option("--fresh", is_flag=True, help="Run anew, beside what is there, what other code or data would change.")
+@click.option("--quiet", is_flag=True, help="No progress, only the report.")
+@consents.to_run
+@_fail_on
+def resume(
+    folder: str | Path,
+    fresh: bool,
+    quiet: bool,
+    allow_code: bool,
+    allow_network: bool,
+    allow_files: bool,
+    **fail_on: bool,
+) -> None:
+    """Goes on with the run in folder RUN: only what is missing is run.
+
+    Where somebody else made the folder, what its spec would run, contact or read is said and refused until allowed.
+    """
+    from dpaudit.engine.run import driver
+    from dpaudit.engine.sweep.running import is_sweep
+
+    asked = Consent(allow_code, allow_network, allow_files)
+    if is_sweep(folder):
+        go_on(folder, asked, quiet=quiet, fail_on_violation=fail_on["fail_on_violation"])
+        return
+    again = partial(
+        driver.resume,
+        folder,
+        fresh=fresh,
+        allow_code=allow_code,
+        allow_network=allow_network,
+        allow_files=allow_files,
+        quiet=quiet,
+    )
+    _finish(again, folder, fail_on)
+
+
+def _finish(carry_out: Callable[[], Report], folder: str | Path, fail_on: Mapping[str, bool]) -> None:
+    """Carries a run out, prints its report, and ends with the stated code."""
+    try:
+        report = carry_out()
+    except KeyboardInterrupt as err:
+        by = f" by {err}" if str(err) else ""
+        stop(
+            f"interrupted{by}; what was finished is kept, `dpaudit resume {shlex.quote(str(folder))}` goes on",
+            RUN_FAILED,
+        )
+    show_lines(str(report))
+    _end(report, **fail_on)
+
+
+@main.command()
+@click.argument("spec", type=click.Path(path_type=Path))
+@click.option("--seed", type=int, help="Instead of the spec's seed.")
+@click.option("--calibrate", is_flag=True, help="Run two units of each kind, where the spec says, to tell.")
+@click.option(
+    "--timings",
+    type=click.Path(path_type=Path),
+    help="Folder of an earlier run, whose units tell what it costs; left out: runs/<name>, where it is.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Units and costs as JSON.")
+def plan(spec: Path, seed: int | None, calibrate: bool, timings: Path | None, as_json: bool) -> None:
+    """Prints what each audit of SPEC could show, what it costs, and every unit with its seed and resources.
+
+    For each audit: the bound of a mechanism that hides nothing, the bounds to expect at the claim and at twice the
+    claim, and how many canaries or trials refute twice the claim. Then trainings, time, memory and GPU-hours by kind of
+    unit, where an earlier run or --calibrate tells; without --calibrate nothing runs.
+    """
+    import json
+    from dataclasses import replace
+
+    from dpaudit.engine.planning.plan import make_plan, what_it_takes
+    from dpaudit.engine.planning.power import planned_outlook
+    from dpaudit.engine.run.driver import run_folder
+    from dpaudit.engine.run.forecast import forecast, times_of_run, times_of_some
+    from dpaudit.engine.spec.loading import load_spec
+
+    made = load_spec(spec)
+    if beforehand := what_it_takes(made):
+        tell(beforehand)
+    planned = make_plan(replace(made, seed=seed) if seed is not None else made)
+    if calibrate:
+        cost = forecast(planned, times_of_some(planned), "times of two units of each kind, run just now")
+    else:
+        folder = timings or run_folder(planned.spec)
+        timed = times_of_run(folder)
+        told = f"times of the run in {folder}" if timed else "--calibrate or --timings RUN tells how long they take"
+        cost = forecast(planned, timed, told)
+    if as_json:
+        units = planned.table().to_pylist()
+        show(json.dumps({"name": planned.spec.name, "seed": planned.spec.seed, "units": units, "cost": cost.to_dict()}))
+        return
+    show(f"{planned.spec.name}: {len(planned.units)} units, seed {planned.spec.seed}, {planned.spec.run.runner}")
+    for entry in planned.audits:
+        could_show = planned_outlook(entry)
+        if could_show is not None:
+            show(f"{entry.audit.name}:")
+            for line in could_show.lines:
+                show(f"  {line}")
+    for price in planned.prices():
+        show(price)
+    for line in cost.lines:
+        show(line)
+    for row in planned.table().to_pylist():
+        needs = f"  needs {' '.join(need[:8] for need in row['needs'])}" if row["needs"] else ""
+        seed_of = f"  seed {row['seed']}" if row["seed"] else ""
+        show(f"{row['key'][:8]}  {row['label']:<34} {row['cpus']} CPU {row['gpus']:g} GPU{seed_of}{needs}")
+
+
+@main.command()
+@click.argument("folder", metavar="RUN", type=PLACE)
+@click.option("--quiet", is_flag=True, help="One line an audit: its verdict.")
+@consents.to_read
+@_fail_on
+def report(folder: str | Path, quiet: bool, allow_code: bool, allow_files: bool, **fail_on: bool) -> None:
+    """Writes and prints the report of the run in folder RUN anew, from what is finished there; nothing runs.
+
+    Where somebody else made the folder, what its spec would import or read is said and refused until allowed.
+    """
+    from dpaudit.engine.run.driver import report_again
+
+    again = report_again(folder, allow_code=allow_code, allow_files=allow_files)
+    if quiet:
+        for result in again.results:
+            show(f"{result.verdict:<19}{result.name}")
+    else:
+        show_lines(str(again))
+    _end(again, **fail_on)
+
+
+@main.command()
+@click.argument("paper", required=False)
+@click.argument("what", required=False)
+@click.option("--data", type=click.Path(path_type=Path), help="Path of the real data, where some are needed.")
+@click.option("--scale", type=click.Choice(["small", "paper"]), default="small", show_default=True)
+@click.option("--output", "-o", type=click.Path(path_type=Path), default=Path("reproduced"), show_default=True)
+@click.option("--workers", type=click.IntRange(min=1), help="How many Ray workers; left out: what there is room for.")
+@click.option("--runner", type=click.Choice(["ray", "in-process"]), default="ray", show_default=True)
+@click.option("--only", multiple=True, metavar="TEXT", help="Only parts whose name contains this; may be repeated.")
+@click.option("--seed", default=0, show_default=True)
+def reproduce(
+    paper: str | None,
+    what: str | None,
+    data: Path | None,
+    scale: Literal["small", "paper"],
+    output: Path,
+    workers: int | None,
+    runner: Literal["ray", "in-process"],
+    only: tuple[str, ...],
+    seed: int,
+) -> None:
+    """Makes a table or figure of PAPER anew: `dpaudit reproduce observational-label figure-2`.
+
+    Without arguments, lists what there is. Stopped half-way, the same command goes on where it was.
+    """
+    from dpaudit.registry import catalogue, load
+
+    if paper is None or what is None:
+        for entry in catalogue("reproduction").values():
+            if paper is None or entry.name.startswith(f"{paper} "):
+                show(f"  {entry.name:<36} {entry.summary}")
+        return
+    make = load("reproduction", f"{paper} {what}")
+    from dpaudit.engine.report.progress import TerminalProgress, terminal
+    from dpaudit.engine.reproduce.making import IN_PARTS, Options
+    from dpaudit.engine.spec.audit_spec import RunOptions
+
+    if only and f"{paper} {what}" not in IN_PARTS:
+        raise click.BadParameter(f"{paper} {what} is made as a whole", param_hint="--only")
+    with TerminalProgress(terminal()) as progress:
+        run_options = RunOptions(runner=runner, workers=workers)
+        made = make(Options(output / paper, data, scale, run_options, listeners=[progress], seed=seed, only=only))
+    show_lines(made.text)
+    for path in made.files:
+        show(f"{path}")
+
+
+for command in (list_, show_name, estimate, schema, sweep, submit, status, logs, stop_job, fetch, cluster):
+    main.add_command(command)

@@ -1,0 +1,125 @@
+"""`dpaudit estimate`: the command line's way into `dpaudit.engine.estimate`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from dpaudit.engine.cli.names import complete_estimator
+from dpaudit.engine.exits import VIOLATION, end, show, show_lines
+from dpaudit.errors import InputError
+
+if TYPE_CHECKING:
+    from dpaudit.claims import Claim
+    from dpaudit.engine.estimate.estimating import GroupScore
+
+
+def _claim(ctx: click.Context, parameter: click.Parameter, value: str | None) -> Claim | None:
+    """A claimed epsilon, or epsilon and delta with a comma between them."""
+    if value is None:
+        return None
+    from dpaudit.claims import Claim, Relation
+
+    epsilon, _, delta = value.partition(",")
+    try:
+        numbers = float(epsilon), float(delta or 0)
+    except ValueError:
+        raise InputError(f"--claim must be an epsilon, or an epsilon and a delta as in 1,1e-5, got {value!r}") from None
+    return Claim(*numbers, Relation.ADD_REMOVE)
+
+
+@click.command()
+@click.argument("scores", type=click.Path(path_type=Path, allow_dash=True))
+@click.option(
+    "--method",
+    shell_complete=complete_estimator,
+    help="An estimator (see `dpaudit list estimators`); left out: by the columns.",
+)
+@click.option("--delta", type=float, help="The delta the bound is stated at, in [0, 1); left out: the claim's, or 0.")
+@click.option("--confidence", type=float, help="Stated confidence, in (0, 1); left out: 0.95.")
+@click.option("--option", "options", multiple=True, metavar="NAME=VALUE", help="A field of the estimator: group=4.")
+@click.option("--selection", help="How the threshold or fraction is chosen: band, grid, split:0.5, fixed:0.01, ...")
+@click.option("--claim", callback=_claim, metavar="EPSILON[,DELTA]", help="What is promised; gives a verdict.")
+@click.option("--fail-on-violation", is_flag=True, help="Exit with 1 when a bound exceeds the claim.")
+@click.option("--group-by", metavar="COLUMN", help="Rows that share a value of it speak of one canary.")
+@click.option("--group-score", type=click.Choice(["max", "mean", "logsumexp"]), default="max", show_default=True)
+@click.option("--ordered", is_flag=True, help="Rows are in the order of their trials (method betting).")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--output", "-o", type=click.Path(path_type=Path), help="Write a small page (HTML) as well.")
+@click.option("--score-column", default="score", show_default=True)
+@click.option("--member-column", default="member", show_default=True)
+def estimate(
+    scores: Path,
+    method: str | None,
+    delta: float | None,
+    confidence: float | None,
+    options: tuple[str, ...],
+    selection: str | None,
+    claim: Claim | None,
+    fail_on_violation: bool,
+    group_by: str | None,
+    group_score: GroupScore,
+    ordered: bool,
+    as_json: bool,
+    output: Path | None,
+    score_column: str,
+    member_column: str,
+) -> None:
+    """What a file of SCORES or counts (CSV, TSV, JSON lines, Parquet, .npy, .npz; - for standard input) shows.
+
+    Columns `score,member` (member 1 or 0) hold one attack score a row, larger = more likely a member; one bound on
+    epsilon comes out, and beside it AUC, true-positive rates at 1 % and 0.1 % false-positive rate, and accuracy.
+    Columns of counts work too, one result a row:
+
+    \b
+      tp,fp,tn,fn               confusion tables       clopper-pearson, jeffreys, bayesian, bayesian-posterior
+      guesses,correct,canaries  one training run       one-run, one-run-f-dp, one-run-theorem-16, one-run-p-value,
+                                                       one-run-replays
+      n1,n0,trials1,trials0     hits in two worlds     ratio, katz-log
+      k1,n1,k2,n2               answers in a set       two-cut
+      c1_A,c1_B,..,c2_A,..      answers of each class  k-cut
+      v1_A,v1_B,..[,v2_A,..]    votes for each class   gnmax (--option sigma=2)
+      bag,prior[,released]      examples in bags       label-advantage (--option mechanism=rr --option epsilon=1)
+      prior                     one's own examples     bag-size-equivalents (--option sizes=4,8,16)
+      order,rdp                 a guarantee            rdp-to-epsilon
+      k,n                       an event               proportion
+      c_A,c_B,..                several events         multinomial
+    """
+    from dpaudit.engine.estimate.estimating import Estimate, Question, estimates, field_values, natural_method
+    from dpaudit.engine.estimate.page import to_json, write_page
+    from dpaudit.engine.estimate.tables import read_file
+    from dpaudit.engine.reading.verdict import Verdict
+
+    if fail_on_violation and claim is None:
+        raise InputError("--fail-on-violation must come with --claim: without a claim nothing can be violated")
+    question = Question(
+        method,
+        delta,
+        confidence,
+        selection,
+        claim=claim,
+        score_column=score_column,
+        member_column=member_column,
+        group_column=group_by,
+        group_score=group_score,
+        ordered=ordered,
+    )
+    table = read_file(scores)
+    question = replace(question, options=field_values(natural_method(table, question), options))
+    readings = estimates(table, question)
+    if output is not None:
+        write_page(output, table.name, readings)
+    if as_json:
+        show_lines(to_json(table.name, readings))
+    else:
+        for reading in readings:
+            show_lines(str(reading))
+            if not isinstance(reading, Estimate):  # an estimate prints its own
+                for note in reading.notes:
+                    show(f"  {note}")
+    violated = [one for one in readings if isinstance(one, Estimate) and one.verdict is Verdict.VIOLATION]
+    if fail_on_violation and violated:
+        end(VIOLATION)

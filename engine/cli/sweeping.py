@@ -1,0 +1,86 @@
+"""`dpaudit sweep`: many configurations of one audit, and which of them is best for what is known of its epsilon."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import click
+
+from dpaudit.consent import Consent
+from dpaudit.engine.cli import consents
+from dpaudit.engine.cli.places import PLACE
+from dpaudit.engine.exits import BAD_INPUT, RUN_FAILED, VIOLATION, end, show_lines, stop
+
+if TYPE_CHECKING:
+    from dpaudit.engine.sweep.result import SweepResult
+
+
+@click.command()
+@click.argument("spec", type=click.Path(path_type=Path), required=False)
+@click.option("--restore", type=PLACE, metavar="DIR", help="Go on with the sweep in this folder, a path or a URI.")
+@click.option("--output", "-o", type=PLACE, help="Folder, a path or a URI; left out: runs/<name>.")
+@click.option("--seed", type=int, help="Instead of the spec's seed.")
+@click.option("--quiet", is_flag=True, help="No progress, only the result.")
+@consents.to_run
+@click.option("--fail-on-violation", is_flag=True, help="Exit with 1 when a bound exceeds its claim.")
+def sweep(
+    spec: Path | None,
+    restore: str | Path | None,
+    output: str | Path | None,
+    seed: int | None,
+    quiet: bool,
+    allow_code: bool,
+    allow_network: bool,
+    allow_files: bool,
+    fail_on_violation: bool,
+) -> None:
+    """Trains and audits every configuration of SPEC (YAML with `grid` or `sweep`), side by side.
+
+    Says which is most useful, and what is known of its epsilon: all bounds hold together with the stated confidence. A
+    folder that holds this sweep is continued; nothing that is finished is run again.
+    """
+    from dpaudit.engine.sweep import running
+    from dpaudit.engine.sweep.request import read_request
+
+    if (spec is None) == (restore is None) or (restore is not None and (output is not None or seed is not None)):
+        stop("give SPEC, or --restore DIR alone", BAD_INPUT)
+    if restore is not None:
+        asked = Consent(allow_code, allow_network, allow_files)
+        go_on(restore, asked, quiet=quiet, fail_on_violation=fail_on_violation)
+        return
+    assert spec is not None
+    folder = output or running.sweep_folder(read_request(spec))
+    try:
+        found = running.sweep(spec, output=folder, seed=seed, quiet=quiet)
+    except KeyboardInterrupt as err:
+        _interrupted(folder, err)
+    _end(found, fail_on_violation=fail_on_violation)
+
+
+def go_on(folder: str | Path, asked: Consent, *, quiet: bool, fail_on_violation: bool) -> None:
+    """Goes on with the sweep in a folder, with what is consented to, and ends with the stated exit code."""
+    from dpaudit.engine.sweep.running import restore_sweep
+
+    try:
+        found = restore_sweep(
+            folder, allow_code=asked.code, allow_network=asked.network, allow_files=asked.files, quiet=quiet
+        )
+    except KeyboardInterrupt as err:
+        _interrupted(folder, err)
+    _end(found, fail_on_violation=fail_on_violation)
+
+
+def _interrupted(folder: str | Path, err: KeyboardInterrupt) -> NoReturn:
+    by = f" by {err}" if str(err) else ""
+    again = f"`dpaudit sweep --restore {shlex.quote(str(folder))}` goes on"
+    stop(f"interrupted{by}; what was finished is kept, {again}", RUN_FAILED)
+
+
+def _end(found: SweepResult, *, fail_on_violation: bool) -> None:
+    show_lines(str(found))
+    if found.errors:
+        stop(f"{found.num_errors} of {len(found)} configurations failed: {found.errors[0]}", RUN_FAILED)
+    if fail_on_violation and found.report.violations:
+        end(VIOLATION)

@@ -1,0 +1,299 @@
+"""Label reconstruction: what is believed of each label before a release, and after it (Busa-Fekete et al., 2024).
+
+The challenger flips nothing. The prior of each example comes from a model that has not seen its label: one trained on
+the reference part, or, without one, on the other folds of the target part. The mechanism divides the examples into bags
+and releases; the attacker says what each release means for each label. Beliefs after it follow by Bayes, and the true
+labels stand beside them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import singledispatch
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit, logit
+
+from dpaudit.actors.seed import Seed
+from dpaudit.actors.unit import Unit
+from dpaudit.actors.work import Work, unit
+from dpaudit.claims import Relation
+from dpaudit.engine.games.advantages.bag_view import BagView
+from dpaudit.engine.games.advantages.utility import Utility, measure_utility
+from dpaudit.engine.games.fits import BAG_MECHANISMS, Fits
+from dpaudit.engine.games.protocol import Played, Setting, require_units
+from dpaudit.engine.games.proxies.known_law import KnownLaw
+from dpaudit.errors import InputError, SpecError, require
+from dpaudit.estimators.label_reconstruction.advantage import (
+    llp_additive_advantage,
+    llp_geometric_additive_advantage,
+    llp_laplace_additive_advantage,
+    rr_additive_advantage,
+)
+from dpaudit.estimators.posteriors import Posteriors
+from dpaudit.mechanisms.examples import Examples
+from dpaudit.mechanisms.labels.bags import LEFT_OUT, Bags
+from dpaudit.mechanisms.labels.proportions import GeometricProportions, LabelProportions, LaplaceProportions
+from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
+from dpaudit.mechanisms.protocols import BagMechanism, Compute
+from dpaudit.registry import register
+
+Floats = NDArray[np.float64]
+
+
+@register("game", "label-advantage", source="Busa-Fekete et al. (2024), Definitions 3.1 and 3.6, section 4")
+@dataclass(frozen=True)
+class LabelAdvantage:
+    """Shows the attacker a release about bags of two-class labels: how much better does it know each of them?
+
+    Attributes:
+        releases: Independent releases of the same labels, >= 1, each with bags of its own.
+        folds: Without a reference part, the prior of each fold of the target part is that of a model trained on the
+            others; >= 2.
+        utility: What a model learns from the release, measured on the test part; None measures nothing.
+    """
+
+    releases: int = 10
+    folds: int = 5
+    utility: Utility | None = None
+
+    fits: ClassVar[Fits] = Fits(
+        relation=Relation.LABEL,
+        assumes="The prior must be the law of the labels given the features, and labels independent of each other "
+        "given these; an attacker who knows more, or sees a second release, gains more.",
+        views={BAG_MECHANISMS: BagView},
+        attack="bayes-optimal",
+        estimator="label-advantage",
+        evidence=Posteriors,
+        uses_proxy=True,
+    )
+
+    def __post_init__(self) -> None:
+        require(self.releases >= 1, "releases must be >= 1", releases=self.releases)
+        require(self.folds >= 2, "folds must be >= 2", folds=self.folds)
+
+    def play(self, setting: Setting, work: Work) -> Played:
+        """Priors, releases, and what a model learns from them.
+
+        Raises: SpecError for more than two classes, bags that cannot be made of the data, too few examples for the
+            folds, or no test part to measure on.
+        """
+        target = setting.parts.target
+        if target.classes != 2:
+            raise SpecError(
+                f"label-advantage plays labels of two classes, got {target.classes} of {target.name}; merge some, or "
+                "use the functions of dpaudit.estimators.label_reconstruction.classes"
+            )
+        try:
+            setting.mechanism.bags(target, rng=setting.seed.child("planning").rng())
+        except InputError as err:  # before anything is trained for a division that cannot be made
+            raise SpecError(f"{target.name}: {err}") from err
+        priors = self._priors(setting, work)
+        releases = self._releases(setting, work, priors)
+        return Played(releases, trainings=self._measured(setting, work), replays=self.releases, observational=True)
+
+    def _priors(self, setting: Setting, work: Work) -> tuple[Unit, ...]:
+        """One for each model that priors come from."""
+        alone = isinstance(setting.proxy, KnownLaw) or len(setting.parts.reference) > 0
+        folds = 1 if alone else self.folds
+        if len(setting.parts.target) < 2 * folds:
+            raise SpecError(
+                f"{folds} folds need at least {2 * folds} examples, got {len(setting.parts.target)}; use more data"
+            )
+        return tuple(
+            work.add(
+                find_priors,
+                setting.proxy,
+                setting.data,
+                setting.required("target"),
+                setting.given("reference"),
+                fold=fold,
+                folds=folds,
+                seed=setting.seed.child("prior"),
+                label=f"priors, fold {fold + 1} of {folds}" if folds > 1 else "priors",
+                resources=setting.resources,
+                after=setting.after,
+            )
+            for fold in range(folds)
+        )
+
+    def _releases(self, setting: Setting, work: Work, priors: tuple[Unit, ...]) -> tuple[Unit, ...]:
+        each = max(1, min(setting.rows_per_unit // len(setting.parts.target), -(-self.releases // 2)))
+        require_units(-(-self.releases // each))
+        return work.split(
+            play_releases,
+            self.releases,
+            each,
+            setting.mechanism,
+            setting.attack,
+            priors,
+            setting.required("target"),
+            seed=setting.seed.child("releases"),
+            label="releases",
+            resources=setting.resources.on_cpus,
+            after=setting.after,
+        )
+
+    def _measured(self, setting: Setting, work: Work) -> tuple[Unit, ...]:
+        """What models learn from releases, if that is asked for."""
+        if self.utility is None:
+            return ()
+        if len(setting.parts.test) < 4:
+            raise SpecError("utility is measured on the test part; give `split.test` a share above 0")
+        measured = work.add(
+            measure_utility,
+            setting.mechanism,
+            self.utility,
+            setting.required("target"),
+            setting.required("test"),
+            seed=setting.seed.child("utility"),
+            label=f"utility, {self.utility.trainings} trainings",
+            resources=setting.resources,
+            after=setting.after,
+        )
+        return (measured,)
+
+
+@dataclass(frozen=True, eq=False)
+class Priors:
+    """What is believed of some labels before a release.
+
+    Attributes:
+        row: Places of the examples in the target part, shape (n,).
+        prior: P[label = 1] of each, shape (n,).
+    """
+
+    ROWS: ClassVar[bool] = True
+
+    row: NDArray[np.int64]
+    prior: Floats
+
+
+@unit
+def find_priors(
+    proxy: Any,
+    data: Any,
+    target: Examples,
+    reference: Examples | None,
+    compute: Compute,
+    *,
+    fold: int,
+    folds: int,
+    seed: Seed,
+) -> Priors:
+    """Priors of one fold of the target part, from a model that has not seen its labels.
+
+    Args:
+        proxy: What the model is.
+        data: The data set's description, for a proxy that knows its law.
+        target: Whose labels are guessed.
+        reference: What the model learns from where there is one fold; None = nothing.
+        compute: Where it runs.
+        fold: Number of the fold.
+        folds: How many there are; the model learns from the others.
+        seed: Of the folds and the model.
+    """
+    own = seed.child("folds").rng().permutation(len(target)) % folds
+    rows = np.flatnonzero(own == fold)
+    known = target.take(own != fold) if folds > 1 else reference
+    predict = proxy.predictor(
+        reference=None if known is None else known.writable(),
+        data=data,
+        seed=seed.child(fold).sequence(),
+        compute=compute,
+    )
+    return Priors(rows, np.asarray(predict(target.take(rows)), np.float64)[:, 1])
+
+
+@unit
+def play_releases(
+    mechanism: BagMechanism,
+    attack: Any,
+    priors: tuple[Priors, ...],
+    target: Examples,
+    *,
+    first: int,
+    last: int,
+    seed: Seed,
+) -> Iterator[Posteriors]:
+    """Releases `first` to `last` - 1: what is believed of each label, and what was true.
+
+    Args:
+        mechanism: What releases.
+        attack: Says what a release means for each label.
+        priors: Of all examples.
+        target: Whose labels are released.
+        first: First release.
+        last: One past the last one.
+        seed: Each release's seed is a child of this one.
+    """
+    prior = np.empty(len(target))
+    for found in priors:
+        prior[found.row] = found.prior
+    for number in range(first, last):
+        yield _release(mechanism, attack, prior, target, number, seed.child(number))
+
+
+def _release(
+    mechanism: BagMechanism, attack: Any, prior: Floats, target: Examples, number: int, seed: Seed
+) -> Posteriors:
+    """One release, and what it means for each label, whose priors have shape (n,)."""
+    bags = mechanism.bags(target, rng=seed.child("bags").rng())
+    released = mechanism.release_counts(bags.counts(target.labels, 2), rng=seed.child("noise").rng())[:, 1]
+    shift, expected = np.zeros_like(prior), np.zeros_like(prior)
+    for members in members_by_size(bags):
+        those, size = bags.of[members[:, 0]], members.shape[1]
+        law = mechanism.log_likelihood(released[those], size)
+        score = np.asarray(attack.score(BagView(prior[members], released[those], law)), np.float64)
+        require(score.shape == members.shape, "the attack must give one score for each example", shape=score.shape)
+        shift[members] = score
+        on_average = expected_advantage(mechanism, prior[members])
+        expected[members] = np.nan if on_average is None else on_average
+    certain = (prior == 0) | (prior == 1)
+    with np.errstate(divide="ignore"):
+        posterior = np.where(certain, prior, expit(logit(prior) + np.where(certain, 0.0, shift)))
+    known = None if np.isnan(expected).any() else expected
+    return Posteriors(prior, posterior, bags.of, number, shift, known, target.labels)
+
+
+def members_by_size(bags: Bags) -> Iterator[NDArray[np.int64]]:
+    """The examples of all bags of one size, shape (bags, size), size by size."""
+    order = np.argsort(bags.of, kind="stable")[np.count_nonzero(bags.of == LEFT_OUT) :]
+    first = np.cumsum(bags.sizes) - bags.sizes
+    for size in np.unique(bags.sizes):
+        yield order[first[bags.sizes == size][:, None] + np.arange(size)]
+
+
+@singledispatch
+def expected_advantage(mechanism: Any, prior: Floats) -> Floats | None:
+    """Additive advantage of each example on average over releases, priors and result of shape (bags, k).
+
+    Returns: None for a mechanism whose mean is not known in closed form.
+    """
+    return None
+
+
+@expected_advantage.register
+def _(mechanism: RandomizedResponse, prior: Floats) -> Floats | None:
+    if math.isinf(mechanism.epsilon):
+        return llp_additive_advantage(prior)
+    return np.asarray(rr_additive_advantage(prior, epsilon=mechanism.epsilon))
+
+
+@expected_advantage.register
+def _(mechanism: LabelProportions, prior: Floats) -> Floats | None:
+    return llp_additive_advantage(prior)
+
+
+@expected_advantage.register
+def _(mechanism: LaplaceProportions, prior: Floats) -> Floats | None:
+    return llp_laplace_additive_advantage(prior, epsilon=mechanism.epsilon)
+
+
+@expected_advantage.register
+def _(mechanism: GeometricProportions, prior: Floats) -> Floats | None:
+    return llp_geometric_additive_advantage(prior, epsilon=mechanism.epsilon)

@@ -1,0 +1,150 @@
+"""The seed check of label mechanisms: the same labels released again and again, with a generator of its own each time.
+
+Source: ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpaudit.actors.seed import Seed
+from dpaudit.actors.work import Outcome, Work, unit
+from dpaudit.claims import Relation
+from dpaudit.engine.games.fits import LABEL_MECHANISMS, Fits, Look
+from dpaudit.engine.games.labels.label_releases import Ints, released_anew
+from dpaudit.engine.games.labels.repeats_view import RepeatsView
+from dpaudit.engine.games.protocol import Played, Setting
+from dpaudit.engine.games.reference import PairedLabels, Reference
+from dpaudit.errors import require
+from dpaudit.estimators.scores import Scores, scored
+from dpaudit.mechanisms.examples import Examples
+from dpaudit.registry import register
+
+
+@register("game", "label-repeats", source="Ours")
+@dataclass(frozen=True)
+class LabelRepeats:
+    """Interventional: a few labels are released again and again; a coin decides one of them anew for each release.
+
+    A mechanism whose noise does not follow the generator it is given repeats itself, and then one label's change shows.
+    How often two releases of the same labels were alike is among the measures.
+
+    Attributes:
+        search: Releases that the adversary learns from, >= 2.
+        trials: Releases that are guessed, >= 2.
+        rows: Labels of a release, >= 1; the first ones of the target part.
+    """
+
+    fits: ClassVar[Fits] = Fits(
+        relation=Relation.LABEL,
+        assumes="Nothing beyond fair coins and releases that share no state: each release is made by a copy of the "
+        "mechanism that has released nothing before, with a generator of its own.",
+        views={LABEL_MECHANISMS: RepeatsView},
+        attack="recognised-release",
+        estimator="fair-coins",
+        independent_trials=True,
+        helps="more `trials`",
+        looks=(
+            Look(
+                LABEL_MECHANISMS,
+                (Relation.LABEL, Relation.REPLACE),
+                "noise that does not follow the generator: a seed in the source, or made from the labels",
+                again={"trials": 2},
+            ),
+        ),
+    )
+
+    search: int = 500
+    trials: int = 2000
+    rows: int = 64
+
+    def __post_init__(self) -> None:
+        require(self.search >= 2, "search must be >= 2 releases", search=self.search)
+        require(self.trials >= 2, "trials must be >= 2", trials=self.trials)
+        require(self.rows >= 1, "rows must be >= 1", rows=self.rows)
+
+    def play(self, setting: Setting, work: Work) -> Played:
+        """Releases to learn from, fresh ones, and the guesses."""
+        design, resources = setting.seed.child("design"), setting.resources.on_cpus
+        search, fresh = (
+            work.add(
+                release_repeatedly,
+                setting.mechanism,
+                count,
+                self.rows,
+                setting.required("target"),
+                design=design,
+                seed=setting.seed.child(purpose),
+                label=label,
+                resources=resources,
+                after=setting.after,
+            )
+            for count, purpose, label in (
+                (self.search, "search", "releases to learn from"),
+                (self.trials, "trials", "trial releases"),
+            )
+        )
+        guesses = work.add(
+            guess_repeats, setting.attack, search, fresh, label="guesses in trial releases", resources=resources
+        )
+        return Played(
+            (guesses,),
+            trainings=(fresh,),
+            reference=Reference(PairedLabels(setting.parts.target.classes), self.trials, "trials"),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Repeats:
+    """Releases of the same labels, but for one that a fair coin decides.
+
+    Attributes:
+        released: Shape (releases, n).
+        truth: The coins, shape (releases,).
+        canary: Row of the label that they decide.
+        classes: Number of classes.
+    """
+
+    released: Ints
+    truth: NDArray[np.bool_]
+    canary: int
+    classes: int
+
+
+@unit
+def release_repeatedly(
+    mechanism: Any, count: int, rows: int, target: Examples, *, design: Seed, seed: Seed
+) -> Outcome[Repeats]:
+    """Releases the first `rows` labels `count` times; `design` decides the labels, the canary and its two labels."""
+    target = target.take(np.arange(min(rows, len(target))))
+    rng = design.rng()
+    labels = rng.integers(0, target.classes, len(target))
+    canary = int(rng.integers(len(target)))
+    pair = rng.permutation(target.classes)[:2]
+    truth = seed.child("coins").rng().random(count) < 0.5
+    released = np.empty((count, len(target)), np.int64)
+    for release, bit in enumerate(truth):
+        given = labels.copy()
+        given[canary] = pair[0 if bit else 1]
+        released[release] = released_anew(mechanism, given, target, seed.child(release))
+    metrics = {"same_labels_released_alike": _alike(released, truth)}
+    return Outcome(Repeats(released, truth, canary, target.classes), metrics=metrics)
+
+
+def _alike(released: Ints, truth: NDArray[np.bool_]) -> float:
+    """Share of releases that are the same as the one before of the same labels."""
+    pairs = [released[truth == world] for world in (False, True)]
+    same = np.concatenate([(rows[1:] == rows[:-1]).all(axis=1) for rows in pairs])
+    return float(same.mean()) if same.size else 0.0
+
+
+@unit
+def guess_repeats(attack: Any, search: Repeats, fresh: Repeats) -> Iterator[Scores]:
+    """Scores whole releases by those of each world that were seen: one replay."""
+    view = RepeatsView(search.released, search.truth, fresh.released, search.canary, search.classes)
+    yield scored(0, fresh.truth, attack.score(view))

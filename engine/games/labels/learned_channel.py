@@ -1,0 +1,307 @@
+"""The channel of a label mechanism, learned from releases on labels of one's own: what a release says of a label.
+
+A label mechanism costs next to nothing to run, so its law need not be known. On releases whose labels are known, tables
+are counted: the released label given the planted one, by block and by position, given the rows of the same release
+whose labels are known, given neighbours. Each table makes a column: the log-likelihood of a hypothesised label. How far
+each column is to be believed is learned as well, by logistic regression or by gradient boosting, whichever does
+better on releases that neither learned from. A canary's score is the log-odds of its first label against its second.
+
+Everything is learned from other releases. From the fresh one come the released labels and the labels that are known:
+nothing of another canary's label, so that given all that is seen the odds of each canary's bit stay within e^+-epsilon.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpaudit.engine.games.labels.channel_view import HIDDEN, ChannelView, LabelReleases, hidden_half
+from dpaudit.registry import register
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+BLOCKS = (64, 512)
+"""Rows of the blocks that have tables of their own."""
+MOST_LAGS = 3
+"""Distances between rows at which noise is compared."""
+CLEAR_LAG = 5.0
+"""Standard deviations at which noise at some distance is taken to be related."""
+MOST_CLASSES_OF_NEIGHBOURS = 16
+"""Classes up to which the released label is counted given the planted one and a neighbour's released one."""
+MOST_LEARNED = 40_000
+"""Pairs of labels that are learned from at most."""
+MOST_CORRELATED = 200_000
+"""Rows whose noise is compared at all distances at most."""
+CLEARLY_BETTER = 0.005
+"""Share of its loss by which boosting must better the regression to be taken."""
+
+
+@register("attack", "learned-channel", source="Ours; Neyman-Pearson on a law that is learned")
+@dataclass(frozen=True)
+class LearnedChannel:
+    """Log-odds of a canary's two labels under a law learned on other releases; for the game label-channel."""
+
+    view: ClassVar[type[ChannelView]] = ChannelView
+    each_release_alone: ClassVar[bool] = True
+
+    def score(self, view: ChannelView) -> NDArray[np.float64]:
+        """Shape (canaries,), in nats, positive = the first label."""
+        lags = lags_of(view.search)
+        weigh, tables = learned_weights(view.search, lags), ChannelTables(view.search, lags)
+        scores, done = [], 0
+        for release in range(len(view.fresh.released)):
+            fresh = view.fresh.at(slice(release, release + 1))
+            rows = np.flatnonzero(fresh.canaries[0])
+            pair = slice(done, done + rows.size)
+            columns = tables.compared(fresh.released[0], fresh.planted[0], rows, view.first[pair], view.second[pair])
+            scores.append(weigh.log_odds(columns))
+            done += rows.size
+        return np.concatenate(scores)
+
+
+class ChannelTables:
+    """Counts of releases whose labels are known, and the columns they make of others."""
+
+    def __init__(self, search: LabelReleases, lags: list[int]) -> None:
+        """Counts all rows of all releases; `lags` are the distances at which noise is compared."""
+        self._classes = k = search.classes
+        released, planted = search.released, search.planted
+        count, n = released.shape
+        noise = (released - planted) % k
+        self._law = _shares(_counts((planted, released), (k, k)), 1.0, np.full((k, k), 1 / k))
+        self._noise = _shares(_counts((noise,), (k,)), 1.0, np.full(k, 1 / k))
+        place = np.broadcast_to(np.arange(n), (count, n))
+        self._parts = [(place // size)[0] for size in BLOCKS] + [((n - 1 - place) // BLOCKS[0])[0]]
+        self._by_part = [
+            _shares(_counts((np.broadcast_to(part, (count, n)), noise), (part.max() + 1, k)), float(k), self._noise)
+            for part in self._parts
+        ]
+        self._by_place = _shares(_counts((place, noise), (n, k)), 2.0, self._noise)
+        self._lags = lags
+        self._at_lag = [
+            _shares(_counts((noise[:, :-lag], noise[:, lag:]), (k, k)), float(k), self._noise) for lag in self._lags
+        ]
+        self._after_lag = [
+            _shares(_counts((noise[:, lag:], noise[:, :-lag]), (k, k)), float(k), self._noise) for lag in self._lags
+        ]
+        self._neighbours = k <= MOST_CLASSES_OF_NEIGHBOURS and n > 1
+        if self._neighbours:
+            law = self._law[:, None, :]
+            before = _counts((planted[:, 1:], released[:, :-1], released[:, 1:]), (k, k, k))
+            after = _counts((planted[:, :-1], released[:, 1:], released[:, :-1]), (k, k, k))
+            self._after_released = _shares(before, float(k), law)
+            self._before_released = _shares(after, float(k), law)
+
+    def compared(self, released: Ints, known: Ints, rows: Ints, first: Ints, second: Ints) -> Floats:
+        """How much likelier one release finds the first label of some rows than the second.
+
+        Args:
+            released: Of all rows, shape (n,).
+            known: Planted labels, `HIDDEN` where they are not known (at least at `rows`), shape (n,).
+            rows: Which are asked about, shape (m,).
+            first: A hypothesis for each, shape (m,).
+            second: Another, shape (m,).
+        Returns: Differences of log-likelihoods, then the place (in 0 .. 1), the released label and both hypotheses;
+            shape (m, columns).
+        """
+        context = _Context(released, known, self._classes)
+        told = self._columns(context, rows, first) - self._columns(context, rows, second)
+        raw = np.column_stack([rows / released.size, released[rows], first, second])
+        return np.column_stack([told, raw])
+
+    def _columns(self, context: _Context, rows: Ints, label: Ints) -> Floats:
+        """Log-likelihoods of a hypothesised label, shape (m, columns)."""
+        k, n = self._classes, context.released.size
+        z = context.released[rows]
+        d = (z - label) % k
+        columns = [self._law[label, z], self._noise[d], self._by_place[rows, d]]
+        columns += [table[part[rows], d] for part, table in zip(self._parts, self._by_part, strict=True)]
+        columns.append(_shares(context.by_label, 2.0, self._law)[label, z])
+        columns.append(_shares(context.by_noise, float(k), self._noise)[d])
+        for lag, at, after in zip(self._lags, self._at_lag, self._after_lag, strict=True):
+            residues = _shares(context.by_residue(lag), 2.0, self._noise)
+            columns.append(residues[rows % lag, d])
+            columns.append(self._given(context, rows - lag, at, d))
+            columns.append(self._given(context, rows + lag, after, d))
+        if self._neighbours:
+            before, after = np.maximum(rows - 1, 0), np.minimum(rows + 1, n - 1)
+            follows = self._after_released[label, context.released[before], z]
+            precedes = self._before_released[label, context.released[after], z]
+            columns.append(np.where(rows > 0, follows, self._law[label, z]))
+            columns.append(np.where(rows < n - 1, precedes, self._law[label, z]))
+        told: Floats = np.log(np.column_stack(columns))
+        return told
+
+    def _given(self, context: _Context, neighbours: Ints, table: Floats, d: Ints) -> Floats:
+        """Probability of noise given that of a neighbour, where that one is known."""
+        inside = (neighbours >= 0) & (neighbours < context.noise.size)
+        noise = context.noise[np.where(inside, neighbours, 0)]
+        told = inside & (noise != HIDDEN)
+        return np.where(told, table[np.where(told, noise, 0), d], self._noise[d])
+
+
+class _Context:
+    """What one release says by its known rows."""
+
+    def __init__(self, released: Ints, known: Ints, classes: int) -> None:
+        rows = known != HIDDEN
+        self.released = released
+        self.noise = np.where(rows, (released - known) % classes, HIDDEN)
+        self._rows, self._classes = np.flatnonzero(rows), classes
+        self.by_label = _counts((known[rows], released[rows]), (classes, classes))
+        self.by_noise = _counts((self.noise[rows],), (classes,))
+
+    def by_residue(self, lag: int) -> Floats:
+        """Counts of noise by place modulo a lag, shape (lag, K)."""
+        return _counts((self._rows % lag, self.noise[self._rows]), (lag, self._classes))
+
+
+def lags_of(search: LabelReleases) -> list[int]:
+    """Distances at which the noise of some releases is clearly related."""
+    return related_lags((search.released - search.planted) % search.classes, search.classes)
+
+
+def related_lags(noise: Ints, classes: int) -> list[int]:
+    """Distances at which the noise of rows is clearly related, the clearest first, at most `MOST_LAGS`.
+
+    Args:
+        noise: Released minus planted label, modulo K, shape (releases, n).
+        classes: K.
+    Returns: Distances in 1 .. n / 2.
+    """
+    n = noise.shape[1]
+    noise = noise[: max(1, MOST_CORRELATED // n)]
+    shares = np.bincount(noise.ravel(), minlength=classes) / noise.size
+    size = 1 << (2 * n - 1).bit_length()
+    related = np.zeros(n)
+    for value in np.flatnonzero(shares):
+        spectrum = np.fft.rfft((noise == value) - shares[value], size, axis=1)
+        related += np.fft.irfft(np.abs(spectrum) ** 2, size, axis=1)[:, :n].sum(axis=0)
+    # The covariance of the indicators is diag(p) - p p'; of two independent rows, their product has its square's sum.
+    spread = np.sum((np.diag(shares) - np.outer(shares, shares)) ** 2)
+    lags = np.arange(1, n // 2 + 1)
+    if not lags.size or spread <= 0:
+        return []
+    deviations = related[lags] / np.sqrt(spread * len(noise) * (n - lags))
+    clearest = lags[np.argsort(-deviations, kind="stable")[:MOST_LAGS]]
+    return [int(lag) for lag in clearest if deviations[lag - 1] > CLEAR_LAG]
+
+
+class Weights(Protocol):
+    """How far columns are believed."""
+
+    def log_odds(self, columns: Floats) -> Floats:
+        """Of the first label against the second, shape (m, columns) to (m,)."""
+        ...
+
+
+class SilentWeights:
+    """No belief in anything."""
+
+    def log_odds(self, columns: Floats) -> Floats:
+        """Zeros."""
+        return np.zeros(len(columns))
+
+
+RAW_COLUMNS = 4
+"""Columns at the end that are no log-likelihoods."""
+
+
+class RegressionWeights:
+    """A weight for each log-likelihood."""
+
+    def __init__(self, columns: Floats, bits: NDArray[np.bool_]) -> None:
+        """Learns from pairs, some of each bit."""
+        from sklearn.linear_model import LogisticRegression  # slow to import
+
+        told = columns[:, :-RAW_COLUMNS]
+        self._scale = np.maximum(told.std(axis=0), 1e-6)
+        # Without an intercept: a pair the other way round has the opposite score.
+        self._model: Any = LogisticRegression(fit_intercept=False, solver="newton-cholesky")
+        self._model.fit(told / self._scale, bits)
+
+    def log_odds(self, columns: Floats) -> Floats:
+        """A weighted sum."""
+        odds: Floats = self._model.decision_function(columns[:, :-RAW_COLUMNS] / self._scale)
+        return odds
+
+
+class BoostedWeights:
+    """Trees over log-likelihoods, place and labels."""
+
+    def __init__(self, columns: Floats, bits: NDArray[np.bool_]) -> None:
+        """Learns from pairs, some of each bit."""
+        from sklearn.ensemble import HistGradientBoostingClassifier  # slow to import
+
+        self._model: Any = HistGradientBoostingClassifier(
+            max_iter=60, max_leaf_nodes=15, min_samples_leaf=40, early_stopping=False, random_state=0
+        )
+        self._model.fit(columns, bits)
+
+    def log_odds(self, columns: Floats) -> Floats:
+        """The sum of the trees."""
+        odds: Floats = self._model.decision_function(columns)
+        return odds
+
+
+def learned_weights(search: LabelReleases, lags: list[int]) -> Weights:
+    """How far the columns are to be believed, learned on releases that the columns' tables were not counted on."""
+    count = len(search.released)
+    rng = np.random.default_rng(count)  # of the adversary's own
+    halves = np.arange(count) % 2
+    drawn = [_drawn_pairs(search, lags, halves, half, rng) for half in range(min(2, count))]
+    columns = np.concatenate([pairs for pairs, _ in drawn])
+    bits = np.concatenate([truth for _, truth in drawn])
+    order = rng.permutation(bits.size)
+    learned, kept = order[: 3 * bits.size // 4], order[3 * bits.size // 4 :]
+    if not (bits[learned].any() and not bits[learned].all() and kept.size):
+        return SilentWeights()
+    losses = [
+        _loss(weigh(columns[learned], bits[learned]).log_odds(columns[kept]), bits[kept])
+        for weigh in (RegressionWeights, BoostedWeights)
+    ]
+    boosts = losses[1] < (1 - CLEARLY_BETTER) * losses[0]
+    return BoostedWeights(columns, bits) if boosts else RegressionWeights(columns, bits)
+
+
+def _drawn_pairs(
+    search: LabelReleases, lags: list[int], halves: Ints, half: int, rng: np.random.Generator
+) -> tuple[Floats, NDArray[np.bool_]]:
+    """Columns and bits of pairs drawn on one half of the releases, with tables counted on the other half."""
+    counted = np.flatnonzero(halves != half)
+    tables = ChannelTables(search.at(counted if counted.size else slice(None)), lags)
+    asked = np.flatnonzero(halves == half)
+    each = max(1, MOST_LEARNED // len(halves))
+    columns, bits = [], []
+    for release in asked:
+        planted = search.planted[release]
+        known, canaries = hidden_half(planted, rng, at_stake=search.at_stake)
+        rows = np.sort(rng.permutation(canaries)[:each])
+        bit = rng.random(rows.size) < 0.5
+        used = search.used or search.classes
+        other = (planted[rows] + rng.integers(1, used, rows.size)) % used
+        first, second = np.where(bit, planted[rows], other), np.where(bit, other, planted[rows])
+        columns.append(tables.compared(search.released[release], known, rows, first, second))
+        bits.append(bit)
+    return np.concatenate(columns), np.concatenate(bits)
+
+
+def _loss(odds: Floats, bits: NDArray[np.bool_]) -> float:
+    """Mean logarithmic loss in nats."""
+    return float(np.logaddexp(0.0, np.where(bits, -odds, odds)).mean())
+
+
+def _counts(places: tuple[Ints, ...], shape: tuple[int, ...]) -> Floats:
+    """How often each place of a table occurs."""
+    flat = np.ravel_multi_index(tuple(np.ravel(place) for place in places), shape)
+    return np.bincount(flat, minlength=int(np.prod(shape))).reshape(shape).astype(np.float64)
+
+
+def _shares(counts: Floats, weight: float, prior: Floats) -> Floats:
+    """Shares along the last axis, drawn towards a prior that weighs as much as so many rows."""
+    shares: Floats = (counts + weight * prior) / (counts.sum(axis=-1, keepdims=True) + weight)
+    return shares

@@ -1,0 +1,240 @@
+"""A learned output set: a classifier of trainings orders their summaries by how much they speak for world 1.
+
+By Neyman and Pearson the best sets are those of the largest likelihood ratio, whose logarithm a probabilistic
+classifier of equally many samples from both worlds estimates. Which classifier is best is not known beforehand: each
+learns on two thirds of the search samples, is judged on the last third by the bound it would give there, and the best
+one learns again on all. Fresh samples decide nothing of this.
+
+A summary may be longer than there are search samples, as a network's weights are. Then it is narrowed first: half of
+the samples that a classifier learns from choose the numbers that differ most between the worlds, and a weighted sum of
+all; from these the other half learns. So a leak in a few numbers of 100,000 is seen, and one that is spread over all.
+
+Source: Lu et al. (2022), section 4.2, after Bichsel et al. (2021).
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpaudit.engine.games.neighbours.summary_view import SummaryView
+from dpaudit.errors import InputError, require
+from dpaudit.estimators.scores import Scores
+from dpaudit.estimators.two_world.fair_coins import FairCoins
+from dpaudit.registry import register
+
+SMALLEST = 1e-12
+"""Probabilities nearer to 0 or 1 are taken for this: a logarithm must stay a number."""
+JUDGED = 3
+"""One in so many search samples is judged on."""
+NEVER_NARROWED = 200
+"""Summaries of so many numbers are not narrowed, however few samples there are."""
+MOST_KEPT = 64
+"""Numbers of a summary that is narrowed, at most; at least `FEWEST_KEPT`, else one for 16 samples."""
+FEWEST_KEPT = 8
+
+
+@register("attack", "output-set", source="Lu et al. (2022), Algorithm 1")
+@dataclass(frozen=True)
+class OutputSet:
+    """The log-odds of a classifier that learned on the search samples which world a summary is from.
+
+    Attributes:
+        classifiers: Which are tried: "linear" (a logistic regression on whitened numbers), "additive" (one on each
+            number's own steps: right where noise is independent), "trees" (gradient boosting), "forest", "mlp".
+        seed: Of the classifiers that draw.
+    """
+
+    classifiers: tuple[str, ...] = ("linear", "additive", "trees")
+    seed: int = 0
+    view: ClassVar[type[SummaryView]] = SummaryView
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "classifiers", tuple(self.classifiers))
+        require(len(self.classifiers) > 0, "classifiers must have at least one name")
+        unknown = [name for name in self.classifiers if name not in CLASSIFIERS]
+        require(not unknown, f"classifiers must be among {', '.join(CLASSIFIERS)}", unknown=unknown)
+
+    def score(self, view: SummaryView) -> NDArray[np.float64]:
+        """Log-odds of world 1, in nats.
+
+        Raises: InputError when the search samples are of one world only.
+        """
+        if len(np.unique(view.search_truth)) < 2:
+            raise InputError("search samples must come from both worlds; ask for more of them (`search`)")
+        best = self if len(self.classifiers) == 1 else self.best([one.worth(view) for one in self.candidates()])
+        (name,) = best.classifiers
+        return _log_odds(self._fitted(name, view.search, view.search_truth), view.fresh)
+
+    def candidates(self) -> tuple[OutputSet, ...]:
+        """The attack with each classifier alone."""
+        return tuple(replace(self, classifiers=(name,)) for name in self.classifiers)
+
+    def best(self, worth: Sequence[float]) -> OutputSet:
+        """The candidate that is worth most, the first of equals."""
+        return self.candidates()[int(np.argmax(worth))]
+
+    def worth(self, view: SummaryView) -> float:
+        """The bound that a candidate gives on held-out search samples, in nats; 0 where one world is missing there."""
+        (name,) = self.classifiers
+        judged = np.arange(len(view.search)) % JUDGED == JUDGED - 1
+        if any(len(np.unique(view.search_truth[part])) < 2 for part in (judged, ~judged)):
+            return 0.0
+        fitted = self._fitted(name, view.search[~judged], view.search_truth[~judged])
+        scores = Scores(_log_odds(fitted, view.search[judged]), view.search_truth[judged])
+        estimator = FairCoins()
+        return estimator.bound([estimator.tally(scores)]).lower
+
+    def _fitted(self, name: str, summaries: NDArray[np.float64], truth: NDArray[np.bool_]) -> Any:
+        from sklearn.exceptions import ConvergenceWarning
+
+        classifier = CLASSIFIERS[name](self.seed)
+        fewest = min(truth.sum(), len(truth) - truth.sum())
+        if fewest > 1 and summaries.shape[1] > max(NEVER_NARROWED, len(summaries) // 2):
+            classifier = Narrowed(classifier)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # an order is all that is wanted
+            warnings.simplefilter("ignore", UserWarning)  # columns with fewer different values than steps
+            warnings.simplefilter("ignore", RuntimeWarning)  # shares of the variance, where nothing varies
+            return classifier.fit(summaries, truth)
+
+
+def _log_odds(classifier: Any, summaries: NDArray[np.float64]) -> NDArray[np.float64]:
+    likely = np.clip(classifier.predict_proba(summaries)[:, 1], SMALLEST, 1 - SMALLEST)
+    odds: NDArray[np.float64] = np.log(likely) - np.log1p(-likely)
+    return odds
+
+
+@dataclass
+class Narrowed:
+    """A classifier on a few numbers of a long summary, chosen on samples that it does not learn from.
+
+    They are those with the largest difference of the worlds' means over their deviation, and the sum of all
+    numbers weighted by difference over variance (the Fisher direction, were they independent).
+
+    Attributes:
+        classifier: With `fit` and `predict_proba`.
+    """
+
+    classifier: Any
+    weights: Any = None
+    kept: Any = None
+
+    def fit(self, summaries: NDArray[np.float64], truth: NDArray[np.bool_]) -> Narrowed:
+        """Chooses on every second sample of either world, and learns from the others; summaries of shape (n, d)."""
+        chooses = np.empty(len(truth), np.bool_)
+        for world in (False, True):
+            chooses[truth == world] = np.arange((truth == world).sum()) % 2 == 0
+        one, zero = (summaries[chooses & (truth == world)] for world in (True, False))
+        difference = one.mean(0) - zero.mean(0)
+        variance = (one.var(0) * len(one) + zero.var(0) * len(zero)) / chooses.sum()
+        # Numbers that never vary and yet differ tell the worlds apart by themselves.
+        variance = np.maximum(variance, SMALLEST * np.maximum(difference**2, np.finfo(np.float64).tiny))
+        self.weights = difference / variance
+        count = min(MOST_KEPT, max(FEWEST_KEPT, len(truth) // 16))
+        self.kept = np.argsort(-(difference**2) / variance, kind="stable")[:count]
+        self.classifier = self.classifier.fit(self._narrow(summaries[~chooses]), truth[~chooses])
+        return self
+
+    def predict_proba(self, summaries: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Of each world, shape (n, 2)."""
+        likely: NDArray[np.float64] = self.classifier.predict_proba(self._narrow(summaries))
+        return likely
+
+    def _narrow(self, summaries: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.column_stack([summaries[:, self.kept], summaries @ self.weights])
+
+
+@dataclass
+class Whitened:
+    """A logistic regression on numbers turned and scaled so that they vary by 1 and independently of each other.
+
+    Numbers that vary a lot may have a sum that does not, as noisy counts that sum to the size of the data. Sums that
+    do not vary at all, as the columns of 0 and 1 for the classes of an answer, are left out: scaled up, what rounding
+    leaves of them would drown the others.
+    """
+
+    centre: Any = None
+    directions: Any = None
+    regression: Any = None
+
+    def fit(self, summaries: NDArray[np.float64], truth: NDArray[np.bool_]) -> Whitened:
+        """Learns; summaries of shape (n, d), the world of each."""
+        from sklearn.linear_model import LogisticRegression
+
+        self.centre = summaries.mean(0)
+        self.directions = _whitening(summaries - self.centre)
+        self.regression = LogisticRegression(max_iter=300).fit(self._turned(summaries), truth)
+        return self
+
+    def predict_proba(self, summaries: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Of each world, shape (n, 2)."""
+        likely: NDArray[np.float64] = self.regression.predict_proba(self._turned(summaries))
+        return likely
+
+    def _turned(self, summaries: NDArray[np.float64]) -> Any:
+        return (summaries - self.centre) @ self.directions
+
+
+def _whitening(centred: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Directions in which numbers of mean 0 vary, over how much they do; shape (d, rank), or of 0 where none does."""
+    n, d = centred.shape
+    if d > n:
+        turn, lower = np.linalg.qr(centred.T)
+        _, sizes, within = np.linalg.svd(lower.T, full_matrices=False)
+        along = turn @ within.T
+    else:
+        _, sizes, within = np.linalg.svd(np.linalg.qr(centred, mode="r"), full_matrices=False)
+        along = within.T
+    kept = sizes > sizes[0] * max(n, d) * np.finfo(np.float64).eps
+    if not kept.any():
+        return np.zeros((d, 1))
+    directions: NDArray[np.float64] = along[:, kept] * (np.sqrt(n) / sizes[kept])
+    return directions
+
+
+def _linear(seed: int) -> Any:
+    return Whitened()
+
+
+def _additive(seed: int) -> Any:
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import KBinsDiscretizer
+
+    steps = KBinsDiscretizer(16, encode="onehot", strategy="quantile", subsample=None)
+    return make_pipeline(steps, LogisticRegression(C=0.02, max_iter=200))
+
+
+def _trees(seed: int) -> Any:
+    from sklearn.ensemble import HistGradientBoostingClassifier
+
+    return HistGradientBoostingClassifier(max_iter=60, learning_rate=0.15, min_samples_leaf=40, random_state=seed)
+
+
+def _forest(seed: int) -> Any:
+    from sklearn.ensemble import RandomForestClassifier
+
+    return RandomForestClassifier(200, min_samples_leaf=20, random_state=seed)
+
+
+def _mlp(seed: int) -> Any:
+    from sklearn.neural_network import MLPClassifier
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    return make_pipeline(StandardScaler(), MLPClassifier((64,), max_iter=60, early_stopping=True, random_state=seed))
+
+
+CLASSIFIERS: Mapping[str, Callable[[int], Any]] = {
+    "linear": _linear,
+    "additive": _additive,
+    "trees": _trees,
+    "forest": _forest,
+    "mlp": _mlp,
+}

@@ -1,0 +1,115 @@
+"""A record that models trained beforehand get wrong: ascent of their loss by its features."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpaudit.claims import Relation
+from dpaudit.engine.games.neighbours.poisonings.protocol import box
+from dpaudit.engine.games.neighbours.poisonings.worlds import Worlds, features_of, replaced
+from dpaudit.errors import require
+from dpaudit.mechanisms.examples import Examples
+from dpaudit.mechanisms.models.networks import Mlp, Network, require_network
+from dpaudit.mechanisms.protocols import Compute, TrainingError
+from dpaudit.mechanisms.training.task import TrainingTask
+from dpaudit.registry import register
+
+
+@register(
+    "poisoning",
+    "shadow-adversarial",
+    source="Nasr et al. (2021), arXiv:2101.04535, adversarial perturbation; Lu et al. (2022), section 4.1, DP-SGD",
+)
+@dataclass(frozen=True)
+class ShadowAdversarial:
+    """A random row becomes what shadow models, each trained on a random half of the data, get wrong most.
+
+    Its class stays; its features climb the shadows' mean loss by signed steps, within the box around the data and the
+    length of the longest row.
+
+    Attributes:
+        shadows: How many models, >= 1.
+        steps: Of the ascent, >= 1; each is a twentieth of the box's sides.
+        model: What they are; a learner's own network takes its place.
+    """
+
+    relation: ClassVar[Relation] = Relation.REPLACE
+
+    shadows: int = 8
+    steps: int = 40
+    model: Network = field(default=Mlp(hidden=(32,), epochs=10), metadata={"kind": "model"})
+
+    def __post_init__(self) -> None:
+        require(self.shadows >= 1, "shadows must be >= 1", shadows=self.shadows)
+        require(self.steps >= 1, "steps must be >= 1", steps=self.steps)
+        require_network(self.model, of="shadow-adversarial")
+        require(not self.model.standardise, "the shadows' model must take features as they are", standardise=True)
+
+    def for_mechanism(self, mechanism: Any) -> ShadowAdversarial:
+        """With the learner's own network, where it has one that takes features as they are."""
+        own = getattr(mechanism, "model", None)
+        return replace(self, model=own) if isinstance(own, Network) and not own.standardise else self
+
+    def worlds(self, data: Examples, copies: int, rng: np.random.Generator) -> Worlds:
+        """Draws the row, the halves and what the shadows' trainings draw.
+
+        Raises: InputError when no shadow could be trained.
+        """
+        features = features_of(data)
+        chosen = int(rng.integers(len(data)))
+        same = np.flatnonzero(data.labels == data.labels[chosen])
+        rows = np.concatenate([[chosen], same[same != chosen]])[:copies]
+        require(len(rows) == copies, "shadow-adversarial needs as many rows of one class", copies=copies)
+        point = self._ascended(data, features[chosen], int(data.labels[chosen]), rng)
+        honest = data.take(rows)
+        poisoned = honest.with_(features=np.repeat(point[None], copies, 0))
+        points = np.concatenate([point[None], features[[chosen]], np.zeros_like(point)[None]])
+        return replaced(data, np.sort(rows), honest, poisoned, points)
+
+    def _ascended(
+        self, data: Examples, start: NDArray[np.float32], label: int, rng: np.random.Generator
+    ) -> NDArray[np.float32]:
+        """The features at which the shadows' mean loss is the largest that was met, shape (d,)."""
+        import torch
+
+        modules = self._trained(data, rng)
+        lower, upper = (torch.from_numpy(side) for side in box(data))
+        longest = float(np.linalg.norm(features_of(data), axis=1).max())
+        target = torch.tensor([label])
+
+        def loss(point: torch.Tensor) -> torch.Tensor:
+            answers = [torch.nn.functional.cross_entropy(module(point[None]), target) for module in modules]
+            return torch.stack(answers).mean()
+
+        point, best, most = torch.from_numpy(start.copy()), start.copy(), -np.inf
+        for _ in range(self.steps + 1):
+            point.requires_grad_(True)
+            value = loss(point)
+            if value.item() > most:
+                best, most = point.detach().numpy().copy(), value.item()
+            (slope,) = torch.autograd.grad(value, point)
+            moved = torch.clamp(point.detach() + slope.sign() * (upper - lower) / 20, lower, upper)
+            point = moved * min(1.0, longest / max(float(moved.norm()), 1e-12))
+        return best
+
+    def _trained(self, data: Examples, rng: np.random.Generator) -> list[Any]:
+        """Shadow networks as modules of torch."""
+        import torch
+
+        halves = [np.sort(rng.choice(len(data), (len(data) + 1) // 2, replace=False)) for _ in range(self.shadows)]
+        seeds = np.random.SeedSequence(int(rng.integers(2**63))).spawn(self.shadows)
+        tasks = [TrainingTask(half, data.labels[half], seed) for half, seed in zip(halves, seeds, strict=True)]
+        models = self.model.fit_stack(data.features, tasks, classes=data.classes, compute=Compute())
+        found = []
+        for model in models:
+            if isinstance(model, TrainingError):
+                continue
+            module = self.model.module(model.shape, data.classes)
+            torch.nn.utils.vector_to_parameters(torch.from_numpy(model.parameters.copy()), module.parameters())
+            found.append(module.eval())
+        require(bool(found), "a shadow model must be trained; all of them failed", shadows=self.shadows)
+        return found

@@ -1,0 +1,134 @@
+"""What the audited mechanism answers about the points of a one-run game."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpaudit.engine.games.one_run.canary_view import CanaryView, LabelRelease, ReleaseView
+from dpaudit.errors import require
+from dpaudit.mechanisms.examples import Examples
+
+
+class Answers(Protocol):
+    """One answer for each of n points."""
+
+    def __len__(self) -> int:
+        """n."""
+        ...
+
+    @classmethod
+    def silent(cls, count: int, classes: int) -> Answers:
+        """Answers of a mechanism that looked at nothing, for `count` points."""
+        ...
+
+    @classmethod
+    def telling(cls, labels: NDArray[np.int64], classes: int) -> Answers:
+        """Answers of a mechanism without privacy: the labels themselves, shape (n,)."""
+        ...
+
+    def at(self, points: NDArray[np.int64] | slice) -> Answers:
+        """Those for some of the points, in that order."""
+        ...
+
+    def view(self, reference: NDArray[np.float32], labels: NDArray[np.int64]) -> CanaryView:
+        """What the adversary sees: the answers, its own model's probabilities, the labels it is shown."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Predictions:
+    """Answers of a trained model.
+
+    Attributes:
+        probabilities: Of the classes, or whatever else the game asks the model for; shape (n, classes).
+    """
+
+    probabilities: NDArray[np.float32]
+
+    def __len__(self) -> int:
+        return len(self.probabilities)
+
+    @classmethod
+    def silent(cls, count: int, classes: int) -> Predictions:
+        """The same probability for every class."""
+        return cls(np.full((count, classes), 1 / classes, np.float32))
+
+    @classmethod
+    def telling(cls, labels: NDArray[np.int64], classes: int) -> Predictions:
+        """Certain of each label."""
+        return cls(np.eye(classes, dtype=np.float32)[labels])
+
+    def at(self, points: NDArray[np.int64] | slice) -> Predictions:
+        """Those for some of the points, in that order."""
+        return Predictions(self.probabilities[points])
+
+    def view(self, reference: NDArray[np.float32], labels: NDArray[np.int64]) -> CanaryView:
+        """Both models' probabilities."""
+        return CanaryView(self.probabilities, reference, labels)
+
+
+@dataclass(frozen=True, eq=False)
+class Releases:
+    """Answers of a label mechanism.
+
+    Attributes:
+        release: One label for each of n points.
+        told: Whether the labels say something; otherwise they are the same for everybody.
+    """
+
+    release: LabelRelease
+    told: bool = True
+
+    def __len__(self) -> int:
+        return len(self.release.labels)
+
+    @cached_property
+    def probabilities(self) -> NDArray[np.float32]:
+        """The same for adversaries that read models: certain of the released label, or of none; shape (n, classes)."""
+        if not self.told:
+            return Predictions.silent(len(self), self.release.classes).probabilities
+        return Predictions.telling(self.release.labels, self.release.classes).probabilities
+
+    @classmethod
+    def silent(cls, count: int, classes: int) -> Releases:
+        """The same label for everybody, whatever theirs."""
+        return cls(LabelRelease(np.zeros(count, np.int64), classes), told=False)
+
+    @classmethod
+    def telling(cls, labels: NDArray[np.int64], classes: int) -> Releases:
+        """These labels are released."""
+        return cls(LabelRelease(labels, classes))
+
+    def at(self, points: NDArray[np.int64] | slice) -> Releases:
+        """Those for some of the points, in that order."""
+        return Releases(LabelRelease(self.release.labels[points], self.release.classes), self.told)
+
+    def view(self, reference: NDArray[np.float32], labels: NDArray[np.int64]) -> ReleaseView:
+        """The released labels."""
+        return ReleaseView(self.probabilities, reference, labels, self.release)
+
+
+def checked_release(released: Any, train: Examples, mechanism: str) -> LabelRelease:
+    """What a label mechanism released.
+
+    Raises: InputError when it is not one class for each example.
+    """
+    labels = np.asarray(released)
+    require(
+        labels.shape == train.labels.shape and np.issubdtype(labels.dtype, np.integer),
+        f"{mechanism}.release must give one integer label for each of {len(train)} examples",
+        shape=labels.shape,
+        type=labels.dtype,
+    )
+    require(
+        bool((labels >= 0).all() and (labels < train.classes).all()),
+        f"{mechanism}.release must give labels in 0..{train.classes - 1}",
+        lowest=labels.min(),
+        highest=labels.max(),
+    )
+    return LabelRelease(labels.astype(np.int64), train.classes)

@@ -1,0 +1,139 @@
+"""Membership in one run: by leaving canaries out of the training data, or by showing fresh points instead of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+import numpy as np
+
+from dpaudit.actors.unit import Unit
+from dpaudit.claims import Relation
+from dpaudit.engine.games.fits import LEARNERS, Fits
+from dpaudit.engine.games.one_run.canary_view import CanaryView
+from dpaudit.engine.games.one_run.game import Asked, OneRunGame
+from dpaudit.engine.games.one_run.rules import CanarySetup, Design, Draw, Hint
+from dpaudit.engine.games.protocol import Setting
+from dpaudit.errors import SpecError, require
+from dpaudit.mechanisms.examples import Examples
+from dpaudit.registry import register
+
+
+@runtime_checkable
+class FreshSource(Protocol):
+    """Where fresh points come from: a generative model of the data."""
+
+    def sample(self, count: int, rng: np.random.Generator) -> Examples:
+        """That many points, independent of each other."""
+        ...
+
+
+@register("game", "membership", source="Steinke et al. (2023), arXiv:2305.08846; arXiv:2511.14084, section 4")
+@dataclass(frozen=True)
+class Membership(OneRunGame):
+    """Interventional: each canary is trained on with probability 1/2; one training has one replay.
+
+    Attributes:
+        replays: 1: the bits decide the training, so new bits need a new training.
+    """
+
+    fits: ClassVar[Fits] = Fits(
+        relation=Relation.ADD_REMOVE,
+        assumes="Nothing beyond fair bits: the challenger decides by coin which canaries are trained on.",
+        views={LEARNERS: CanaryView},
+        attack="calibrated-loss",
+        estimator="guess-band",
+        curve_estimator="one-run",
+        uses_proxy=True,
+        helps="more `canaries`; more `trainings` of the same canaries are no help",
+    )
+
+    replays: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(
+            self.replays == 1,
+            "a training of the membership game has one replay, since its bits decide what is trained on",
+            do="ask for more `trainings` instead",
+            replays=self.replays,
+        )
+
+    def design(self, canaries: Examples, rng: np.random.Generator) -> Design:
+        """A fair bit for each canary; True = trained on."""
+        return Design(included=rng.random(len(canaries)) < 0.5)
+
+    def draw(self, setup: CanarySetup, design: Design, rng: np.random.Generator) -> Draw:
+        """The bits the training was designed with."""
+        assert design.included is not None
+        return Draw(design.included)
+
+    def hint(self, setup: CanarySetup, design: Design, draw: Draw) -> Hint:
+        """All canaries with their labels."""
+        return Hint(np.arange(len(setup.canaries)), setup.canaries.labels)
+
+
+@register("game", "observational-membership", source="Ye et al. (2022), arXiv:2111.09679; arXiv:2511.14084, section 4")
+@dataclass(frozen=True)
+class ObservationalMembership(OneRunGame):
+    """Observational: shows each training point or a fresh point in its place; training untouched.
+
+    It is attribute inference with the whole record protected; the proxy is where the fresh points come from. Where the
+    audit itself divided the rows at random and the fresh points are the test part's, a fair coin decided which point of
+    each pair is trained on: nothing is assumed then. Otherwise the control plays the game with the reference alone.
+
+    Attributes:
+        fresh: One's own source of fresh points, "module:Class": a dataclass with a method
+            `sample(count, rng) -> Examples`, a generative model for one. None takes them from the test part.
+    """
+
+    fits: ClassVar[Fits] = Fits(
+        relation=Relation.REPLACE,
+        assumes="The fresh points must have the law of the training points, independently of each other, as far as the "
+        "adversary can tell without the model; rows that the audit divides at random do.",
+        views={LEARNERS: CanaryView},
+        attack="calibrated-loss",
+        estimator="guess-band",
+        curve_estimator="one-run",
+        uses_proxy=True,
+        helps="more `canaries`, and rows in the test part for each",
+    )
+
+    controlled_on: ClassVar[str] = "pairs of a canary and a fresh point, without the model,"
+
+    fresh: Any = field(default=None, metadata={"kind": "data"})
+
+    def rests_on_proxy(self, setting: Setting) -> bool:
+        """Unless the audit's own draw decided which of a pair is trained on."""
+        return self.fresh is not None or not setting.divided_at_random
+
+    def control_replays(self, setting: Setting, asked: Asked, trained: Unit) -> list[tuple[str, Any]]:
+        """Canary against fresh point with the reference alone."""
+        if not self.rests_on_proxy(setting):
+            return []
+        return [("reference alone", asked.canaries(asked.silence()))]
+
+    def needs_fresh_points(self) -> bool:
+        """One for each canary."""
+        return True
+
+    def draw_fresh(self, count: int, rng: np.random.Generator) -> Examples | None:
+        """The generator's, when there is one.
+
+        Raises: SpecError when `fresh` is no generator of examples.
+        """
+        if self.fresh is None:
+            return None
+        if not isinstance(self.fresh, FreshSource):
+            raise SpecError("the `fresh` of a membership game needs a method `sample(count, rng) -> Examples`")
+        return self.fresh.sample(count, rng)
+
+    def draw(self, setup: CanarySetup, design: Design, rng: np.random.Generator) -> Draw:
+        """A fair bit for each canary; True shows the training point."""
+        return Draw(rng.random(len(setup.canaries)) < 0.5)
+
+    def hint(self, setup: CanarySetup, design: Design, draw: Draw) -> Hint:
+        """The canary where the bit is True, else the fresh point, each with its own label."""
+        count = len(setup.canaries)
+        points = np.where(draw.bits, np.arange(count), count + np.arange(count))
+        return Hint(points, np.where(draw.bits, setup.canaries.labels, setup.fresh.labels))

@@ -1,0 +1,47 @@
+"""The answers that are likelier with the records than without: the set that tells the two worlds apart best."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpaudit.engine.games.predictions.answer_view import AnswerView
+from dpaudit.engine.games.view import View
+from dpaudit.errors import require
+from dpaudit.estimators.private_prediction.divergence import renyi_divergence
+from dpaudit.estimators.private_prediction.two_cut import two_cut_set
+from dpaudit.registry import register
+
+
+@register("attack", "answer-set", source="Chadha et al. (2024), section 4.2; Neyman and Pearson")
+@dataclass(frozen=True)
+class AnswerSet:
+    """The level set of the likelihood ratio with the largest 2-cut, in either direction, on draws of its own.
+
+    Attributes:
+        order: Of the divergence that is made largest, > 1.
+    """
+
+    view: ClassVar[type[View]] = AnswerView
+
+    order: float = 2.0
+
+    def __post_init__(self) -> None:
+        require(self.order > 1, "order must be > 1", order=self.order)
+
+    def score(self, view: AnswerView) -> NDArray[np.float64]:
+        """1 for each answer in the set, -1 for the others, shape (answers,)."""
+        # An answer never seen is as likely as half of one: no ratio of two small numbers decides alone.
+        one, zero = (counts + 0.5 for counts in (view.world_1, view.world_0))
+        one, zero = one / one.sum(), zero / zero.sum()
+        sets = two_cut_set(one, zero, self.order), two_cut_set(zero, one, self.order)
+        cuts = [self._cut(one, zero, sets[0]), self._cut(zero, one, sets[1])]
+        chosen = sets[0] if cuts[0] >= cuts[1] else ~sets[1]
+        return np.where(chosen, 1.0, -1.0)
+
+    def _cut(self, first: NDArray[np.float64], second: NDArray[np.float64], inside: NDArray[np.bool_]) -> float:
+        p, q = (np.array([law[inside].sum(), law[~inside].sum()]) for law in (first, second))
+        return float(np.max(renyi_divergence(p / p.sum(), q / q.sum(), self.order)))

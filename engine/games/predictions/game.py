@@ -1,0 +1,259 @@
+"""Private predictors: what do answers tell of records, at least, as a Renyi divergence?
+
+The adversary adds records to the data and asks queries. Several runs of the training phase give the law of the votes in
+both worlds; answers are drawn from it by the hundred million, for little leaks from a single one. Or nothing is assumed
+of the votes, and each answer is that of a full run.
+
+Source: Chadha et al. (2024), "Auditing Private Prediction".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal
+
+from dpaudit.actors.unit import Unit
+from dpaudit.actors.work import Work
+from dpaudit.claims import Relation
+from dpaudit.engine.games.fits import Face, Fits, Look
+from dpaudit.engine.games.predictions.adversaries.pois_adv_q import PoisAdvQ
+from dpaudit.engine.games.predictions.adversaries.protocol import Adversary
+from dpaudit.engine.games.predictions.answer_view import AnswerView
+from dpaudit.engine.games.predictions.work import (
+    Draws,
+    Sampler,
+    ask_moved,
+    count_runs,
+    craft,
+    draw_answers,
+    run_in_full,
+    tell_answers,
+    train_and_ask,
+)
+from dpaudit.engine.games.protocol import Played, Setting, require_units
+from dpaudit.errors import SpecError, require
+from dpaudit.estimators.answered_queries import AnsweredQuery
+from dpaudit.mechanisms.predictors.protocol import AnsweringPredictor, VotingPredictor
+from dpaudit.registry import register
+
+VOTING = Face(VotingPredictor, "private predictors (with methods `votes`, `moved_votes`, `law` and `release`)")
+ANSWERING = Face(AnsweringPredictor, "private predictors of one's own (with a method `answers`)")
+
+POINTS = (1, 2, 4, 8)
+QUERIES_PER_UNIT = 10
+
+
+def _looks(relation: Relation) -> tuple[Look, ...]:
+    """How the game takes part in a check of a claim about such neighbours."""
+    return (
+        Look(
+            VOTING,
+            (relation,),
+            "noise too small for a vote that moves, votes that count twice, sampling that is not done",
+            trainings=24,
+            game={"queries": 20, "runs": 4, "moved_runs": 20, "resamples": 0, "relation": relation.value},
+        ),
+        Look(
+            ANSWERING,
+            (relation,),
+            "answers that give a mislabelled record away, run by run",
+            trainings=1_000,
+            scales={"full_runs": 0.5},
+            game={"adversary": "pois-nat-q-unconfident", "queries": 20, "relation": relation.value},
+        ),
+    )
+
+
+@register("game", "private-prediction", source="Chadha et al. (2024), Algorithm 1 and section 4")
+@dataclass(frozen=True)
+class PrivatePrediction:
+    """Two worlds, with some records more and without them: which of them do answers come from?
+
+    The claim is of one answer; it is compared at every order of the divergence, for every query, at once.
+
+    Attributes:
+        adversary: Which records, and what is asked.
+        queries: Natural queries, >= 1: the first rows of the test part.
+        points: Records that are added: 1, 2, 4 or 8; the claim follows by group privacy.
+        votes: "modelled": the law of the votes is fitted to several runs, and the finding holds if it does; "run": each
+            answer is that of a full run, and nothing is assumed.
+        runs: Runs of the training phase without the records, >= 1; of a predictor without randomness one is made.
+        moved_runs: Runs of the voters that have them, >= 1.
+        full_runs: With `votes: run`, full runs in each world, >= 4, half of which choose the sets of answers.
+        answers: Answers drawn in each world, >= 1.
+        search: Answers by which the sets of answers are chosen, in each world, >= 1.
+        simulated: Of either at most, where they are drawn one by one.
+        resamples: How often laws are fitted to resampled runs, to say how sure they are; >= 0.
+        sampler: "exact" draws all answers at once; "simulated" and "torch" (a GPU where there is one) one by one.
+        repeats: Answers that are counted in a total where one query is asked again and again, >= 1.
+        relation: How the worlds differ; "replace" for predictors whose records take the places of others.
+    """
+
+    fits: ClassVar[Fits] = Fits(
+        relation=Relation.ADD_REMOVE,
+        assumes="Answers are independent given the data. With `votes: modelled`, that the votes have the law fitted to "
+        "several trainings (teachers independent); with `votes: run` nothing beyond.",
+        views={VOTING: AnswerView, ANSWERING: AnswerView},
+        attack="answer-set",
+        estimator="answers",
+        evidence=AnsweredQuery,
+        helps="more `answers`, or with `votes: run` more `full_runs`",
+        looks=tuple(look for relation in (Relation.ADD_REMOVE, Relation.REPLACE) for look in _looks(relation)),
+    )
+
+    adversary: Adversary = field(default=PoisAdvQ(), metadata={"kind": "adversary"})
+    queries: int = 20
+    points: int = 1
+    votes: Literal["modelled", "run"] = "modelled"
+    runs: int = 5
+    moved_runs: int = 50
+    full_runs: int = 1_000
+    answers: int = field(default=100_000_000, metadata={"held": False})
+    search: int = field(default=10_000_000, metadata={"held": False})
+    simulated: int = 1_000_000
+    resamples: int = 20
+    sampler: Sampler = "exact"
+    repeats: int = 1_000
+    relation: Relation = Relation.ADD_REMOVE
+
+    def __post_init__(self) -> None:
+        for name in ("queries", "runs", "moved_runs", "answers", "search", "simulated", "repeats"):
+            require(getattr(self, name) >= 1, f"{name} must be >= 1", **{name: getattr(self, name)})
+        require(self.points in POINTS, "points must be 1, 2, 4 or 8", points=self.points)
+        require(self.full_runs >= 4, "full_runs must be >= 4", full_runs=self.full_runs)
+        require(self.resamples >= 0, "resamples must be >= 0", resamples=self.resamples)
+        relation = Relation(self.relation)
+        require(relation is not Relation.LABEL, "relation must be add-remove or replace", relation=relation.value)
+        object.__setattr__(self, "relation", relation)
+        object.__setattr__(self, "fits", replace(type(self).fits, relation=relation, records=self.points))
+
+    def play(self, setting: Setting, work: Work) -> Played:
+        """Runs of the training phase, the records, runs with them, answers.
+
+        Raises: SpecError without enough natural queries.
+        """
+        if self.queries > len(setting.parts.test):
+            raise SpecError(
+                f"private-prediction asks {self.queries} natural queries, the test part has {len(setting.parts.test)} "
+                "rows; give `split.test` a larger share, or ask fewer `queries`"
+            )
+        if isinstance(setting.mechanism, VotingPredictor) and self.votes == "modelled":
+            return self._modelled(setting, work)
+        return self._in_full(setting, work)
+
+    def _base(self, setting: Setting, work: Work) -> tuple[Unit, ...]:
+        """Runs without the records."""
+        predictor, seed = setting.mechanism, setting.seed.child("runs")
+        count = 1 if predictor.deterministic else self.runs
+        return tuple(
+            work.add(
+                train_and_ask,
+                predictor,
+                self.queries,
+                *_data(setting),
+                seed=seed.child(run),
+                label=f"training {run + 1} of {count}, asked",
+                resources=setting.resources,
+                after=setting.after,
+            )
+            for run in range(count)
+        )
+
+    def _crafted(self, setting: Setting, work: Work, base: tuple[Unit, ...]) -> Unit:
+        return work.add(
+            craft,
+            self.adversary,
+            setting.mechanism,
+            self.queries,
+            self.points,
+            base,
+            *_data(setting),
+            seed=setting.seed.child("craft"),
+            label="records to add",
+            resources=setting.resources,
+            after=setting.after,
+        )
+
+    def _modelled(self, setting: Setting, work: Work) -> Played:
+        predictor = setting.mechanism
+        count = 1 if predictor.deterministic else self.moved_runs
+        require_units(self.runs + count + self.queries)
+        base = self._base(setting, work)
+        crafted = self._crafted(setting, work, base)
+        moved = tuple(
+            work.add(
+                ask_moved,
+                predictor,
+                self.queries,
+                crafted,
+                *_data(setting),
+                seed=setting.seed.child("moved", run),
+                label=f"training {run + 1} of {count} with the records, asked",
+                resources=setting.resources,
+                after=setting.after,
+            )
+            for run in range(count)
+        )
+        answers = work.split(
+            draw_answers,
+            self.queries,
+            QUERIES_PER_UNIT,
+            predictor,
+            setting.attack,
+            self._draws,
+            base,
+            moved,
+            crafted,
+            *_data(setting),
+            seed=setting.seed.child("answers"),
+            label="answers to queries",
+            resources=setting.resources,
+            after=setting.after,
+        )
+        return self._played(setting, work, answers, base, self.answers)
+
+    def _in_full(self, setting: Setting, work: Work) -> Played:
+        predictor = setting.mechanism
+        base = self._base(setting, work) if isinstance(predictor, VotingPredictor) else ()
+        crafted = self._crafted(setting, work, base)
+        full = work.split(
+            run_in_full,
+            self.full_runs,
+            max(1, self.full_runs // 40),
+            predictor,
+            self.queries,
+            crafted,
+            *_data(setting),
+            replaced=self.relation is Relation.REPLACE,
+            seed=setting.seed.child("full"),
+            label="full runs",
+            resources=setting.resources,
+            after=setting.after,
+        )
+        counted = work.add(
+            count_runs,
+            predictor,
+            setting.attack,
+            crafted,
+            full,
+            *_data(setting),
+            repeats=self.repeats,
+            label="answers of full runs",
+            resources=setting.resources,
+        )
+        return self._played(setting, work, (counted,), base, self.full_runs - self.full_runs // 2)
+
+    def _played(
+        self, setting: Setting, work: Work, evidence: tuple[Unit, ...], trained: tuple[Unit, ...], answers: int
+    ) -> Played:
+        told = work.add(tell_answers, self.queries, answers, label="answers told", resources=setting.resources.on_cpus)
+        return Played(evidence, trainings=trained, ceiling=(told,), replays=self.queries)
+
+    @property
+    def _draws(self) -> Draws:
+        return Draws(self.answers, self.search, self.simulated, self.resamples, self.sampler, self.repeats)
+
+
+def _data(setting: Setting) -> tuple[Any, Any]:
+    """What is trained on, and where natural queries come from."""
+    return setting.required("target"), setting.required("test")

@@ -1,0 +1,130 @@
+"""LiRA: how much likelier the target's confidence is under models with the challenge than under models without.
+
+phi is averaged over the queries, and taken as normal over models. Its deviation is that of residuals from each point's
+own mean, so that the spread between points is no part of it; that of the members comes from members alone.
+
+Source: Carlini et al. (2022), arXiv:2112.03570, sections V and VI; its code differs (medians, deviations of raw scores,
+the members' for both worlds, the density instead of the tail in the offline attack).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpaudit.engine.games.two_world.views.challenge_view import ChallengeView
+from dpaudit.engine.games.two_world.views.shadows import Shadows
+from dpaudit.errors import require
+from dpaudit.registry import register
+
+Variance = Literal["fixed", "per-point"]
+SMALLEST_DEVIATION = 1e-6
+POINTS_AT_ONCE = 2048
+
+
+@dataclass(frozen=True, eq=False)
+class Normals:
+    """One normal law of phi for each point.
+
+    Attributes:
+        mean: Shape (points,).
+        deviation: Shape (points,), > 0.
+    """
+
+    mean: NDArray[np.float64]
+    deviation: NDArray[np.float64]
+
+    def log_density(self, phi: NDArray[np.float64]) -> NDArray[np.float64]:
+        """At phi of shape (..., points), up to a constant."""
+        return -0.5 * ((phi - self.mean) / self.deviation) ** 2 - np.log(self.deviation)
+
+    def of(self, rows: slice) -> Normals:
+        """The laws at some points."""
+        return Normals(self.mean[rows], self.deviation[rows])
+
+
+def normals(shadows: Shadows, points: NDArray[np.int64], *, members: bool, variance: Variance) -> Normals:
+    """The laws of phi at some points, over the shadow models trained on the point or over those that were not.
+
+    Args:
+        shadows: M models, n points.
+        points: Which points, shape (k,).
+        members: Which of the two.
+        variance: "fixed" pools the squared residuals of all n points (each costs its mean one degree of freedom), for
+            few models; "per-point" keeps them apart, for some 64 models and more.
+    Raises: InputError when one of `points` has no such model, or fewer than two for its own variance.
+    """
+    mean, squares, counts = _residuals(shadows.at(points), members)
+    least, world = (2 if variance == "per-point" else 1), ("trained on" if members else "left out of")
+    fewest = int(counts.min())
+    require(fewest >= least, f"each challenge must be {world} at least {least} shadow models", fewest=fewest)
+    if variance == "fixed":
+        everywhere = np.arange(shadows.member.shape[1])
+        parts = [
+            _residuals(shadows.at(everywhere[first : first + POINTS_AT_ONCE]), members)
+            for first in range(0, len(everywhere), POINTS_AT_ONCE)
+        ]
+        freedom = sum(int(np.maximum(count - 1, 0).sum()) for _, _, count in parts)
+        require(freedom >= 1, "a fixed variance needs a point with two shadow models", freedom=freedom)
+        spread = np.full(len(points), sum(float(part.sum()) for _, part, _ in parts) / freedom)
+    else:
+        spread = squares / (counts - 1)
+    return Normals(mean, np.maximum(np.sqrt(spread), SMALLEST_DEVIATION))
+
+
+def _residuals(shadows: Shadows, members: bool) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
+    """Each point's mean phi over its models of one world, sum of squared residuals, and count; shape (points,)."""
+    phi, chosen = shadows.phi, shadows.member == members
+    counts = chosen.sum(0)
+    mean = np.where(chosen, phi, 0.0).sum(0) / np.maximum(counts, 1)
+    squares = (np.where(chosen, phi - mean, 0.0) ** 2).sum(0)
+    return mean, squares, counts
+
+
+@dataclass(frozen=True)
+class Lira:
+    """What both attacks share.
+
+    Attributes:
+        variance: "fixed" over all points, or "per-point" for some 64 shadow models and more.
+    """
+
+    variance: Variance = "fixed"
+    view: ClassVar[type[ChallengeView]] = ChallengeView
+    needs: ClassVar[frozenset[str]] = frozenset({"shadows"})
+
+    def _normals(self, view: ChallengeView, *, members: bool) -> Normals:
+        assert view.shadows is not None
+        return normals(view.shadows, view.point, members=members, variance=self.variance)
+
+
+@register("attack", "lira-online", source="Carlini et al. (2022), arXiv:2112.03570, Algorithm 1")
+@dataclass(frozen=True)
+class LiraOnline(Lira):
+    """LiRA: log-likelihood ratio of the target's confidence, from shadow models with and without the challenge."""
+
+    def score(self, view: ChallengeView) -> NDArray[np.float64]:
+        """log N(phi; in) - log N(phi; out), in nats."""
+        inside, outside = (self._normals(view, members=world) for world in (True, False))
+        return log_likelihood_ratio(inside, outside, view.phi)
+
+
+@register("attack", "lira-offline", source="Carlini et al. (2022), arXiv:2112.03570, section VI-C")
+@dataclass(frozen=True)
+class LiraOffline(Lira):
+    """LiRA from models without the challenge only: how far in their upper tail the target's confidence lies."""
+
+    def score(self, view: ChallengeView) -> NDArray[np.float64]:
+        """(phi - mean) / deviation: the tail's probability is Phi of it, but does not run into 1."""
+        outside = self._normals(view, members=False)
+        scores: NDArray[np.float64] = (view.phi - outside.mean) / outside.deviation
+        return scores
+
+
+def log_likelihood_ratio(inside: Normals, outside: Normals, phi: NDArray[np.float64]) -> NDArray[np.float64]:
+    """LiRA's score at phi of shape (..., points), in nats."""
+    ratio: NDArray[np.float64] = inside.log_density(phi) - outside.log_density(phi)
+    return ratio

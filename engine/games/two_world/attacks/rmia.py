@@ -1,0 +1,171 @@
+"""RMIA: whether the target's probability of the challenge grew more than that of other points.
+
+ratio(x) = p(x | target) / p(x); the score is the share of population points z with ratio(x) / ratio(z) > gamma. p(x) is
+the mean over models half of which were trained on x. Offline there are only those that were not, and
+p(x) = ((1 + a) p_out(x) + 1 - a) / 2 stands in, since p_in is about a p_out + 1 - a. Only the points as they are count,
+not their augmented queries.
+
+Source: Zarifzadeh et al. (2024), arXiv:2312.03262, sections 3 and 4.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpaudit.engine.games.two_world.views.challenge_view import ChallengeView
+from dpaudit.engine.games.two_world.views.confidence import probability
+from dpaudit.engine.games.two_world.views.shadows import Shadows
+from dpaudit.errors import require
+from dpaudit.registry import register
+
+CANDIDATES = np.linspace(0.0, 1.0, 11)
+MOST_TUNED_ON = 2000
+
+
+@register("attack", "rmia", source="Zarifzadeh et al. (2024), arXiv:2312.03262")
+@dataclass(frozen=True)
+class Rmia:
+    """RMIA: the share of population points that the challenge beats in likelihood ratio.
+
+    Attributes:
+        gamma: By how much a point must be beaten, > 0.
+        offline: Use only shadow models that were not trained on a point.
+        a: Of the offline attack, in [0, 1]; None tunes it on one shadow model, whose own members are known.
+    """
+
+    gamma: float = 1.0
+    offline: bool = False
+    a: float | None = None
+    view: ClassVar[type[ChallengeView]] = ChallengeView
+    needs: ClassVar[frozenset[str]] = frozenset({"shadows", "population"})
+
+    def __post_init__(self) -> None:
+        require(self.gamma > 0, "gamma must be > 0", gamma=self.gamma)
+        require(self.a is None or 0 <= self.a <= 1, "a must be in [0, 1]", a=self.a)
+
+    def score(self, view: ChallengeView) -> NDArray[np.float64]:
+        """Shares in [0, 1]; strict inequality, so a target that knows nothing has score 0 at gamma = 1.
+
+        Raises: InputError when there is no population, or a point lacks shadow models.
+        """
+        assert view.shadows is not None
+        require(view.population.shape[1] > 0, "rmia needs points of the population", do="set `population` in the game")
+        a = self._a(view.shadows, view.population_points)
+        points, place = view.points()
+        own = inverse_ratio(view.target[:, 0], self._marginal(view.shadows.at(points), a)[place])
+        marginal = self._marginal(view.shadows.at(view.population_points), a)
+        return shares_beaten(own, view.population, marginal, self.gamma)
+
+    def _a(self, shadows: Shadows, population: NDArray[np.int64]) -> float:
+        if not self.offline:
+            return 1.0
+        return tuned_a(shadows, population, self.gamma) if self.a is None else self.a
+
+    def _marginal(self, shadows: Shadows, a: float) -> NDArray[np.float64]:
+        return offline_marginal(shadows, a) if self.offline else online_marginal(shadows)
+
+
+def shares_beaten(
+    own: NDArray[np.float32],
+    population: NDArray[np.float32],
+    marginal: NDArray[np.floating[Any]],
+    gamma: float,
+) -> NDArray[np.float64]:
+    """Share of each trial's population with ratio > gamma times theirs, shape (T,).
+
+    Args:
+        own: Inverse ratio of each trial's challenge, shape (T,).
+        population: phi of each trial's model at the population, shape (T, P).
+        marginal: p(z) of the population, shape (P,).
+        gamma: As in `Rmia`.
+    """
+    from dpaudit.engine.games.two_world.attacks._inverse_ratio import above  # numba is slow to import
+
+    least = (gamma * own).astype(np.float32)
+    counts = above(least, np.ascontiguousarray(population, np.float32), marginal.astype(np.float32))
+    share: NDArray[np.float64] = counts / len(marginal)
+    return share
+
+
+def inverse_ratio(phi: NDArray[np.float32], marginal: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
+    """p(x) / p(x | target) = p(x) (1 + e^-phi), in float32: equal points have equal ones, to the bit; shapes (n,)."""
+    from dpaudit.engine.games.two_world.attacks._inverse_ratio import inverse_ratios
+
+    found = np.empty(len(phi), np.float32)
+    inverse_ratios(np.ascontiguousarray(phi, np.float32), marginal.astype(np.float32), found)
+    return found
+
+
+def beaten_of_one_model(
+    ratio: NDArray[np.float64], of_others: NDArray[np.float64], gamma: float
+) -> NDArray[np.float64]:
+    """Share of one model's population with ratio > gamma times theirs; shapes (n,) and (P,) to (n,)."""
+    share: NDArray[np.float64] = np.searchsorted(np.sort(gamma * of_others), ratio) / len(of_others)
+    return share
+
+
+def online_marginal(shadows: Shadows) -> NDArray[np.float64]:
+    """(mean over members + mean over the others) / 2 of each point's probability, shape (points,)."""
+    probabilities = probability(shadows.confidence[:, 0])
+    return (_mean(probabilities, shadows.member) + _mean(probabilities, ~shadows.member)) / 2
+
+
+def offline_marginal(shadows: Shadows, a: float) -> NDArray[np.float64]:
+    """((1 + a) p_out + 1 - a) / 2 for each point, shape (points,)."""
+    return _from_outside(_mean(probability(shadows.confidence[:, 0]), ~shadows.member), a)
+
+
+def _from_outside(p_out: NDArray[np.float64], a: float) -> NDArray[np.float64]:
+    marginal: NDArray[np.float64] = ((1 + a) * p_out + 1 - a) / 2
+    return marginal
+
+
+def tuned_a(shadows: Shadows, population: NDArray[np.int64], gamma: float) -> float:
+    """The a in 0, 0.1, ..., 1 with which the first shadow model is attacked best (area under the curve).
+
+    Its members are known to the adversary. The first 2,000 points other than the population stand for all.
+    """
+    others = np.setdiff1d(np.arange(shadows.member.shape[1]), population)[:MOST_TUNED_ON]
+    rest = shadows.of(slice(1, None))
+    target, known = shadows.of(slice(1)), shadows.member[0]
+    outsiders = population[~known[population]]
+    if not len(outsiders) or len(rest.member) < 2:
+        return 0.0
+    out_of_points, out_of_population = (
+        _mean(probability(models.confidence[:, 0]), ~models.member) for models in (rest.at(others), rest.at(outsiders))
+    )
+    of_points = probability(target.at(others).confidence[:, 0])
+    of_population = probability(target.at(outsiders).confidence[:, 0])
+    areas = [
+        _area(
+            beaten_of_one_model(
+                (of_points / _from_outside(out_of_points, a))[0],
+                (of_population / _from_outside(out_of_population, a))[0],
+                gamma,
+            ),
+            known[others],
+        )
+        for a in CANDIDATES
+    ]
+    return float(CANDIDATES[int(np.argmax(areas))])
+
+
+def _mean(probabilities: NDArray[np.float64], chosen: NDArray[np.bool_]) -> NDArray[np.float64]:
+    require(bool(chosen.any(0).all()), "each point must have a shadow model of its world")
+    mean: NDArray[np.float64] = np.where(chosen, probabilities, 0.0).sum(0) / chosen.sum(0)
+    return mean
+
+
+def _area(score: NDArray[np.float64], member: NDArray[np.bool_]) -> float:
+    """Area under the ROC curve by ranks, ties half."""
+    from scipy.stats import rankdata
+
+    inside = int(member.sum())
+    if inside in (0, len(member)):
+        return 0.5
+    ranks = rankdata(score)
+    return float((ranks[member].sum() - inside * (inside + 1) / 2) / (inside * (len(member) - inside)))

@@ -1,0 +1,100 @@
+"""Two-world membership games: what a trial trains on, and about which challenge point the attack is asked.
+
+Source: Zanella-Beguelin et al. (2022), arXiv:2206.05199, Experiments 1 and 2, section 4.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpaudit.actors.seed import Seed
+from dpaudit.engine.games.trials import TrialGame
+from dpaudit.engine.games.two_world.canaries.protocol import Canary, GradientCanary
+from dpaudit.engine.games.two_world.views.challenges import Challenges
+from dpaudit.errors import require
+
+MOST_SHADOWS = 2**15 - 1
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """One trial's draws.
+
+    Attributes:
+        truth: World 1: the challenge is trained on.
+        challenge: Which point is shown, in the pool with the crafted points behind it.
+        rows: What the model is trained on.
+    """
+
+    truth: bool
+    challenge: int
+    rows: NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class TrialSetup:
+    """What trials are drawn from.
+
+    Attributes:
+        pool: Rows of the pool.
+        challenges: The challenge points' places, shape (k,); empty when each trial draws its own.
+        sources: Rows of the pool the challenges are made from or are, shape (k,).
+        population: Rows no trial trains on, shape (P,).
+        base: The base set S, for games that fix it, shape (n - 1,).
+    """
+
+    pool: int
+    challenges: NDArray[np.int64]
+    sources: NDArray[np.int64]
+    population: NDArray[np.int64]
+    base: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class TwoWorldRules(TrialGame, ABC):
+    """The fields and the rules of both games.
+
+    The target part of the data is the pool. A trial trains on about half of it, and so does a shadow model.
+
+    Attributes:
+        shadows: Shadow models, even, >= 2; trained only when the canary or the attack asks for them.
+        queries: Augmented queries of each point (images only), 1 = the point as it is.
+        population: Points of the pool no trial trains on, always asked about, for rmia, >= 0.
+        shadow_mechanism: What shadow models are trained by; None = the audited mechanism. A cheaper one may do.
+    """
+
+    shadows: int = 64
+    queries: int = 1
+    population: int = 200
+    shadow_mechanism: Any = field(default=None, metadata={"kind": "mechanism"})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(
+            self.shadows % 2 == 0 and 2 <= self.shadows <= MOST_SHADOWS,
+            f"shadows must be even (they come in pairs) and in 2..{MOST_SHADOWS}",
+            shadows=self.shadows,
+        )
+        require(self.queries >= 1, "queries must be >= 1", queries=self.queries)
+        require(self.population >= 0, "population must be >= 0", population=self.population)
+
+    @property
+    @abstractmethod
+    def challenge_canary(self) -> Canary | GradientCanary | None:
+        """The canary that fixes the challenge points; None when each trial draws its own."""
+
+    @abstractmethod
+    def setup(self, pool: int, challenges: Challenges | None, population: int, seed: Seed) -> TrialSetup:
+        """What all trials have in common.
+
+        Raises: SpecError when the pool is too small.
+        """
+
+    @abstractmethod
+    def trial(self, setup: TrialSetup, rng: np.random.Generator) -> Trial:
+        """The draws of one trial."""

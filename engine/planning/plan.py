@@ -1,0 +1,277 @@
+"""From a spec to a plan: every unit with its key, seed and resources. Nothing runs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from dpaudit.actors.fingerprint import one_reading
+from dpaudit.actors.seed import Seed
+from dpaudit.actors.unit import Inputs, Resources, Unit
+from dpaudit.actors.work import Call, Work
+from dpaudit.claims import Claim
+from dpaudit.engine.data.partition import Parts
+from dpaudit.engine.games.fits import Reading
+from dpaudit.engine.games.protocol import Foreseen, Played, Setting, require_units
+from dpaudit.engine.planning.bounding import bound_units
+from dpaudit.engine.planning.counting import control_estimator, counting
+from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
+from dpaudit.errors import DataError, shortened
+from dpaudit.mechanisms.examples import Examples
+from dpaudit.variables import without_values
+
+KEPT_ROWS_PER_UNIT = 2_000_000
+"""Score rows of one unit whose table is kept: tens of megabytes."""
+WORTH_SAYING = 1_000_000
+"""Generated rows from which on it is said beforehand that they are made: a second of planning."""
+COUNTED_ROWS_PER_UNIT = 25_000_000
+"""Score rows of one unit that counts them at once, one replay in memory at a time."""
+
+
+@dataclass(frozen=True)
+class PlannedAudit:
+    """One audit and its units.
+
+    Attributes:
+        audit: What was asked for.
+        game: What its game planned, and what reading it needs to know.
+        units: All that play and count, each after those it needs; without those that find bounds.
+        scores: Keys of the units whose evidence is kept, in the order of its rows; none where it is counted at once.
+        tallies: Keys of the units that count, in the order of the evidence.
+        controls: Keys of the units that count the game on rows the mechanism never saw, one for each distinguisher.
+        ceilings: Keys of the units that count the game against a mechanism without privacy.
+        reading: How the evidence is read.
+        rows: How many rows each part of the data has.
+        data_name: What the data are, in words.
+        confirms: Name of the audit that this one confirms; "" for those of the spec.
+        played_again: Whether it confirms by the same look once more.
+        bounds: The units that find its bounds, where that takes long.
+    """
+
+    audit: Audit
+    game: Played
+    units: tuple[Unit, ...]
+    scores: tuple[str, ...]
+    tallies: tuple[str, ...]
+    controls: tuple[str, ...]
+    ceilings: tuple[str, ...]
+    reading: Reading
+    rows: tuple[tuple[str, int], ...]
+    data_name: str
+    confirms: str = ""
+    played_again: bool = False
+    bounds: tuple[Unit, ...] = ()
+
+    @property
+    def effective_claim(self) -> Claim:
+        """The claim the bound is compared with: the spec's, the game's, or the mechanism's."""
+        return self.audit.claim or self.game.claim or self.audit.effective_claim()
+
+    @property
+    def trainings(self) -> tuple[str, ...]:
+        """Keys of the units that ran the mechanism."""
+        return keys_of(self.game.trainings)
+
+    @property
+    def keys(self) -> frozenset[str]:
+        """Of all its units."""
+        return frozenset(keys_of((*self.units, *self.bounds)))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All units of a run.
+
+    Attributes:
+        spec: What it was made from.
+        units: Each after those it needs; a unit two audits share is listed once.
+        audits: What belongs to which audit.
+        shared: The large inputs by name.
+        apart: Whether units that run without Ray get a process of their own: nobody here wrote their code.
+    """
+
+    spec: AuditSpec
+    units: tuple[Unit, ...]
+    audits: tuple[PlannedAudit, ...]
+    shared: dict[str, Examples] = field(repr=False)
+    apart: bool = False
+
+    def table(self) -> pa.Table:
+        """One row a unit: key, label, task, seed, needs, CPUs, GPUs, pieces."""
+        seeds = [str(_argument(unit, "seed", "")) for unit in self.units]
+        return pa.table(
+            {
+                "key": [unit.key for unit in self.units],
+                "label": [unit.label for unit in self.units],
+                "task": [unit.does for unit in self.units],
+                "seed": seeds,
+                "needs": pa.array([list(unit.needs) for unit in self.units], pa.list_(pa.string())),
+                "cpus": [unit.resources.cpus for unit in self.units],
+                "gpus": [unit.resources.gpus for unit in self.units],
+                "pieces": [pieces_of(unit) for unit in self.units],
+            }
+        )
+
+    def prices(self) -> list[str]:
+        """What units that ask at a price are going to take, one line each."""
+        lines = []
+        for unit in self.units:
+            if isinstance(unit.task, Call):
+                words = unit.task.price(Inputs({name: self.shared[name] for name in unit.shared}))
+                lines += [f"{unit.label}: {words}"] if words else []
+        return lines
+
+
+def pieces_of(unit: Unit) -> int:
+    """How many models, replays or releases a unit makes: `first` to before `last`; 1 where it does not say."""
+    return max(1, int(_argument(unit, "last", 1)) - int(_argument(unit, "first", 0)))
+
+
+def _argument(unit: Unit, name: str, default: Any) -> Any:
+    return unit.task.argument(name, default) if isinstance(unit.task, Call) else default
+
+
+def keys_of(units: Iterable[Unit]) -> tuple[str, ...]:
+    """The keys of some units, in their order."""
+    return tuple(unit.key for unit in units)
+
+
+def trainings_of(plan: Plan) -> dict[str, int]:
+    """How many models each unit trains, of the mechanism or of shadows, by key; those that train none are left out."""
+    trains = {unit.key for entry in plan.audits for unit in (*entry.game.trainings, *entry.game.shadows)}
+    return {unit.key: pieces_of(unit) for unit in plan.units if unit.key in trains}
+
+
+@one_reading()
+def make_plan(spec: AuditSpec) -> Plan:
+    """Loads the data (its content is part of every key) and plans every audit.
+
+    Raises: DataError, SpecError.
+    """
+    require_units(_fewest_units(spec))
+    loaded: dict[str, Examples] = {}
+    divided: dict[str, Parts] = {}
+    shared: dict[str, Examples] = {}
+    units: dict[str, Unit] = {}
+    planned = []
+    for audit in spec.audits:
+        source = repr(audit.data)
+        if source not in loaded:
+            loaded[source] = _loaded(audit.data, spec.seed)
+        division = f"{source} {audit.split}"
+        if division not in divided:  # audits of one division share its rows, its reference model and its digests
+            divided[division] = audit.split.divide(loaded[source], Seed(spec.seed).child("split").rng())
+        parts = divided[division]
+        shared |= parts.shared()
+        for entry, own, inputs in _planned(spec, audit, parts):
+            units |= {unit.key: unit for unit in own}
+            shared |= inputs
+            planned.append(entry)
+    require_units(len(units))
+    return Plan(spec, tuple(units.values()), tuple(planned), shared)
+
+
+def what_it_takes(spec: AuditSpec) -> str:
+    """What planning is going to make, before it does; "" where that is nothing to wait for."""
+    made = {repr(audit.data): rows for audit in spec.audits if (rows := _generated_rows(audit.data)) >= WORTH_SAYING}
+    if not made:
+        return ""
+    rows = sum(made.values())
+    return f"planning at least {_fewest_units(spec):,} units on {rows:,} generated rows, which are made first"
+
+
+def _generated_rows(data: Any) -> int:
+    return 0 if hasattr(data, "path") else getattr(data, "rows", None) or 0
+
+
+def _fewest_units(spec: AuditSpec) -> int:
+    """How many units a spec leads to at least, found before data are made or any unit is."""
+    fewest: dict[str, int] = {}
+    for audit in spec.audits:
+        if isinstance(audit.game, Foreseen):
+            # Audits of one mechanism on the same data may share units; a file may hold fewer rows than are asked for.
+            own = f"{audit.mechanism!r} {audit.data!r} {audit.split}"
+            target = max(1, int(audit.split.target * (_generated_rows(audit.data) or 1)))
+            units, with_scores = audit.game.fewest_units(target, _rows_per_unit(spec))
+            counting = with_scores if spec.run.keep_scores else 0
+            fewest[own] = max(fewest.get(own, 0), units + counting)
+    return sum(fewest.values())
+
+
+def _rows_per_unit(spec: AuditSpec) -> int:
+    return KEPT_ROWS_PER_UNIT if spec.run.keep_scores else COUNTED_ROWS_PER_UNIT
+
+
+def _loaded(data: Any, seed: int) -> Examples:
+    try:
+        examples: Examples = data.load(seed=seed)
+    except DataError as err:
+        raise DataError(without_values(str(err), data)) from None  # its cause would show what the message must not
+    except MemoryError as err:
+        raise DataError(f"the data must fit into memory, {shortened(data)} do not; ask for fewer rows") from err
+    if not isinstance(examples, Examples):
+        raise DataError(f"the data's method `load` must give dpaudit.Examples, got {type(examples).__name__}")
+    return examples
+
+
+def _planned(spec: AuditSpec, audit: Audit, parts: Parts) -> Iterator[tuple[PlannedAudit, list[Unit], dict[str, Any]]]:
+    """An audit, and the one that confirms it, if there is one: that one's work waits until the first one is read."""
+    entry, units, shared = _plan_audit(spec, audit, parts, Seed(spec.seed))
+    yield entry, units, shared
+    again = spec.together is not None and not entry.game.conditional
+    if again or (audit.confirm and entry.game.conditional):
+        # Looks may stop early, so that no unit of theirs can be waited for: their reader holds back what follows.
+        after = () if spec.together is not None else (*entry.tallies, *entry.controls)
+        asked = spec.played_again(audit) if again else spec.confirmation(audit)
+        seed = Seed(spec.seed).child("confirm", *([audit.name] if spec.together is not None else []))
+        follows, units, shared = _plan_audit(spec, asked, parts, seed, after)
+        yield dataclasses.replace(follows, confirms=audit.name, played_again=again), units, shared
+
+
+def _plan_audit(
+    spec: AuditSpec, audit: Audit, parts: Parts, seed: Seed, after: tuple[str, ...] = ()
+) -> tuple[PlannedAudit, list[Unit], dict[str, Any]]:
+    resources = Resources(spec.run.cpus_per_worker, spec.run.gpus_per_worker)
+    setting = Setting(
+        audit.mechanism,
+        audit.proxy,
+        audit.attack,
+        audit.data,
+        parts,
+        audit.split.order == "random",
+        seed,
+        resources,
+        _rows_per_unit(spec),
+        reading=audit.game.fits.reading(stops_early=audit.stop is not None),
+        after=after,
+    )
+    work = Work()
+    game: Played = audit.game.play(setting, work)
+    counts = {unit.key: audit.estimator for unit in (*game.evidence, *game.ceiling)}
+    counts |= {unit.key: control_estimator(audit.estimator, len(game.control)) for unit in game.control}
+    kept = spec.run.keep_scores
+    units = [unit for unit in work.units.values() if kept or unit.key not in counts]
+    counted = {key: counting(counts[key], unit, kept=kept) for key, unit in work.units.items() if key in counts}
+    units += counted.values()
+    tallies, controls, ceilings = (
+        tuple(counted[key].key for key in keys_of(several)) for several in (game.evidence, game.control, game.ceiling)
+    )
+    entry = PlannedAudit(
+        audit,
+        game,
+        tuple(units),
+        keys_of(game.evidence) if kept else (),
+        tallies,
+        controls,
+        ceilings,
+        setting.reading,
+        tuple((part, len(getattr(parts, part))) for part in ("target", "reference", "test", "validation")),
+        parts.target.name,
+    )
+    evidence = tuple(counted[unit.key] for unit in game.evidence)
+    bounds = bound_units(audit.estimator, game, evidence, setting.reading, audit.name, resources.on_cpus)
+    return dataclasses.replace(entry, bounds=bounds), [*units, *bounds], work.shared

@@ -1,0 +1,198 @@
+"""Label mechanisms side by side: what each tells of single labels, beside what a model learns from it.
+
+Audits of one data set are a study; those of one mechanism, whichever advantage they read, are one setting of it. The
+advantages are those of Busa-Fekete et al. (2024), section 4: the mean additive one, and the 98 % quantile of the
+multiplicative one, which the infinite cases of exact counts need not reach.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import singledispatch
+from typing import Any
+
+import numpy as np
+
+from dpaudit.engine.reading.result import AuditResult
+from dpaudit.engine.reading.words import in_words
+from dpaudit.engine.spec.build import describe
+from dpaudit.estimators.label_reconstruction.advantage_distribution import AdvantageDistribution
+from dpaudit.estimators.label_reconstruction.bags import MEASURES
+from dpaudit.estimators.series import AdvantageQuantiles, PriorPosterior
+from dpaudit.mechanisms.labels.proportions import Aggregation, NoisyAggregation
+from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
+
+LEVEL = 0.98
+"""Of the quantile of the multiplicative advantage."""
+
+
+@dataclass(frozen=True, eq=False)
+class Compared:
+    """One setting of a mechanism on one data set.
+
+    Attributes:
+        mechanism: In words.
+        family: The mechanism without its settings: one colour.
+        curve: The settings that differ in one parameter alone: one line.
+        auc: Of models trained on its releases; NaN where that was not measured.
+        auc_error: Its standard error; NaN with one run.
+        advantage: By kind: the mean additive one, the 98 % quantile of the multiplicative one.
+        largest: The largest multiplicative advantage; NaN where that was not asked for.
+        claimed: The epsilon it promises; inf where it promises none.
+        spread: By kind: how the advantages are spread.
+        beliefs: Some priors and posteriors.
+    """
+
+    mechanism: str
+    family: str
+    curve: str
+    auc: float
+    auc_error: float
+    advantage: dict[str, float]
+    largest: float
+    claimed: float
+    spread: dict[str, AdvantageQuantiles]
+    beliefs: PriorPosterior
+
+
+@dataclass(frozen=True, eq=False)
+class Study:
+    """All settings on one data set, in the order of the spec."""
+
+    data: str
+    settings: tuple[Compared, ...]
+
+    def dominated(self, kind: str) -> tuple[Compared, ...]:
+        """Settings that another one beats: a model learns no less from it, and it tells no more of single labels."""
+        measured = [one for one in self.settings if not math.isnan(one.auc) and kind in one.advantage]
+        return tuple(one for one in measured if any(_beats(other, one, kind) for other in measured))
+
+    def response_at(self, auc: float, kind: str) -> float:
+        """The advantage of randomised response where models learn as much; NaN beyond its settings.
+
+        Read off the straight lines between its settings, in the order of the AUC.
+        """
+        own = [one for one in self.settings if one.family == RESPONSE and kind in one.advantage and one.auc == one.auc]
+        own = sorted((one for one in own if math.isfinite(one.advantage[kind])), key=lambda one: one.auc)
+        if not own or not own[0].auc <= auc <= own[-1].auc:
+            return math.nan
+        return float(np.interp(auc, [one.auc for one in own], [one.advantage[kind] for one in own]))
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The comparison at equal utility, for a reader."""
+        others = [one for one in self.settings if one.family != RESPONSE and not math.isnan(one.auc)]
+        if not others or not any(one.family == RESPONSE for one in self.settings):
+            return ()
+        lines = (f"  {self._line(one)}" for one in others)
+        quantities = f"{LEVEL:.0%} quantile of the multiplicative advantage, mean additive advantage"
+        return (f"at equal utility (AUC) on {self.data}: {quantities}", *lines, *self._summary(others))
+
+    def _line(self, one: Compared) -> str:
+        own = ", ".join(f"{kind} {one.advantage[kind]:.4g}" for kind in MEASURES if kind in one.advantage)
+        told = [(kind, self.response_at(one.auc, kind)) for kind in MEASURES if kind in one.advantage]
+        known = [f"{kind} {value:.4g}" for kind, value in told if not math.isnan(value)]
+        against = f"randomised response {', '.join(known)}" if known else "no randomised response of this AUC here"
+        return f"AUC {one.auc:.4f}, {one.mechanism}: {own}; {against}"
+
+    def _summary(self, others: Sequence[Compared]) -> list[str]:
+        lines = []
+        for kind in MEASURES:
+            pairs = [(one.advantage[kind], self.response_at(one.auc, kind)) for one in others if kind in one.advantage]
+            pairs = [(own, response) for own, response in pairs if not math.isnan(response)]
+            if pairs:
+                less = sum(response < own for own, response in pairs)
+                gap = float(np.median([own - response for own, response in pairs]))
+                said = "dominates" if less == len(pairs) else f"tells less in {less} of {len(pairs)} settings"
+                beside = " infinite" if math.isinf(gap) else f" {gap:+.4g}"
+                lines.append(
+                    f"  by the {kind} advantage randomised response {said}; median of the others' less its own:{beside}"
+                )
+        return lines
+
+
+def studies(results: Sequence[AuditResult]) -> list[Study]:
+    """The audits of label advantages in a run, one study a data set."""
+    found: dict[str, dict[str, list[AuditResult]]] = {}
+    for result in results:
+        played = isinstance(result.finding, AdvantageDistribution) and result.audited is not None
+        if played and result.series(PriorPosterior) is not None:
+            found.setdefault(result.data, {}).setdefault(result.mechanism, []).append(result)
+    return [Study(data, tuple(map(_compared, settings.values()))) for data, settings in found.items()]
+
+
+def _compared(results: Sequence[AuditResult]) -> Compared:
+    first = results[0]
+    beliefs = first.series(PriorPosterior)
+    assert beliefs is not None
+    offered = [series for result in results if result.finding is not None for series in result.finding.series]
+    spread = {series.kind: series for series in offered if isinstance(series, AdvantageQuantiles)}
+    advantage = {kind: series.mean for kind, series in spread.items()}
+    largest = math.nan
+    if "multiplicative" in spread:
+        tail = spread["multiplicative"]
+        advantage["multiplicative"] = float(tail.advantage[np.searchsorted(tail.share, LEVEL)])
+        largest = tail.largest
+    return Compared(
+        mechanism=setting_of(first.audited),
+        family=family_of(first.audited),
+        curve=curve_of(first.audited),
+        auc=first.metrics.get("test_auc", math.nan),
+        auc_error=first.metrics.get("test_auc_error", math.nan),
+        advantage=advantage,
+        largest=largest,
+        claimed=first.compared.claim.curve.epsilon(0.0),
+        spread=spread,
+        beliefs=beliefs,
+    )
+
+
+def _beats(one: Compared, other: Compared, kind: str) -> bool:
+    no_worse = one.auc >= other.auc and one.advantage[kind] <= other.advantage[kind]
+    return no_worse and (one.auc > other.auc or one.advantage[kind] < other.advantage[kind])
+
+
+def family_of(mechanism: Any) -> str:
+    """The name of a mechanism without its settings."""
+    return str(describe(mechanism)["name"])
+
+
+RESPONSE = family_of(RandomizedResponse(1.0))
+
+
+@singledispatch
+def setting_of(mechanism: Any) -> str:
+    """A mechanism with its settings, for a legend."""
+    return in_words(mechanism)
+
+
+@setting_of.register
+def _(mechanism: RandomizedResponse) -> str:
+    return f"{family_of(mechanism)}, ε = {mechanism.epsilon:g}"
+
+
+@setting_of.register
+def _(mechanism: Aggregation) -> str:
+    return f"{family_of(mechanism)}, {_bags(mechanism)}"
+
+
+@setting_of.register
+def _(mechanism: NoisyAggregation) -> str:
+    return f"{family_of(mechanism)}, {_bags(mechanism)}, ε = {mechanism.epsilon:g}"
+
+
+@singledispatch
+def curve_of(mechanism: Any) -> str:
+    """Which settings make a line of the trade-off: those that differ in one parameter."""
+    return family_of(mechanism)
+
+
+@curve_of.register
+def _(mechanism: NoisyAggregation) -> str:
+    return f"{family_of(mechanism)}, {_bags(mechanism)}"
+
+
+def _bags(mechanism: Aggregation) -> str:
+    return f"bags of {mechanism.size}" if mechanism.key is None else f"bags by {mechanism.key}"

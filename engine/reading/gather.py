@@ -1,0 +1,246 @@
+"""From finished units to results: what was stored is gathered, audit by audit, and read by the audit's estimator."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpaudit.actors.events import last_line
+from dpaudit.actors.schedule import RunOutcome
+from dpaudit.actors.storage.store import UnitStore
+from dpaudit.actors.values import decode
+from dpaudit.actors.work import Outcome, beside
+from dpaudit.claims import Claim, ConvertedClaim
+from dpaudit.engine.games.fits import Reading
+from dpaudit.engine.planning.bounding import take_over
+from dpaudit.engine.planning.counting import control_estimator
+from dpaudit.engine.planning.plan import Plan, PlannedAudit, keys_of
+from dpaudit.engine.planning.power import ceiling_bound
+from dpaudit.engine.reading.ceiling import Ceiling
+from dpaudit.engine.reading.joint import refutes
+from dpaudit.engine.reading.result import AuditResult, Failure
+from dpaudit.engine.reading.shift import ShiftControl, rows_needed, shift_control
+from dpaudit.engine.reading.stopping import SequentialReader, sequential_readers
+from dpaudit.engine.reading.verdict import Verdict
+from dpaudit.engine.reading.words import in_words
+from dpaudit.engine.spec.audit_spec import Audit, slug
+from dpaudit.estimators.bound import Bound
+from dpaudit.estimators.finding import Finding
+
+
+def gather(plan: Plan, outcome: RunOutcome, store: UnitStore, folder: Path) -> tuple[AuditResult, ...]:
+    """The result of each audit, in the order of the spec; the evidence is linked into `scores/`."""
+    recorded = store.failures()
+    readers = sequential_readers(plan, store)
+    for reader in readers.values():
+        reader.advance(outcome.finished, recorded.keys() & outcome.failed.keys())
+    failures = _failures(plan, outcome, recorded)
+    results: list[AuditResult] = []
+    for entry in plan.audits:
+        if (entry.confirms or plan.spec.together) and _was_left_out(entry, outcome):
+            continue  # there was nothing to confirm, or nothing left to find, or no time
+        if entry.played_again and not (results and results[-1].name == entry.confirms and refutes(results[-1])):
+            continue  # begun before another one was read
+        finished = _Finished(entry, outcome, store, readers.get(entry.audit.name))
+        evidence = folder / "scores" / slug(entry.audit.name)
+        finished.link_scores(evidence)
+        results.append(finished.result(failures, evidence))
+        if plan.spec.together and entry.confirms and refutes(results[-1]):
+            break  # whatever ran beside it already: the same looks are read on one worker and on many
+    return _told_what_followed(plan, results)
+
+
+def _told_what_followed(plan: Plan, results: Sequence[AuditResult]) -> tuple[AuditResult, ...]:
+    """The results, those of looks that refuted the claim with what was found when they were played again."""
+    again = {entry.confirms: entry.audit.name for entry in plan.audits if entry.played_again}
+    found = {result.name: result.verdict for result in results}
+    return tuple(
+        replace(result, again=found.get(again[result.name], Verdict.FAILED))
+        if result.name in again and refutes(result)
+        else result
+        for result in results
+    )
+
+
+def _was_left_out(entry: PlannedAudit, outcome: RunOutcome) -> bool:
+    """Whether none of an audit's evidence was counted, and what is missing of it was spared."""
+    return entry.keys - outcome.finished <= outcome.spared and outcome.finished.isdisjoint(entry.tallies)
+
+
+def result_of(
+    entry: PlannedAudit, finished: Set[str], store: UnitStore, reader: SequentialReader | None = None
+) -> AuditResult:
+    """The result of an audit whose units are finished, or of a sequential one as far as it was read."""
+    return _Finished(entry, RunOutcome(frozenset(finished), {}, 0), store, reader).result({}, Path())
+
+
+def _failures(plan: Plan, outcome: RunOutcome, recorded: Mapping[str, str]) -> dict[str, Failure]:
+    """What was not finished, by key."""
+    return {
+        unit.key: Failure(
+            unit.label,
+            unit.key,
+            last_line(outcome.failed[unit.key]),
+            skipped=unit.key not in recorded or any(need in outcome.failed for need in unit.needs),
+        )
+        for unit in plan.units
+        if unit.key in outcome.failed
+    }
+
+
+class _Finished:
+    """The finished units of one audit."""
+
+    def __init__(
+        self, entry: PlannedAudit, outcome: RunOutcome, store: UnitStore, reader: SequentialReader | None
+    ) -> None:
+        self._entry = entry
+        self._audit: Audit = entry.audit
+        self._keys = outcome.finished
+        self._store = store
+        self._reader = reader
+        counted = reader.tallies if reader else tuple(key for key in entry.tallies if key in self._keys)
+        groups = {key: self._decoded([key]) for key in counted}
+        self._tallies = [tally for group in groups.values() for tally in group]
+        bounds = [unit for unit in entry.bounds if unit.key in self._keys]
+        if bounds and groups:
+            take_over(self._audit.estimator, groups, bounds, store.read)
+
+    def result(self, failures: Mapping[str, Failure], evidence: Path) -> AuditResult:
+        """The audit's result."""
+        entry, audit = self._entry, self._audit
+        compared: ConvertedClaim = audit.game.fits.compared(entry.effective_claim)
+        control = self._control()
+        conditional = entry.game.conditional or (control is not None and control.shift_detected)
+        finding = self._finding(conditional=conditional)
+        keys = entry.keys
+        return AuditResult(
+            name=audit.name,
+            mechanism=in_words(audit.mechanism),
+            game=_game_in_words(audit),
+            claimed=entry.effective_claim,
+            compared=compared,
+            finding=finding,
+            metrics=self._metrics(),
+            rows=dict(entry.rows),
+            data=entry.data_name,
+            units=(len(keys & self._keys), len(keys)),
+            assumes=audit.game.fits.assumes,
+            observational=entry.game.observational,
+            failures=tuple(failure for key, failure in failures.items() if key in keys),
+            conditional=conditional,
+            control=control,
+            control_lost=any(key not in self._keys for key in entry.controls),
+            confirm=audit.confirm,
+            rows_needed=self._rows_needed(finding, compared.claim) if conditional else None,
+            ceiling=self._ceiling(),
+            ceiling_lost=not self._keys.issuperset(entry.ceilings),
+            failed_trials=self._failed_trials(),
+            chosen=tuple(note for said in self._said(keys_of(entry.game.choices)) for note in said.notes),
+            whole=entry.game.whole.lines(finding, compared.claim) if entry.game.whole and finding else (),
+            stopped=self._reader.stopped(self._keys) if self._reader else None,
+            evidence=str(evidence),
+            audited=audit.mechanism,
+        )
+
+    @property
+    def _lost(self) -> int:
+        """Replays that failed: each is a bound of 0, one for each that was planned and is not there."""
+        game = self._entry.game
+        return game.replays - len(self._tallies) if self._entry.reading is Reading.PER_REPLAY else 0
+
+    def _finding(self, *, conditional: bool) -> Finding | None:
+        """What failed counts against it; None when nothing is left to read, or too much is missing."""
+        together = self._entry.reading is Reading.TOGETHER
+        if not self._tallies or (together and len(self._tallies) < len(self._entry.tallies)):
+            return None
+        finding: Finding = self._audit.estimator.find(self._tallies, lost=self._lost)
+        return finding.on_a_proxy() if conditional and isinstance(finding, Bound) else finding
+
+    def _control(self) -> ShiftControl | None:
+        """The game where the mechanism remembers nothing."""
+        if not self._tallies:
+            return None
+        where = self._entry.game.controlled_on
+        return shift_control(self._audit.estimator, self._tallies, self._held_out, where=where, lost=self._lost)
+
+    def _rows_needed(self, finding: Finding | None, claim: Claim) -> int | None:
+        """Rows of the control that would decide about a finding that exceeds the claim."""
+        if finding is None or finding.breach(claim.curve) is None:
+            return None
+        claimed = finding.standing(claim.curve).claimed
+        return rows_needed(self._audit.estimator, self._tallies, self._held_out, claimed=claimed, lost=self._lost)
+
+    @cached_property
+    def _held_out(self) -> list[list[Any]]:
+        """The tallies of each distinguisher that was played."""
+        keys = [key for key in self._entry.controls if key in self._keys]
+        if not keys:
+            return []
+        kind = control_estimator(self._audit.estimator, len(keys)).tally_type
+        return [decode(self._store.read(key), kind) for key in keys]
+
+    def _ceiling(self) -> Ceiling | None:
+        """What a mechanism that hides nothing would show: as played, or as the game says without."""
+        entry, estimator = self._entry, self._audit.estimator
+        if entry.ceilings:
+            found = self._decoded(entry.ceilings) if self._keys.issuperset(entry.ceilings) else []
+            finding = estimator.find(found) if found else None
+        elif entry.game.reference is not None:
+            finding = ceiling_bound(estimator, entry.game.reference)
+        else:
+            finding = None
+        return None if finding is None else Ceiling(finding, bool(entry.ceilings), self._audit.game.fits.helps)
+
+    def _decoded(self, keys: Sequence[str]) -> list[Any]:
+        kind = self._audit.estimator.tally_type
+        return [tally for key in keys for tally in decode(self._store.read(key), kind)]
+
+    def _metrics(self) -> dict[str, float]:
+        """Utility, averaged over the trainings."""
+        measured = [said.metrics for said in self._said(self._entry.trainings)]
+        names = measured[0] if measured else {}
+        return {name: float(np.mean([metrics[name] for metrics in measured])) for name in names}
+
+    def _failed_trials(self) -> tuple[str, ...]:
+        """What went wrong in single trials: in the units that ran the mechanism, and where they were scored."""
+        entry = self._entry
+        keys = dict.fromkeys((*entry.trainings, *(entry.scores or entry.tallies)))
+        return tuple(failure for said in self._said(keys) for failure in said.failures)
+
+    def _said(self, keys: Iterable[str]) -> list[Outcome[None]]:
+        """What finished units said beside their values."""
+        return [beside(self._store.read(key)) for key in keys if key in self._keys]
+
+    def link_scores(self, target: Path) -> None:
+        """`<part>.parquet` in the order of the plan: the same files whoever ran the units."""
+        shutil.rmtree(target, ignore_errors=True)
+        keys = self._entry.scores
+        for number, key in enumerate(keys[: len(self._reader.tallies)] if self._reader else keys):
+            if key in self._keys:
+                target.mkdir(parents=True, exist_ok=True)
+                _link(Path(self._store.path(key)), target / f"{number:05d}.parquet")
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)  # the same bytes under a second name: no copy
+    except OSError:
+        shutil.copyfile(source, target)
+
+
+def _game_in_words(audit: Audit) -> str:
+    parts: dict[str, Any] = {
+        "game": audit.game,
+        "attack": audit.attack,
+        "proxy": audit.proxy,
+        "estimator": audit.estimator,
+    }
+    return "; ".join(f"{kind} {in_words(part)}" for kind, part in parts.items() if part is not None)

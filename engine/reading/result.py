@@ -1,0 +1,339 @@
+"""What one audit found: the finding, the verdict on the claim, and what a reader must know beside it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from dpaudit.claims import Claim, ConvertedClaim
+from dpaudit.engine.reading.ceiling import Ceiling
+from dpaudit.engine.reading.shift import ShiftControl
+from dpaudit.engine.reading.stopping import Stopped
+from dpaudit.engine.reading.verdict import Verdict, caution, verdict
+from dpaudit.errors import RunError, UnknownNameError, printable
+from dpaudit.estimators.bound import Bound
+from dpaudit.estimators.finding import Breach, Finding, Standing
+from dpaudit.estimators.series import Series
+from dpaudit.estimators.two_world.family import family_bound, family_of, regions_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+S = TypeVar("S", bound=Series)
+
+CEILING_LOST = "the unit that plays the ceiling failed: whether a leak could have been seen is not known; run it again"
+CONTROL_LOST = "the control on held-out rows failed: a proxy that differs from the truth would not have been noticed"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A unit that was not finished.
+
+    Attributes:
+        label: What it was.
+        key: Its key; `units/<key>.failed` holds the log.
+        error: The last line of its error.
+        skipped: Whether it was never tried, most often because it needs a failed one.
+    """
+
+    label: str
+    key: str
+    error: str
+    skipped: bool = False
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class AuditResult:
+    """What one audit found.
+
+    Attributes:
+        name: The audit's name.
+        mechanism: The mechanism in words.
+        game: The game, the attack and the estimator in words.
+        claimed: The claim as stated.
+        compared: The claim as the game's relation sees it.
+        finding: What the evidence shows; None when too much failed.
+        metrics: Utility of the trained models, averaged over trainings.
+        rows: Rows of each part of the data.
+        data: What the data are.
+        units: Units finished and planned.
+        assumes: What must hold beside the arithmetic for the finding to hold.
+        observational: Whether the training data were left as they are, found by comparing them.
+        failures: What failed.
+        conditional: Whether the finding takes a proxy for the truth.
+        control: What distinguishers show without the mechanism; None where that was not played.
+        control_lost: Whether a control was planned and failed, in whole or in part.
+        confirm: Whether the same mechanism is tested once more without a proxy, in the same run.
+        again: Of a look that refuted the claim in a first pass: what was found when it was played again; FAILED where
+            that is missing. None where it was not asked for.
+        rows_needed: About how many rows of the control would decide an UNDECIDED audit; None where no number would.
+        ceiling: What a mechanism that hides nothing would show; None where that is not known.
+        ceiling_lost: Whether the ceiling was to be played and that failed.
+        whole: What the finding about a part means for the whole, and what was not tested, in sentences.
+        stopped: How far a sequential audit went; None for one that runs all its trials.
+        chosen: What the game chose on the way, in sentences.
+        failed_trials: Trials that failed within a unit that was finished, each with its seed and why.
+        evidence: Folder of its score tables in the run folder; "" where nothing was written.
+        audited: The mechanism itself.
+    """
+
+    name: str
+    mechanism: str
+    game: str
+    claimed: Claim
+    compared: ConvertedClaim
+    finding: Finding | None
+    metrics: Mapping[str, float]
+    rows: Mapping[str, int]
+    data: str
+    units: tuple[int, int]
+    observational: bool
+    assumes: str
+    failures: tuple[Failure, ...] = ()
+    conditional: bool = False
+    control: ShiftControl | None = None
+    control_lost: bool = False
+    confirm: bool = False
+    again: Verdict | None = None
+    rows_needed: int | None = None
+    ceiling: Ceiling | None = None
+    ceiling_lost: bool = False
+    whole: tuple[str, ...] = ()
+    stopped: Stopped | None = None
+    chosen: tuple[str, ...] = ()
+    failed_trials: tuple[str, ...] = ()
+    evidence: str = ""
+    audited: Any = None
+
+    def series(self, kind: type[S]) -> S | None:
+        """The finding's series of a kind; None where it has none."""
+        return next((series for series in self._drawable if isinstance(series, kind)), None)
+
+    @property
+    def _drawable(self) -> tuple[Series, ...]:
+        return () if self.finding is None else self.finding.series
+
+    @cached_property
+    def standing(self) -> Standing | None:
+        """Observed beside claimed; None without a finding."""
+        return None if self.finding is None else self.finding.standing(self.compared.claim.curve)
+
+    @property
+    def epsilon(self) -> float:
+        """The lower bound on epsilon at its delta; NaN where the finding is none, or where there is none."""
+        return self.finding.lower if isinstance(self.finding, Bound) else math.nan
+
+    @cached_property
+    def under_family(self) -> str:
+        """What the same evidence shows of the claim's own family of curves, in a sentence; "" where nothing does."""
+        regions = regions_of(self.finding) if isinstance(self.finding, Bound) and self.finding.delta else None
+        if regions is None or not isinstance(self.finding, Bound):
+            return ""
+        found = family_bound(regions, family_of(self.compared.claim.curve), self.finding.delta)
+        return f"conditional-on-family: {found}" if found.epsilon else ""
+
+    @property
+    def breach(self) -> Breach | None:
+        """Where the claim broke, beyond what the proxy explains; None where it did not, or where that is open."""
+        if self.verdict is not Verdict.VIOLATION or self.finding is None:
+            return None
+        refuting = self.control.beyond if self.conditional and self.control is not None else self.finding
+        return None if refuting is None else refuting.breach(self.compared.claim.curve)
+
+    @cached_property
+    def verdict(self) -> Verdict:
+        """What the finding says of the claim."""
+        said = verdict(self.finding, self.compared.claim)
+        if said is Verdict.VIOLATION and self.conditional and not self._beyond_the_proxy:
+            return Verdict.UNDECIDED
+        if said is Verdict.VIOLATION and self.again not in (None, Verdict.VIOLATION):
+            return Verdict.UNDECIDED if self.again in _NOT_KNOWN else Verdict.NO_VIOLATION
+        return Verdict.INCONCLUSIVE if said is Verdict.NO_VIOLATION and self._blind else said
+
+    @property
+    def _blind(self) -> bool:
+        """Whether nothing could have been seen, or whether anything could is not known."""
+        return self.ceiling_lost or (self.ceiling is not None and not self.ceiling.exceeds(self.compared.claim.curve))
+
+    @property
+    def _beyond_the_proxy(self) -> bool:
+        """Whether more was seen than a proxy that is off explains, by every control that was planned."""
+        if self.control is None or self.control_lost:
+            return False
+        return self.control.exceeds(self.compared.claim.curve)
+
+    @property
+    def open_question(self) -> str:
+        """Why an audit is undecided, and what would decide it; "" for the others."""
+        if self.again in _NOT_KNOWN:
+            return "undecided: it is not known whether it refutes the claim when it is played again: run again"
+        if self.verdict is not Verdict.UNDECIDED:
+            return ""
+        why = "undecided: more than the claim was observed, but a proxy that is off could explain it; "
+        if self.control_lost:
+            return f"{why}run again to have the control that failed"
+        other = "the game with planted labels needs no proxy" if self.confirm else "`confirm: true` needs no proxy"
+        if self.rows_needed is None:
+            return f"{why}no number of held-out rows would decide it: give a better proxy; {other}"
+        have = f"more than the {self.control.rows:,} there are" if self.control else "and there are none (split.test)"
+        return f"{why}about {self.rows_needed:,} rows of a control would decide it, {have}; {other}"
+
+    @property
+    def headline(self) -> str:
+        """The verdict for a reader who reads one line."""
+        finding, standing = self.finding, self.standing
+        if finding is None or standing is None:
+            return f"no bound: {len(self.failures)} of {self.units[1]} units failed or were not run"
+        if self.compared.claim.is_point and math.isinf(self.compared.claim.epsilon):
+            claimed = "no privacy claimed;"
+        elif math.isinf(standing.claimed):
+            claimed = f"the claim says nothing about {standing.quantity} at {standing.where};"
+        else:
+            claimed = f"claimed {standing.quantity} {standing.claimed:g},"
+        return f"{claimed} observed {standing.words} ({self._odds(finding)})"
+
+    def _odds(self, finding: Finding) -> str:
+        if finding.confidence is None or caution(finding.validity):
+            return str(finding.validity)
+        return f"wrong with probability <= {1 - finding.confidence:.4g}"
+
+    @property
+    def cautions(self) -> tuple[str, ...]:
+        """Sentences that must not be overlooked."""
+        lines = [caution(self.finding.validity) if self.finding else "", self.compared.note]
+        lines += [CONTROL_LOST if self.control_lost else "", self.open_question, self._not_confirmed]
+        lines.append(self._seen if self.verdict is Verdict.INCONCLUSIVE else "")
+        return tuple(line for line in lines if line)
+
+    @property
+    def _not_confirmed(self) -> str:
+        """That a first pass does not count by itself."""
+        if self.again in (None, Verdict.VIOLATION, *_NOT_KNOWN):
+            return ""
+        return "not confirmed: it exceeded the claim in a first pass, and did not when it was played again"
+
+    @property
+    def _seen(self) -> str:
+        """What could have been seen."""
+        if self.ceiling_lost:
+            return CEILING_LOST
+        if self.ceiling is None:
+            return ""
+        inconclusive = self.verdict is Verdict.INCONCLUSIVE
+        return self.ceiling.too_low(self.compared.claim.curve) if inconclusive else self.ceiling.line
+
+    @property
+    def of_a_part(self) -> bool:
+        """Whether claim and finding are about a part of what the mechanism promises, as a step of a training."""
+        return bool(self.whole)
+
+    @property
+    def blocked(self) -> tuple[Failure, ...]:
+        """Units that were not tried."""
+        return tuple(failure for failure in self.failures if failure.skipped)
+
+    def row(self) -> dict[str, Any]:
+        """The audit as one row of a table: verdict, what was observed and claimed, validity, counts."""
+        finding, standing = self.finding, self.standing
+        return {
+            "audit": self.name,
+            "verdict": self.verdict.value,
+            "quantity": standing.quantity if standing else "",
+            "where": standing.where if standing else "",
+            "claimed": standing.claimed if standing else math.nan,
+            "observed": standing.observed if standing else math.nan,
+            "ceiling": self.ceiling.finding.standing(self.compared.claim.curve).observed if self.ceiling else math.nan,
+            "finding": finding.headline if finding else "",
+            "confidence": finding.confidence if finding else math.nan,
+            "method": finding.method if finding else "",
+            "selection": finding.selection if finding else "",
+            "validity": finding.validity.value if finding else "",
+            "counts": "; ".join(f"{name} {value}" for name, value in finding.counts) if finding else "",
+        }
+
+    def scores(self) -> pd.DataFrame:
+        """Every score with the truth beside it, read from the run folder now.
+
+        Raises: RunError when the run kept none.
+        """
+        import pyarrow.dataset as pads
+
+        if not self.evidence or not Path(self.evidence).is_dir():
+            raise RunError(f"{self.name}: no scores were kept; run it with keep_scores = true, and keep the run folder")
+        frame: pd.DataFrame = pads.dataset(self.evidence, format="parquet").to_table().to_pandas()
+        return frame
+
+    def figure(self, name: str) -> Figure:
+        """One of the report's figures by its name.
+
+        Raises: UnknownNameError, listing the names there are.
+        """
+        from dpaudit.engine.report.figures.draw import Context
+        from dpaudit.engine.report.figures.kinds import drawings
+
+        drawn = {}
+        if self.finding is not None and self.standing is not None:
+            context = Context(self.compared.claim, self.standing)
+            drawn = {drawing.stem: drawing.figure for drawing in drawings(self.finding, context)}
+        if name not in drawn:
+            raise UnknownNameError(f"figure must be one of {', '.join(drawn) or '(none)'}, got {name!r}")
+        return drawn[name]
+
+    def __repr__(self) -> str:
+        return printable(f"<AuditResult {self.name!r}: {self.verdict}, {self.headline}>")
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(str(self))}</pre>"
+
+    def __str__(self) -> str:
+        lines = [f"{self.verdict:<{INDENT}}{self.name}: {self.headline}", f"{self.mechanism} on {self.data}"]
+        if self.finding is not None:
+            if isinstance(self.finding, Bound) and self.standing != self.finding.at_its_delta(
+                self.compared.claim.curve
+            ):
+                lines.append(f"the bound at its own delta: {self.finding.headline}")
+            counts = ", ".join(f"{name} {value:,}" for name, value in self.finding.counts)
+            lines.append(f"{self.finding.method}, {self.finding.selection}; {counts}")
+            lines += [note for note in (*self.finding.notes, self.under_family, caution(self.finding.validity)) if note]
+        lines += self.whole
+        lines += self.chosen
+        if self._seen:
+            lines.append(self._seen)
+        if self.compared.note:
+            lines.append(self.compared.note)
+        if self.stopped is not None:
+            lines.append(str(self.stopped))
+        if self.failed_trials:
+            shown = "; ".join(self.failed_trials[:FAILED_SHOWN])
+            lines.append(f"{len(self.failed_trials):,} trainings failed, each counted as the worst guess: {shown}")
+        if self.control_lost:
+            lines.append(CONTROL_LOST)
+        if self.conditional:
+            lines.append(f"assumes: {self.assumes}")
+        if self.control is not None:
+            lines += self.control.lines
+        lines += [line for line in (self.open_question, self._not_confirmed) if line]
+        if self.metrics:
+            lines.append(", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in self.metrics.items()))
+        lines += [
+            f"failed: {failure.label}: {failure.error} (units/{failure.key}.failed)"
+            for failure in self.failures
+            if not failure.skipped
+        ]
+        if self.blocked:
+            lines.append(f"{len(self.blocked)} units were not run, most because they need a failed one")
+        return f"\n{'':{INDENT}}".join(map(printable, lines))
+
+
+_NOT_KNOWN = (Verdict.FAILED, Verdict.UNDECIDED)
+"""What leaves open whether a look refutes the claim when it is played again."""
+FAILED_SHOWN = 3
+"""Failed trials that are printed."""
+INDENT = 19
+"""Columns that the verdict takes in printed text."""

@@ -1,0 +1,179 @@
+"""What a run found: the results of its audits, and what they were made from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from html import escape
+from typing import TYPE_CHECKING
+
+from dpaudit.actors.storage.mirror import inside
+from dpaudit.actors.storage.store import Made
+from dpaudit.engine.reading.comparison import studies
+from dpaudit.engine.reading.joint import JointVerdict
+from dpaudit.engine.reading.result import INDENT, AuditResult
+from dpaudit.engine.reading.sweep_summary import SweepSummary
+from dpaudit.engine.reading.verdict import Verdict
+from dpaudit.errors import printable
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+NOT_SHOWN = (
+    "A low bound is no evidence of privacy: it speaks of this attack, this data set and this trained model only.",
+    "An upper end, where one is printed, bounds what this attack shows, never the mechanism's privacy loss.",
+)
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """A unit that was run a second time, with the same seed, to see whether it gives the same.
+
+    Attributes:
+        label: What it is.
+        difference: What was different; "" when every bit was the same.
+    """
+
+    label: str
+    difference: str
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Report:
+    """What a run found.
+
+    Attributes:
+        name: The spec's name.
+        results: One for each audit, in the order of the spec.
+        seed: The spec's seed.
+        confidence: Stated confidence of each bound on its own.
+        seconds: Wall time of this run (units found finished cost nothing).
+        executed: Units run now.
+        units: Units planned; one that several audits share counts once.
+        reused: When and by which code the results that were found finished were made.
+        damaged: Unit files that failed their check and what is wrong with them.
+        unseen: What of the user's code cannot be read; units that depend on it are never reused.
+        folder: The run folder; "" when nothing was written.
+        spec: The spec in YAML.
+        versions: Packages and platform.
+        events: How often each kind of event happened, over all runs in the folder.
+        repeated: Units that were run twice and compared.
+        remarks: What units did to their process, and which.
+        joint: The one verdict of audits that are looks at one claim; None where each stands for itself.
+        sweep: The configurations of a sweep side by side; None where the audits are none.
+    """
+
+    name: str
+    results: tuple[AuditResult, ...]
+    seed: int
+    confidence: float
+    seconds: float
+    executed: int
+    units: int
+    folder: str
+    spec: str
+    versions: Mapping[str, str] = field(default_factory=dict)
+    events: Mapping[str, int] = field(default_factory=dict)
+    reused: Made = Made()
+    damaged: tuple[str, ...] = ()
+    unseen: tuple[str, ...] = ()
+    repeated: tuple[Repeat, ...] = ()
+    remarks: tuple[str, ...] = ()
+    joint: JointVerdict | None = None
+    sweep: SweepSummary | None = None
+
+    @property
+    def origin(self) -> tuple[str, ...]:
+        """Where the results come from, as far as they were not made by this run with code that could be read."""
+        again = "run again" if self.executed else "not used"
+        return (
+            *(
+                [f"{self.reused.units} of {self.units} units were finished before ({self.reused})"]
+                if self.reused.units
+                else []
+            ),
+            *(f"damaged, {again}: {file}" for file in self.damaged),
+            *(f"what depends on it is never reused: {why}" for why in self.unseen),
+            *self._repeatability(),
+            *(f"changed in the process it ran in, and put back as far as that can be: {said}" for said in self.remarks),
+        )
+
+    def _repeatability(self) -> list[str]:
+        same = [unit.label for unit in self.repeated if not unit.difference]
+        different = [
+            f"not repeatable: {unit.label}: {unit.difference}; what is random in it must follow the seed or generator "
+            "it is given, else no run can be repeated, and one that is resumed mixes results"
+            for unit in self.repeated
+            if unit.difference
+        ]
+        return [f"run twice, with the same result: {', '.join(same)}", *different] if same else different
+
+    @property
+    def violations(self) -> tuple[AuditResult, ...]:
+        """The audits whose finding refutes their claim; of looks at one claim only where their verdict is that."""
+        return self._with(Verdict.VIOLATION)
+
+    @property
+    def inconclusive(self) -> tuple[AuditResult, ...]:
+        """The audits that could not have refuted their claim; of looks at one claim only where none could have."""
+        return self._with(Verdict.INCONCLUSIVE)
+
+    @property
+    def failed(self) -> tuple[AuditResult, ...]:
+        """The audits without a finding; none where another look at the same claim refutes it."""
+        if self.joint is not None and self.joint.verdict is Verdict.VIOLATION:
+            return ()
+        return tuple(result for result in self.results if result.verdict is Verdict.FAILED)
+
+    def _with(self, verdict: Verdict) -> tuple[AuditResult, ...]:
+        if self.joint is not None and self.joint.verdict is not verdict:
+            return ()
+        return tuple(result for result in self.results if result.verdict is verdict)
+
+    @property
+    def joint_confidence_note(self) -> str:
+        """What several bounds in one report mean together; what was computed exactly is none of them."""
+        count = sum(result.finding is None or result.finding.confidence is not None for result in self.results)
+        if self.joint is not None:
+            return (
+                f"All bounds of the first pass hold together with confidence {self.joint.screening:g}: the looks share "
+                f"the error. What is played again shares an error of {1 - self.confidence:.4g}, whatever the first was."
+            )
+        if self.sweep is not None:
+            return self.sweep.confidence_line
+        if count < 2:
+            return ""
+        return (
+            f"Each of the {count} bounds holds with confidence {self.confidence:g} on its own; "
+            f"all of them together with at least {max(0.0, 1 - count * (1 - self.confidence)):.4g}."
+        )
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row an audit: verdict, what was observed and claimed, validity, counts."""
+        import pandas as pd
+
+        return pd.DataFrame([result.row() for result in self.results])
+
+    def __repr__(self) -> str:
+        joint = "" if self.joint is None else f"{self.joint.verdict}; "
+        found = ", ".join(f"{result.name} {result.verdict}" for result in self.results)
+        return printable(f"<Report {self.name!r}: {joint}{found}>")
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(str(self))}</pre>"
+
+    def __str__(self) -> str:
+        blocks = [str(result) for result in self.results] if self.sweep is None else [str(self.sweep)]
+        blocks += [printable(line) for study in studies(self.results) for line in study.lines]
+        if self.joint is not None:
+            lines = (f"{self.joint.verdict:<{INDENT}}{self.name}: {self.joint.headline}", *self.joint.lines)
+            blocks.insert(0, f"\n{'':{INDENT}}".join(map(printable, lines)))
+        tail = [
+            f"{self.executed} of {self.units} units run now, {self.seconds:.1f} s; seed {self.seed}",
+            *self.origin,
+            self.joint_confidence_note if self.sweep is None else "",
+            NOT_SHOWN[0],
+        ]
+        if self.folder:
+            tail.append(f"report: {inside(self.folder, 'report.html')}")
+        return "\n".join([*blocks, *map(printable, filter(None, tail))])

@@ -1,0 +1,99 @@
+"""Sequential audits: trials are read in the order of the plan as they are finished, until enough is known.
+
+Only an anytime-valid estimator may be looked at while trials come in. What it is shown is always a prefix of the plan,
+whichever trials happen to be finished first: how long a trial takes may depend on what is audited. So the same spec
+stops at the same trial on one worker and on many, and a resumed run where the first one would have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
+
+from dpaudit.actors.schedule import Spare
+from dpaudit.actors.storage.store import UnitStore
+from dpaudit.actors.values import decode
+from dpaudit.engine.planning.plan import Plan, PlannedAudit
+from dpaudit.estimators.two_world.betting import Betting, BettingState
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """How far a sequential audit went.
+
+    Attributes:
+        reason: Why it needed no more trials; "" when it read all of the plan, or is not finished.
+        trainings: Units finished that ran the mechanism, those in flight at the end among them.
+        planned: Units planned that run the mechanism.
+    """
+
+    reason: str
+    trainings: int
+    planned: int
+
+    def __str__(self) -> str:
+        saved = f"{self.trainings:,} of {self.planned:,} training units run, {self.planned - self.trainings:,} saved"
+        return f"stopped: {self.reason}; {saved}" if self.reason else saved
+
+
+class SequentialReader:
+    """Reads the tallies of one audit in the order of the plan, and says when it is enough.
+
+    Attributes:
+        tallies: Keys of the tallies read so far: a prefix of the plan's.
+        reason: Why no more are read; "" while there is none.
+    """
+
+    def __init__(self, entry: PlannedAudit, store: UnitStore) -> None:
+        assert entry.audit.stop is not None
+        self.entry = entry
+        self.tallies: tuple[str, ...] = ()
+        self.reason = ""
+        self._store = store
+        self._rule = entry.audit.stop
+        self._estimator: Betting = entry.audit.estimator
+        self._state = BettingState()
+        self._claimed = entry.audit.game.fits.compared(entry.effective_claim).claim.epsilon
+
+    def advance(self, finished: Set[str], failed: Set[str]) -> None:
+        """Reads on, up to the first tally that is missing or as far as is needed."""
+        while not self.reason and len(self.tallies) < len(self.entry.tallies):
+            key = self.entry.tallies[len(self.tallies)]
+            if key in failed:
+                # Leaving its trials out would bias the bound; ending before them does not.
+                self.reason = "a unit failed, and trials after it are not read (run again to retry it)"
+            if key not in finished:
+                return
+            for trials in decode(self._store.read(key), self._estimator.tally_type):
+                self._state = self._estimator.update(self._state, trials)
+            self.tallies += (key,)
+            lower = self._estimator.lower(self._state)
+            self.reason = self._rule.reached(lower, self._state.trials, self._claimed)
+
+    def stopped(self, finished: Set[str]) -> Stopped:
+        """What was run and what was saved."""
+        trainings = self.entry.trainings
+        return Stopped(self.reason, sum(key in finished for key in trainings), len(trainings))
+
+
+def sequential_readers(plan: Plan, store: UnitStore) -> dict[str, SequentialReader]:
+    """A reader for each audit with a stop rule, by the audit's name."""
+    return {entry.audit.name: SequentialReader(entry, store) for entry in plan.audits if entry.audit.stop is not None}
+
+
+def spare_of(plan: Plan, readers: Mapping[str, SequentialReader]) -> Spare | None:
+    """Which units the scheduler need not start: those that only audits with enough evidence have asked for."""
+    if not readers:
+        return None
+
+    def spare(finished: Set[str], failed: Set[str]) -> Set[str]:
+        for reader in readers.values():
+            reader.advance(finished, failed)
+        done = [reader.entry for reader in readers.values() if reader.reason]
+        return _keys(done) - _keys([entry for entry in plan.audits if entry not in done]) if done else frozenset()
+
+    return spare
+
+
+def _keys(entries: Sequence[PlannedAudit]) -> frozenset[str]:
+    return frozenset().union(*(entry.keys for entry in entries))

@@ -1,0 +1,58 @@
+"""One call that chooses: every game that fits a mechanism, one verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from dpaudit.actors.events import Listener
+from dpaudit.claims import Claim
+from dpaudit.engine.data.partition import Partition
+from dpaudit.engine.reading.run_report import Report
+from dpaudit.engine.run.driver import audit
+from dpaudit.engine.spec.audit_spec import RunOptions
+from dpaudit.engine.spec.check import BUDGET, CONFIDENCE, CheckOptions, CheckRequest, check_spec
+
+
+def check(
+    mechanism: Any,
+    data: Any = None,
+    *,
+    claim: Claim | None = None,
+    split: Partition | None = None,
+    budget: str = BUDGET,
+    confidence: float = CONFIDENCE,
+    seed: int = 0,
+    name: str = "",
+    run: RunOptions | None = None,
+    output: str | Path | None = None,
+    listeners: Sequence[Listener] = (),
+    quiet: bool = False,
+) -> Report:
+    """Checks a mechanism's claim with every game that fits it, the cheap ones first, and ends in one verdict.
+
+    In a first pass the games share an error of 0.05. One that refutes the claim is played again, with other seeds and
+    at the verdict's confidence; where that refutes it too, the verdict, `report.joint`, is VIOLATION, and the rest is
+    left out.
+
+    Args:
+        mechanism: A registered name, `{"name": ..., fields}`, "package.module:Class", or an object.
+        data: As in an `Audit`; left out: small data are made.
+        claim: Overrides what the mechanism states of itself.
+        split: Which share of the data plays which part.
+        budget: After how much time, or for how many trainings, nothing is begun any more: "10m", "90s",
+            "1h, 500 trainings".
+        confidence: Of the verdict VIOLATION, in (0, 1), whatever the first pass was.
+        seed: Everything random follows from it.
+        name: For the report and the default run folder.
+        run: Where the work runs; left out: in this process where nothing is trained, else on Ray.
+        output: The run folder; left out: `runs/<name>`.
+        listeners: Told of every event while it happens, instead of the progress on standard error.
+        quiet: Show no progress.
+    Returns: The report, with the result of each game that was played.
+    Raises: SpecError when no game fits; DataError for bad data; RunError when the run cannot go on.
+    """
+    request = CheckRequest(mechanism, data, claim, split, budget)
+    spec = check_spec(request, CheckOptions(name, seed, confidence, run))
+    return audit(spec, output=output, listeners=listeners, quiet=quiet)

@@ -1,0 +1,439 @@
+"""From a spec to a report: plan, run, have what came out read, write."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib
+import math
+import os
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import pyarrow.parquet as pq
+
+from dpaudit.actors.audited.leftovers import ended_with
+from dpaudit.actors.audited.signals import signals_interrupt
+from dpaudit.actors.backend import Backend, InProcess
+from dpaudit.actors.child import InChild
+from dpaudit.actors.deadlines import Deadlines
+from dpaudit.actors.events import Event, EventKind, EventLog, EventStream, Listener, read_events
+from dpaudit.actors.schedule import RunOutcome, run_units
+from dpaudit.actors.storage.checkpoints import Scratch
+from dpaudit.actors.storage.store import UnitStore
+from dpaudit.actors.unit import Resources, as_of, own_code
+from dpaudit.atomic_write import write_whole
+from dpaudit.consent import Consent, contacts, require_contacts, under
+from dpaudit.engine.exits import behind
+from dpaudit.engine.planning.plan import Plan, make_plan, pieces_of, trainings_of, what_it_takes
+from dpaudit.engine.reading.gather import gather
+from dpaudit.engine.reading.joint import joint_verdict
+from dpaudit.engine.reading.noted import note_of
+from dpaudit.engine.reading.run_report import Repeat, Report
+from dpaudit.engine.reading.sweep_summary import sweep_summary
+from dpaudit.engine.reading.versions import versions
+from dpaudit.engine.report.bounds_file import bounds_json, bounds_table, sweep_json, sweep_table
+from dpaudit.engine.report.progress import TerminalProgress, terminal
+from dpaudit.engine.run.lease import lease
+from dpaudit.engine.run.looks import demand_of_run
+from dpaudit.engine.run.own_folders import consent_for, made_here
+from dpaudit.engine.run.place import checkpoints_of, opened, place_of
+from dpaudit.engine.run.run_folder import (
+    EARLIER,
+    Record,
+    changed_spec,
+    forget_renamed,
+    read_record,
+    read_spec,
+    require_room,
+    require_run_folder,
+    set_aside,
+    writable,
+    write_plan,
+)
+from dpaudit.engine.spec.audit_spec import Audit, AuditSpec, slug
+from dpaudit.engine.spec.loading import load_spec
+from dpaudit.errors import RunError
+from dpaudit.given import argument
+
+
+def audit(
+    spec: AuditSpec | Audit | str | Path | Mapping[str, Any],
+    *,
+    output: str | Path | None = None,
+    listeners: Sequence[Listener] = (),
+    seed: int | None = None,
+    quiet: bool = False,
+) -> Report:
+    """Runs the audits of a spec and reports what they show.
+
+    Args:
+        spec: A spec, one `Audit`, the path of a YAML file, or a mapping like its content.
+        output: The run folder, a path or a URI (`s3://bucket/runs/mine`). One that holds finished units of the same
+            work is continued. Left out: `runs/<name>`.
+        listeners: Told of every event while it happens, instead of the progress on standard error.
+        seed: Overrides the spec's seed.
+        quiet: Show no progress.
+    Returns: The report; the same content is in the run folder.
+    Raises: SpecError and DataError for bad input; RunError when the run cannot go on; what is finished is kept.
+    """
+    checked_spec = _spec(spec)
+    if seed is not None:
+        checked_spec = dataclasses.replace(checked_spec, seed=seed)
+    place = place_of(output) if output is not None else run_folder(checked_spec)
+    with told(listeners, quiet=quiet) as listening:
+        if planning := what_it_takes(checked_spec):
+            EventStream(*listening).emit(Event(EventKind.STAGE, detail=planning))
+        return run_plan(make_plan(checked_spec), place, listening)
+
+
+def run_folder(spec: AuditSpec) -> Path:
+    """Where a run goes when nothing else is said."""
+    return Path("runs") / slug(spec.name)
+
+
+def resume(
+    folder: str | Path,
+    *,
+    fresh: bool = False,
+    allow_code: bool = False,
+    allow_network: bool = False,
+    allow_files: bool = False,
+    listeners: Sequence[Listener] = (),
+    quiet: bool = False,
+) -> Report:
+    """Goes on with a run: only what is missing is run.
+
+    Args:
+        folder: The run folder, a path or a URI.
+        fresh: Run anew what was finished by other code, on other data or by another spec, beside what is there.
+        allow_code: Whether the spec may have code imported and run though this user did not write it.
+        allow_network: Whether it may have requests sent, and values of environment variables with them, likewise.
+        allow_files: Whether it may name files and folders outside of the run folder, likewise.
+        listeners: As in `audit`.
+        quiet: Show no progress.
+    Raises: SpecError when it is no run folder, or somebody else's that asks for more than is allowed; RunError when
+        what is finished would not be used, and not `fresh`.
+    """
+    place = place_of(folder)
+    fresh = argument("fresh", fresh, bool)
+    asked = Consent(allow_code, allow_network, allow_files)
+    with (
+        told(listeners, quiet=quiet) as listening,
+        opened_by(place, listening) as here,
+        under(consent_for(here, asked)),
+    ):
+        plan = dataclasses.replace(make_plan(read_spec(here)), apart=not made_here(here))
+        require_contacts(plan.spec, lambda: price_of(plan))
+        return _run_here(plan, here, place, listening, fresh=fresh)
+
+
+def price_of(plan: Plan) -> str:
+    """What the requests of a plan come to, in words; "" where there are none or nothing can be told."""
+    prices = plan.prices()
+    if prices:
+        return "; ".join(prices)
+    runs = sum(pieces_of(unit) for unit in plan.units if contacts(unit.task))
+    return f"about {runs:,} requests or more" if runs else ""
+
+
+@contextlib.contextmanager
+def told(listeners: Sequence[Listener], *, quiet: bool) -> Iterator[Sequence[Listener]]:
+    """Who is told of a run's events: the listeners, or the progress on standard error where there are none."""
+    listeners = argument("listeners", listeners, tuple[Listener, ...])
+    quiet = argument("quiet", quiet, bool)
+    if quiet or listeners:
+        yield listeners
+        return
+    with _terminal() as stream, TerminalProgress(terminal(stream)) as progress:
+        yield [progress]
+
+
+@contextlib.contextmanager
+def _terminal() -> Iterator[IO[str]]:
+    """Standard error as it is now: a unit that runs in this process has what it prints caught."""
+    own = behind(sys.stderr)
+    try:
+        number = os.dup(own.fileno())
+    except (OSError, ValueError, AttributeError):  # a notebook's
+        yield own
+        return
+    with open(number, "w", encoding=own.encoding, errors="backslashreplace", buffering=1) as terminal:
+        yield terminal
+
+
+def run_plan(plan: Plan, place: str | Path, listeners: Sequence[Listener] = (), *, fresh: bool = True) -> Report:
+    """Runs what is not finished yet of a plan, and writes the run folder's files.
+
+    Args:
+        plan: What to run.
+        place: The run folder, a path or a URI: new, empty, or one that a run made.
+        listeners: Told of every event.
+        fresh: Whether to run when finished results of the folder are those of another plan; they are kept either way.
+    Raises: RunError when another driver holds the folder, or it cannot be written; SpecError when it is no run folder.
+    """
+    with opened_by(place, listeners) as folder:
+        return _run_here(plan, folder, place, listeners, fresh=fresh)
+
+
+def opened_by(place: str | Path, listeners: Sequence[Listener]) -> contextlib.AbstractContextManager[Path]:
+    """The working folder of a place; who listens is told when its store does not answer."""
+    events = EventStream(*listeners)
+    return opened(place, lambda said: events.emit(Event(EventKind.STAGE, detail=said)))
+
+
+def _run_here(plan: Plan, folder: Path, place: str | Path, listeners: Sequence[Listener], *, fresh: bool) -> Report:
+    began = time.monotonic()
+    with writable(folder):
+        require_room(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        with lease(folder):
+            return _run_plan(plan, folder, place, listeners, began, fresh=fresh)
+
+
+def _run_plan(
+    plan: Plan, folder: Path, place: str | Path, listeners: Sequence[Listener], began: float, *, fresh: bool
+) -> Report:
+    record, before = Record.of(plan), read_record(folder)
+    store = UnitStore(folder / "units")
+    differs = before.differences(record) if before else ()
+    if before and differs:
+        finished = len(store.finished(before.keys - record.keys))
+        if finished and not fresh:
+            raise RunError(
+                f"{finished} finished units of {place} are not those of this run: {'; '.join(differs)}; `dpaudit "
+                f"report {place}` reads them as they are, `dpaudit resume {place} --fresh` runs anew beside them"
+            )
+        set_aside(folder)
+    write_plan(folder, plan, record)
+    log = EventLog(folder / "events.jsonl")
+    events = EventStream(log, *listeners)
+    try:
+        with signals_interrupt():
+            if differs:
+                said = f"{'; '.join(differs)}: what was found before is in {EARLIER}/"
+                events.emit(Event(EventKind.STAGE, detail=said))
+            events.emit(Event(EventKind.STAGE, detail=f"running {len(plan.units)} units"))
+            outcome = run_missing(plan, store, events, checkpoints_of(place), began)
+            events.emit(Event(EventKind.STAGE, detail="estimating"))
+            report = _report(plan, outcome, store, folder, place, began)
+            events.emit(Event(EventKind.FINISHED, seconds=time.monotonic() - began, detail=_written(folder)))
+    except KeyboardInterrupt as err:
+        events.emit(Event(EventKind.INTERRUPTED, detail=str(err)))
+        raise
+    finally:
+        log.close()
+    return report
+
+
+def report_again(folder: str | Path, *, allow_code: bool = False, allow_files: bool = False) -> Report:
+    """Estimates and writes the report of a run folder anew from its finished units; nothing runs.
+
+    Args:
+        folder: The run folder, a path or a URI.
+        allow_code: Whether the spec may have code imported though this user did not write it.
+        allow_files: Whether it may name files and folders outside of the run folder, likewise.
+    Raises: SpecError when it is no run folder, or somebody else's that asks for more than is allowed; RunError when its
+        data or spec are others now: nothing is written then.
+    """
+    place = place_of(folder)
+    asked = Consent(code=allow_code, files=allow_files)
+    with opened(place) as here, under(consent_for(here, asked)):
+        return _report_here(here, place)
+
+
+def _report_here(folder: Path, place: str | Path) -> Report:
+    require_run_folder(folder)
+    record = read_record(folder)
+    if record is None:
+        raise RunError(f"{place} has no plan.parquet; `dpaudit resume {place}` writes it anew")
+    _require_same(changed_spec(folder, record), place)  # before anything that the spec names is imported
+    with as_of(record.version, record.own):
+        plan = make_plan(read_spec(folder))
+        _require_same(record.differences(Record.of(plan)), place)
+    # The log is opened before anything is written: a folder whose log is no file of its own is left as it is.
+    with writable(folder), lease(folder), contextlib.closing(EventLog(folder / "events.jsonl")) as log:
+        report = _report_of_finished(plan, folder, place)
+        log(Event(EventKind.REPORTED, detail=_written(folder)))
+        return report
+
+
+def _require_same(differs: Sequence[str], place: str | Path) -> None:
+    if differs:
+        raise RunError(
+            f"{place} holds results of something else: {'; '.join(differs)}; nothing was written; put back what was "
+            f"there, or `dpaudit resume {place} --fresh` runs anew beside them"
+        )
+
+
+def _written(folder: Path) -> str:
+    return note_of((folder / "bounds.json").read_bytes())
+
+
+def _report_of_finished(plan: Plan, folder: Path, place: str | Path) -> Report:
+    store = UnitStore(folder / "units")
+    finished = store.finished(unit.key for unit in plan.units)
+    failed = store.failures() | {
+        key: f"its file failed its check: {why}; `dpaudit resume` runs it again" for key, why in store.damaged.items()
+    }
+    demand = demand_of_run(plan, store, lambda: math.inf)  # nothing is begun any more
+    spared = demand.spare(finished, failed.keys()) if demand.spare else frozenset()
+    spared |= demand.hold(finished, failed.keys()) if demand.hold else frozenset()
+    outcome = RunOutcome(
+        frozenset(finished),
+        {
+            unit.key: failed.get(unit.key, "not run yet")
+            for unit in plan.units
+            if unit.key not in finished and (unit.key in failed or unit.key not in spared)
+        },
+        0,
+        frozenset(spared - finished - failed.keys()),
+        store.made(finished),
+        dict(store.damaged),
+    )
+    return _report(plan, outcome, store, folder, place, time.monotonic())
+
+
+def _report(plan: Plan, outcome: RunOutcome, store: UnitStore, folder: Path, place: str | Path, began: float) -> Report:
+    happened: Counter[str] = Counter()
+    keys = {unit.key for unit in plan.units}
+    repeated, remarked = {}, dict[str, list[str]]()
+    for event in read_events(folder / "events.jsonl"):
+        happened[event.kind.value] += 1
+        if event.kind is EventKind.UNIT_REPEATED and event.unit in keys:
+            repeated[event.unit] = Repeat(event.label, event.detail)
+        if event.kind is EventKind.UNIT_REMARKED and event.unit in keys:
+            units = remarked.setdefault(event.detail, [])
+            units += [event.label] if event.label not in units else []
+    results = gather(plan, outcome, store, folder)
+    together, swept = plan.spec.together, plan.spec.sweep
+    planned = {entry.audit.name: entry.confirms for entry in plan.audits}
+    report = Report(
+        name=plan.spec.name,
+        results=results,
+        joint=None if together is None else joint_verdict(together, results, planned, plan.spec.confidence),
+        sweep=None if swept is None else sweep_summary(swept, results, plan.spec.confidence, folder),
+        seed=plan.spec.seed,
+        confidence=plan.spec.confidence,
+        seconds=time.monotonic() - began,
+        executed=outcome.ran,
+        units=len(plan.units),
+        reused=outcome.reused,
+        damaged=tuple(f"units/{key}.parquet: {why}" for key, why in sorted(outcome.damaged.items())),
+        unseen=tuple(sorted({why for code in own_code(plan.units).values() for why in code.unseen})),
+        folder=str(place),
+        spec=plan.spec.to_yaml(),
+        versions=versions(),
+        events=dict(happened),
+        repeated=tuple(repeated.values()),
+        remarks=tuple(f"{said} ({_some(units)})" for said, units in remarked.items()),
+    )
+    write_report(report, folder, draw=plan.spec.run.figures)
+    forget_renamed(folder, plan.spec)
+    return report
+
+
+def _some(labels: Sequence[str]) -> str:
+    """The first of some labels, and how many others there are."""
+    return labels[0] if len(labels) == 1 else f"{labels[0]} and {len(labels) - 1} more"
+
+
+def write_report(report: Report, folder: Path, *, draw: bool = True) -> None:
+    """`bounds.json`, `bounds.parquet`, the figures and `report.html`, each written whole and then renamed."""
+    from dpaudit.engine.report.page import write_page  # loads matplotlib, which takes as long as all the rest
+
+    write_whole(folder / "bounds.json", lambda file: file.write(bounds_json(report).encode()))
+    write_whole(folder / "bounds.parquet", lambda file: pq.write_table(bounds_table(report), file))
+    if report.sweep is not None:
+        summary = report.sweep
+        write_whole(folder / "sweep.json", lambda file: file.write(sweep_json(summary).encode()))
+        write_whole(folder / "sweep.parquet", lambda file: pq.write_table(sweep_table(summary), file))
+    write_page(report, folder, draw=draw)
+
+
+def _spec(spec: AuditSpec | Audit | str | Path | Mapping[str, Any]) -> AuditSpec:
+    if isinstance(spec, AuditSpec):
+        return spec
+    return AuditSpec((spec,), name=spec.name) if isinstance(spec, Audit) else load_spec(spec)
+
+
+def run_missing(plan: Plan, store: UnitStore, events: EventStream, scratch: Scratch, began: float) -> RunOutcome:
+    """Runs the units of a plan that are not finished yet.
+
+    Args:
+        plan: What to run, and where.
+        store: Where finished units are and go.
+        events: Told of what happens.
+        scratch: Where checkpoints of long trainings go.
+        began: When the run began, by `time.monotonic`.
+    """
+    finished = store.finished(unit.key for unit in plan.units)
+    demand = demand_of_run(plan, store, lambda: time.monotonic() - began)
+    spared = demand.spare(finished, frozenset()) if demand.spare else frozenset()
+    missing = [unit for unit in plan.units if unit.key not in finished and unit.key not in spared]
+    with backend_for(plan, Counter(unit.resources for unit in missing), events, scratch) as backend:
+        repeats = plan.spec.run.repeats
+        return run_units(plan.units, backend, store, events, spare=demand.spare, repeats=repeats, hold=demand.hold)
+
+
+@contextlib.contextmanager
+def backend_for(
+    plan: Plan, missing: Mapping[Resources, int], events: EventStream, scratch: Scratch
+) -> Iterator[Backend]:
+    """Where the units of a plan run, for the length of a `with` block.
+
+    Args:
+        plan: Whose spec says where.
+        missing: How many units are to be run, by what they occupy.
+        events: Told of what happens.
+        scratch: Where checkpoints of long trainings go.
+    """
+    run = plan.spec.run
+    deadlines = Deadlines(run.time_limit_s)
+    if run.runner == "in-process" or not missing:
+        kind = InChild if plan.apart and missing else InProcess
+        backend = kind(dict(plan.shared), scratch, events, deadlines)
+        with ended_with(), contextlib.closing(backend):
+            yield backend
+        return
+    from dpaudit.cluster.session import ray_session
+
+    with ended_with(), ray_session(run.address):
+        from dpaudit.actors.metrics import RunMetrics, Worth
+        from dpaudit.actors.pool import RayPool
+
+        pool = RayPool(
+            dict(plan.shared),
+            demand=missing,
+            workers=run.workers,
+            events=events,
+            scratch=scratch,
+            deadlines=deadlines,
+        )
+        try:
+            trainings = trainings_of(plan)
+            worth = {unit.key: Worth(trainings.get(unit.key, 0), unit.resources.gpus) for unit in plan.units}
+            metrics = RunMetrics(plan.spec.name, worth)
+            threading.Thread(target=_load_ahead, name="dpaudit-load-ahead", daemon=True).start()
+            with events.heard_by(metrics):
+                yield pool
+            metrics.tell()
+        finally:
+            pool.close()
+
+
+def _load_ahead() -> None:
+    """Loads, while workers start, what the report takes seconds to load at the end; what fails here fails there."""
+    with contextlib.suppress(Exception):
+        for name in (
+            "dpaudit.engine.report.page",
+            "dpaudit.estimators.two_world._hull",
+            "matplotlib.backends.backend_agg",
+            "matplotlib.backends.backend_svg",
+        ):
+            importlib.import_module(name)

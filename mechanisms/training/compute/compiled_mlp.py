@@ -1,0 +1,171 @@
+"""The kernel that trains small perceptrons on a CPU in compiled code, one model at a time."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from dpaudit.mechanisms.training.compute.batched import BatchedMlp
+from dpaudit.mechanisms.training.compute.kernels import NORM_FLOOR, Kernel
+from dpaudit.mechanisms.training.losses import Alibi, CrossEntropy, Loss
+from dpaudit.mechanisms.training.optimizers import Optimizer
+from dpaudit.mechanisms.training.recipe import Recipe
+from dpaudit.mechanisms.training.scaling import Scaling
+
+LARGEST = 2**20
+"""Parameters of a small perceptron at most; of larger ones one model alone keeps several cores busy."""
+
+
+class CompiledMlp(BatchedMlp):
+    """Multilayer perceptrons under cross-entropy or ALIBI's loss: an epoch, or the clipped sums of a step, in one call.
+
+    A model's numbers are computed from its own rows and weights alone, in one order of operations, so they are the
+    same to the last bit in any stack and on any number of threads.
+    """
+
+    def __init__(self, module: nn.Module, *, loss: Loss) -> None:
+        super().__init__(module, loss=loss)
+        shapes = self.layout.shapes[0::2]
+        self._widths = np.array([shapes[0][1], *(outputs for outputs, _ in shapes)])
+        self._tanh = isinstance(self._activation, nn.Tanh)
+        self._alibi = loss if isinstance(loss, Alibi) else None
+
+    @staticmethod
+    def fits(kind: type[Kernel], module: nn.Module, loss: Loss, device: torch.device) -> bool:
+        """Whether what another kernel of this `kind` would train is for this one."""
+        size = sum(parameter.numel() for parameter in module.parameters())
+        return (
+            kind is BatchedMlp and isinstance(loss, CrossEntropy | Alibi) and device.type == "cpu" and size <= LARGEST
+        )
+
+    def _network(self) -> tuple[NDArray[np.int64], int, int, np.float32]:
+        """Widths, activation, loss and its floor, as compiled code takes them."""
+        from dpaudit.mechanisms.training.compute import _perceptron_steps as compiled  # numba is slow to import
+
+        activation = compiled.TANH if self._tanh else compiled.RELU
+        if self._alibi is None:
+            return self._widths, activation, compiled.CROSS_ENTROPY, np.float32(0)
+        return self._widths, activation, compiled.ALIBI, np.float32(self._alibi.floor)
+
+    def train_epoch(
+        self,
+        recipe: Recipe,
+        parameters: Tensor,
+        optimizer: Optimizer,
+        model: int,
+        *,
+        features: Tensor,
+        rows: NDArray[np.int64],
+        targets: NDArray[np.float32],
+        weights: NDArray[np.float32],
+        scaling: Scaling | None,
+        rates: NDArray[np.float32],
+    ) -> float:
+        """One pass over a model's examples; changes its parameters and moments.
+
+        Args:
+            recipe: How it is trained.
+            parameters: Of the stack, shape (models, P).
+            optimizer: Of the stack.
+            model: Which one.
+            features: Shape (n, *shape).
+            rows: In the order of the epoch, shape (count,).
+            targets: In the same order, shape (count, classes).
+            weights: Of the losses, in the same order, shape (count,).
+            scaling: Of the features.
+            rates: Learning rate of each step, shape (steps,).
+        Returns: Sum of the batches' mean losses.
+        """
+        from dpaudit.mechanisms.training.compute import _perceptron_steps as compiled
+
+        first, second = _moments(optimizer, len(parameters))
+        made = optimizer.steps[model]
+        scales = np.zeros((0, self._widths[0]), np.float32)
+        if scaling is not None:
+            scales = np.stack([scaling.mean.ravel(), scaling.deviation.ravel()])
+        total = compiled.train_epoch(
+            parameters[model].numpy(),
+            first[model],
+            second[model],
+            int(made),
+            *self._network(),
+            features.flatten(1).numpy(),
+            rows,
+            targets,
+            weights,
+            scales,
+            rates,
+            recipe.batch_size,
+            *_rule(recipe),
+        )
+        made += len(rates)
+        return float(total)
+
+    def step(self, recipe: Recipe, parameters: Tensor, gradient: Tensor, optimizer: Optimizer, rate: float) -> None:
+        """`optimizer.step` in one pass, on one thread; uses up `gradient`."""
+        from dpaudit.mechanisms.training.compute import _perceptron_steps as compiled
+
+        rule, momentum, decay = _rule(recipe)
+        compiled.update_all(
+            rule,
+            parameters.numpy(),
+            gradient.numpy(),
+            *_moments(optimizer, len(parameters)),
+            optimizer.steps.numpy(),
+            np.float32(rate),
+            momentum,
+            decay,
+        )
+
+    def clipped_sums(
+        self,
+        parameters: Tensor,
+        features: Tensor,
+        rows: NDArray[np.int64],
+        targets: NDArray[np.float32],
+        ends: NDArray[np.int64],
+        clip: float,
+        out: Tensor,
+    ) -> None:
+        """Writes each model's sum of clipped gradients to `out` (A, P), 0 where its batch is empty.
+
+        Args:
+            parameters: Shape (A, P).
+            features: Shape (n, *shape).
+            rows: Of the batches, one model's behind the other's.
+            targets: Of the same examples, shape (rows, classes).
+            ends: Where each model's batch ends, shape (A,).
+            clip: Largest norm of one example's gradient.
+            out: Shape (A, P).
+        """
+        from dpaudit.mechanisms.training.compute import _perceptron_steps as compiled
+
+        compiled.clipped_sums(
+            parameters.numpy(),
+            *self._network(),
+            features.flatten(1).numpy(),
+            rows,
+            targets,
+            ends,
+            np.float32(clip),
+            np.float32(NORM_FLOOR),
+            out.numpy(),
+        )
+
+
+def _rule(recipe: Recipe) -> tuple[int, np.float32, np.float32]:
+    """Rule of an update, momentum, weight decay."""
+    from dpaudit.mechanisms.training.compute import _perceptron_steps as compiled
+
+    plain = compiled.NESTEROV if recipe.nesterov else compiled.SGD
+    rule = compiled.ADAM if recipe.optimizer == "adam" else plain
+    return rule, np.float32(recipe.momentum), np.float32(recipe.weight_decay)
+
+
+def _moments(optimizer: Optimizer, models: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Both moments (models, P), or (models, 0) where the optimizer has none."""
+    none = np.zeros((models, 0), np.float32)
+    first, second = [*(moment.numpy() for moment in optimizer.moments), none, none][:2]
+    return first, second

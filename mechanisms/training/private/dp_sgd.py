@@ -1,0 +1,226 @@
+"""DP-SGD on stacks: Poisson sampling, clipping of each example's gradient, Gaussian noise; every model its own.
+
+Source: Abadi et al. (2016), arXiv:1607.00133, with the sum divided by a public constant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dpaudit.errors import require
+from dpaudit.mechanisms.examples import Features
+from dpaudit.mechanisms.protocols import Compute, TrainingError
+from dpaudit.mechanisms.seeds import spawned
+from dpaudit.mechanisms.training.compute.compiled_mlp import CompiledMlp
+from dpaudit.mechanisms.training.compute.kernels import clip_factors
+from dpaudit.mechanisms.training.generators import child, epoch_generator, torch_generator
+from dpaudit.mechanisms.training.inputs import example_shape
+from dpaudit.mechanisms.training.losses import CrossEntropy
+from dpaudit.mechanisms.training.network_model import NetworkModel
+from dpaudit.mechanisms.training.plan import private_plan
+from dpaudit.mechanisms.training.private.private_steps import Observer, PrivateSteps
+from dpaudit.mechanisms.training.private.step_canary import StepCanary
+from dpaudit.mechanisms.training.recipe import Recipe
+from dpaudit.mechanisms.training.stack import Stack
+from dpaudit.mechanisms.training.stack_plan import StackPlan
+from dpaudit.mechanisms.training.task import TrainingTask
+from dpaudit.mechanisms.training.train import run_stacks
+
+
+def train_private_stack(
+    recipe: Recipe,
+    steps: PrivateSteps,
+    features: Features,
+    tasks: Sequence[TrainingTask],
+    *,
+    classes: int,
+    compute: Compute,
+    plan: StackPlan | None = None,
+    checkpoint: Path | None = None,
+    canaries: Sequence[NDArray[np.float32] | None] | None = None,
+    observer: Observer | None = None,
+    step_canary: StepCanary | None = None,
+    stack_type: type[PrivateStack] | None = None,
+) -> list[NetworkModel | TrainingError]:
+    """Trains one model for each task by DP-SGD.
+
+    The sum of a step is divided by `recipe.batch_size`, a public constant that need not be q n; `recipe.epochs` / q
+    steps are made, those with an empty batch too.
+
+    Args:
+        recipe: The network and its step sizes.
+        steps: Sampling, clipping and noise.
+        features: Shared by all tasks.
+        tasks: What each model is trained on.
+        classes: Number of classes K.
+        compute: Threads and device.
+        plan: How to group the models; perceptrons in stacks of 64, others one by one (on a GPU in stacks of 64).
+        checkpoint: See `train_stack`.
+        canaries: For each task a gradient of shape (P,) that takes part in it as if it were an example's, or None.
+        observer: Is shown every step.
+        step_canary: Takes part in the steps that its coins choose, and is shown every step; for a single task.
+        stack_type: What trains the models; `PrivateStack` by default.
+    Raises: InputError for a recipe that looks at several examples at once or at the data beforehand.
+    """
+    require(not recipe.standardise, "DP-SGD cannot look at the features beforehand", do="set standardise: false")
+    require(not recipe.mixup, "mixup couples examples, which DP-SGD cannot clip", mixup=recipe.mixup)
+    require(recipe.augment == "none", "DP-SGD is without augmentation here", augment=recipe.augment)
+    require(canaries is None or len(canaries) == len(tasks), "canaries must be one for each task")
+    require(step_canary is None or len(tasks) == 1, "a canary of steps needs one task", tasks=len(tasks))
+    kind = stack_type or PrivateStack
+    plan = plan or private_plan(recipe, example_shape(features), classes=classes, models=len(tasks), compute=compute)
+
+    def stack_of(resident: Tensor, group: Sequence[TrainingTask], first: int) -> PrivateStack:
+        stack = kind(recipe, resident, group, classes=classes, loss=CrossEntropy(), plan=plan)
+        stack.prepare(steps, canaries and canaries[first : first + len(group)], observer, first)
+        stack.step_canary = step_canary
+        return stack
+
+    inserted = [None if canary is None else canary.tobytes() for canary in canaries or []]
+    settings = (recipe, steps, kind, plan, inserted)
+    return run_stacks(
+        stack_of,
+        features,
+        tasks,
+        recipe=recipe,
+        classes=classes,
+        size=plan.size,
+        settings=settings,
+        compute=compute,
+        checkpoint=checkpoint,
+    )
+
+
+class PrivateStack(Stack):
+    """Models trained by DP-SGD together."""
+
+    def prepare(
+        self,
+        steps: PrivateSteps,
+        canaries: Sequence[NDArray[np.float32] | None] | None,
+        observer: Observer | None,
+        first: int,
+    ) -> None:
+        """Sets what a plain stack does not have; once, before the training."""
+        self.private, self.observer = steps, observer
+        self.places = np.asarray(self.order) + first
+        self.canaries: Tensor | None = None
+        self.step_canary: StepCanary | None = None
+        if canaries is not None and any(canary is not None for canary in canaries):
+            rows = [canaries[place] for place in self.order]
+            zero = np.zeros(self.kernel.layout.total, np.float32)
+            self.canaries = torch.from_numpy(np.stack([zero if row is None else row for row in rows])).to(self.device)
+
+    def run_epoch(self, epoch: int) -> None:
+        """The steps of one expected pass."""
+        noises = [self._noise_generator(seed, epoch) for _, _, seed in self.seeds]
+        draws = [epoch_generator(order, epoch) for _, order, _ in self.seeds]
+        begin, end = (self.private.steps(passes) if passes else 0 for passes in (epoch, epoch + 1))
+        batches = self.batches(draws, end - begin)
+        taking = self._taking(draws, end - begin)
+        total = self.private.steps(self.recipe.epochs)
+        for step, batch, taken in zip(range(begin, end), batches, taking, strict=True):
+            self.sum_gradients(batch, self._canaries_at(step, taken))
+            self._add_noise(noises, self.noise_deviation(last=step == total - 1))
+            self._divide()
+            if self.observer is not None:
+                self.observer(self.places, step, self.parameters, self.gradient)
+            if self.step_canary is not None:
+                self.step_canary.observe(step, self.gradient[0])
+            self._move(self._rate_at(step / total))
+
+    def batches(self, draws: list[np.random.Generator], steps: int) -> list[list[NDArray[np.int64]]]:
+        """Positions of each model's examples, for each step of an epoch, from each model's generator."""
+        return [
+            [poisson_sample(rng, int(n), self.private.sample_rate) for rng, n in zip(draws, self.counts, strict=True)]
+            for _ in range(steps)
+        ]
+
+    def canary_steps(self, draws: list[np.random.Generator], steps: int) -> NDArray[np.bool_]:
+        """In which steps of an epoch each model's canary takes part, as an example would; shape (steps, models)."""
+        return np.stack([rng.random(steps) < self.private.sample_rate for rng in draws], 1)
+
+    def sum_gradients(self, batch: list[NDArray[np.int64]], canaries: Tensor | None) -> None:
+        """Writes each model's sum of clipped gradients to `gradient`, its canary's among them; 0 for an empty batch.
+
+        Args:
+            batch: Positions of each model's examples.
+            canaries: Each model's canary, zeros where it takes no part, shape (models, P); None where there are none.
+        """
+        clip = self.private.clip
+        if isinstance(self.kernel, CompiledMlp):
+            sizes = [len(positions) for positions in batch]
+            models, picked = np.repeat(np.arange(len(batch)), sizes), np.concatenate(batch)
+            rows, targets = self.examples_at(models, picked)
+            self.kernel.clipped_sums(
+                self.parameters, self.features, rows, targets, np.cumsum(sizes), clip, self.gradient
+            )
+        elif any(len(positions) for positions in batch):
+            self.kernel.clipped_gradient(self.parameters, *self.examples_of(batch), clip, self.gradient)
+        else:
+            self.gradient.zero_()
+        if canaries is not None:
+            self.gradient += canaries * clip_factors(canaries.norm(dim=1, keepdim=True), clip)
+
+    def noise_deviation(self, *, last: bool) -> float:
+        """Standard deviation of the noise on the sum, in a step that may be the last one."""
+        return self.private.noise_multiplier * self.private.clip
+
+    def _divide(self) -> None:
+        if isinstance(self.kernel, CompiledMlp):  # torch would wake its threads for it
+            np.divide(self.gradient.numpy(), np.float32(self.recipe.batch_size), out=self.gradient.numpy())
+        else:
+            self.gradient /= self.recipe.batch_size
+
+    def _move(self, rate: float) -> None:
+        if isinstance(self.kernel, CompiledMlp):
+            self.kernel.step(self.recipe, self.parameters, self.gradient, self.optimizer, rate)
+        else:
+            self.optimizer.step(self.parameters, self.gradient, rate)
+
+    def examples_of(self, batch: list[NDArray[np.int64]]) -> tuple[Tensor, Tensor, Tensor]:
+        """Inputs, targets, and 1 where a place of the batch is filled, for a batch that is not empty."""
+        picked = self._padded([torch.from_numpy(positions) for positions in batch])
+        sizes = torch.tensor([len(positions) for positions in batch], device=self.device)[:, None]
+        present = (torch.arange(picked.shape[1], device=self.device) < sizes).float()
+        return self._inputs(picked), self._targets(picked), present
+
+    def _taking(self, draws: list[np.random.Generator], steps: int) -> NDArray[np.bool_]:
+        """In which steps each model's sampling takes its canary, shape (steps, models); drawn only if there is one."""
+        if self.canaries is None and not (self.step_canary and self.step_canary.sampled):
+            return np.ones((steps, len(self.tasks)), np.bool_)
+        return self.canary_steps(draws, steps)
+
+    def _canaries_at(self, step: int, taken: NDArray[np.bool_]) -> Tensor | None:
+        """Each model's canary where it takes part in a step, else zeros; None where no model has one."""
+        if self.canaries is not None:
+            return self.canaries * torch.from_numpy(taken).to(self.canaries)[:, None]
+        if self.step_canary is None:
+            return None
+        gradient = self.step_canary.gradient(step, self.kernel.layout.total)
+        return torch.from_numpy(gradient)[None].to(self.device) if gradient is not None and taken[0] else None
+
+    def _add_noise(self, noises: list[torch.Generator], deviation: float) -> None:
+        if not deviation:
+            return
+        for row, noise in zip(self.gradient, noises, strict=True):
+            row.add_(torch.randn(row.shape, generator=noise, device=self.device), alpha=deviation)
+
+    def _noise_generator(self, seed: np.random.SeedSequence, epoch: int) -> torch.Generator:
+        # The noise is as large as the model at every step: drawn where the model is.
+        (noise,) = spawned(child(seed, epoch), 1)
+        return torch_generator(noise, self.device)
+
+
+def poisson_sample(rng: np.random.Generator, records: int, rate: float) -> NDArray[np.int64]:
+    """Positions of `records`, each in with probability `rate` on its own; in no particular order.
+
+    A binomial size, then a subset of that size: the same law as a coin for each record, at the cost of the subset.
+    """
+    return rng.choice(records, rng.binomial(records, rate), replace=False, shuffle=False)
