@@ -19,7 +19,6 @@ from tests.import_graph import Sources, circles, grouped, import_graph, imports,
 
 ROOT = Path(__file__).parent.parent
 ENGINE = "dpaudit.engine"
-PAPERS = f"{ENGINE}.reproduce"
 SMALL_AUDIT = """
 import sys
 import dpaudit
@@ -94,13 +93,13 @@ def text(sources: Sources) -> list[Figure]:
     fullest, files = beside.most_common(1)[0]
     single = names_with_one_user(sources)
     shared = shared_classes(sources)
-    papers = sum(lines(text) for name, text in sources.items() if name.startswith(PAPERS))
+    papers = sum(lines(path.read_text(encoding="utf-8")) for path in ROOT.glob("papers/*.py"))
     whole = sum(map(lines, sources.values()))
     return [
         Figure("files side by side in the fullest folder", files, fullest, 20),
         Figure("public names that exactly one other module imports", len(single), most=349),
-        Figure("lines of the package", whole),
-        Figure("lines without the papers' tables", whole - papers),
+        Figure("lines of the package", whole, most=48_000),
+        Figure("lines of the papers' tables, outside of it", papers),
         Figure("modules of the package", len(sources)),
         Figure("names that several classes share", len(shared), ", ".join(sorted(shared))),
     ]

@@ -17,6 +17,7 @@ import ast
 import importlib
 import importlib.metadata
 import importlib.util
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -27,6 +28,7 @@ from dpaudit.errors import UnknownNameError, did_you_mean, shortened
 
 T = TypeVar("T")
 
+PAPERS = "papers"
 PACKAGES = {
     "mechanism": "dpaudit.mechanisms",
     "model": "dpaudit.mechanisms",
@@ -41,8 +43,9 @@ PACKAGES = {
     "estimator": "dpaudit.estimators",
     "curve": "dpaudit.claims",
     "data": "dpaudit.engine.data",
-    "reproduction": "dpaudit.engine.reproduce",
+    "reproduction": PAPERS,
 }
+"""Where each kind is looked for: in a package of dpaudit, or in `papers/`, which is part of a checkout alone."""
 
 CORE = (
     "proportions/binomial",
@@ -169,12 +172,30 @@ def load(kind: str, name: str) -> Any:
             f"{did_you_mean(name, entries)}"
         )
     entry = entries[name]
-    return getattr(importlib.import_module(entry.module), entry.attribute)
+    return getattr(imported(entry.module), entry.attribute)
+
+
+def imported(module: str) -> Any:
+    """A module of the catalogue; `papers` is taken from the checkout, whatever else may be called so."""
+    if module.partition(".")[0] == PAPERS and PAPERS not in sys.modules:
+        folder = _root(PAPERS)
+        if folder is None:
+            raise UnknownNameError("the papers' tables and figures are made from a checkout of dpaudit, this is none")
+        spec = importlib.util.spec_from_file_location(
+            PAPERS, folder / "__init__.py", submodule_search_locations=[str(folder)]
+        )
+        assert spec is not None
+        sys.modules[PAPERS] = importlib.util.module_from_spec(spec)
+    return importlib.import_module(module)
 
 
 def _root(package: str) -> Path | None:
     """The folder of a package, found without importing it (a package's `__init__` may be heavy)."""
-    folder = Path(__file__).parent.joinpath(*package.split(".")[1:])
+    here = Path(__file__).parent
+    if package == PAPERS:
+        folder = here.resolve().parent / PAPERS
+        return folder if folder.joinpath("making.py").is_file() else None
+    folder = here.joinpath(*package.split(".")[1:])
     return folder if folder.is_dir() else None
 
 

@@ -95,7 +95,7 @@ MECHANISMS = Rooms(
 )
 ENGINE = Rooms(
     "dpaudit.engine",
-    ("exits", "data", "games", "spec", "planning", "reading", "report", "run", "sweep", "estimate", "reproduce", "cli"),
+    ("exits", "data", "games", "spec", "planning", "reading", "report", "run", "sweep", "estimate", "cli"),
     exceptions=frozenset(
         {
             ("dpaudit.engine.reading.result", "dpaudit.engine.report.figures.draw"),
@@ -275,10 +275,12 @@ PLANTED = [
     ("order of dpaudit.mechanisms", "dpaudit.mechanisms.models.catboost", "dpaudit.mechanisms.learners.dp_sgd"),
     ("order of dpaudit.mechanisms", "dpaudit.mechanisms.learners.dp_sgd", "dpaudit.mechanisms.planted.labels"),
     ("order of dpaudit.engine", "dpaudit.engine.games.fits", "dpaudit.engine.spec.build"),
+    ("order of dpaudit.engine", "dpaudit.engine.data.files", "dpaudit.engine.planning.plan"),
+    ("order of dpaudit.engine.games", "dpaudit.engine.games.fits", "dpaudit.engine.games.one_run.game"),
     (
-        "order of dpaudit.engine",
-        "dpaudit.engine.games.two_world.views.shadows",
-        "dpaudit.engine.games.two_world.attacks.rmia",
+        "order of dpaudit.engine.games",
+        "dpaudit.engine.games.one_run.rules",
+        "dpaudit.engine.games.labels.label_repeats",
     ),
     ("order of dpaudit.engine", "dpaudit.engine.reading.verdict", "dpaudit.engine.run.driver"),
     ("circles", "dpaudit.claims.curve", "dpaudit.claims.claim"),

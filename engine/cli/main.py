@@ -349,10 +349,12 @@ def reproduce(
 ) -> None:
     """Makes a table or figure of PAPER anew: `dpaudit reproduce observational-label figure-2`.
 
-    Without arguments, lists what there is. Stopped half-way, the same command goes on where it was.
+    Without arguments, lists what there is. Stopped half-way, the same command goes on where it was. The papers' tables
+    and figures are made by a checkout of dpaudit: a package that was installed from an index has none.
     """
-    from dpaudit.registry import catalogue, load
+    from dpaudit.registry import catalogue, imported, load
 
+    making = imported("papers.making")
     if paper is None or what is None:
         for entry in catalogue("reproduction").values():
             if paper is None or entry.name.startswith(f"{paper} "):
@@ -360,14 +362,14 @@ def reproduce(
         return
     make = load("reproduction", f"{paper} {what}")
     from dpaudit.engine.report.progress import TerminalProgress, terminal
-    from dpaudit.engine.reproduce.making import IN_PARTS, Options
     from dpaudit.engine.spec.audit_spec import RunOptions
 
-    if only and f"{paper} {what}" not in IN_PARTS:
+    if only and f"{paper} {what}" not in making.IN_PARTS:
         raise click.BadParameter(f"{paper} {what} is made as a whole", param_hint="--only")
     with TerminalProgress(terminal()) as progress:
         run_options = RunOptions(runner=runner, workers=workers)
-        made = make(Options(output / paper, data, scale, run_options, listeners=[progress], seed=seed, only=only))
+        options = making.Options(output / paper, data, scale, run_options, listeners=[progress], seed=seed, only=only)
+        made = make(options)
     show_lines(made.text)
     for path in made.files:
         show(f"{path}")

@@ -24,9 +24,9 @@ def _as_it_is(value: object) -> str:
 
 
 @cache
-def template(name: str) -> Template:
-    """One of the templates beside this file."""
-    environment = escaping("dpaudit.engine.report")
+def template(name: str, package: str = "dpaudit.engine.report") -> Template:
+    """One of the templates of a package."""
+    environment = escaping(package)
     environment.globals.update(format_lower=format_lower, format_upper=format_upper, isfinite=math.isfinite, slug=slug)
     return environment.get_template(name)
 

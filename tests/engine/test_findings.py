@@ -216,7 +216,7 @@ def test_nothing_in_a_page_is_taken_for_markup(tmp_path: Path) -> None:
     )
     whole = replace(report(bad, bad), name=evil, spec=evil, versions={evil: evil}, events={evil: 1})
     write_page(whole, tmp_path)
-    reproduced = template("reproduced.html.j2").render(
+    reproduced = template("reproduced.html.j2", "papers").render(
         title=evil, setting=evil, heads=[evil], lines=[{"learner": evil, "kind": evil, "entries": [evil]}],
         notes=[evil], figure=evil,
     )  # fmt: skip

@@ -50,7 +50,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         folder,
         draw=False,
     )
-    reproduced = template("reproduced.html.j2").render(
+    reproduced = template("reproduced.html.j2", "papers").render(
         title=hostile,
         setting=hostile,
         heads=HOSTILE,

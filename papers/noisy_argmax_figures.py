@@ -12,12 +12,12 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from dpaudit.engine.report.figures import style
-from dpaudit.engine.reproduce.making import Made, Options
 from dpaudit.estimators.private_prediction.divergence import renyi_divergence
 from dpaudit.estimators.private_prediction.k_cut import bootstrap_bound, k_cut_bound
 from dpaudit.estimators.private_prediction.noisy_argmax import gnmax_rdp_data_dependent, noisy_argmax_probabilities
 from dpaudit.estimators.private_prediction.two_cut import two_cut_bound
 from dpaudit.registry import register
+from papers.making import Made, Options
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -28,9 +28,6 @@ from dpaudit.engine.games.one_run.label_inference import LabelCanaries, LabelInf
 from dpaudit.engine.games.one_run.membership import ObservationalMembership
 from dpaudit.engine.reading.result import AuditResult
 from dpaudit.engine.report.figures import style
-from dpaudit.engine.reproduce import criteo_tables, image_tables
-from dpaudit.engine.reproduce.label_tables import DELTA, REPLAYS, Study
-from dpaudit.engine.reproduce.making import Made, Options
 from dpaudit.engine.run.driver import audit
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
 from dpaudit.estimators.bound import format_lower
@@ -39,6 +36,9 @@ from dpaudit.estimators.replays import mean_and_deviation
 from dpaudit.estimators.selection import AsPublished
 from dpaudit.estimators.series import ReplayBounds
 from dpaudit.registry import register
+from papers import criteo_tables, image_tables
+from papers.label_tables import DELTA, REPLAYS, Study
+from papers.making import Made, Options
 
 METHODS = {
     "label inference": style.MEMBER,

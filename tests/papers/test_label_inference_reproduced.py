@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from dpaudit.engine.reading.comparison import RESPONSE, Compared, Study
-from dpaudit.engine.reproduce import label_inference
-from dpaudit.engine.reproduce.making import Options
 from dpaudit.engine.spec.audit_spec import RunOptions
 from dpaudit.estimators.series import PriorPosterior
 from dpaudit.mechanisms.labels.proportions import GeometricProportions, LabelProportions
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
+from papers import label_inference
+from papers.making import Options
 
 NOTHING = PriorPosterior(np.zeros(1), np.zeros(1))
 

@@ -31,7 +31,6 @@ from dpaudit.engine.reading.run_report import Report
 from dpaudit.engine.reading.verdict import Verdict
 from dpaudit.engine.report.figures import style
 from dpaudit.engine.report.templates import figure_markup, template
-from dpaudit.engine.reproduce.making import Made, Options
 from dpaudit.engine.run.driver import run_plan
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
 from dpaudit.estimators.bound import format_lower
@@ -39,6 +38,7 @@ from dpaudit.estimators.one_run.signed_scores import OneRun
 from dpaudit.estimators.replays import mean_and_deviation
 from dpaudit.estimators.selection import AsPublished
 from dpaudit.estimators.series import ReplayBounds
+from papers.making import Made, Options
 
 DELTA = 1e-5
 """The delta of all four tables; a pure claim is a claim at every delta."""
@@ -341,7 +341,7 @@ def _written(
     files = tuple(folder / f"{name}.{kind}" for kind in ("md", "csv", "html", "png"))
     write_whole(files[0], lambda file: file.write(text.encode()))
     write_whole(files[1], lambda file: pacsv.write_csv(_long(found, printed), file))
-    page = template("reproduced.html.j2").render(
+    page = template("reproduced.html.j2", "papers").render(
         title=title, setting=setting, heads=heads, lines=lines, notes=notes, figure=figure_markup(svg)
     )
     write_whole(files[2], lambda file: file.write(page.encode()))

@@ -11,8 +11,6 @@ from dpaudit.engine.data.criteo_synthetic import CriteoSynthetic
 from dpaudit.engine.data.joined import Joined
 from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.games.proxies.model import ModelProxy
-from dpaudit.engine.reproduce.label_tables import Metric, Printed, Study, bounds_table, run_study, utility_table
-from dpaudit.engine.reproduce.making import Made, Options
 from dpaudit.mechanisms.learners.domain_prior import LP1STDomainPrior
 from dpaudit.mechanisms.learners.lp_1st import LP1ST, LP1STNoiseCorrection
 from dpaudit.mechanisms.learners.lp_2st import LP2ST
@@ -20,6 +18,8 @@ from dpaudit.mechanisms.learners.non_private import NonPrivate
 from dpaudit.mechanisms.learners.pate import PATE
 from dpaudit.mechanisms.models.catboost import CatBoost
 from dpaudit.registry import register
+from papers.label_tables import Metric, Printed, Study, bounds_table, run_study, utility_table
+from papers.making import Made, Options
 
 EPSILONS = (math.inf, 8.0, 4.0, 2.0, 1.0, 0.1)
 SMALL_ROWS = 100_000

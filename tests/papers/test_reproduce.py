@@ -14,13 +14,13 @@ from dpaudit.engine.data.criteo_synthetic import CriteoSynthetic
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.data.joined import Joined
 from dpaudit.engine.planning.plan import make_plan
-from dpaudit.engine.reproduce import criteo_tables, image_tables, label_tables
-from dpaudit.engine.reproduce.making import Made, Options
 from dpaudit.engine.spec.audit_spec import RunOptions
 from dpaudit.errors import DataError, SpecError
 from dpaudit.mechanisms.models.catboost import CatBoost
 from dpaudit.mechanisms.models.networks import SmallCnn
 from dpaudit.registry import catalogue
+from papers import criteo_tables, image_tables, label_tables
+from papers.making import Made, Options
 
 
 def column(printed: label_tables.Printed, at: int) -> label_tables.Printed:

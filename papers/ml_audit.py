@@ -44,8 +44,6 @@ from dpaudit.engine.report.figures.detected import (
     lines_of,
     point_of,
 )
-from dpaudit.engine.reproduce import ml_audit_panels as panels
-from dpaudit.engine.reproduce.making import Made, Options
 from dpaudit.engine.run.driver import audit
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
 from dpaudit.errors import require
@@ -55,6 +53,8 @@ from dpaudit.mechanisms.learners.logistic_regression import PrivateLogistic
 from dpaudit.mechanisms.planted.naive_bayes import NaiveBayesExposedSize
 from dpaudit.mechanisms.protocols import Compute
 from dpaudit.registry import register
+from papers import ml_audit_panels as panels
+from papers.making import Made, Options
 
 FLOOR = 0.002
 """Where figure 2 ends below: what is less is drawn here."""

@@ -19,7 +19,6 @@ from dpaudit.engine.games.proxies.model import ModelProxy
 from dpaudit.engine.games.proxies.true_posterior import TruePosterior
 from dpaudit.engine.reading.run_report import Report
 from dpaudit.engine.report.figures import style
-from dpaudit.engine.reproduce.making import Made, Options
 from dpaudit.engine.run.driver import audit
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
 from dpaudit.estimators.one_run.signed_scores import OneRun
@@ -27,6 +26,7 @@ from dpaudit.estimators.selection import Fixed
 from dpaudit.estimators.series import ReplayBounds
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.registry import register
+from papers.making import Made, Options
 
 CLASSES = (2, 5, 10)
 EPSILONS = (0.1, 1.0, 2.0, 3.0, 4.0, 6.0)

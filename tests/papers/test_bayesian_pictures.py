@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from dpaudit.claims import SubsampledGaussian
-from dpaudit.engine.reproduce import bayesian_pictures as pictures
-from dpaudit.engine.reproduce.making import Options
+from papers import bayesian_pictures as pictures
+from papers.making import Options
 
 
 @pytest.fixture

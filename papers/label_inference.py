@@ -30,7 +30,6 @@ from dpaudit.engine.games.proxies.true_posterior import TruePosterior
 from dpaudit.engine.reading.comparison import Study, studies
 from dpaudit.engine.report.figures import style
 from dpaudit.engine.report.figures.advantages_compared import draw_beliefs_grid, draw_spread, frontier
-from dpaudit.engine.reproduce.making import Made, Options
 from dpaudit.engine.run.driver import audit
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
 from dpaudit.estimators.label_reconstruction.advantage import (
@@ -49,6 +48,7 @@ from dpaudit.estimators.label_reconstruction.equivalence import (
 from dpaudit.mechanisms.labels.proportions import GeometricProportions, LabelProportions, LaplaceProportions
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.registry import register
+from papers.making import Made, Options
 
 ROWS = {"small": 10_000, "paper": 100_000}
 """Rows of generated data, and at most of files."""

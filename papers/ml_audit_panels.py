@@ -25,12 +25,12 @@ from dpaudit.engine.games.neighbours.poisonings.influence import Influence
 from dpaudit.engine.games.neighbours.poisonings.protocol import Poisoning
 from dpaudit.engine.games.neighbours.poisonings.pull_apart import PullApart
 from dpaudit.engine.games.neighbours.poisonings.swap import SwapX
-from dpaudit.engine.reproduce.making import Options
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.learners.gaussian_naive_bayes import GaussianNaiveBayes
 from dpaudit.mechanisms.learners.logistic_objective import LogisticObjectivePerturbation
 from dpaudit.mechanisms.learners.logistic_regression import LogisticOutputPerturbation
 from dpaudit.mechanisms.learners.random_forest import PrivateForest
+from papers.making import Options
 
 EPSILONS: Mapping[str, tuple[float, ...]] = {
     "small": (0.5, 1.0, 2.0, 4.0, 8.0),

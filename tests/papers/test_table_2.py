@@ -14,11 +14,11 @@ from dpaudit.engine.data.idx import FashionMnist
 from dpaudit.engine.data.text.made_phrases import MadePhrases
 from dpaudit.engine.data.text.sst2 import Sst2
 from dpaudit.engine.report import page
-from dpaudit.engine.reproduce import bayesian_table_2
-from dpaudit.engine.reproduce.bayesian_table_2 import METHODS, PRINTED, Line, Size
-from dpaudit.engine.reproduce.making import Options
 from dpaudit.engine.spec.audit_spec import RunOptions
 from dpaudit.estimators.two_world.confusion import epsilon_interval
+from papers import bayesian_table_2
+from papers.bayesian_table_2 import METHODS, PRINTED, Line, Size
+from papers.making import Options
 
 TINY = Size(trials=24, shadows=8, stack=12, rows=200)
 

@@ -14,8 +14,6 @@ from dpaudit.engine.data.idx import FashionMnist
 from dpaudit.engine.data.joined import Joined
 from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.games.proxies.model import ModelProxy
-from dpaudit.engine.reproduce.label_tables import Metric, Printed, Study, bounds_table, run_study, utility_table
-from dpaudit.engine.reproduce.making import Made, Options
 from dpaudit.mechanisms.learners.alibi import Alibi
 from dpaudit.mechanisms.learners.domain_prior import LP1STOutOfDomainPrior
 from dpaudit.mechanisms.learners.lp_1st import LP1ST
@@ -23,6 +21,8 @@ from dpaudit.mechanisms.learners.non_private import NonPrivate
 from dpaudit.mechanisms.learners.pate_fm import WIDE_RESNET, PateFm
 from dpaudit.mechanisms.models.networks import Network, ResNet18, SmallCnn, WideResNet28x4
 from dpaudit.registry import register
+from papers.label_tables import Metric, Printed, Study, bounds_table, run_study, utility_table
+from papers.making import Made, Options
 
 EPSILONS = (math.inf, 10.0, 1.0)
 SMALL_IMAGES = 10_000

@@ -31,7 +31,6 @@ from dpaudit.engine.games.two_world.canaries.select_worst import SelectWorst
 from dpaudit.engine.games.two_world.game import IndMia
 from dpaudit.engine.reading.result import AuditResult
 from dpaudit.engine.report.figures import style
-from dpaudit.engine.reproduce.making import Made, Options
 from dpaudit.engine.run.driver import audit
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
 from dpaudit.estimators.bound import format_lower
@@ -44,6 +43,7 @@ from dpaudit.mechanisms.learners.non_private import NonPrivate
 from dpaudit.mechanisms.models.networks import Mlp, Network, TanhCnn
 from dpaudit.mechanisms.models.text_networks import BagOfEmbeddings, SmallTransformer
 from dpaudit.registry import register
+from papers.making import Made, Options
 
 METHODS = ("clopper-pearson", "jeffreys", "bayesian")
 DELTA, ALPHA, EPSILON = 1e-5, 0.1, 8.0

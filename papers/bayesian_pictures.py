@@ -17,7 +17,6 @@ from scipy import stats
 
 from dpaudit.claims import ApproximateDP, GaussianDP, PrivacyCurve, SubsampledGaussian
 from dpaudit.engine.report.figures import style
-from dpaudit.engine.reproduce.making import Made, Options
 from dpaudit.estimators.scores import Scores
 from dpaudit.estimators.two_world.confusion import (
     best_epsilon,
@@ -27,6 +26,7 @@ from dpaudit.estimators.two_world.confusion import (
 )
 from dpaudit.estimators.two_world.two_sample import Band, roc_corners
 from dpaudit.registry import register
+from papers.making import Made, Options
 
 Floats = NDArray[np.float64]
 

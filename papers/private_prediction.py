@@ -36,7 +36,6 @@ from dpaudit.engine.games.predictions.adversaries.pois_nat_q_mapping import Pois
 from dpaudit.engine.games.predictions.adversaries.pois_nat_q_unconfident import PoisNatQUnconfident
 from dpaudit.engine.games.predictions.game import PrivatePrediction
 from dpaudit.engine.report.figures import style
-from dpaudit.engine.reproduce.making import Made, Options
 from dpaudit.engine.run.driver import audit
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
 from dpaudit.errors import RunError
@@ -49,6 +48,7 @@ from dpaudit.mechanisms.predictors.pate import PatePredictor
 from dpaudit.mechanisms.predictors.private_knn import PrivateKnn
 from dpaudit.mechanisms.predictors.prompt_pate import PromptPate
 from dpaudit.registry import register
+from papers.making import Made, Options
 
 Floats = NDArray[np.float64]
 

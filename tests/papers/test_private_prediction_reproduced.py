@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from dpaudit.engine.reproduce import noisy_argmax_figures, private_prediction
-from dpaudit.engine.reproduce.making import Made, Options
 from dpaudit.engine.spec.audit_spec import RunOptions
+from papers import noisy_argmax_figures, private_prediction
+from papers.making import Made, Options
 
 
 def options(folder: Path) -> Options:

@@ -16,11 +16,11 @@ from dpaudit.engine.games.neighbours.output_set import OutputSet
 from dpaudit.engine.games.neighbours.poisonings.class_flip import ClassFlip
 from dpaudit.engine.games.neighbours.poisonings.clip_bkd import ClipBackdoorPair
 from dpaudit.engine.games.neighbours.poisonings.farthest import FarthestFlip
-from dpaudit.engine.reproduce import ml_audit_panels as panels
-from dpaudit.engine.reproduce.making import Options
-from dpaudit.engine.reproduce.ml_audit import figure_2, figure_3, figure_4, figure_4b
-from dpaudit.engine.reproduce.ml_audit_panels import copies_at
 from dpaudit.errors import InputError
+from papers import ml_audit_panels as panels
+from papers.making import Options
+from papers.ml_audit import figure_2, figure_3, figure_4, figure_4b
+from papers.ml_audit_panels import copies_at
 
 
 @pytest.fixture

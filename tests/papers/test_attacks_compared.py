@@ -13,14 +13,14 @@ from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.games.one_run.attacks.canary_confidence import CanaryConfidence
 from dpaudit.engine.games.one_run.canary_view import CanaryView
 from dpaudit.engine.games.proxies.model import ModelProxy
-from dpaudit.engine.reproduce.attacks_compared import METHODS, Comparison, compare
-from dpaudit.engine.reproduce.making import Options
 from dpaudit.estimators.one_run.signed_scores import OneRun
 from dpaudit.estimators.scores import Scores
 from dpaudit.mechanisms.learners.lp_1st import LP1ST
 from dpaudit.mechanisms.models.logistic_regression import LogisticRegression
 from dpaudit.mechanisms.models.recall import Recall
 from dpaudit.registry import load
+from papers.attacks_compared import METHODS, Comparison, compare
+from papers.making import Options
 
 CLASSES = 4
 

@@ -12,9 +12,9 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from dpaudit.engine.report.figures import style
-from dpaudit.engine.reproduce.making import Made, Options
 from dpaudit.estimators.two_world.confusion import epsilon_interval
 from dpaudit.registry import register
+from papers.making import Made, Options
 
 METHODS = ("clopper-pearson", "jeffreys", "bayesian")
 COLOURS = dict(zip(METHODS, (style.OTHER, style.CLAIM, style.MEMBER), strict=True))
