@@ -1,4 +1,4 @@
-"""The fit of the bands' local level that `estimators/two_world/_band_levels.py` holds: computed, fitted, tried.
+"""The fit of the bands' local level that `estimators/two_world/bands.py` holds: computed, fitted, tried.
 
     python -m benchmarks.band_levels LEVELS.jsonl [seconds at most]
 
@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dpaudit.estimators.two_world import _band_levels as fitted
+from dpaudit.estimators.two_world import bands as fitted
 from dpaudit.estimators.two_world.bands import crossing_probability
 
 WEIGHT = "low"

@@ -80,11 +80,10 @@ MECHANISMS = Rooms(
     "dpaudit.mechanisms",
     (
         *("seeds", "budget", "examples", "labels", "protocols", "training", "models", "language_models", "accounting"),
-        *("learners", "adapters", "predictors", "planted"),
+        *("learners", "predictors", "adapters", "planted"),
     ),
     exceptions=frozenset(
         {
-            ("dpaudit.mechanisms.adapters.own_predictor", "dpaudit.mechanisms.predictors.releases"),
             ("dpaudit.mechanisms.protocols", "dpaudit.mechanisms.training.private.private_steps"),
             ("dpaudit.mechanisms.protocols", "dpaudit.mechanisms.training.recipe"),
             ("dpaudit.mechanisms.protocols", "dpaudit.mechanisms.training.stack_plan"),

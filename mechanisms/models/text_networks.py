@@ -73,7 +73,7 @@ class BagOfEmbeddings(TextNetwork):
 
     def batched_kernel(self, module: nn.Module) -> type[BatchedMlp] | None:
         """The one of bags of embeddings."""
-        from dpaudit.mechanisms.models.batched_bag import BatchedBag
+        from dpaudit.mechanisms.models.text_architectures import BatchedBag
 
         return BatchedBag
 

@@ -1,4 +1,7 @@
-"""Predictors whose voters are teachers, each trained on a part of the data of its own."""
+"""Predictors whose voters are teachers, each trained on a part of the data of its own.
+
+The student of Interactive-GNMax: what it says of a query before the teachers are asked.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,6 @@ from dpaudit.mechanisms.predictors.releases import (
     LaplaceArgmax,
     Release,
 )
-from dpaudit.mechanisms.predictors.student import PublicData, predictions
 from dpaudit.mechanisms.predictors.vote_laws import VoteLaw
 from dpaudit.mechanisms.protocols import Compute, Model, StackLearner, Trainer, TrainingError
 from dpaudit.mechanisms.seeds import spawned
@@ -33,6 +35,35 @@ from dpaudit.mechanisms.training.task import TrainingTask
 
 if TYPE_CHECKING:
     from dpaudit.mechanisms.training.network_model import NetworkModel
+from collections.abc import Hashable
+from dataclasses import replace
+from functools import lru_cache
+from typing import Protocol
+
+
+class PublicData(Protocol):
+    """Data that are nobody's secret; any data set."""
+
+    def load(self, *, seed: int = 0) -> Examples:
+        """The labelled records."""
+        ...
+
+    def __hash__(self) -> int: ...
+
+
+def predictions(student: Trainer, public: PublicData, queries: Features, compute: Compute) -> NDArray[np.float64]:
+    """Its probability of each class of each query, shape (q, K); trained once, by one seed, in each process.
+
+    Raises: TrainingError when the training failed.
+    """
+    assert isinstance(student, Hashable)
+    return np.asarray(_trained(student, public, replace(compute, scratch=None)).probabilities(queries), np.float64)
+
+
+@lru_cache(maxsize=4)
+def _trained(student: Hashable, public: PublicData, compute: Compute) -> Model:
+    return cast("Trainer", student).fit(public.load(), seed=SeedSequence(0), compute=compute)
+
 
 Ints = NDArray[np.int64]
 Noise = Literal["gaussian", "laplace"]

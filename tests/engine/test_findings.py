@@ -20,14 +20,13 @@ from dpaudit.engine.report.figures.draw import Context, draw
 from dpaudit.engine.report.page import write_page
 from dpaudit.engine.report.templates import template
 from dpaudit.errors import InputError, RunError
-from dpaudit.estimators.answers import AnswerCounts
 from dpaudit.estimators.estimator import Estimator
 from dpaudit.estimators.finding import Finding, Validity
 from dpaudit.estimators.label_reconstruction.advantage import rr_additive_advantage, rr_posterior
 from dpaudit.estimators.label_reconstruction.bags import LabelAdvantage
 from dpaudit.estimators.one_run.signed_scores import OneRun
 from dpaudit.estimators.posteriors import Posteriors
-from dpaudit.estimators.private_prediction.answer_counts import KCutCounts, TwoCutCounts
+from dpaudit.estimators.private_prediction.answer_counts import AnswerCounts, KCutCounts, TwoCutCounts
 from dpaudit.estimators.private_prediction.rdp_bound import k_cut_audit, two_cut_audit
 from dpaudit.estimators.scores import Scores
 from dpaudit.estimators.series import Roc

@@ -11,7 +11,7 @@ from scipy import special, stats
 
 from dpaudit.errors import InputError
 from dpaudit.estimators.scores import Scores
-from dpaudit.estimators.two_world import _band_levels, bands
+from dpaudit.estimators.two_world import bands
 from dpaudit.estimators.two_world.bands import (
     WEIGHTS,
     crossing_probability,
@@ -66,7 +66,7 @@ def test_the_level_uses_up_the_error_and_no_more(weight: str, n: int, error: flo
 )
 def test_a_level_that_was_fitted_spends_nearly_the_error_and_no_more(n: int, error: float) -> None:
     """By the recursion, at numbers and errors that were not fitted to; a level a fiftieth higher would spend more."""
-    level = _band_levels.fitted_level(n, error, "low")
+    level = bands.fitted_level(n, error, "low")
     assert level == local_level(n, error=error, weight="low")
     assert 0.95 * error <= crossing_probability(n, level, "low") <= error
     assert crossing_probability(n, 1.03 * level, "low") > error
@@ -81,7 +81,7 @@ def test_a_beta_quantile_that_is_wrong_does_no_harm() -> None:
 
 def test_levels_are_fitted_for_many_scores_and_the_default_weight_alone() -> None:
     for n, error, weight in ((9_999, 0.02, "low"), (10**7, 0.02, "low"), (10**4, 1e-6, "low"), (10**4, 0.02, "flat")):
-        assert _band_levels.fitted_level(n, error, weight) is None
+        assert bands.fitted_level(n, error, weight) is None
 
 
 def test_blocks_of_ranks_err_on_the_safe_side_and_little(monkeypatch: pytest.MonkeyPatch) -> None:

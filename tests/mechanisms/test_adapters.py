@@ -32,8 +32,7 @@ from dpaudit.engine.spec.build import build, describe
 from dpaudit.errors import InputError, SpecError
 from dpaudit.mechanisms.adapters.own_opacus import OwnOpacus
 from dpaudit.mechanisms.adapters.own_training import OwnTraining
-from dpaudit.mechanisms.adapters.scikit_learn import SklearnClassifier, SklearnModel
-from dpaudit.mechanisms.adapters.settings import Settings
+from dpaudit.mechanisms.adapters.scikit_learn import Settings, SklearnClassifier, SklearnModel
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.learners.lp_1st import LP1ST
 from dpaudit.mechanisms.protocols import Compute, Learner, Trainer, TrainingError

@@ -11,7 +11,7 @@ import pytest
 
 from dpaudit.errors import InputError
 from dpaudit.mechanisms.language_models.answer_store import AnswerStore
-from dpaudit.mechanisms.language_models.pace import Pace
+from dpaudit.mechanisms.language_models.endpoint import Pace
 
 GOOD = [json.dumps({"key": key, "text": f"text of {key}", "at": 1.0}).encode() for key in ("a", "b")]
 BAD = [

@@ -17,13 +17,13 @@ from torch import Tensor, nn
 
 from dpaudit.claims import Relation
 from dpaudit.errors import InputError
-from dpaudit.mechanisms.accounting.subsampled_gaussian import (
+from dpaudit.mechanisms.examples import Examples
+from dpaudit.mechanisms.learners.dp_sgd import (
+    DpSgd,
     dp_sgd_epsilon,
     dp_sgd_noise_multiplier,
     subsampled_gaussian_rdp,
 )
-from dpaudit.mechanisms.examples import Examples
-from dpaudit.mechanisms.learners.dp_sgd import DpSgd
 from dpaudit.mechanisms.models.networks import Mlp, Network, ResNet18, SmallCnn
 from dpaudit.mechanisms.planted.private_stacks import ClipBatchMean, NoiseOverBatch, NoNoiseInLastStep, ShuffledBatches
 from dpaudit.mechanisms.protocols import Compute, Learner

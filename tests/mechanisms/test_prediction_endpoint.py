@@ -12,8 +12,8 @@ from numpy.random import SeedSequence
 
 from dpaudit.claims import Claim
 from dpaudit.errors import InputError
+from dpaudit.mechanisms.adapters.prediction_endpoint import PredictionEndpoint
 from dpaudit.mechanisms.examples import Examples
-from dpaudit.mechanisms.predictors.prediction_endpoint import PredictionEndpoint
 from dpaudit.mechanisms.predictors.protocol import AnsweringPredictor
 from dpaudit.mechanisms.protocols import Compute, TrainingError
 from tests.http_servers import Does, Server, serving

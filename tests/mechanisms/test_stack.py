@@ -22,7 +22,6 @@ from dpaudit.mechanisms.protocols import Compute, TrainingError
 from dpaudit.mechanisms.seeds import spawned
 from dpaudit.mechanisms.training import checkpoint
 from dpaudit.mechanisms.training.augment import OPERATIONS, Augment, RandAugment, crop, flip
-from dpaudit.mechanisms.training.calibrate import calibrate, stack_sizes
 from dpaudit.mechanisms.training.checkpoint import Checkpoint
 from dpaudit.mechanisms.training.compute.batched import BatchedMlp
 from dpaudit.mechanisms.training.compute.kernels import Kernel, Looped, Vmapped, compiled_or_plain
@@ -37,7 +36,7 @@ from dpaudit.mechanisms.training.scaling import Scaling
 from dpaudit.mechanisms.training.stack import Stack
 from dpaudit.mechanisms.training.stack_plan import StackPlan
 from dpaudit.mechanisms.training.task import TrainingTask
-from dpaudit.mechanisms.training.train import train_stack
+from dpaudit.mechanisms.training.train import calibrate, stack_sizes, train_stack
 
 CPU = Compute()
 DATA = load_digits()

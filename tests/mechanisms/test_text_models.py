@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from dpaudit.errors import InputError
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.learners.dp_sgd import DpSgd
-from dpaudit.mechanisms.models.batched_bag import BatchedBag
+from dpaudit.mechanisms.models.text_architectures import BatchedBag
 from dpaudit.mechanisms.models.text_networks import BagOfEmbeddings, SmallTransformer, TextNetwork
 from dpaudit.mechanisms.protocols import Compute, Trainer
 from dpaudit.mechanisms.training.compute.kernels import Vmapped
