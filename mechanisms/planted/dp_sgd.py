@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from dpaudit.mechanisms.learners.dp_sgd import DpSgd
 from dpaudit.registry import register
@@ -12,111 +12,94 @@ if TYPE_CHECKING:
     from dpaudit.mechanisms.training.private.dp_sgd import PrivateStack
 
 
-@register("mechanism", "planted-noise-over-batch", source="planted defect, as found in published code")
-@dataclass(frozen=True)
-class NoiseOverBatchDpSgd(DpSgd):
-    """DEFECT ON PURPOSE: DP-SGD whose noise is that of a batch's mean, added to its sum."""
+class PlantedDpSgd(DpSgd):
+    """DP-SGD that trains with a class of `private_stacks`, which imports torch and so is loaded when it is needed."""
+
+    stack: ClassVar[str]
 
     def stack_type(self) -> type[PrivateStack]:
-        from dpaudit.mechanisms.planted.private_stacks import NoiseOverBatch
+        """The class with the defect."""
+        from dpaudit.mechanisms.planted import private_stacks
 
-        return NoiseOverBatch
+        found: type[PrivateStack] = getattr(private_stacks, self.stack)
+        return found
+
+
+@register("mechanism", "planted-noise-over-batch", source="planted defect, as found in published code")
+@dataclass(frozen=True)
+class NoiseOverBatchDpSgd(PlantedDpSgd):
+    """DEFECT ON PURPOSE: DP-SGD whose noise is that of a batch's mean, added to its sum."""
+
+    stack: ClassVar[str] = "NoiseOverBatch"
 
 
 @register("mechanism", "planted-no-noise-in-last-step", source="planted defect, as found in published code")
 @dataclass(frozen=True)
-class NoNoiseInLastStepDpSgd(DpSgd):
+class NoNoiseInLastStepDpSgd(PlantedDpSgd):
     """DEFECT ON PURPOSE: DP-SGD that forgets the noise of its last step."""
 
-    def stack_type(self) -> type[PrivateStack]:
-        from dpaudit.mechanisms.planted.private_stacks import NoNoiseInLastStep
-
-        return NoNoiseInLastStep
+    stack: ClassVar[str] = "NoNoiseInLastStep"
 
 
 @register("mechanism", "planted-clip-batch-mean", source="planted defect, as found in published code")
 @dataclass(frozen=True)
-class ClipBatchMeanDpSgd(DpSgd):
+class ClipBatchMeanDpSgd(PlantedDpSgd):
     """DEFECT ON PURPOSE: DP-SGD that clips the mean gradient of a batch, not each example's."""
 
-    def stack_type(self) -> type[PrivateStack]:
-        from dpaudit.mechanisms.planted.private_stacks import ClipBatchMean
-
-        return ClipBatchMean
+    stack: ClassVar[str] = "ClipBatchMean"
 
 
 @register("mechanism", "planted-shuffled-batches", source="planted defect, as found in published code")
 @dataclass(frozen=True)
-class ShuffledBatchesDpSgd(DpSgd):
+class ShuffledBatchesDpSgd(PlantedDpSgd):
     """DEFECT ON PURPOSE: DP-SGD on shuffled batches, accounted for as Poisson sampling."""
 
-    def stack_type(self) -> type[PrivateStack]:
-        from dpaudit.mechanisms.planted.private_stacks import ShuffledBatches
-
-        return ShuffledBatches
+    stack: ClassVar[str] = "ShuffledBatches"
 
 
 @register("mechanism", "planted-half-the-noise", source="planted defect")
 @dataclass(frozen=True)
-class HalfTheNoiseDpSgd(DpSgd):
+class HalfTheNoiseDpSgd(PlantedDpSgd):
     """DEFECT ON PURPOSE: DP-SGD with half the noise it accounts for."""
 
-    def stack_type(self) -> type[PrivateStack]:
-        from dpaudit.mechanisms.planted.private_stacks import HalfTheNoise
-
-        return HalfTheNoise
+    stack: ClassVar[str] = "HalfTheNoise"
 
 
 @register("mechanism", "planted-clip-each-coordinate", source="planted defect")
 @dataclass(frozen=True)
-class ClipEachCoordinateDpSgd(DpSgd):
+class ClipEachCoordinateDpSgd(PlantedDpSgd):
     """DEFECT ON PURPOSE: DP-SGD that clips coordinates instead of norms."""
 
-    def stack_type(self) -> type[PrivateStack]:
-        from dpaudit.mechanisms.planted.private_stacks import ClipEachCoordinate
-
-        return ClipEachCoordinate
+    stack: ClassVar[str] = "ClipEachCoordinate"
 
 
 @register("mechanism", "planted-noise-seeded-each-step", source="planted defect")
 @dataclass(frozen=True)
-class NoiseSeededEachStepDpSgd(DpSgd):
+class NoiseSeededEachStepDpSgd(PlantedDpSgd):
     """DEFECT ON PURPOSE: DP-SGD that adds the same noise in every step of an epoch."""
 
-    def stack_type(self) -> type[PrivateStack]:
-        from dpaudit.mechanisms.planted.private_stacks import NoiseSeededEachStep
-
-        return NoiseSeededEachStep
+    stack: ClassVar[str] = "NoiseSeededEachStep"
 
 
 @register("mechanism", "planted-fixed-batches", source="planted defect")
 @dataclass(frozen=True)
-class FixedBatchesDpSgd(DpSgd):
+class FixedBatchesDpSgd(PlantedDpSgd):
     """DEFECT ON PURPOSE: DP-SGD on batches of one size, accounted for as Poisson sampling."""
 
-    def stack_type(self) -> type[PrivateStack]:
-        from dpaudit.mechanisms.planted.private_stacks import FixedBatches
-
-        return FixedBatches
+    stack: ClassVar[str] = "FixedBatches"
 
 
 @register("mechanism", "planted-clip-doubled-after-warm-up", source="planted defect")
 @dataclass(frozen=True)
-class ClipDoubledAfterWarmUpDpSgd(DpSgd):
+class ClipDoubledAfterWarmUpDpSgd(PlantedDpSgd):
     """DEFECT ON PURPOSE: DP-SGD whose clip is doubled after a tenth of the training, and its noise is not."""
 
-    def stack_type(self) -> type[PrivateStack]:
-        from dpaudit.mechanisms.planted.private_stacks import ClipDoubledAfterWarmUp
-
-        return ClipDoubledAfterWarmUp
+    stack: ClassVar[str] = "ClipDoubledAfterWarmUp"
 
 
 @register("mechanism", "planted-no-clipping", source="planted defect, as found in published code")
 @dataclass(frozen=True)
-class NoClippingDpSgd(DpSgd):
+class NoClippingDpSgd(PlantedDpSgd):
     """DEFECT ON PURPOSE: DP-SGD that clips nothing."""
 
-    def stack_type(self) -> type[PrivateStack]:
-        from dpaudit.mechanisms.planted.private_stacks import NoClipping
-
-        return NoClipping
+    stack: ClassVar[str] = "NoClipping"
