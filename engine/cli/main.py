@@ -120,6 +120,11 @@ def _fail_on(command: Callable[..., None]) -> Callable[..., None]:
     return violation(inconclusive(command))
 
 
+def _verbose(command: Callable[..., None]) -> Callable[..., None]:
+    said = "Method, counts, choices, controls and utility of each audit as well."
+    return click.option("--verbose", "-v", is_flag=True, help=said)(command)
+
+
 def _end(report: Report, *, fail_on_violation: bool, fail_on_inconclusive: bool) -> None:
     """Ends with the exit code of what was found."""
     if report.failed:
@@ -136,8 +141,9 @@ def _end(report: Report, *, fail_on_violation: bool, fail_on_inconclusive: bool)
 @click.option("--output", "-o", type=PLACE, help="Run folder, a path or a URI (s3://...); left out: runs/<name>.")
 @click.option("--seed", type=int, help="Instead of the spec's seed.")
 @click.option("--quiet", is_flag=True, help="No progress, only the report.")
+@_verbose
 @_fail_on
-def run(spec: Path, output: str | Path | None, seed: int | None, quiet: bool, **fail_on: bool) -> None:
+def run(spec: Path, output: str | Path | None, seed: int | None, quiet: bool, verbose: bool, **fail_on: bool) -> None:
     """Runs the audits of SPEC (YAML) and reports what they show.
 
     A run folder that holds finished units of the same work is continued.
@@ -147,7 +153,7 @@ def run(spec: Path, output: str | Path | None, seed: int | None, quiet: bool, **
 
     checked = load_spec(spec)
     folder = output or run_folder(checked)
-    _finish(partial(audit, checked, output=folder, seed=seed, quiet=quiet), folder, fail_on)
+    _finish(partial(audit, checked, output=folder, seed=seed, quiet=quiet), folder, fail_on, verbose=verbose)
 
 
 @main.command()
@@ -159,6 +165,7 @@ def run(spec: Path, output: str | Path | None, seed: int | None, quiet: bool, **
 @click.option("--confidence", default=0.999, show_default=True, help="Of the verdict VIOLATION.")
 @click.option("--runner", type=click.Choice(["ray", "in-process"]), help="Left out: ray where models are trained.")
 @click.option("--quiet", is_flag=True, help="No progress, only the report.")
+@_verbose
 @_fail_on
 def check(
     mechanism: str,
@@ -169,6 +176,7 @@ def check(
     confidence: float,
     runner: Literal["ray", "in-process"] | None,
     quiet: bool,
+    verbose: bool,
     **fail_on: bool,
 ) -> None:
     """Checks the claim of MECHANISM with every game that fits it, and ends in one verdict.
@@ -192,19 +200,21 @@ def check(
         for line in (*spec.together.chosen, *spec.together.left_out):
             tell(printable(line))
     folder = output or run_folder(spec)
-    _finish(partial(audit, spec, output=folder, quiet=quiet), folder, fail_on)
+    _finish(partial(audit, spec, output=folder, quiet=quiet), folder, fail_on, verbose=verbose)
 
 
 @main.command()
 @click.argument("folder", metavar="RUN", type=PLACE)
 @click.option("--fresh", is_flag=True, help="Run anew, beside what is there, what other code or data would change.")
 @click.option("--quiet", is_flag=True, help="No progress, only the report.")
+@_verbose
 @consents.to_run
 @_fail_on
 def resume(
     folder: str | Path,
     fresh: bool,
     quiet: bool,
+    verbose: bool,
     allow_code: bool,
     allow_network: bool,
     allow_files: bool,
@@ -230,10 +240,10 @@ def resume(
         allow_files=allow_files,
         quiet=quiet,
     )
-    _finish(again, folder, fail_on)
+    _finish(again, folder, fail_on, verbose=verbose)
 
 
-def _finish(carry_out: Callable[[], Report], folder: str | Path, fail_on: Mapping[str, bool]) -> None:
+def _finish(carry_out: Callable[[], Report], folder: str | Path, fail_on: Mapping[str, bool], *, verbose: bool) -> None:
     """Carries a run out, prints its report, and ends with the stated code."""
     try:
         report = carry_out()
@@ -243,7 +253,7 @@ def _finish(carry_out: Callable[[], Report], folder: str | Path, fail_on: Mappin
             f"interrupted{by}; what was finished is kept, `dpaudit resume {shlex.quote(str(folder))}` goes on",
             RUN_FAILED,
         )
-    show_lines(str(report))
+    show_lines(report.text(verbose=verbose))
     _end(report, **fail_on)
 
 
@@ -260,7 +270,7 @@ def _finish(carry_out: Callable[[], Report], folder: str | Path, fail_on: Mappin
 def plan(spec: Path, seed: int | None, calibrate: bool, timings: Path | None, as_json: bool) -> None:
     """Prints what each audit of SPEC could show, what it costs, and every unit with its seed and resources.
 
-    For each audit: the bound of a mechanism that hides nothing, the bounds to expect at the claim and at twice the
+    For each audit: the bound of a mechanism with no privacy, the bounds to expect at the claim and at twice the
     claim, and how many canaries or trials refute twice the claim. Then trainings, time, memory and GPU-hours by kind of
     unit, where an earlier run or --calibrate tells; without --calibrate nothing runs.
     """
@@ -308,9 +318,12 @@ def plan(spec: Path, seed: int | None, calibrate: bool, timings: Path | None, as
 @main.command()
 @click.argument("folder", metavar="RUN", type=PLACE)
 @click.option("--quiet", is_flag=True, help="One line an audit: its verdict.")
+@_verbose
 @consents.to_read
 @_fail_on
-def report(folder: str | Path, quiet: bool, allow_code: bool, allow_files: bool, **fail_on: bool) -> None:
+def report(
+    folder: str | Path, quiet: bool, verbose: bool, allow_code: bool, allow_files: bool, **fail_on: bool
+) -> None:
     """Writes and prints the report of the run in folder RUN anew, from what is finished there; nothing runs.
 
     Where somebody else made the folder, what its spec would import or read is said and refused until allowed.
@@ -322,7 +335,7 @@ def report(folder: str | Path, quiet: bool, allow_code: bool, allow_files: bool,
         for result in again.results:
             show(f"{result.verdict:<19}{result.name}")
     else:
-        show_lines(str(again))
+        show_lines(again.text(verbose=verbose))
     _end(again, **fail_on)
 
 

@@ -2,7 +2,7 @@
 
 What one canary or trial tells is its log-odds, given all that is shown and released: the attack guesses their sign and
 is right with the probability they say. So for each game a response is a finite table of log-odds with their shares. At
-epsilon = inf it is a mechanism that hides nothing.
+epsilon = inf it is a mechanism with no privacy.
 
 Source: Warner (1965); with K answers Kairouz, Bonawitz and Ramage (2016), arXiv:1602.07387.
 """

@@ -33,7 +33,7 @@ class Outlook:
 
     Attributes:
         reference: What it was computed with.
-        ceiling: The bound that a mechanism which hides nothing would get, in nats.
+        ceiling: The bound that a mechanism with no privacy would get, in nats.
         claimed: Epsilon that is claimed at the estimator's delta, in nats; inf where nothing is.
         at_claim: Median bound on a mechanism that spends the claim; None where nothing is claimed.
         at_twice: Median bound on one that spends twice the claim; None where nothing is claimed.
@@ -52,7 +52,7 @@ class Outlook:
     def lines(self) -> tuple[str, ...]:
         """For a reader, in sentences."""
         rows, unit, assumes = self.reference.rows, self.reference.unit, self.reference.response.assumes
-        first = f"a mechanism that hides nothing would show epsilon >= {format_lower(self.ceiling)} at most"
+        first = f"a mechanism with no privacy would show epsilon >= {format_lower(self.ceiling)} at most"
         first += f" ({assumes})" if assumes else f" ({rows:,} {unit})"
         if self.at_claim is None or self.at_twice is None:
             return (first,)
@@ -96,7 +96,7 @@ def outlook(estimator: ScoreEstimator[Any], reference: Reference, claimed: float
 
 
 def ceiling_bound(estimator: ScoreEstimator[Any], reference: Reference) -> Bound:
-    """The bound of a mechanism that hides nothing."""
+    """The bound of a mechanism with no privacy."""
     return _bound(estimator, reference, math.inf, reference.rows)
 
 

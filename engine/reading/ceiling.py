@@ -1,4 +1,4 @@
-"""The ceiling: what a mechanism that hides nothing would show in the same audit, with the same attack and estimator.
+"""The ceiling: what a mechanism with no privacy would show in the same audit, with the same attack and estimator.
 
 An audit whose ceiling does not exceed the claim could not have refuted it, whatever the mechanism does: that it found
 no violation says nothing.
@@ -16,7 +16,7 @@ from dpaudit.estimators.finding import Finding
 
 @dataclass(frozen=True)
 class Ceiling:
-    """What a mechanism that hides nothing would show.
+    """What a mechanism with no privacy would show.
 
     Attributes:
         finding: The estimator's, from its evidence.
@@ -36,9 +36,8 @@ class Ceiling:
 
     @property
     def line(self) -> str:
-        """For a reader, in half a sentence."""
-        how = "; played with what is at stake as its answers" if self.played else ""
-        return f"ceiling: a mechanism that hides nothing would show {self.finding.headline} here{how}"
+        """For a reader, in one line."""
+        return f"maximum detectable: {self.finding.headline}, what a mechanism with no privacy would show"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -47,8 +46,8 @@ class Ceiling:
     def too_low(self, curve: PrivacyCurve) -> str:
         """Why nothing follows from a finding below the claim, and what would help."""
         standing = self.finding.standing(curve)
-        helps = f"; what would help: {self.helps}" if self.helps else ""
+        helps = f"; for more power: {self.helps}" if self.helps else ""
         return (
-            f"even a mechanism that hides nothing would show only {standing.quantity} "
-            f"{format_upper(standing.observed)} at {standing.where} here, so that nothing is said of the claim{helps}"
+            f"this audit cannot detect a violation: even a mechanism with no privacy would show only "
+            f"{standing.quantity} {format_upper(standing.observed)} at {standing.where}{helps}"
         )

@@ -188,7 +188,7 @@ class _Finished:
         return [decode(self._store.read(key), kind) for key in keys]
 
     def _ceiling(self) -> Ceiling | None:
-        """What a mechanism that hides nothing would show: as played, or as the game says without."""
+        """What a mechanism with no privacy would show: as played, or as the game says without."""
         entry, estimator = self._entry, self._audit.estimator
         if entry.ceilings:
             found = self._decoded(entry.ceilings) if self._keys.issuperset(entry.ceilings) else []

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dpaudit.engine.reading.result import AuditResult
+from dpaudit.engine.reading.result import INDENT, AuditResult
 from dpaudit.engine.reading.verdict import Verdict
 from dpaudit.engine.spec.together import Together
+from dpaudit.errors import printable
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,13 +80,20 @@ class JointVerdict:
         """For a reader who reads one line."""
         look = self.deciding
         if look is None:
-            return "no look was played"
-        if self.verdict is Verdict.VIOLATION:
-            first = "" if look.standing is None else f"; a first pass had found {look.standing.words}"
-            error = f"the verdict is wrong with probability <= {1 - self.confidence:.4g}, whatever the first pass was"
-            return f"{look.name}: {self.confirmations[look.name].headline}{first}; {error}"
-        error = f"all looks together wrong with probability <= {1 - self.screening:.4g}"
-        return "; ".join([f"{look.name}: {look.headline}", error, *self._not_confirmed])
+            return "no test was run"
+        found = self.confirmations[look.name] if self.verdict is Verdict.VIOLATION else look
+        return f"{look.name}: {found.headline}"
+
+    @property
+    def how_sure(self) -> str:
+        """The confidence of the verdict, and what was not confirmed."""
+        look = self.deciding
+        if self.verdict is Verdict.VIOLATION and look is not None:
+            first = "" if look.standing is None else f"; the first pass found {look.standing.words}"
+            return f"{100 * self.confidence:.5g} % confidence, from a confirmatory run on fresh randomness{first}"
+        tests = f"{100 * self.screening:.5g} % confidence for the {len(self.looks)} tests together"
+        assumed = "" if look is None or not look.open_question else look.open_question
+        return "; ".join(filter(None, [tests, assumed, *self._not_confirmed]))
 
     def _is_confirmed(self, look: AuditResult) -> bool:
         return look.name in self.confirmations and refutes(self.confirmations[look.name])
@@ -94,7 +102,9 @@ class JointVerdict:
     def _not_confirmed(self) -> list[str]:
         names = [name for name, again in self.confirmations.items() if not refutes(again)]
         return (
-            [f"{', '.join(names)} looked like a violation in the first pass, which was not confirmed"] if names else []
+            [f"{', '.join(names)} exceeded the claim in the first pass, and not in the confirmatory run"]
+            if names
+            else []
         )
 
     @property
@@ -104,22 +114,21 @@ class JointVerdict:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """What was looked with, what not, and what the best of the looks could have shown."""
+        """Which tests were chosen, run again, not run, and left out."""
         return (
-            *self._ceilings,
             *(
-                f"played again: {look.name}: first {look.headline}; again {again.headline}: "
+                f"confirmatory run: {look.name}: first {look.headline}; again {again.headline}: "
                 + ("confirmed" if refutes(again) else "not confirmed")
                 for look, again in self._pairs
             ),
             *(f"chosen: {reason}" for reason in self.chosen),
-            *([f"not played: {', '.join(self.not_played)}: {self._why_not}"] if self.not_played else []),
+            *([f"not run: {', '.join(self.not_played)}: {self._why_not}"] if self.not_played else []),
             *(f"left out: {reason}" for reason in self.left_out),
         )
 
     @property
-    def _ceilings(self) -> tuple[str, ...]:
-        """The best ceiling of those that are on the scale of the deciding look, and that of the parts beside it."""
+    def detectable(self) -> tuple[str, ...]:
+        """What the best test on the scale of the deciding one could have detected, and the best of a part alone."""
         look = self.deciding
         if look is None:
             return ()
@@ -131,6 +140,16 @@ class JointVerdict:
     @property
     def _why_not(self) -> str:
         return "the claim is refuted" if self.verdict is Verdict.VIOLATION else "the budget was spent"
+
+    def text(self, name: str, *, verbose: bool = False) -> str:
+        """The verdict of a run in three lines, in the form of `AuditResult.text`.
+
+        Args:
+            name: The run's.
+            verbose: Whether it is followed by which tests were chosen, left out, not run, and run again.
+        """
+        lines = [f"{self.verdict:<{INDENT}}{name}: {self.headline}", self.how_sure, *self.detectable]
+        return f"\n{'':{INDENT}}".join(printable(line) for line in [*lines, *(self.lines if verbose else ())] if line)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -184,8 +203,8 @@ def _best(looks: Sequence[AuditResult]) -> AuditResult | None:
 
 def _ceiling_line(look: AuditResult) -> str:
     assert look.ceiling is not None
-    part = f"best of a part alone ({look.name}), on a scale of its own:" if look.of_a_part else "best"
-    return f"{part} {look.ceiling.line}"
+    part = f"for a part alone ({look.name}), on a scale of its own: " if look.of_a_part else ""
+    return f"{part}{look.ceiling.line}"
 
 
 def _could_show(look: AuditResult) -> float:

@@ -17,7 +17,7 @@ from dpaudit.engine.reading.stopping import Stopped
 from dpaudit.engine.reading.verdict import Verdict, caution, verdict
 from dpaudit.errors import RunError, UnknownNameError, printable
 from dpaudit.estimators.bound import Bound
-from dpaudit.estimators.finding import Breach, Finding, Standing
+from dpaudit.estimators.finding import Breach, Finding, Standing, Validity
 from dpaudit.estimators.series import Series
 from dpaudit.estimators.two_world.family import family_bound, family_of, regions_of
 
@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 
 S = TypeVar("S", bound=Series)
 
+IN_WORDS = {
+    Validity.EXACT: "computed exactly, nothing is sampled",
+    Validity.FINITE_SAMPLE: "valid for any number of samples",
+}
 CEILING_LOST = "the unit that plays the ceiling failed: whether a leak could have been seen is not known; run it again"
 CONTROL_LOST = "the control on held-out rows failed: a proxy that differs from the truth would not have been noticed"
 
@@ -73,7 +77,7 @@ class AuditResult:
         again: Of a look that refuted the claim in a first pass: what was found when it was played again; FAILED where
             that is missing. None where it was not asked for.
         rows_needed: About how many rows of the control would decide an UNDECIDED audit; None where no number would.
-        ceiling: What a mechanism that hides nothing would show; None where that is not known.
+        ceiling: What a mechanism with no privacy would show; None where that is not known.
         ceiling_lost: Whether the ceiling was to be played and that failed.
         whole: What the finding about a part means for the whole, and what was not tested, in sentences.
         stopped: How far a sequential audit went; None for one that runs all its trials.
@@ -186,9 +190,9 @@ class AuditResult:
 
     @property
     def headline(self) -> str:
-        """The verdict for a reader who reads one line."""
-        finding, standing = self.finding, self.standing
-        if finding is None or standing is None:
+        """Claim and bound, for a reader who reads one line."""
+        standing = self.standing
+        if standing is None:
             return f"no bound: {len(self.failures)} of {self.units[1]} units failed or were not run"
         if self.compared.claim.is_point and math.isinf(self.compared.claim.epsilon):
             claimed = "no privacy claimed;"
@@ -196,12 +200,7 @@ class AuditResult:
             claimed = f"the claim says nothing about {standing.quantity} at {standing.where};"
         else:
             claimed = f"claimed {standing.quantity} {standing.claimed:g},"
-        return f"{claimed} observed {standing.words} ({self._odds(finding)})"
-
-    def _odds(self, finding: Finding) -> str:
-        if finding.confidence is None or caution(finding.validity):
-            return str(finding.validity)
-        return f"wrong with probability <= {1 - finding.confidence:.4g}"
+        return f"{claimed} observed {standing.words}"
 
     @property
     def cautions(self) -> tuple[str, ...]:
@@ -224,7 +223,8 @@ class AuditResult:
         if self.ceiling_lost:
             return CEILING_LOST
         if self.ceiling is None:
-            return ""
+            sampled = self.finding is not None and self.finding.confidence is not None
+            return "maximum detectable: not known for this game" if sampled else ""
         inconclusive = self.verdict is Verdict.INCONCLUSIVE
         return self.ceiling.too_low(self.compared.claim.curve) if inconclusive else self.ceiling.line
 
@@ -292,43 +292,62 @@ class AuditResult:
         return f"<pre>{escape(str(self))}</pre>"
 
     def __str__(self) -> str:
-        lines = [f"{self.verdict:<{INDENT}}{self.name}: {self.headline}", f"{self.mechanism} on {self.data}"]
-        if self.finding is not None:
-            if isinstance(self.finding, Bound) and self.standing != self.finding.at_its_delta(
-                self.compared.claim.curve
-            ):
-                lines.append(f"the bound at its own delta: {self.finding.headline}")
-            counts = ", ".join(f"{name} {value:,}" for name, value in self.finding.counts)
-            lines.append(f"{self.finding.method}, {self.finding.selection}; {counts}")
-            lines += [note for note in (*self.finding.notes, self.under_family, caution(self.finding.validity)) if note]
-        lines += self.whole
-        lines += self.chosen
-        if self._seen:
-            lines.append(self._seen)
-        if self.compared.note:
-            lines.append(self.compared.note)
-        if self.stopped is not None:
-            lines.append(str(self.stopped))
-        if self.failed_trials:
-            shown = "; ".join(self.failed_trials[:FAILED_SHOWN])
-            lines.append(f"{len(self.failed_trials):,} trainings failed, each counted as the worst guess: {shown}")
-        if self.control_lost:
-            lines.append(CONTROL_LOST)
-        if self.conditional:
-            lines.append(f"assumes: {self.assumes}")
-        if self.control is not None:
-            lines += self.control.lines
-        lines += [line for line in (self.open_question, self._not_confirmed) if line]
-        if self.metrics:
-            lines.append(", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in self.metrics.items()))
+        return self.text()
+
+    def text(self, *, verbose: bool = False) -> str:
+        """The verdict with claim and bound; how sure it is, and under which assumption; what could have been seen.
+
+        Args:
+            verbose: Whether all else that is known of the audit follows: method, counts, choices, controls, utility.
+        """
+        first = f"{self.verdict:<{INDENT}}{self.name}: {self.headline}"
+        lines = [first, self._how_sure, self._seen, *(self._details if verbose else ())]
+        return f"\n{'':{INDENT}}".join(printable(line) for line in lines if line)
+
+    @property
+    def _how_sure(self) -> str:
+        """Confidence, assumptions, and whatever makes the verdict less than it seems."""
+        trials, units = len(self.failed_trials), sum(not failure.skipped for failure in self.failures)
+        failed = [
+            f"{trials:,} trainings failed, each counted as the worst guess" if trials else "",
+            f"{units:,} units failed: {self.failures[0].label}: {self.failures[0].error}" if units else "",
+        ]
+        shift = [] if self.control is None else self.control.lines[1:]
+        cautions = [CONTROL_LOST if self.control_lost else "", *shift, self.open_question, self._not_confirmed]
+        return "; ".join(filter(None, [self.certainty, self.compared.note, *cautions, *failed]))
+
+    @property
+    def certainty(self) -> str:
+        """The confidence of the finding, and in what sense it is valid; "" without one."""
+        if self.finding is None:
+            return ""
+        confidence = f"{100 * self.finding.confidence:.5g} % confidence" if self.finding.confidence else ""
+        return ", ".join(filter(None, [confidence, caution(self.finding.validity) or IN_WORDS[self.finding.validity]]))
+
+    @property
+    def _details(self) -> tuple[str, ...]:
+        """What a reader may want to know beside the verdict."""
+        finding = self.finding
+        lines = [f"{self.mechanism} on {self.data}", f"assumed: {self.assumes}" if self.conditional else ""]
+        if finding is not None:
+            own = finding.at_its_delta(self.compared.claim.curve) if isinstance(finding, Bound) else self.standing
+            lines.append("" if self.standing == own else f"the bound at its own delta: {finding.headline}")
+            counts = ", ".join(f"{name} {value:,}" for name, value in finding.counts)
+            lines += [f"{finding.method}, {finding.selection}; {counts}", *finding.notes, self.under_family]
+        lines += [*self.whole, *self.chosen]
+        lines.append("" if self.stopped is None else str(self.stopped))
+        lines += [f"failed: {said}" for said in self.failed_trials[:FAILED_SHOWN]]
+        lines += [] if self.control is None else self.control.lines[:1]
+        lines.append(", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in self.metrics.items()))
         lines += [
             f"failed: {failure.label}: {failure.error} (units/{failure.key}.failed)"
             for failure in self.failures
             if not failure.skipped
         ]
-        if self.blocked:
-            lines.append(f"{len(self.blocked)} units were not run, most because they need a failed one")
-        return f"\n{'':{INDENT}}".join(map(printable, lines))
+        lines.append(
+            f"{len(self.blocked)} units were not run, most because they need a failed one" if self.blocked else ""
+        )
+        return tuple(lines)
 
 
 _NOT_KNOWN = (Verdict.FAILED, Verdict.UNDECIDED)

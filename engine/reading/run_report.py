@@ -11,7 +11,7 @@ from dpaudit.actors.storage.mirror import inside
 from dpaudit.actors.storage.store import Made
 from dpaudit.engine.reading.comparison import studies
 from dpaudit.engine.reading.joint import JointVerdict
-from dpaudit.engine.reading.result import INDENT, AuditResult
+from dpaudit.engine.reading.result import AuditResult
 from dpaudit.engine.reading.sweep_summary import SweepSummary
 from dpaudit.engine.reading.verdict import Verdict
 from dpaudit.errors import printable
@@ -163,13 +163,24 @@ class Report:
         return f"<pre>{escape(str(self))}</pre>"
 
     def __str__(self) -> str:
-        blocks = [str(result) for result in self.results] if self.sweep is None else [str(self.sweep)]
+        return self.text()
+
+    def text(self, *, verbose: bool = False) -> str:
+        """The verdict of each audit in three lines, and what must be known of the run.
+
+        Args:
+            verbose: Whether all else follows: methods, counts, choices, which tests were not run.
+        """
+        if self.sweep is None:
+            blocks = [result.text(verbose=verbose) for result in self.results]
+        else:
+            blocks = [str(self.sweep)]
         blocks += [printable(line) for study in studies(self.results) for line in study.lines]
         if self.joint is not None:
-            lines = (f"{self.joint.verdict:<{INDENT}}{self.name}: {self.joint.headline}", *self.joint.lines)
-            blocks.insert(0, f"\n{'':{INDENT}}".join(map(printable, lines)))
+            blocks = [self.joint.text(self.name, verbose=verbose), *(blocks if verbose else [])]
+        units = f"{self.executed} of {self.units} units run now, {self.seconds:.1f} s; seed {self.seed}"
         tail = [
-            f"{self.executed} of {self.units} units run now, {self.seconds:.1f} s; seed {self.seed}",
+            *([units] if verbose else []),
             *self.origin,
             self.joint_confidence_note if self.sweep is None else "",
             NOT_SHOWN[0],

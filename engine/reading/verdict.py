@@ -19,7 +19,7 @@ class Verdict(StrEnum):
     UNDECIDED = "UNDECIDED"
     """It does, but the bound takes a proxy for the truth, and one that is off by so much is not excluded."""
     INCONCLUSIVE = "INCONCLUSIVE"
-    """It does not, and neither would that of a mechanism which hides nothing: nothing could have been seen."""
+    """It does not, and neither would that of a mechanism with no privacy: nothing could have been seen."""
     NO_CLAIM = "NO CLAIM"
     """Nothing was claimed; the bound stands alone."""
     FAILED = "FAILED"
@@ -40,12 +40,12 @@ def caution(validity: Validity) -> str:
     return {
         Validity.EXACT: "",
         Validity.FINITE_SAMPLE: "",
-        Validity.ASYMPTOTIC: "the confidence holds for many trials only",
-        Validity.CREDIBLE: "a credible bound: it exceeds the truth more often than stated for some mechanisms",
-        Validity.CONDITIONAL_ON_FAMILY: "holds only if the mechanism's trade-off function belongs to the stated family",
-        Validity.CONDITIONAL_ON_MODEL: "holds only if the votes have the law that answers were drawn from, fitted to "
-        "several trainings or standing for sampled records; the two worlds' laws differ by the moved votes alone",
-        Validity.CONDITIONAL_ON_PROXY: "holds only as far as the proxy does, of which held-out rows are evidence, not "
-        "proof",
+        Validity.ASYMPTOTIC: "valid for many trials only",
+        Validity.CREDIBLE: "a credible bound: for some mechanisms it exceeds the truth more often than stated",
+        Validity.CONDITIONAL_ON_FAMILY: "valid only if the mechanism's trade-off function belongs to the stated family",
+        Validity.CONDITIONAL_ON_MODEL: "valid only if the votes have the distribution that answers were drawn from: "
+        "it was fitted to several trainings, or stands for sampled records",
+        Validity.CONDITIONAL_ON_PROXY: "valid only if the proxy matches the true label distribution; held-out rows "
+        "support this, they cannot prove it",
         Validity.AS_PUBLISHED: "WARNING: chosen on the samples it is measured on, as published; not a valid bound",
     }[validity]

@@ -69,8 +69,8 @@ def test_a_publisher_of_every_label_is_not_acquitted_where_features_tell_the_lab
     assert ceiling.finding.lower <= 1.0
     said = " ".join(str(report).split())
     assert "INCONCLUSIVE audit: claimed epsilon 1, observed epsilon >= 0.000" in said
-    assert "even a mechanism that hides nothing would show only epsilon 0." in said
-    assert "what would help: more rows in the target part, or `game: label-canaries`" in said
+    assert "even a mechanism with no privacy would show only epsilon 0." in said
+    assert "for more power: more rows in the target part, or `game: label-canaries`" in said
     assert COLOURS[Verdict.INCONCLUSIVE] in (tmp_path / "report.html").read_text()
     (stored,) = json.loads((tmp_path / "bounds.json").read_text())["results"]
     assert stored["verdict"] == "INCONCLUSIVE"
@@ -89,7 +89,7 @@ def test_a_publisher_reaches_the_ceiling_of_its_game(tmp_path: Path, game: Label
     assert result.ceiling is not None
     # The replays of the ceiling are replays of this game, of the same seeds.
     assert result.ceiling.finding.standing(result.compared.claim.curve).observed == result.finding.lower
-    assert "ceiling: a mechanism that hides nothing would show epsilon >= " in str(result)
+    assert "maximum detectable: epsilon >= " in str(result)
 
 
 def test_a_claim_is_not_acquitted_while_its_ceiling_is_lost(tmp_path: Path) -> None:
@@ -148,5 +148,5 @@ def test_a_ceiling_that_equals_the_claim_could_refute_nothing() -> None:
     assert not ceiling.exceeds(Claim(epsilon=1.0).curve)
     assert ceiling.exceeds(Claim(epsilon=0.999).curve)
     assert ceiling.too_low(Claim(epsilon=1.0).curve).startswith(
-        "even a mechanism that hides nothing would show only epsilon 1.000 at delta = 0 here"
+        "even a mechanism with no privacy would show only epsilon 1.000 at delta = 0 here"
     )

@@ -231,7 +231,7 @@ def test_a_leak_is_refuted_by_the_first_look_and_the_rest_is_left_out(leak: Repo
     assert report.joint.verdict is Verdict.VIOLATION
     assert [result.name for result in report.results] == ["label-canaries", "label-canaries, played again"]
     assert report.joint.not_played == ("label-channel", "label-crafted", "label-repeats")
-    assert "not played: label-channel, label-crafted, label-repeats: the claim is refuted" in str(report)
+    assert "not run: label-channel, label-crafted, label-repeats: the claim is refuted" in report.text(verbose=True)
     again = resume(folder, quiet=True)
     read = report_again(folder)
     assert again.executed == 0
@@ -273,7 +273,9 @@ def test_what_is_not_confirmed_is_no_violation_and_the_other_looks_are_played(
     assert [result.name for result in others] == ["label-channel", "label-crafted", "label-repeats"]
     assert first.epsilon > 3 > 1 > again.epsilon
     assert "not confirmed: it exceeded the claim in a first pass" in str(first)
-    assert "label-canaries looked like a violation in the first pass, which was not confirmed" in report.joint.headline
+    assert (
+        "label-canaries exceeded the claim in the first pass, and not in the confirmatory run" in report.joint.how_sure
+    )
     (told,) = json.loads((tmp_path / "bounds.json").read_text())["joint"]["confirmations"]
     assert (told["look"], told["confirmed"], told["verdict_again"]) == ("label-canaries", False, "NO VIOLATION FOUND")
     read = report_again(tmp_path)
@@ -323,7 +325,7 @@ def test_an_honest_mechanism_is_looked_at_with_all_games(tmp_path: Path) -> None
     ]
     assert report.joint.not_played == ()
     assert report.violations == report.failed == report.inconclusive == ()
-    assert report.joint.lines[0].startswith("best ceiling: a mechanism that hides nothing would show")
+    assert report.joint.detectable[0].startswith("maximum detectable: ")
 
 
 def test_two_worlds_stop_when_the_claim_is_refuted(tmp_path: Path) -> None:
@@ -411,12 +413,12 @@ def test_a_part_s_ceiling_is_not_held_against_that_of_the_whole_claim(leak: Repo
     step, low, high = silent("step", 9.0, whole=("tested: a step",)), silent("low", 2.0), silent("high", 3.0)
     joint = JointVerdict((step, low, high), {}, 0.999, 0.95)
     assert joint.deciding is high
-    first, second, *_ = joint.lines
-    assert first.startswith("best ceiling: a mechanism that hides nothing would show epsilon >= 3.000")
-    assert second.startswith("best of a part alone (step), on a scale of its own: ceiling:")
+    first, second, *_ = joint.detectable
+    assert first.startswith("maximum detectable: epsilon >= 3.000")
+    assert second.startswith("for a part alone (step), on a scale of its own: maximum detectable:")
     alone = JointVerdict((step,), {}, 0.999, 0.95)
     assert alone.deciding is step
-    assert len(alone.lines) == 1
+    assert len(alone.detectable) == 1
     blind = silent("blind", 0.5)
     object.__setattr__(blind, "verdict", Verdict.INCONCLUSIVE)
     assert JointVerdict((step, blind), {}, 0.999, 0.95).deciding is step

@@ -95,7 +95,7 @@ def test_the_search_takes_what_shows(tmp_path: Path) -> None:
     assert re.match(r"of 3 poisonings curvature was taken; bounds on their own trainings: class-flip 0\.0", told)
     assert "none does not fit: these data will not do" in told
     assert result.verdict is Verdict.VIOLATION  # the noise is for 1, the record moves the sum by less than 1
-    assert told in str(result)
+    assert told in result.text(verbose=True)
 
 
 def test_a_search_that_finds_nothing_to_try_says_so(tmp_path: Path) -> None:

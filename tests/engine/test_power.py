@@ -173,7 +173,7 @@ def test_an_audit_that_claims_nothing_has_a_ceiling_alone() -> None:
     assert silent.at_claim is None
     assert silent.needed is None
     assert silent.lines == (
-        f"a mechanism that hides nothing would show epsilon >= {silent.ceiling - 5e-4:.3f} at most (1,000 canaries)",
+        f"a mechanism with no privacy would show epsilon >= {silent.ceiling - 5e-4:.3f} at most (1,000 canaries)",
     )
 
 

@@ -374,7 +374,7 @@ def test_an_audit_of_pate_says_what_it_rests_on(tmp_path: Path) -> None:
     assert result.verdict is Verdict.NO_VIOLATION
     assert isinstance(result.finding, AnswersFinding)
     assert result.finding.validity is Validity.CONDITIONAL_ON_MODEL
-    said = str(result)
+    said = result.text(verbose=True)
     for words in ("data-dependent accounting: NO VIOLATION FOUND", "records that change nothing", "average query"):
         assert words in said
     again = spec(tmp_path / "again", mechanism, runs=2, moved_runs=4)

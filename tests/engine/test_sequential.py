@@ -117,7 +117,7 @@ def test_a_leak_ends_the_audit_and_the_rest_is_saved(stopped: Path) -> None:
     assert result.stopped.trainings <= 20, "about 30 trials are needed"
     assert finished(stopped) == 2 * result.stopped.trainings
     assert not result.failures
-    assert f"{100 - result.stopped.trainings} saved" in str(result)
+    assert f"{100 - result.stopped.trainings} saved" in result.text(verbose=True)
     assert f"{100 - result.stopped.trainings} saved" in (stopped / "report.html").read_text()
     spared = [event.count for event in read_events(stopped / "events.jsonl") if event.kind is EventKind.UNITS_SPARED]
     assert spared == [200 - finished(stopped)]

@@ -100,7 +100,7 @@ def test_the_truth_as_proxy_shows_no_shift(tmp_path: Path) -> None:
     assert result.control.distinguishers == 3
     assert result.finding is not None
     assert result.finding.validity is Validity.FINITE_SAMPLE
-    assert "assumes" not in str(result)
+    assert "assumed" not in result.text(verbose=True)
 
 
 def test_a_given_tau_that_is_too_small_is_refuted(tmp_path: Path) -> None:

@@ -127,7 +127,7 @@ class OneRunRules(ABC):
         return False
 
     def answers_with_labels(self) -> bool:
-        """Whether a mechanism that hides nothing answers with the labels at stake.
+        """Whether a mechanism with no privacy answers with the labels at stake.
 
         Otherwise it tells every bit, whatever the data are, and need not be played to know what it would show.
         """

@@ -47,7 +47,7 @@ def overview(results: Sequence[AuditResult]) -> Figure:
     axes.set_yticks(range(len(results)), [result.name for result in reversed(results)])
     lines = "bar = what leaks at least, black line = what is claimed"
     if any(math.isfinite(_ceiling(result)) for result in results):
-        lines += ",\ndotted = what a mechanism that hides nothing would show"
+        lines += ",\ndotted = what a mechanism with no privacy would show"
     axes.set_xlabel(f"{_quantities(results)}: {lines}")
     axes.set_xlim(0, 1.18 * reach)
     axes.grid(visible=False, axis="y")
@@ -55,7 +55,7 @@ def overview(results: Sequence[AuditResult]) -> Figure:
 
 
 def _ceiling(result: AuditResult) -> float:
-    """What a mechanism that hides nothing would show; inf where that is not known."""
+    """What a mechanism with no privacy would show; inf where that is not known."""
     if result.ceiling is None:
         return math.inf
     return result.ceiling.finding.standing(result.compared.claim.curve).observed
