@@ -1,4 +1,4 @@
-"""A figure as a value: panels of marks with their axes. Findings and reports make charts, one renderer draws them all."""
+"""A figure as a value: panels of marks, with their axes. Findings and reports make them, one renderer draws them."""
 
 from __future__ import annotations
 
@@ -73,6 +73,7 @@ class Bars:
         thickness: Across.
         upright: Whether they stand.
         values: What is written at their ends.
+        size: Of these words, in points.
         edge: Width of a white edge, in points.
     """
 
@@ -84,6 +85,7 @@ class Bars:
     thickness: float = 0.8
     upright: bool = True
     values: Sequence[str] = ()
+    size: float = 7.5
     edge: float = 0.0
 
 
@@ -132,7 +134,7 @@ class Axis:
         high: Where it ends. Below `low` it runs downwards.
         ticks: Where it is marked; None leaves it to the numbers.
         words: At the ticks; None writes the numbers.
-        size: Of these words, in points.
+        size: Of these words, in points; None for the usual size.
         grid: Whether lines run across the panel.
     """
 
@@ -142,7 +144,7 @@ class Axis:
     high: float | None = None
     ticks: Numbers | None = None
     words: Sequence[str] | None = None
-    size: float = 9.5
+    size: float | None = None
     grid: bool = True
 
 

@@ -95,13 +95,7 @@ MECHANISMS = Rooms(
 )
 ENGINE = Rooms(
     "dpaudit.engine",
-    ("exits", "data", "games", "spec", "planning", "reading", "report", "run", "sweep", "estimate", "cli"),
-    exceptions=frozenset(
-        {
-            ("dpaudit.engine.reading.result", "dpaudit.engine.report.figures.draw"),
-            ("dpaudit.engine.reading.result", "dpaudit.engine.report.figures.kinds"),
-        }
-    ),
+    ("exits", "drawing", "data", "games", "spec", "planning", "reading", "report", "run", "sweep", "estimate", "cli"),
 )
 GAMES = Rooms(
     "dpaudit.engine.games",
