@@ -73,7 +73,9 @@ def _ceiling(result: AuditResult) -> float:
 
 def _quantities(results: Sequence[AuditResult]) -> str:
     named = sorted({result.standing.quantity for result in results if result.standing})
-    return "ε in nats" if named in ([], ["epsilon"]) else ", ".join(named)
+    if named in ([], ["epsilon"]):
+        return "ε in nats"
+    return ", ".join(named) if len(named) < 3 else "each in its own quantity"
 
 
 def scores(truth: NDArray[np.bool_], score: NDArray[np.floating[Any]]) -> Chart:
