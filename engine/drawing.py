@@ -71,13 +71,12 @@ def draw_panel(axes: Axes, panel: Panel) -> None:
     _set_side(axes, "y", panel.y)
     axes.set_title(panel.title, fontsize=10)
     if panel.legend and axes.get_legend_handles_labels()[1]:
-        above = {"loc": "lower center", "bbox_to_anchor": (0.5, 1.0), "ncols": 2}
-        legend = axes.legend(
-            fontsize=panel.legend_size, **(above if panel.legend == "above" else {"loc": panel.legend})
-        )
+        above: dict[str, Any] = {"loc": "lower center", "bbox_to_anchor": (0.5, 1.0)}
+        place = above if panel.legend == "above" else {"loc": panel.legend}
+        legend = axes.legend(fontsize=panel.legend_size, ncols=panel.legend_columns, **place)
         for handle in legend.legend_handles:
-            if isinstance(handle, Line2D):  # the marks of thousands of points are small and faint
-                handle.set(alpha=1, markersize=max(handle.get_markersize(), 5))
+            if isinstance(handle, Line2D) and handle.get_marker() == ".":  # thousands of points are small and faint
+                handle.set(alpha=1, markersize=7)
 
 
 def _set_side(axes: Axes, name: Literal["x", "y"], axis: Axis) -> None:

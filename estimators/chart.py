@@ -159,6 +159,7 @@ class Panel:
         title: Above it.
         legend: Where in the panel: "best", "upper left", ... or "above" it; "" for none.
         legend_size: Of its words, in points.
+        legend_columns: How many labels stand side by side.
     """
 
     marks: Sequence[Mark]
@@ -167,6 +168,7 @@ class Panel:
     title: str = ""
     legend: str = "best"
     legend_size: float = 8.5
+    legend_columns: int = 1
 
 
 @dataclass(frozen=True, eq=False)

@@ -384,7 +384,7 @@ def bars_side_by_side(
     top = max((float(np.nanmax(values)) for values in columns.values() if not np.isnan(values).all()), default=1.0)
     x = Axis(ticks=np.arange(len(names)), words=names, low=-0.6, high=len(names) - 0.4)
     y = Axis(f"ε at δ = {delta:g}", low=0, high=1.35 * top or 1.0)
-    return Panel(marks, x, y, title, legend="upper right", legend_size=8)
+    return Panel(marks, x, y, title, legend="upper right", legend_size=8, legend_columns=len(columns))
 
 
 def growth(

@@ -102,7 +102,7 @@ def _frontier(study: Study, kind: str, *, top: bool) -> Panel:
             face, marker = "white" if one in dominated else "", ">" if math.isinf(one.advantage[kind]) else "o"
             marks.append(Line([x], [one.auc], "", colour, "", marker, size=4.5, face=face))
     if any(math.isinf(one.advantage[kind]) for one in measured):
-        marks.append(Rule(edge, "∞", INK, ":", upright=True, width=0.8))
+        marks.append(Rule(edge, "infinite", INK, ":", upright=True, width=0.8))
     label = f"{LEVEL:.0%} {WORDS[kind]}, nats" if kind == "multiplicative" else f"mean {WORDS[kind]}"
     auc = Axis("AUC on test examples")
     return Panel(marks, Axis(label, low=0), auc, study.data if top else "", legend="lower right", legend_size=SMALL)

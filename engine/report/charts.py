@@ -95,7 +95,7 @@ def scores(truth: NDArray[np.bool_], score: NDArray[np.floating[Any]]) -> Chart:
         marks.append(Line(np.append(edges[0], edges), np.append(0, share), name, colour, step=True, width=1))
     x = Axis("score of the attack (outermost 0.1 % drawn at the edge)")
     y = Axis("share of canaries", log=True, low=0.5 / max(truth.sum(), (~truth).sum(), 1))
-    panel = Panel(marks, x, y, legend="above")
+    panel = Panel(marks, x, y, legend="above", legend_columns=2)
     return Chart("scores", "What the attack sees: scores in the two worlds", [[panel]])
 
 
