@@ -290,7 +290,8 @@ def curves_of(overheads: Overheads) -> dict[float, list[tuple[int, Simulated]]]:
 
 def draw(curves: dict[float, list[tuple[int, Simulated]]], real: Sequence[dict[str, float]], path: Path) -> None:
     """Efficiency against actors, the model as lines and real workers as dots."""
-    from dpaudit.engine.report.figures.style import CLAIM, INK, MEMBER, OTHER, canvas
+    from dpaudit.engine.drawing import canvas
+    from dpaudit.estimators.chart import CLAIM, INK, MEMBER, OTHER
 
     figure, axes = canvas(6.8, 3.8)
     for (unit_s, curve), colour in zip(curves.items(), (MEMBER, OTHER, CLAIM), strict=True):

@@ -12,13 +12,12 @@ from numpy.typing import NDArray
 
 from dpaudit.errors import require
 from dpaudit.estimators.bound import Bound
-from dpaudit.estimators.finding import CurveEvidence, Validity
+from dpaudit.estimators.finding import CurveEvidence, Series, Validity
 from dpaudit.estimators.remembered import ReplayBounds as BoundsOfReplays
 from dpaudit.estimators.remembered import found_of
 from dpaudit.estimators.replays import median_rule, per_replay_confidence
 from dpaudit.estimators.scores import ScoreEstimator, replay_bounds
 from dpaudit.estimators.selection import AsPublished, Grid, Selection, parse_selection
-from dpaudit.estimators.series import ReplayBounds
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -121,7 +120,7 @@ class BestLook(ScoreEstimator[T]):
             evidence=self._against_curves(ordered, lost),
         )
 
-    def replay_series(self, ordered: Sequence[T], lost: int) -> ReplayBounds:
+    def replay_series(self, ordered: Sequence[T], lost: int) -> Series:
         """The replays one by one."""
         best, _ = self.best_looks(ordered, len(ordered) + lost)
         # Of a single replay, what it reports is what it would report alone.

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dpaudit.claims import PrivacyCurve
+from dpaudit.claims import Claim, PrivacyCurve
 from dpaudit.errors import require
-from dpaudit.estimators.finding import Breach, CurveEvidence, Standing, Validity, breach_at
-from dpaudit.estimators.series import Series
+from dpaudit.estimators.finding import Breach, CurveEvidence, Series, Standing, Validity, breach_at
+
+if TYPE_CHECKING:
+    from dpaudit.estimators.chart import Chart
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ class Bound:
         validity: In what sense the confidence holds.
         counts: The integers the bound was computed from, by name.
         notes: Sentences a reader must see beside the number.
-        series: What there is to draw; two bounds that differ in this alone are equal.
+        series: What there is to draw, by name; two bounds that differ in this alone are equal.
         evidence: What the same data say of a whole curve, under the same error as the bound; as for series.
     """
 
@@ -41,7 +43,7 @@ class Bound:
     selection: str = "fixed beforehand"
     counts: tuple[tuple[str, int], ...] = ()
     notes: tuple[str, ...] = ()
-    series: tuple[Series, ...] = field(default=(), compare=False, repr=False)
+    series: Mapping[str, Series] = field(default_factory=dict, compare=False, repr=False)
     evidence: tuple[CurveEvidence, ...] = field(default=(), compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -76,6 +78,12 @@ class Bound:
     def breach(self, curve: PrivacyCurve) -> Breach | None:
         """Where the claim broke; None where it did not, or where the bound is `as-published`."""
         return breach_at(self.standing(curve), self.validity)
+
+    def charts(self, claim: Claim) -> list[Chart]:
+        """What there is to see beside a claim."""
+        from dpaudit.estimators.finding_charts import charts  # only where something is drawn
+
+        return charts(self.series, claim, self.standing(claim.curve))
 
     def on_a_proxy(self) -> Bound:
         """The same bound where the game takes a proxy for the truth; what makes it weaker still stays a note.

@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from dpaudit.claims import PrivacyCurve
-from dpaudit.estimators.series import Series
+from dpaudit.claims import Claim, PrivacyCurve
+
+if TYPE_CHECKING:
+    from dpaudit.estimators.chart import Chart
+
+Series: TypeAlias = Mapping[str, Any]
+"""Numbers to draw: arrays, numbers and words by the name of their column."""
 
 
 class Validity(StrEnum):
@@ -118,8 +123,12 @@ class Finding(Protocol):
         ...
 
     @property
-    def series(self) -> tuple[Series, ...]:
-        """What there is to draw, each a small value of its own type."""
+    def series(self) -> Mapping[str, Series]:
+        """The numbers there are to draw, by what they show; those of dpaudit's findings: `finding_charts.py`."""
+        ...
+
+    def charts(self, claim: Claim, /) -> list[Chart]:
+        """What there is to see, beside the claim under the game's relation."""
         ...
 
     def standing(self, curve: PrivacyCurve, /) -> Standing:

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from dpaudit.errors import require
 from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.estimator import Estimator
+from dpaudit.estimators.finding import Series
 from dpaudit.estimators.replays import median_rule
-from dpaudit.estimators.series import ReplayBounds, Series
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,8 +143,8 @@ def _inverse(order: NDArray[np.int64]) -> NDArray[np.int64]:
 
 def replay_bounds(
     replays: Sequence[int], epsilon: NDArray[np.float64], alone: NDArray[np.float64], *, lost: int, mean: bool
-) -> ReplayBounds:
-    """The bounds of replays as a series; lost replays come last with a bound of 0.
+) -> Series:
+    """The bounds of replays as columns; lost replays come last with a bound of 0.
 
     Args:
         replays: Numbers of the replays that were played.
@@ -159,7 +159,8 @@ def replay_bounds(
         combined = np.cumsum(every) / np.arange(1, every.size + 1)
     else:
         combined = np.array([median_rule(every[:count]) for count in range(1, every.size + 1)])
-    return ReplayBounds(np.array(replays, dtype=np.int64), every, alone, combined)
+    number = np.array(replays, dtype=np.int64)
+    return {"replay": number, "epsilon": every, "alone": alone, "combined": combined}
 
 
 T = TypeVar("T")
@@ -185,8 +186,8 @@ class ScoreEstimator(Estimator[Scores, T]):
         """The number alone; a lost replay counts as a bound of 0."""
 
     @abstractmethod
-    def series(self, tallies: Sequence[T], *, lost: int = 0) -> tuple[Series, ...]:
-        """What there is to draw of the same tallies."""
+    def series(self, tallies: Sequence[T], *, lost: int = 0) -> dict[str, Series]:
+        """What there is to draw of the same tallies, by name."""
 
     def find(self, tallies: Sequence[T], *, lost: int = 0) -> Bound:
         """The bound with all there is to draw; `bound` alone costs less."""

@@ -20,6 +20,7 @@ import pyarrow.csv as pacsv
 from matplotlib.figure import Figure
 
 from dpaudit.claims import Claim, Relation
+from dpaudit.engine import drawing as style
 from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.games.one_run.attacks.calibrated_loss import CalibratedLoss
 from dpaudit.engine.games.one_run.attacks.canary_confidence import CanaryConfidence
@@ -27,23 +28,22 @@ from dpaudit.engine.games.one_run.attacks.label_inference import LabelInferenceS
 from dpaudit.engine.games.one_run.label_inference import LabelCanaries, LabelInference
 from dpaudit.engine.games.one_run.membership import ObservationalMembership
 from dpaudit.engine.reading.result import AuditResult
-from dpaudit.engine.report.figures import style
 from dpaudit.engine.run.driver import audit
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
+from dpaudit.estimators import chart
 from dpaudit.estimators.bound import format_lower
 from dpaudit.estimators.one_run.signed_scores import OneRun
 from dpaudit.estimators.replays import mean_and_deviation
 from dpaudit.estimators.selection import AsPublished
-from dpaudit.estimators.series import ReplayBounds
 from dpaudit.registry import register
 from papers import criteo_tables, image_tables
 from papers.label_tables import DELTA, REPLAYS, Study
 from papers.making import Made, Options
 
 METHODS = {
-    "label inference": style.MEMBER,
-    "membership, calibrated": style.OTHER,
-    "planted labels, same score": style.CLAIM,
+    "label inference": chart.MEMBER,
+    "membership, calibrated": chart.OTHER,
+    "planted labels, same score": chart.CLAIM,
     "planted labels, canary attack": "#a16207",
 }
 """The attacks in the order of the bars, each with its colour."""
@@ -175,8 +175,8 @@ def _audit(comparison: Comparison, mechanism: Any, method: str, estimator: OneRu
 
 def _row(learner: str, epsilon: float, method: str, valid: AuditResult, published: AuditResult) -> dict[str, Any]:
     """One bar; NaN where a training failed."""
-    replays = [result.series(ReplayBounds) for result in (valid, published)]
-    alone = [mean_and_deviation(bounds.alone) if bounds else None for bounds in replays]
+    replays = [result.series.get("replays") for result in (valid, published)]
+    alone = [mean_and_deviation(bounds["alone"]) if bounds else None for bounds in replays]
     return {
         "learner": learner,
         "epsilon": epsilon,
@@ -218,17 +218,17 @@ def _draw(table: pa.Table, data: str) -> Figure:
             alpha=1.0 if method in OBSERVATIONAL else 0.55,
             yerr=np.nan_to_num([row["deviation"] for row in bars]),
             capsize=2,
-            ecolor=style.INK,
+            ecolor=chart.INK,
             error_kw={"linewidth": 0.9},
             label=method,
         )
         published = [row["as_published"] for row in bars]
-        axes.plot(centres, published, "D", markersize=3.5, markerfacecolor="white", color=style.INK, zorder=3)
-    axes.plot([], [], "D", markersize=3.5, markerfacecolor="white", color=style.INK, label="as published, not valid")
+        axes.plot(centres, published, "D", markersize=3.5, markerfacecolor="white", color=chart.INK, zorder=3)
+    axes.plot([], [], "D", markersize=3.5, markerfacecolor="white", color=chart.INK, label="as published, not valid")
     top = axes.get_ylim()[1]
     for group, (_, epsilon) in enumerate(groups):
         if epsilon <= top:
-            axes.plot([group - 0.45, group + 0.45], [epsilon] * 2, color=style.INK, linewidth=1.6)
+            axes.plot([group - 0.45, group + 0.45], [epsilon] * 2, color=chart.INK, linewidth=1.6)
     axes.set_ylim(0, top)
     axes.set_xticks(
         range(len(groups)),

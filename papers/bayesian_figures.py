@@ -11,13 +11,14 @@ import pyarrow.csv as pacsv
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from dpaudit.engine.report.figures import style
+from dpaudit.engine import drawing as style
+from dpaudit.estimators import chart
 from dpaudit.estimators.two_world.confusion import epsilon_interval
 from dpaudit.registry import register
 from papers.making import Made, Options
 
 METHODS = ("clopper-pearson", "jeffreys", "bayesian")
-COLOURS = dict(zip(METHODS, (style.OTHER, style.CLAIM, style.MEMBER), strict=True))
+COLOURS = dict(zip(METHODS, (chart.OTHER, chart.CLAIM, chart.MEMBER), strict=True))
 CONFIDENCE, DELTA, ERROR_RATE, WITHIN = 0.9, 1e-5, 0.4, 0.15
 SAMPLES = np.arange(40, 4001, 20)
 RATES = np.arange(0.01, 0.5, 0.01)
@@ -105,7 +106,7 @@ def _written(options: Options, name: str, table: pa.Table, figure: Figure) -> tu
 def _draw_ends(table: pa.Table, needed: dict[str, int]) -> Figure:
     figure, axes = style.canvas(7.2, 4.2)
     truth = math.log((1 - DELTA - ERROR_RATE) / ERROR_RATE)
-    axes.axhspan(truth - WITHIN, truth + WITHIN, color=style.GRID, alpha=0.6, label=f"±{WITHIN} about {truth:.3f}")
+    axes.axhspan(truth - WITHIN, truth + WITHIN, color=chart.GRID, alpha=0.6, label=f"±{WITHIN} about {truth:.3f}")
     for method in METHODS:
         axes.plot(table["samples"], table[f"{method} lower"], color=COLOURS[method], label=method)
         axes.plot(table["samples"], table[f"{method} upper"], color=COLOURS[method])

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from dpaudit.claims import ApproximateDP, GaussianDP, PrivacyCurve, SubsampledGaussian
-from dpaudit.engine.report.figures import style
+from dpaudit.engine import drawing as style
+from dpaudit.estimators import chart
 from dpaudit.estimators.scores import Scores
 from dpaudit.estimators.two_world.confusion import (
     best_epsilon,
@@ -160,10 +161,10 @@ def figure_3(options: Options) -> Made:
     figure, axes = style.canvas(5.6, 5.0)
     _draw_joint(axes, EXAMPLE, EXAMPLE_DELTA, joint)
     for epsilon in corners:
-        _draw_boundary(axes, epsilon, EXAMPLE_DELTA, style.OTHER, "--")
+        _draw_boundary(axes, epsilon, EXAMPLE_DELTA, chart.OTHER, "--")
     (left, right), (low, high) = rectangle
-    axes.add_patch(Rectangle((left, low), right - left, high - low, fill=False, color=style.OTHER, linewidth=1.6))
-    axes.plot([], [], color=style.OTHER, linestyle="--", label="Jeffreys' rectangle and the regions around it")
+    axes.add_patch(Rectangle((left, low), right - left, high - low, fill=False, color=chart.OTHER, linewidth=1.6))
+    axes.plot([], [], color=chart.OTHER, linestyle="--", label="Jeffreys' rectangle and the regions around it")
     axes.set_xlim(0.15, 0.55)
     axes.set_ylim(0.08, 0.53)
     axes.legend(fontsize=8.5, loc="upper right")
@@ -195,7 +196,7 @@ def figure_7(options: Options) -> Made:
         counts = Counts(half - fn, fp, half - fp, fn)
         interval = counts.interval(EXAMPLE_DELTA, 0.9, "bayesian")
         _draw_joint(axes, counts, EXAMPLE_DELTA, interval)
-        axes.plot(0.35, 0.25, "+", color=style.INK, markersize=9)
+        axes.plot(0.35, 0.25, "+", color=chart.INK, markersize=9)
         axes.set_title(f"{2 * half:,} trials: ({interval[0]:.2f}, {interval[1]:.2f})", fontsize=10)
         axes.set_ylabel("")
         values = (2.0 * half, *interval, _mass(counts, interval, EXAMPLE_DELTA))
@@ -267,10 +268,10 @@ def _half_the_noise(claimed: SubsampledGaussian) -> tuple[tuple[Floats, Floats],
 
 def _draw_posterior(epsilons: Floats, density: Floats, intervals: dict[str, tuple[float, float]]) -> Figure:
     figure, axes = style.canvas(6.4, 4.0)
-    axes.fill_between(epsilons, density, color=style.MEMBER, alpha=0.2, linewidth=0)
-    axes.plot(epsilons, density, color=style.MEMBER, label="posterior density of ε")
-    axes.axvline(ACCOUNTED, color=style.CLAIM, linewidth=1.6, label=f"the accountant's ε = {ACCOUNTED:g}")
-    colours = {"bayesian": style.MEMBER, "jeffreys": style.CLAIM, "clopper-pearson": style.OTHER}
+    axes.fill_between(epsilons, density, color=chart.MEMBER, alpha=0.2, linewidth=0)
+    axes.plot(epsilons, density, color=chart.MEMBER, label="posterior density of ε")
+    axes.axvline(ACCOUNTED, color=chart.CLAIM, linewidth=1.6, label=f"the accountant's ε = {ACCOUNTED:g}")
+    colours = {"bayesian": chart.MEMBER, "jeffreys": chart.CLAIM, "clopper-pearson": chart.OTHER}
     height = float(density.max())
     for row, method in enumerate(("bayesian", "jeffreys", "clopper-pearson"), start=1):
         lower, upper = intervals[method]
@@ -289,20 +290,20 @@ def _draw_posterior(epsilons: Floats, density: Floats, intervals: dict[str, tupl
 def _draw_regions(table: dict[str, Floats], rates: tuple[Floats, Floats]) -> Figure:
     figure, (whole, corner) = style.canvases(2, width=10.4, height=4.8)
     names = {
-        "one point": ("(ε, δ) alone", style.OTHER),
+        "one point": ("(ε, δ) alone", chart.OTHER),
         "gaussian": ("Gaussian with the same (ε, δ)", "#7c3aed"),
-        "dp-sgd": ("the claim's whole curve", style.CLAIM),
+        "dp-sgd": ("the claim's whole curve", chart.CLAIM),
     }
     alarms = table["false alarms"]
     for axes in (whole, corner):
         for name, (label, colour) in names.items():
             axes.plot(alarms, table[name], color=colour, label=label)
-        axes.plot(*rates, ":", color=style.MEMBER, linewidth=1.8, label="half the noise: limits at 95 %")
+        axes.plot(*rates, ":", color=chart.MEMBER, linewidth=1.8, label="half the noise: limits at 95 %")
         axes.set_xlabel("false-alarm rate")
     for name, (_, colour) in names.items():  # the other half: the attacks that guess the other world
         whole.plot(1 - alarms, 1 - table[name], color=colour)
     claimed = table["dp-sgd"]
-    whole.fill_between(alarms, claimed, 1 - np.interp(1 - alarms, alarms, claimed), color=style.CLAIM, alpha=0.1)
+    whole.fill_between(alarms, claimed, 1 - np.interp(1 - alarms, alarms, claimed), color=chart.CLAIM, alpha=0.1)
     whole.set_ylabel("miss rate")
     whole.set_title("the square of error rates", fontsize=10)
     whole.legend(fontsize=8.5, loc="center")
@@ -321,11 +322,11 @@ def _draw_joint(axes: Axes, counts: Counts, delta: float, interval: tuple[float,
     low, high = interval
     inner = np.array([ApproximateDP(low, delta).miss_rate(float(x)) for x in GRID]) if low > 0 else 1 - GRID
     outer = np.array([ApproximateDP(high, delta).miss_rate(float(x)) for x in GRID])
-    axes.fill_between(GRID, outer, np.minimum(inner, 1), color=style.CLAIM, alpha=0.12, linewidth=0)
-    axes.fill_between(GRID, 1 - np.minimum(inner, 1)[::-1], 1 - outer[::-1], color=style.CLAIM, alpha=0.12, linewidth=0)
+    axes.fill_between(GRID, outer, np.minimum(inner, 1), color=chart.CLAIM, alpha=0.12, linewidth=0)
+    axes.fill_between(GRID, 1 - np.minimum(inner, 1)[::-1], 1 - outer[::-1], color=chart.CLAIM, alpha=0.12, linewidth=0)
     for epsilon in interval:
-        _draw_boundary(axes, epsilon, delta, style.CLAIM, "-")
-    axes.plot([], [], color=style.CLAIM, label=f"R(ε, {delta:g}) at the Bayesian interval's ends")
+        _draw_boundary(axes, epsilon, delta, chart.CLAIM, "-")
+    axes.plot([], [], color=chart.CLAIM, label=f"R(ε, {delta:g}) at the Bayesian interval's ends")
     axes.set_xlabel("miss rate")
     axes.set_ylabel("false-alarm rate")
     axes.set_xlim(0, 1)

@@ -20,6 +20,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from dpaudit.atomic_write import write_whole
+from dpaudit.engine import drawing as style
 from dpaudit.engine.data.bundled import Digits
 from dpaudit.engine.data.cifar import Cifar10
 from dpaudit.engine.data.idx import FashionMnist
@@ -30,12 +31,12 @@ from dpaudit.engine.games.two_world.attacks.lira import LiraOnline
 from dpaudit.engine.games.two_world.canaries.select_worst import SelectWorst
 from dpaudit.engine.games.two_world.game import IndMia
 from dpaudit.engine.reading.result import AuditResult
-from dpaudit.engine.report.figures import style
 from dpaudit.engine.run.driver import audit
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
+from dpaudit.estimators import chart
 from dpaudit.estimators.bound import format_lower
+from dpaudit.estimators.finding import Series
 from dpaudit.estimators.selection import Fixed
-from dpaudit.estimators.series import ConfusionCounts, Roc
 from dpaudit.estimators.two_world.confusion import best_epsilon, epsilon_interval
 from dpaudit.estimators.two_world.two_sample import Band, Bayesian
 from dpaudit.mechanisms.learners.dp_sgd import DpSgd
@@ -265,18 +266,18 @@ def _lines(found: Found) -> list[Line]:
     lines = []
     for (kind, learner), (everywhere, fixed) in found.items():
         lines.append(Line(kind, learner, PAPER, PRINTED[kind, learner]))
-        roc, counts = everywhere.series(Roc), fixed.series(ConfusionCounts)
+        roc, counts = everywhere.series.get("trade-off"), fixed.series.get("posterior")
         if roc is not None and counts is not None:
-            tables = {PUBLISHED: _best_table(roc), FIXED: (counts.tp, counts.fp, counts.tn, counts.fn)}
+            tables = {PUBLISHED: _best_table(roc), FIXED: tuple(counts[name] for name in ("tp", "fp", "tn", "fn"))}
             lines += [Line(kind, learner, source, _intervals(table)) for source, table in tables.items()]
     return lines
 
 
-def _best_table(roc: Roc) -> tuple[int, ...]:
+def _best_table(roc: Series) -> tuple[int, ...]:
     """True and false positives, true and false negatives at the threshold with the largest Bayesian lower end."""
-    tp = np.rint(roc.true_positive_rate * roc.members).astype(np.int64)
-    fp = np.rint(roc.false_positive_rate * roc.non_members).astype(np.int64)
-    tables = np.stack([tp, fp, roc.non_members - fp, roc.members - tp])
+    tp = np.rint(roc["true_positive_rate"] * roc["members"]).astype(np.int64)
+    fp = np.rint(roc["false_positive_rate"] * roc["non_members"]).astype(np.int64)
+    tables = np.stack([tp, fp, roc["non_members"] - fp, roc["members"] - tp])
     best, _ = best_epsilon(*tables, delta=DELTA, confidence=1 - ALPHA / 2)
     return tuple(tables[:, best].tolist())
 
@@ -402,7 +403,7 @@ def _long(lines: list[Line]) -> pa.Table:
     )
 
 
-COLOURS = dict(zip(METHODS, (style.OTHER, style.CLAIM, style.MEMBER), strict=True))
+COLOURS = dict(zip(METHODS, (chart.OTHER, chart.CLAIM, chart.MEMBER), strict=True))
 
 
 def _draw(lines: list[Line], found: Found) -> Figure:
@@ -415,7 +416,7 @@ def _draw(lines: list[Line], found: Found) -> Figure:
         for place, line in enumerate(chosen):
             _draw_line(panel, place, line, top)
         if learner != LEARNERS[0]:
-            panel.axhline(EPSILON, color=style.INK, linewidth=1)
+            panel.axhline(EPSILON, color=chart.INK, linewidth=1)
         names = [f"paper,\n{PAPER_DATA[kind]}", *(line.source.replace(" ", "\n", 1) for line in chosen[1:])]
         panel.set_xticks(range(len(chosen)), names, fontsize=8.5)
         panel.set_xlim(-0.5, len(chosen) - 0.5)

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 from matplotlib.figure import Figure
 
+from dpaudit.engine import drawing as style
 from dpaudit.engine.data.adult import Adult
 from dpaudit.engine.data.criteo import Criteo
 from dpaudit.engine.data.csv import Csv
@@ -28,10 +29,10 @@ from dpaudit.engine.games.advantages.utility import Utility
 from dpaudit.engine.games.proxies.calibrated import CalibratedModel
 from dpaudit.engine.games.proxies.true_posterior import TruePosterior
 from dpaudit.engine.reading.comparison import Study, studies
-from dpaudit.engine.report.figures import style
-from dpaudit.engine.report.figures.advantages_compared import draw_beliefs_grid, draw_spread, frontier
+from dpaudit.engine.report.advantages_compared import beliefs, frontier, spreads
 from dpaudit.engine.run.driver import audit
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
+from dpaudit.estimators import chart
 from dpaudit.estimators.label_reconstruction.advantage import (
     label_privacy_ceiling,
     llp_product_advantage,
@@ -70,7 +71,7 @@ def figure_1(options: Options) -> Made:
         *(GeometricProportions(size=8, epsilon=epsilon) for epsilon in (0.5, 1.0, 2.0)),
     ]
     found = _played(options, "figure-1", mechanisms, utility=None)
-    return _made(options, "figure-1", found, draw_beliefs_grid(found))
+    return _made(options, "figure-1", found, beliefs(found))
 
 
 @register("reproduction", "label-inference figure-2", source="Busa-Fekete et al. (2024), Figure 2")
@@ -78,7 +79,7 @@ def figure_2(options: Options) -> Made:
     """Three settings of one utility on Higgs, RR 1, LLP 8 and LLP+Geom (8, 1): beliefs, and both advantages."""
     mechanisms = [RandomizedResponse(1.0), LabelProportions(size=8), GeometricProportions(size=8, epsilon=1.0)]
     found = _played(options, "figure-2", mechanisms, utility=None)
-    return _made(options, "figure-2", found, draw_spread(found))
+    return _made(options, "figure-2", found, spreads(found))
 
 
 @register("reproduction", "label-inference figure-3", source="Busa-Fekete et al. (2024), Figure 3")
@@ -183,9 +184,9 @@ def real_data(path: Path, rows: int) -> Mapping[str, Any]:
     return found
 
 
-def _made(options: Options, name: str, found: Sequence[Study], figure: Figure) -> Made:
+def _made(options: Options, name: str, found: Sequence[Study], figure: chart.Chart) -> Made:
     folder = options.output / name
-    style.save(figure, folder, name)
+    style.save(style.draw(figure), folder, name)
     rows = [
         {
             "data": study.data,
@@ -222,8 +223,8 @@ def _draw_equivalents(found: Sequence[Equivalent], what: str) -> Figure:
     sizes = [one.size for one in found]
     top = 1.15 * max([one.additive_epsilon for one in found if math.isfinite(one.additive_epsilon)], default=1.0)
     for name, colour, label in (
-        ("multiplicative", style.MEMBER, f"same {LEVEL:.0%} quantile of the multiplicative advantage"),
-        ("additive_epsilon", style.OTHER, "same mean additive advantage"),
+        ("multiplicative", chart.MEMBER, f"same {LEVEL:.0%} quantile of the multiplicative advantage"),
+        ("additive_epsilon", chart.OTHER, "same mean additive advantage"),
     ):
         values = np.array([getattr(one, name) for one in found])
         axes.plot(sizes, np.where(np.isfinite(values), values, np.nan), "o-", color=colour, markersize=4, label=label)
@@ -243,13 +244,13 @@ def _draw_theory(share: float) -> Figure:
     """Exact additive advantages where labels do not depend on features: Theorem 3.2, Theorem 3.5 and the ceiling."""
     figure, (bags, response) = style.canvases(2, width=8.0, height=3.4)
     sizes = np.arange(1, 65)
-    for p, colour in ((share, style.MEMBER), (0.5, style.OTHER)):
+    for p, colour in ((share, chart.MEMBER), (0.5, chart.OTHER)):
         bags.plot(sizes, llp_product_advantage(p, sizes), color=colour, label=f"p = {p:.3g}")
         epsilons = np.linspace(0.02, 6, 300)
         told = np.array([rr_additive_advantage(p, epsilon=float(epsilon)) for epsilon in epsilons])
         response.plot(epsilons, told, color=colour, label=f"p = {p:.3g}")
     ceiling = [label_privacy_ceiling(float(epsilon)) for epsilon in epsilons]
-    response.plot(epsilons, ceiling, color=style.CLAIM, linestyle="--", label="ceiling, 1 - 2/(1 + e^ε)")
+    response.plot(epsilons, ceiling, color=chart.CLAIM, linestyle="--", label="ceiling, 1 - 2/(1 + e^ε)")
     bags.set_xlabel("examples in a bag")
     bags.set_ylabel("additive advantage")
     bags.set_title("exact counts, Theorem 3.2", fontsize=10)

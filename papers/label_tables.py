@@ -22,6 +22,7 @@ from matplotlib.figure import Figure
 from dpaudit.actors.storage.store import UnitStore
 from dpaudit.actors.values import decode
 from dpaudit.atomic_write import write_whole
+from dpaudit.engine import drawing as style
 from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.games.one_run.answers import Predictions
 from dpaudit.engine.games.one_run.label_inference import LabelInference
@@ -29,15 +30,14 @@ from dpaudit.engine.planning.plan import Plan, make_plan
 from dpaudit.engine.reading.result import AuditResult
 from dpaudit.engine.reading.run_report import Report
 from dpaudit.engine.reading.verdict import Verdict
-from dpaudit.engine.report.figures import style
 from dpaudit.engine.report.templates import figure_markup, template
 from dpaudit.engine.run.driver import run_plan
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
+from dpaudit.estimators import chart
 from dpaudit.estimators.bound import format_lower
 from dpaudit.estimators.one_run.signed_scores import OneRun
 from dpaudit.estimators.replays import mean_and_deviation
 from dpaudit.estimators.selection import AsPublished
-from dpaudit.estimators.series import ReplayBounds
 from papers.making import Made, Options
 
 DELTA = 1e-5
@@ -171,8 +171,8 @@ def _constant(plan: Plan, audit: int, store: UnitStore) -> bool:
 
 
 def _cell(learner: str, epsilon: float, published: AuditResult, valid: AuditResult, *, constant: bool) -> Cell:
-    replays = [result.series(ReplayBounds) for result in (published, valid)]
-    alone = [mean_and_deviation(bounds.alone) if bounds else None for bounds in replays]
+    replays = [result.series.get("replays") for result in (published, valid)]
+    alone = [mean_and_deviation(bounds["alone"]) if bounds else None for bounds in replays]
     return Cell(
         learner=learner,
         epsilon=epsilon,
@@ -387,17 +387,17 @@ def _draw_bounds(found: Found, printed: Printed) -> Figure:
         cells = found.of(learner)
         blank = [math.nan if cell.constant else 1.0 for cell in cells]
         return [
-            ("paper", style.INK, "s", *_paper(printed[learner])),
+            ("paper", chart.INK, "s", *_paper(printed[learner])),
             (
                 "ours, as published",
-                style.OTHER,
+                chart.OTHER,
                 "o",
                 [cell.published * keep for cell, keep in zip(cells, blank, strict=True)],
                 [cell.published_deviation for cell in cells],
             ),
             (
                 "ours, valid bound",
-                style.MEMBER,
+                chart.MEMBER,
                 "o",
                 [cell.bound * keep for cell, keep in zip(cells, blank, strict=True)],
                 [math.nan] * len(cells),
@@ -411,8 +411,8 @@ def _draw_utility(found: Found, printed: Printed, metric: Metric) -> Figure:
     def series(learner: str) -> list[Series]:
         values = [metric.factor * cell.utility.get(metric.key, math.nan) for cell in found.of(learner)]
         return [
-            ("paper", style.INK, "s", *_paper(printed[learner])),
-            ("ours", style.MEMBER, "o", values, [math.nan] * len(values)),
+            ("paper", chart.INK, "s", *_paper(printed[learner])),
+            ("ours", chart.MEMBER, "o", values, [math.nan] * len(values)),
         ]
 
     return _panels(found, series, metric.label, claims=False)
@@ -444,7 +444,7 @@ def _panels(found: Found, series: Callable[[str], list[Series]], label: str, *, 
     for axes in panels:
         for place, epsilon in zip(places, epsilons, strict=True):
             if claims and epsilon <= top:
-                axes.plot([place - 0.35, place + 0.35], [epsilon] * 2, color=style.CLAIM, linewidth=2, label="claim")
+                axes.plot([place - 0.35, place + 0.35], [epsilon] * 2, color=chart.CLAIM, linewidth=2, label="claim")
         axes.set_ylim(0, top)
     figure.supxlabel("claimed ε", fontsize=9.5)
     panels[0].set_ylabel(label)

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from dpaudit.actors.unit import code_version
 from dpaudit.claims import Claim
+from dpaudit.engine import drawing as style
 from dpaudit.engine.data.bundled import Iris, Wine
 from dpaudit.engine.games.neighbours.game import Neighbours
 from dpaudit.engine.games.neighbours.numbers import as_numbers
@@ -33,20 +34,11 @@ from dpaudit.engine.games.neighbours.poisonings.pull_apart import PullApart
 from dpaudit.engine.games.neighbours.poisonings.swap import SwapX
 from dpaudit.engine.games.neighbours.poisonings.worlds import Worlds, features_of
 from dpaudit.engine.reading.result import AuditResult
-from dpaudit.engine.report.figures import style
-from dpaudit.engine.report.figures.detected import (
-    CLAIMED,
-    COLOURS,
-    DETECTED,
-    Line,
-    draw_lines,
-    explain,
-    lines_of,
-    point_of,
-)
+from dpaudit.engine.report.charts import DetectedLine, detected_panel, lines_of, point_of
 from dpaudit.engine.run.driver import audit
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
 from dpaudit.errors import require
+from dpaudit.estimators import chart
 from dpaudit.estimators.bound import format_lower
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.learners.logistic_regression import PrivateLogistic
@@ -170,30 +162,33 @@ def _drawn(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Figure:
     """A panel for each data set and learner; those without rows say that they were not run."""
     figure, places = style.grid(len(names), len(panels.PANELS), width=3.4 * len(panels.PANELS), height=2.9 * len(names))
     attacks = dict.fromkeys(attack for panel in panels.PANELS for attack in panel.attacks)
-    colours = dict(zip(attacks, COLOURS, strict=False))
+    colours = dict(zip(attacks, chart.COLOURS, strict=False))
     keys: dict[str, Any] = {}
+    highest = max((row["epsilon"] for row in rows), default=1.0)
     for along, name in enumerate(names):
         for column, panel in enumerate(panels.PANELS):
             axes = places[along][column]
-            axes.set_title(f"{name}: {panel.learner}", fontsize=10)
+            title = f"{name}: {panel.learner}"
             lines = _lines([row for row in rows if (row["data"], row["learner"]) == (name, panel.learner)])
             if not lines:
                 axes.set_axis_off()
+                axes.set_title(title, fontsize=10)
                 axes.text(0.5, 0.5, "not run", ha="center", va="center", transform=axes.transAxes)
                 continue
-            draw_lines(axes, lines, colours, FLOOR)
-            axes.set_ylim(0.8 * FLOOR, 1.3 * max(row["epsilon"] for row in rows))
+            drawn = detected_panel(lines, colours, FLOOR)
+            x, y = replace(drawn.x, label=""), replace(drawn.y, label="", low=0.8 * FLOOR, high=1.3 * highest)
+            style.draw_panel(axes, replace(drawn, x=x, y=y, title=title))
             handles, labels = axes.get_legend_handles_labels()
             keys |= dict(zip(labels, handles, strict=True))
-    figure.supxlabel(CLAIMED, fontsize=10)
-    figure.supylabel(DETECTED, fontsize=10)
+    figure.supxlabel("claimed ε of one record", fontsize=10)
+    figure.supylabel("detected ε of one record (open: nothing)", fontsize=10)
     figure.legend(list(keys.values()), list(keys), loc="outside upper center", ncols=5, fontsize=9)
     return figure
 
 
-def _lines(rows: Sequence[Mapping[str, Any]]) -> list[Line]:
+def _lines(rows: Sequence[Mapping[str, Any]]) -> list[DetectedLine]:
     return [
-        Line(
+        DetectedLine(
             attack,
             tuple((row["epsilon"], row["detected"], row["most"]) for row in rows if row["attack"] == attack),
         )
@@ -222,7 +217,7 @@ def figure_3(options: Options) -> Made:
     folder = options.output / "figure-3"
     figure, (left, right) = style.canvases(2, width=9.6, height=4.0)
     for row in rows:
-        left.plot(row["non-sphericity"], row["clip-bkd"], "o", color=style.OTHER)
+        left.plot(row["non-sphericity"], row["clip-bkd"], "o", color=chart.OTHER)
         far = row["non-sphericity"] > 50
         left.annotate(
             row["data"],
@@ -236,8 +231,8 @@ def figure_3(options: Options) -> Made:
     left.set_xlabel("largest over smallest singular value")
     left.set_ylabel("how far the record moves the coefficients")
     place = np.arange(len(rows))
-    right.bar(place - 0.2, [row["clip-bkd"] for row in rows], 0.4, color=style.OTHER, label="ClipBKD")
-    right.bar(place + 0.2, [row["influence"] for row in rows], 0.4, color=style.MEMBER, label="influence")
+    right.bar(place - 0.2, [row["clip-bkd"] for row in rows], 0.4, color=chart.OTHER, label="ClipBKD")
+    right.bar(place + 0.2, [row["influence"] for row in rows], 0.4, color=chart.MEMBER, label="influence")
     right.set_xticks(place, [row["data"] for row in rows], rotation=20, ha="right")
     right.legend(fontsize=8.5)
     style.save(figure, folder, "figure-3")
@@ -351,10 +346,8 @@ def _on_iris(audits: tuple[Audit, ...], learner: str, options: Options, stem: st
     options.say(f"{learner} on iris: {len(audits)} audits of {2 * panels.TRAININGS[options.scale]:,} trainings")
     spec = AuditSpec(audits, name=f"{learner} on iris", seed=options.seed, run=options.run)
     results = audit(spec, output=folder / "iris", listeners=options.listeners, quiet=not options.listeners).results
-    figure, axes = style.canvas(6.0, 4.4)
-    draw_lines(axes, lines_of(results))
-    explain(axes)
-    style.save(figure, folder, stem)
+    drawn = chart.Chart(stem, learner, [[detected_panel(lines_of(results))]], 6.0, 4.4, legend_columns=2)
+    style.save(style.draw(drawn), folder, stem)
     rows = [_row("iris", learner, result, result.name.partition(",")[0]) for result in results]
     pacsv.write_csv(pa.Table.from_pylist(rows), folder / f"{stem}.csv")
     return Made(_words(rows), (folder / f"{stem}.png", folder / f"{stem}.csv"))

@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from dpaudit.claims import Relation
+from dpaudit.engine import drawing as style
 from dpaudit.engine.data.bundled import Digits
 from dpaudit.engine.data.idx import FashionMnist
 from dpaudit.engine.data.partition import Partition
@@ -35,10 +36,10 @@ from dpaudit.engine.games.predictions.adversaries.pois_nat_q_embedding import Po
 from dpaudit.engine.games.predictions.adversaries.pois_nat_q_mapping import PoisNatQMapping
 from dpaudit.engine.games.predictions.adversaries.pois_nat_q_unconfident import PoisNatQUnconfident
 from dpaudit.engine.games.predictions.game import PrivatePrediction
-from dpaudit.engine.report.figures import style
 from dpaudit.engine.run.driver import audit
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
 from dpaudit.errors import RunError
+from dpaudit.estimators import chart
 from dpaudit.estimators.private_prediction.answers_finding import AnswersFinding, Directions
 from dpaudit.estimators.private_prediction.conversion import rdp_to_epsilon
 from dpaudit.mechanisms.language_models.stand_in import StandIn
@@ -55,7 +56,7 @@ Floats = NDArray[np.float64]
 DELTA = 1e-6
 TOTAL = 1_000
 """Answers that every bar counts: those to one query, or as many natural ones as leak what the average one did."""
-KINDS = {"claim": style.CLAIM, "data-dependent": style.OTHER, "exact": style.INK, "2-cut*": style.MEMBER}
+KINDS = {"claim": chart.CLAIM, "data-dependent": chart.OTHER, "exact": chart.INK, "2-cut*": chart.MEMBER}
 
 ADVERSARIAL = {"Nat-AdvQ": NatAdvQ(), "Pois-AdvQ": PoisAdvQ()}
 NATURAL = {"confident": PoisNatQConfident(), "unconfident": PoisNatQUnconfident()}

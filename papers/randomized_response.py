@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 from matplotlib.figure import Figure
 
+from dpaudit.engine import drawing as style
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.games.one_run.attacks.label_inference import LabelInferenceScore
@@ -18,12 +19,11 @@ from dpaudit.engine.games.one_run.label_inference import LabelInference
 from dpaudit.engine.games.proxies.model import ModelProxy
 from dpaudit.engine.games.proxies.true_posterior import TruePosterior
 from dpaudit.engine.reading.run_report import Report
-from dpaudit.engine.report.figures import style
 from dpaudit.engine.run.driver import audit
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
+from dpaudit.estimators import chart
 from dpaudit.estimators.one_run.signed_scores import OneRun
 from dpaudit.estimators.selection import Fixed
-from dpaudit.estimators.series import ReplayBounds
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.registry import register
 from papers.making import Made, Options
@@ -93,10 +93,10 @@ def _table(report: Report) -> pa.Table:
     cells = itertools.product(CLASSES, EPSILONS, SERIES)
     rows = []
     for (classes, epsilon, (attack, proxy, _)), result in zip(cells, report.results, strict=True):
-        replays = result.series(ReplayBounds)
+        replays = result.series.get("replays")
         assert replays is not None
         assert result.standing is not None
-        single = replays.alone
+        single = replays["alone"]
         rows.append(
             {
                 "classes": classes,
@@ -114,9 +114,9 @@ def _table(report: Report) -> pa.Table:
 def _draw(table: pa.Table, fraction: float) -> Figure:
     figure, panels = style.canvases(len(ATTACKS), width=9.6, height=4.2)
     rows = table.to_pylist()
-    colours = dict(zip(CLASSES, (style.OTHER, style.MEMBER, style.CLAIM), strict=True))
+    colours = dict(zip(CLASSES, (chart.OTHER, chart.MEMBER, chart.CLAIM), strict=True))
     for panel, attack in zip(panels, ATTACKS, strict=True):
-        panel.plot([0, max(EPSILONS)], [0, max(EPSILONS)], color=style.INK, linewidth=1, label="true ε")
+        panel.plot([0, max(EPSILONS)], [0, max(EPSILONS)], color=chart.INK, linewidth=1, label="true ε")
         for classes, (of, proxy, line) in itertools.product(CLASSES, SERIES):
             chosen = [row for row in rows if (row["attack"], row["classes"], row["proxy"]) == (attack, classes, proxy)]
             if of == attack:

@@ -3,10 +3,9 @@
 Every import counts, wherever it stands: at the top, in a function, for type checkers, relative ones,
 `importlib.import_module` or `__import__` with a name that is written out, and what is reached by dots from a module
 that was imported, such as `dpaudit`. Two things do not. Names that are put together while the program runs cannot be
-read from the text: `dpaudit.registry.load` and `dpaudit.locations.located` import the part that a spec names,
-`dpaudit.engine.report.figures.kinds` every file of its own folder. And the packages that a name leads through are
-empty, but for `dpaudit` and `dpaudit.claims`, which lend the names of their own modules: `dpaudit.claims.curve` counts
-as that file, not as its package.
+read from the text: `dpaudit.registry.load` and `dpaudit.locations.located` import the part that a spec names. And the
+packages that a name leads through are empty, but for `dpaudit` and `dpaudit.claims`, which lend the names of their own
+modules: `dpaudit.claims.curve` counts as that file, not as its package.
 """
 
 from __future__ import annotations

@@ -18,9 +18,9 @@ import numpy as np
 from dpaudit.engine.reading.result import AuditResult
 from dpaudit.engine.reading.words import in_words
 from dpaudit.engine.spec.build import describe
+from dpaudit.estimators.finding import Series
 from dpaudit.estimators.label_reconstruction.advantage_distribution import AdvantageDistribution
 from dpaudit.estimators.label_reconstruction.bags import MEASURES
-from dpaudit.estimators.series import AdvantageQuantiles, PriorPosterior
 from dpaudit.mechanisms.labels.proportions import Aggregation, NoisyAggregation
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 
@@ -41,8 +41,8 @@ class Compared:
         advantage: By kind: the mean additive one, the 98 % quantile of the multiplicative one.
         largest: The largest multiplicative advantage; NaN where that was not asked for.
         claimed: The epsilon it promises; inf where it promises none.
-        spread: By kind: how the advantages are spread.
-        beliefs: Some priors and posteriors.
+        spread: By kind: the columns of how the advantages are spread.
+        beliefs: Those of some priors and posteriors.
     """
 
     mechanism: str
@@ -53,8 +53,8 @@ class Compared:
     advantage: dict[str, float]
     largest: float
     claimed: float
-    spread: dict[str, AdvantageQuantiles]
-    beliefs: PriorPosterior
+    spread: dict[str, Series]
+    beliefs: Series
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,23 +118,20 @@ def studies(results: Sequence[AuditResult]) -> list[Study]:
     found: dict[str, dict[str, list[AuditResult]]] = {}
     for result in results:
         played = isinstance(result.finding, AdvantageDistribution) and result.audited is not None
-        if played and result.series(PriorPosterior) is not None:
+        if played and "beliefs" in result.series:
             found.setdefault(result.data, {}).setdefault(result.mechanism, []).append(result)
     return [Study(data, tuple(map(_compared, settings.values()))) for data, settings in found.items()]
 
 
 def _compared(results: Sequence[AuditResult]) -> Compared:
     first = results[0]
-    beliefs = first.series(PriorPosterior)
-    assert beliefs is not None
-    offered = [series for result in results if result.finding is not None for series in result.finding.series]
-    spread = {series.kind: series for series in offered if isinstance(series, AdvantageQuantiles)}
-    advantage = {kind: series.mean for kind, series in spread.items()}
+    spread = {series["kind"]: series for result in results for series in result.series.values() if "kind" in series}
+    advantage = {kind: series["mean"] for kind, series in spread.items()}
     largest = math.nan
     if "multiplicative" in spread:
         tail = spread["multiplicative"]
-        advantage["multiplicative"] = float(tail.advantage[np.searchsorted(tail.share, LEVEL)])
-        largest = tail.largest
+        advantage["multiplicative"] = float(tail["advantage"][np.searchsorted(tail["share"], LEVEL)])
+        largest = tail["largest"]
     return Compared(
         mechanism=setting_of(first.audited),
         family=family_of(first.audited),
@@ -145,7 +142,7 @@ def _compared(results: Sequence[AuditResult]) -> Compared:
         largest=largest,
         claimed=first.compared.claim.curve.epsilon(0.0),
         spread=spread,
-        beliefs=beliefs,
+        beliefs=first.series["beliefs"],
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from dpaudit.claims import Claim, ConvertedClaim
 from dpaudit.engine.reading.ceiling import Ceiling
@@ -17,15 +17,14 @@ from dpaudit.engine.reading.stopping import Stopped
 from dpaudit.engine.reading.verdict import Verdict, caution, verdict
 from dpaudit.errors import RunError, UnknownNameError, printable
 from dpaudit.estimators.bound import Bound
-from dpaudit.estimators.finding import Breach, Finding, Standing, Validity
-from dpaudit.estimators.series import Series
+from dpaudit.estimators.finding import Breach, Finding, Series, Standing, Validity
 from dpaudit.estimators.two_world.family import family_bound, family_of, regions_of
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-S = TypeVar("S", bound=Series)
+    from dpaudit.estimators.chart import Chart
 
 IN_WORDS = {
     Validity.EXACT: "computed exactly, nothing is sampled",
@@ -115,13 +114,14 @@ class AuditResult:
     evidence: str = ""
     audited: Any = None
 
-    def series(self, kind: type[S]) -> S | None:
-        """The finding's series of a kind; None where it has none."""
-        return next((series for series in self._drawable if isinstance(series, kind)), None)
-
     @property
-    def _drawable(self) -> tuple[Series, ...]:
-        return () if self.finding is None else self.finding.series
+    def series(self) -> Mapping[str, Series]:
+        """The columns of what there is to draw, by name; none without a finding."""
+        return {} if self.finding is None else self.finding.series
+
+    def charts(self) -> list[Chart]:
+        """What there is to see of the finding, beside the claim; nothing without one."""
+        return [] if self.finding is None else self.finding.charts(self.compared.claim)
 
     @cached_property
     def standing(self) -> Standing | None:
@@ -274,16 +274,12 @@ class AuditResult:
 
         Raises: UnknownNameError, listing the names there are.
         """
-        from dpaudit.engine.report.figures.draw import Context
-        from dpaudit.engine.report.figures.kinds import drawings
+        from dpaudit.engine.drawing import draw
 
-        drawn = {}
-        if self.finding is not None and self.standing is not None:
-            context = Context(self.compared.claim, self.standing)
-            drawn = {drawing.stem: drawing.figure for drawing in drawings(self.finding, context)}
-        if name not in drawn:
-            raise UnknownNameError(f"figure must be one of {', '.join(drawn) or '(none)'}, got {name!r}")
-        return drawn[name]
+        charts = {chart.stem: chart for chart in self.charts()}
+        if name not in charts:
+            raise UnknownNameError(f"figure must be one of {', '.join(charts) or '(none)'}, got {name!r}")
+        return draw(charts[name])
 
     def __repr__(self) -> str:
         return printable(f"<AuditResult {self.name!r}: {self.verdict}, {self.headline}>")

@@ -26,6 +26,17 @@ class Verdict(StrEnum):
     """There is no bound: too much of the audit failed."""
 
 
+COLOURS = {
+    Verdict.VIOLATION: "#b91c1c",
+    Verdict.NO_VIOLATION: "#15803d",
+    Verdict.INCONCLUSIVE: "#6b7280",
+    Verdict.NO_CLAIM: "#475569",
+    Verdict.UNDECIDED: "#a16207",
+    Verdict.FAILED: "#a16207",
+}
+"""Of each verdict, on pages and in charts."""
+
+
 def verdict(finding: Finding | None, claim: Claim) -> Verdict:
     """What a finding says of a claim under the same relation."""
     if finding is None:

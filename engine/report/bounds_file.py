@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ import pyarrow as pa
 from dpaudit.engine.reading.result import AuditResult
 from dpaudit.engine.reading.run_report import NOT_SHOWN, Report
 from dpaudit.engine.reading.sweep_summary import SweepSummary
-from dpaudit.estimators.series import Series
+from dpaudit.estimators.finding import Series
 
 
 def bounds_json(report: Report) -> str:
@@ -64,7 +64,7 @@ def _column(values: list[Any]) -> pa.Array:
 
 
 def result_values(result: AuditResult) -> dict[str, Any]:
-    """One audit as plain values: series are lists of columns by kind, `inf` is a string."""
+    """One audit as plain values: series are columns by name, `inf` is a string."""
     values: dict[str, Any] = _plain(
         {
             "name": result.name,
@@ -90,7 +90,7 @@ def result_values(result: AuditResult) -> dict[str, Any]:
             "stopped": None if result.stopped is None else dataclasses.asdict(result.stopped),
             "control": None if result.control is None else result.control.to_dict(),
             "failures": [dataclasses.asdict(failure) for failure in result.failures],
-            "series": {} if result.finding is None else _named(result.finding.series),
+            "series": {name: _columns(series) for name, series in result.series.items()},
         }
     )
     return values
@@ -101,19 +101,8 @@ def bounds_table(report: Report) -> pa.Table:
     return pa.Table.from_pylist([result.row() for result in report.results])
 
 
-def _named(series: Sequence[Series]) -> dict[str, dict[str, Any]]:
-    """The columns of each series under its type's name, with a number from the second one of a type on."""
-    named: dict[str, dict[str, Any]] = {}
-    for one in series:
-        name = type(one).__name__
-        same = sum(other.split()[0] == name for other in named)
-        named[f"{name} {same + 1}" if same else name] = _columns(one)
-    return named
-
-
 def _columns(series: Series) -> dict[str, Any]:
-    values: Any = series
-    return {field.name: np.asarray(getattr(values, field.name)).tolist() for field in dataclasses.fields(values)}
+    return {name: np.asarray(values).tolist() for name, values in series.items()}
 
 
 def _plain(value: Any) -> Any:

@@ -2,39 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow.dataset as pads
 from markupsafe import Markup
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from dpaudit.actors.events import read_events
 from dpaudit.atomic_write import write_whole
-from dpaudit.engine.reading.comparison import studies
+from dpaudit.engine.reading.comparison import Study, studies
 from dpaudit.engine.reading.result import AuditResult
 from dpaudit.engine.reading.run_report import NOT_SHOWN, Report
-from dpaudit.engine.reading.verdict import Verdict
-from dpaudit.engine.report.figures.advantages_compared import comparisons
-from dpaudit.engine.report.figures.detected import detected
-from dpaudit.engine.report.figures.draw import Context, Drawing
-from dpaudit.engine.report.figures.frontier import frontier
-from dpaudit.engine.report.figures.kinds import drawings
-from dpaudit.engine.report.figures.overview import COLOURS, overview
-from dpaudit.engine.report.figures.predictors_compared import predictors_compared
-from dpaudit.engine.report.figures.score_distributions import score_distributions
-from dpaudit.engine.report.figures.style import save
-from dpaudit.engine.report.figures.timeline import timeline
+from dpaudit.engine.reading.verdict import COLOURS, Verdict
 from dpaudit.engine.report.templates import figure_markup, template
 from dpaudit.engine.spec.audit_spec import slug
-from dpaudit.estimators.series import ConfusionCounts
-from dpaudit.estimators.two_world.confusion import epsilon_interval
+from dpaudit.estimators.finding import Series
+
+if TYPE_CHECKING:
+    from dpaudit.estimators.chart import Chart
 
 MOST_SCORES_DRAWN = 400_000
 METHODS = ("clopper-pearson", "jeffreys", "bayesian")
 """Of the intervals that are compared."""
+FEWEST = 3
+"""Audits that a line of detected epsilons is made of."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +61,7 @@ class CountsInterval:
 
 
 def write_page(report: Report, folder: Path, *, draw: bool = True) -> None:
-    """Figures (PNG and SVG; those of each audit only if `draw`) and `report.html` of a run folder."""
+    """`report.html` of a run folder, and figures (PNG and SVG); without `draw` those of grids and sweeps alone."""
     target = folder / "figures"
     audits = [
         {
@@ -76,24 +71,30 @@ def write_page(report: Report, folder: Path, *, draw: bool = True) -> None:
         }
         for result in report.results
     ]
+    compared = studies(report.results)
     text = template("report.html.j2").render(
         report=report,
         audits=audits,
-        overview=_saved(overview(report.results), target, "overview"),
-        detected=_drawn(detected(report.results) if report.sweep is None else None, target, "detected"),
-        frontier=_drawn(None if report.sweep is None else frontier(report.sweep), target, "frontier"),
-        timeline=_drawn(timeline(read_events(folder / "events.jsonl")) if draw else None, target, "timeline"),
-        predictors=_drawn(predictors_compared(report.results) if draw else None, target, "predictors"),
-        compared=_compared(report, target) if draw else [],
-        equal_utility=[line for study in studies(report.results) for line in study.lines],
+        compared=_compared(compared, target) if draw else [],
+        equal_utility=[line for study in compared for line in study.lines],
         colours={verdict.value: COLOURS[verdict] for verdict in Verdict},
         not_shown=NOT_SHOWN,
+        **{chart.stem: _saved(chart, target, chart.stem) for chart in _of_the_run(report, folder, draw=draw)},
     )
     write_whole(folder / "report.html", lambda file: file.write(text.encode()))
 
 
-def _drawn(figure: Figure | None, target: Path, name: str) -> Markup | None:
-    return None if figure is None else _saved(figure, target, name)
+def _of_the_run(report: Report, folder: Path, *, draw: bool) -> list[Chart]:
+    """What is drawn of all audits together; without `draw` only what a grid of claims or a sweep is made for."""
+    if not draw and report.sweep is None and len(report.results) < FEWEST:
+        return []
+    from dpaudit.engine.report import charts, timeline
+
+    made = [charts.detected(report.results) if report.sweep is None else charts.frontier(report.sweep)]
+    if draw:
+        made += [charts.overview(report.results), charts.predictors_compared(report.results)]
+        made.append(timeline.timeline(read_events(folder / "events.jsonl")))
+    return [chart for chart in made if chart is not None]
 
 
 def intervals(result: AuditResult) -> list[CountsInterval]:
@@ -101,36 +102,37 @@ def intervals(result: AuditResult) -> list[CountsInterval]:
 
     Source: Zanella-Beguelin et al. (2022), Table 2.
     """
-    table = result.series(ConfusionCounts)
-    return [] if table is None else [_interval(table, method) for method in METHODS]
+    series = result.series.get("posterior")
+    return [] if series is None else [_interval(series, method) for method in METHODS]
 
 
-def _interval(table: ConfusionCounts, method: str) -> CountsInterval:
-    counts = (table.tp, table.fp, table.tn, table.fn)
-    ends = epsilon_interval(*counts, delta=table.delta, confidence=table.confidence, method=method)
+def _interval(series: Series, method: str) -> CountsInterval:
+    from dpaudit.estimators.two_world.confusion import epsilon_interval
+
+    ends = epsilon_interval(**series, method=method)
     return CountsInterval(method, float(ends.lower), float(ends.upper))
 
 
 def _figures(result: AuditResult, folder: Path, target: Path) -> list[PageFigure]:
-    name, drawn = slug(result.name), []
+    from dpaudit.engine.report import charts
+
+    name = slug(result.name)
     scores = _sampled_scores(folder / "scores" / name)
-    if scores is not None:
-        title = "What the attack sees: scores in the two worlds"
-        drawn.append(Drawing("scores", title, score_distributions(*scores)))
-    if result.finding is not None:
-        claim = result.compared.claim
-        context = Context(claim, result.finding.standing(claim.curve))
-        drawn += drawings(result.finding, context)
-    return [PageFigure(each.title, _saved(each.figure, target, f"{name}-{each.stem}")) for each in drawn]
+    drawn = [*([] if scores is None else [charts.scores(*scores)]), *result.charts()]
+    return [PageFigure(chart.title, _saved(chart, target, f"{name}-{chart.stem}")) for chart in drawn]
 
 
-def _compared(report: Report, target: Path) -> list[PageFigure]:
-    drawn = comparisons(studies(report.results))
-    return [PageFigure(each.title, _saved(each.figure, target, f"compared-{each.stem}")) for each in drawn]
+def _compared(compared: Sequence[Study], target: Path) -> list[PageFigure]:
+    from dpaudit.engine.report.advantages_compared import comparisons
+
+    drawn = comparisons(compared)
+    return [PageFigure(chart.title, _saved(chart, target, f"compared-{chart.stem}")) for chart in drawn]
 
 
-def _saved(figure: Figure, target: Path, name: str) -> Markup:
-    return figure_markup(save(figure, target, name))
+def _saved(chart: Chart, target: Path, name: str) -> Markup:
+    from dpaudit.engine.drawing import draw, save  # loads matplotlib, which takes as long as all the rest
+
+    return figure_markup(save(draw(chart), target, name))
 
 
 def _sampled_scores(folder: Path) -> tuple[NDArray[np.bool_], NDArray[np.float32]] | None:

@@ -345,7 +345,7 @@ def _some(labels: Sequence[str]) -> str:
 
 def write_report(report: Report, folder: Path, *, draw: bool = True) -> None:
     """`bounds.json`, `bounds.parquet`, the figures and `report.html`, each written whole and then renamed."""
-    from dpaudit.engine.report.page import write_page  # loads matplotlib, which takes as long as all the rest
+    from dpaudit.engine.report.page import write_page  # only where a folder is written
 
     write_whole(folder / "bounds.json", lambda file: file.write(bounds_json(report).encode()))
     write_whole(folder / "bounds.parquet", lambda file: pq.write_table(bounds_table(report), file))

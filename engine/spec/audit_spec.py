@@ -101,7 +101,7 @@ class RunOptions:
         gpus_per_worker: GPUs of a unit, >= 0; a fraction shares one.
         address: Address of a running Ray cluster; None starts a local one (or uses RAY_ADDRESS).
         keep_scores: Whether every score is stored. Without, only the counts are: for millions of canaries.
-        figures: Whether the report draws each audit's figures (a second or two an audit).
+        figures: Whether the report draws figures (a second or two an audit); those of grids and sweeps it always does.
         time_limit_s: Seconds a unit may run, > 0, before it is ended and tried once more; None: 30 times the slowest of
             its kind so far, at least 600.
         repeats: How many units are run twice and compared, where that is cheap, >= 0.

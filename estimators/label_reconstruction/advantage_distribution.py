@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from dpaudit.claims import PrivacyCurve
+from dpaudit.claims import Claim, PrivacyCurve
 from dpaudit.errors import require
 from dpaudit.estimators.bound import format_lower
-from dpaudit.estimators.finding import Breach, Standing, Validity, breach_at
+from dpaudit.estimators.finding import Breach, Series, Standing, Validity, breach_at
 from dpaudit.estimators.label_reconstruction.advantage import label_privacy_ceiling
-from dpaudit.estimators.series import Series
+
+if TYPE_CHECKING:
+    from dpaudit.estimators.chart import Chart
 
 Kind = Literal["additive", "multiplicative", "tail"]
 WORDS: Mapping[str, str] = {
@@ -82,7 +84,7 @@ class AdvantageDistribution:
         method: The estimator's registered name, with its variant.
         counts: Examples, bags, releases.
         notes: Sentences a reader must see beside it.
-        series: What there is to draw.
+        series: What there is to draw, by name.
         realised: The attacker played against true labels; None where they are not known.
     """
 
@@ -94,7 +96,7 @@ class AdvantageDistribution:
     within: tuple[tuple[float, float], ...] = ()
     counts: tuple[tuple[str, int], ...] = ()
     notes: tuple[str, ...] = ()
-    series: tuple[Series, ...] = field(default=(), compare=False, repr=False)
+    series: Mapping[str, Series] = field(default_factory=dict, compare=False, repr=False)
     realised: Realised | None = None
 
     def __post_init__(self) -> None:
@@ -137,6 +139,12 @@ class AdvantageDistribution:
     def breach(self, curve: PrivacyCurve) -> Breach | None:
         """Where the claim broke; None where it did not."""
         return breach_at(self.standing(curve), self.validity)
+
+    def charts(self, claim: Claim) -> list[Chart]:
+        """What there is to see beside a claim."""
+        from dpaudit.estimators.finding_charts import charts  # only where something is drawn
+
+        return charts(self.series, claim, self.standing(claim.curve))
 
     def to_dict(self) -> Mapping[str, Any]:
         """Plain values for JSON, without the series."""

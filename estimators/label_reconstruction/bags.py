@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from dpaudit.errors import require
 from dpaudit.estimators.counts import BAGS, Column, CountEstimator, Floats, Ints, Table, TextTable, number_columns
 from dpaudit.estimators.estimator import Estimator
+from dpaudit.estimators.finding import Series
 from dpaudit.estimators.label_reconstruction.advantage import (
     advantage_cdf,
     advantage_quantile,
@@ -29,13 +30,13 @@ from dpaudit.estimators.label_reconstruction.advantage import (
     rr_posterior,
 )
 from dpaudit.estimators.label_reconstruction.advantage_distribution import (
+    QUANTITIES,
     WORDS,
     AdvantageDistribution,
     Kind,
     Realised,
 )
 from dpaudit.estimators.posteriors import Posteriors
-from dpaudit.estimators.series import PriorPosterior, Reliability, quantiles_of
 from dpaudit.registry import register
 
 Mechanism = Literal["rr", "llp", "llp-laplace", "llp-geometric"]
@@ -191,11 +192,11 @@ class LabelAdvantage(Estimator[Posteriors, AdvantageTally], CountEstimator):
             method=f"label-advantage ({self.kind})",
             counts=tuple(counts.items()),
             notes=("exact given the priors: another prior gives other advantages",),
-            series=(
-                *(quantiles_of(spread[kind], kind, WORDS[kind] + UNITS[kind]) for kind in shown),
-                _beliefs(tallies),
-                *_reliability(tallies),
-            ),
+            series={
+                **{f"advantages-{kind}": _quantiles(spread[kind], kind) for kind in shown},
+                "beliefs": _beliefs(tallies),
+                **_reliability(tallies),
+            },
             realised=_realised(tallies),
         )
 
@@ -297,10 +298,11 @@ def _grouped(evidence: Posteriors, inside: NDArray[np.bool_]) -> tuple[Floats, F
     return believed, observed, np.array([part.size for part in parts])
 
 
-def _reliability(tallies: Sequence[AdvantageTally]) -> list[Reliability]:
+def _reliability(tallies: Sequence[AdvantageTally]) -> dict[str, Series]:
     """Of the first release: the priors and labels of all of them are the same."""
     first = tallies[0]
-    return [Reliability(first.believed, first.observed, first.grouped)] if first.grouped.size else []
+    columns = {"believed": first.believed, "observed": first.observed, "examples": first.grouped}
+    return {"reliability": columns} if first.grouped.size else {}
 
 
 def _played(evidence: Posteriors, inside: NDArray[np.bool_], gains: Floats) -> tuple[float, float, float]:
@@ -328,12 +330,27 @@ def _realised(tallies: Sequence[AdvantageTally]) -> Realised | None:
     return None if math.isnan(realised) else Realised(computed, realised, error)
 
 
-def _beliefs(tallies: Sequence[AdvantageTally]) -> PriorPosterior:
+def _beliefs(tallies: Sequence[AdvantageTally]) -> Series:
     """As many examples of each release as make no more than a figure shows."""
     each = max(1, SHOWN // len(tallies))
     prior = np.concatenate([tally.prior[:: -(-tally.prior.size // each)] for tally in tallies])
     posterior = np.concatenate([tally.posterior[:: -(-tally.posterior.size // each)] for tally in tallies])
-    return PriorPosterior(prior[:SHOWN], posterior[:SHOWN])
+    return {"prior": prior[:SHOWN], "posterior": posterior[:SHOWN]}
+
+
+def _quantiles(advantages: Floats, kind: Kind) -> Series:
+    """The spread of |advantage| over the examples, at most a thousand points; advantages of shape (n,), n > 0."""
+    ranked = np.sort(np.abs(advantages))
+    shown = np.unique(np.linspace(0, ranked.size - 1, min(ranked.size, 1_000)).astype(np.int64))
+    return {
+        "share": (shown + 1) / ranked.size,
+        "advantage": ranked[shown],
+        "kind": kind,
+        "quantity": WORDS[kind] + UNITS[kind],
+        "reported": QUANTITIES[kind],
+        "mean": float(ranked.mean()),
+        "largest": float(ranked[-1]),
+    }
 
 
 def _bags(names: Floats | Ints) -> list[Ints]:

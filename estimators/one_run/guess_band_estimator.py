@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from dpaudit.errors import require
 from dpaudit.estimators.best_look import in_order
 from dpaudit.estimators.bound import Bound
-from dpaudit.estimators.finding import Validity
+from dpaudit.estimators.finding import Series, Validity
 from dpaudit.estimators.one_run.guess_band import (
     BadGuesses,
     OneTraining,
@@ -34,7 +34,6 @@ from dpaudit.estimators.remembered import ReplayBounds, found_of
 from dpaudit.estimators.replays import median_rule, per_replay_confidence
 from dpaudit.estimators.scores import ScoreEstimator, Scores, replay_bounds
 from dpaudit.estimators.selection import PERCENTS
-from dpaudit.estimators.series import Series
 from dpaudit.registry import register
 
 Floats = NDArray[np.float64]
@@ -119,7 +118,7 @@ class GuessBand(ScoreEstimator[GuessTally]):
             notes=replay_note(self._alone(ordered), self.confidence),
         )
 
-    def series(self, tallies: Sequence[GuessTally], *, lost: int = 0) -> tuple[Series, ...]:
+    def series(self, tallies: Sequence[GuessTally], *, lost: int = 0) -> dict[str, Series]:
         """The sweep over guess fractions, and the replays one by one."""
         if self._leaves_it(tallies):
             return self.unshifted().series(tallies, lost=lost)
@@ -127,7 +126,7 @@ class GuessBand(ScoreEstimator[GuessTally]):
         best = self._replay_bounds(ordered, lost)[: len(ordered)]
         numbers = [tally.replay for tally in ordered]
         replays = replay_bounds(numbers, best, self._alone(ordered), lost=lost, mean=False)
-        return self.unshifted().sweep(ordered), replays
+        return {"fractions": self.unshifted().sweep(ordered), "replays": replays}
 
     def seconds(self, replays: int, rows: int) -> float:
         """About how long the bounds of so many replays of so many canaries take on one core."""

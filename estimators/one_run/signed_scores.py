@@ -25,7 +25,7 @@ from dpaudit.errors import require
 from dpaudit.estimators.best_look import BestLook, in_order
 from dpaudit.estimators.bound import Bound, format_lower
 from dpaudit.estimators.counts import GUESSES, CountEstimator, Table, bound_rows, count_columns
-from dpaudit.estimators.finding import CurveEvidence, Validity
+from dpaudit.estimators.finding import CurveEvidence, Series, Validity
 from dpaudit.estimators.one_run.counts_against_curve import CountsAgainstCurve, ReplayCounts
 from dpaudit.estimators.one_run.f_dp import best_f_dp, f_dp_epsilon, f_dp_parameter
 from dpaudit.estimators.one_run.guesses import one_run_epsilon
@@ -39,7 +39,6 @@ from dpaudit.estimators.selection import (
     SimultaneousBand,
     Split,
 )
-from dpaudit.estimators.series import GuessSweep, Series
 from dpaudit.registry import register
 
 Floats = NDArray[np.float64]
@@ -304,12 +303,12 @@ class OneRunEstimator(BestLook[OneRunTally], CountEstimator):
         bounds = np.asarray(self.epsilon(pairs[0], pairs[1], canaries, confidence), dtype=np.float64)
         return bounds[where.ravel()].reshape(guesses.shape)
 
-    def series(self, tallies: Sequence[OneRunTally], *, lost: int = 0) -> tuple[Series, ...]:
+    def series(self, tallies: Sequence[OneRunTally], *, lost: int = 0) -> dict[str, Series]:
         """The sweep over guess fractions, and the replays one by one."""
         ordered = in_order(tallies)
-        return self.sweep(ordered), self.replay_series(ordered, lost)
+        return {"fractions": self.sweep(ordered), "replays": self.replay_series(ordered, lost)}
 
-    def sweep(self, ordered: Sequence[OneRunTally]) -> GuessSweep:
+    def sweep(self, ordered: Sequence[OneRunTally]) -> Series:
         """The bound at each share of guesses as if it were the only one: the median replay, and the deciles."""
         canaries = ordered[0].all_canaries
         same = [tally for tally in ordered if tally.all_canaries == canaries]
@@ -318,7 +317,7 @@ class OneRunEstimator(BestLook[OneRunTally], CountEstimator):
         # For a number of guesses the bound rises with the right ones, so its quantiles are bounds at their quantiles.
         quantiles = np.sort(correct, axis=0)[[(len(same) - 1) * tenths // 10 for tenths in (1, 5, 9)]]
         shown = self.unique_epsilon(np.broadcast_to(guesses, quantiles.shape), quantiles, canaries, self.confidence)
-        return GuessSweep(guesses / canaries, epsilon=shown[1], low=shown[0], high=shown[2])
+        return {"fraction": guesses / canaries, "epsilon": shown[1], "low": shown[0], "high": shown[2]}
 
 
 @register("estimator", "one-run", source="Kalemaj et al., observational label auditing, Theorem 17 and Algorithm 3")

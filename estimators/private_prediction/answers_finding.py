@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.claims import PrivacyCurve
+from dpaudit.claims import Claim, PrivacyCurve
 from dpaudit.estimators.bound import format_lower
-from dpaudit.estimators.finding import Breach, Standing, Validity, breach_at
-from dpaudit.estimators.series import AnswerCurves, LeakGrowth, QueryLeaks, Series, TotalLeaks
+from dpaudit.estimators.finding import Breach, Series, Standing, Validity, breach_at
+
+if TYPE_CHECKING:
+    from dpaudit.estimators.chart import Chart
 
 Floats = NDArray[np.float64]
 
@@ -145,21 +147,28 @@ class AnswersFinding:
         return tuple(lines)
 
     @property
-    def series(self) -> tuple[Series, ...]:
+    def series(self) -> Mapping[str, Series]:
         """The worst query at every order, totals, their growth, every query."""
         worst = self.worst
-        curves = AnswerCurves(
-            int(self.queries[worst]),
-            self.orders,
-            self.bound.larger[worst],
-            self.k_cut,
-            self.exact.larger[worst],
-            self.dependent.larger[worst],
-        )
-        drawn: list[Series] = [curves, self._totals()]
+        curves = {
+            "query": int(self.queries[worst]),
+            "order": self.orders,
+            "two_cut": self.bound.larger[worst],
+            "k_cut": self.k_cut,
+            "exact": self.exact.larger[worst],
+            "dependent": self.dependent.larger[worst],
+        }
+        series = {"answer": curves, "epsilon": self._totals()}
         if len(self.queries) > 1:
-            drawn += [self._growth(), QueryLeaks(self.orders, self.queries, self.bound.larger, self.exact.larger)]
-        return tuple(drawn)
+            every = {"query": self.queries, "bound": self.bound.larger, "exact": self.exact.larger}
+            series |= {"growth": self._growth(), "queries": {"order": self.orders, **every}}
+        return series
+
+    def charts(self, claim: Claim) -> list[Chart]:
+        """What there is to see beside a claim."""
+        from dpaudit.estimators.finding_charts import charts  # only where something is drawn
+
+        return charts(self.series, claim, self.standing(claim.curve))
 
     def to_dict(self) -> Mapping[str, Any]:
         """Plain values for JSON, without the series."""
@@ -192,27 +201,33 @@ class AnswersFinding:
         worst, average = ([reduce(each, axis=0) for each in sums] for reduce in (np.max, np.mean))
         return {"worst query": np.maximum(*worst), "average query": np.maximum(*average)}
 
-    def _totals(self) -> TotalLeaks:
-        bound, exact, dependent = (self.total(values) for values in (self.bound, self.exact, self.dependent))
-        answers = int(self.asked.sum() if self.together else self.asked.max())
-        stacked = [np.stack(list(rows.values())) for rows in (bound, exact, dependent)]
-        return TotalLeaks(self.orders, answers, self.delta or 1e-6, tuple(bound), *stacked)
+    @property
+    def _known(self) -> Mapping[str, Directions]:
+        return {"bound": self.bound, "exact": self.exact, "dependent": self.dependent}
 
-    def _growth(self) -> LeakGrowth:
+    def _totals(self) -> Series:
+        totals = {name: self.total(values) for name, values in self._known.items()}
+        answers = int(self.asked.sum() if self.together else self.asked.max())
+        stacked = {name: np.stack(list(rows.values())) for name, rows in totals.items()}
+        about = {"order": self.orders, "answers": answers, "delta": self.delta or 1e-6}
+        return {**about, "names": tuple(totals["bound"]), **stacked}
+
+    def _growth(self) -> Series:
         place = int(np.argmax(self.bound.larger[self.worst] / self.orders))
         order = float(self.orders[place])
-        known = (self.bound, self.exact, self.dependent)
         if self.together:
             answers = np.cumsum(self.asked)
-            sums = [
-                np.maximum(*(np.cumsum(self.asked * each[:, place]) for each in (values.forward, values.backward)))
-                for values in known
-            ]
+            sums = {
+                name: np.maximum(
+                    *(np.cumsum(self.asked * each[:, place]) for each in (values.forward, values.backward))
+                )
+                for name, values in self._known.items()
+            }
         else:
             answers = np.unique(np.geomspace(1, max(2, int(self.asked.max())), 50).astype(np.int64))
             told = np.minimum(answers, self.asked[self.worst])
-            sums = [told * values.larger[self.worst, place] for values in known]
-        return LeakGrowth(order, answers, *sums)
+            sums = {name: told * values.larger[self.worst, place] for name, values in self._known.items()}
+        return {"order": order, "answers": answers, **sums}
 
     def _standing(self, claimed: Floats, quantity: str, found: Floats | None = None) -> Standing:
         observed = self.bound.larger if found is None else found

@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpaudit.claims import PrivacyCurve
+from dpaudit.claims import Claim, PrivacyCurve
 from dpaudit.errors import require
 from dpaudit.estimators.bound import format_lower
-from dpaudit.estimators.finding import Breach, Standing, Validity, breach_at
-from dpaudit.estimators.series import RenyiCurve, Series
+from dpaudit.estimators.finding import Breach, Series, Standing, Validity, breach_at
+
+if TYPE_CHECKING:
+    from dpaudit.estimators.chart import Chart
 
 
 @dataclass(frozen=True)
@@ -61,15 +63,15 @@ class RenyiBound:
         return _in_words(*max(zip(self.lower, self.orders, strict=True)))
 
     @property
-    def series(self) -> tuple[Series, ...]:
+    def series(self) -> Mapping[str, Series]:
         """Both directions against the finite orders."""
         ranked = sorted(
             point for point in zip(self.orders, self.forward, self.backward, strict=True) if math.isfinite(point[0])
         )
         if not ranked:
-            return ()
+            return {}
         order, forward, backward = (np.array(column) for column in zip(*ranked, strict=True))
-        return (RenyiCurve(order, forward, backward),)
+        return {"renyi": {"order": order, "forward": forward, "backward": backward}}
 
     def standing(self, curve: PrivacyCurve) -> Standing:
         """At the order where the bound is the largest multiple of what is claimed; all orders hold together."""
@@ -84,6 +86,12 @@ class RenyiBound:
     def breach(self, curve: PrivacyCurve) -> Breach | None:
         """Where the claim broke; None where it did not, or where the bound is `as-published`."""
         return breach_at(self.standing(curve), self.validity)
+
+    def charts(self, claim: Claim) -> list[Chart]:
+        """What there is to see beside a claim."""
+        from dpaudit.estimators.finding_charts import charts  # only where something is drawn
+
+        return charts(self.series, claim, self.standing(claim.curve))
 
     def to_dict(self) -> Mapping[str, Any]:
         """Plain values for JSON, without the series."""

@@ -44,10 +44,9 @@ from numpy.typing import NDArray
 
 from dpaudit.errors import require
 from dpaudit.estimators.bound import Bound
-from dpaudit.estimators.finding import Validity
+from dpaudit.estimators.finding import Series, Validity
 from dpaudit.estimators.replays import median_rule, per_replay_confidence
 from dpaudit.estimators.scores import ScoreEstimator, Scores, replay_bounds
-from dpaudit.estimators.series import Series, TrialPath
 from dpaudit.registry import register
 
 Floats = NDArray[np.float64]
@@ -211,7 +210,7 @@ class Betting(ScoreEstimator[Scores]):
             notes=("anytime-valid: holds whenever and for whatever reason the trials ended",),
         )
 
-    def series(self, tallies: Sequence[Scores], *, lost: int = 0) -> tuple[Series, ...]:
+    def series(self, tallies: Sequence[Scores], *, lost: int = 0) -> dict[str, Series]:
         """The first replay's bound while trials came in, and the replays one by one."""
         states = self._streams(tallies, lost)
         path = states[0].rejected
@@ -222,10 +221,10 @@ class Betting(ScoreEstimator[Scores]):
         if len(states) + lost > 1:
             alone = np.array([self.lower(self._stream(replay)) for replay in _by_replay(tallies)])
         replays = [replay[0].replay for replay in _by_replay(tallies)]
-        return (
-            TrialPath(2 * (shown + 1), _epsilon(path[shown])),
-            replay_bounds(replays, bounds, alone, lost=lost, mean=False),
-        )
+        return {
+            "trials": {"trials": 2 * (shown + 1), "epsilon": _epsilon(path[shown])},
+            "replays": replay_bounds(replays, bounds, alone, lost=lost, mean=False),
+        }
 
     def _streams(self, tallies: Sequence[Scores], lost: int) -> list[BettingState]:
         """The final state of each replay, at the confidence that each needs."""

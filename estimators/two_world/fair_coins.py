@@ -21,13 +21,12 @@ from scipy import special
 
 from dpaudit.claims import PrivacyCurve
 from dpaudit.estimators.bound import Bound, along_curve
-from dpaudit.estimators.finding import Standing
+from dpaudit.estimators.finding import Series, Standing
 from dpaudit.estimators.one_run.guess_band import IndependentTrials, guess_looks
 from dpaudit.estimators.one_run.guess_band_estimator import bounds_of_replays, check_fields, deciding_counts
 from dpaudit.estimators.one_run.signed_scores import GuessRule, right_guesses
 from dpaudit.estimators.replays import median_rule, per_replay_confidence
 from dpaudit.estimators.scores import ScoreEstimator, Scores, replay_bounds
-from dpaudit.estimators.series import ReplayBounds, Series
 from dpaudit.estimators.two_world.two_sample import Band, TwoSampleTally
 from dpaudit.registry import register
 
@@ -146,15 +145,15 @@ class FairCoins(ScoreEstimator[FairCoinTally]):
             notes=(),
         )
 
-    def series(self, tallies: Sequence[FairCoinTally], *, lost: int = 0) -> tuple[Series, ...]:
+    def series(self, tallies: Sequence[FairCoinTally], *, lost: int = 0) -> dict[str, Series]:
         """What `band` draws of the same tallies, at its share of the error; replays by the larger of both bounds."""
         ordered = sorted(tallies, key=lambda tally: tally.replay)
         drawn = self.band.series(ordered, lost=lost)
-        by_band = next(series for series in drawn if isinstance(series, ReplayBounds))
-        best = np.maximum(by_band.epsilon, self._guess_bounds(ordered, lost))[: len(ordered)]
-        alone = np.maximum(by_band.alone, [self._guess_bounds([tally], 0)[0] for tally in ordered])
+        by_band = drawn["replays"]
+        best = np.maximum(by_band["epsilon"], self._guess_bounds(ordered, lost))[: len(ordered)]
+        alone = np.maximum(by_band["alone"], [self._guess_bounds([tally], 0)[0] for tally in ordered])
         both = replay_bounds([tally.replay for tally in ordered], best, alone, lost=lost, mean=False)
-        return tuple(both if series is by_band else series for series in drawn)
+        return drawn | {"replays": both}
 
     def _guess_bounds(self, tallies: Sequence[FairCoinTally], lost: int) -> Floats:
         """Each replay's bound by the guess band; lost ones come last with 0."""

@@ -18,9 +18,8 @@ from typing import Any, ClassVar, Literal, get_args
 from dpaudit.claims import GaussianDP, PrivacyCurve, SubsampledGaussian
 from dpaudit.errors import require
 from dpaudit.estimators.bound import Bound, format_lower, format_upper
-from dpaudit.estimators.finding import Validity
+from dpaudit.estimators.finding import Series, Validity
 from dpaudit.estimators.scores import ScoreEstimator, Scores
-from dpaudit.estimators.series import Series
 from dpaudit.estimators.two_world.rate_region import RateRegions
 from dpaudit.estimators.two_world.two_sample import Band, TwoSampleTally
 from dpaudit.registry import register
@@ -171,7 +170,7 @@ class BandFamily(ScoreEstimator[TwoSampleTally]):
             evidence=(),
         )
 
-    def series(self, tallies: Sequence[TwoSampleTally], *, lost: int = 0) -> tuple[Series, ...]:
+    def series(self, tallies: Sequence[TwoSampleTally], *, lost: int = 0) -> dict[str, Series]:
         """What the bands draw."""
         return self.band.series(tallies, lost=lost)
 

@@ -33,7 +33,7 @@ from dpaudit.errors import require
 from dpaudit.estimators.best_look import BestLook, in_order
 from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.counts import CONFUSION, RATIO, CountEstimator, Table, bound_rows, count_columns
-from dpaudit.estimators.finding import CurveEvidence, Validity
+from dpaudit.estimators.finding import CurveEvidence, Series, Validity
 from dpaudit.estimators.proportions.binomial import katz_log
 from dpaudit.estimators.remembered import found_of
 from dpaudit.estimators.scores import Scores
@@ -46,7 +46,6 @@ from dpaudit.estimators.selection import (
     SimultaneousBand,
     Split,
 )
-from dpaudit.estimators.series import ConfusionCounts, EpsilonProfile, Roc, Series
 from dpaudit.estimators.two_world.bands import WEIGHTS, upper_rates_at
 from dpaudit.estimators.two_world.confusion import epsilon_interval
 from dpaudit.estimators.two_world.rate_region import RateRegions, epsilon_of_rates, telling_thresholds
@@ -170,24 +169,22 @@ class TwoSampleEstimator(BestLook[TwoSampleTally]):
     def _notes(self, ordered: Sequence[TwoSampleTally], tally: TwoSampleTally, look: int) -> tuple[str, ...]:
         return (f"threshold {tally.threshold[look]:.6g}",) if tally.threshold.size else ()
 
-    def series(self, tallies: Sequence[TwoSampleTally], *, lost: int = 0) -> tuple[Series, ...]:
+    def series(self, tallies: Sequence[TwoSampleTally], *, lost: int = 0) -> dict[str, Series]:
         """The ROC curve, the counts at the reported threshold, and the replays one by one."""
         ordered = in_order(tallies)
-        return (
-            self._roc(ordered[0], len(ordered) + lost),
-            ConfusionCounts(**self.middle_counts(ordered, lost), delta=self.delta, confidence=self.confidence),
-            self.replay_series(ordered, lost),
-        )
+        counts = {**self.middle_counts(ordered, lost), "delta": self.delta, "confidence": self.confidence}
+        roc = self._roc(ordered[0], len(ordered) + lost)
+        return {"trade-off": roc, "posterior": counts, "replays": self.replay_series(ordered, lost)}
 
-    def _roc(self, tally: TwoSampleTally, replays: int) -> Roc:
-        return Roc(
-            threshold=tally.threshold,
-            true_positive_rate=tally.true_positives / tally.members,
-            false_positive_rate=tally.false_positives / tally.non_members,
-            epsilon=self.every_epsilon(tally, self._error(tally.error_shares, replays)),
-            members=tally.members,
-            non_members=tally.non_members,
-        )
+    def _roc(self, tally: TwoSampleTally, replays: int) -> Series:
+        return {
+            "threshold": tally.threshold,
+            "true_positive_rate": tally.true_positives / tally.members,
+            "false_positive_rate": tally.false_positives / tally.non_members,
+            "epsilon": self.every_epsilon(tally, self._error(tally.error_shares, replays)),
+            "members": tally.members,
+            "non_members": tally.non_members,
+        }
 
     def find_best_looks(self, ordered: Sequence[TwoSampleTally], replays: int) -> tuple[Floats, Ints]:
         found = [self.best(tally, self._error(tally.error_shares, replays)) for tally in ordered]
@@ -225,13 +222,13 @@ class Band(TwoSampleEstimator):
     def validity(self) -> Validity:
         return Validity.FINITE_SAMPLE
 
-    def series(self, tallies: Sequence[TwoSampleTally], *, lost: int = 0) -> tuple[Series, ...]:
-        """As of every two-sample estimator, and an `EpsilonProfile`: the bands hold for every delta at once.
+    def series(self, tallies: Sequence[TwoSampleTally], *, lost: int = 0) -> dict[str, Series]:
+        """As of every two-sample estimator, and epsilon against delta: the bands hold for every delta at once.
 
         The bound of several replays is their median, at each delta.
         """
-        profile = EpsilonProfile(DELTAS, self.regions(tallies, lost=lost).profile(DELTAS))
-        return (*super().series(tallies, lost=lost), profile)
+        profile = {"delta": DELTAS, "epsilon": self.regions(tallies, lost=lost).profile(DELTAS)}
+        return super().series(tallies, lost=lost) | {"delta": profile}
 
     def _against_curves(self, ordered: Sequence[TwoSampleTally], lost: int) -> tuple[CurveEvidence, ...]:
         """The bands also speak about the whole of a claim's curve."""

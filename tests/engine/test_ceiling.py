@@ -18,8 +18,7 @@ from dpaudit.engine.games.two_world.game import IndMia
 from dpaudit.engine.planning.plan import make_plan
 from dpaudit.engine.reading.ceiling import Ceiling
 from dpaudit.engine.reading.run_report import Report
-from dpaudit.engine.reading.verdict import Verdict
-from dpaudit.engine.report.figures.overview import COLOURS
+from dpaudit.engine.reading.verdict import COLOURS, Verdict
 from dpaudit.engine.run.driver import report_again
 from dpaudit.engine.spec.audit_spec import RunOptions
 from dpaudit.engine.spec.loading import load_spec

@@ -62,7 +62,7 @@ def scores(replay: int, shift: float = 1.5, rows: int = 300) -> Scores:
 def as_plain(bound: Bound) -> str:
     """All that a bound says, digit by digit."""
     with np.printoptions(threshold=10**6, precision=17, floatmode="unique"):
-        return repr((bound, [vars(series) for series in bound.series], bound.evidence))
+        return repr((bound, dict(bound.series), bound.evidence))
 
 
 ONE = Resources()

@@ -15,8 +15,8 @@ from scipy import stats
 from dpaudit import AuditResult, Claim, Relation, Report, Verdict
 from dpaudit.actors.values import decode, encode
 from dpaudit.claims import GaussianDP, claim_under
+from dpaudit.engine.drawing import draw
 from dpaudit.engine.report.bounds_file import bounds_json, bounds_table
-from dpaudit.engine.report.figures.draw import Context, draw
 from dpaudit.engine.report.page import write_page
 from dpaudit.engine.report.templates import template
 from dpaudit.errors import InputError, RunError
@@ -29,7 +29,6 @@ from dpaudit.estimators.posteriors import Posteriors
 from dpaudit.estimators.private_prediction.answer_counts import AnswerCounts, KCutCounts, TwoCutCounts
 from dpaudit.estimators.private_prediction.rdp_bound import k_cut_audit, two_cut_audit
 from dpaudit.estimators.scores import Scores
-from dpaudit.estimators.series import Roc
 from dpaudit.estimators.two_world.betting import Betting
 from dpaudit.estimators.two_world.two_sample import Band
 
@@ -131,10 +130,8 @@ def test_the_trade_off_figure_draws_the_whole_claim() -> None:
     """A Gaussian claim allows less than its one point (epsilon, delta) does: the curve is its own."""
     claim = Claim(delta=1e-5, curve=GaussianDP(1.0))
     finding = found(Band(), [two_worlds(3.0)])
-    (series,) = [one for one in finding.series if isinstance(one, Roc)]
-    drawing = draw(series, Context(claim, finding.standing(claim.curve)))
-    assert drawing is not None
-    allowed = drawing.figure.axes[0].lines[-1]
+    (chart,) = [one for one in finding.charts(claim) if one.stem == "trade-off"]
+    allowed = draw(chart).axes[0].lines[-1]
     alarm, hit = np.asarray(allowed.get_xdata()), np.asarray(allowed.get_ydata())
     np.testing.assert_allclose(hit, stats.norm.cdf(stats.norm.ppf(alarm) + 1), atol=1e-9)
 

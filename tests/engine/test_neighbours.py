@@ -27,7 +27,7 @@ from dpaudit.engine.games.neighbours.poisonings.influence import Influence, Surr
 from dpaudit.engine.games.neighbours.poisonings.worlds import Worlds
 from dpaudit.engine.games.neighbours.summary_view import SummaryView
 from dpaudit.engine.games.stop_rule import StopRule
-from dpaudit.engine.report.figures.detected import detected, lines_of
+from dpaudit.engine.report.charts import detected, lines_of
 from dpaudit.engine.spec.loading import load_spec
 from dpaudit.errors import InputError, SpecError
 from dpaudit.estimators.bound import Bound

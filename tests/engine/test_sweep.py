@@ -21,9 +21,10 @@ from dpaudit import Audit, AuditSpec, Claim, Relation, SweepResult, Verdict, res
 from dpaudit.actors.events import Event, EventKind, read_events
 from dpaudit.engine.cli.main import main
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
+from dpaudit.engine.drawing import draw
 from dpaudit.engine.planning.plan import make_plan
 from dpaudit.engine.reading.sweep_summary import SweepRow, SweepSummary, _marked, _standing
-from dpaudit.engine.report.figures.frontier import frontier
+from dpaudit.engine.report.charts import frontier
 from dpaudit.engine.spec.loading import load_spec, spec_parts
 from dpaudit.engine.spec.override import overridden
 from dpaudit.engine.spec.sweep import AUDITED, FAILED, STOPPED, Configuration, SubjectTo, Sweep, share_confidence
@@ -423,7 +424,7 @@ class TestSummaries:
 
 
 def test_the_frontier_is_drawn_from_what_was_shown_to_what_is_claimed() -> None:
-    axes = frontier(TestSummaries().summary(epsilon=2)).axes[0]
+    axes = draw(frontier(TestSummaries().summary(epsilon=2))).axes[0]
     labels = axes.get_legend_handles_labels()[1]
     assert {"claimed epsilon", "audited epsilon, a lower bound", "frontier by claim", "best", "limit ε = 2"} <= set(
         labels

@@ -39,7 +39,6 @@ from dpaudit.engine.games.two_world.work import TrainedTrials, score_challenges
 from dpaudit.engine.planning.plan import make_plan
 from dpaudit.engine.report.page import intervals
 from dpaudit.errors import RunError, SpecError
-from dpaudit.estimators.series import ConfusionCounts
 from dpaudit.mechanisms.learners.dp_sgd import DpSgd
 from dpaudit.mechanisms.models.networks import Mlp
 from dpaudit.mechanisms.protocols import Compute, Model, TrainingError
@@ -443,9 +442,8 @@ def test_the_page_shows_trade_off_posterior_and_three_intervals(finished: Path) 
     assert page.count("<svg") == 1 + 4 + 1  # the timeline
     drawn = {re.sub("^.*-[0-9a-f]{6}-", "", path.stem) for path in (finished / "figures").glob("*.png")}
     assert drawn == {"overview", "scores", "delta", "trade-off", "posterior", "timeline"}
-    counts = result.series(ConfusionCounts)
-    assert counts is not None
-    assert counts.tp + counts.fp + counts.tn + counts.fn == 24
+    counts = result.series["posterior"]
+    assert sum(counts[name] for name in ("tp", "fp", "tn", "fn")) == 24
     assert [way.method for way in intervals(result)] == ["clopper-pearson", "jeffreys", "bayesian"]
     assert all(way.lower <= way.upper for way in intervals(result))
 

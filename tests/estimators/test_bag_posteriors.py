@@ -24,7 +24,6 @@ from dpaudit.estimators.label_reconstruction.advantage import (
 )
 from dpaudit.estimators.label_reconstruction.bags import LabelAdvantage
 from dpaudit.estimators.posteriors import Posteriors
-from dpaudit.estimators.series import Reliability
 
 Floats = NDArray[np.float64]
 HARD = np.array([1e-9, 0.5, 1 - 1e-9, 0.5, 1e-12, 0.25, 0.5])
@@ -135,10 +134,10 @@ def test_computed_and_realised_gains_agree_for_calibrated_priors_and_part_for_ot
     assert honest.realised is not None
     assert not honest.realised.parts
     assert honest.realised.error < 0.01
-    (shown,) = (series for series in honest.series if isinstance(series, Reliability))
-    assert shown.examples.tolist() == [2_000] * 10
+    shown = honest.series["reliability"]
+    assert shown["examples"].tolist() == [2_000] * 10
     # Binomial(2,000, p): beyond 5 deviations with probability < 1e-6 a group.
-    assert np.abs(shown.observed - shown.believed) == pytest.approx(0, abs=5 * math.sqrt(0.25 / 2_000))
+    assert np.abs(shown["observed"] - shown["believed"]) == pytest.approx(0, abs=5 * math.sqrt(0.25 / 2_000))
     off = np.clip(truth + 0.3, 0.05, 0.95)
     blind = LabelAdvantage().find([LabelAdvantage().tally(played(off, truth, 4))])
     assert blind.realised is not None

@@ -192,9 +192,9 @@ def test_tallies_in_any_order_are_one_stream_in_the_order_of_the_trials() -> Non
     ]
     stored = decode(encode(parts[::-1], test.tally_type), test.tally_type)
     assert test.bound(stored) == test.bound([test.tally(rows)])
-    path, replays = test.find(stored).series
-    assert path.epsilon[-1] == replays.combined[-1] == test.bound(stored).lower
-    assert path.trials[-1] == 2 * dict(test.bound(stored).counts)["pairs"]
+    path, replays = (test.find(stored).series[name] for name in ("trials", "replays"))
+    assert path["epsilon"][-1] == replays["combined"][-1] == test.bound(stored).lower
+    assert path["trials"][-1] == 2 * dict(test.bound(stored).counts)["pairs"]
 
 
 def test_replays_combine_by_their_median_at_half_the_error() -> None:

@@ -13,7 +13,6 @@ from dpaudit.errors import InputError
 from dpaudit.estimators.one_run.guess_band_estimator import GuessBand
 from dpaudit.estimators.one_run.signed_scores import GuessRule, OneRun
 from dpaudit.estimators.scores import ScoreEstimator, Scores
-from dpaudit.estimators.series import GuessSweep, ReplayBounds
 from dpaudit.estimators.two_world.fair_coins import FairCoins
 
 
@@ -94,7 +93,7 @@ def test_where_delta_may_give_many_canaries_away_one_run_reads_the_counts() -> N
     for delta in (0.2 / 1_000, 3.0 / 1_000):
         ours, fixed = GuessBand(delta=delta), OneRun(delta=delta)
         assert ours.bound([ours.tally(game)]) == fixed.bound([fixed.tally(game)])
-        assert [type(series) for series in ours.series([ours.tally(game)])] == [GuessSweep, ReplayBounds]
+        assert list(ours.series([ours.tally(game)])) == ["fractions", "replays"]
     assert GuessBand(delta=few).bound([GuessBand(delta=few).tally(game)]).method == "guess-band"
 
 
@@ -102,14 +101,12 @@ def test_replays_are_drawn_and_their_mean_is_said() -> None:
     rng, estimator = np.random.default_rng(7), GuessBand()
     tallies = [estimator.tally(replace(released(rng, 400, 2.0), replay=replay)) for replay in (2, 0, 1)]
     found = estimator.find(tallies, lost=2)
-    sweep, replays = found.series
-    assert isinstance(sweep, GuessSweep)
-    assert isinstance(replays, ReplayBounds)
-    assert sweep.epsilon.shape == (100,)
-    assert replays.replay.tolist() == [0, 1, 2]
-    assert np.median(replays.epsilon) == found.lower
+    sweep, replays = found.series["fractions"], found.series["replays"]
+    assert sweep["epsilon"].shape == (100,)
+    assert replays["replay"].tolist() == [0, 1, 2]
+    assert np.median(replays["epsilon"]) == found.lower
     alone = [estimator.bound([tally]).lower for tally in sorted(tallies, key=lambda tally: tally.replay)]
-    assert replays.alone.tolist() == alone
+    assert replays["alone"].tolist() == alone
     assert f"mean {np.mean(alone):.3f}" in found.notes[0]
 
 

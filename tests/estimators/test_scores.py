@@ -21,7 +21,6 @@ from dpaudit.estimators.one_run.signed_scores import (
 from dpaudit.estimators.replays import median_rule, per_replay_confidence
 from dpaudit.estimators.scores import Scores
 from dpaudit.estimators.selection import AsPublished, Fixed, Grid, SimultaneousBand, Split
-from dpaudit.estimators.series import ConfusionCounts, EpsilonProfile, GuessSweep, ReplayBounds, Roc
 from dpaudit.estimators.two_world.confusion import epsilon_interval
 from dpaudit.estimators.two_world.two_sample import (
     Band,
@@ -171,7 +170,7 @@ def test_lost_replays_count_as_having_shown_nothing() -> None:
     assert two_lost.lower == np.median([*np.asarray(each), 0, 0])
     assert dict(two_lost.counts)["lost replays"] == 2
     assert estimator.bound(tallies, lost=4).lower == 0
-    assert estimator.series(tallies, lost=4)[1].combined[-1] == 0
+    assert estimator.series(tallies, lost=4)["replays"]["combined"][-1] == 0
     one_left = one_run_epsilon(100, correct[0], canaries=500, delta=0.0, confidence=per_replay_confidence(0.95))
     assert estimator.bound(tallies[:1], lost=1).lower == pytest.approx(float(one_left) / 2)
 
@@ -207,14 +206,16 @@ def test_a_one_run_finding_has_its_series(estimator: OneRun) -> None:
     tallies = [estimator.tally(noisy(400, replay=replay)) for replay in range(4)]
     found = estimator.find(tallies)
     assert found == estimator.bound(tallies)
-    sweep, replays = found.series
-    assert isinstance(sweep, GuessSweep)
-    assert isinstance(replays, ReplayBounds)
-    assert {column.shape for column in (sweep.fraction, sweep.epsilon, sweep.low, sweep.high)} == {(100,)}
-    assert {column.shape for column in (replays.replay, replays.epsilon, replays.alone, replays.combined)} == {(4,)}
-    assert (sweep.low <= sweep.epsilon).all()
-    assert (sweep.epsilon <= sweep.high).all()
-    assert replays.combined[-1] == pytest.approx(found.lower)
+    sweep, replays = found.series["fractions"], found.series["replays"]
+    assert {name: column.shape for name, column in sweep.items()} == dict.fromkeys(
+        ("fraction", "epsilon", "low", "high"), (100,)
+    )
+    assert {name: column.shape for name, column in replays.items()} == dict.fromkeys(
+        ("replay", "epsilon", "alone", "combined"), (4,)
+    )
+    assert (sweep["low"] <= sweep["epsilon"]).all()
+    assert (sweep["epsilon"] <= sweep["high"]).all()
+    assert replays["combined"][-1] == pytest.approx(found.lower)
 
 
 def test_families_are_conditional_and_theorem_16_is_weaker() -> None:
@@ -349,18 +350,15 @@ def test_every_two_sample_estimator_bounds_and_draws(estimator: TwoSampleEstimat
     assert 0.3 < bound.lower < 6.0
     found = estimator.find(tallies)
     assert found == bound
-    roc, counts, replays = found.series[:3]
-    assert isinstance(roc, Roc)
-    assert isinstance(counts, ConfusionCounts)
-    assert isinstance(replays, ReplayBounds)
-    assert roc.epsilon.shape == roc.threshold.shape == roc.true_positive_rate.shape
-    assert counts.tp + counts.fp + counts.tn + counts.fn == roc.members + roc.non_members
-    assert replays.epsilon.shape == replays.alone.shape == replays.combined.shape == (3,)
-    assert replays.combined[-1] == bound.lower
+    roc, counts, replays = (found.series[name] for name in ("trade-off", "posterior", "replays"))
+    assert roc["epsilon"].shape == roc["threshold"].shape == roc["true_positive_rate"].shape
+    assert sum(counts[name] for name in ("tp", "fp", "tn", "fn")) == roc["members"] + roc["non_members"]
+    assert replays["epsilon"].shape == replays["alone"].shape == replays["combined"].shape == (3,)
+    assert replays["combined"][-1] == bound.lower
     lossy = estimator.find(tallies, lost=1)
     assert dict(lossy.counts)["lost replays"] == 1
     assert lossy.lower <= bound.lower
-    assert lossy.series[2].epsilon[-1] == 0
+    assert lossy.series["replays"]["epsilon"][-1] == 0
     published = isinstance(estimator.selection, AsPublished)
     assert (bound.validity is Validity.AS_PUBLISHED) == published
 
@@ -419,12 +417,11 @@ def test_a_band_holds_for_every_delta_at_once() -> None:
     """Its curve over delta is, at each delta, the bound stated at that delta."""
     rng = np.random.default_rng(8)
     scores = Scores(np.concatenate([rng.normal(2, 1, 200), rng.normal(0, 1, 200)]), np.arange(400) < 200)
-    profile = Band(delta=0.0).series([Band().tally(scores)])[-1]
-    assert isinstance(profile, EpsilonProfile)
-    assert (np.diff(profile.epsilon) <= 1e-12).all()
+    profile = Band(delta=0.0).series([Band().tally(scores)])["delta"]
+    assert (np.diff(profile["epsilon"]) <= 1e-12).all()
     for index in (0, 30, 59):
-        at = Band(delta=float(profile.delta[index]))
-        assert at.bound([at.tally(scores)]).lower == pytest.approx(float(profile.epsilon[index]), abs=1e-12)
+        at = Band(delta=float(profile["delta"][index]))
+        assert at.bound([at.tally(scores)]).lower == pytest.approx(float(profile["epsilon"][index]), abs=1e-12)
 
 
 def test_ties_go_by_no_fixed_order() -> None:

@@ -11,13 +11,12 @@ import pytest
 
 from dpaudit.engine.reading.comparison import RESPONSE, Compared, Study
 from dpaudit.engine.spec.audit_spec import RunOptions
-from dpaudit.estimators.series import PriorPosterior
 from dpaudit.mechanisms.labels.proportions import GeometricProportions, LabelProportions
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from papers import label_inference
 from papers.making import Options
 
-NOTHING = PriorPosterior(np.zeros(1), np.zeros(1))
+NOTHING = {"prior": np.zeros(1), "posterior": np.zeros(1)}
 
 
 def setting(family: str, auc: float, told: float) -> Compared:

@@ -1,0 +1,162 @@
+"""Who ran what when: a lane for each worker, and how many of them were busy; readable for thousands of units."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpaudit.actors.events import Event, EventKind
+from dpaudit.estimators.chart import CLAIM, MEMBER, OTHER, QUIET, Axis, Band, Bars, Chart, Mark, Panel, Rule
+
+MOST_LANES = 24
+"""Workers whose lanes are drawn; of more, those that were busy longest."""
+MOST_KINDS = 5
+"""Kinds of units with a colour of their own; all others share one."""
+MOST_DRAWN = 20_000
+"""Attempts that are drawn in lanes, the longest ones; the others are too narrow to be seen."""
+STEPS = 400
+"""Of the curve of busy workers."""
+COLOURS = (OTHER, MEMBER, CLAIM, "#7c3aed", "#a16207")
+REST, FAILED = ("others", QUIET), ("came to nothing", "#b91c1c")
+"""What is said of them, and their colours."""
+Look: TypeAlias = tuple[str, str]
+_ENDED = {EventKind.UNIT_DONE, EventKind.UNIT_RETRIED, EventKind.UNIT_FAILED}
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One attempt at a unit, on its worker.
+
+    Attributes:
+        worker: "host:process", or "lost" for one that died.
+        kind: Of the unit, in words.
+        begin: Seconds since the first one began.
+        end: The same.
+        failed: Whether it came to nothing.
+    """
+
+    worker: str
+    kind: str
+    begin: float
+    end: float
+    failed: bool
+
+
+def attempts_in(events: Iterable[Event]) -> list[Attempt]:
+    """The attempts of the last driver that ran any, in the order they ended."""
+    last: list[Attempt] = []
+    found: list[Attempt] = []
+    started: dict[str, float] = {}
+    for event in events:
+        if event.kind is EventKind.UNITS_PLANNED:
+            last, found, started = found or last, [], {}
+        elif event.kind is EventKind.UNIT_STARTED:
+            started[event.unit] = event.time
+        elif event.kind in _ENDED and event.seconds:
+            done = event.kind is EventKind.UNIT_DONE
+            found.append(Attempt(event.worker, kind_of(event.label), event.time - event.seconds, event.time, not done))
+        elif event.kind is EventKind.WORKER_LOST and event.unit in started:
+            found.append(Attempt("lost", kind_of(event.label), started[event.unit], event.time, failed=True))
+    found = found or last
+    first = min((attempt.begin for attempt in found), default=0.0)
+    return [Attempt(each.worker, each.kind, each.begin - first, each.end - first, each.failed) for each in found]
+
+
+def kind_of(label: str) -> str:
+    """A unit's label without its numbers: "training trials", "replays"."""
+    words = re.sub(r"\bof \d[\d,]*\b|[\d,./-]*\d[\d,./-]*", " ", label.split(",")[0].split(":")[0])
+    return " ".join(words.split()) or "unit"
+
+
+def timeline(events: Iterable[Event]) -> Chart | None:
+    """The chart; None where nothing ran."""
+    attempts = attempts_in(events)
+    if not attempts:
+        return None
+    spent: dict[str, float] = defaultdict(float)
+    busy: dict[str, float] = defaultdict(float)
+    for attempt in attempts:
+        spent[attempt.kind] += attempt.end - attempt.begin
+        busy[attempt.worker] += attempt.end - attempt.begin
+    looks = dict(zip(sorted(spent, key=lambda kind: -spent[kind])[:MOST_KINDS], COLOURS, strict=False))
+    groups: dict[Look, list[Attempt]] = {look: [] for look in (*looks.items(), REST, FAILED)}
+    for attempt in attempts:
+        kind = (attempt.kind, looks[attempt.kind]) if attempt.kind in looks else REST
+        groups[FAILED if attempt.failed else kind].append(attempt)
+    lost = busy.pop("lost", None)
+    lanes = sorted(sorted(busy, key=lambda worker: -busy[worker])[:MOST_LANES]) + ["lost"] * (lost is not None)
+    end = max(max(attempt.end for attempt in attempts), 1e-9)
+    idle = 1 - sum(busy.values()) / max(len(busy) * end, 1e-9)
+    failed = len(groups[FAILED])
+    title = (
+        f"{len(attempts):,} attempts on {len(busy):,} workers, {failed:,} came to nothing; workers idle "
+        f"{max(idle, 0):.0%} of the time"
+    )
+    said = "worker" if len(lanes) - (lost is not None) >= len(busy) else "the busiest workers"
+    y = Axis(said, low=len(lanes) - 0.4, high=-0.6, ticks=range(len(lanes)), words=_names(lanes), size=6.5, grid=False)
+    over = Panel(
+        [*_busy_workers(groups, end), Rule(len(busy), dash=":", width=0.8)],
+        Axis(low=0, high=end),
+        Axis("busy workers", low=0, high=max(1, len(busy)) * 1.08),
+        title,
+        legend="",
+    )
+    below = Panel(_lanes(groups, lanes), Axis("seconds since the first unit began", low=0, high=end), y, legend="")
+    tall = 0.16 * len(lanes)
+    heights = (1.3, 0.4 + tall)
+    rows = [[over], [below]]
+    return Chart("timeline", "Who ran what when", rows, 7.6, 2.4 + tall, heights, share_x=True, legend_columns=3)
+
+
+def _names(lanes: Sequence[str]) -> list[str]:
+    """Workers by their process alone where all are of one host."""
+    one_host = len({worker.rpartition(":")[0] for worker in lanes} - {""}) < 2
+    return [worker.rpartition(":")[2] if one_host else worker for worker in lanes]
+
+
+def _busy_workers(groups: Mapping[Look, Sequence[Attempt]], end: float) -> list[Mark]:
+    """Workers busy in each step of the time, by what they ran, one upon another; a mean over the step."""
+    edges = np.linspace(0, end, STEPS + 1)
+    marks: list[Mark] = []
+    below = np.zeros(STEPS + 1)
+    for (name, colour), attempts in groups.items():
+        mean = _busy([attempt for attempt in attempts if attempt.worker != "lost"], edges)
+        above = below + np.append(mean, mean[-1])
+        if mean.any():
+            marks.append(Band(edges, below, above, name, colour, alpha=1, step=True))
+        below = above
+    return marks
+
+
+def _busy(attempts: Sequence[Attempt], edges: NDArray[np.float64]) -> NDArray[np.float64]:
+    """How many attempts run at once, on average over each step, shape (steps,)."""
+    begins, ends = (np.sort([getattr(one, side) for one in attempts]) for side in ("begin", "end"))
+
+    def worked(ordered: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Seconds that have passed, at each edge, since all of these."""
+        passed = np.concatenate([[0.0], np.cumsum(ordered)])
+        count = np.searchsorted(ordered, edges)
+        seconds: NDArray[np.float64] = count * edges - passed[count]
+        return seconds
+
+    return np.diff(worked(begins) - worked(ends)) / np.diff(edges)
+
+
+def _lanes(groups: Mapping[Look, Sequence[Attempt]], lanes: Sequence[str]) -> list[Mark]:
+    drawn = [attempt for attempts in groups.values() for attempt in attempts if attempt.worker in lanes]
+    shortest = sorted((attempt.end - attempt.begin for attempt in drawn), reverse=True)[:MOST_DRAWN][-1]
+    edge = 0.25 if len(drawn) < 1000 else 0.0  # it tells one unit from the next
+    marks: list[Mark] = []
+    for (name, colour), attempts in groups.items():
+        own = [one for one in attempts if one.worker in lanes and one.end - one.begin >= shortest]
+        places = [lanes.index(one.worker) for one in own]
+        begins, ends = [one.begin for one in own], [one.end for one in own]
+        if own:
+            marks.append(Bars(places, ends, name, colour, begins, upright=False, edge=edge))
+    return marks

@@ -1,0 +1,443 @@
+"""The charts of findings: each is made of the columns of one series, beside the claim.
+
+A series is named columns (`Finding.series`). The function of its name takes them as arguments, and says what they are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit, logit
+
+from dpaudit.claims import Claim
+from dpaudit.estimators.chart import (
+    CLAIM,
+    INK,
+    MEMBER,
+    OTHER,
+    QUIET,
+    Axis,
+    Band,
+    Bars,
+    Chart,
+    Heat,
+    Line,
+    Mark,
+    Panel,
+    Rule,
+)
+from dpaudit.estimators.finding import Series, Standing
+from dpaudit.estimators.private_prediction.conversion import rdp_to_epsilon
+from dpaudit.estimators.proportions.binomial import clopper_pearson
+from dpaudit.estimators.two_world.confusion import epsilon_posterior_cdf, epsilon_posterior_pdf
+
+Floats: TypeAlias = NDArray[np.float64]
+Ints: TypeAlias = NDArray[np.int64]
+
+BOUND = Axis("lower bound on ε, nats", low=0)
+MOST_NAMED = 25
+"""Queries whose numbers are written."""
+CONFIDENCE = 0.95
+"""Of the intervals of a reliability diagram."""
+
+
+def charts(series: Mapping[str, Series], claim: Claim, standing: Standing) -> list[Chart]:
+    """What there is to see, in the order of the series.
+
+    Args:
+        series: Columns by name.
+        claim: Under the game's relation.
+        standing: What is reported beside what is claimed.
+    """
+    made = (_MADE_BY[name](claim, standing, **columns) for name, columns in series.items())
+    return [chart for chart in made if chart is not None]
+
+
+def _one(stem: str, title: str, x: Axis, y: Axis, marks: Sequence[Mark], square: bool = False, **panel: Any) -> Chart:
+    width, height = (4.6, 4.2) if square else (6.4, 3.4)
+    return Chart(stem, title, [[Panel(marks, x, y, **panel)]], width, height)
+
+
+def _claimed(claim: Claim, *, upright: bool = False) -> list[Mark]:
+    """A rule at the epsilon that is claimed; none where nothing is."""
+    if math.isinf(claim.epsilon):
+        return []
+    return [Rule(claim.epsilon, f"claimed ε = {claim.epsilon:g}", CLAIM, upright=upright)]
+
+
+def _allowed(claim: Claim, orders: Floats) -> Floats:
+    """The Renyi divergence that is claimed at each order."""
+    return np.array([claim.curve.renyi(float(order)) for order in orders])
+
+
+def _above_zero(x: Floats | Ints, y: Floats, label: str, colour: str, dash: str = "-", marker: str = "") -> list[Mark]:
+    """What a logarithmic axis can show of a line; nothing where nothing is known."""
+    shown = np.isfinite(y) & (y > 0)
+    return [Line(x[shown], y[shown], label, colour, dash, marker)] if shown.any() else []
+
+
+def fractions(
+    claim: Claim, standing: Standing, *, fraction: Floats, epsilon: Floats, low: Floats, high: Floats
+) -> Chart:
+    """One training run: the bound of each guess fraction on its own, not corrected for having looked at all.
+
+    Columns of shape (n,): shares of the canaries that are guessed, in (0, 1]; median of the replays' bounds; their 10 %
+    and 90 % quantiles.
+    """
+    percent = 100 * fraction
+    marks: list[Mark] = [
+        Band(percent, low, high, "10-90 % of replays"),
+        Line(percent, epsilon, "each fraction on its own (median)", OTHER),
+    ]
+    if standing.quantity == "epsilon":  # else the claim broke as a curve, not at the bound
+        marks.append(Rule(standing.observed, "reported bound, choice paid for", MEMBER, "--"))
+    x = Axis("canaries guessed, %", log=True, ticks=(1, 2, 5, 10, 20, 50, 100))
+    return _one("fractions", "Bound against the share of canaries guessed", x, BOUND, marks + _claimed(claim))
+
+
+def replays(
+    claim: Claim, _: Standing, *, replay: Ints, epsilon: Floats, alone: Floats, combined: Floats
+) -> Chart | None:
+    """What each replay of a game shows, and all of them together.
+
+    Columns: numbers of the replays that were played, shape (played,); each replay's bound as it enters the combination,
+    lost ones last with 0, shape (replays,); what each would report if it were the only one, shape (played,); the
+    combined bound of the replays so far, shape (replays,).
+    """
+    if epsilon.size < 2:
+        return None
+    number = np.arange(1, epsilon.size + 1)
+    marks = [
+        Line(number, epsilon, "bound of one replay", OTHER, "", "o", alpha=0.6),
+        Line(number, combined, "combined so far", MEMBER),
+    ]
+    return _one("replays", "Bound against replays", Axis("replays"), BOUND, marks + _claimed(claim))
+
+
+def trade_off(
+    claim: Claim,
+    _: Standing,
+    *,
+    threshold: Floats,
+    true_positive_rate: Floats,
+    false_positive_rate: Floats,
+    epsilon: Floats,
+    members: int,
+    non_members: int,
+) -> Chart:
+    """An attack's errors at the thresholds that were looked at.
+
+    Columns of shape (looks,): member at or above this score; both rates; each look's bound at the error it has. And the
+    trials of worlds 1 and 0.
+    """
+    # The axes end where half a trial would be.
+    ends = 0.5 / max(non_members, 1), 0.5 / max(members, 1)
+    order = np.lexsort((true_positive_rate, false_positive_rate))
+    alarm = np.maximum(np.append(false_positive_rate[order], 1.0), ends[0])
+    hit = np.maximum(np.append(true_positive_rate[order], 1.0), ends[1])
+    marks = [
+        Line(alarm, hit, "this attack", MEMBER, step=True),
+        Line([ends[0], 1.0], [ends[0], 1.0], "guessing", QUIET, ":", width=1),
+    ]
+    rates = np.geomspace(ends[0], 1.0, 100)  # a composed claim searches for each
+    allowed = np.array([1 - claim.curve.miss_rate(float(rate)) for rate in rates])
+    if np.any(allowed[:-1] < 1):  # a claim of nothing allows every attack
+        marks.append(Line(rates, allowed, "the most the claim allows", CLAIM, width=1.6))
+    x, y = Axis("false-alarm rate", log=True, low=ends[0], high=1), Axis("hit rate", log=True, low=ends[1], high=1.05)
+    title = "What the attack tells apart, beside what the claim allows"
+    return _one("trade-off", title, x, y, marks, square=True, legend="lower right")
+
+
+def posterior(
+    claim: Claim, _: Standing, *, tp: int, fp: int, tn: int, fn: int, delta: float, confidence: float
+) -> Chart:
+    """Posterior density of the epsilon that an attack with these counts shows.
+
+    Columns: members and non-members called members (tp, fp), non-members and members called non-members (tn, fn), at
+    the reported threshold; where epsilon is stated; the confidence of an interval that is made of them.
+    """
+    counts = (tp, fp, tn, fn)
+    reach = np.geomspace(1e-3, 30.0, 400)
+    mass = np.asarray(epsilon_posterior_cdf(reach, *counts, delta=delta))
+    end = float(reach[min(int(np.searchsorted(mass, 0.999)), reach.size - 1)])
+    epsilon = np.linspace(0.0, max(end, 1.1 * claim.epsilon if math.isfinite(claim.epsilon) else 0.0), 400)
+    density = np.asarray(epsilon_posterior_pdf(epsilon, *counts, delta=delta))
+    marks = [
+        Band(epsilon, np.zeros_like(density), density),
+        Line(epsilon, density, "posterior of this attack's ε", OTHER),
+        *_claimed(claim, upright=True),
+    ]
+    title = "Posterior of ε at the reported threshold"
+    return _one("posterior", title, Axis("ε in nats", low=0), Axis("density", low=0), marks)
+
+
+def profile(claim: Claim, _: Standing, *, delta: Floats, epsilon: Floats) -> Chart:
+    """Epsilon against delta, at every delta at once; ascending, shape (n,)."""
+    marks = [Line(delta, epsilon, "lower bound, all δ at once", MEMBER)]
+    if not claim.is_point:
+        marks.append(Line(delta, [claim.curve.epsilon(float(at)) for at in delta], "the claim's curve", CLAIM))
+    if math.isfinite(claim.epsilon) and claim.delta > 0:
+        point = f"claim: ε = {claim.epsilon:g}"
+        marks.append(Line([claim.delta], [claim.epsilon], point, CLAIM, "", "o", size=4.5))
+    return _one("delta", "Trade-off between ε and δ", Axis("δ", log=True), Axis("ε, nats", low=0), marks)
+
+
+def trials(claim: Claim, _: Standing, *, trials: Ints, epsilon: Floats) -> Chart:
+    """An anytime-valid bound while trials came in: how many had been seen, and the bound then, shape (n,)."""
+    marks = [Line(trials, epsilon, "bound so far", MEMBER, step=True), *_claimed(claim)]
+    return _one("trials", "Bound while trials came in", Axis("trials"), BOUND, marks)
+
+
+def renyi(claim: Claim, _: Standing, *, order: Floats, forward: Floats, backward: Floats) -> Chart:
+    """Lower bounds on D(world 1 || world 0) and D(world 0 || world 1) in nats at every order > 1, shape (n,)."""
+    marks = [
+        Line(order, forward, "D(world 1 ‖ world 0) at least", MEMBER, marker="o"),
+        Line(order, backward, "D(world 0 ‖ world 1) at least", OTHER, marker="s"),
+    ]
+    promised = _allowed(claim, order)
+    implied = np.isfinite(promised)
+    if implied.any():
+        marks.append(Line(order[implied], promised[implied], "the claim allows", CLAIM, width=1.6))
+    title = "Rényi divergence at every order, from below"
+    return _one("renyi", title, Axis("order", log=True, ticks=order), Axis("Rényi divergence, nats", low=0), marks)
+
+
+def advantages(
+    _: Claim,
+    standing: Standing,
+    *,
+    share: Floats,
+    advantage: Floats,
+    kind: str,
+    quantity: str,
+    reported: str,
+    mean: float,
+    largest: float,
+) -> Chart:
+    """How the examples' advantages are spread.
+
+    Columns: shares of the examples, ascending in [0, 1], and what that share stays within, which may end in inf, of
+    shape (n,); the kind of the advantage; what it is, with its unit; what of it is compared with a claim; mean and
+    largest over the examples.
+    """
+    marks: list[Mark] = [spread(share, advantage, "examples", MEMBER, 100)]
+    compared = reported == standing.quantity
+    words = (
+        (standing.observed, OTHER, "--", "observed"),
+        (standing.claimed, CLAIM, "-", "the claim allows"),
+    )
+    marks += [
+        Rule(value, f"{standing.quantity}, {word}", colour, dash, upright=True)
+        for value, colour, dash, word in words
+        if compared and math.isfinite(value)
+    ]
+    finite = np.isfinite(advantage)
+    within = share[finite][-1] if finite.any() else 0.0
+    beyond = "" if finite.all() else f"; infinite for {1 - within:.3%} of the examples"
+    x, y = Axis(quantity + beyond, low=0), Axis("share of examples within, %", low=0, high=102)
+    stem = "advantages" if compared else f"advantages-{kind}"
+    return _one(stem, f"How much better labels are guessed: {quantity}", x, y, marks, legend="lower right")
+
+
+def spread(share: Floats, advantage: Floats, label: str, colour: str, whole: float = 1.0) -> Line:
+    """The share of examples that stays within each finite advantage, of a whole of 1 or 100; both of shape (n,)."""
+    finite = np.isfinite(advantage)
+    return Line(np.append(0, advantage[finite]), whole * np.append(0, share[finite]), label, colour, step=True)
+
+
+def beliefs(claim: Claim, _: Standing, *, prior: Floats, posterior: Floats) -> Chart:
+    """P[label = 1] of single examples before a release and after it, in [0, 1], shape (n,)."""
+    epsilon = claim.curve.epsilon(0.0)
+    allowed = spindle(epsilon, CLAIM, f"the claim allows, ε = {epsilon:g}") if math.isfinite(epsilon) else []
+    panel = beliefs_panel([*scatter(prior, posterior, "examples", OTHER), *allowed])
+    title = "What the attacker believes of each label, before and after"
+    return Chart("beliefs", title, [[panel]], 4.6, 4.2)
+
+
+def beliefs_panel(marks: Sequence[Mark], **panel: Any) -> Panel:
+    """Beliefs before and after, both from 0 to 1."""
+    x, y = (Axis(f"{when} P[label = 1]", low=-0.015, high=1.015) for when in ("prior", "posterior"))
+    return Panel(marks, x, y, **({"legend": "upper left"} | panel))
+
+
+def scatter(prior: Floats, posterior: Floats, label: str, colour: str) -> list[Mark]:
+    """The scatter of Figure 1 of Busa-Fekete et al. (2024): on the diagonal nothing was learned."""
+    diagonal = Line([0, 1], [0, 1], colour=INK, dash=":", width=0.8)
+    return [diagonal, Line(prior, posterior, label, colour, "", ".", size=2.2, alpha=0.35)]
+
+
+def spindle(epsilon: float, colour: str, label: str = "") -> list[Mark]:
+    """Where the log-odds have moved by exactly epsilon, up or down."""
+    prior = np.linspace(1e-4, 1 - 1e-4, 400)
+    moved = (expit(logit(prior) + step) for step in (epsilon, -epsilon))
+    return [Line(prior, after, name, colour, width=1.2) for after, name in zip(moved, (label, ""), strict=True)]
+
+
+def reliability(_: Claim, __: Standing, *, believed: Floats, observed: Floats, examples: Ints) -> Chart:
+    """Whether probabilities mean what they say: examples in groups of equal size, by what was believed of them.
+
+    Columns of shape (groups,): mean probability, ascending; share of the examples whose label is 1; how many they are.
+    """
+    positives = np.rint(observed * examples).astype(np.int64)
+    ends = clopper_pearson(positives, examples, confidence=CONFIDENCE)
+    away = np.abs(np.stack([np.asarray(ends.lower), np.asarray(ends.upper)]) - observed)
+    top = 1.05 * float(max(believed.max(), np.max(ends.upper)))
+    label = f"groups of {int(examples.min()):,} examples, {CONFIDENCE:.0%} intervals"
+    marks = [
+        Line([0, top], [0, top], "calibrated", INK, ":", width=0.8),
+        Line(believed, observed, label, OTHER, "", "o", size=4, error=away),
+    ]
+    x, y = (Axis(words, low=0, high=top) for words in ("mean prior P[label = 1]", "share with label 1"))
+    return _one("reliability", "Whether the priors mean what they say", x, y, marks, square=True, legend="upper left")
+
+
+def answer(
+    claim: Claim,
+    _: Standing,
+    *,
+    query: int,
+    order: Floats,
+    two_cut: Floats,
+    k_cut: Floats,
+    exact: Floats,
+    dependent: Floats,
+) -> Chart:
+    """What one answer tells at every order, the larger direction of each; NaN where a quantity is not known.
+
+    Columns: which query it is about; and of shape (m,): orders > 1, ascending; lower bounds in nats; lower bounds that
+    look at every answer by itself; the divergence of the two laws of answers; what data-dependent accounting charges.
+    """
+    marks = [
+        *_above_zero(order, _allowed(claim, order), "the claim allows", CLAIM),
+        *_above_zero(order, dependent, "data-dependent accounting", CLAIM, "--"),
+        *_above_zero(order, exact, "exact", INK),
+        *_above_zero(order, k_cut, "k-cut, by itself, at least", OTHER, marker="s"),
+        *_above_zero(order, two_cut, "at least", MEMBER, marker="o"),
+    ]
+    x = Axis("order", log=True, ticks=[at for at in order if at in (1.5, 2, 4, 8, 16, 32, 64)])
+    y = Axis("Rényi divergence of an answer, nats", log=True)
+    return _one("answer", f"One answer to query {query}, at every order", x, y, marks)
+
+
+def totals(
+    claim: Claim,
+    _: Standing,
+    *,
+    order: Floats,
+    answers: int,
+    delta: float,
+    names: tuple[str, ...],
+    bound: Floats,
+    exact: Floats,
+    dependent: Floats,
+) -> Chart:
+    """Many answers as an epsilon, as published: converted divergences, of which only those from above are bounds.
+
+    Columns: as of `total_epsilons`, and the name of each total: "worst query", "average query", "all queries".
+    """
+    columns = total_epsilons(claim, order, answers, delta, bound, exact, dependent)
+    known = {name: epsilon for name, epsilon in columns.items() if not np.isnan(epsilon).all()}
+    title = "Totals as epsilon, as published (what is observed is not a bound there)"
+    panel = bars_side_by_side(known, names, delta, "{:.2f}", f"{answers:,} answers; {NOT_A_BOUND}")
+    return Chart("epsilon", title, [[panel]])
+
+
+COLUMNS = {"claim": CLAIM, "data-dependent": OTHER, "exact": INK, "observed*": MEMBER}
+NOT_A_BOUND = "* converted as published, not a bound"
+
+
+def total_epsilons(
+    claim: Claim, order: Floats, answers: int, delta: float, bound: Floats, exact: Floats, dependent: Floats
+) -> dict[str, Floats]:
+    """What many answers tell in all, converted to epsilon; each of shape (rows,), NaN where it is not known.
+
+    Args:
+        claim: Of one answer.
+        order: Ascending, > 1, shape (m,).
+        answers: How many answers the totals are of.
+        delta: Where curves are converted, in (0, 1).
+        bound: Lower bounds in nats on each total, shape (rows, m).
+        exact: Their truth, shape (rows, m); NaN where it is not known.
+        dependent: What data-dependent accounting charges, shape (rows, m); NaN where there is none.
+    """
+    claimed = np.broadcast_to(answers * _allowed(claim, order), bound.shape)
+    curves = dict(zip(COLUMNS, (claimed, dependent, exact, bound), strict=True))
+    return {
+        name: np.array([rdp_to_epsilon(order, row, delta=delta) if np.isfinite(row).all() else np.nan for row in rows])
+        for name, rows in curves.items()
+    }
+
+
+def bars_side_by_side(
+    columns: Mapping[str, Floats], names: Sequence[str], delta: float, digits: str, title: str
+) -> Panel:
+    """Epsilon at delta: a group of bars a name, a bar a column, each with its number; columns of shape (names,)."""
+    width, marks = 0.8 / len(columns), []
+    for place, (name, values) in enumerate(columns.items()):
+        at = np.arange(len(names)) + (place - (len(columns) - 1) / 2) * width
+        texts = ["" if np.isnan(value) else digits.format(value) for value in values]
+        marks.append(Bars(at, values, name, COLUMNS[name], thickness=width, values=texts))
+    top = max((float(np.nanmax(values)) for values in columns.values() if not np.isnan(values).all()), default=1.0)
+    x = Axis(ticks=np.arange(len(names)), words=names, low=-0.6, high=len(names) - 0.4)
+    y = Axis(f"ε at δ = {delta:g}", low=0, high=1.35 * top or 1.0)
+    return Panel(marks, x, y, title, legend="upper right", legend_size=8, legend_columns=len(columns))
+
+
+def growth(
+    claim: Claim, _: Standing, *, order: float, answers: Ints, bound: Floats, exact: Floats, dependent: Floats
+) -> Chart:
+    """What was told after each answer, at one order.
+
+    Columns: the order, > 1; and of shape (n,): answers so far, ascending; lower bounds in nats; what is exact, and what
+    data-dependent accounting charges, NaN where it is not known.
+    """
+    marks = [
+        *_above_zero(
+            answers, np.multiply(answers, claim.curve.renyi(order), dtype=np.float64), "the claim allows", CLAIM
+        ),
+        *_above_zero(answers, dependent, "data-dependent accounting", CLAIM, "--"),
+        *_above_zero(answers, exact, "exact, summed up", INK),
+        *_above_zero(answers, bound, "at least, summed up", MEMBER),
+    ]
+    y = Axis(f"Rényi divergence of order {order:g}, nats", log=True)
+    return _one("growth", f"The leak after each answer, at order {order:g}", Axis("answers", log=True), y, marks)
+
+
+def queries(claim: Claim, _: Standing, *, order: Floats, query: Ints, bound: Floats, exact: Floats) -> Chart:
+    """What an answer to each query tells, at every order, as found from below.
+
+    Columns: orders > 1, ascending, shape (m,); numbers of the queries, shape (n,); lower bounds in nats, shape (n, m);
+    what is exact, NaN where it is not known, shape (n, m).
+    """
+    share = bound / _allowed(claim, order)
+    ranked = np.argsort(-share.max(axis=1), kind="stable")
+    x = Axis("order", ticks=range(len(order)), words=[f"{at:g}" for at in order], size=8, grid=False)
+    few = len(ranked) <= MOST_NAMED
+    numbers: dict[str, Any] = {"ticks": range(len(ranked)), "words": [str(query[at]) for at in ranked]} if few else {}
+    y = Axis("query, most telling first", size=7, grid=False, **numbers)
+    title = "Every query at every order: the bound as a share of the claim"
+    return _one("queries", title, x, y, [Heat(share[ranked], "bound / claim")])
+
+
+_MADE_BY: Mapping[str, Callable[..., Chart | None]] = {
+    "fractions": fractions,
+    "replays": replays,
+    "trade-off": trade_off,
+    "posterior": posterior,
+    "delta": profile,
+    "trials": trials,
+    "renyi": renyi,
+    "advantages-additive": advantages,
+    "advantages-multiplicative": advantages,
+    "advantages-tail": advantages,
+    "beliefs": beliefs,
+    "reliability": reliability,
+    "answer": answer,
+    "epsilon": totals,
+    "growth": growth,
+    "queries": queries,
+}
