@@ -8,7 +8,7 @@ from typing import Any
 
 from dpaudit.engine.reading.result import AuditResult
 from dpaudit.engine.reading.verdict import Verdict
-from dpaudit.engine.spec.together import Together
+from dpaudit.engine.spec.error_budget import Together
 
 
 @dataclass(frozen=True, eq=False)

@@ -142,20 +142,6 @@ class Sweep:
         return tuple(one for one in self.configurations if one.state == AUDITED)
 
 
-def share_confidence(confidence: float, count: int) -> float:
-    """The confidence that each of so many bounds must have for all to hold together with the one that is stated.
-
-    The error is split evenly; the union bound asks nothing of how the bounds depend on each other, so they may share
-    data, seeds and trainings, and whichever is picked afterwards holds.
-
-    Args:
-        confidence: Of all together, in (0, 1).
-        count: How many, fixed before any was seen, >= 1.
-    """
-    require(count >= 1, "count must be >= 1", count=count)
-    return 1 - (1 - confidence) / count
-
-
 def described_values(values: Mapping[str, Any]) -> str:
     """A configuration in words: "epsilon=0.5, hidden=[32]"; whole paths where last parts are the same."""
     last = [path.rpartition(".")[2] for path in values]

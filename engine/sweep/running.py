@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any
 
 from dpaudit.actors.audited.signals import signals_interrupt
 from dpaudit.actors.events import Event, EventKind, EventLog, EventStream, Listener, last_line
+from dpaudit.actors.schedule import RunOutcome
 from dpaudit.actors.storage.mirror import inside, is_remote, reached
 from dpaudit.actors.storage.store import UnitStore
 from dpaudit.cluster.session import ray_session
 from dpaudit.consent import Consent, given, require_contacts, under
 from dpaudit.engine.planning.plan import Plan, make_plan
-from dpaudit.engine.reading.gather import result_of
-from dpaudit.engine.reading.stopping import sequential_readers
 from dpaudit.engine.reading.sweep_summary import REAUDIT, sweep_summary
 from dpaudit.engine.run.driver import opened_by, price_of, run_missing, run_plan, told
 from dpaudit.engine.run.lease import lease
 from dpaudit.engine.run.own_folders import consent_for, remember
 from dpaudit.engine.run.place import checkpoints_of, opened, place_of
+from dpaudit.engine.run.policy import Policy
 from dpaudit.engine.run.run_folder import require_room, writable
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec, slug
 from dpaudit.engine.spec.build import build_dataclass
@@ -310,11 +310,8 @@ def _finished(
 def _best(plan: Plan, folder: Path) -> Configuration | None:
     """The best configuration, from finished units alone."""
     store = UnitStore(folder / "units")
-    finished, failed = store.finished(unit.key for unit in plan.units), store.failures().keys()
-    readers = sequential_readers(plan, store)
-    for reader in readers.values():
-        reader.advance(finished, failed)
-    results = [result_of(entry, finished, store, readers.get(entry.audit.name)) for entry in plan.audits]
+    finished = store.finished(unit.key for unit in plan.units)
+    results = Policy(plan, store).results(RunOutcome(frozenset(finished), dict(store.failures()), 0), folder)
     assert plan.spec.sweep is not None
     best = sweep_summary(plan.spec.sweep, results, plan.spec.confidence).best
     return None if best is None else best.configuration

@@ -19,11 +19,11 @@ from dpaudit.actors.work import beside
 from dpaudit.consent import OWN, Consent, under
 from dpaudit.engine.data.in_memory import found_again
 from dpaudit.engine.planning.plan import Plan, make_plan
-from dpaudit.engine.reading.gather import gather
 from dpaudit.engine.reading.result import AuditResult
 from dpaudit.engine.reading.sweep_summary import epsilons
 from dpaudit.engine.run.driver import run_missing
 from dpaudit.engine.run.place import checkpoints_of
+from dpaudit.engine.run.policy import Policy
 from dpaudit.engine.spec.audit_spec import AuditSpec
 from dpaudit.engine.spec.sweep import Configuration
 from dpaudit.engine.sweep.request import Request
@@ -90,7 +90,7 @@ class Trials:
 
     def _audited(self, one: Configuration, folder: TrialFolder) -> AuditResult:
         plan = make_plan(_found(self.request.spec([one]), folder))
-        (result,) = gather(plan, self._run(plan, folder), folder.store, folder.path)
+        (result,) = Policy(plan, folder.store).results(self._run(plan, folder), folder.path)
         if result.finding is None:
             why = next((f"{failure.label}: {failure.error}" for failure in result.failures if not failure.skipped), "")
             raise RunError(f"{one.name}: {why or result.headline}")

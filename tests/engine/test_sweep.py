@@ -24,9 +24,10 @@ from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.planning.plan import make_plan
 from dpaudit.engine.reading.sweep_summary import SweepRow, SweepSummary, _marked, _standing
 from dpaudit.engine.report.figures.frontier import frontier
+from dpaudit.engine.spec.error_budget import ErrorBudget
 from dpaudit.engine.spec.loading import load_spec, spec_parts
 from dpaudit.engine.spec.override import overridden
-from dpaudit.engine.spec.sweep import AUDITED, FAILED, STOPPED, Configuration, SubjectTo, Sweep, share_confidence
+from dpaudit.engine.spec.sweep import AUDITED, FAILED, STOPPED, Configuration, SubjectTo, Sweep
 from dpaudit.engine.sweep.request import read_request
 from dpaudit.engine.sweep.running import is_sweep, sweep
 from dpaudit.engine.sweep.space import configurations, in_words
@@ -448,7 +449,7 @@ def test_the_best_of_many_bounds_errs_more_often_than_stated_unless_the_error_is
 
     most = binom.ppf(1 - 1e-6, sweeps, 0.05)
     assert (largest_bound(0.95, right) > 1).sum() > 4 * most
-    assert (largest_bound(share_confidence(0.95, count), right) > 1).sum() <= most
+    assert (largest_bound(ErrorBudget(0.95, count).first_pass, right) > 1).sum() <= most
     fresh = rng.binomial(trials, keep, size=(sweeps, 1))  # the winner, audited afresh at full confidence
     assert (largest_bound(0.95, fresh) > 1).sum() <= most
     again = np.take_along_axis(right, right.argmax(axis=1)[:, None], axis=1)  # "afresh" with the same seed is not
