@@ -359,7 +359,14 @@ def _spec(spec: AuditSpec | Audit | str | Path | Mapping[str, Any]) -> AuditSpec
     return AuditSpec((spec,), name=spec.name) if isinstance(spec, Audit) else load_spec(spec)
 
 
-def run_missing(plan: Plan, store: UnitStore, events: EventStream, scratch: Scratch, began: float) -> RunOutcome:
+def run_missing(
+    plan: Plan,
+    store: UnitStore,
+    events: EventStream,
+    scratch: Scratch,
+    began: float,
+    budget_s: float | None = None,
+) -> RunOutcome:
     """Runs the units of a plan that are not finished yet.
 
     Args:
@@ -368,9 +375,10 @@ def run_missing(plan: Plan, store: UnitStore, events: EventStream, scratch: Scra
         events: Told of what happens.
         scratch: Where checkpoints of long trainings go.
         began: When the run began, by `time.monotonic`.
+        budget_s: Seconds after which no other audit is begun; None takes what the spec says.
     """
     finished = store.finished(unit.key for unit in plan.units)
-    policy = Policy(plan, store, lambda: time.monotonic() - began)
+    policy = Policy(plan, store, lambda: time.monotonic() - began, budget_s)
     spared = policy.spared(finished, frozenset())
     missing = [unit for unit in plan.units if unit.key not in finished and unit.key not in spared]
     with backend_for(plan, Counter(unit.resources for unit in missing), events, scratch) as backend:

@@ -94,7 +94,7 @@ class Sweep:
         subject_to: What the best configuration must meet.
         reaudit: Whether the best configuration is audited once more with another seed, at full confidence.
         rungs: Early stopping by utility; None audits every configuration.
-        trial_workers: Workers that one configuration has to itself, >= 1.
+        trial_workers: Nothing but 1: every worker runs units of whichever configuration.
         count: Over how many configurations the error is split: as many as are planned. Filled in.
         adaptive: Whether a search algorithm chose configurations by the utility of others. Filled in.
         configurations: Those that were carried out. Filled in.
@@ -115,7 +115,11 @@ class Sweep:
     def __post_init__(self) -> None:
         check_fields(self)
         require(self.samples >= 1, "samples must be >= 1", samples=self.samples)
-        require(self.trial_workers >= 1, "trial_workers must be >= 1", trial_workers=self.trial_workers)
+        require(
+            self.trial_workers == 1,
+            "trial_workers must be left out: workers run units of whichever configuration; `run.workers` says how many",
+            trial_workers=self.trial_workers,
+        )
         if self.maximise and self.minimise:
             raise InputError("a sweep has one of maximise and minimise, got both; `subject_to` limits epsilon")
         if self.configurations:
