@@ -50,7 +50,7 @@ from dpaudit.engine.games.one_run.membership import Membership, ObservationalMem
 from dpaudit.engine.games.two_world.canaries.points import GivenRow
 from dpaudit.engine.games.two_world.game import IndMia, Mia
 from dpaudit.engine.planning.plan import keys_of, make_plan
-from dpaudit.engine.reading.gather import result_of
+from dpaudit.engine.reading.gather import read_audit
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 
 CANARIES, HELD_OUT, REFERENCE, PAIRS, TRIALS = 8_000, 400, 60, 2_000, 256
@@ -102,7 +102,7 @@ class Scene:
                 inputs = Inputs(given, {key: tables[key] for key in unit.needs})
                 tables[unit.key] = unit.task.run(inputs, unit.resources.compute())
         store = cast(Any, Finished(tables))
-        return {entry.audit.name: result_of(entry, tables.keys(), store).verdict.value for entry in plan.audits}
+        return {entry.audit.name: read_audit(entry, tables.keys(), store).verdict.value for entry in plan.audits}
 
 
 @dataclass(frozen=True)

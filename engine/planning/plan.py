@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -138,6 +138,15 @@ def _argument(unit: Unit, name: str, default: Any) -> Any:
 def keys_of(units: Iterable[Unit]) -> tuple[str, ...]:
     """The keys of some units, in their order."""
     return tuple(unit.key for unit in units)
+
+
+def needed(units: Sequence[Unit], wanted: Iterable[str]) -> tuple[Unit, ...]:
+    """The units with these keys and whatever they need, in the order of the plan."""
+    keys = set(wanted)
+    for unit in reversed(units):  # each comes after those it needs
+        if unit.key in keys:
+            keys |= set(unit.needs)
+    return tuple(unit for unit in units if unit.key in keys)
 
 
 def trainings_of(plan: Plan) -> dict[str, int]:

@@ -27,37 +27,39 @@ from dpaudit.engine.reading.ceiling import Ceiling
 from dpaudit.engine.reading.joint import refutes
 from dpaudit.engine.reading.result import AuditResult, Failure
 from dpaudit.engine.reading.shift import ShiftControl, rows_needed, shift_control
-from dpaudit.engine.reading.stopping import SequentialReader, sequential_readers
+from dpaudit.engine.reading.stopping import SequentialReader
 from dpaudit.engine.reading.verdict import Verdict
 from dpaudit.engine.reading.words import in_words
-from dpaudit.engine.spec.audit_spec import Audit, slug
+from dpaudit.engine.spec.audit_spec import Audit
 from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.finding import Finding
 
 
-def gather(plan: Plan, outcome: RunOutcome, store: UnitStore, folder: Path) -> tuple[AuditResult, ...]:
-    """The result of each audit, in the order of the spec; the evidence is linked into `scores/`."""
-    recorded = store.failures()
-    readers = sequential_readers(plan, store)
-    for reader in readers.values():
-        reader.advance(outcome.finished, recorded.keys() & outcome.failed.keys())
-    failures = _failures(plan, outcome, recorded)
-    results: list[AuditResult] = []
-    for entry in plan.audits:
-        if (entry.confirms or plan.spec.together) and _was_left_out(entry, outcome):
-            continue  # there was nothing to confirm, or nothing left to find, or no time
-        if entry.played_again and not (results and results[-1].name == entry.confirms and refutes(results[-1])):
-            continue  # begun before another one was read
-        finished = _Finished(entry, outcome, store, readers.get(entry.audit.name))
-        evidence = folder / "scores" / slug(entry.audit.name)
-        finished.link_scores(evidence)
-        results.append(finished.result(failures, evidence))
-        if plan.spec.together and entry.confirms and refutes(results[-1]):
-            break  # whatever ran beside it already: the same looks are read on one worker and on many
-    return _told_what_followed(plan, results)
+def read_audit(
+    entry: PlannedAudit,
+    finished: Set[str],
+    store: UnitStore,
+    reader: SequentialReader | None = None,
+    failures: Mapping[str, Failure] | None = None,
+    evidence: Path | None = None,
+) -> AuditResult:
+    """The result of an audit from what is finished of it.
+
+    Args:
+        entry: What was planned.
+        finished: Keys of the units that are finished.
+        store: Where finished ones are.
+        reader: How far a sequential one is read.
+        failures: What failed, by key.
+        evidence: Folder that its scores are linked into; None links none.
+    """
+    found = _Finished(entry, frozenset(finished), store, reader)
+    if evidence is not None:
+        found.link_scores(evidence)
+    return found.result(failures or {}, evidence or Path())
 
 
-def _told_what_followed(plan: Plan, results: Sequence[AuditResult]) -> tuple[AuditResult, ...]:
+def follow_ups_told(plan: Plan, results: Sequence[AuditResult]) -> tuple[AuditResult, ...]:
     """The results, those of looks that refuted the claim with what was found when they were played again."""
     again = {entry.confirms: entry.audit.name for entry in plan.audits if entry.played_again}
     found = {result.name: result.verdict for result in results}
@@ -69,19 +71,7 @@ def _told_what_followed(plan: Plan, results: Sequence[AuditResult]) -> tuple[Aud
     )
 
 
-def _was_left_out(entry: PlannedAudit, outcome: RunOutcome) -> bool:
-    """Whether none of an audit's evidence was counted, and what is missing of it was spared."""
-    return entry.keys - outcome.finished <= outcome.spared and outcome.finished.isdisjoint(entry.tallies)
-
-
-def result_of(
-    entry: PlannedAudit, finished: Set[str], store: UnitStore, reader: SequentialReader | None = None
-) -> AuditResult:
-    """The result of an audit whose units are finished, or of a sequential one as far as it was read."""
-    return _Finished(entry, RunOutcome(frozenset(finished), {}, 0), store, reader).result({}, Path())
-
-
-def _failures(plan: Plan, outcome: RunOutcome, recorded: Mapping[str, str]) -> dict[str, Failure]:
+def failures_of(plan: Plan, outcome: RunOutcome, recorded: Mapping[str, str]) -> dict[str, Failure]:
     """What was not finished, by key."""
     return {
         unit.key: Failure(
@@ -99,11 +89,11 @@ class _Finished:
     """The finished units of one audit."""
 
     def __init__(
-        self, entry: PlannedAudit, outcome: RunOutcome, store: UnitStore, reader: SequentialReader | None
+        self, entry: PlannedAudit, finished: frozenset[str], store: UnitStore, reader: SequentialReader | None
     ) -> None:
         self._entry = entry
         self._audit: Audit = entry.audit
-        self._keys = outcome.finished
+        self._keys = finished
         self._store = store
         self._reader = reader
         counted = reader.tallies if reader else tuple(key for key in entry.tallies if key in self._keys)

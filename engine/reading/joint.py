@@ -8,7 +8,7 @@ from typing import Any
 
 from dpaudit.engine.reading.result import INDENT, AuditResult
 from dpaudit.engine.reading.verdict import Verdict
-from dpaudit.engine.spec.together import Together
+from dpaudit.engine.spec.error_budget import Together
 from dpaudit.errors import printable
 
 

@@ -7,13 +7,12 @@ stops at the same trial on one worker and on many, and a resumed run where the f
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Set
 from dataclasses import dataclass
 
-from dpaudit.actors.schedule import Spare
 from dpaudit.actors.storage.store import UnitStore
 from dpaudit.actors.values import decode
-from dpaudit.engine.planning.plan import Plan, PlannedAudit
+from dpaudit.engine.planning.plan import PlannedAudit
 from dpaudit.estimators.two_world.betting import Betting, BettingState
 
 
@@ -74,26 +73,3 @@ class SequentialReader:
         """What was run and what was saved."""
         trainings = self.entry.trainings
         return Stopped(self.reason, sum(key in finished for key in trainings), len(trainings))
-
-
-def sequential_readers(plan: Plan, store: UnitStore) -> dict[str, SequentialReader]:
-    """A reader for each audit with a stop rule, by the audit's name."""
-    return {entry.audit.name: SequentialReader(entry, store) for entry in plan.audits if entry.audit.stop is not None}
-
-
-def spare_of(plan: Plan, readers: Mapping[str, SequentialReader]) -> Spare | None:
-    """Which units the scheduler need not start: those that only audits with enough evidence have asked for."""
-    if not readers:
-        return None
-
-    def spare(finished: Set[str], failed: Set[str]) -> Set[str]:
-        for reader in readers.values():
-            reader.advance(finished, failed)
-        done = [reader.entry for reader in readers.values() if reader.reason]
-        return _keys(done) - _keys([entry for entry in plan.audits if entry not in done]) if done else frozenset()
-
-    return spare
-
-
-def _keys(entries: Sequence[PlannedAudit]) -> frozenset[str]:
-    return frozenset().union(*(entry.keys for entry in entries))

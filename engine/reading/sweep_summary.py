@@ -17,7 +17,8 @@ from dpaudit.actors.events import read_events
 from dpaudit.engine.reading.noted import last_note, note_of
 from dpaudit.engine.reading.result import AuditResult
 from dpaudit.engine.reading.verdict import Verdict
-from dpaudit.engine.spec.sweep import AUDITED, FAILED, STOPPED, Configuration, Sweep, share_confidence
+from dpaudit.engine.spec.error_budget import ErrorBudget
+from dpaudit.engine.spec.sweep import AUDITED, FAILED, STOPPED, Configuration, Sweep
 from dpaudit.errors import RunError, printable
 from dpaudit.estimators.bound import format_lower, format_upper
 from dpaudit.plain_files import bytes_of
@@ -186,7 +187,7 @@ class SweepSummary:
     @property
     def confidence_line(self) -> str:
         """What the bounds mean together."""
-        each = share_confidence(self.confidence, self.sweep.count)
+        each = ErrorBudget(self.confidence, self.sweep.count).first_pass
         return (
             f"All {self.sweep.count} bounds hold together with confidence {self.confidence:g}, each alone with "
             f"{each:.6g}, as far as each is valid: whichever is picked after seeing them, its bound holds."
@@ -262,7 +263,7 @@ class SweepSummary:
             "mode": self.sweep.mode,
             "configurations": self.sweep.count,
             "confidence": self.confidence,
-            "confidence_of_each": share_confidence(self.confidence, self.sweep.count),
+            "confidence_of_each": ErrorBudget(self.confidence, self.sweep.count).first_pass,
             "says": list(self.lines),
             "best": None if best is None else best.name,
             "reaudit": None if self.reaudit is None else vars(self.reaudit).copy(),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib
-import math
 import os
 import sys
 import threading
@@ -31,7 +30,6 @@ from dpaudit.atomic_write import write_whole
 from dpaudit.consent import Consent, contacts, require_contacts, under
 from dpaudit.engine.exits import behind
 from dpaudit.engine.planning.plan import Plan, make_plan, pieces_of, trainings_of, what_it_takes
-from dpaudit.engine.reading.gather import gather
 from dpaudit.engine.reading.joint import joint_verdict
 from dpaudit.engine.reading.noted import note_of
 from dpaudit.engine.reading.run_report import Repeat, Report
@@ -40,9 +38,9 @@ from dpaudit.engine.reading.versions import versions
 from dpaudit.engine.report.bounds_file import bounds_json, bounds_table, sweep_json, sweep_table
 from dpaudit.engine.report.progress import TerminalProgress, terminal
 from dpaudit.engine.run.lease import lease
-from dpaudit.engine.run.looks import demand_of_run
 from dpaudit.engine.run.own_folders import consent_for, made_here
 from dpaudit.engine.run.place import checkpoints_of, opened, place_of
+from dpaudit.engine.run.policy import Policy
 from dpaudit.engine.run.run_folder import (
     EARLIER,
     Record,
@@ -281,9 +279,8 @@ def _report_of_finished(plan: Plan, folder: Path, place: str | Path) -> Report:
     failed = store.failures() | {
         key: f"its file failed its check: {why}; `dpaudit resume` runs it again" for key, why in store.damaged.items()
     }
-    demand = demand_of_run(plan, store, lambda: math.inf)  # nothing is begun any more
-    spared = demand.spare(finished, failed.keys()) if demand.spare else frozenset()
-    spared |= demand.hold(finished, failed.keys()) if demand.hold else frozenset()
+    policy = Policy(plan, store)  # nothing is begun any more
+    spared = policy.spared(finished, failed.keys()) | policy.held(finished, failed.keys())
     outcome = RunOutcome(
         frozenset(finished),
         {
@@ -310,7 +307,7 @@ def _report(plan: Plan, outcome: RunOutcome, store: UnitStore, folder: Path, pla
         if event.kind is EventKind.UNIT_REMARKED and event.unit in keys:
             units = remarked.setdefault(event.detail, [])
             units += [event.label] if event.label not in units else []
-    results = gather(plan, outcome, store, folder)
+    results = Policy(plan, store).results(outcome, folder)
     together, swept = plan.spec.together, plan.spec.sweep
     planned = {entry.audit.name: entry.confirms for entry in plan.audits}
     report = Report(
@@ -362,7 +359,14 @@ def _spec(spec: AuditSpec | Audit | str | Path | Mapping[str, Any]) -> AuditSpec
     return AuditSpec((spec,), name=spec.name) if isinstance(spec, Audit) else load_spec(spec)
 
 
-def run_missing(plan: Plan, store: UnitStore, events: EventStream, scratch: Scratch, began: float) -> RunOutcome:
+def run_missing(
+    plan: Plan,
+    store: UnitStore,
+    events: EventStream,
+    scratch: Scratch,
+    began: float,
+    budget_s: float | None = None,
+) -> RunOutcome:
     """Runs the units of a plan that are not finished yet.
 
     Args:
@@ -371,14 +375,15 @@ def run_missing(plan: Plan, store: UnitStore, events: EventStream, scratch: Scra
         events: Told of what happens.
         scratch: Where checkpoints of long trainings go.
         began: When the run began, by `time.monotonic`.
+        budget_s: Seconds after which no other audit is begun; None takes what the spec says.
     """
     finished = store.finished(unit.key for unit in plan.units)
-    demand = demand_of_run(plan, store, lambda: time.monotonic() - began)
-    spared = demand.spare(finished, frozenset()) if demand.spare else frozenset()
+    policy = Policy(plan, store, lambda: time.monotonic() - began, budget_s)
+    spared = policy.spared(finished, frozenset())
     missing = [unit for unit in plan.units if unit.key not in finished and unit.key not in spared]
     with backend_for(plan, Counter(unit.resources for unit in missing), events, scratch) as backend:
         repeats = plan.spec.run.repeats
-        return run_units(plan.units, backend, store, events, spare=demand.spare, repeats=repeats, hold=demand.hold)
+        return run_units(plan.units, backend, store, events, spare=policy.spared, repeats=repeats, hold=policy.held)
 
 
 @contextlib.contextmanager

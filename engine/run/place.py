@@ -19,8 +19,6 @@ from dpaudit.plain_files import require_plain
 
 CHECKPOINTS = "checkpoints"
 """The folder of the units' checkpoints, which workers bring to and from a remote place themselves."""
-TUNE = "tune"
-"""The folder of Ray Tune's own files in that of a sweep; Tune writes them where they are."""
 
 
 def place_of(named: str | Path) -> str | Path:
@@ -73,7 +71,7 @@ def opened(place: str | Path, trouble: Callable[[str], None] = lambda said: None
         yield folder
         return
     with remote_lease(str(place)):
-        mirror = Mirror(folder, str(place), without=(CHECKPOINTS, TUNE), trouble=trouble)
+        mirror = Mirror(folder, str(place), without=(CHECKPOINTS,), trouble=trouble)
         mirror.pull()
         with mirror.kept_up():
             try:

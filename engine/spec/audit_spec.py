@@ -24,9 +24,9 @@ from dpaudit.engine.games.two_world.rules import TwoWorldRules
 from dpaudit.engine.games.view import View
 from dpaudit.engine.spec.anchored import anchored
 from dpaudit.engine.spec.build import build, describe
+from dpaudit.engine.spec.error_budget import ErrorBudget, Together
 from dpaudit.engine.spec.plain_yaml import in_yaml
-from dpaudit.engine.spec.sweep import Sweep, share_confidence
-from dpaudit.engine.spec.together import Together
+from dpaudit.engine.spec.sweep import Sweep
 from dpaudit.errors import SpecError, require, shortened
 from dpaudit.estimators.estimator import Estimator
 from dpaudit.estimators.scores import ScoreEstimator, Scores
@@ -168,20 +168,22 @@ class AuditSpec:
         object.__setattr__(
             self, "audits", tuple(self._complete(audit, index) for index, audit in enumerate(self.audits))
         )
-        self._require_shared_error()
-        self._require_sweep_error()
+        self._require_one_claim()
+        self._require_sweep()
+        if self.together is not None or self.sweep is not None:
+            self.error_budget.require_kept({audit.name: audit.estimator.confidence for audit in self.audits})
 
     @property
-    def look_confidence(self) -> float:
-        """Stated confidence of each bound: that of the spec, or what leaves each look its equal share of the error."""
+    def error_budget(self) -> ErrorBudget:
+        """Who gets which share of the error."""
         if self.sweep is not None:
-            return share_confidence(self.confidence, self.sweep.count)
-        if self.together is None:
-            return self.confidence
-        return share_confidence(self.together.screening, len(self.audits))
+            return ErrorBudget(self.confidence, self.sweep.count)
+        if self.together is not None:
+            return ErrorBudget(self.confidence, len(self.audits), self.together.screening)
+        return ErrorBudget(self.confidence)
 
-    def _require_sweep_error(self) -> None:
-        """Refuses configurations whose bounds have not the confidence that is left to each."""
+    def _require_sweep(self) -> None:
+        """Refuses audits that are not those of the sweep's configurations."""
         if self.sweep is None:
             return
         if self.together is not None or any(audit.confirm for audit in self.audits):
@@ -190,40 +192,25 @@ class AuditSpec:
         if audited != [audit.name for audit in self.audits]:
             raise SpecError("the audits of a sweep must be its audited configurations, in their order")
         for audit in self.audits:
-            confidence = getattr(audit.estimator, "confidence", None)
-            if audit.game.fits.evidence is not Scores or confidence is None:
+            if audit.game.fits.evidence is not Scores or getattr(audit.estimator, "confidence", None) is None:
                 raise SpecError(
                     f"a sweep needs a game that ends in a lower bound on epsilon, {_name(audit.game)} does not"
                 )
-            require(
-                confidence >= self.look_confidence - 1e-12,
-                f"{audit.name}: the confidence of the estimator must be at least {self.look_confidence:.6g}, since "
-                f"{self.sweep.count} configurations share the error",
-                do="leave it out",
-                confidence=confidence,
-            )
 
-    def _require_shared_error(self) -> None:
-        """Refuses looks at one claim whose errors sum to more than the first pass's, or whose claims differ."""
+    def _require_one_claim(self) -> None:
+        """Refuses looks whose claims differ, and numbers that cannot grow in a confirmatory run."""
         if self.together is None:
             return
-        looks, together = self.audits, self.together
-        unknown = sorted(together.again.keys() - {audit.name for audit in looks})
+        first = self.audits[0]
+        unknown = sorted(self.together.again.keys() - {audit.name for audit in self.audits})
         if unknown:
             raise SpecError(f"together.again names {unknown[0]!r}, which is no audit of the spec")
-        for audit in looks:
+        for audit in self.audits:
             self.played_again(audit)
-        spent = sum(1 - audit.estimator.confidence for audit in looks)
-        require(
-            spent <= (1 - together.screening) * (1 + 1e-9),
-            f"the errors of audits that are looks at one claim must sum to at most {1 - together.screening:.6g}",
-            do="leave the confidence of their estimators out",
-            sum=spent,
-        )
         same = all(
-            audit.effective_claim() == looks[0].effective_claim()
-            and describe(audit.mechanism) == describe(looks[0].mechanism)
-            for audit in looks
+            audit.effective_claim() == first.effective_claim()
+            and describe(audit.mechanism) == describe(first.mechanism)
+            for audit in self.audits
         )
         require(same, "audits that are looks at one claim must have the same mechanism and claim")
 
@@ -248,7 +235,7 @@ class AuditSpec:
         audit = replace(audit, **parts)
         claim = _claim_in_game(audit, at)
         _require_fitting(audit, at)
-        defaults = {"delta": claim.delta, "confidence": self.look_confidence, "sharing": _sharing(audit)}
+        defaults = {"delta": claim.delta, "confidence": self.error_budget.first_pass, "sharing": _sharing(audit)}
         chosen = game.fits.estimator_against(claim) if audit.estimator is None else audit.estimator
         estimator = build("estimator", chosen, location=f"{at}.estimator", defaults=defaults)
         audit = replace(audit, estimator=estimator)
@@ -269,7 +256,7 @@ class AuditSpec:
     def _following(self, audit: Audit, follows: Audit) -> Audit:
         index = next(place for place, own in enumerate(self.audits) if own is audit)
         if self.together is not None:
-            confidence = share_confidence(self.confidence, len(self.audits))
+            confidence = self.error_budget.confirmatory(audit.estimator.confidence)
             follows = replace(follows, estimator=replace(follows.estimator, confidence=confidence))
         return self._complete(follows, index)
 

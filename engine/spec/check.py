@@ -13,7 +13,7 @@ from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.games.fits import Fits, Look
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec, Claiming, RunOptions
 from dpaudit.engine.spec.build import build
-from dpaudit.engine.spec.together import Together
+from dpaudit.engine.spec.error_budget import Together
 from dpaudit.errors import AuditError, SpecError, require
 from dpaudit.given import check_fields
 from dpaudit.mechanisms.learners.aggregated_labels import AggregatedLabels

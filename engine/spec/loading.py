@@ -15,8 +15,10 @@ from dpaudit.engine.games.stop_rule import StopRule
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
 from dpaudit.engine.spec.build import build_dataclass
 from dpaudit.engine.spec.check import CheckOptions, CheckRequest, check_spec
-from dpaudit.engine.spec.grid import expanded
+from dpaudit.engine.spec.override import overridden
 from dpaudit.engine.spec.plain_yaml import read_yaml
+from dpaudit.engine.spec.space import grid_points
+from dpaudit.engine.spec.sweep import described_values
 from dpaudit.errors import SpecError, did_you_mean, shortened
 
 
@@ -25,9 +27,8 @@ def load_spec(source: str | Path | Mapping[str, Any]) -> AuditSpec:
 
     Top-level `mechanism`, `data`, `game`, `proxy`, `attack`, `estimator`, `split`, `claim` and `stop` are defaults for
     every entry of `audits`; without `audits` they are the one audit. `grid` makes one of each entry for every
-    combination of its values (`engine.spec.grid`). A spec with `check` leaves the choice of audits to dpaudit. Paths in
-    it may use `~` and `$VARIABLES`, which
-    are looked up when a file is read and written nowhere.
+    combination of its values (`engine.spec.space`). A spec with `check` leaves the choice of audits to dpaudit. Paths
+    in it may use `~` and `$VARIABLES`, which are looked up when a file is read and written nowhere.
 
     Raises: SpecError naming the field.
     """
@@ -80,16 +81,12 @@ def spec_parts(content: Mapping[str, Any]) -> tuple[list[Audit], dict[str, Any]]
     entries = content.get("audits", [{}] if "mechanism" in shared or "grid" in content else [])
     if not isinstance(entries, list) or not all(isinstance(entry, Mapping) for entry in entries):
         raise SpecError("`audits` must be a list of mappings")
-    every = [{**shared, **entry} for entry in entries]
-    if "grid" in content:
-        every = [made for entry in every for made in expanded(entry, content["grid"])]
-    audits = []
-    for index, merged in enumerate(every):
-        merged.setdefault("name", _default_name(merged, index))
-        for needed in ("mechanism", "data"):
-            if needed not in merged:
-                raise SpecError(f"audits[{index}] ({merged['name']}) needs `{needed}`")
-        audits.append(_audit(merged, f"audits[{index}] ({merged['name']})"))
+    points = grid_points(content["grid"]) if "grid" in content else [{}]
+    audits = [
+        _audit({**shared, **entry}, values, index * len(points) + place)
+        for index, entry in enumerate(entries)
+        for place, values in enumerate(points)
+    ]
     return audits, {name: value for name, value in content.items() if name in of_spec}
 
 
@@ -108,18 +105,23 @@ def _check_from_mapping(content: Mapping[str, Any]) -> AuditSpec:
     return check_spec(request, options)
 
 
-def _audit(entry: Mapping[str, Any], at: str) -> Audit:
+def _audit(entry: Mapping[str, Any], values: Mapping[str, Any], index: int) -> Audit:
+    """An audit as it is written, with a point of the grid in its fields."""
     parts = {field.name for field in fields(Audit) if "kind" in field.metadata}
-    plain = {name: value for name, value in entry.items() if name not in parts}
-    checked = build_dataclass(_PlainFields, plain, location=at)
-    return Audit(
-        **{name: value for name, value in entry.items() if name in parts},
-        split=checked.split,
-        claim=checked.claim,
-        confirm=checked.confirm,
-        stop=checked.stop,
-        name=checked.name,
+    words = [str(entry["name"])] if "name" in entry else []
+    name = ", ".join([*words, described_values(values)] if values else words) or _default_name(entry, index)
+    at = f"audits[{index}] ({name})"
+    checked = build_dataclass(
+        _PlainFields, {field: value for field, value in entry.items() if field not in parts}, location=at
     )
+    named = {"mechanism": None, "data": None, **{field: value for field, value in entry.items() if field in parts}}
+    audit = Audit(**named, split=checked.split, claim=checked.claim, confirm=checked.confirm, stop=checked.stop)
+    for path, value in values.items():
+        audit = overridden(audit, path, value)
+    for needed in ("mechanism", "data"):
+        if getattr(audit, needed) is None:
+            raise SpecError(f"{at} needs `{needed}`")
+    return replace(audit, name=name)
 
 
 @dataclass(frozen=True)

@@ -94,7 +94,7 @@ class Sweep:
         subject_to: What the best configuration must meet.
         reaudit: Whether the best configuration is audited once more with another seed, at full confidence.
         rungs: Early stopping by utility; None audits every configuration.
-        trial_workers: Workers that one configuration has to itself, >= 1.
+        trial_workers: Nothing but 1: every worker runs units of whichever configuration.
         count: Over how many configurations the error is split: as many as are planned. Filled in.
         adaptive: Whether a search algorithm chose configurations by the utility of others. Filled in.
         configurations: Those that were carried out. Filled in.
@@ -115,7 +115,11 @@ class Sweep:
     def __post_init__(self) -> None:
         check_fields(self)
         require(self.samples >= 1, "samples must be >= 1", samples=self.samples)
-        require(self.trial_workers >= 1, "trial_workers must be >= 1", trial_workers=self.trial_workers)
+        require(
+            self.trial_workers == 1,
+            "trial_workers must be left out: workers run units of whichever configuration; `run.workers` says how many",
+            trial_workers=self.trial_workers,
+        )
         if self.maximise and self.minimise:
             raise InputError("a sweep has one of maximise and minimise, got both; `subject_to` limits epsilon")
         if self.configurations:
@@ -140,20 +144,6 @@ class Sweep:
     def audited(self) -> tuple[Configuration, ...]:
         """The configurations that were audited."""
         return tuple(one for one in self.configurations if one.state == AUDITED)
-
-
-def share_confidence(confidence: float, count: int) -> float:
-    """The confidence that each of so many bounds must have for all to hold together with the one that is stated.
-
-    The error is split evenly; the union bound asks nothing of how the bounds depend on each other, so they may share
-    data, seeds and trainings, and whichever is picked afterwards holds.
-
-    Args:
-        confidence: Of all together, in (0, 1).
-        count: How many, fixed before any was seen, >= 1.
-    """
-    require(count >= 1, "count must be >= 1", count=count)
-    return 1 - (1 - confidence) / count
 
 
 def described_values(values: Mapping[str, Any]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -20,8 +19,8 @@ from dpaudit.engine.spec.build import build, build_dataclass, describe
 from dpaudit.engine.spec.loading import read_content, spec_parts
 from dpaudit.engine.spec.override import overridden
 from dpaudit.engine.spec.plain_yaml import in_yaml, read_text
+from dpaudit.engine.spec.space import configurations, in_words
 from dpaudit.engine.spec.sweep import Configuration, Sweep, described_values
-from dpaudit.engine.sweep.space import configurations, in_words
 from dpaudit.errors import SpecError, shortened
 from dpaudit.given import check_fields
 
@@ -106,11 +105,6 @@ class Request:
         """A seed for something else than the sweep's audits."""
         words = Seed(self.seed).child("sweep", what).sequence().generate_state(2)
         return int.from_bytes(words.tobytes(), "little") % MOST_SEED
-
-    @property
-    def digest(self) -> str:
-        """Names what is asked for, however it was written."""
-        return hashlib.sha256(json.dumps(self.to_words(), sort_keys=True, default=repr).encode()).hexdigest()[:16]
 
     def to_words(self) -> dict[str, Any]:
         """The request as `read_request` takes it."""

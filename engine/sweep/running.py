@@ -1,4 +1,4 @@
-"""A sweep from its request to its result: shared units first, then trials, then one report of all of them."""
+"""A sweep from its request to its result: what is tried first, then one run of all that is audited, then its report."""
 
 from __future__ import annotations
 
@@ -7,37 +7,39 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpaudit.actors.audited.signals import signals_interrupt
-from dpaudit.actors.events import Event, EventKind, EventLog, EventStream, Listener, last_line
+from dpaudit.actors.events import Event, EventKind, EventLog, EventStream, Listener
+from dpaudit.actors.schedule import RunOutcome
 from dpaudit.actors.storage.mirror import inside, is_remote, reached
 from dpaudit.actors.storage.store import UnitStore
 from dpaudit.cluster.session import ray_session
-from dpaudit.consent import Consent, given, require_contacts, under
+from dpaudit.consent import Consent, require_contacts, under
 from dpaudit.engine.planning.plan import Plan, make_plan
-from dpaudit.engine.reading.gather import result_of
-from dpaudit.engine.reading.stopping import sequential_readers
+from dpaudit.engine.reading.result import AuditResult
 from dpaudit.engine.reading.sweep_summary import REAUDIT, sweep_summary
 from dpaudit.engine.run.driver import opened_by, price_of, run_missing, run_plan, told
 from dpaudit.engine.run.lease import lease
 from dpaudit.engine.run.own_folders import consent_for, remember
 from dpaudit.engine.run.place import checkpoints_of, opened, place_of
+from dpaudit.engine.run.policy import Policy
 from dpaudit.engine.run.run_folder import require_room, writable
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec, slug
 from dpaudit.engine.spec.build import build_dataclass
-from dpaudit.engine.spec.sweep import AUDITED, FAILED, Configuration, Rungs, SubjectTo, Sweep
+from dpaudit.engine.spec.sweep import AUDITED, FAILED, STOPPED, Configuration, Rungs, SubjectTo, Sweep
+from dpaudit.engine.sweep.exploring import Explorer, with_metric
 from dpaudit.engine.sweep.request import FILE, Request, read_request, require_whole
 from dpaudit.engine.sweep.result import SweepResult
-from dpaudit.engine.sweep.trial import Trials, shared_units
-from dpaudit.engine.sweep.trial_folder import gather_events
-from dpaudit.errors import AuditError, InputError, RunError, SpecError, shortened
+from dpaudit.errors import InputError, RunError, SpecError, shortened
 from dpaudit.given import argument, require_words
 
 if TYPE_CHECKING:
     from ray.tune import TuneConfig
+
+    from dpaudit.engine.sweep.tuning import Tuner
 
 
 def sweep(
@@ -203,118 +205,134 @@ def carry_out(
             "`sweep:`"
         )
     known = request.known
-    plan = make_plan(request.spec(known)) if known else None  # refuses what does not fit before anything runs
-    if plan is None:
-        require_contacts((request.base, request.run, request.sweep), lambda: "")
-    else:
+    if known:
+        plan = make_plan(request.spec(known))  # refuses what does not fit before anything runs
         require_contacts(plan.spec, lambda: price_of(plan))
+    else:
+        require_contacts((request.base, request.run, request.sweep), lambda: "")
+    tuner = _tuner(request, config)
     with told(listeners, quiet=quiet) as listening:
-        with _held(place, listening) as folder:
-            require_room(folder)
-            request.write(folder)
-            remember(folder, FILE)
-            if plan is not None:
-                _run_shared(plan, folder, place, listening, began)
-        # Trials on other nodes look for all this at the place, and leave theirs there.
-        with _held(place, listening), signals_interrupt():
-            configurations = _tried(request, known, place, listening, config)
-    return _finished(request, configurations, place, listeners, quiet=quiet)
-
-
-@contextlib.contextmanager
-def _held(place: str | Path, listeners: Sequence[Listener]) -> Iterator[Path]:
-    """The working folder of a sweep, which no other driver holds."""
-    with opened_by(place, listeners) as folder, writable(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        with lease(folder):
-            yield folder
-
-
-def _run_shared(plan: Plan, folder: Path, place: str | Path, listeners: Sequence[Listener], began: float) -> None:
-    """Units that several configurations want, once, by all workers."""
-    store, shared = UnitStore(folder / "units"), shared_units(plan)
-    missing = {unit.key for unit in shared} - store.finished(unit.key for unit in shared)
-    if not missing:
-        return
-    log = EventLog(folder / "events.jsonl")
-    try:
-        events = EventStream(log, *listeners)
-        events.emit(Event(EventKind.STAGE, detail=f"running {len(missing)} units that several configurations share"))
-        spec = replace(plan.spec, run=replace(plan.spec.run, repeats=0))
-        with signals_interrupt():
-            run_missing(replace(plan, spec=spec, units=shared, audits=()), store, events, checkpoints_of(place), began)
-    finally:
-        log.close()
-
-
-def _tried(
-    request: Request,
-    known: tuple[Configuration, ...],
-    place: str | Path,
-    listeners: Sequence[Listener],
-    config: TuneConfig | None,
-) -> list[Configuration]:
-    """What became of each configuration."""
-    where = place if is_remote(place) else Path(place).absolute()
-    trials, events = Trials(request, where, Path.cwd(), given()), EventStream(*listeners)
-    events.emit(Event(EventKind.STAGE, detail=f"trying {request.sweep.count} configurations"))
-    events.emit(Event(EventKind.UNITS_PLANNED, count=request.sweep.count))
-    if request.run.runner == "in-process":
-        if request.sweep.rungs is not None or config is not None:
-            raise SpecError("rungs and the settings of Ray Tune need `runner: ray` in `run:`")
-        return [_tried_here(trials, one, events) for one in known]
-    with ray_session(request.run.address):
-        from dpaudit.engine.sweep.tuning import tried, tune_config
-
-        events.emit(Event(EventKind.WORKER_STARTED, count=request.run.workers or os.cpu_count() or 1))
-        return tried(trials, known, events, tune_config(request, config))
-
-
-def _tried_here(trials: Trials, one: Configuration, events: EventStream) -> Configuration:
-    """The same in this process, without Tune."""
-    events.emit(Event(EventKind.UNIT_STARTED, label=one.name))
-    try:
-        trials.run(one.values, lambda metrics: None)
-    except AuditError as err:
-        events.emit(Event(EventKind.UNIT_FAILED, label=one.name, detail=str(err)))
-        return replace(one, state=FAILED, error=last_line(str(err)))
-    events.emit(Event(EventKind.UNIT_DONE, label=one.name))
-    return one
-
-
-def _finished(
-    request: Request, found: Sequence[Configuration], place: str | Path, listeners: Sequence[Listener], *, quiet: bool
-) -> SweepResult:
-    """One report of all configurations that were audited; the best one is audited afresh before, where asked for."""
-    drawn: dict[str, Configuration] = {}
-    for one in found:  # a search algorithm may draw one twice
-        if one.name not in drawn or drawn[one.name].state != AUDITED:
-            drawn[one.name] = one
-    order = {one.name: number for number, one in enumerate(request.known)}  # Tune lists those it went on with last
-    configurations = tuple(sorted(drawn.values(), key=lambda one: order.get(one.name, 0)))
-    if not any(one.state == AUDITED for one in configurations):
-        why = next((one.error for one in configurations if one.error), "all were stopped")
-        raise RunError(f"none of {len(configurations)} configurations could be audited; the first: {why}")
-    plan = make_plan(request.spec(configurations))
-    with opened(place) as folder:
-        gather_events(folder)
-        best = _best(plan, folder) if request.sweep.reaudit else None
-    if best is not None:
-        again = inside(str(place), REAUDIT) if is_remote(place) else Path(place) / REAUDIT
-        with told(listeners, quiet=quiet) as listening:
+        with _running(request, place, listening, began) as running:
+            configurations = list(known) if tuner is None else running.explored(tuner, config)
+            plan, best = running.audited(configurations, None if config is None else config.time_budget_s)
+        if best is not None:
+            again = inside(str(place), REAUDIT) if is_remote(place) else Path(place) / REAUDIT
             run_plan(make_plan(request.again(best)), again, listening)
-    with told(listeners, quiet=quiet) as listening:
         return SweepResult(run_plan(plan, place, listening))
 
 
-def _best(plan: Plan, folder: Path) -> Configuration | None:
-    """The best configuration, from finished units alone."""
-    store = UnitStore(folder / "units")
-    finished, failed = store.finished(unit.key for unit in plan.units), store.failures().keys()
-    readers = sequential_readers(plan, store)
-    for reader in readers.values():
-        reader.advance(finished, failed)
-    results = [result_of(entry, finished, store, readers.get(entry.audit.name)) for entry in plan.audits]
-    assert plan.spec.sweep is not None
-    best = sweep_summary(plan.spec.sweep, results, plan.spec.confidence).best
-    return None if best is None else best.configuration
+def _tuner(request: Request, config: TuneConfig | None) -> Tuner | None:
+    """Ray Tune's part, which takes seconds to load; None where all configurations are known and none is left out."""
+    if config is None and request.sweep.rungs is None and not request.sweep.adaptive:
+        return None
+    from ray.tune import TuneConfig
+
+    from dpaudit.engine.sweep.tuning import Tuner
+
+    return Tuner(request.sweep, config or TuneConfig())
+
+
+@contextlib.contextmanager
+def _running(request: Request, place: str | Path, listeners: Sequence[Listener], began: float) -> Iterator[_Running]:
+    """A sweep whose folder no other driver holds, on workers that stay for all of it."""
+    here = request.run.runner == "in-process"
+    with (
+        opened_by(place, listeners) as folder,
+        writable(folder),
+        contextlib.nullcontext() if here else ray_session(request.run.address),
+    ):
+        require_room(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        with lease(folder), signals_interrupt():
+            request.write(folder)
+            remember(folder, FILE)
+            with contextlib.closing(EventLog(folder / "events.jsonl")) as log:
+                yield _Running(request, folder, place, EventStream(log, *listeners), began)
+
+
+@dataclass(frozen=True)
+class _Running:
+    """A sweep that is carried out.
+
+    Attributes:
+        request: The sweep.
+        folder: Its working folder.
+        place: The same, a path or a URI.
+        events: Told of what happens.
+        began: When it began, by `time.monotonic`.
+    """
+
+    request: Request
+    folder: Path
+    place: str | Path
+    events: EventStream
+    began: float
+
+    def explored(self, tuner: Tuner, config: TuneConfig | None) -> list[Configuration]:
+        """The configurations after those were left out that early stopping stops."""
+        limit = None if config is None else config.time_budget_s
+        at_a_time = None if config is None else config.max_concurrent_trials
+        self._say(f"trying {self.request.sweep.count} configurations")
+        return Explorer(
+            self.request,
+            tuner,
+            self._run,
+            UnitStore(self.folder / "units"),
+            at_a_time or self.request.run.workers or os.cpu_count() or 1,
+            lambda: limit is None or time.monotonic() - self.began <= limit,
+            self._keep,
+        ).explored()
+
+    def audited(self, tried: Sequence[Configuration], budget_s: float | None) -> tuple[Plan, Configuration | None]:
+        """Audits those that are left, all in one plan.
+
+        Args:
+            tried: All configurations, with what became of them so far.
+            budget_s: Seconds after which none is begun any more.
+        Returns: The plan of the report, and the configuration to be audited afresh, where that was asked for.
+        """
+        plan = make_plan(self.request.spec(_some_audited(tried)))
+        self._say(f"auditing {len(plan.audits)} configurations")
+        outcome = self._run(plan, budget_s)
+        results = Policy(plan, UnitStore(self.folder / "units")).results(outcome, self.folder)
+        found = {result.name: result for result in results}
+        configurations = [self._became(one, found.get(one.name)) for one in tried]
+        plan = make_plan(self.request.spec(_some_audited(configurations)))
+        assert plan.spec.sweep is not None
+        best = sweep_summary(plan.spec.sweep, results, plan.spec.confidence).best
+        return plan, best.configuration if best is not None and self.request.sweep.reaudit else None
+
+    def _became(self, one: Configuration, result: AuditResult | None) -> Configuration:
+        """A configuration after its audit."""
+        if one.state != AUDITED or result is None:
+            return one
+        if result.finding is not None:
+            return with_metric(one, result.metrics, self.request.sweep.metric)
+        if not result.failures:
+            return replace(one, state=STOPPED)
+        why = next((f"{failure.label}: {failure.error}" for failure in result.failures if not failure.skipped), "")
+        return replace(one, state=FAILED, error=f"{one.name}: {why or result.headline}")
+
+    def _run(self, plan: Plan, budget_s: float | None = None) -> RunOutcome:
+        store, scratch = UnitStore(self.folder / "units"), checkpoints_of(self.place)
+        return run_missing(plan, store, self.events, scratch, self.began, budget_s)
+
+    def _keep(self, drawn: Sequence[Configuration]) -> None:
+        """Keeps what a search algorithm has chosen, for when the sweep is continued."""
+        request = replace(self.request, sweep=replace(self.request.sweep, configurations=tuple(drawn)))
+        request.write(self.folder)
+        self._say(f"{len(drawn)} of {request.sweep.count} configurations were proposed and tried")
+
+    def _say(self, what: str) -> None:
+        self.events.emit(Event(EventKind.STAGE, detail=what))
+
+
+def _some_audited(configurations: Sequence[Configuration]) -> Sequence[Configuration]:
+    """The configurations; refused where there is nothing to report.
+
+    Raises: RunError.
+    """
+    if any(one.state == AUDITED for one in configurations):
+        return configurations
+    why = next((one.error for one in configurations if one.error), "all were stopped")
+    raise RunError(f"none of {len(configurations)} configurations could be audited; the first: {why}")

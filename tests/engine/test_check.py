@@ -23,7 +23,7 @@ from dpaudit.engine.planning.plan import PlannedAudit, make_plan
 from dpaudit.engine.reading.joint import JointVerdict
 from dpaudit.engine.reading.result import AuditResult
 from dpaudit.engine.run.driver import report_again, resume
-from dpaudit.engine.run.looks import LooksReader, paired_looks
+from dpaudit.engine.run.policy import Policy
 from dpaudit.engine.spec.audit_spec import AuditSpec
 from dpaudit.engine.spec.check import Budget, CheckRequest, check_spec, choices, made_data
 from dpaudit.engine.spec.loading import load_spec
@@ -128,7 +128,7 @@ def test_the_looks_share_the_error_and_the_spec_is_read_back_as_it_was() -> None
     again = load_spec(dict(yaml.safe_load(spec.to_yaml())))
     assert again == spec
     with_confirmation = check_spec(CheckRequest(LP1ST(1.0, model=Recall())))
-    assert with_confirmation.look_confidence == pytest.approx(1 - 0.05 / 3)
+    assert with_confirmation.error_budget.first_pass == pytest.approx(1 - 0.05 / 3)
 
 
 def test_what_is_played_again_has_other_seeds_and_its_share_of_the_verdict_s_error() -> None:
@@ -298,12 +298,12 @@ def test_a_look_that_cannot_be_played_again_leaves_the_verdict_undecided(
 def test_later_looks_wait_while_one_is_played_again(tmp_path: Path, leak: Report) -> None:
     plan = make_plan(load_spec(Path(leak.folder) / "spec.yaml"))
     store = UnitStore(Path(leak.folder) / "units")
-    first, second, third, fourth = paired_looks(plan)
+    first, second, third, fourth = Policy(plan, store).pairs
     assert first.confirmation is not None
-    done = store.finished(first.look.keys)
+    done = store.finished(first.first.keys)
     nothing: frozenset[str] = frozenset()
-    reader = LooksReader(plan, store, lambda: 0.0)
-    waiting = frozenset().union(*(pair.confirmation.keys for pair in paired_looks(plan) if pair.confirmation))
+    reader = Policy(plan, store, lambda: 0.0)
+    waiting = frozenset().union(*(pair.confirmation.keys for pair in reader.pairs if pair.confirmation))
     assert reader.held(nothing, nothing) == waiting
     assert reader.held(done, nothing) == (second.keys | third.keys | fourth.keys) - first.keys
     assert reader.spared(done, nothing) == nothing
@@ -356,12 +356,12 @@ def test_a_planted_defect_of_a_learner_is_refuted(tmp_path: Path) -> None:
 
 def test_nothing_but_the_first_look_is_begun_after_time_is_up_and_what_was_begun_is_finished(tmp_path: Path) -> None:
     plan = make_plan(check_spec(CheckRequest(RandomizedResponse(1.0), budget="60s")))
-    first, second, third, fourth = paired_looks(plan)
-    reader = LooksReader(plan, UnitStore(tmp_path), lambda: 61.0)
+    reader = Policy(plan, UnitStore(tmp_path), lambda: 61.0)
+    first, second, third, fourth = reader.pairs
     assert reader.spared(frozenset(), frozenset()) == (second.keys | third.keys | fourth.keys) - first.keys
-    begun = frozenset({second.look.trainings[0]})
+    begun = frozenset({second.first.trainings[0]})
     assert reader.spared(begun, frozenset()) == third.keys | fourth.keys
-    in_time = LooksReader(plan, UnitStore(tmp_path), lambda: 59.0)
+    in_time = Policy(plan, UnitStore(tmp_path), lambda: 59.0)
     assert in_time.spared(frozenset(), frozenset()) == frozenset()
 
 

@@ -275,7 +275,7 @@ def test_one_grid_goes_over_learners_data_claims_and_copies() -> None:
         ([1], "must be a mapping"),
         ({"mechanism.epsilon": 3}, "must be a list"),
         ({"mechanism.epsilon, game.copies": [[1]]}, "must list 2 values each"),
-        ({"seed.of": [1]}, "must be a name or a mapping"),
+        ({"seed.of": [1]}, "must be a dataclass for its field"),
         ({"mechanism.epsilon": list(range(200)), "game.trials": list(range(200))}, "at most 10,000"),
     ],
 )

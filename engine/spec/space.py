@@ -1,4 +1,12 @@
-"""What a sweep varies: lists are gone through, all else is drawn. YAML and Ray Tune's own values mean the same."""
+"""What a grid or a sweep varies: lists are gone through, all else is drawn; values of Ray Tune mean the same.
+
+    grid:
+      game.poisoning: [corner-flip, class-flip]
+      mechanism.epsilon, game.copies: [[0.5, 8], [4, 2]]     # these two go together
+
+makes four audits, named "poisoning=corner-flip, epsilon=0.5, copies=8" and so on. Units that several of them plan, such
+as the same data sets, are run once.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +16,24 @@ from typing import Any
 
 import numpy as np
 
-from dpaudit.engine.spec.grid import MOST_AUDITS
 from dpaudit.errors import SpecError, did_you_mean, shortened
 
+MOST_AUDITS = 10_000
 DRAWN = ("choice", "uniform", "loguniform", "randint", "lograndint")
 """How a value may be drawn; each is a function of `ray.tune`."""
+
+
+def grid_points(grid: object) -> list[dict[str, Any]]:
+    """The points of a grid, each from a field to its value.
+
+    Raises: SpecError when it has another form.
+    """
+    if not isinstance(grid, Mapping) or not grid:
+        raise SpecError("`grid` must be a mapping from a field, such as mechanism.epsilon, to a list of its values")
+    for path, values in grid.items():
+        if not isinstance(values, list) or not values:
+            raise SpecError(f"grid.{path} must be a list of at least one value, got {shortened(values)}")
+    return configurations(in_words(grid), 1, 0)
 
 
 def in_words(space: Mapping[str, Any]) -> dict[str, Any]:
@@ -106,7 +127,7 @@ def size(space: Mapping[str, Any], samples: int) -> int:
     for axis in space.values():
         count *= len(axis) if isinstance(axis, list) else 1
     if count > MOST_AUDITS:
-        raise SpecError(f"a sweep must have at most {MOST_AUDITS:,} configurations, this one has {count:,}")
+        raise SpecError(f"there must be at most {MOST_AUDITS:,} configurations, these are {count:,}")
     return count
 
 
@@ -121,15 +142,14 @@ def configurations(space: Mapping[str, Any], samples: int, seed: int) -> list[di
     size(space, samples)
     rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(1,)))
     grids = {path: axis for path, axis in space.items() if isinstance(axis, list)}
-    found: list[dict[str, Any]] = []
+    found: dict[str, dict[str, Any]] = {}
     for _ in range(samples):
         for point in itertools.product(*grids.values()):
             fixed = dict(zip(grids, point, strict=True))
             drawn = {path: fixed[path] if path in fixed else _drawn(axis, rng) for path, axis in space.items()}
             one = single_fields(drawn)
-            if one not in found:
-                found.append(one)
-    return found
+            found.setdefault(repr(one), one)
+    return list(found.values())
 
 
 def single_fields(point: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,250 @@
+"""What is run next, what is held back, and when reading stops: one policy for all the audits of a run.
+
+An audit with a stop rule ends as soon as it has seen enough. A confirmatory run waits until the first pass is read, and
+is spared where there is nothing to confirm. Of several looks at one claim, those after one that refutes it wait while
+it is confirmed, and are spared once it is: leaving some out after having seen others only makes a verdict less likely.
+All of it follows from finished units alone, so a resumed run decides as the first one would have.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence, Set
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+from pathlib import Path
+
+from dpaudit.actors.schedule import RunOutcome
+from dpaudit.actors.storage.store import UnitStore
+from dpaudit.engine.planning.plan import Plan, PlannedAudit
+from dpaudit.engine.reading.gather import failures_of, follow_ups_told, read_audit
+from dpaudit.engine.reading.joint import refutes
+from dpaudit.engine.reading.result import AuditResult
+from dpaudit.engine.reading.stopping import SequentialReader
+from dpaudit.engine.reading.verdict import Verdict
+from dpaudit.engine.spec.audit_spec import slug
+
+Spent = Callable[[], float]
+"""Seconds that the run has taken so far."""
+
+CONFIRMED = (Verdict.VIOLATION, Verdict.UNDECIDED)
+"""Verdicts of an observational game that are tested once more."""
+
+
+class Stage(Enum):
+    """How far a first pass and its confirmatory run are read."""
+
+    OPEN = "not read yet"
+    SILENT = "read, and nothing to confirm"
+    REFUTING = "read, and to be confirmed"
+    CONFIRMED = "confirmed"
+    REJECTED = "not confirmed, or that cannot be read"
+
+
+@dataclass(frozen=True)
+class Pair:
+    """An audit of the first pass, and what confirms it; None where nothing would."""
+
+    first: PlannedAudit
+    confirmation: PlannedAudit | None
+
+    @cached_property
+    def first_keys(self) -> frozenset[str]:
+        """Of the units of the first pass."""
+        return self.first.keys
+
+    @cached_property
+    def confirmation_keys(self) -> frozenset[str]:
+        """Of the units of the confirmatory run."""
+        return self.confirmation.keys if self.confirmation else frozenset()
+
+    @property
+    def keys(self) -> frozenset[str]:
+        """Of both."""
+        return self.first_keys | self.confirmation_keys
+
+
+class Policy:
+    """Tells the scheduler of a plan which units need not be run and which must wait, and reads what there is to read.
+
+    Args:
+        plan: What is run.
+        store: Where finished units are.
+        spent: Seconds so far.
+        budget_s: Seconds after which no audit but the first is begun; None takes what the spec says.
+    """
+
+    def __init__(
+        self, plan: Plan, store: UnitStore, spent: Spent = lambda: math.inf, budget_s: float | None = None
+    ) -> None:
+        following = {entry.confirms: entry for entry in plan.audits if entry.confirms}
+        together = plan.spec.together
+        self.pairs = tuple(Pair(entry, following.get(entry.audit.name)) for entry in plan.audits if not entry.confirms)
+        self._plan, self._store, self._spent = plan, store, spent
+        self._one_claim = together is not None
+        self._budget_s = together.budget_s if together is not None else budget_s
+        self._readers = {
+            entry.audit.name: SequentialReader(entry, store) for entry in plan.audits if entry.audit.stop is not None
+        }
+        self._awaited: dict[str, list[str]] = {}
+        self._read: dict[str, AuditResult] = {}
+        self._begun: set[str] = set()
+        self._known: dict[str, tuple[object, frozenset[str]]] = {}
+        self._all_run = not (self._readers or following or self._one_claim or self._budget_s is not None)
+
+    def spared(self, finished: Set[str], failed: Set[str]) -> frozenset[str]:
+        """Keys of units that need not be started.
+
+        Those that only sequential audits with enough evidence have asked for, those of looks after one that is
+        confirmed, or after time is up, and confirmatory runs of what found nothing.
+        """
+        if self._all_run:
+            return frozenset()
+        for reader in self._readers.values():
+            reader.advance(finished, failed)
+        done = frozenset(name for name, reader in self._readers.items() if reader.reason)
+        stages = self._stages(finished, failed)
+        needed = tuple(place for place, pair in enumerate(self.pairs) if self._goes_on(pair, finished, first=not place))
+        if self._one_claim and Stage.CONFIRMED in stages:
+            needed = tuple(range(stages.index(Stage.CONFIRMED) + 1))
+        confirmed = tuple(place for place in needed if stages[place] is not Stage.SILENT)
+        enough = self._once("done", done, lambda: self._keys_of_only(done))
+        return enough | self._once("needed", (needed, confirmed), lambda: self._keys_beside(needed, confirmed))
+
+    def held(self, finished: Set[str], failed: Set[str]) -> frozenset[str]:
+        """Keys of units that must wait: confirmatory runs of what is not read, and looks after one that refutes.
+
+        Outside of a check confirmatory runs need the units that they follow, and so wait by themselves.
+        """
+        if not self._one_claim:
+            return frozenset()
+        stages = tuple(self._stages(finished, failed))
+        return self._once("held", stages, lambda: self._keys_waiting(stages))
+
+    def results(self, outcome: RunOutcome, folder: Path) -> tuple[AuditResult, ...]:
+        """What is read when nothing runs any more, in the order of the spec; the evidence is linked into `scores/`."""
+        recorded = self._store.failures()
+        for each in self._readers.values():
+            each.advance(outcome.finished, recorded.keys() & outcome.failed.keys())
+        failures = failures_of(self._plan, outcome, recorded)
+        results: list[AuditResult] = []
+        for entry in self._plan.audits:
+            if (entry.confirms or self._one_claim) and _was_left_out(entry, outcome):
+                continue  # there was nothing to confirm, or nothing left to find, or no time
+            if entry.played_again and not (results and results[-1].name == entry.confirms and refutes(results[-1])):
+                continue  # begun before another one was read
+            name = entry.audit.name
+            evidence = folder / "scores" / slug(name)
+            results.append(
+                read_audit(entry, outcome.finished, self._store, self._readers.get(name), failures, evidence)
+            )
+            if self._one_claim and entry.confirms and refutes(results[-1]):
+                break  # whatever ran beside it already: the same looks are read on one worker and on many
+        return follow_ups_told(self._plan, results)
+
+    @cached_property
+    def _shared(self) -> frozenset[str]:
+        """Keys that several first passes have asked for."""
+        count = Counter(key for pair in self.pairs for key in pair.first_keys)
+        return frozenset(key for key, several in count.items() if several > 1)
+
+    def _once(self, what: str, state: object, find: Callable[[], frozenset[str]]) -> frozenset[str]:
+        """Keys that follow from how far audits are read alone: put together when that changes, not at every unit."""
+        if what not in self._known or self._known[what][0] != state:
+            self._known[what] = (state, find())
+        return self._known[what][1]
+
+    def _keys_of_only(self, done: Set[str]) -> frozenset[str]:
+        """Of units that no other audit has asked for."""
+        entries = self._plan.audits if done else ()
+        return _union(entry.keys for entry in entries if entry.audit.name in done) - _union(
+            entry.keys for entry in entries if entry.audit.name not in done
+        )
+
+    def _keys_beside(self, needed: Sequence[int], confirmed: Sequence[int]) -> frozenset[str]:
+        """Of units that neither these first passes nor these confirmatory runs have asked for."""
+        kept = _union(self.pairs[place].first_keys for place in needed)
+        return (
+            _union(pair.keys for pair in self.pairs)
+            - kept
+            - _union(self.pairs[place].confirmation_keys for place in confirmed)
+        )
+
+    def _keys_waiting(self, stages: Sequence[Stage]) -> frozenset[str]:
+        # A unit without a seed, as a ceiling's may be, is the first pass's own as well.
+        waiting = _union(
+            pair.confirmation_keys for pair, stage in zip(self.pairs, stages, strict=True) if stage is Stage.OPEN
+        ) - _union(pair.first_keys for pair in self.pairs)
+        if Stage.REFUTING not in stages:
+            return waiting
+        after = stages.index(Stage.REFUTING) + 1
+        later = _union(pair.keys for pair in self.pairs[after:]) - _union(pair.keys for pair in self.pairs[:after])
+        return waiting | later
+
+    def _stages(self, finished: Set[str], failed: Set[str]) -> list[Stage]:
+        return [self._stage(pair, finished, failed) for pair in self.pairs]
+
+    def _stage(self, pair: Pair, finished: Set[str], failed: Set[str]) -> Stage:
+        if pair.confirmation is None and not self._one_claim:
+            return Stage.SILENT
+        found = self._result(pair.first, finished, failed)
+        if found is None:
+            return Stage.OPEN
+        if pair.confirmation is None or not calls_for_confirmation(pair.confirmation, found):
+            return Stage.SILENT
+        if not self._one_claim:
+            return Stage.REFUTING
+        again = self._result(pair.confirmation, finished, failed)
+        if again is not None:
+            return Stage.CONFIRMED if refutes(again) else Stage.REJECTED
+        return Stage.REFUTING if failed.isdisjoint(pair.confirmation_keys) else Stage.REJECTED
+
+    def _result(self, entry: PlannedAudit, finished: Set[str], failed: Set[str]) -> AuditResult | None:
+        """What an audit found; None while it is not read."""
+        name = entry.audit.name
+        if name not in self._read:
+            reader = self._readers.get(name)
+            if not self._is_read(entry, reader, finished, failed):
+                return None
+            self._read[name] = read_audit(entry, finished, self._store, reader)
+        return self._read[name]
+
+    def _is_read(
+        self, entry: PlannedAudit, reader: SequentialReader | None, finished: Set[str], failed: Set[str]
+    ) -> bool:
+        if reader is not None:
+            reader.advance(finished, failed)
+            return bool(reader.reason) or len(reader.tallies) == len(entry.tallies)
+        # Looks at one claim are read without what failed. What follows by planted labels is not run without it at all.
+        ceilings = entry.ceilings if self._one_claim else ()
+        awaited = self._awaited.setdefault(entry.audit.name, [*ceilings, *entry.controls, *entry.tallies])
+        while awaited and (awaited[-1] in finished or (self._one_claim and awaited[-1] in failed)):
+            awaited.pop()
+        return not awaited
+
+    def _goes_on(self, pair: Pair, finished: Set[str], *, first: bool) -> bool:
+        """Whether it is played on when time is up: once begun, until it can be read; the first one in any case."""
+        name = pair.first.audit.name
+        if self._budget_s is None or self._spent() <= self._budget_s or name in self._read or name in self._begun:
+            return True
+        if pair.first.audit.stop is not None:  # it can be read as it is
+            return first and finished.isdisjoint(pair.first.tallies)
+        if not finished.isdisjoint(pair.first_keys - self._shared):
+            self._begun.add(name)
+        return first or name in self._begun
+
+
+def calls_for_confirmation(confirmation: PlannedAudit, found: AuditResult) -> bool:
+    """Whether what a first pass found is to be confirmed: by the same look if that refutes, else by planted labels."""
+    return refutes(found) if confirmation.played_again else found.verdict in CONFIRMED
+
+
+def _was_left_out(entry: PlannedAudit, outcome: RunOutcome) -> bool:
+    """Whether none of an audit's evidence was counted, and what is missing of it was spared."""
+    return entry.keys - outcome.finished <= outcome.spared and outcome.finished.isdisjoint(entry.tallies)
+
+
+def _union(several: Iterable[frozenset[str]]) -> frozenset[str]:
+    return frozenset().union(*several)

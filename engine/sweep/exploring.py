@@ -1,0 +1,150 @@
+"""What a sweep tries before it audits: single trainings that tell utility, and by it which configurations go on.
+
+A training is a unit like any other, so what was tried is found when the sweep is continued.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from dpaudit.actors.schedule import RunOutcome
+from dpaudit.actors.storage.store import UnitStore
+from dpaudit.actors.work import beside
+from dpaudit.engine.planning.plan import Plan, make_plan, needed
+from dpaudit.engine.spec.space import configurations
+from dpaudit.engine.spec.sweep import FAILED, STOPPED, Configuration
+from dpaudit.engine.sweep.request import Request
+from dpaudit.errors import AuditError, did_you_mean
+
+if TYPE_CHECKING:
+    from dpaudit.engine.sweep.tuning import Tuner
+
+
+@dataclass(frozen=True)
+class Explorer:
+    """Tries configurations of a sweep.
+
+    Attributes:
+        request: The sweep.
+        tuner: Says what is tried and what goes on.
+        run: Runs the units of a plan.
+        store: Where finished units are.
+        at_a_time: How many configurations a search algorithm proposes before it is told of them.
+        in_time: Whether anything may be begun still.
+        drawn: Told of all configurations that a search algorithm has proposed so far, so that they are kept.
+    """
+
+    request: Request
+    tuner: Tuner
+    run: Callable[[Plan], RunOutcome]
+    store: UnitStore
+    at_a_time: int
+    in_time: Callable[[], bool]
+    drawn: Callable[[Sequence[Configuration]], None]
+
+    def explored(self) -> list[Configuration]:
+        """All configurations: those that are to be audited, those that were stopped and those that failed."""
+        if not self.tuner.searches:
+            return list(self._tried(dict(enumerate(self._without_search()))).values())
+        found: dict[str, Configuration] = {}
+        number = 0
+        while number < self.request.sweep.count and self.in_time():
+            batch: dict[int, Configuration] = {}
+            while number < self.request.sweep.count and len(batch) < self.at_a_time:
+                values = self.tuner.proposed(number)
+                if values is None:
+                    break
+                batch[number] = self.request.configuration(values)
+                number += 1
+            if not batch:
+                break
+            one_each = {one.name: place for place, one in batch.items()}  # it may draw one twice
+            tried = self._tried({place: batch[place] for place in one_each.values()})
+            found |= {one.name: one for one in tried.values()}
+            self.drawn(tuple(found.values()))
+        return list(found.values())
+
+    def _without_search(self) -> tuple[Configuration, ...]:
+        """Those that are known; of a search that is continued without its algorithm, those it chose and drawn ones."""
+        request = self.request
+        if not request.sweep.adaptive:
+            return request.known
+        chosen = {one.name: replace(one, state="audited", metrics={}) for one in request.sweep.configurations}
+        drawn = configurations(request.sweep.space, request.sweep.count, request.seed)
+        for one in map(request.configuration, drawn):
+            if len(chosen) < request.sweep.count:
+                chosen.setdefault(one.name, one)
+        return tuple(chosen.values())
+
+    def _tried(self, ones: Mapping[int, Configuration]) -> dict[int, Configuration]:
+        """What becomes of some configurations, rung by rung."""
+        sweep, found = self.request.sweep, dict(ones)
+        utility: dict[int, dict[str, float]] = {}
+        for number in ones:
+            self.tuner.begin(number)
+        rungs = () if sweep.rungs is None else sweep.rungs.values[:-1]
+        for place, rung in enumerate(rungs):
+            utility |= self._measured(found, rung)
+            for number, one in found.items():
+                if one.state == "audited" and not self.tuner.goes_on(number, place, utility[number]):
+                    wanted = {sweep.metric: utility[number][sweep.metric]}
+                    found[number] = replace(one, state=STOPPED, metrics=wanted, rung=rung)
+        if self.tuner.searches:
+            utility |= self._measured(found, None)
+        for number, one in found.items():
+            self.tuner.end(number, None if one.state == FAILED else utility.get(number, {}))
+        return found
+
+    def _measured(self, found: dict[int, Configuration], rung: Any) -> dict[int, dict[str, float]]:
+        """Utility of one training each at a rung, of those that go on; those that have none are marked as failed."""
+        request = self.request
+        seed = request.other_seed("explore") if request.sweep.adaptive else request.seed
+        entries: dict[int, tuple[Plan, str]] = {}
+        for number, one in found.items():
+            if one.state != "audited":
+                continue
+            if not self.in_time():
+                found[number] = replace(one, state=STOPPED, rung=rung)
+                continue
+            try:
+                plan = make_plan(request.rung_spec(one, rung, seed=seed))
+            except AuditError as err:
+                found[number] = _failed(one, str(err))
+                continue
+            entries[number] = plan, plan.audits[0].trainings[0]
+        if not entries:
+            return {}
+        outcome = self.run(_merged(list(entries.values())))
+        utility = {}
+        for number, (_, training) in entries.items():
+            if training not in outcome.finished:
+                why = f"the training at a rung failed; units/{training}.failed says why"
+                found[number] = _failed(found[number], why)
+                continue
+            utility[number] = dict(beside(self.store.read(training)).metrics)
+            found[number] = with_metric(found[number], utility[number], request.sweep.metric)
+        return utility
+
+
+def with_metric(one: Configuration, metrics: Mapping[str, float], wanted: str) -> Configuration:
+    """The configuration; failed where it has not the metric that is wanted large or small."""
+    if wanted in metrics:
+        return one
+    names = ", ".join(metrics) or "none"
+    return _failed(
+        one, f"no metric {wanted!r} to be wanted large or small; it has {names}{did_you_mean(wanted, metrics)}"
+    )
+
+
+def _failed(one: Configuration, why: str) -> Configuration:
+    return replace(one, state=FAILED, error=f"{one.name}: {why}")
+
+
+def _merged(entries: Sequence[tuple[Plan, str]]) -> Plan:
+    """One plan of single trainings and what they need."""
+    units = {unit.key: unit for plan, training in entries for unit in needed(plan.units, {training})}
+    shared = {name: rows for plan, _ in entries for name, rows in plan.shared.items()}
+    first, _ = entries[0]
+    return replace(first, units=tuple(units.values()), audits=(), shared=shared)
