@@ -9,10 +9,12 @@ S3_SERVER := $(CURDIR)/.venv-s3/bin/moto_server
 S3_STAMP := .venv-s3/.installed
 # Test processes: one for each core. One of them starts Ray; from four on, another one clusters (tests/conftest.py).
 JOBS ?= logical
+PYTEST = DPAUDIT_DIFFPRIVLIB_PYTHON=$(DIFFPRIVLIB) DPAUDIT_S3_SERVER=$(S3_SERVER) \
+	$(BIN)/pytest -n $(JOBS) --dist loadgroup --durations=25
 # Empty is as good as not set: where it is set, each of many processes would compile all libraries anew.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: diffprivlib s3 demo test bench house chaos fuzz lint clean
+.PHONY: diffprivlib s3 demo test nightly bench house chaos fuzz lint clean
 
 demo: $(STAMP)
 	$(BIN)/dpaudit run examples/label-privacy.yaml
@@ -21,7 +23,12 @@ test: $(STAMP) $(DIFFPRIVLIB_STAMP) $(S3_STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	DPAUDIT_DIFFPRIVLIB_PYTHON=$(DIFFPRIVLIB) DPAUDIT_S3_SERVER=$(S3_SERVER) $(BIN)/pytest -n $(JOBS) --dist loadgroup --durations=25
+	$(PYTEST)
+
+# All tests, those marked `nightly` too; coverage with every game; the fuzzer for an hour, as FUZZ says otherwise.
+nightly: $(STAMP) $(DIFFPRIVLIB_STAMP) $(S3_STAMP)
+	DPAUDIT_NIGHTLY=yes $(PYTEST)
+	$(BIN)/python -W ignore -m tests.fuzz $(FUZZ)
 
 # An hour of odd tables, specs, data files and run folders; FUZZ="--cases 20000 --seed 7" for so many.
 fuzz: $(STAMP)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests import nightly
 from tests.remote import bucket, s3_server  # noqa: F401
 
 # Two workers on two cores: libraries that start threads of their own would fight over them.
@@ -55,12 +56,16 @@ def _figures_where_they_are_looked_at(request: pytest.FixtureRequest, monkeypatc
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Which tests stay in one process when pytest-xdist runs several (`--dist loadgroup`); the largest group begins.
+    """Leaves what is marked `nightly` to `make nightly`, and says which tests stay in one process.
 
-    All that need the shared Ray session, so that one is started; all that start a cluster of their own, so that there
-    is never more than one beside that session; and those that share a fixture of their module, so that what is dear to
-    make is made once. Any other test goes wherever there is room.
+    That is where pytest-xdist runs several (`--dist loadgroup`); the largest group begins. All that need the shared Ray
+    session, so that one is started; all that start a cluster of their own, so that there is never more than one beside
+    that session; and those that share a fixture of their module, so that what is dear to make is made once. Any other
+    test goes wherever there is room.
     """
+    if later := [item for item in items if _is(item, "nightly") and not nightly.on()]:
+        items[:] = [item for item in items if item not in later]
+        config.hook.pytest_deselected(items=later)
     processes = getattr(config, "workerinput", {}).get("workercount", 1)
     heavy = {kind: {module for item in items if _is(item, kind) for module in _shares(item)} for kind in HEAVY}
     for item in items:

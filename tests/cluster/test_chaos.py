@@ -28,6 +28,7 @@ def test_nothing_is_lost_nothing_twice_and_the_bytes_are_the_same() -> None:
     assert found.commands == 2
 
 
+@pytest.mark.nightly
 @pytest.mark.cluster
 def test_what_was_begun_goes_on_elsewhere_when_head_and_driver_are_lost(bucket: str, tmp_path: Path) -> None:
     """The run folder is on an S3 server; the machine that goes on has nothing but its URI."""

@@ -95,6 +95,7 @@ run: {figures: false, repeats: 0}
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.cluster
 def test_score_tables_are_the_same_four_ways(head: Head, bucket: str, tmp_path: Path) -> None:
     """In this process, on a cluster of two nodes, as a job of one, and with the run folder on an S3 server."""

@@ -60,8 +60,8 @@ def changed(folder: Path, **parts: Any) -> None:
     ("verb", "named"),
     [
         ("report", "got-x.evil:M"),  # no name that a pattern of Python's names would find
-        ("resume", "got-x.evil:M"),
-        ("report", "os:system"),
+        pytest.param("resume", "got-x.evil:M", marks=pytest.mark.nightly),
+        pytest.param("report", "os:system", marks=pytest.mark.nightly),
         ("resume", "sklearn.linear_model:LogisticRegression"),
     ],
 )
@@ -112,7 +112,7 @@ def test_what_was_looked_at_is_imported_from_the_readers_own_folder_only(
     assert mark.read_text() == "ran"
 
 
-@pytest.mark.parametrize("where", ["in", "around"])
+@pytest.mark.parametrize("where", ["in", pytest.param("around", marks=pytest.mark.nightly)])
 def test_nothing_beside_the_reader_is_imported(reader: Reader, folder: Path, mark: Path, where: str) -> None:
     """The reader stands in the stranger's folder, or in the one that holds it."""
     cwd = folder if where == "in" else reader.stranger
@@ -187,7 +187,7 @@ def test_a_cluster_is_not_joined_until_it_is_allowed(reader: Reader, folder: Pat
     refused.refused("which can run code here", "add --allow-code")
 
 
-@pytest.mark.parametrize("way", ["path", "~", "$NAME", "link", "cache"])
+@pytest.mark.parametrize("way", ["path", pytest.param("~", marks=pytest.mark.nightly), "$NAME", "link", "cache"])
 def test_no_file_of_the_readers_is_read_until_it_is_allowed(reader: Reader, folder: Path, way: str) -> None:
     secret = reader.home / "grades.csv"
     secret.write_text("grade,label\n" + "1,pass\n2,fail\n" * 50)
@@ -228,7 +228,7 @@ class Runs:
 SWEEP = """\
 name: swept
 data: {name: iris}
-mechanism: {name: lp-1st, epsilon: 1.0, model: logistic-regression}
+mechanism: {name: lp-1st, epsilon: 1.0, model: recall}
 game: {name: label-canaries, canaries: 30, replays: 2}
 grid: {mechanism.epsilon: [0.5, 2.0]}
 run: {runner: in-process, figures: false}

@@ -59,13 +59,13 @@ def instead(path: Path, make: Callable[[Path], object]) -> None:
 @pytest.mark.parametrize(
     ("verb", "name"),
     [
-        ("report", ".lease"),
+        pytest.param("report", ".lease", marks=pytest.mark.nightly),
         ("report", "events.jsonl"),
-        ("report", "bounds.json"),
+        pytest.param("report", "bounds.json", marks=pytest.mark.nightly),
         ("report", "figures"),
         ("report", "scores/from-a-stranger"),
         ("resume", "units"),
-        ("resume", "earlier/2026"),
+        pytest.param("resume", "earlier/2026", marks=pytest.mark.nightly),
         ("status", "plan.parquet"),
     ],
 )
@@ -75,8 +75,15 @@ def test_a_link_out_of_the_folder_is_refused(reader: Reader, folder: Path, verb:
     reader.opens(verb, folder).refused(name, NO_FILE, "it is a link")
 
 
-@pytest.mark.parametrize("verb", ["report", "run"])
-@pytest.mark.parametrize("name", [".lease", "events.jsonl"])
+@pytest.mark.parametrize(
+    ("verb", "name"),
+    [
+        ("report", "events.jsonl"),
+        ("run", ".lease"),
+        pytest.param("report", ".lease", marks=pytest.mark.nightly),
+        pytest.param("run", "events.jsonl", marks=pytest.mark.nightly),
+    ],
+)
 def test_a_second_name_of_a_file_elsewhere_is_not_written_to(
     reader: Reader, folder: Path, verb: str, name: str
 ) -> None:

@@ -42,6 +42,7 @@ def test_copies_follow_the_claim_alone() -> None:
     assert [copies_at(epsilon) for epsilon in (0.1, 0.5, 1.0, 2.0, 4.0, 50.0)] == [8, 8, 4, 2, 1, 1]
 
 
+@pytest.mark.nightly
 def test_figure_2_has_a_row_for_each_audit(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
     iris = panels.first_class(Iris())
     monkeypatch.setattr(panels, "data_sets", lambda _: {"iris": iris})
@@ -56,6 +57,7 @@ def test_figure_2_has_a_row_for_each_audit(options: Options, monkeypatch: pytest
     assert "0 of 9 audits find a violation" in made.text
 
 
+@pytest.mark.nightly
 def test_a_part_is_made_anew_and_the_others_are_kept(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of few trainings and again of others: only what was made alike stands in one table."""
     iris = panels.first_class(Iris())
@@ -85,6 +87,7 @@ def test_cheap_cells_come_first(options: Options) -> None:
     ]
 
 
+@pytest.mark.nightly
 def test_the_influential_record_moves_no_less_than_clip_bkds(options: Options) -> None:
     made = figure_3(options)
     rows = pacsv.read_csv(made.files[1]).to_pylist()
@@ -99,6 +102,7 @@ def test_counts_that_sum_to_the_size_tell_it_at_every_epsilon(options: Options) 
     assert not [row for row in rows if row["verdict"] == "VIOLATION" and row not in leaks]
 
 
+@pytest.mark.nightly
 def test_records_and_output_sets_each_show_more_than_clip_bkds_one_score(options: Options) -> None:
     made = figure_4b(replace(options, scale="small"))
     rows = pacsv.read_csv(made.files[1]).to_pylist()

@@ -44,8 +44,8 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("figure", "bars"),
     [
-        (private_prediction.figure_3, {"PATE": 2, "CaPC": 2, "PromptPATE": 2}),
-        (private_prediction.figure_4, {"PATE": 1, "CaPC": 1, "PromptPATE": 1}),
+        pytest.param(private_prediction.figure_3, {"PATE": 2, "CaPC": 2, "PromptPATE": 2}, marks=pytest.mark.nightly),
+        pytest.param(private_prediction.figure_4, {"PATE": 1, "CaPC": 1, "PromptPATE": 1}, marks=pytest.mark.nightly),
         (private_prediction.figure_5, {"Private-kNN": 5}),
     ],
 )

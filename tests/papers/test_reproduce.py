@@ -73,6 +73,7 @@ def check_files(made: Made, name: str) -> None:
     assert "src=" not in text, "the page stands alone"
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("tiny")
 def test_tables_2_and_5_come_from_the_same_trainings(tmp_path: Path) -> None:
     said: list[str] = []
@@ -95,6 +96,7 @@ def test_tables_2_and_5_come_from_the_same_trainings(tmp_path: Path) -> None:
     assert 0 < float(rows_of(losses)[0]["test_log_loss"]) < 3
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("tiny")
 def test_tables_1_and_4_come_from_the_same_trainings(tmp_path: Path) -> None:
     options = Options(tmp_path, run=RunOptions(runner="in-process"), say=lambda text: None)
