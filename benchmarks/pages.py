@@ -64,6 +64,10 @@ def table(rows: Sequence[Row], query: Query) -> str:
     """A Markdown table of the measurements asked for."""
     found = [(row.settings() | {"what": row.what}, row) for row in rows]
     kept = [(conditions, row) for conditions, row in found if query.allows(conditions)]
+    for name, values in query.where.items():
+        there = {conditions.get(name) for conditions, _ in found}
+        if not there.issuperset(values):
+            raise ValueError(f"no measurement has {name} = {sorted(set(values) - there)}")
     if not kept:
         raise ValueError(f"no measurement is asked for by {query}")
     unknown = {*query.rows, query.columns} - {name for conditions, _ in kept for name in conditions}
