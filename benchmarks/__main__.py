@@ -1,4 +1,4 @@
-"""`make bench`: runs every `bench_*.py` here and writes the measurements, with the hardware, to `docs/data/bench.csv`."""
+"""`make bench`: runs every `bench_*.py` and writes the measurements, with the hardware, to `docs/data`."""
 
 from __future__ import annotations
 
@@ -32,10 +32,8 @@ def hardware() -> str:
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     names = [line.split(":")[1].strip() for line in lines if "model name" in line]
     processor = names[0] if names else platform.processor()
-    load = os.getloadavg()[0]
-    return (
-        f"{os.cpu_count()} cores of {processor}, no GPU, Python {platform.python_version()}, load {load:.1f} at the end"
-    )
+    load, python = os.getloadavg()[0], platform.python_version()
+    return f"{os.cpu_count()} cores of {processor}, no GPU, Python {python}, load {load:.1f} at the end"
 
 
 if __name__ == "__main__":

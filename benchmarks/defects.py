@@ -4,8 +4,8 @@
 
 Beside them stand specs about a library's own defects: those of diffprivlib need `make diffprivlib`, and are left out
 without it.
-A spec whose line is in RESULTS.jsonl is not run again. The table of all lines, with what `benchmarks.check_defects` wrote to
-CHECKS.jsonl, goes to standard output and to `docs/data/planted-defects.csv`; `make pages` then writes the page.
+A spec whose line is in RESULTS.jsonl is not run again. The table of all lines, with what `benchmarks.check_defects`
+wrote to CHECKS.jsonl, goes to standard output and `docs/data/planted-defects.csv`; `make pages` then writes the page.
 """
 
 from __future__ import annotations

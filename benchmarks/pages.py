@@ -10,7 +10,7 @@ and what stands between that line and `<!-- end -->` is written here, with the d
 
 - `rows`, `columns`: names of conditions, or `what`. Left out, the columns are `what`.
 - `where`: conditions joined by `;`, each with its values joined by `/`. Values also order rows and columns.
-- `cell`: how several measurements become one. `each` (there is only one), `max`, `range`, `sum`, or `share` ("3 of 400").
+- `cell`: how several measurements become one: `each` (there is only one), `max`, `range`, `sum`, `share` ("3 of 400").
 """
 
 from __future__ import annotations
@@ -79,8 +79,10 @@ def table(rows: Sequence[Row], query: Query) -> str:
         cells.setdefault(labels, {}).setdefault(conditions.get(query.columns, ""), []).append(row)
     columns = _ordered([column for found in cells.values() for column in found], query.where.get(query.columns, ()))
     lines = [[*query.rows, *columns], ["-"] * (len(query.rows) + len(columns))]
-    for labels in sorted(cells, key=lambda labels: _place(labels, query)):
-        lines.append([*labels, *(_cell(cells[labels].get(column, []), query.cell) for column in columns)])
+    lines += [
+        [*labels, *(_cell(cells[labels].get(column, []), query.cell) for column in columns)]
+        for labels in sorted(cells, key=lambda labels: _place(labels, query))
+    ]
     return "\n".join(f"|{'|'.join(line)}|" for line in lines)
 
 

@@ -55,8 +55,9 @@ def broken_links(page: Path, text: str) -> Iterator[str]:
             continue
         name, _, anchor = link.partition("#")
         target = (page.parent / name).resolve() if name else page
-        here = text if target == page else target.read_text(encoding="utf-8") if target.suffix == ".md" else ""
-        if not target.exists() or (anchor and anchor not in anchors(here)):
+        known = target == page or target.exists()
+        here = text if target == page else target.read_text(encoding="utf-8") if known and anchor else ""
+        if not known or (anchor and anchor not in anchors(here)):
             yield link
 
 
