@@ -6,7 +6,7 @@ A page asks for a table by a line such as
 
     <!-- table false-violations.csv | rows: game, claim | columns: proxy | where: what = VIOLATION | cell: share -->
 
-and what stands between that line and `<!-- end -->` is written here, with the data's origin below it.
+and what stands between that line and `<!-- end -->` is written here, with the data's origin below it (`index.csv` also has the machine).
 
 - `rows`, `columns`: names of conditions, or `what`. Left out, the columns are `what`.
 - `where`: conditions joined by `;`, each with its values joined by `/`. Values also order rows and columns.
@@ -126,8 +126,7 @@ def _number(text: str) -> float:
 def origin_line(origin: Origin, page: Path) -> str:
     """Where the numbers of a table come from, below it."""
     path = os.path.relpath(DATA / origin.file, page.parent).replace(os.sep, "/")
-    facts = ", ".join(fact for fact in (f"by `{origin.program}`", origin.made, origin.machine) if fact)
-    return f"Data: [{origin.file}]({path}), {facts}."
+    return f"[{origin.file}]({path}): " + ", ".join(fact for fact in (f"`{origin.program}`", origin.made) if fact)
 
 
 def written(text: str, page: Path, known: Mapping[str, Origin]) -> str:
