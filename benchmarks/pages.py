@@ -6,7 +6,8 @@ A page asks for a table by a line such as
 
     <!-- table false-violations.csv | rows: game, claim | columns: proxy | where: what = VIOLATION | cell: share -->
 
-and what stands between that line and `<!-- end -->` is written here, with the data's origin below it (`index.csv` also has the machine).
+and what stands between that line and `<!-- end -->` is written here, with the data's origin below it (`index.csv` also
+has the machine).
 
 - `rows`, `columns`: names of conditions, or `what`. Left out, the columns are `what`.
 - `where`: conditions joined by `;`, each with its values joined by `/`. Values also order rows and columns.
@@ -81,7 +82,7 @@ def table(rows: Sequence[Row], query: Query) -> str:
     lines = [[*query.rows, *columns], ["-"] * (len(query.rows) + len(columns))]
     lines += [
         [*labels, *(_cell(cells[labels].get(column, []), query.cell) for column in columns)]
-        for labels in sorted(cells, key=lambda labels: _place(labels, query))
+        for labels in _sorted(list(cells), query)
     ]
     return "\n".join(f"|{'|'.join(line)}|" for line in lines)
 
@@ -90,10 +91,15 @@ def _ordered(names: Sequence[str], order: Sequence[str]) -> list[str]:
     return list(dict.fromkeys([name for name in order if name in names] + list(names)))
 
 
-def _place(labels: tuple[str, ...], query: Query) -> list[int]:
-    """Rows stand in the order of the query's values; the sort is stable, so others stay as they are in the file."""
-    orders = [query.where.get(name, ()) for name in query.rows]
-    return [order.index(label) if label in order else 0 for label, order in zip(labels, orders, strict=True)]
+def _sorted(rows: list[tuple[str, ...]], query: Query) -> list[tuple[str, ...]]:
+    """Rows in the order of the file, or by the query's values from the left where it states some."""
+    if not query.where.keys() & set(query.rows):
+        return rows
+    orders = [
+        _ordered(labels, query.where.get(name, ()))
+        for name, labels in zip(query.rows, zip(*rows, strict=True), strict=True)
+    ]
+    return sorted(rows, key=lambda row: [order.index(label) for order, label in zip(orders, row, strict=True)])
 
 
 def _cell(rows: Sequence[Row], how: str) -> str:
