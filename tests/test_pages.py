@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -82,6 +82,24 @@ def test_a_link_that_leads_nowhere_is_seen() -> None:
         "# One heading\n\n[a](nowhere.csv) [b](#one-heading) [c](#two) [d](docs/security.md#none) [e](https://x.org)\n"
     )
     assert list(broken_links(ROOT / "README.md", text)) == ["nowhere.csv", "#two", "docs/security.md#none"]
+
+
+def unreachable(pages: Mapping[Path, str]) -> list[str]:
+    """Pages that no chain of links from the README leads to."""
+    found, waiting = set[Path](), [ROOT / "README.md"]
+    while waiting:
+        page = waiting.pop()
+        if page in pages and page not in found:
+            found.add(page)
+            names = [link.partition("#")[0] for link in LINK.findall(without_code(pages[page]))]
+            waiting += [(page.parent / name).resolve() for name in names if name.endswith(".md")]
+    return sorted(page.relative_to(ROOT).as_posix() for page in pages.keys() - found)
+
+
+def test_every_page_is_reached_from_the_readme() -> None:
+    pages = {page: page.read_text(encoding="utf-8") for page in PAGES}
+    assert unreachable(pages) == []
+    assert unreachable({**pages, ROOT / "docs" / "lost.md": "# Lost"}) == ["docs/lost.md"]
 
 
 def test_paths_of_pages_in_the_sources_are_there() -> None:
