@@ -102,6 +102,24 @@ def test_every_page_is_reached_from_the_readme() -> None:
     assert unreachable({**pages, ROOT / "docs" / "lost.md": "# Lost"}) == ["docs/lost.md"]
 
 
+def missing_files(text: str) -> list[str]:
+    """Files of the repository that a page names and that are not there."""
+    named = re.findall(r"`((?:tests|benchmarks|examples|mechanisms|engine|docs)/[\w./-]+\.\w+)[`:]", text)
+    return [name for name in dict.fromkeys(named) if not (ROOT / name).exists()]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_files_that_a_page_names_are_there(page: Path) -> None:
+    assert missing_files(page.read_text(encoding="utf-8")) == []
+
+
+def test_a_file_that_is_not_there_is_seen() -> None:
+    assert missing_files("`tests/test_pages.py` `tests/gone.py::test_it` `engine/gone.py`") == [
+        "tests/gone.py",
+        "engine/gone.py",
+    ]
+
+
 def test_paths_of_pages_in_the_sources_are_there() -> None:
     """Comments, messages and specs name pages by their path."""
     sources = [
