@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import importlib
-import os
-import platform
-from datetime import UTC, datetime
 from pathlib import Path
 
-from benchmarks.rows import DATA, Origin, Row, note_origin, setting, write
+from benchmarks.rows import DATA, Row, measured_here, note_origin, setting, write
 
 ROOT = Path(__file__).parent
 
@@ -24,16 +21,7 @@ def main() -> None:
             conditions = setting({"program": path.stem, "measured": measured.replace(";", ",")})
             rows += [Row(conditions, "seconds", f"{seconds:.4g}"), *([Row(conditions, "note", note)] if note else [])]
     write(DATA / "bench.csv", rows)
-    note_origin(Origin("bench.csv", "make bench (python -m benchmarks)", f"{datetime.now(UTC):%Y-%m-%d}", hardware()))
-
-
-def hardware() -> str:
-    """Machine and load."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    names = [line.split(":")[1].strip() for line in lines if "model name" in line]
-    processor = names[0] if names else platform.processor()
-    load, python = os.getloadavg()[0], platform.python_version()
-    return f"{os.cpu_count()} cores of {processor}, no GPU, Python {python}, load {load:.1f} at the end"
+    note_origin(measured_here("bench.csv", "make bench (python -m benchmarks)"))
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.check_defects import SPECS, has_diffprivlib, lines
-from benchmarks.rows import DATA, table_rows, write
+from benchmarks.rows import DATA, measured_here, note_origin, table_rows, write
 from dpaudit import audit, load_spec
 from dpaudit.engine.games.labels.label_crafted import LabelCrafted
 from dpaudit.engine.games.trials import TrialGame
@@ -184,6 +184,7 @@ def main(results: Path, parts: Sequence[str]) -> None:
     written = table(sorted(found, key=lambda one: one.spec), checks)
     print(written)
     write(DATA / "planted-defects.csv", list(table_rows(written.splitlines(), keys=1)))
+    note_origin(measured_here("planted-defects.csv", "python -m benchmarks.defects RESULTS.jsonl CHECKS.jsonl"))
 
 
 def _read(results: Path) -> list[Found]:

@@ -1,6 +1,7 @@
 """Measurements as data: every program here prints Markdown tables, and this makes rows of `docs/data/*.csv` of them.
 
-    python -m benchmarks.honest_learners | python -m benchmarks.rows honest-learners.csv --keys 1 --trials audits
+    python -m benchmarks.honest_learners | python -m benchmarks.rows honest-learners.csv --keys 1 --trials audits \\
+        --limit VIOLATION "at most, 95 %" --program "python -m benchmarks.honest_learners"
 
 A row is one measurement. `docs/data/index.csv` says which program wrote each file, when, and on what machine;
 `benchmarks/pages.py` makes the tables of the pages of both.
@@ -10,10 +11,13 @@ from __future__ import annotations
 
 import argparse
 import csv
+import os
+import platform
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, fields
+from datetime import UTC, datetime
 from pathlib import Path
 
 DATA = Path(__file__).parent.parent / "docs" / "data"
@@ -134,6 +138,17 @@ def origins(folder: Path = DATA) -> dict[str, Origin]:
         return {line[0]: Origin(*line) for line in list(csv.reader(file))[1:]}
 
 
+def measured_here(file: str, program: str) -> Origin:
+    """The origin of a file that was written today, on this machine."""
+    names = [
+        line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line
+    ]
+    processor = names[0] if names else platform.processor()
+    load, python = os.getloadavg()[0], platform.python_version()
+    machine = f"{os.cpu_count()} cores of {processor}, no GPU, Python {python}, load {load:.1f} at the end"
+    return Origin(file, program, f"{datetime.now(UTC):%Y-%m-%d}", machine)
+
+
 def note_origin(origin: Origin, folder: Path = DATA) -> None:
     """Writes or replaces the line of a data file in `index.csv`."""
     known = (origins(folder) if (folder / "index.csv").exists() else {}) | {origin.file: origin}
@@ -152,16 +167,13 @@ def main() -> None:
     parser.add_argument("--what", default="")
     parser.add_argument("--trials", default="")
     parser.add_argument("--limit", nargs=2, action="append", default=[], metavar=("OF", "COLUMN"))
-    parser.add_argument("--program", default="", help="the command that printed the table")
-    parser.add_argument("--made", default="", help="date and commit")
-    parser.add_argument("--machine", default="")
+    parser.add_argument("--program", required=True, help="the command that printed the table")
     given = parser.parse_args()
     lines = list(sys.stdin)
     across, what, trials, limits = given.across, given.what, given.trials, dict(given.limit)
     rows = table_rows(lines, keys=given.keys, across=across, what=what, trials=trials, limits=limits)
     write(DATA / given.file, list(rows))
-    if given.program:
-        note_origin(Origin(given.file, given.program, given.made, given.machine))
+    note_origin(measured_here(given.file, given.program))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.pages import Query, table, written
-from benchmarks.rows import DATA, Row, origins, read, setting, table_rows, write
+from benchmarks.rows import DATA, Origin, Row, note_origin, origins, read, setting, table_rows, write
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -194,3 +194,10 @@ def test_a_wrong_question_is_refused(query: str, why: str) -> None:
 def test_a_condition_that_cannot_be_read_back_is_refused() -> None:
     with pytest.raises(ValueError, match="holds"):
         setting({"game": "mia; really 2"})
+
+
+def test_an_origin_replaces_the_one_before(tmp_path: Path) -> None:
+    first, second = (Origin("a.csv", "python -m a", made, "2 cores") for made in ("2026-11-21", "2026-11-22"))
+    for origin in (first, Origin("b.csv", "python -m b", "", ""), second):
+        note_origin(origin, tmp_path)
+    assert origins(tmp_path) == {"a.csv": second, "b.csv": Origin("b.csv", "python -m b", "", "")}
