@@ -14,7 +14,7 @@ PYTEST = DPAUDIT_DIFFPRIVLIB_PYTHON=$(DIFFPRIVLIB) DPAUDIT_S3_SERVER=$(S3_SERVER
 # Empty is as good as not set: where it is set, each of many processes would compile all libraries anew.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: diffprivlib s3 demo test nightly bench house chaos fuzz lint clean
+.PHONY: diffprivlib s3 demo test nightly bench pages house chaos fuzz lint clean
 
 demo: $(STAMP)
 	$(BIN)/dpaudit run examples/label-privacy.yaml
@@ -36,6 +36,10 @@ fuzz: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks
+
+# The tables of the pages, from docs/data.
+pages: $(STAMP)
+	$(BIN)/python -m benchmarks.pages
 
 # How much a small audit imports, rooms in a circle, files side by side, names with one user.
 house: $(STAMP)

@@ -4,8 +4,8 @@
 
 Beside them stand specs about a library's own defects: those of diffprivlib need `make diffprivlib`, and are left out
 without it.
-A spec whose line is in RESULTS.jsonl is not run again. The table of all lines goes to docs/validity.md, between its
-markers, and to standard output; with what `benchmarks.check_defects` wrote to CHECKS.jsonl beside it.
+A spec whose line is in RESULTS.jsonl is not run again. The table of all lines, with what `benchmarks.check_defects`
+wrote to CHECKS.jsonl, goes to standard output and `docs/data/planted-defects.csv`; `make pages` then writes the page.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.check_defects import ROOT, SPECS, has_diffprivlib, lines
+from benchmarks.check_defects import SPECS, has_diffprivlib, lines
+from benchmarks.rows import DATA, measured_here, note_origin, table_rows, write
 from dpaudit import audit, load_spec
 from dpaudit.engine.games.labels.label_crafted import LabelCrafted
 from dpaudit.engine.games.trials import TrialGame
@@ -31,8 +32,6 @@ from dpaudit.engine.reading.verdict import Verdict
 from dpaudit.engine.spec.build import describe
 from dpaudit.mechanisms.adapters.diffprivlib import Diffprivlib
 from dpaudit.registry import catalogue
-
-BEGIN, END = "<!-- defects: written by python -m benchmarks.defects -->", "<!-- end of the defects -->"
 
 TRUTHS = {
     "half-scale": 2.0,
@@ -184,9 +183,8 @@ def main(results: Path, parts: Sequence[str]) -> None:
         print(*added, sep="\n", flush=True)
     written = table(sorted(found, key=lambda one: one.spec), checks)
     print(written)
-    page = ROOT / "docs" / "validity.md"
-    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
-    page.write_text(f"{before}{BEGIN}\n\n{written}\n\n{END}{rest.partition(END)[2]}", encoding="utf-8")
+    write(DATA / "planted-defects.csv", list(table_rows(written.splitlines(), keys=1)))
+    note_origin(measured_here("planted-defects.csv", "python -m benchmarks.defects RESULTS.jsonl CHECKS.jsonl"))
 
 
 def _read(results: Path) -> list[Found]:

@@ -2,8 +2,8 @@
 
     python -m benchmarks.false_claims [games | guess-band]
 
-Prints the tables of docs/validity.md. A finite-sample bound must err in at most 5 % of the games, whatever is audited;
-the others show here how often they do.
+Prints the tables of docs/statistics/calibration.md. A finite-sample bound must err in at most 5 % of the games,
+whatever is audited; the others show here how often they do.
 """
 
 from __future__ import annotations

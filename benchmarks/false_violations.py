@@ -1,7 +1,7 @@
 """How often honest mechanisms are convicted, and real leaks found, by every game's usual estimator, proxy by proxy.
 
     python -m benchmarks.false_violations [audits a cell] --out FILE [--only SCENE]     plays what FILE has not
-    python -m benchmarks.false_violations --table --out FILE             the table of docs/validity.md, at any time
+    python -m benchmarks.false_violations --table --out FILE    the table of docs/statistics/calibration.md
 
 An audit is the plan of `dpaudit run`, its units run one after another in this process, and the verdict of its result.
 Files and figures are left out, and the ceilings: they tell INCONCLUSIVE from NO VIOLATION FOUND, which are one here.

@@ -2,8 +2,8 @@
 
     python -m benchmarks.honest_learners [audits a row] [--only TEXT]
 
-prints a row of the table of docs/validity.md each. An audit is the plan of `dpaudit run`, its units run one after
-another in this process, without files, figures and ceilings, as in `benchmarks/false_violations.py`: iris, 800 search
+prints a row of the table of docs/statistics/calibration.md each. An audit is the plan of `dpaudit run`, its units run
+one after another in this process, without files, figures and ceilings, as in `false_violations.py`: iris, 800 search
 and 800 fresh trainings, `automatic` among the poisonings of the game's relation that train no networks. A VIOLATION of
 an honest learner is false, and may come in at most 5 % of the audits.
 """

@@ -1,7 +1,7 @@
 """How well a run scales: a discrete-event model of the driver and its workers, fed with measured costs.
 
-    python -m benchmarks.scaling docs/scaling.png          # measures, compares with real workers that sleep, draws
-    python -m benchmarks.scaling docs/scaling.png 0.0014   # the same, with what bench_driver found a unit to cost
+    python -m benchmarks.scaling docs/developers/scaling.png          # measures, compares with real workers, draws
+    python -m benchmarks.scaling docs/developers/scaling.png 0.0014   # the same, with the cost of a unit
 
 The model: one driver, which gives each worker two units and books what comes back, one thing at a time. Each round of
 it asks Ray which units are done (`asking`), which grows with the workers, then books and replaces each (`booking`).
@@ -274,7 +274,7 @@ def main() -> None:
     for unit_s, curve in curves.items():
         shown = ", ".join(f"{workers} {one.efficiency:.1%} ({one.driver:.0%})" for workers, one in curve)
         print(f"units of {unit_s:g} s: {shown}", flush=True)
-    draw(curves, real, Path(sys.argv[1] if len(sys.argv) > 1 else "docs/scaling.png"))
+    draw(curves, real, Path(sys.argv[1] if len(sys.argv) > 1 else "docs/developers/scaling.png"))
     print(json.dumps({"overheads": vars(overheads), "real": real}))
 
 

@@ -49,7 +49,7 @@ def figure_4(options: Options) -> Made:
         f"  Clopper-Pearson needs {needed['clopper-pearson'] / needed['bayesian']:.2f} times the Bayesian samples"
     )
     lines.append(
-        "  The Bayesian interval is credible, not confidence: see docs/validity.md for how often its lower end errs."
+        "  The Bayesian interval is credible, not confidence: how often it errs: docs/statistics/calibration.md."
     )
     return Made("\n".join(lines), drawn)
 

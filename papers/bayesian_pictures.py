@@ -90,7 +90,9 @@ def figure_1(options: Options) -> Made:
     for method, (lower, upper) in intervals.items():
         shorter = 1 - (upper - lower) / width
         lines.append(f"  {method:<16} ({lower:.3f}, {upper:.3f})  {shorter:.0%} shorter than Clopper-Pearson's")
-    lines.append("  The Bayesian interval is credible, not confidence: see docs/validity.md for how often it errs.")
+    lines.append(
+        "  The Bayesian interval is credible, not confidence; how often it errs: docs/statistics/calibration.md."
+    )
     return Made("\n".join(lines), (folder / "figure-1.png", folder / "figure-1.csv"))
 
 

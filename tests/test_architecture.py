@@ -395,7 +395,7 @@ def _held(left: str, right: str) -> bool:
 
 
 def test_the_arrows_of_the_page_are_held() -> None:
-    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "developers" / "architecture.md").read_text(encoding="utf-8")
     assert untrue_arrows(page) == []
     assert untrue_arrows(page.replace("games -> data", "games -> data -> reading, kitchen")) == [
         "data -> reading is held by no order",

@@ -43,7 +43,7 @@ Ints = NDArray[np.int64]
 LEAST_S, ROW_S = 5e-3, 3e-7
 """Seconds that the bound of a replay takes, and what each canary adds."""
 MOST_DELTA = 0.1
-"""Canaries times delta up to which the guess band is the tighter one: measured, docs/validity.md."""
+"""Canaries times delta up to which the guess band is the tighter one: measured, docs/statistics/calibration.md."""
 
 
 @dataclass(frozen=True, eq=False)

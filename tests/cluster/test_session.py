@@ -234,4 +234,4 @@ def test_a_cluster_that_refuses_without_a_word_is_one_sentence(monkeypatch: pyte
 
 
 def test_how_long_an_address_may_take_is_less_than_is_promised() -> None:
-    assert REACHED_S + 1 < 15, "docs/cluster.md says 15 s"
+    assert REACHED_S + 1 < 15, "docs/guides/cluster.md says 15 s"

@@ -1,4 +1,4 @@
-"""Every example of docs/estimators.md and of the README's Python prints what the page says."""
+"""Every example of docs/reference/estimators.md and of the README's Python prints what the page says."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from dpaudit.engine.cli.main import main
 
-PAGE = Path(__file__).parents[2] / "docs" / "estimators.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "estimators.md"
 
 
 def test_python_examples() -> None:
@@ -40,7 +40,7 @@ def test_command_line_examples(
     assert shown.output.rstrip() == output.rstrip()
 
 
-README = PAGE.parents[1] / "README.md"
+README = PAGE.parents[2] / "README.md"
 
 
 def python_blocks(section: str) -> tuple[str, str]:

@@ -1,6 +1,6 @@
 """Observational games and honest mechanisms: what a proxy that is off looks like must not be called a violation.
 
-The large version is `benchmarks/false_violations.py`; docs/validity.md has its table.
+The large version is `benchmarks/false_violations.py`; docs/statistics/calibration.md has its table.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Every example of docs/python.md runs as it stands and says what the page says."""
+"""Every example of docs/guides/python.md runs as it stands and says what the page says."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dpaudit.actors.events import EventStream
 from dpaudit.actors.unit import Resources
 from dpaudit.engine.planning.plan import Plan
 
-PAGE = Path(__file__).parents[2] / "docs" / "python.md"
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "python.md"
 EXAMPLES = re.findall(r"```python\n(.*?)```\n\n((?:    [^\n]*\n)+)", PAGE.read_text(encoding="utf-8"), re.DOTALL)
 
 

@@ -1,0 +1,180 @@
+"""Measurements as data: every program here prints Markdown tables, and this makes rows of `docs/data/*.csv` of them.
+
+    python -m benchmarks.honest_learners | python -m benchmarks.rows honest-learners.csv --keys 1 --trials audits \\
+        --limit VIOLATION "at most, 95 %" --program "python -m benchmarks.honest_learners"
+
+A row is one measurement. `docs/data/index.csv` says which program wrote each file, when, and on what machine;
+`benchmarks/pages.py` makes the tables of the pages of both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import os
+import platform
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass, fields
+from datetime import UTC, datetime
+from pathlib import Path
+
+DATA = Path(__file__).parent.parent / "docs" / "data"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measurement.
+
+    Attributes:
+        setting: What was measured under which conditions, `name=value` joined by "; ".
+        what: The name of the number.
+        value: The number, or a word such as VIOLATION; empty where there is an interval only.
+        interval: "± 0.07" (a standard deviation), "(1.8, 5.3)", or a limit; empty where there is none.
+        trials: How many audits, games or runs it stands on; empty where that is not known.
+    """
+
+    setting: str
+    what: str
+    value: str
+    interval: str = ""
+    trials: str = ""
+
+    def settings(self) -> dict[str, str]:
+        """The conditions by name."""
+        return dict(part.split("=", 1) for part in self.setting.split("; ") if part)
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a data file comes from.
+
+    Attributes:
+        file: Its name in `docs/data`.
+        program: The command that wrote it.
+        made: The date, and the commit where it is known.
+        machine: Processor and load, where known.
+    """
+
+    file: str
+    program: str
+    made: str
+    machine: str
+
+
+def setting(conditions: Mapping[str, str]) -> str:
+    """Conditions in one line; names and values must not hold the separator."""
+    if any("; " in name + value or "=" in name for name, value in conditions.items()):
+        raise ValueError(f"a condition holds '; ' or a name '=': {dict(conditions)}")
+    return "; ".join(f"{name}={value}" for name, value in conditions.items())
+
+
+def table_rows(
+    lines: Iterable[str],
+    *,
+    keys: int,
+    across: str = "",
+    what: str = "",
+    trials: str = "",
+    limits: Mapping[str, str] | None = None,
+) -> Iterator[Row]:
+    """The measurements of a Markdown table.
+
+    Args:
+        lines: The table, header first.
+        keys: How many columns at the left say what was measured. An empty cell repeats the one above.
+        across: Where the other columns are values of a condition (epsilon, say): its name.
+        what: Then the name of the number in the cells.
+        trials: The column that counts audits, games or runs.
+        limits: The column that bounds another one, by the name of that one.
+    """
+    header, _, *body = [_cells(line) for line in lines if line.startswith("|")]
+    bounding = dict(limits or {})
+    labels = [""] * keys
+    for cells in body:
+        labels = [cell or above for cell, above in zip(cells, labels, strict=False)][:keys]
+        conditions = {name: label for name, label in zip(header, labels, strict=False) if label}
+        named = dict(zip(header[keys:], cells[keys:], strict=True))
+        for name, cell in named.items():
+            if not cell or name == trials or name in bounding.values():
+                continue
+            value, interval = _measured(cell)
+            if name in bounding:
+                interval = f"at most {named[bounding[name]]}"
+            here = {**conditions, across: name.removeprefix("ε = ")} if across else conditions
+            yield Row(setting(here), what if across else name, value, interval, named.get(trials, ""))
+
+
+def _cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip().strip("|").split("|")]
+
+
+def _measured(cell: str) -> tuple[str, str]:
+    """Value and interval of a cell."""
+    if re.fullmatch(r"\([^()]*\d[^()]*, [^()]*\)", cell):
+        return "", cell
+    value, sign, rest = cell.partition(" ± ")
+    return (value, f"± {rest}") if sign and "±" not in rest else (cell, "")
+
+
+def read(path: Path) -> list[Row]:
+    """The rows of a data file."""
+    with path.open(encoding="utf-8", newline="") as file:
+        return [Row(*line) for line in list(csv.reader(file))[1:]]
+
+
+def write(path: Path, rows: Sequence[Row]) -> None:
+    """Writes a data file anew."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(field.name for field in fields(Row))
+        writer.writerows(astuple(row) for row in rows)
+
+
+def origins(folder: Path = DATA) -> dict[str, Origin]:
+    """Where each data file comes from, by its name."""
+    with (folder / "index.csv").open(encoding="utf-8", newline="") as file:
+        return {line[0]: Origin(*line) for line in list(csv.reader(file))[1:]}
+
+
+def measured_here(file: str, program: str) -> Origin:
+    """The origin of a file that was written today, on this machine."""
+    names = [
+        line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line
+    ]
+    processor = names[0] if names else platform.processor()
+    load, python = os.getloadavg()[0], platform.python_version()
+    machine = f"{os.cpu_count()} cores of {processor}, no GPU, Python {python}, load {load:.1f} at the end"
+    return Origin(file, program, f"{datetime.now(UTC):%Y-%m-%d}", machine)
+
+
+def note_origin(origin: Origin, folder: Path = DATA) -> None:
+    """Writes or replaces the line of a data file in `index.csv`."""
+    known = (origins(folder) if (folder / "index.csv").exists() else {}) | {origin.file: origin}
+    with (folder / "index.csv").open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(field.name for field in fields(Origin))
+        writer.writerows(astuple(known[name]) for name in sorted(known))
+
+
+def main() -> None:
+    """A table on standard input becomes a data file."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("file", help="its name in docs/data")
+    parser.add_argument("--keys", type=int, required=True)
+    parser.add_argument("--across", default="")
+    parser.add_argument("--what", default="")
+    parser.add_argument("--trials", default="")
+    parser.add_argument("--limit", nargs=2, action="append", default=[], metavar=("OF", "COLUMN"))
+    parser.add_argument("--program", required=True, help="the command that printed the table")
+    given = parser.parse_args()
+    lines = list(sys.stdin)
+    across, what, trials, limits = given.across, given.what, given.trials, dict(given.limit)
+    rows = table_rows(lines, keys=given.keys, across=across, what=what, trials=trials, limits=limits)
+    write(DATA / given.file, list(rows))
+    note_origin(measured_here(given.file, given.program))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,203 @@
+"""The pages: their tables are what `docs/data` says, every data file is shown, and every link leads somewhere."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from benchmarks.pages import Query, table, written
+from benchmarks.rows import DATA, Origin, Row, note_origin, origins, read, setting, table_rows, write
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_the_tables_of_a_page_are_what_the_data_say(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert text == written(text, page, origins()), "`make pages` writes the tables anew"
+    assert text.count("<!-- table") == text.count("<!-- end -->")
+
+
+def test_a_number_that_was_changed_by_hand_is_seen() -> None:
+    page = ROOT / "docs" / "statistics" / "calibration.md"
+    text = page.read_text(encoding="utf-8")
+    changed = text.replace("|20 of 400|", "|2 of 400|")
+    assert changed != text
+    assert written(changed, page, origins()) == text
+
+
+def test_every_data_file_has_an_origin_and_a_page() -> None:
+    files = {path.name for path in DATA.glob("*.csv")} - {"index.csv"}
+    shown = "".join(page.read_text(encoding="utf-8") for page in PAGES)
+    assert files == set(origins())
+    assert [name for name in sorted(files) if f"data/{name})" not in shown] == []
+
+
+@pytest.mark.parametrize("path", sorted(set(DATA.glob("*.csv")) - {DATA / "index.csv"}), ids=lambda path: path.stem)
+def test_a_data_file_holds_measurements(path: Path) -> None:
+    rows = read(path)
+    assert rows
+    for row in rows:
+        assert setting(row.settings()) == row.setting
+        assert row.what
+        assert row.value or row.interval
+
+
+def broken_links(page: Path, text: str) -> Iterator[str]:
+    """Relative links of a page that lead to no file, or to no heading of one."""
+    for link in LINK.findall(without_code(text)):
+        if re.match(r"[a-z]+:", link):
+            continue
+        name, _, anchor = link.partition("#")
+        target = (page.parent / name).resolve() if name else page
+        known = target == page or target.exists()
+        here = text if target == page else target.read_text(encoding="utf-8") if known and anchor else ""
+        if not known or (anchor and anchor not in anchors(here)):
+            yield link
+
+
+def anchors(text: str) -> set[str]:
+    """The anchors that GitHub gives to the headings of a page."""
+    headings = re.findall(r"^#+ +(.*)$", without_code(text), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def without_code(text: str) -> str:
+    """A page without its blocks of code."""
+    return re.sub(r"```.*?```", "", re.sub(r"(?m)^ {4}.*$", "", text), flags=re.DOTALL)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_the_links_of_a_page_lead_somewhere(page: Path) -> None:
+    assert list(broken_links(page, page.read_text(encoding="utf-8"))) == []
+
+
+def test_a_link_that_leads_nowhere_is_seen() -> None:
+    text = (
+        "# One heading\n\n[a](nowhere.csv) [b](#one-heading) [c](#two) [d](docs/security.md#none) [e](https://x.org)\n"
+    )
+    assert list(broken_links(ROOT / "README.md", text)) == ["nowhere.csv", "#two", "docs/security.md#none"]
+
+
+def unreachable(pages: Mapping[Path, str]) -> list[str]:
+    """Pages that no chain of links from the README leads to."""
+    found, waiting = set[Path](), [ROOT / "README.md"]
+    while waiting:
+        page = waiting.pop()
+        if page in pages and page not in found:
+            found.add(page)
+            names = [link.partition("#")[0] for link in LINK.findall(without_code(pages[page]))]
+            waiting += [(page.parent / name).resolve() for name in names if name.endswith(".md")]
+    return sorted(page.relative_to(ROOT).as_posix() for page in pages.keys() - found)
+
+
+def test_every_page_is_reached_from_the_readme() -> None:
+    pages = {page: page.read_text(encoding="utf-8") for page in PAGES}
+    assert unreachable(pages) == []
+    assert unreachable({**pages, ROOT / "docs" / "lost.md": "# Lost"}) == ["docs/lost.md"]
+
+
+def missing_files(text: str) -> list[str]:
+    """Files of the repository that a page names and that are not there."""
+    named = re.findall(r"`((?:tests|benchmarks|examples|mechanisms|engine|docs)/[\w./-]+\.\w+)[`:]", text)
+    return [name for name in dict.fromkeys(named) if not (ROOT / name).exists()]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_files_that_a_page_names_are_there(page: Path) -> None:
+    assert missing_files(page.read_text(encoding="utf-8")) == []
+
+
+def test_a_file_that_is_not_there_is_seen() -> None:
+    assert missing_files("`tests/test_pages.py` `tests/gone.py::test_it` `engine/gone.py`") == [
+        "tests/gone.py",
+        "engine/gone.py",
+    ]
+
+
+def test_paths_of_pages_in_the_sources_are_there() -> None:
+    """Comments, messages and specs name pages by their path."""
+    sources = [
+        *(ROOT / "benchmarks").glob("*.py"),
+        *(ROOT / "papers").glob("*.py"),
+        *(ROOT / "examples").rglob("*.yaml"),
+    ]
+    named = {path for source in sources for path in re.findall(r"docs/[\w./-]+\.(?:md|png)", source.read_text("utf-8"))}
+    assert len(named) > 3
+    assert [path for path in sorted(named) if not (ROOT / path).exists()] == []
+
+
+PRINTED = """
+| game | claim | audits | VIOLATION | at most | bound |
+| --- | --- | ---: | ---: | ---: | --- |
+| mia | 1 | 400 | 3 | 1.9 % | 0.5 ± 0.1 |
+|  | 2 | 400 | 0 | 0.7 % | (0.1, 0.7) |
+""".splitlines()
+
+
+def test_a_printed_table_becomes_measurements(tmp_path: Path) -> None:
+    rows = list(table_rows(PRINTED, keys=2, trials="audits", limits={"VIOLATION": "at most"}))
+    assert rows == [
+        Row("game=mia; claim=1", "VIOLATION", "3", "at most 1.9 %", "400"),
+        Row("game=mia; claim=1", "bound", "0.5", "± 0.1", "400"),
+        Row("game=mia; claim=2", "VIOLATION", "0", "at most 0.7 %", "400"),
+        Row("game=mia; claim=2", "bound", "", "(0.1, 0.7)", "400"),
+    ]
+    write(tmp_path / "rows.csv", rows)
+    assert read(tmp_path / "rows.csv") == rows
+
+
+def test_columns_may_be_values_of_a_condition() -> None:
+    lines = ["| data | ε = 1 | ε = 2 |", "| - | - | - |", "| iris | 0.4 | 0.9 |"]
+    assert list(table_rows(lines, keys=1, across="epsilon", what="bound")) == [
+        Row("data=iris; epsilon=1", "bound", "0.4"),
+        Row("data=iris; epsilon=2", "bound", "0.9"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("query", "shown"),
+    [
+        ("| rows: game | columns: claim | where: what = VIOLATION | cell: share", "|mia|3 of 400|0 of 400|"),
+        ("| rows: game | where: what = VIOLATION | cell: sum", "|mia|3|"),
+        ("| rows: game | where: what = VIOLATION | cell: max", "|mia|3|"),
+        ("| rows: game | where: what = VIOLATION | cell: range", "|mia|0 to 3|"),
+        ("| rows: claim | where: claim = 2 / 1; what = bound", "|2|(0.1, 0.7)|\n|1|0.5 ± 0.1|"),
+    ],
+)
+def test_a_page_asks_for_a_table(query: str, shown: str) -> None:
+    rows = list(table_rows(PRINTED, keys=2, trials="audits", limits={"VIOLATION": "at most"}))
+    assert table(rows, Query.of(query)).partition("-|\n")[2] == shown
+
+
+@pytest.mark.parametrize(
+    ("query", "why"),
+    [
+        ("| rows: game | columns: claim | where: claim = 3", "no measurement has claim"),
+        ("| rows: games | columns: claim", "conditions"),
+        ("| rows: game | where: what = VIOLATION", "2 measurements fall into one cell"),
+        ("| rows: game | where: what = VIOLATION | cell: mean", "cell must be"),
+        ("| rows: game | order: claim", "asked for by"),
+    ],
+)
+def test_a_wrong_question_is_refused(query: str, why: str) -> None:
+    rows = list(table_rows(PRINTED, keys=2, trials="audits", limits={"VIOLATION": "at most"}))
+    with pytest.raises(ValueError, match=why):
+        table(rows, Query.of(query))
+
+
+def test_a_condition_that_cannot_be_read_back_is_refused() -> None:
+    with pytest.raises(ValueError, match="holds"):
+        setting({"game": "mia; really 2"})
+
+
+def test_an_origin_replaces_the_one_before(tmp_path: Path) -> None:
+    first, second = (Origin("a.csv", "python -m a", made, "2 cores") for made in ("2026-11-21", "2026-11-22"))
+    for origin in (first, Origin("b.csv", "python -m b", "", ""), second):
+        note_origin(origin, tmp_path)
+    assert origins(tmp_path) == {"a.csv": second, "b.csv": Origin("b.csv", "python -m b", "", "")}
