@@ -8,8 +8,8 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from dpaudit.engine.games.attack import View
 from dpaudit.engine.games.predictions.answer_view import AnswerView
-from dpaudit.engine.games.view import View
 from dpaudit.errors import require
 from dpaudit.estimators.private_prediction.divergence import renyi_divergence
 from dpaudit.estimators.private_prediction.two_cut import two_cut_set
