@@ -9,7 +9,8 @@ import numpy as np
 
 from dpaudit.claims import Relation
 from dpaudit.engine.games.fits import LABEL_MECHANISMS, LEARNERS, Fits, Look
-from dpaudit.engine.games.one_run.canary_view import CanaryView, ReleaseView
+from dpaudit.engine.games.one_run.answers import ReleaseView
+from dpaudit.engine.games.one_run.canary_view import CanaryView
 from dpaudit.engine.games.one_run.proxy_game import ProxyGame
 from dpaudit.engine.games.one_run.rules import CanarySetup, Design, Draw, Hint
 from dpaudit.engine.games.one_run.sampling import drawn_classes

@@ -10,7 +10,7 @@ from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Work, inlined_call
 from dpaudit.engine.data.partition import shared_name
 from dpaudit.engine.games.fits import LABEL_MECHANISMS
-from dpaudit.engine.games.one_run.answers import Answers, Predictions, Releases
+from dpaudit.engine.games.one_run.answers import Answers, LabelRelease, Predictions
 from dpaudit.engine.games.one_run.game import OneRunGame, seed_of_design
 from dpaudit.engine.games.one_run.rules import ProxyRules
 from dpaudit.engine.games.one_run.work import (
@@ -130,7 +130,7 @@ class ProxyGame(ProxyRules, OneRunGame[Examples]):
             resources=setting.resources,
             after=setting.after,
         )
-        return Asked(rules, queries, reference, Releases if self._plays_releases(setting) else Predictions)
+        return Asked(rules, queries, reference, LabelRelease if self._plays_releases(setting) else Predictions)
 
     def _training(self, setting: Setting, work: Work, asked: Asked, number: int) -> Unit:
         """One run of the mechanism."""

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.work import Outcome, unit
-from dpaudit.engine.games.one_run.answers import Answers, Predictions, Releases, checked_release
-from dpaudit.engine.games.one_run.canary_view import LabelRelease
+from dpaudit.engine.games.one_run.answers import Answers, LabelRelease, Predictions, checked_release
 from dpaudit.engine.games.one_run.distinguisher import Distinguisher, Round
 from dpaudit.engine.games.one_run.rules import CanarySetup, OneRunRules, Predictor, ProxyRules, R, Replayed
 from dpaudit.errors import require
@@ -145,13 +144,15 @@ def train_model(
 
 
 @unit
-def release_labels(rules: ProxyRules, mechanism: Any, target: Examples, *, design_seed: Seed, seed: Seed) -> Releases:
+def release_labels(
+    rules: ProxyRules, mechanism: Any, target: Examples, *, design_seed: Seed, seed: Seed
+) -> LabelRelease:
     """One release of a label mechanism: the released labels of the canaries."""
     train = rules.intervened(target, design_seed)
     rng = np.random.default_rng(seed.sequence())
     released = mechanism.release(train.labels.copy(), classes=train.classes, rng=rng)
     release = checked_release(released, train, type(mechanism).__qualname__)
-    return Releases(LabelRelease(release.labels[: rules.canary_count(target)], release.classes))
+    return release.at(slice(rules.canary_count(target)))
 
 
 def utility(model: Model, test: Examples) -> dict[str, float]:
