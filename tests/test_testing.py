@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -22,7 +22,7 @@ from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.testing import check_attack, check_estimator, check_game, check_mechanism
 from tests.engine.any_release.audited import Copier, Grams, People, Secrets
 from tests.engine.any_release.sequence_losses import Losses, SequenceCanaries, SmallLoss
-from tests.engine.any_release.table_canaries import TableCanaries
+from tests.engine.any_release.table_canaries import NearestRecord, TableCanaries
 
 # Mechanisms
 
@@ -107,13 +107,18 @@ class Shares:
 @dataclass(frozen=True)
 class Learns:
     answer: tuple[float, ...] = (0.5, 0.5)
-    gives: Callable[[tuple[float, ...]], Any] = Shares
 
     def claim(self) -> Claim:
         return Claim(math.inf)
 
     def fit(self, train: Examples, *, seed: Any, compute: Any, validation: Any = None) -> Any:
-        return self.gives(self.answer)
+        return Shares(self.answer)
+
+
+@dataclass(frozen=True)
+class LearnsNothing(Learns):
+    def fit(self, train: Examples, *, seed: Any, compute: Any, validation: Any = None) -> Any:
+        return None
 
 
 def test_an_honest_mechanism_passes() -> None:
@@ -134,7 +139,7 @@ def test_an_honest_mechanism_passes() -> None:
         (DrawsElsewhere(), "must give the same for the same seed"),
         (Shorter(), "one whole number for each label"),
         (NewClass(), r"labels in 0 .. 1"),
-        (Learns(gives=tuple), "a model with a method `probabilities"),
+        (LearnsNothing(), "a model with a method `probabilities"),
         (Learns((0.2, 0.3, 0.5)), r"an array of shape \(200, 2\)"),
         (Learns((0.5, 0.6)), "probabilities that sum to 1"),
     ],
@@ -246,17 +251,30 @@ class PlannedAnew(SequenceCanaries):
 
 
 def test_our_own_games_over_any_release_pass() -> None:
-    check_game(Audit(Copier(), People(300), game=TableCanaries(), attack="tests.test_testing:Nearest"))
-    check_game(played(SequenceCanaries()))
+    """Under names that a spec can write: their own are those of a package that is not installed here."""
+    check_game(Audit(Copier(), People(300), game=Tables(), attack=Nearest()))
+    check_game(played(OwnSequences()))
+    check_attack(OwnLoss(), VIEW, rows=20)
 
 
 @dataclass(frozen=True)
-class Nearest:
-    view: ClassVar[Any] = Candidates
+class Tables(TableCanaries):
+    pass
 
-    def score(self, view: Any) -> Any:
-        made, asked = view.release.table["age"].to_numpy(), view.candidates.table["age"].to_numpy()
-        return -np.abs(asked[:, None] - made[None]).min(axis=1)
+
+@dataclass(frozen=True)
+class Nearest(NearestRecord):
+    pass
+
+
+@dataclass(frozen=True)
+class OwnSequences(SequenceCanaries):
+    pass
+
+
+@dataclass(frozen=True)
+class OwnLoss(SmallLoss):
+    pass
 
 
 @pytest.mark.parametrize(
@@ -265,7 +283,7 @@ class Nearest:
         (Unassuming(), "must be a sentence"),
         (NoEvidence(), "must plan units that leave evidence"),
         (PlannedAnew(), "must plan the same units every time"),
-        (OneSeed(), "a seed of the audit's own"),
+        (OneSeed(), "follow from the audit's own seed"),
         (Unseeded(), "must give the same for the same arguments"),
         (Unfair(), "coins of Unfair must be fair"),
     ],
