@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TypeAlias
+from typing import Protocol, Self, TypeAlias, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +18,29 @@ Features: TypeAlias = "NDArray[np.float32] | pa.Table"
 """Float32 array of shape (n, d) or (n, channels, height, width), images scaled to [0, 1]; or, for columns of mixed
 types, an Arrow table whose categorical columns are strings (`Examples.categorical` names them). Both travel through
 the object store without a copy; they are read-only there."""
+
+
+@runtime_checkable
+class Rows(Protocol):
+    """Data that are divided by rows, whatever a row is: an example, a record of a table, a sequence of words."""
+
+    @property
+    def name(self) -> str:
+        """What the data are, for reports."""
+        ...
+
+    @property
+    def digest(self) -> str:
+        """A hash of all their content: it stands for them in every unit's key."""
+        ...
+
+    def __len__(self) -> int:
+        """How many rows there are."""
+        ...
+
+    def take(self, rows: ArrayLike, /) -> Self:
+        """The rows at int positions or where a boolean mask is True, in that order."""
+        ...
 
 
 @dataclass(frozen=True, eq=False)

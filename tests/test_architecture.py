@@ -72,7 +72,7 @@ FLOORS = Rooms(
             "registry",
             "claims",
         ),
-        *("estimators", "mechanisms", "cluster", "actors", "engine", "__main__"),
+        *("estimators", "mechanisms", "cluster", "actors", "engine", "testing", "__main__"),
     ),
     strangers=strangers(("estimators", "mechanisms actors"), ("cluster", "estimators mechanisms actors claims")),
 )
@@ -99,7 +99,7 @@ ENGINE = Rooms(
 GAMES = Rooms(
     "dpaudit.engine.games",
     (
-        *("view", "attack", "whole_training", "stop_rule", "fits", "reference", "protocol", "trials", "stacks"),
+        *("attack", "whole_training", "stop_rule", "fits", "reference", "protocol", "trials", "stacks"),
         *("proxies", "one_run", "labels", "two_world", "neighbours", "steps", "predictions", "advantages"),
     ),
 )

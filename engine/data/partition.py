@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from dpaudit.errors import SpecError, require
 from dpaudit.given import check_fields
-from dpaudit.mechanisms.examples import Examples
+from dpaudit.mechanisms.examples import Rows
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Partition:
         )
         require(self.target > 0, "the target share must be > 0", target=self.target)
 
-    def divide(self, data: Examples, rng: np.random.Generator) -> Parts:
+    def divide(self, data: Rows, rng: np.random.Generator) -> Parts:
         """The parts of a data set."""
         count = len(data)
         rows = rng.permutation(count) if self.order == "random" else np.arange(count)
@@ -62,30 +62,30 @@ class Partition:
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """The parts of one data set; `shared` names each by its content."""
+    """The parts of one data set, each of the class of the whole; `shared` names each by its content."""
 
-    target: Examples
-    reference: Examples
-    test: Examples
-    validation: Examples
+    target: Any
+    reference: Any
+    test: Any
+    validation: Any
 
-    def shared(self) -> dict[str, Examples]:
+    def shared(self) -> dict[str, Rows]:
         """Every part that has rows, under the name units ask for it by."""
         return {self.name(part): getattr(self, part) for part in PART_NAMES if len(getattr(self, part))}
 
     def name(self, part: str) -> str:
         """The shared name of a part; "" when it has no rows."""
-        examples: Examples = getattr(self, part)
-        return shared_name(part, examples) if len(examples) else ""
+        rows: Rows = getattr(self, part)
+        return shared_name(part, rows) if len(rows) else ""
 
     def names(self, *parts: str) -> tuple[str, ...]:
         """The shared names of those of the parts that have rows."""
         return tuple(name for name in map(self.name, parts) if name)
 
 
-def shared_name(part: str, examples: Examples) -> str:
+def shared_name(part: str, rows: Rows) -> str:
     """The name a large input is shared under: its part, and its content (it stands for it in a unit's key)."""
-    return f"{part}:{examples.digest[:24]}"
+    return f"{part}:{rows.digest[:24]}"
 
 
 PART_NAMES = ("target", "reference", "test", "validation")

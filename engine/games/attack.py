@@ -2,14 +2,38 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.engine.games.view import View
+from dpaudit.mechanisms.examples import Rows
 
 Seen = TypeVar("Seen", contravariant=True)
+Released = TypeVar("Released")
+Candidate = TypeVar("Candidate", bound=Rows)
+
+
+class View(Protocol):
+    """What the adversary of some game sees; nothing in it tells the truth that is at stake."""
+
+    shows: ClassVar[str]
+    """The same in words, for messages: "the game shows ..."."""
+
+
+@dataclass(frozen=True, eq=False)
+class Candidates(Generic[Released, Candidate]):
+    """What a mechanism gave out, and rows of which it is asked whether they were among its data.
+
+    Attributes:
+        release: What was given out, of the game's own type: a table, losses, answers.
+        candidates: The rows that are asked about, m of them.
+    """
+
+    release: Released
+    candidates: Candidate
+    shows: ClassVar[str] = "what a mechanism gave out, and candidates for its data"
 
 
 class Attack(Protocol[Seen]):

@@ -9,10 +9,11 @@ from enum import Enum
 from typing import Any
 
 from dpaudit.claims import Claim, ConvertedClaim, Relation, claim_under
+from dpaudit.engine.games.attack import View
 from dpaudit.engine.games.stop_rule import StopRule
-from dpaudit.engine.games.view import View
 from dpaudit.errors import require
 from dpaudit.estimators.scores import Scores
+from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.protocols import BagMechanism, LabelMechanism, Learner, ObservableLearner, WatchedLearner
 
 
@@ -109,6 +110,7 @@ class Fits:
         estimator: Its usual estimator, a registered name.
         curve_estimator: The usual one against a claim that is a whole curve; "" for the same.
         evidence: What it leaves for the estimator.
+        rows: The class of the data it plays with; one's own has what `Rows` has.
         uses_proxy: Whether the adversary has a reference of its own, which the spec's `proxy` makes.
         helps: What lets the game show more, for those whose audit could not have refuted their claim.
         independent_trials: Whether scores come from independent trials, one training each.
@@ -125,6 +127,7 @@ class Fits:
     estimator: str
     curve_estimator: str = ""
     evidence: type[Any] = Scores
+    rows: type[Any] = Examples
     uses_proxy: bool = False
     independent_trials: bool = False
     helps: str = ""

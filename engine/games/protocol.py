@@ -87,7 +87,7 @@ class Setting:
         Raises: SpecError when the mechanism does not tell what the attack must know.
         """
         if isinstance(self.attack, InformedAttack):
-            return self.attack.for_mechanism(self.mechanism, self.parts.target.classes)
+            return self.attack.for_mechanism(self.mechanism, getattr(self.parts.target, "classes", 0))
         return self.attack
 
 

@@ -20,8 +20,8 @@ from dpaudit.engine.games.protocol import Foreseen, Played, Setting, require_uni
 from dpaudit.engine.planning.bounding import bound_units
 from dpaudit.engine.planning.counting import control_estimator, counting
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
-from dpaudit.errors import DataError, shortened
-from dpaudit.mechanisms.examples import Examples
+from dpaudit.errors import DataError, SpecError, shortened
+from dpaudit.mechanisms.examples import Rows
 from dpaudit.variables import without_values
 
 KEPT_ROWS_PER_UNIT = 2_000_000
@@ -97,7 +97,7 @@ class Plan:
     spec: AuditSpec
     units: tuple[Unit, ...]
     audits: tuple[PlannedAudit, ...]
-    shared: dict[str, Examples] = field(repr=False)
+    shared: dict[str, Rows] = field(repr=False)
     apart: bool = False
 
     def table(self) -> pa.Table:
@@ -162,15 +162,16 @@ def make_plan(spec: AuditSpec) -> Plan:
     Raises: DataError, SpecError.
     """
     require_units(_fewest_units(spec))
-    loaded: dict[str, Examples] = {}
+    loaded: dict[str, Rows] = {}
     divided: dict[str, Parts] = {}
-    shared: dict[str, Examples] = {}
+    shared: dict[str, Rows] = {}
     units: dict[str, Unit] = {}
     planned = []
     for audit in spec.audits:
         source = repr(audit.data)
         if source not in loaded:
             loaded[source] = _loaded(audit.data, spec.seed)
+        _require_rows(audit, loaded[source])
         division = f"{source} {audit.split}"
         if division not in divided:  # audits of one division share its rows, its reference model and its digests
             divided[division] = audit.split.divide(loaded[source], Seed(spec.seed).child("split").rng())
@@ -215,16 +216,29 @@ def _rows_per_unit(spec: AuditSpec) -> int:
     return KEPT_ROWS_PER_UNIT if spec.run.keep_scores else COUNTED_ROWS_PER_UNIT
 
 
-def _loaded(data: Any, seed: int) -> Examples:
+def _loaded(data: Any, seed: int) -> Rows:
     try:
-        examples: Examples = data.load(seed=seed)
+        rows: Rows = data.load(seed=seed)
     except DataError as err:
         raise DataError(without_values(str(err), data)) from None  # its cause would show what the message must not
     except MemoryError as err:
         raise DataError(f"the data must fit into memory, {shortened(data)} do not; ask for fewer rows") from err
-    if not isinstance(examples, Examples):
-        raise DataError(f"the data's method `load` must give dpaudit.Examples, got {type(examples).__name__}")
-    return examples
+    if not isinstance(rows, Rows):
+        raise DataError(
+            "the data's method `load` must give dpaudit.Examples, or rows with `name`, `digest`, `take` and a length; "
+            f"got {type(rows).__name__}"
+        )
+    return rows
+
+
+def _require_rows(audit: Audit, rows: Rows) -> None:
+    """Refuses data that the game of an audit does not play with."""
+    wanted = audit.game.fits.rows
+    if not isinstance(rows, wanted):
+        raise SpecError(
+            f"{audit.name}: the game plays with rows of the class {wanted.__name__}, the data have "
+            f"{type(rows).__name__}"
+        )
 
 
 def _planned(spec: AuditSpec, audit: Audit, parts: Parts) -> Iterator[tuple[PlannedAudit, list[Unit], dict[str, Any]]]:

@@ -15,13 +15,13 @@ from dpaudit.claims import Claim
 from dpaudit.consent import CLUSTER
 from dpaudit.engine.data.in_memory import data_source
 from dpaudit.engine.data.partition import Partition
+from dpaudit.engine.games.attack import View
 from dpaudit.engine.games.fits import Fits
 from dpaudit.engine.games.one_run.rules import OneRunRules
 from dpaudit.engine.games.protocol import Game
 from dpaudit.engine.games.stop_rule import StopRule
 from dpaudit.engine.games.two_world.canaries.protocol import GradientCanary
 from dpaudit.engine.games.two_world.rules import TwoWorldRules
-from dpaudit.engine.games.view import View
 from dpaudit.engine.spec.anchored import anchored
 from dpaudit.engine.spec.build import build, describe
 from dpaudit.engine.spec.error_budget import ErrorBudget, Together

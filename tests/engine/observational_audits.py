@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 
 from dpaudit.actors.seed import Seed
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
-from dpaudit.engine.games.one_run.answers import Predictions, Releases
+from dpaudit.engine.games.one_run.answers import LabelRelease, Predictions
 from dpaudit.engine.games.one_run.attacks.label_inference import LabelInferenceScore
-from dpaudit.engine.games.one_run.canary_view import LabelRelease
 from dpaudit.engine.games.one_run.distinguisher import Distinguisher, Round
 from dpaudit.engine.games.one_run.label_inference import LabelInference
 from dpaudit.engine.games.one_run.rules import CanarySetup
@@ -139,7 +138,7 @@ class Observed:
         mechanism = RandomizedResponse(self.epsilon)
         released = mechanism.release(labels, classes=self.classes, rng=rng)
         if not self.learner:
-            return Releases(LabelRelease(released, self.classes)), None
+            return LabelRelease(released, self.classes), None
         law = mechanism.transition(self.classes)
         joint = truth[: self.canaries] * law[:, released].T
         posterior = joint / joint.sum(axis=1, keepdims=True)

@@ -17,9 +17,8 @@ from dpaudit.engine.data.bundled import Digits
 from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.games.steps.dp_sgd_steps import DpSgdSteps
 from dpaudit.engine.games.steps.gradients import RandomGradient
-from dpaudit.engine.games.steps.step_midpoint import StepMidpoint
+from dpaudit.engine.games.steps.step_midpoint import StepMidpoint, StepView
 from dpaudit.engine.games.steps.step_units import Steps, score_steps, train_steps
-from dpaudit.engine.games.steps.step_view import StepView
 from dpaudit.engine.planning.plan import make_plan
 from dpaudit.engine.reading.run_report import Report
 from dpaudit.errors import InputError, SpecError

@@ -15,10 +15,9 @@ from scipy.stats import binom
 from dpaudit import Audit, AuditSpec, Claim, Report, RunOptions, Verdict, audit
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.data.partition import Partition
-from dpaudit.engine.games.labels.channel_view import ChannelView, LabelReleases, hidden_half
+from dpaudit.engine.games.labels.label_releases import ChannelView, LabelReleases, hidden_half
 from dpaudit.engine.games.labels.learned_channel import LearnedChannel, related_lags
-from dpaudit.engine.games.labels.recognised_release import RecognisedRelease
-from dpaudit.engine.games.labels.repeats_view import RepeatsView
+from dpaudit.engine.games.labels.recognised_release import RecognisedRelease, RepeatsView
 from dpaudit.engine.games.reference import PairedLabels
 from dpaudit.estimators.one_run.guess_band_estimator import GuessBand
 from dpaudit.estimators.scores import Scores

@@ -13,7 +13,6 @@ import pytest
 from dpaudit import Claim, Relation, RunOptions, Verdict, audit
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.work import Outcome
-from dpaudit.engine.games.labels.channel_view import HIDDEN, ChannelView, LabelReleases, hidden_half
 from dpaudit.engine.games.labels.crafted_work import (
     Design,
     Taken,
@@ -26,7 +25,7 @@ from dpaudit.engine.games.labels.crafted_work import (
     what_it_shows,
 )
 from dpaudit.engine.games.labels.label_crafted import LabelCrafted, _of_learners, most_at_stake, public_sizes
-from dpaudit.engine.games.labels.label_releases import PairedReleases
+from dpaudit.engine.games.labels.label_releases import HIDDEN, ChannelView, LabelReleases, PairedReleases, hidden_half
 from dpaudit.engine.games.labels.learned_channel import LearnedChannel, related_lags
 from dpaudit.engine.planning.plan import make_plan
 from dpaudit.engine.reading.result import AuditResult

@@ -20,12 +20,11 @@ from dpaudit.actors.values import decode, encode
 from dpaudit.engine.data.bundled import BreastCancer, Iris
 from dpaudit.engine.games.neighbours.game import Neighbours
 from dpaudit.engine.games.neighbours.numbers import as_numbers
-from dpaudit.engine.games.neighbours.output_set import OutputSet
+from dpaudit.engine.games.neighbours.output_set import OutputSet, SummaryView
 from dpaudit.engine.games.neighbours.poisonings.class_flip import ClassFlip, CornerFlip
 from dpaudit.engine.games.neighbours.poisonings.coming_and_going import Remove
 from dpaudit.engine.games.neighbours.poisonings.influence import Influence, Surrogate
 from dpaudit.engine.games.neighbours.poisonings.worlds import Worlds
-from dpaudit.engine.games.neighbours.summary_view import SummaryView
 from dpaudit.engine.games.stop_rule import StopRule
 from dpaudit.engine.report.charts import detected, lines_of
 from dpaudit.engine.spec.loading import load_spec

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dpaudit.engine.games.neighbours.output_set import OutputSet
-from dpaudit.engine.games.neighbours.summary_view import SummaryView
+from dpaudit.engine.games.neighbours.output_set import OutputSet, SummaryView
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -33,6 +33,7 @@ from dpaudit.estimators.two_world.two_sample import (
     roc_corners,
 )
 from dpaudit.registry import catalogue, load
+from dpaudit.testing import check_estimator
 
 
 def noisy(n: int, *, seed: int = 0, replay: int = 0, distance: float = 2.0) -> Scores:
@@ -385,8 +386,10 @@ def test_what_two_samples_cannot_do_is_refused() -> None:
 )
 def test_every_estimator_of_scores_is_found_by_name(name: str) -> None:
     assert catalogue("estimator")[name].summary.endswith((".", "auto"))
+    """And holds what all of them promise; coverage at full size is in test_coverage.py. False failure < 1e-6."""
     fields = {"delta": 1e-3} if name == "one-run-f-dp" else {}
     estimator = load("estimator", name)(**fields)
+    check_estimator(estimator, games=50)
     scores = noisy(2_000)
     bound = estimator.bound([estimator.tally(scores)])
     assert bound.lower > 0.5

@@ -24,6 +24,7 @@ from dpaudit.mechanisms.labels.rr_with_prior import RRWithPrior, best_k, rr_with
 from dpaudit.mechanisms.planted.labels import OneHotLaplaceSigmaForB, redrawn_labels
 from dpaudit.mechanisms.planted.rr_leaky import LeakyRandomizedResponse
 from dpaudit.mechanisms.protocols import LabelMechanism
+from dpaudit.testing import check_mechanism
 
 FALSE_FAILURE = 1e-9  # of each chi-square or binomial check below, by its asymptotic or exact law
 
@@ -113,9 +114,10 @@ def test_epsilon_must_be_positive(mechanism: type) -> None:
         mechanism(0.0)
 
 
-def test_label_mechanisms_are_label_mechanisms() -> None:
-    for mechanism in (RandomizedResponse(1.0), OneHotLaplace(1.0), RRWithPrior(1.0, (0.5, 0.5))):
-        assert isinstance(mechanism, LabelMechanism)
+@pytest.mark.parametrize("mechanism", [RandomizedResponse(1.0), OneHotLaplace(1.0), RRWithPrior(1.0, (0.5, 0.5))])
+def test_label_mechanisms_hold_what_all_of_them_promise(mechanism: LabelMechanism) -> None:
+    assert isinstance(mechanism, LabelMechanism)
+    check_mechanism(mechanism)
 
 
 @pytest.mark.parametrize("epsilon", [0.3, 1.0, 2.0, 5.0])

@@ -8,9 +8,24 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.engine.games.advantages.bag_view import BagView
 from dpaudit.estimators.label_reconstruction.advantage import bag_log_ratio
 from dpaudit.registry import register
+
+
+@dataclass(frozen=True, eq=False)
+class BagView:
+    """What the adversary sees of B bags of k examples: what it believed of them, and what their release may mean.
+
+    Attributes:
+        prior: P[label = 1] of each example by its features alone, shape (B, k).
+        released: The numbers released for label 1, shape (B,).
+        law: log P[released | s labels are 1] for s = 0 .. k, up to a constant in each bag, shape (B, k + 1).
+    """
+
+    prior: NDArray[np.float64]
+    released: NDArray[np.float64]
+    law: NDArray[np.float64]
+    shows: ClassVar[str] = "what a release says of bags of labels"
 
 
 @register("attack", "bayes-optimal", source="Busa-Fekete et al. (2024), Definition 3.6 and section 4")

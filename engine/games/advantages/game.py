@@ -22,7 +22,7 @@ from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Work, unit
 from dpaudit.claims import Relation
-from dpaudit.engine.games.advantages.bag_view import BagView
+from dpaudit.engine.games.advantages.bayes_optimal import BagView
 from dpaudit.engine.games.advantages.utility import Utility, measure_utility
 from dpaudit.engine.games.fits import BAG_MECHANISMS, Fits
 from dpaudit.engine.games.protocol import Played, Setting, require_units

@@ -14,8 +14,14 @@ from numpy.typing import NDArray
 from dpaudit.actors.audited.signals import from_outside
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.work import Outcome, unit
-from dpaudit.engine.games.labels.channel_view import HIDDEN, ChannelView, LabelReleases, hidden_half
-from dpaudit.engine.games.labels.label_releases import PairedReleases, joined
+from dpaudit.engine.games.labels.label_releases import (
+    HIDDEN,
+    ChannelView,
+    LabelReleases,
+    PairedReleases,
+    hidden_half,
+    joined,
+)
 from dpaudit.engine.games.one_run.answers import checked_release
 from dpaudit.errors import require, shortened
 from dpaudit.estimators.bound import format_lower

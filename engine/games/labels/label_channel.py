@@ -15,8 +15,13 @@ from dpaudit.actors.seed import Seed
 from dpaudit.actors.work import Work, unit
 from dpaudit.claims import Relation
 from dpaudit.engine.games.fits import LABEL_MECHANISMS, Fits, Look
-from dpaudit.engine.games.labels.channel_view import ChannelView, LabelReleases, hidden_half
-from dpaudit.engine.games.labels.label_releases import PairedReleases, released_anew
+from dpaudit.engine.games.labels.label_releases import (
+    ChannelView,
+    LabelReleases,
+    PairedReleases,
+    hidden_half,
+    released_anew,
+)
 from dpaudit.engine.games.protocol import Played, Setting
 from dpaudit.engine.games.reference import PairedLabels, Reference
 from dpaudit.errors import require

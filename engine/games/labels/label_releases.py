@@ -1,17 +1,21 @@
-"""Releasing labels again and again, each time by a mechanism that has released nothing before."""
+"""Releases of labels, each by a mechanism that has released nothing before, and what the adversary sees of them."""
 
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.actors.seed import Seed
 from dpaudit.engine.games.one_run.answers import checked_release
+from dpaudit.errors import require
 from dpaudit.mechanisms.examples import Examples
+
+HIDDEN = -1
+"""Stands for a label that is not known."""
 
 Ints = NDArray[np.int64]
 
@@ -55,3 +59,70 @@ def joined(parts: tuple[PairedReleases, ...]) -> PairedReleases:
     some = [part for part in parts if len(part.released)] or list(parts[:1])
     columns = ([getattr(part, field.name) for part in some] for field in fields(PairedReleases))
     return PairedReleases(*(np.concatenate(column) for column in columns))
+
+
+@dataclass(frozen=True, eq=False)
+class LabelReleases:
+    """Several releases of n rows each, with the labels that were planted.
+
+    Attributes:
+        released: What the mechanism released, shape (releases, n), in 0 .. classes - 1.
+        planted: What it was given, of the same shape; `HIDDEN` where that is not known.
+        classes: Number of classes K.
+        at_stake: How many of the first rows have labels that may be at stake; None for all.
+        used: How many of the first classes labels at stake are drawn from; None for all.
+    """
+
+    released: Ints
+    planted: Ints
+    classes: int
+    at_stake: int | None = None
+    used: int | None = None
+
+    def __post_init__(self) -> None:
+        require(
+            self.released.shape == self.planted.shape and self.released.ndim == 2,
+            "released and planted must have one row a release",
+            released=self.released.shape,
+            planted=self.planted.shape,
+        )
+
+    @property
+    def canaries(self) -> NDArray[np.bool_]:
+        """Which labels are at stake, shape (releases, n)."""
+        hidden: NDArray[np.bool_] = self.planted == HIDDEN
+        return hidden
+
+    def at(self, releases: Ints | slice) -> LabelReleases:
+        """Some of the releases."""
+        return replace(self, released=self.released[releases], planted=self.planted[releases])
+
+
+@dataclass(frozen=True, eq=False)
+class ChannelView:
+    """What the adversary sees; canaries are counted release by release, row by row.
+
+    Attributes:
+        search: Releases on labels of the adversary's own: all are known.
+        fresh: Releases it is asked about: the labels of their canaries are hidden, the others known.
+        first: The first label shown for each canary, shape (canaries,): world 1 planted this one.
+        second: The second label shown, never the same: world 0 planted this one.
+    """
+
+    search: LabelReleases
+    fresh: LabelReleases
+    first: Ints
+    second: Ints
+    shows: ClassVar[str] = "releases of a label mechanism on labels of the adversary's own, and fresh ones"
+
+
+def hidden_half(planted: Ints, rng: np.random.Generator, *, at_stake: int | None = None) -> tuple[Ints, Ints]:
+    """The labels of a random half of the rows, the others hidden, and the rows whose labels are hidden; shape (n,).
+
+    With `at_stake` half of so many first rows are hidden, and no other.
+    """
+    among = planted.size if at_stake is None else at_stake
+    canaries = np.sort(rng.permutation(among)[: (among + 1) // 2])
+    known = planted.copy()
+    known[canaries] = HIDDEN
+    return known, canaries

@@ -17,7 +17,7 @@ from dpaudit.actors.work import Outcome, Work, unit
 from dpaudit.claims import Relation
 from dpaudit.engine.games.fits import LABEL_MECHANISMS, Fits, Look
 from dpaudit.engine.games.labels.label_releases import Ints, released_anew
-from dpaudit.engine.games.labels.repeats_view import RepeatsView
+from dpaudit.engine.games.labels.recognised_release import RepeatsView
 from dpaudit.engine.games.protocol import Played, Setting
 from dpaudit.engine.games.reference import PairedLabels, Reference
 from dpaudit.errors import require

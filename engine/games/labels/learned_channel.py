@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.engine.games.labels.channel_view import HIDDEN, ChannelView, LabelReleases, hidden_half
+from dpaudit.engine.games.labels.label_releases import HIDDEN, ChannelView, LabelReleases, hidden_half
 from dpaudit.registry import register
 
 Floats = NDArray[np.float64]

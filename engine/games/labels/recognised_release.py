@@ -9,8 +9,27 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.engine.games.labels.repeats_view import RepeatsView
 from dpaudit.registry import register
+
+
+@dataclass(frozen=True, eq=False)
+class RepeatsView:
+    """Releases of n rows, of which one, the canary, had the first of two labels in world 1 and the second in world 0.
+
+    Attributes:
+        search: Releases whose world is known, shape (releases, n).
+        worlds: Their worlds, shape (releases,).
+        fresh: Releases to be told apart, shape (trials, n).
+        canary: The row of the canary.
+        classes: Number of classes K.
+    """
+
+    search: NDArray[np.int64]
+    worlds: NDArray[np.bool_]
+    fresh: NDArray[np.int64]
+    canary: int
+    classes: int
+    shows: ClassVar[str] = "the same labels but for one, released again and again"
 
 
 @register("attack", "recognised-release", source="Ours; Neyman-Pearson on counted releases")

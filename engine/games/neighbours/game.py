@@ -18,11 +18,11 @@ from dpaudit.actors.work import Work
 from dpaudit.claims import Relation
 from dpaudit.engine.games.fits import LEARNERS, Face, Fits, Look, Reading
 from dpaudit.engine.games.neighbours.numbers import Scale
+from dpaudit.engine.games.neighbours.output_set import SummaryView
 from dpaudit.engine.games.neighbours.poisoning_search import offer_worlds, take_best, try_summaries
 from dpaudit.engine.games.neighbours.poisonings.automatic import Automatic
 from dpaudit.engine.games.neighbours.poisonings.protocol import Poisoning, PoisoningSearch, fitted
 from dpaudit.engine.games.neighbours.summaries import SAMPLED, SUMMARISED
-from dpaudit.engine.games.neighbours.summary_view import SummaryView
 from dpaudit.engine.games.neighbours.work import (
     ManyCandidates,
     choose_worlds,

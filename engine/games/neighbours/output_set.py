@@ -22,7 +22,6 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.engine.games.neighbours.summary_view import SummaryView
 from dpaudit.errors import InputError, require
 from dpaudit.estimators.scores import Scores
 from dpaudit.estimators.two_world.fair_coins import FairCoins
@@ -37,6 +36,22 @@ NEVER_NARROWED = 200
 MOST_KEPT = 64
 """Numbers of a summary that is narrowed, at most; at least `FEWEST_KEPT`, else one for 16 samples."""
 FEWEST_KEPT = 8
+
+
+@dataclass(frozen=True, eq=False)
+class SummaryView:
+    """Runs whose world is known, to learn from, and fresh ones, whose world is not.
+
+    Attributes:
+        search: Summaries of the known ones, shape (m, width).
+        search_truth: Their worlds, shape (m,).
+        fresh: Summaries of the others, shape (n, width).
+    """
+
+    search: NDArray[np.float64]
+    search_truth: NDArray[np.bool_]
+    fresh: NDArray[np.float64]
+    shows: ClassVar[str] = "summaries of independent runs on neighbouring data sets"
 
 
 @register("attack", "output-set", source="Lu et al. (2022), Algorithm 1")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.engine.games.one_run.canary_view import CanaryView, LabelRelease, ReleaseView
+from dpaudit.engine.games.one_run.canary_view import CanaryView
 from dpaudit.errors import require
 from dpaudit.mechanisms.examples import Examples
 
@@ -73,44 +73,58 @@ class Predictions:
 
 
 @dataclass(frozen=True, eq=False)
-class Releases:
-    """Answers of a label mechanism.
+class LabelRelease:
+    """What a label mechanism released.
 
     Attributes:
-        release: One label for each of n points.
+        labels: One label for each of n points, shape (n,), in 0 .. classes - 1.
+        classes: Number of classes K.
         told: Whether the labels say something; otherwise they are the same for everybody.
     """
 
-    release: LabelRelease
+    labels: NDArray[np.int64]
+    classes: int
     told: bool = True
 
     def __len__(self) -> int:
-        return len(self.release.labels)
+        return len(self.labels)
 
     @cached_property
     def probabilities(self) -> NDArray[np.float32]:
         """The same for adversaries that read models: certain of the released label, or of none; shape (n, classes)."""
         if not self.told:
-            return Predictions.silent(len(self), self.release.classes).probabilities
-        return Predictions.telling(self.release.labels, self.release.classes).probabilities
+            return Predictions.silent(len(self), self.classes).probabilities
+        return Predictions.telling(self.labels, self.classes).probabilities
 
     @classmethod
-    def silent(cls, count: int, classes: int) -> Releases:
+    def silent(cls, count: int, classes: int) -> LabelRelease:
         """The same label for everybody, whatever theirs."""
-        return cls(LabelRelease(np.zeros(count, np.int64), classes), told=False)
+        return cls(np.zeros(count, np.int64), classes, told=False)
 
     @classmethod
-    def telling(cls, labels: NDArray[np.int64], classes: int) -> Releases:
+    def telling(cls, labels: NDArray[np.int64], classes: int) -> LabelRelease:
         """These labels are released."""
-        return cls(LabelRelease(labels, classes))
+        return cls(labels, classes)
 
-    def at(self, points: NDArray[np.int64] | slice) -> Releases:
+    def at(self, points: NDArray[np.int64] | slice) -> LabelRelease:
         """Those for some of the points, in that order."""
-        return Releases(LabelRelease(self.release.labels[points], self.release.classes), self.told)
+        return replace(self, labels=self.labels[points])
 
     def view(self, reference: NDArray[np.float32], labels: NDArray[np.int64]) -> ReleaseView:
         """The released labels."""
-        return ReleaseView(self.probabilities, reference, labels, self.release)
+        return ReleaseView(self.probabilities, reference, labels, self)
+
+
+@dataclass(frozen=True, eq=False)
+class ReleaseView(CanaryView):
+    """What the adversary sees of m canaries of a label mechanism; `target` is certain of the released label.
+
+    Attributes:
+        release: The released labels themselves.
+    """
+
+    release: LabelRelease
+    shows: ClassVar[str] = "the labels a label mechanism released"
 
 
 def checked_release(released: Any, train: Examples, mechanism: str) -> LabelRelease:

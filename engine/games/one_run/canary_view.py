@@ -24,28 +24,3 @@ class CanaryView:
     reference: NDArray[np.float32]
     labels: NDArray[np.int64]
     shows: ClassVar[str] = "a model's answers on the canaries of one training"
-
-
-@dataclass(frozen=True, eq=False)
-class LabelRelease:
-    """What a label mechanism released.
-
-    Attributes:
-        labels: One label for each canary, shape (m,), in 0 .. classes - 1.
-        classes: Number of classes K.
-    """
-
-    labels: NDArray[np.int64]
-    classes: int
-
-
-@dataclass(frozen=True, eq=False)
-class ReleaseView(CanaryView):
-    """What the adversary sees of m canaries of a label mechanism; `target` is certain of the released label.
-
-    Attributes:
-        release: The released labels themselves.
-    """
-
-    release: LabelRelease
-    shows: ClassVar[str] = "the labels a label mechanism released"

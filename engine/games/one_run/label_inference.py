@@ -9,8 +9,9 @@ import numpy as np
 
 from dpaudit.claims import Relation
 from dpaudit.engine.games.fits import LABEL_MECHANISMS, LEARNERS, Fits, Look
-from dpaudit.engine.games.one_run.canary_view import CanaryView, ReleaseView
-from dpaudit.engine.games.one_run.game import OneRunGame
+from dpaudit.engine.games.one_run.answers import ReleaseView
+from dpaudit.engine.games.one_run.canary_view import CanaryView
+from dpaudit.engine.games.one_run.proxy_game import ProxyGame
 from dpaudit.engine.games.one_run.rules import CanarySetup, Design, Draw, Hint
 from dpaudit.engine.games.one_run.sampling import drawn_classes
 from dpaudit.engine.games.protocol import Setting
@@ -22,7 +23,7 @@ from dpaudit.registry import register
 
 @register("game", "label-inference", source="arXiv:2511.14084, Algorithm 2")
 @dataclass(frozen=True)
-class LabelInference(OneRunGame):
+class LabelInference(ProxyGame):
     """Observational: shows each training point with its own label or with one drawn from a proxy; training untouched.
 
     Attributes:
@@ -61,9 +62,10 @@ class LabelInference(OneRunGame):
         """Unless the proxy is the law of the labels itself."""
         return not isinstance(setting.proxy, KnownLaw)
 
-    def draw(self, setup: CanarySetup, design: Design, rng: np.random.Generator) -> Draw:
+    def draw(self, setup: CanarySetup[Examples], design: Design, rng: np.random.Generator) -> Draw:
         """A fair bit and a proxy label y1 ~ Multinoulli(M'(x)) for each canary; bit True shows the training label."""
         bits = rng.random(len(setup.canaries)) < 0.5
+        assert setup.proxy_cdf is not None
         return Draw(bits, drawn_classes(setup.proxy_cdf, rng.random(len(setup.canaries))))
 
     def answers_with_labels(self) -> bool:
@@ -75,7 +77,7 @@ class LabelInference(OneRunGame):
         counts = np.bincount(canaries.labels, minlength=canaries.classes)
         return ProxyLabels(tuple((counts / counts.sum()).tolist()))
 
-    def hint(self, setup: CanarySetup, design: Design, draw: Draw) -> Hint:
+    def hint(self, setup: CanarySetup[Examples], design: Design, draw: Draw) -> Hint:
         """Every canary, with the training label where the bit is True, else with the proxy's."""
         assert draw.labels is not None
         labels = np.where(draw.bits, setup.canaries.labels, draw.labels)
@@ -84,7 +86,7 @@ class LabelInference(OneRunGame):
 
 @register("game", "label-canaries", source="Malek et al. (2021), arXiv:2106.03408; one-run as in arXiv:2511.14084")
 @dataclass(frozen=True)
-class LabelCanaries(OneRunGame):
+class LabelCanaries(ProxyGame):
     """Interventional: trains canaries with uniformly random labels, shows each with that label or another random one.
 
     The other label is drawn among those that were not planted. Given the shown label the planted one was that label or,
@@ -118,7 +120,7 @@ class LabelCanaries(OneRunGame):
         """A uniformly random label for each canary."""
         return Design(labels=rng.integers(0, canaries.classes, len(canaries)))
 
-    def draw(self, setup: CanarySetup, design: Design, rng: np.random.Generator) -> Draw:
+    def draw(self, setup: CanarySetup[Examples], design: Design, rng: np.random.Generator) -> Draw:
         """A fair bit and a label for each canary, uniform over those other than the planted one."""
         assert design.labels is not None
         bits = rng.random(len(setup.canaries)) < 0.5
@@ -133,7 +135,7 @@ class LabelCanaries(OneRunGame):
         """The other label is one of those that were not planted."""
         return PlantedLabels(canaries.classes)
 
-    def hint(self, setup: CanarySetup, design: Design, draw: Draw) -> Hint:
+    def hint(self, setup: CanarySetup[Examples], design: Design, draw: Draw) -> Hint:
         """Every canary, with the label it was trained with where the bit is True, else with the other one."""
         assert design.labels is not None
         assert draw.labels is not None

@@ -11,10 +11,10 @@ from dpaudit.actors.unit import Unit
 from dpaudit.claims import Relation
 from dpaudit.engine.games.fits import LEARNERS, Fits
 from dpaudit.engine.games.one_run.canary_view import CanaryView
-from dpaudit.engine.games.one_run.game import Asked, OneRunGame
-from dpaudit.engine.games.one_run.rules import CanarySetup, Design, Draw, Hint
+from dpaudit.engine.games.one_run.proxy_game import Asked, ProxyGame
+from dpaudit.engine.games.one_run.rules import CanarySetup, Design, Draw, Hint, IncludedByCoin
 from dpaudit.engine.games.protocol import Setting
-from dpaudit.errors import SpecError, require
+from dpaudit.errors import SpecError
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.registry import register
 
@@ -30,7 +30,7 @@ class FreshSource(Protocol):
 
 @register("game", "membership", source="Steinke et al. (2023), arXiv:2305.08846; arXiv:2511.14084, section 4")
 @dataclass(frozen=True)
-class Membership(OneRunGame):
+class Membership(IncludedByCoin[Examples], ProxyGame):
     """Interventional: each canary is trained on with probability 1/2; one training has one replay.
 
     Attributes:
@@ -48,34 +48,10 @@ class Membership(OneRunGame):
         helps="more `canaries`; more `trainings` of the same canaries are no help",
     )
 
-    replays: int = 1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(
-            self.replays == 1,
-            "a training of the membership game has one replay, since its bits decide what is trained on",
-            do="ask for more `trainings` instead",
-            replays=self.replays,
-        )
-
-    def design(self, canaries: Examples, rng: np.random.Generator) -> Design:
-        """A fair bit for each canary; True = trained on."""
-        return Design(included=rng.random(len(canaries)) < 0.5)
-
-    def draw(self, setup: CanarySetup, design: Design, rng: np.random.Generator) -> Draw:
-        """The bits the training was designed with."""
-        assert design.included is not None
-        return Draw(design.included)
-
-    def hint(self, setup: CanarySetup, design: Design, draw: Draw) -> Hint:
-        """All canaries with their labels."""
-        return Hint(np.arange(len(setup.canaries)), setup.canaries.labels)
-
 
 @register("game", "observational-membership", source="Ye et al. (2022), arXiv:2111.09679; arXiv:2511.14084, section 4")
 @dataclass(frozen=True)
-class ObservationalMembership(OneRunGame):
+class ObservationalMembership(ProxyGame):
     """Observational: shows each training point or a fresh point in its place; training untouched.
 
     It is attribute inference with the whole record protected; the proxy is where the fresh points come from. Where the
@@ -128,12 +104,11 @@ class ObservationalMembership(OneRunGame):
             raise SpecError("the `fresh` of a membership game needs a method `sample(count, rng) -> Examples`")
         return self.fresh.sample(count, rng)
 
-    def draw(self, setup: CanarySetup, design: Design, rng: np.random.Generator) -> Draw:
+    def draw(self, setup: CanarySetup[Examples], design: Design, rng: np.random.Generator) -> Draw:
         """A fair bit for each canary; True shows the training point."""
         return Draw(rng.random(len(setup.canaries)) < 0.5)
 
-    def hint(self, setup: CanarySetup, design: Design, draw: Draw) -> Hint:
+    def hint(self, setup: CanarySetup[Examples], design: Design, draw: Draw) -> Hint:
         """The canary where the bit is True, else the fresh point, each with its own label."""
         count = len(setup.canaries)
-        points = np.where(draw.bits, np.arange(count), count + np.arange(count))
-        return Hint(points, np.where(draw.bits, setup.canaries.labels, setup.fresh.labels))
+        return Hint(np.where(draw.bits, np.arange(count), count + np.arange(count)))

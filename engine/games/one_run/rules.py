@@ -5,6 +5,9 @@ data), `intervene` (the training data they lead to), `draw` (the bits, and what 
 (what the adversary is shown). One training serves as many replays as fresh draws make sense for. Whether a game is
 observational is not declared: the data before and after the intervention are compared (Definition 4).
 
+`OneRunRules` plays with rows of any kind and any release made from them; `ProxyRules` are those of games about labelled
+examples, whose adversary has probabilities of its own for what is at stake.
+
 Source: arXiv:2511.14084, Algorithms 1 and 2, Definition 4.
 """
 
@@ -13,34 +16,37 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.actors.seed import Seed
+from dpaudit.engine.games.attack import Candidates
 from dpaudit.engine.games.fits import Fits
 from dpaudit.engine.games.reference import FairCoins, Response
 from dpaudit.errors import SpecError, require
-from dpaudit.mechanisms.examples import Examples
+from dpaudit.mechanisms.examples import Examples, Rows
+
+R = TypeVar("R", bound=Rows)
 
 Predictor = Callable[[Examples], NDArray[np.float64]]
 """From examples to class probabilities, shape (n, classes)."""
 
 
 @dataclass(frozen=True, eq=False)
-class CanarySetup:
+class CanarySetup(Generic[R]):
     """What the challenger draws from.
 
     Attributes:
-        canaries: The canaries, m rows of the training data; their labels are what is at stake.
-        fresh: Held-out examples, at most m rows; empty when the game needs none.
-        proxy_cdf: Cumulative class probabilities of the proxy at the canaries, shape (m, classes).
+        canaries: The canaries, m rows of the training data.
+        fresh: Held-out rows, at most m; empty when the game needs none.
+        proxy_cdf: Cumulative class probabilities of the proxy at the canaries, shape (m, classes), if there is one.
     """
 
-    canaries: Examples
-    fresh: Examples
-    proxy_cdf: NDArray[np.float64]
+    canaries: R
+    fresh: R
+    proxy_cdf: NDArray[np.float64] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,15 +81,30 @@ class Hint:
 
     Attributes:
         points: Which query it is, shape (m,): i = canary i, m + i = fresh point i.
-        labels: The label it is shown with, shape (m,).
+        labels: The label it is shown with, shape (m,); None = its own, if it has one.
     """
 
     points: NDArray[np.int64]
-    labels: NDArray[np.int64]
+    labels: NDArray[np.int64] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Replayed(Generic[R]):
+    """What replays are played with.
+
+    Attributes:
+        setup: What the challenger draws from.
+        release: What the mechanism gave out, a frozen dataclass of arrays; or its answers at each point of the game.
+        reference: What the proxy answers there, shape (points, classes); None without a proxy.
+    """
+
+    setup: CanarySetup[R]
+    release: Any
+    reference: NDArray[np.float32] | None = None
 
 
 @dataclass(frozen=True)
-class OneRunRules(ABC):
+class OneRunRules(ABC, Generic[R]):
     """The fields and the rules all one-run games share.
 
     Attributes:
@@ -102,21 +123,113 @@ class OneRunRules(ABC):
         require(self.trainings >= 1, "trainings must be >= 1", trainings=self.trainings)
         require(self.canaries is None or self.canaries >= 1, "canaries must be >= 1", canaries=self.canaries)
 
-    def design(self, canaries: Examples, rng: np.random.Generator) -> Design:
+    def design(self, canaries: R, rng: np.random.Generator) -> Design:
         """The draws that decide the training data; none unless a game makes some."""
         return Design()
 
     @abstractmethod
-    def draw(self, setup: CanarySetup, design: Design, rng: np.random.Generator) -> Draw:
+    def draw(self, setup: CanarySetup[R], design: Design, rng: np.random.Generator) -> Draw:
         """The draws of one replay."""
 
     @abstractmethod
-    def hint(self, setup: CanarySetup, design: Design, draw: Draw) -> Hint:
+    def hint(self, setup: CanarySetup[R], design: Design, draw: Draw) -> Hint:
         """What the adversary is shown."""
+
+    def view(self, replayed: Replayed[R], shown: Hint) -> Any:
+        """What the attack gets to see. Here: the release as it is, and the canaries that are shown."""
+        return Candidates(replayed.release, replayed.setup.canaries.take(shown.points))
 
     def needs_fresh_points(self) -> bool:
         """Whether held-out points are shown in world 0."""
         return False
+
+    def response(self, canaries: R) -> Response:
+        """What the game makes of randomised response on these canaries, where their labels are at stake."""
+        return FairCoins()
+
+    def intervene(self, train: R, design: Design) -> R:
+        """The data the mechanism is run on; the canaries are the first rows of `train`."""
+        if design.included is None:
+            return train
+        kept = np.ones(len(train), np.bool_)
+        kept[: len(design.included)] = design.included
+        return train.take(kept)
+
+    def is_observational(self, target: R, seed: Seed) -> bool:
+        """Whether the intervention of this seed leaves the training data as they are (Definition 4)."""
+        return self.intervened(target, seed).digest == target.digest
+
+    def intervened(self, target: R, seed: Seed) -> R:
+        """The data the mechanism is run on, by the design that this seed draws."""
+        return self.intervene(target, self.design(self.canaries_of(target), seed.rng()))
+
+    def canary_count(self, target: R) -> int:
+        """How many canaries there are in a target set.
+
+        Raises: SpecError when it has fewer rows than canaries are asked for.
+        """
+        if self.canaries is not None and self.canaries > len(target):
+            raise SpecError(f"canaries must be at most the {len(target)} rows of the target set, got {self.canaries}")
+        return self.canaries or len(target)
+
+    def canaries_of(self, target: R) -> R:
+        """The canaries: the first rows of the target set."""
+        count = self.canary_count(target)
+        return target if count == len(target) else target.take(np.arange(count))
+
+    def fresh_of(self, test: R | None, count: int) -> R:
+        """As many held-out points as there are canaries.
+
+        Raises: SpecError when the game needs them and there are too few.
+        """
+        if not self.needs_fresh_points():
+            assert test is not None
+            return test.take(np.arange(0))
+        if test is None or len(test) < count:
+            have = 0 if test is None else len(test)
+            raise SpecError(
+                f"this game shows one fresh point a canary: the test part must have at least {count} rows, got {have}; "
+                "give `split.test` a larger share or ask for fewer `canaries`"
+            )
+        return test.take(np.arange(count))
+
+
+@dataclass(frozen=True)
+class IncludedByCoin(OneRunRules[R]):
+    """Interventional: each canary is trained on with probability 1/2, whatever rows are and whatever is released.
+
+    Attributes:
+        replays: 1: the bits decide the training, so new bits need a new training.
+    """
+
+    replays: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(
+            self.replays == 1,
+            "a training of the membership game has one replay, since its bits decide what is trained on",
+            do="ask for more `trainings` instead",
+            replays=self.replays,
+        )
+
+    def design(self, canaries: R, rng: np.random.Generator) -> Design:
+        """A fair bit for each canary; True = trained on."""
+        return Design(included=rng.random(len(canaries)) < 0.5)
+
+    def draw(self, setup: CanarySetup[R], design: Design, rng: np.random.Generator) -> Draw:
+        """The bits the training was designed with."""
+        assert design.included is not None
+        return Draw(design.included)
+
+    def hint(self, setup: CanarySetup[R], design: Design, draw: Draw) -> Hint:
+        """All canaries, as they are."""
+        return Hint(np.arange(len(setup.canaries)))
+
+
+@dataclass(frozen=True)
+class ProxyRules(OneRunRules[Examples]):
+    """Of games about labelled examples, whose adversary knows probabilities of what is at stake."""
 
     def draw_fresh(self, count: int, rng: np.random.Generator) -> Examples | None:
         """Fresh points from elsewhere than the test part, for games that have such a source."""
@@ -133,10 +246,6 @@ class OneRunRules(ABC):
         """
         return False
 
-    def response(self, canaries: Examples) -> Response:
-        """What the game makes of randomised response on these canaries, whose labels are what is at stake."""
-        return FairCoins()
-
     def needs_reference(self) -> bool:
         """Whether the question at stake is worded with the help of the reference part."""
         return False
@@ -150,50 +259,23 @@ class OneRunRules(ABC):
         return predict(examples)
 
     def intervene(self, train: Examples, design: Design) -> Examples:
-        """The data the mechanism is run on; the canaries are the first rows of `train`."""
+        """The data the mechanism is run on, with the labels that are planted."""
         if design.labels is not None:
             labels = train.labels.copy()
             labels[: len(design.labels)] = design.labels
             train = train.with_(labels=labels)
-        if design.included is not None:
-            kept = np.ones(len(train), np.bool_)
-            kept[: len(design.included)] = design.included
-            train = train.take(kept)
-        return train
+        return super().intervene(train, design)
 
-    def is_observational(self, target: Examples, seed: Seed) -> bool:
-        """Whether the intervention of this seed leaves the training data as they are (Definition 4)."""
-        return self.intervene(target, self.design(self.canaries_of(target), seed.rng())).digest == target.digest
-
-    def canary_count(self, target: Examples) -> int:
-        """How many canaries there are in a target set.
-
-        Raises: SpecError when it has fewer rows than canaries are asked for.
-        """
-        if self.canaries is not None and self.canaries > len(target):
-            raise SpecError(f"canaries must be at most the {len(target)} rows of the target set, got {self.canaries}")
-        return self.canaries or len(target)
-
-    def canaries_of(self, target: Examples) -> Examples:
-        """The canaries: the first rows of the target set."""
-        count = self.canary_count(target)
-        return target if count == len(target) else target.take(np.arange(count))
-
-    def fresh_of(self, test: Examples | None, count: int) -> Examples:
-        """As many held-out points as there are canaries.
-
-        Raises: SpecError when the game needs them and there are too few.
-        """
-        if not self.needs_fresh_points():
-            assert test is not None
-            return test.take(np.arange(0))
-        if test is None or len(test) < count:
-            have = 0 if test is None else len(test)
-            raise SpecError(
-                f"this game shows one fresh point a canary: the test part must have at least {count} rows, got {have}; "
-                "give `split.test` a larger share or ask for fewer `canaries`"
-            )
-        return test.take(np.arange(count))
+    def view(self, replayed: Replayed[Examples], shown: Hint) -> Any:
+        """What the mechanism and the proxy answer at the points that are shown, and the labels."""
+        setup, labels = replayed.setup, shown.labels
+        assert replayed.reference is not None
+        if labels is None:
+            labels = np.concatenate([setup.canaries.labels, setup.fresh.labels])[shown.points]
+        release, reference = replayed.release, replayed.reference
+        if len(release) != len(shown.points) or (np.diff(shown.points) != 1).any():
+            release, reference = release.at(shown.points), reference[shown.points]
+        return release.view(reference, labels)
 
     def held_out_of(self, test: Examples | None, count: int) -> Examples | None:
         """The held-out rows of the control, at most as many as there are canaries; None when it is not played."""

@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.work import Outcome, unit
-from dpaudit.engine.games.one_run.answers import Answers, Predictions, Releases, checked_release
-from dpaudit.engine.games.one_run.canary_view import LabelRelease
+from dpaudit.engine.games.one_run.answers import Answers, LabelRelease, Predictions, checked_release
 from dpaudit.engine.games.one_run.distinguisher import Distinguisher, Round
-from dpaudit.engine.games.one_run.rules import CanarySetup, OneRunRules, Predictor
+from dpaudit.engine.games.one_run.rules import CanarySetup, OneRunRules, Predictor, ProxyRules, R, Replayed
 from dpaudit.errors import require
 from dpaudit.estimators.scores import Scores, scored
 from dpaudit.mechanisms.examples import Examples, own_features
@@ -58,7 +57,7 @@ class Queries:
 
 @unit
 def queries_of(
-    rules: OneRunRules, target: Examples, test: Examples | None, fresh: Examples | None, reference: Examples | None
+    rules: ProxyRules, target: Examples, test: Examples | None, fresh: Examples | None, reference: Examples | None
 ) -> Queries:
     """The points of a game; `fresh` are those drawn elsewhere than from the test part."""
     canaries = rules.canaries_of(target)
@@ -69,7 +68,7 @@ def queries_of(
 
 @unit
 def ask_proxy(
-    rules: OneRunRules,
+    rules: ProxyRules,
     proxy: Any,
     data: Any,
     queries: Queries,
@@ -100,7 +99,7 @@ def ask_proxy(
 
 @unit
 def train_model(
-    rules: OneRunRules,
+    rules: ProxyRules,
     mechanism: Any,
     queries: Queries,
     target: Examples,
@@ -125,7 +124,7 @@ def train_model(
         seed: Of the training.
     """
     model = mechanism.fit(
-        _intervened(rules, target, design_seed).writable(),
+        rules.intervened(target, design_seed).writable(),
         seed=seed.sequence(),
         compute=compute,
         validation=None if validation is None else validation.writable(),
@@ -145,18 +144,15 @@ def train_model(
 
 
 @unit
-def release_labels(rules: OneRunRules, mechanism: Any, target: Examples, *, design_seed: Seed, seed: Seed) -> Releases:
+def release_labels(
+    rules: ProxyRules, mechanism: Any, target: Examples, *, design_seed: Seed, seed: Seed
+) -> LabelRelease:
     """One release of a label mechanism: the released labels of the canaries."""
-    train = _intervened(rules, target, design_seed)
+    train = rules.intervened(target, design_seed)
     rng = np.random.default_rng(seed.sequence())
     released = mechanism.release(train.labels.copy(), classes=train.classes, rng=rng)
     release = checked_release(released, train, type(mechanism).__qualname__)
-    return Releases(LabelRelease(release.labels[: rules.canary_count(target)], release.classes))
-
-
-def _intervened(rules: OneRunRules, target: Examples, design_seed: Seed) -> Examples:
-    """The data the mechanism is run on."""
-    return rules.intervene(target, rules.design(rules.canaries_of(target), design_seed.rng()))
+    return release.at(slice(rules.canary_count(target)))
 
 
 def utility(model: Model, test: Examples) -> dict[str, float]:
@@ -176,30 +172,40 @@ def silence(kind: type[Answers], reference: Predictions) -> Answers:
 
 
 @unit
-def truth(rules: OneRunRules, kind: type[Answers], queries: Queries, *, design_seed: Seed) -> Answers:
+def truth(rules: ProxyRules, kind: type[Answers], queries: Queries, *, design_seed: Seed) -> Answers:
     """Answers of a mechanism without privacy: of each canary what is at stake, as it is trained with."""
     canaries = rules.proxy_task(queries.canaries, queries.reference)
     planted = rules.design(canaries, design_seed.rng()).labels
     return kind.telling(canaries.labels if planted is None else planted, canaries.classes)
 
 
-@dataclass(frozen=True, eq=False)
-class Replayed:
-    """What replays are played with.
+@unit
+def run_mechanism(rules: Any, mechanism: Any, target: Any, compute: Compute, *, design_seed: Seed, seed: Seed) -> Any:
+    """One run of the mechanism, and what it gave out, as the game asks for it.
 
-    Attributes:
-        setup: What the challenger draws from.
-        answers: What the mechanism answers at each point that may be shown.
-        reference: What the proxy answers there, shape (points, classes).
+    Args:
+        rules: Decide the intervention, and what is released.
+        mechanism: What is audited.
+        target: The data before the intervention.
+        compute: Where it runs.
+        design_seed: Of the draws that decide the training data.
+        seed: Of the run.
     """
-
-    setup: CanarySetup
-    answers: Answers
-    reference: NDArray[np.float32]
+    train = rules.intervened(target, design_seed)
+    return rules.released(mechanism, train, rules.canaries_of(target), seed=seed, compute=compute)
 
 
 @unit
-def canaries_replayed(rules: OneRunRules, queries: Queries, reference: Predictions, answers: Answers) -> Replayed:
+def release_replayed(rules: OneRunRules[R], target: R, release: Any) -> Replayed[R]:
+    """The canaries, and what the mechanism gave out."""
+    canaries = rules.canaries_of(target)
+    return Replayed(CanarySetup(canaries, canaries.take(np.arange(0))), release)
+
+
+@unit
+def canaries_replayed(
+    rules: ProxyRules, queries: Queries, reference: Predictions, answers: Answers
+) -> Replayed[Examples]:
     """The canaries, or fresh points in their place."""
     canaries = rules.proxy_task(queries.canaries, queries.reference)
     proxy = reference.probabilities[: queries.shown]
@@ -208,7 +214,9 @@ def canaries_replayed(rules: OneRunRules, queries: Queries, reference: Predictio
 
 
 @unit
-def held_out_replayed(rules: OneRunRules, queries: Queries, reference: Predictions, answers: Answers) -> Replayed:
+def held_out_replayed(
+    rules: ProxyRules, queries: Queries, reference: Predictions, answers: Answers
+) -> Replayed[Examples]:
     """Rows the mechanism never saw: what the attack shows there, it owes to the proxy's shift."""
     assert queries.held_out is not None
     rows = slice(queries.shown, None)
@@ -225,7 +233,7 @@ def cumulative(probabilities: NDArray[np.float32]) -> NDArray[np.float64]:
 
 @unit
 def play_replays(
-    rules: OneRunRules, attack: Any, replayed: Replayed, *, design_seed: Seed, seed: Seed, first: int, last: int
+    rules: OneRunRules[R], attack: Any, replayed: Replayed[R], *, design_seed: Seed, seed: Seed, first: int, last: int
 ) -> Iterator[Scores]:
     """Replays of one training: fresh bits and draws, the hint, the attack's scores.
 
@@ -244,7 +252,7 @@ def play_replays(
 
 @unit
 def play_distinguisher(
-    rules: OneRunRules, attack: Any, replayed: Replayed, *, design_seed: Seed, seed: Seed, first: int, last: int
+    rules: OneRunRules[R], attack: Any, replayed: Replayed[R], *, design_seed: Seed, seed: Seed, first: int, last: int
 ) -> Iterator[Scores]:
     """The same replays with a classifier in the attack's place, which learns from further rounds on other rows.
 
@@ -265,7 +273,7 @@ def play_distinguisher(
 
 
 def rounds_of(
-    rules: OneRunRules, attack: Any, replayed: Replayed, design_seed: Seed, seed: Seed, numbers: Iterable[int]
+    rules: OneRunRules[R], attack: Any, replayed: Replayed[R], design_seed: Seed, seed: Seed, numbers: Iterable[int]
 ) -> Iterator[tuple[int, Round]]:
     """Rounds of the game with their numbers.
 
@@ -281,8 +289,5 @@ def rounds_of(
     for number in numbers:
         draw = rules.draw(replayed.setup, design, seed.child(number).rng())
         shown = rules.hint(replayed.setup, design, draw)
-        everyone = len(replayed.answers) == len(shown.points) and bool((np.diff(shown.points) == 1).all())
-        answers = replayed.answers if everyone else replayed.answers.at(shown.points)
-        reference = replayed.reference if everyone else replayed.reference[shown.points]
-        view = answers.view(reference, shown.labels)
+        view = rules.view(replayed, shown)
         yield number, Round(view, attack.score(copy.deepcopy(view)), draw.bits)

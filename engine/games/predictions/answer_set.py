@@ -8,12 +8,26 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.engine.games.predictions.answer_view import AnswerView
-from dpaudit.engine.games.view import View
+from dpaudit.engine.games.attack import View
 from dpaudit.errors import require
 from dpaudit.estimators.private_prediction.divergence import renyi_divergence
 from dpaudit.estimators.private_prediction.two_cut import two_cut_set
 from dpaudit.registry import register
+
+
+@dataclass(frozen=True, eq=False)
+class AnswerView:
+    """Answers to one query in two known worlds, on draws that nothing is counted from.
+
+    Attributes:
+        world_1: How often each answer was given with the records, shape (answers,).
+        world_0: The same without them.
+    """
+
+    shows: ClassVar[str] = "answers to a query in two known worlds"
+
+    world_1: NDArray[np.int64]
+    world_0: NDArray[np.int64]
 
 
 @register("attack", "answer-set", source="Chadha et al. (2024), section 4.2; Neyman and Pearson")

@@ -18,7 +18,7 @@ from dpaudit.claims import Relation
 from dpaudit.engine.games.fits import Face, Fits, Look
 from dpaudit.engine.games.predictions.adversaries.pois_adv_q import PoisAdvQ
 from dpaudit.engine.games.predictions.adversaries.protocol import Adversary
-from dpaudit.engine.games.predictions.answer_view import AnswerView
+from dpaudit.engine.games.predictions.answer_set import AnswerView
 from dpaudit.engine.games.predictions.work import (
     Draws,
     Sampler,

@@ -23,7 +23,7 @@ from dpaudit.engine.games.predictions.answer_laws import (
     shares_without,
     simulated,
 )
-from dpaudit.engine.games.predictions.answer_view import AnswerView
+from dpaudit.engine.games.predictions.answer_set import AnswerView
 from dpaudit.engine.games.predictions.torch_answers import torch_counts
 from dpaudit.errors import RunError, require
 from dpaudit.estimators.answered_queries import AnsweredQuery

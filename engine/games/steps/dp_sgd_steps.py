@@ -17,8 +17,8 @@ from dpaudit.claims import Claim, GaussianDP, Relation, SubsampledGaussian
 from dpaudit.engine.games.fits import Face, Fits, Look
 from dpaudit.engine.games.protocol import Played, Setting, require_units
 from dpaudit.engine.games.steps.gradients import RandomGradient
+from dpaudit.engine.games.steps.step_midpoint import StepView
 from dpaudit.engine.games.steps.step_units import score_steps, tell_steps, train_steps
-from dpaudit.engine.games.steps.step_view import StepView
 from dpaudit.engine.games.two_world.canaries.protocol import GradientCanary
 from dpaudit.engine.games.whole_training import WholeTraining
 from dpaudit.errors import SpecError, require

@@ -8,13 +8,27 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.engine.games.steps.step_view import StepView
 from dpaudit.registry import register
 
 Floats = NDArray[np.float64]
 
 BELIEVED = 3.0
 """Steps of either kind that must be seen before the claim (a canary adds one clip, the data nothing) is forgotten."""
+
+
+@dataclass(frozen=True, eq=False)
+class StepView:
+    """A step that has just been released, and all before it, whose coins are known by now.
+
+    Attributes:
+        products: What each released gradient has along the canary, in clips, shape (steps so far,), >= 1 of them; NaN
+            where it was not finite.
+        coins: Whether the canary was let in, shape (steps so far - 1,).
+    """
+
+    products: NDArray[np.float64]
+    coins: NDArray[np.bool_]
+    shows: ClassVar[str] = "the steps of one training, one after another"
 
 
 @register("attack", "step-midpoint", source="Ours, after Nasr et al. (2023), arXiv:2302.07956")

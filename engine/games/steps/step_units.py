@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.work import unit
-from dpaudit.engine.games.steps.step_view import StepView
+from dpaudit.engine.games.steps.step_midpoint import StepView
 from dpaudit.engine.games.two_world.canaries.protocol import GradientCanary
 from dpaudit.errors import RunError, require
 from dpaudit.estimators.scores import StepScores, steps_scored

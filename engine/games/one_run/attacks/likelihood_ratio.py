@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.engine.games.one_run.canary_view import ReleaseView
+from dpaudit.engine.games.one_run.answers import ReleaseView
 from dpaudit.errors import SpecError, require
 from dpaudit.registry import register
 

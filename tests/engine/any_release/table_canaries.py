@@ -1,0 +1,56 @@
+"""A generator of tables, audited by canaries: which records was the table that it gives out fitted on?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from dpaudit import Relation
+from dpaudit.actors.seed import Seed
+from dpaudit.engine.games.attack import Candidates
+from dpaudit.engine.games.fits import Face, Fits
+from dpaudit.engine.games.one_run.game import ReleaseGame
+from dpaudit.engine.games.one_run.rules import IncludedByCoin
+from dpaudit.mechanisms.protocols import Compute
+from dpaudit.registry import register
+from tests.engine.any_release.audited import Generator, Records
+
+
+@dataclass(frozen=True, eq=False)
+class Synthetic:
+    table: pa.Table
+
+
+@register("attack", "nearest-record", source="test")
+@dataclass(frozen=True)
+class NearestRecord:
+    """How near is the nearest record of the table?"""
+
+    view: ClassVar[type[Any]] = Candidates
+
+    def score(self, view: Candidates[Synthetic, Records]) -> NDArray[np.float64]:
+        made, asked = view.release.table["age"].to_numpy(), view.candidates.table["age"].to_numpy()
+        scores: NDArray[np.float64] = -np.abs(asked[:, None] - made[None]).min(axis=1)
+        return scores
+
+
+@register("game", "table-canaries", source="test")
+@dataclass(frozen=True)
+class TableCanaries(IncludedByCoin[Records], ReleaseGame[Records]):
+    """Which records was the table made from that a generator gives out?"""
+
+    fits: ClassVar[Fits] = Fits(
+        relation=Relation.ADD_REMOVE,
+        assumes="Nothing beyond fair bits.",
+        views={Face(Generator, "generators of tables (with a method `synthesise`)"): Candidates},
+        attack="nearest-record",
+        estimator="guess-band",
+        rows=Records,
+    )
+
+    def released(self, mechanism: Any, train: Records, canaries: Records, *, seed: Seed, compute: Compute) -> Synthetic:
+        return Synthetic(mechanism.synthesise(train.table, seed.rng()))

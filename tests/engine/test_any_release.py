@@ -1,0 +1,105 @@
+"""Games over any release: canaries in a table, and the losses of sequences; each is one file that nothing here knows.
+
+They are registered as another package's are, by its entry points, named in a spec, planned, run, bounded and shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dpaudit import Report, Verdict, audit, load_spec
+from dpaudit.engine.planning.plan import make_plan
+from dpaudit.errors import DataError, SpecError
+from dpaudit.registry import catalogue, plural
+
+HERE = "tests.engine.any_release"
+PARTS = {
+    "game": {
+        "table-canaries": "table_canaries:TableCanaries",
+        "sequence-canaries": "sequence_losses:SequenceCanaries",
+    },
+    "attack": {"nearest-record": "table_canaries:NearestRecord", "small-loss": "sequence_losses:SmallLoss"},
+}
+TABLE = {
+    "mechanism": {"name": f"{HERE}.audited:Copier", "copied": 1.0},
+    "data": {"name": f"{HERE}.audited:People", "rows": 500},
+    "game": {"name": "table-canaries", "canaries": 150},
+}
+SEQUENCES = {
+    "mechanism": {"name": f"{HERE}.audited:Grams", "noise": 0.0},
+    "data": {"name": f"{HERE}.audited:Secrets", "rows": 500},
+    "game": {"name": "sequence-canaries", "canaries": 150},
+}
+
+
+@pytest.fixture(autouse=True)
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The two games as those of an installed package."""
+    about = tmp_path / "site" / "others-1.0.dist-info"
+    about.mkdir(parents=True)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: others\nVersion: 1.0\n")
+    groups = [
+        "\n".join([f"[dpaudit.{plural(kind)}]", *(f"{name} = {HERE}.{where}" for name, where in named.items())])
+        for kind, named in PARTS.items()
+    ]
+    (about / "entry_points.txt").write_text("\n".join(groups) + "\n")
+    monkeypatch.syspath_prepend(about.parent)
+    catalogue.cache_clear()
+    yield
+    catalogue.cache_clear()
+
+
+def played(tmp_path: Path, spec: Mapping[str, Any], **mechanism: float) -> Report:
+    given = {**spec, "mechanism": {**spec["mechanism"], **mechanism}, "run": {"runner": "in-process", "figures": True}}
+    return audit(given, output=tmp_path / "run", quiet=True)
+
+
+@pytest.mark.parametrize("spec", [TABLE, SEQUENCES], ids=["table", "sequences"])
+def test_what_is_given_away_is_found_and_shown(spec: Mapping[str, Any], tmp_path: Path) -> None:
+    """150 fair coins, all guessed right."""
+    report = played(tmp_path, spec)
+    (result,) = report.results
+    assert result.verdict is Verdict.VIOLATION
+    assert len(result.scores()) == 150
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert spec["game"]["name"] in page
+    assert "guess-band" in page
+    again = load_spec(tmp_path / "run" / "spec.yaml")  # the names of another package are names like any other
+    assert type(again.audits[0].game).__name__ in {"TableCanaries", "SequenceCanaries"}
+
+
+@pytest.mark.parametrize(
+    ("spec", "mechanism"), [(TABLE, {"copied": 0.0}), (SEQUENCES, {"noise": 1e6})], ids=["table", "sequences"]
+)
+def test_what_gives_nothing_away_is_not_accused(
+    spec: Mapping[str, Any], mechanism: Mapping[str, float], tmp_path: Path
+) -> None:
+    """The scores have next to nothing to do with the coins, the claim is 1: false failure < 0.05, at this seed none."""
+    (result,) = played(tmp_path, spec, **mechanism).results
+    assert result.verdict is not Verdict.VIOLATION
+
+
+@pytest.mark.parametrize("spec", [TABLE, SEQUENCES], ids=["table", "sequences"])
+def test_no_proxy_is_asked_and_no_class(spec: Mapping[str, Any]) -> None:
+    plan = make_plan(load_spec(spec))
+    assert [unit.does for unit in plan.units] == ["run_mechanism", "play_replays", "count"]
+    assert not any(hasattr(rows, "classes") for rows in plan.shared.values())
+
+
+def test_data_of_another_kind_are_refused() -> None:
+    with pytest.raises(SpecError, match="plays with rows of the class Records, the data have Sequences"):
+        make_plan(load_spec({**TABLE, "data": SEQUENCES["data"]}))
+    with pytest.raises(SpecError, match="plays with rows of the class Records, the data have Examples"):
+        make_plan(load_spec({**TABLE, "data": "iris"}))
+    with pytest.raises(SpecError, match="plays with rows of the class Examples, the data have Records"):
+        make_plan(load_spec({"mechanism": {"name": "lp-1st", "epsilon": 1.0}, "data": TABLE["data"]}))
+    with pytest.raises(DataError, match=r"must give dpaudit.Examples, or rows with `name`, `digest`, `take`"):
+        make_plan(load_spec({**TABLE, "data": f"{HERE}.audited:NoRows"}))
+
+
+def test_the_games_are_listed() -> None:
+    assert PARTS["game"].keys() <= catalogue("game").keys()
