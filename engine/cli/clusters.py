@@ -11,7 +11,7 @@ from dpaudit.engine.cli.places import PLACE
 from dpaudit.engine.exits import show_lines
 
 _nodes = (
-    click.option("--image", required=True, help="Container image with dpaudit (docs/guides/cluster.md has a Dockerfile)."),
+    click.option("--image", required=True, help="Container image with dpaudit; docs/guides/cluster.md has one."),
     click.option("--cpu-nodes", type=click.IntRange(min=0), default=4, show_default=True, help="At most so many."),
     click.option("--gpu-nodes", type=click.IntRange(min=0), default=0, show_default=True, help="At most so many."),
 )

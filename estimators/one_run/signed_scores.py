@@ -134,7 +134,8 @@ class OneRunEstimator(BestLook[OneRunTally], CountEstimator):
 
     Drawn: a `GuessSweep` at 1 %, 2 %, ..., 100 % of the canaries, and `ReplayBounds`. The default selection, a grid of
     guess fractions, is valid at every delta. At delta = 0 a split is valid too, but pays with half the canaries and
-    with fractions that were best by luck; it is tighter where few canaries leak strongly (docs/statistics/calibration.md).
+    with fractions that were best by luck; it is tighter where few canaries leak strongly
+    (docs/statistics/calibration.md).
 
     Attributes:
         guess: Which canaries are guessed first, and what is guessed.

@@ -2,8 +2,8 @@
 
 The adversary may choose any two neighbouring data sets, knowing the data and the learner, so every choice is valid; a
 good one shows more. The recipe: 1. sum the learner up as a vector; 2. take its model without noise; 3. find the records
-that move that vector most. What a learner limits (a box, a ball) limits the records. `docs/guides/ml-audit.md` has it with
-an example of one's own.
+that move that vector most. What a learner limits (a box, a ball) limits the records. `docs/guides/ml-audit.md` has an
+example.
 
 Source: Lu et al. (2022), "A General Framework for Auditing Differentially Private Machine Learning", section 4.1.
 """
