@@ -256,6 +256,24 @@ def test_our_own_games_over_any_release_pass() -> None:
     check_attack(OwnLoss(), VIEW, rows=20)
 
 
+@pytest.mark.parametrize(
+    ("game", "mechanism"),
+    [
+        ({"name": "label-inference", "replays": 3}, {"name": "randomized-response", "epsilon": 1.0}),
+        ({"name": "label-canaries", "replays": 3}, {"name": "randomized-response", "epsilon": 1.0}),
+        ({"name": "label-repeats", "search": 50, "trials": 100}, {"name": "randomized-response", "epsilon": 1.0}),
+        ({"name": "membership"}, {"name": "gaussian-naive-bayes", "epsilon": 1.0}),
+        ({"name": "observational-membership", "replays": 3, "canaries": 20}, {"name": "non-private"}),
+        ({"name": "neighbours", "trials": 200, "search": 200}, {"name": "gaussian-naive-bayes", "epsilon": 1.0}),
+    ],
+    ids=lambda part: part["name"],
+)
+def test_our_own_games_pass(game: dict[str, Any], mechanism: dict[str, Any]) -> None:
+    """False failure of the coins' check <= 1e-6 each."""
+    model = {"model": "logistic-regression"} if mechanism["name"] == "non-private" else {}
+    check_game(Audit({**mechanism, **model}, "iris", game=game))
+
+
 @dataclass(frozen=True)
 class Tables(TableCanaries):
     pass
