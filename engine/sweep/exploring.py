@@ -14,7 +14,7 @@ from dpaudit.actors.storage.store import UnitStore
 from dpaudit.actors.work import beside
 from dpaudit.engine.planning.plan import Plan, make_plan, needed
 from dpaudit.engine.spec.space import configurations
-from dpaudit.engine.spec.sweep import FAILED, STOPPED, Configuration
+from dpaudit.engine.spec.sweep import AUDITED, FAILED, STOPPED, Configuration
 from dpaudit.engine.sweep.request import Request
 from dpaudit.errors import AuditError, did_you_mean
 
@@ -71,7 +71,7 @@ class Explorer:
         request = self.request
         if not request.sweep.adaptive:
             return request.known
-        chosen = {one.name: replace(one, state="audited", metrics={}) for one in request.sweep.configurations}
+        chosen = {one.name: request.configuration(one.values) for one in request.sweep.configurations}
         drawn = configurations(request.sweep.space, request.sweep.count, request.seed)
         for one in map(request.configuration, drawn):
             if len(chosen) < request.sweep.count:
@@ -88,7 +88,7 @@ class Explorer:
         for place, rung in enumerate(rungs):
             utility |= self._measured(found, rung)
             for number, one in found.items():
-                if one.state == "audited" and not self.tuner.goes_on(number, place, utility[number]):
+                if one.state == AUDITED and not self.tuner.goes_on(number, place, utility[number]):
                     wanted = {sweep.metric: utility[number][sweep.metric]}
                     found[number] = replace(one, state=STOPPED, metrics=wanted, rung=rung)
         if self.tuner.searches:
@@ -101,29 +101,31 @@ class Explorer:
         """Utility of one training each at a rung, of those that go on; those that have none are marked as failed."""
         request = self.request
         seed = request.other_seed("explore") if request.sweep.adaptive else request.seed
-        entries: dict[int, tuple[Plan, str]] = {}
-        for number, one in found.items():
-            if one.state != "audited":
-                continue
-            if not self.in_time():
-                found[number] = replace(one, state=STOPPED, rung=rung)
-                continue
-            try:
-                plan = make_plan(request.rung_spec(one, rung, seed=seed))
-            except AuditError as err:
-                found[number] = _failed(one, str(err))
-                continue
-            entries[number] = plan, plan.audits[0].trainings[0]
-        if not entries:
+        going = [number for number, one in found.items() if one.state == AUDITED]
+        if not self.in_time():
+            found |= {number: replace(found[number], state=STOPPED, rung=rung) for number in going}
             return {}
-        outcome = self.run(_merged(list(entries.values())))
-        utility = {}
-        for number, (_, training) in entries.items():
-            if training not in outcome.finished:
+        plans: list[tuple[Plan, dict[int, str]]] = []
+        for group in [[number] for number in going] if request.sweep.adaptive else [going] * bool(going):
+            try:
+                plan = make_plan(request.rung_spec([found[number] for number in group], rung, seed=seed))
+            except AuditError as err:  # of what is known it is said before anything runs
+                if not request.sweep.adaptive:
+                    raise
+                found[group[0]] = _failed(found[group[0]], str(err))
+                continue
+            firsts = [next(iter(entry.trainings), "") for entry in plan.audits if not entry.confirms]
+            plans.append((plan, dict(zip(group, firsts, strict=True))))
+        if not plans:
+            return {}
+        finished = self.run(_merged(plans)).finished
+        utility: dict[int, dict[str, float]] = {}
+        for number, training in ((number, key) for _, trainings in plans for number, key in trainings.items()):
+            if training and training not in finished:
                 why = f"the training at a rung failed; units/{training}.failed says why"
                 found[number] = _failed(found[number], why)
                 continue
-            utility[number] = dict(beside(self.store.read(training)).metrics)
+            utility[number] = dict(beside(self.store.read(training)).metrics) if training else {}
             found[number] = with_metric(found[number], utility[number], request.sweep.metric)
         return utility
 
@@ -142,9 +144,9 @@ def _failed(one: Configuration, why: str) -> Configuration:
     return replace(one, state=FAILED, error=f"{one.name}: {why}")
 
 
-def _merged(entries: Sequence[tuple[Plan, str]]) -> Plan:
+def _merged(plans: Sequence[tuple[Plan, Mapping[int, str]]]) -> Plan:
     """One plan of single trainings and what they need."""
-    units = {unit.key: unit for plan, training in entries for unit in needed(plan.units, {training})}
-    shared = {name: rows for plan, _ in entries for name, rows in plan.shared.items()}
-    first, _ = entries[0]
+    units = {unit.key: unit for plan, trainings in plans for unit in needed(plan.units, trainings.values())}
+    shared = {name: rows for plan, _ in plans for name, rows in plan.shared.items()}
+    first, _ = plans[0]
     return replace(first, units=tuple(units.values()), audits=(), shared=shared)

@@ -85,15 +85,16 @@ class Request:
             raise SpecError(f"{one.name}: {err}") from err
         return replace(audit, name=one.name)
 
-    def spec(self, ones: Sequence[Configuration], *, run: RunOptions | None = None) -> AuditSpec:
+    def spec(self, ones: Sequence[Configuration]) -> AuditSpec:
         """The spec of some configurations: each audited one is an audit, and the error is split over all planned."""
         audits = tuple(self.audit(one) for one in ones if one.state == "audited")
         sweep = replace(self.sweep, configurations=tuple(ones))
-        return AuditSpec(audits, self.name, self.seed, self.confidence, run or self.run, sweep=sweep)
+        return AuditSpec(audits, self.name, self.seed, self.confidence, self.run, sweep=sweep)
 
-    def rung_spec(self, one: Configuration, rung: Any, *, seed: int) -> AuditSpec:
-        """The spec of one configuration at a rung; nothing is concluded from its audit but utility."""
-        return AuditSpec((self.audit(one, rung),), self.name, seed, self.confidence, self.run)
+    def rung_spec(self, ones: Sequence[Configuration], rung: Any, *, seed: int) -> AuditSpec:
+        """The spec of some configurations at a rung; nothing is concluded from their audits but utility."""
+        audits = tuple(self.audit(one, rung) for one in ones)
+        return AuditSpec(audits, self.name, seed, self.confidence, self.run)
 
     def again(self, one: Configuration) -> AuditSpec:
         """The spec of one configuration with a seed that no trial of the sweep used, at full confidence."""

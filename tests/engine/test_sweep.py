@@ -458,12 +458,17 @@ def test_the_best_of_many_bounds_errs_more_often_than_stated_unless_the_error_is
     assert (largest_bound(0.95, again) > 1).sum() > 4 * most
 
 
-@pytest.mark.ray
-def test_rungs_on_ray_leave_configurations_out_and_an_interrupted_sweep_is_restored(
-    ray_cluster: None, tmp_path: Path
+RUNNERS = [pytest.param("ray", marks=pytest.mark.ray), "in-process"]
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_rungs_leave_configurations_out_and_an_interrupted_sweep_is_restored(
+    runner: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
+    if runner == "ray":
+        request.getfixturevalue("ray_cluster")
     asked = base(
-        run={"runner": "ray", "workers": 1, "figures": False, "repeats": 0},
+        run={"runner": runner, "workers": 1, "figures": False, "repeats": 0},
         grid={"mechanism.sharpness": [1.0, 2.0, 3.0, -1.0]},
         sweep={"rungs": {"field": "split.target", "values": [0.1, 0.2, 0.4], "reduction_factor": 2}},
     )
@@ -526,11 +531,11 @@ def test_a_sweep_whose_folder_has_a_uri_goes_on_elsewhere(tmp_path: Path, monkey
     assert [trial.metrics for trial in result] == [trial.metrics for trial in here]
 
 
-@pytest.mark.ray
+@pytest.mark.parametrize("runner", RUNNERS)
 def test_a_search_algorithm_sees_utility_alone(
-    ray_cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    runner: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its trials are told no bound, and utility of another seed than that of the audits; the folder has a URI."""
+    """It is told no bound, and utility of another seed than that of the audits; the folder has a URI."""
     from ray import tune
     from ray.tune.search import Searcher
 
@@ -550,9 +555,11 @@ def test_a_search_algorithm_sees_utility_alone(
         def set_search_properties(self, *_: Any, **__: Any) -> bool:
             return True
 
+    if runner == "ray":
+        request.getfixturevalue("ray_cluster")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     config = tune.TuneConfig(num_samples=2, search_alg=Next(), max_concurrent_trials=1)
-    asked = base(run={"runner": "ray", "workers": 1, "figures": False, "repeats": 0})
+    asked = base(run={"runner": runner, "workers": 1, "figures": False, "repeats": 0})
     result = sweep(
         asked,
         {"mechanism.sharpness": tune.uniform(1, 4)},
@@ -565,7 +572,36 @@ def test_a_search_algorithm_sees_utility_alone(
     assert result.summary.sweep.adaptive
     assert all("audited_epsilon" not in told for told in seen)
     assert [told["test_log_loss"] for told in seen] != [trial.metrics["test_log_loss"] for trial in result]
+    # Without the algorithm, a sweep that is continued has what it chose.
+    again = restore_sweep(result.experiment_path, allow_code=True, quiet=True)
+    assert [trial.config for trial in again] == [trial.config for trial in result]
+    assert again.report.executed == 0
     with pytest.raises(SpecError, match="may look at utility alone"):
         sweep(asked, {"a": tune.uniform(0, 1)}, maximise="audited_epsilon", tune_config=config)
     with pytest.raises(SpecError, match="instead of a grid"):
         sweep(asked, {"a": [1]}, tune_config=config)
+
+
+def test_settings_that_mean_nothing_are_refused(tmp_path: Path) -> None:
+    from ray import tune
+    from ray.tune.schedulers import PopulationBasedTraining
+
+    def refused(says: str, config: tune.TuneConfig | None = None, **wanted: Any) -> None:
+        with pytest.raises((SpecError, InputError), match=says):
+            sweep(base(grid=GRID, sweep=wanted), tune_config=config, output=tmp_path / "run", quiet=True)
+
+    refused("trial_workers must be left out: workers run units of whichever configuration", trial_workers=4)
+    refused("max_concurrent_trials is for search algorithms", tune.TuneConfig(max_concurrent_trials=2))
+    training = PopulationBasedTraining(hyperparam_mutations={"a": [1, 2]})
+    refused("cannot be audited; configurations are trained in the order", tune.TuneConfig(scheduler=training))
+    assert not (tmp_path / "run").exists()
+
+
+def test_no_configuration_is_begun_when_time_is_up(tmp_path: Path) -> None:
+    """The first one is audited in any case."""
+    from ray import tune
+
+    config = tune.TuneConfig(time_budget_s=1e-9)
+    result = sweep(base(grid=GRID), tune_config=config, output=tmp_path / "run", quiet=True)
+    assert [trial.row.configuration.state for trial in result] == [AUDITED, STOPPED, STOPPED, STOPPED]
+    assert len(restore_sweep(tmp_path / "run", quiet=True).report.results) == 4
