@@ -142,7 +142,12 @@ def _inverse(order: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def replay_bounds(
-    replays: Sequence[int], epsilon: NDArray[np.float64], alone: NDArray[np.float64], *, lost: int, mean: bool
+    replays: Sequence[int] | NDArray[np.int64],
+    epsilon: NDArray[np.float64],
+    alone: NDArray[np.float64],
+    *,
+    lost: int,
+    mean: bool,
 ) -> ReplayBounds:
     """The bounds of replays as a series; lost replays come last with a bound of 0.
 
