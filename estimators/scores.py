@@ -175,6 +175,7 @@ class ScoreEstimator(Estimator[Scores, T]):
 
     Attributes:
         independent_trials: Whether it takes scores for independent trials, one training each.
+        anytime_valid: Whether it may be looked at while trials come in.
         delta: Where the bound is stated, in [0, 1).
         confidence: Stated confidence of the bound, in (0, 1).
     """
@@ -184,6 +185,7 @@ class ScoreEstimator(Estimator[Scores, T]):
 
     evidence: ClassVar[type[Any]] = Scores
     independent_trials: ClassVar[bool] = False
+    anytime_valid: ClassVar[bool] = False
 
     @abstractmethod
     def bound(self, tallies: Sequence[T], *, lost: int = 0) -> Bound:

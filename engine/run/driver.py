@@ -35,7 +35,6 @@ from dpaudit.engine.reading.gather import gather
 from dpaudit.engine.reading.joint import joint_verdict
 from dpaudit.engine.reading.noted import note_of
 from dpaudit.engine.reading.run_report import Repeat, Report
-from dpaudit.engine.reading.sweep_summary import sweep_summary
 from dpaudit.engine.reading.versions import versions
 from dpaudit.engine.report.bounds_file import bounds_json, bounds_table, sweep_json, sweep_table
 from dpaudit.engine.report.progress import TerminalProgress, terminal
@@ -311,13 +310,17 @@ def _report(plan: Plan, outcome: RunOutcome, store: UnitStore, folder: Path, pla
             units = remarked.setdefault(event.detail, [])
             units += [event.label] if event.label not in units else []
     results = gather(plan, outcome, store, folder)
-    together, swept = plan.spec.together, plan.spec.sweep
+    together, sweep, summary = plan.spec.together, plan.spec.sweep, None
+    if sweep is not None:
+        from dpaudit.engine.reading.sweep_summary import sweep_summary  # of sweeps alone
+
+        summary = sweep_summary(sweep, results, plan.spec.confidence, folder)
     planned = {entry.audit.name: entry.confirms for entry in plan.audits}
     report = Report(
         name=plan.spec.name,
         results=results,
         joint=None if together is None else joint_verdict(together, results, planned, plan.spec.confidence),
-        sweep=None if swept is None else sweep_summary(swept, results, plan.spec.confidence, folder),
+        sweep=summary,
         seed=plan.spec.seed,
         confidence=plan.spec.confidence,
         seconds=time.monotonic() - began,
