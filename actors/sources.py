@@ -59,6 +59,8 @@ class SourceReader:
     def sources(self, module: str) -> Sources:
         """What a module, and all of the user's that it imports, come to."""
         top = module.partition(".")[0]
+        if module in sys.modules and not _places(top):  # it was loaded alone, from elsewhere
+            top = module
         if top not in self._reached:
             self._reached[top] = self._gather(top)
         return self._reached[top]
@@ -130,7 +132,7 @@ def _places(name: str) -> tuple[str, ...] | None:
 
 def _read_files(name: str, places: tuple[str, ...]) -> Sources:
     hasher, imports, unseen = hashlib.sha256(), set[str](), []
-    loaded = {getattr(module, "__file__", None): found for found, module in list(sys.modules.items())}
+    loaded = {str(getattr(module, "__file__", None)): found for found, module in list(sys.modules.items())}
     for number, (file, inside) in enumerate(file for place in places for file in _files(Path(place))):
         if number == MOST_FILES:
             return Sources(unseen=(f"the folder of module {name} holds more than {MOST_FILES:,} files of code",))

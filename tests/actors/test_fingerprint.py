@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import importlib.util
 import subprocess
 import sys
 import threading
@@ -130,6 +131,26 @@ def test_modules_are_found_without_being_imported(write: Callable[[str, str], No
     mechanism()
     assert "owner.lazily" not in sys.modules
     assert "owner.unrelated" not in sys.modules
+
+
+def test_a_module_that_was_loaded_alone_counts(write: Callable[[str, str], None], tmp_path: Path) -> None:
+    """Its top-level package is nowhere to be found."""
+
+    def digest(text: str) -> str:
+        (tmp_path / "alone.py").write_text(text)
+        spec = importlib.util.spec_from_file_location("no_such_package.alone", tmp_path / "alone.py")
+        assert spec is not None
+        assert spec.loader is not None
+        sys.modules[spec.name] = module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        try:
+            return fingerprint(module.Mechanism()).digest
+        finally:
+            del sys.modules[spec.name]
+
+    text = "class Mechanism:\n    def claim(self):\n        return SHARE\nSHARE = 1\n"
+    assert digest(text) == digest(text)
+    assert digest(text) != digest(text.replace("SHARE = 1", "SHARE = 2"))
 
 
 def test_a_file_edited_under_a_running_process_is_not_reused(write: Callable[[str, str], None], tmp_path: Path) -> None:
