@@ -1,10 +1,9 @@
 """Fingerprints: of a value, and of all code of the user's own that can decide what the value does.
 
-Code that comes from a file counts by its whole module and by all that the module imports (`actors/sources.py`); what
-was typed at a prompt counts by its code objects, constants, bases and the globals it refers to; a callable by its
-closure, its defaults and what it wraps as well. Nothing that differs from one process to another goes in: no address,
-no order of a set. Where something cannot be read, the fingerprint is like no other, so nothing is ever found under it,
-and it says why.
+Code that can be imported counts by the folder it lies in (`actors/sources.py`). What was typed at a prompt, made by a
+function or defined in a script counts by what cloudpickle would send of it: code, closure, defaults, and the globals
+it refers to. Nothing that differs from one process to another goes in: no address, no order of a set. An object that
+cannot be read has a fingerprint like no other, so its results are never reused, and the reason is said.
 """
 
 from __future__ import annotations
@@ -14,33 +13,18 @@ import dataclasses
 import dis
 import functools
 import hashlib
+import io
 import os
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
-from enum import Enum
-from types import (
-    BuiltinFunctionType,
-    CellType,
-    CodeType,
-    EllipsisType,
-    FunctionType,
-    GetSetDescriptorType,
-    MappingProxyType,
-    MemberDescriptorType,
-    MethodDescriptorType,
-    MethodType,
-    ModuleType,
-    NoneType,
-    NotImplementedType,
-    WrapperDescriptorType,
-)
+from types import CodeType, EllipsisType, FunctionType, MappingProxyType, ModuleType, NoneType, NotImplementedType
 from typing import Any
 
+import cloudpickle  # type: ignore[import-untyped]
 import numpy as np
 
-from dpaudit.actors.sources import SourceReader, Sources, file_of
+from dpaudit.actors.sources import SourceReader, has_file
 
 
 @dataclass(frozen=True)
@@ -87,8 +71,8 @@ class Reading:
     def code(self, thing: Any) -> tuple[str, OwnCode | None]:
         """Digest of a class or function, and the same as the user's code where it is that."""
         if id(thing) not in self._codes:
-            walk = _CodeWalk(self)
-            walk.root(thing)
+            walk = _Walk(self, inside={})
+            walk.code(thing)
             own = self._labelled(_name(thing), walk.digest(), walk.unseen) if walk.is_own or walk.unseen else None
             self._codes[id(thing)] = (thing, own.digest if own else walk.digest(), own)
         return self._codes[id(thing)][1:]
@@ -134,7 +118,7 @@ def one_reading(recorded: Mapping[str, str] | None = None, reading: Reading | No
 
 def fingerprint(value: object) -> Fingerprint:
     """The fingerprint of a value made of dataclasses, containers, numbers, strings, enums, arrays and own objects."""
-    walk = _ValueWalk(_CURRENT.get() or Reading())
+    walk = _Walk(_CURRENT.get() or Reading())
     walk.feed(value)
     return Fingerprint(walk.digest(), tuple(walk.own.values()))
 
@@ -144,12 +128,21 @@ def _name(thing: Any) -> str:
 
 
 class _Walk:
-    """Feeds what it meets into one hash."""
+    """Feeds what it meets into one hash: in a value, code counts by its digest; inside code, all it refers to, once.
 
-    def __init__(self, reading: Reading) -> None:
+    Args:
+        reading: The one that goes on.
+        inside: Code that was met so far, by its id, with its number; None outside of code.
+    """
+
+    def __init__(self, reading: Reading, inside: dict[int, tuple[int, object]] | None = None) -> None:
         self.reading = reading
-        self._hash = hashlib.sha256()
+        self.own: dict[str, OwnCode] = {}
+        self.unseen: list[str] = []
+        self.is_own = False
+        self._met = inside
         self._above: dict[int, int] = {}  # what is being fed now, from the outside in
+        self._hash = hashlib.sha256()
 
     def digest(self) -> str:
         return self._hash.hexdigest()
@@ -160,6 +153,10 @@ class _Walk:
             data = word.encode("utf-8", "surrogatepass")
             self._hash.update(b"%d:" % len(data))
             self._hash.update(data)
+
+    def raw(self, data: Any) -> None:
+        """Bytes, whose number was said before."""
+        self._hash.update(data)
 
     def feed(self, value: object) -> None:
         """One value, whatever it is."""
@@ -180,191 +177,75 @@ class _Walk:
 
     def code(self, thing: Any) -> None:
         """A class or a function."""
-        raise NotImplementedError
+        self.word(_name(thing))
+        if self._met is None:
+            digest, own = self.reading.code(thing)
+            self.word(digest)
+            self.own |= {} if own is None else {own.label: own}
+        elif id(thing) in self._met:
+            self.word("met", str(self._met[id(thing)][0]))
+        else:
+            self._met[id(thing)] = (len(self._met), thing)
+            _feed_code(thing, self)
+
+    def sources(self, module: str) -> bool:
+        """The files behind a module; whether they are the user's."""
+        found = self.reading.sources.sources(module)
+        for name, digest in (*found.files, *found.packages):
+            self.word(name, digest)
+        self.unseen += found.unseen
+        self.is_own |= bool(found.files)
+        return bool(found.files)
 
     def cannot_read(self, value: object, why: str) -> None:
         """A value nothing can be said of."""
-        raise NotImplementedError
+        if self._met is None:
+            own = self.reading.unreadable(value, why)
+            self.word(own.digest)
+            self.own[own.label] = own
+        else:
+            self.unseen.append(why)
 
     def apart(self, value: object) -> str:
         """The digest of a part by itself, to put parts without an order into one."""
-        raise NotImplementedError
-
-
-class _ValueWalk(_Walk):
-    """The outside: values, with the code behind them by its digest."""
-
-    def __init__(self, reading: Reading) -> None:
-        super().__init__(reading)
-        self.own: dict[str, OwnCode] = {}
-
-    def code(self, thing: Any) -> None:
-        digest, own = self.reading.code(thing)
-        self.word("code", digest)
-        if own is not None:
-            self.own[own.label] = own
-
-    def cannot_read(self, value: object, why: str) -> None:
-        own = self.reading.unreadable(value, why)
-        self.word("unreadable", own.digest)
-        self.own[own.label] = own
-
-    def apart(self, value: object) -> str:
-        walk = _ValueWalk(self.reading)
-        walk.own = self.own
-        walk._above = dict(self._above)
+        walk = _Walk(self.reading, None if self._met is None else dict(self._met))
+        walk._above, walk.own, walk.unseen = dict(self._above), self.own, self.unseen
         walk.feed(value)
-        return walk.digest()
-
-
-class _CodeWalk(_Walk):
-    """The inside of a class or function: all it refers to, each thing once."""
-
-    def __init__(self, reading: Reading, met: dict[int, tuple[int, object]] | None = None) -> None:
-        super().__init__(reading)
-        self.unseen: list[str] = []
-        self.is_own = False
-        self._met = {} if met is None else met
-
-    def root(self, thing: Any) -> None:
-        self.code(thing)
-        self.is_own = self.is_own or self._is_own(thing)
-
-    def _is_own(self, thing: Any) -> bool:
-        return not _built_in(thing) and (_typed(thing) or self.reading.sources.is_own(thing.__module__))
-
-    def code(self, thing: Any) -> None:
-        self.word(_name(thing))
-        if id(thing) in self._met:
-            self.word("met", str(self._met[id(thing)][0]))
-            return
-        self._met[id(thing)] = (len(self._met), thing)
-        if _built_in(thing):
-            self._modules([thing.__module__ or "builtins"])
-            return
-        if _typed(thing):
-            self.is_own = True
-            _feed_class(thing, self) if isinstance(thing, type) else _feed_function(thing, self)
-            return
-        self._modules([thing.__module__])
-        if isinstance(thing, type):
-            for base in thing.__bases__:
-                self.code(base)
-            if "<locals>" in thing.__qualname__:  # made by a function: what it was made with is not in the file
-                for name, value in sorted(_members(thing)):
-                    if isinstance(value, FunctionType):
-                        self.word(name)
-                        _feed_surroundings(value, self)
-        else:
-            _feed_surroundings(thing, self)
-
-    def _modules(self, names: Iterable[str]) -> None:
-        self._sources(self.reading.sources.sources(names))
-
-    def _sources(self, found: Sources) -> None:
-        for module, digest in found.files:
-            self.is_own = True
-            self.word("module", module, digest)
-        for package, version in found.packages:
-            self.word("package", package, version)
-        self.unseen += found.unseen
-
-    def module(self, names: Iterable[str]) -> None:
-        """Modules that typed code imports or refers to."""
-        self._modules(names)
-
-    def cannot_read(self, value: object, why: str) -> None:
-        self.unseen.append(why)
-
-    def apart(self, value: object) -> str:
-        walk = _CodeWalk(self.reading, dict(self._met))
-        walk._above = dict(self._above)
-        walk.feed(value)
-        self.unseen += walk.unseen
         self.is_own |= walk.is_own
         return walk.digest()
 
 
-def _built_in(thing: Any) -> bool:
-    """Whether it is part of the interpreter or of a compiled module, and has no code to look at."""
-    return not isinstance(thing, type | FunctionType) or thing.__module__ == "builtins"
+def _reduced(value: object) -> Any:
+    """What a copy of it would be made from; NotImplemented for code that is imported by its name."""
+    pickler = cloudpickle.Pickler(io.BytesIO())
+    made = pickler.reducer_override(value)
+    if made is not NotImplemented or isinstance(value, type | FunctionType):
+        return made
+    reduce = pickler.dispatch_table.get(type(value))
+    return value.__reduce_ex__(4) if reduce is None else reduce(value)
 
 
-def _typed(thing: Any) -> bool:
-    """Whether its code is in no file: typed at a prompt, in a notebook's cell, or made from a string."""
-    module = sys.modules.get(thing.__module__)
-    if module is None or file_of(module) is None:
-        return module is None or module.__name__ not in sys.builtin_module_names
-    if thing.__module__ == "__main__" and (sys.flags.interactive or "ps1" in vars(sys)):
-        return True
-    functions = [thing] if isinstance(thing, FunctionType) else [value for _, value in _members(thing)]
-    return any(
-        function.__code__.co_filename.startswith("<") and function.__code__.co_filename != "<string>"
-        for function in functions
-        if isinstance(function, FunctionType) and function.__module__ == thing.__module__
-    )
+def _feed_code(thing: Any, walk: _Walk) -> None:
+    parts, module = _reduced(thing), thing.__module__ or "builtins"
+    if isinstance(parts, str):  # compiled, or cached
+        walk.sources(module)
+        walk.feed(getattr(thing, "__wrapped__", None))
+        return
+    own = walk.sources(module) if parts is NotImplemented or len(parts) == 2 or has_file(module) else False
+    if isinstance(thing, FunctionType):
+        if parts is not NotImplemented:
+            walk.is_own |= own or not has_file(module)
+            walk.feed(thing.__code__)
+            walk.feed(parts[2][1]["__globals__"])
+        if parts is not NotImplemented or own:
+            walk.all("beside", [thing.__defaults__, thing.__kwdefaults__, thing.__closure__, vars(thing)])
+    elif parts is not NotImplemented and len(parts) > 2:
+        walk.is_own |= own or not has_file(module)
+        members = {name: value for name, value in parts[2][0].items() if name not in _NOT_CODE}
+        walk.all("class", [parts[1][:-2], members])  # without what cloudpickle tells copies apart by
 
 
-_NOT_CODE = {
-    "__dict__", "__weakref__", "__module__", "__doc__", "__annotations__", "__dataclass_fields__",
-    "__dataclass_params__", "__match_args__", "__abstractmethods__", "_abc_impl", "__parameters__", "__orig_bases__",
-    "__firstlineno__", "__static_attributes__", "__annotate_func__", "__annotations_cache__",
-}  # fmt: skip
-"""Of a class's members: what Python keeps there itself. The annotations decide a dataclass's fields, which are fed."""
-
-
-def _members(kind: type) -> list[tuple[str, Any]]:
-    return [(name, value) for name, value in vars(kind).items() if name not in _NOT_CODE]
-
-
-def _feed_class(kind: type, walk: _CodeWalk) -> None:
-    walk.word("class")
-    for base in (*kind.__bases__, type(kind)):
-        walk.code(base)
-    for name, value in sorted(_members(kind), key=lambda member: member[0]):
-        walk.word(name)
-        walk.feed(value)
-
-
-def _feed_function(function: FunctionType, walk: _CodeWalk) -> None:
-    walk.word("function")
-    walk.feed(function.__code__)
-    _feed_surroundings(function, walk)
-    codes = list(_nested(function.__code__))
-    for name in sorted({name for code in codes for name in _globals(code)}):
-        if name in function.__globals__:
-            walk.word("global", name)
-            walk.feed(function.__globals__[name])
-    walk.module(sorted({name for code in codes for name in _imported(code)}))
-
-
-def _feed_surroundings(function: FunctionType, walk: _Walk) -> None:
-    """What a function has beside its code: defaults, closure, attributes (what it wraps is among them)."""
-    walk.feed(function.__defaults__)
-    walk.feed(function.__kwdefaults__)
-    walk.feed(function.__closure__)
-    walk.feed(vars(function))
-
-
-def _nested(code: CodeType) -> Iterator[CodeType]:
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _nested(constant)
-
-
-def _globals(code: CodeType) -> set[str]:
-    return {step.argval for step in dis.get_instructions(code) if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
-
-
-def _imported(code: CodeType) -> Iterator[str]:
-    base = ""
-    for step in dis.get_instructions(code):
-        if step.opname == "IMPORT_NAME":
-            base = step.argval
-            yield base
-        elif step.opname == "IMPORT_FROM":
-            yield f"{base}.{step.argval}"
+_NOT_CODE = {"__doc__", "_abc_impl", "__firstlineno__", "__static_attributes__"}
 
 
 @functools.singledispatch
@@ -376,14 +257,16 @@ def _feed(value: object, walk: _Walk) -> None:
             walk.word(field.name)
             walk.feed(getattr(value, field.name))
         return
+    kind = _name(type(value))
     try:
-        parts: Any = value.__reduce_ex__(4)
+        parts = _reduced(value)
     except Exception as err:  # whatever an object of somebody's raises here, it cannot be read
-        kind = _name(type(value))
         walk.cannot_read(value, f"an object of class {kind} cannot be read ({type(err).__name__}: {err})")
         return
-    if isinstance(parts, str):  # a global of a compiled module
-        walk.word("named", type(value).__name__, parts)
+    if isinstance(parts, str):  # a global of its module
+        walk.word("named", kind, parts)
+        if hasattr(value, "__qualname__"):
+            walk.code(value)
         return
     walk.code(type(value))
     made, arguments, *rest = parts
@@ -410,50 +293,26 @@ def _feed_plain(value: object, walk: _Walk) -> None:
     walk.word(type(value).__name__, repr(value))
 
 
-@_feed.register(np.generic)
-@_feed.register(np.dtype)
-def _feed_numpy(value: Any, walk: _Walk) -> None:
-    walk.word(type(value).__name__, repr(value))
-
-
-@_feed.register(Enum)
-def _feed_enum(value: Enum, walk: _Walk) -> None:
-    walk.code(type(value))
-    walk.feed(value.value)
-
-
 @_feed.register(np.ndarray)
 def _feed_array(value: np.ndarray[Any, Any], walk: _Walk) -> None:
     walk.word("array", str(value.dtype.descr), str(value.shape))
     if value.dtype.hasobject:
         walk.feed(value.tolist())
     else:
-        walk._hash.update(np.ascontiguousarray(value).data)
+        walk.raw(np.ascontiguousarray(value).data)
 
 
 @_exactly(dict, MappingProxyType)
 def _feed_mapping(value: Mapping[Any, Any], walk: _Walk) -> None:
     walk.word("mapping", str(len(value)))
-    for _, key in sorted((walk.apart(key), key) for key in value) if _mixed(value) else _by_name(value):
+    by_name = all(type(key) is str for key in value)
+    for _, key in sorted((key if by_name else walk.apart(key), key) for key in value):
         walk.feed(key)
         walk.feed(value[key])
 
 
-def _mixed(value: Mapping[Any, Any]) -> bool:
-    return not all(type(key) is str for key in value)
-
-
-def _by_name(value: Mapping[str, Any]) -> list[tuple[str, str]]:
-    return [(key, key) for key in sorted(value)]
-
-
-@_exactly(list)
-def _feed_list(value: list[Any], walk: _Walk) -> None:
-    walk.all("sequence", value)
-
-
-@_exactly(tuple)
-def _feed_tuple(value: tuple[Any, ...], walk: _Walk) -> None:
+@_exactly(list, tuple)
+def _feed_sequence(value: Sequence[Any], walk: _Walk) -> None:
     walk.all("sequence", value)
 
 
@@ -464,76 +323,15 @@ def _feed_set(value: set[Any], walk: _Walk) -> None:
 
 @_feed.register(type)
 @_feed.register(FunctionType)
-def _feed_code(value: Any, walk: _Walk) -> None:
+def _feed_class_or_function(value: Any, walk: _Walk) -> None:
     walk.code(value)
-
-
-@_feed.register(BuiltinFunctionType)
-def _feed_builtin(value: BuiltinFunctionType, walk: _Walk) -> None:
-    if value.__self__ is None or isinstance(value.__self__, ModuleType):
-        walk.code(value)
-    else:  # a method of a value, like `[].append`
-        walk.word("method", value.__name__)
-        walk.feed(value.__self__)
-
-
-@_feed.register(WrapperDescriptorType)
-@_feed.register(MethodDescriptorType)
-@_feed.register(GetSetDescriptorType)
-@_feed.register(MemberDescriptorType)
-def _feed_descriptor(value: Any, walk: _Walk) -> None:
-    walk.word("descriptor", value.__qualname__)
-
-
-@_feed.register(MethodType)
-def _feed_method(value: MethodType, walk: _Walk) -> None:
-    walk.all("method", [value.__func__, value.__self__])
-
-
-@_feed.register(staticmethod)
-@_feed.register(classmethod)
-def _feed_wrapped(value: Any, walk: _Walk) -> None:
-    walk.word(type(value).__name__)
-    walk.feed(value.__func__)
-
-
-@_feed.register(property)
-def _feed_property(value: property, walk: _Walk) -> None:
-    walk.all("property", [value.fget, value.fset, value.fdel])
-
-
-@_feed.register(functools.cached_property)
-def _feed_cached_property(value: functools.cached_property[Any], walk: _Walk) -> None:
-    walk.word("cached property")
-    walk.feed(value.func)
-
-
-@_feed.register(functools.partial)
-def _feed_partial(value: functools.partial[Any], walk: _Walk) -> None:
-    walk.all("partial", [value.func, value.args, value.keywords])
-
-
-@_feed.register(type(functools.lru_cache(_name)))
-def _feed_lru_cache(value: Any, walk: _Walk) -> None:
-    walk.word("cached")
-    walk.feed(value.__wrapped__)
-
-
-@_feed.register(CellType)
-def _feed_cell(value: CellType, walk: _Walk) -> None:
-    try:
-        content = value.cell_contents
-    except ValueError:  # not yet filled
-        walk.word("empty cell")
-        return
-    walk.feed(content)
 
 
 @_feed.register(ModuleType)
 def _feed_module(value: ModuleType, walk: _Walk) -> None:
     walk.word("module", value.__name__)
-    if isinstance(walk, _CodeWalk):
-        walk.module([value.__name__])
+    if walk._met is not None:
+        walk.sources(value.__name__)
 
 
 @_feed.register(CodeType)
@@ -542,3 +340,6 @@ def _feed_code_object(value: CodeType, walk: _Walk) -> None:
     counts = (value.co_argcount, value.co_posonlyargcount, value.co_kwonlyargcount, value.co_flags)
     names = (value.co_names, value.co_varnames, value.co_freevars, value.co_cellvars)
     walk.all("of", [counts, names, value.co_consts])
+    for step in dis.get_instructions(value):
+        if step.opname == "IMPORT_NAME":
+            walk.sources(step.argval)

@@ -1,210 +1,176 @@
-"""The source files behind a module: its own, and those of every module of the user's that it imports, transitively.
+"""The files behind the user's code: whole folders, so that no change in them can be missed.
 
-A module is the user's when it is neither part of Python, nor of an installed package, nor of dpaudit. Imports are read
-from the syntax trees, so those inside functions count and nothing is imported to find out. What an import resolves to
-is what is loaded under that name, else what the finders would load. Installed packages count with their versions.
-Not seen: names of modules that are computed while the code runs, and data files that it opens.
+A module counts with all code of the top-level package that it is in, or with its file where it is in none, and so do
+the modules that are imported there by name, wherever they lie. Installed packages count with their versions. It errs
+towards running again: a file of the folder that nothing imports counts too. Not seen: modules elsewhere whose names are
+computed while the code runs, and data files that it opens.
 """
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import importlib.metadata
 import importlib.util
 import os
+import re
 import struct
 import sys
 import sysconfig
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 
+MOST_FILES = 5_000
+_CODE = {".py", ".pyc", ".so", ".pyd"}
 _INSTALLED = {"site-packages", "dist-packages"}
 _STANDARD = tuple({os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib")})
-_FOLLOWED = "dpaudit.mechanisms"
-"""Inside dpaudit, whose sources are in its code version: followed for the packages that mechanisms and models need."""
+_NAMES = rb"[\w.]+(?:[ \t]+as[ \t]+\w+)?"
+_IMPORT = re.compile(rb"(?:^|[:;])[ \t]*(?:from|import)[ \t]+(%b(?:[ \t]*,[ \t]*%b)*)" % (_NAMES, _NAMES), re.MULTILINE)
+_BY_NAME = re.compile(rb"(?:import_module|__import__)\(\s*[\"'](\w+)")
 
 
 @dataclass(frozen=True)
 class Sources:
-    """What the code of a module comes to.
+    """What the code of a module, or of several, comes to.
 
     Attributes:
-        files: (module, SHA-256 of its file) of the modules of the user's own, sorted.
-        packages: (installed distribution, version), sorted.
+        files: (top-level module, SHA-256 of its files) of the user's own.
+        packages: (installed distribution, version).
         unseen: What could not be read, in words; whoever depends on it cannot tell whether it changed.
+        imports: Top-level modules that it imports or may import.
     """
 
-    files: tuple[tuple[str, str], ...]
-    packages: tuple[tuple[str, str], ...]
+    files: tuple[tuple[str, str], ...] = ()
+    packages: tuple[tuple[str, str], ...] = ()
     unseen: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class _Origin:
-    """Where a module comes from: its file, if it has one, and where its submodules are, if it is a package."""
-
-    file: str | None
-    folders: tuple[str, ...] | None
-    package: str
-    loaded: ModuleType | None
-
-
-@dataclass(frozen=True)
-class _Read:
-    """One module by itself."""
-
-    digest: str = ""
-    packages: tuple[str, ...] = ()
-    imports: tuple[str, ...] = ()
-    unseen: str = ""
+    imports: frozenset[str] = frozenset()
 
 
 class SourceReader:
-    """Reads each module once: what changes on disk afterwards is for the next reader to see."""
+    """Reads each folder once: what changes on disk afterwards is for the next reader to see."""
 
     def __init__(self) -> None:
-        self._origins: dict[str, _Origin | None] = {}
-        self._modules: dict[str, _Read] = {}
-        self._sources: dict[str, Sources] = {}
+        self._read: dict[str, Sources] = {}
+        self._reached: dict[str, Sources] = {}
 
-    def sources(self, names: Iterable[str]) -> Sources:
-        """What the modules and all that they import come to."""
-        key = " ".join(sorted(names))
-        if key not in self._sources:
-            self._sources[key] = self._gather(key.split())
-        return self._sources[key]
+    def sources(self, module: str) -> Sources:
+        """What a module, and all of the user's that it imports, come to."""
+        top = module.partition(".")[0]
+        if module in sys.modules and not _places(top):  # it was loaded alone, from elsewhere
+            top = module
+        if top not in self._reached:
+            self._reached[top] = self._gather(top)
+        return self._reached[top]
 
-    def is_own(self, name: str) -> bool:
-        """Whether the module is the user's and comes from a file."""
-        origin = self._origin(name)
-        return origin is not None and origin.file is not None and not _of_dpaudit(name) and not _foreign(name, origin)
-
-    def _gather(self, names: list[str]) -> Sources:
-        reached: dict[str, _Read] = {}
-        waiting = [part for name in names for part in _with_parents(name)]
+    def _gather(self, top: str) -> Sources:
+        found: dict[str, Sources] = {}
+        waiting = {top}
         while waiting:
             name = waiting.pop()
-            if name not in reached:
-                reached[name] = self._module(name)
-                waiting += [
-                    part
-                    for imported in reached[name].imports
-                    if not _of_dpaudit(imported) or imported.startswith(_FOLLOWED)
-                    for part in _with_parents(imported)
-                ]
+            if name not in self._read:
+                self._read[name] = read_module(name)
+            found[name] = self._read[name]
+            waiting |= found[name].imports - found.keys()
+        parts = [found[name] for name in sorted(found)]
         return Sources(
-            tuple(sorted((name, read.digest) for name, read in reached.items() if read.digest)),
-            tuple(sorted({(package, _version(package)) for read in reached.values() for package in read.packages})),
-            tuple(sorted(read.unseen for read in reached.values() if read.unseen)),
+            tuple(file for part in parts for file in part.files),
+            tuple(package for part in parts for package in part.packages),
+            tuple(why for part in parts for why in part.unseen),
         )
 
-    def _module(self, name: str) -> _Read:
-        if name not in self._modules:
-            self._modules[name] = self._read(name)
-        return self._modules[name]
 
-    def _read(self, name: str) -> _Read:
-        origin = self._origin(name)
-        if origin is None or (origin.file is None and origin.folders is not None):
-            return _Read()  # no module but a name inside one, not installed, or a folder without code
-        if origin.file is None:
-            return _Read(unseen=f"the module {name} has no file")
-        if _standard(origin.file):
-            return _Read()
-        if not _of_dpaudit(name) and _foreign(name, origin):
-            return _Read(packages=_distributions().get(name.partition(".")[0], ()))
+def read_module(name: str) -> Sources:
+    """A top-level module by itself, without importing it; nothing where it is Python's, dpaudit's or not there."""
+    places = () if name == "dpaudit" else _places(name)
+    if places is None:
+        return Sources(unseen=(f"the module {name} has no file",))
+    if not places or all(_standard(place) for place in places):
+        return Sources()
+    if name in _distributions() and all(_INSTALLED & set(Path(place).parts) for place in places):
+        return Sources(packages=tuple((package, _version(package)) for package in _distributions()[name]))
+    try:
+        return _read_files(name, places)
+    except OSError as err:
+        return Sources(unseen=(f"the files of module {name} cannot be read: {err}",))
+
+
+def packages_behind(folder: Path) -> dict[str, str]:
+    """Versions of the installed distributions that the code of a folder imports, by name."""
+    names = {name for file, _ in _files(folder) if file.suffix == ".py" for name in _imports(file.read_bytes())}
+    found = {package for name in names - {"dpaudit"} for package in _distributions().get(name, ())}
+    return {package: _version(package) for package in sorted(found)}
+
+
+def has_file(module: str) -> bool:
+    """Whether a loaded module came from a file: not one that was typed, piped into Python or made while it ran."""
+    file = getattr(sys.modules.get(module), "__file__", None)
+    return file is not None and not file.startswith("<")
+
+
+def _places(name: str) -> tuple[str, ...] | None:
+    """The folders of a package, or a module's one file; none where there is no such module, None without a file."""
+    module = sys.modules.get(name)
+    if isinstance(module, ModuleType):
+        places = tuple(getattr(module, "__path__", ())) or ((module.__file__,) if has_file(name) else ())
+        spec = module.__spec__
+        if name == "__main__" and spec is not None:  # started with -m
+            places += _places(spec.name.partition(".")[0]) or ()
+    else:
         try:
-            content = _content(name, origin)
-        except OSError as err:
-            return _Read(unseen=f"the file of module {name} cannot be read: {err}")
-        imports = _imports(content, origin.package) if origin.file.endswith(".py") else ()
-        if _of_dpaudit(name):
-            return _Read(imports=imports)
-        digest = hashlib.sha256(content).hexdigest()
-        stale = origin.loaded is not None and _changed_since_import(name, origin.loaded, origin.file, digest)
-        why = f"the module {name} changed on disk after it was imported" if stale else ""
-        return _Read(digest, imports=imports, unseen=why)
-
-    def _origin(self, name: str) -> _Origin | None:
-        if name not in self._origins:
-            self._origins[name] = self._locate(name)
-        return self._origins[name]
-
-    def _locate(self, name: str) -> _Origin | None:
-        parent = name.rpartition(".")[0]
-        above = self._origin(parent) if parent else None
-        if parent and (above is None or above.folders is None):
-            return None
-        if above is not None and above.file is not None and _foreign(parent, above):
-            return above  # which of its modules makes no difference
-        loaded = sys.modules.get(name)
-        if isinstance(loaded, ModuleType):
-            return _of_loaded(name, loaded)
-        try:
-            spec = _find(name, above.folders if above else None)
+            spec = importlib.util.find_spec(name)
         except (ImportError, AttributeError, ValueError):  # a finder's own trouble
-            return None
-        return None if spec is None else _of_spec(spec, None)
+            return ()
+        if spec is None:
+            return ()
+        places = tuple(spec.submodule_search_locations or ()) or ((spec.origin,) if spec.has_location else ())
+    known = bool(places) or name in sys.stdlib_module_names or name == "__main__"
+    return tuple(place for place in places if place) if known else None
 
 
-def _of_loaded(name: str, module: ModuleType) -> _Origin:
-    names = vars(module)
-    spec = module.__spec__
-    if spec is not None and name != "__main__":
-        return _of_spec(spec, module)
-    # A script has no spec; one started with -m has that of the module it is.
-    return _Origin(file_of(module), None, names.get("__package__") or "", module)
+def _read_files(name: str, places: tuple[str, ...]) -> Sources:
+    hasher, imports, unseen = hashlib.sha256(), set[str](), []
+    loaded = {str(getattr(module, "__file__", None)): found for found, module in list(sys.modules.items())}
+    for number, (file, inside) in enumerate(file for place in places for file in _files(Path(place))):
+        if number == MOST_FILES:
+            return Sources(unseen=(f"the folder of module {name} holds more than {MOST_FILES:,} files of code",))
+        content = file.read_bytes()
+        hasher.update(f"{inside} {len(content)}\n".encode() + content)
+        if file.suffix == ".py":
+            imports |= _imports(content)
+        if str(file) in loaded and _changed_since_import(loaded[str(file)], str(file), content):
+            unseen.append(f"the module {loaded[str(file)]} changed on disk after it was imported")
+    return Sources(((name, hasher.hexdigest()),), (), tuple(unseen), frozenset(imports - {name}))
 
 
-def file_of(module: ModuleType) -> str | None:
-    """The file a loaded module came from; None for one that was typed, piped into Python or made while it ran."""
-    file = vars(module).get("__file__")
-    return None if file is None or file.startswith("<") else str(file)
+def _files(place: Path) -> Iterator[tuple[Path, str]]:
+    """All code at a place, or the archive that it is in, with where it lies inside."""
+    while not place.exists() and place != place.parent:
+        place = place.parent
+    if place.is_file():
+        yield place, place.name
+    for folder, folders, names in os.walk(place):
+        hidden = [each for each in folders if each.startswith(".") or each == "__pycache__" or each in _INSTALLED]
+        folders[:] = sorted(set(folders).difference(hidden))
+        for name in sorted(names):
+            if os.path.splitext(name)[1] in _CODE:
+                file = Path(folder, name)
+                yield file, str(file.relative_to(place))
 
 
-def _of_spec(spec: ModuleSpec, loaded: ModuleType | None) -> _Origin:
-    folders = None if spec.submodule_search_locations is None else tuple(spec.submodule_search_locations)
-    file = spec.origin if spec.has_location or spec.origin in ("built-in", "frozen") else None
-    return _Origin(file, folders, spec.name if folders is not None else spec.parent or "", loaded)
-
-
-def _find(name: str, folders: tuple[str, ...] | None) -> ModuleSpec | None:
-    for finder in sys.meta_path:
-        spec = finder.find_spec(name, folders)
-        if spec is not None:
-            return spec
-    return None
-
-
-def _with_parents(name: str) -> Iterator[str]:
-    """a.b.c and the packages whose code runs before it does."""
-    while name:
-        yield name
-        name = name.rpartition(".")[0]
-
-
-def _of_dpaudit(name: str) -> bool:
-    return name.partition(".")[0] == "dpaudit"
+@lru_cache(maxsize=4096)
+def _imports(source: bytes) -> frozenset[str]:
+    """Top-level modules that a file imports or may import; some words of a text that is none are among them."""
+    listed = [name for names in _IMPORT.findall(source) for name in names.split(b",")]
+    words = [name.split()[0].partition(b".")[0] for name in listed] + _BY_NAME.findall(source)
+    return frozenset(word.decode("utf-8", "replace") for word in words if word)
 
 
 @cache
 def _standard(file: str) -> bool:
-    if file in ("built-in", "frozen"):
-        return True
     return os.path.realpath(file).startswith(_STANDARD) and not _INSTALLED & set(Path(file).parts)
-
-
-def _foreign(name: str, origin: _Origin) -> bool:
-    """Whether the module is part of Python or of a package with a version: its file need not be read."""
-    assert origin.file is not None
-    if _standard(origin.file):
-        return True
-    return bool(_INSTALLED & set(Path(origin.file).parts)) and name.partition(".")[0] in _distributions()
 
 
 @cache
@@ -219,118 +185,26 @@ def _version(distribution: str) -> str:
     return importlib.metadata.version(distribution)
 
 
-def _content(name: str, origin: _Origin) -> bytes:
-    assert origin.file is not None
-    try:
-        return Path(origin.file).read_bytes()
-    except OSError:  # inside an archive
-        spec = importlib.util.find_spec(name) if origin.loaded is None else origin.loaded.__spec__
-        if spec is None or not isinstance(spec.loader, importlib.abc.ResourceLoader):
-            raise
-        return spec.loader.get_data(origin.file)
+_SEEN: dict[str, tuple[object, bytes]] = {}
+"""For each loaded module of the user's, what it was loaded as and a hash of its file when it was first read."""
 
 
-_SEEN: dict[str, tuple[object, str]] = {}
-"""For each loaded module of the user's, what it was loaded as and its file's digest when it was first read."""
-
-
-def _changed_since_import(name: str, module: ModuleType, file: str, digest: str) -> bool:
+def _changed_since_import(name: str, file: str, content: bytes) -> bool:
     """Whether the file holds other code than this process runs; as far as can be told."""
-    spec = module.__spec__
+    module = sys.modules[name]
+    spec, digest = getattr(module, "__spec__", None), hashlib.sha256(content).digest()
     loaded_as = spec if spec is not None else module  # reloading makes a new spec
     seen, first = _SEEN.setdefault(name, (loaded_as, digest))
     if seen is not loaded_as:
         _SEEN[name] = (loaded_as, digest)
     elif first != digest:
         return True
-    return spec is not None and type(spec.loader) is SourceFileLoader and _compiled_from_another(spec, file)
-
-
-def _compiled_from_another(spec: ModuleSpec, file: str) -> bool:
-    """Whether the bytecode that Python kept at the import says that the file was another one then."""
-    if sys.dont_write_bytecode or not spec.cached:
+    if spec is None or type(spec.loader) is not SourceFileLoader or sys.dont_write_bytecode or not spec.cached:
         return False
-    try:
+    try:  # the bytecode that Python kept at the import says which file it was
         with open(spec.cached, "rb") as compiled:
             _, flags, written, size = struct.unpack("<4I", compiled.read(16))
         found = os.stat(file)
     except (OSError, struct.error):
         return False
     return flags == 0 and (written, size) != (int(found.st_mtime) & 0xFFFFFFFF, found.st_size & 0xFFFFFFFF)
-
-
-@lru_cache(maxsize=4096)
-def _imports(source: bytes, package: str) -> tuple[str, ...]:
-    """Names a file imports or may import: `from a import b` gives a and a.b, `a.b` after `import a` gives a.b."""
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError):
-        return ()
-    nodes = list(_running(tree))
-    found = dict.fromkeys(name for node in nodes for name in _named(node, package))
-    bound = {local: name for node in nodes for local, name in _bound(node, package)}
-    found |= dict.fromkeys(name for node in nodes for name in _attributes(node, bound))
-    return tuple(found)
-
-
-def _running(node: ast.AST) -> Iterator[ast.AST]:
-    """The nodes of the tree that can run: not those that only type checkers read."""
-    yield node
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.If) and ast.unparse(child.test).rpartition(".")[2] == "TYPE_CHECKING":
-            for other in child.orelse:
-                yield from _running(other)
-        else:
-            yield from _running(child)
-
-
-def _named(node: ast.AST, package: str) -> Iterator[str]:
-    if isinstance(node, ast.Import):
-        yield from (alias.name for alias in node.names)
-    elif isinstance(node, ast.ImportFrom):
-        base = _absolute(node, package)
-        yield base
-        yield from (f"{base}.{alias.name}" for alias in node.names if alias.name != "*")
-    elif isinstance(node, ast.Call) and node.args and _last_name(node.func) in ("import_module", "__import__"):
-        first = node.args[0]
-        if isinstance(first, ast.Constant) and isinstance(first.value, str) and first.value:
-            yield _resolved(first.value, package)
-
-
-def _bound(node: ast.AST, package: str) -> Iterator[tuple[str, str]]:
-    if isinstance(node, ast.Import):
-        for alias in node.names:
-            yield (alias.asname, alias.name) if alias.asname else (alias.name.partition(".")[0],) * 2
-    elif isinstance(node, ast.ImportFrom):
-        for alias in node.names:
-            yield alias.asname or alias.name, f"{_absolute(node, package)}.{alias.name}"
-
-
-def _attributes(node: ast.AST, bound: dict[str, str]) -> Iterator[str]:
-    if isinstance(node, ast.Attribute):
-        words = ast.unparse(node).split(".") if _is_dotted(node) else []
-        if words and words[0] in bound:
-            yield ".".join([bound[words[0]], *words[1:]])
-
-
-def _is_dotted(node: ast.AST) -> bool:
-    return isinstance(node, ast.Name) or (isinstance(node, ast.Attribute) and _is_dotted(node.value))
-
-
-def _last_name(node: ast.AST) -> str:
-    if isinstance(node, ast.Attribute):
-        return node.attr
-    return node.id if isinstance(node, ast.Name) else ""
-
-
-def _absolute(node: ast.ImportFrom, package: str) -> str:
-    return _resolved("." * node.level + (node.module or ""), package)
-
-
-def _resolved(name: str, package: str) -> str:
-    if not name.startswith("."):
-        return name
-    try:
-        return importlib.util.resolve_name(name, package)
-    except ImportError:  # beyond the top: it would fail when it ran
-        return name.strip(".")

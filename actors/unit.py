@@ -16,6 +16,7 @@ import pyarrow as pa
 
 import dpaudit
 from dpaudit.actors.fingerprint import OwnCode, fingerprint, one_reading
+from dpaudit.actors.sources import packages_behind
 from dpaudit.errors import require
 from dpaudit.mechanisms.protocols import Compute
 
@@ -146,13 +147,15 @@ def as_of(version: str | None, own: Mapping[str, str] | None = None) -> Iterator
 
 
 def code_version() -> str:
-    """Version of dpaudit's code that produces results: the release and a hash of its sources."""
+    """Version of dpaudit's code: the release, and a hash of its sources and of the packages its mechanisms import."""
     return _RECORDED.get() or f"{dpaudit.__version__}+{_hash_of_sources()[:12]}"
 
 
 @cache
 def _hash_of_sources() -> str:
-    return hash_of_sources(Path(dpaudit.__file__).parent)
+    package = Path(dpaudit.__file__).parent
+    both = hash_of_sources(package), packages_behind(package / "mechanisms")
+    return hashlib.sha256(repr(both).encode()).hexdigest()
 
 
 def hash_of_sources(package: Path) -> str:

@@ -36,12 +36,20 @@ def argument(name: str, value: object, hint: Any) -> Any:
         hint: Its type, as annotations write it: `float`, `int | None`, `tuple[str, ...]`, a class.
     Raises: InputError when it is something else.
     """
-    for option in _options(hint):
-        fits, taken = _taken(value, option)
-        if fits:
-            return taken
-    words = " or ".join(dict.fromkeys(_words(option) for option in _options(hint) if option is not type(None)))
-    raise InputError(sentence(f"{name} must be {words}", given=_shown(value)))
+    fits, taken = fitted(value, hint)
+    if not fits:
+        raise InputError(sentence(f"{name} must be {type_in_words(hint)}", given=_shown(value)))
+    return taken
+
+
+def fitted(value: object, hint: Any) -> tuple[bool, Any]:
+    """Whether a value is of a type, and how that type has it."""
+    return next((found for found in (_taken(value, option) for option in options_of(hint)) if found[0]), (False, None))
+
+
+def type_in_words(hint: Any) -> str:
+    """What a value of a type must be."""
+    return " or ".join(dict.fromkeys(_words(option) for option in options_of(hint) if option is not type(None)))
 
 
 def check_fields(made: Any) -> None:
@@ -117,13 +125,14 @@ def _fields(made: Any) -> dict[str, tuple[Any, Any]]:
     return {field.name: (hints[field.name], field.default) for field in dataclasses.fields(made)}
 
 
-def _options(hint: Any) -> tuple[Any, ...]:
+def options_of(hint: Any) -> tuple[Any, ...]:
+    """The types that a field may have."""
     union = isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union
     return typing.get_args(hint) if union else (hint,)
 
 
 def _taken(value: Any, hint: Any) -> tuple[bool, Any]:
-    """Whether a value is of a type, and how that type has it."""
+    """`fitted`, of a type that is no union."""
     if hint in _PLAIN:
         return _PLAIN[hint](value)
     origin, inner = typing.get_origin(hint) or hint, typing.get_args(hint)
@@ -132,12 +141,14 @@ def _taken(value: Any, hint: Any) -> tuple[bool, Any]:
     if origin is Callable:
         return callable(value), value
     if origin in (tuple, Sequence, list):
-        return _items(value, inner[0] if inner else Any)
+        return _items(value, inner or (Any, ...))
     if origin in (dict, Mapping):
         return _mapping(value, inner or (Any, Any))
     if isinstance(origin, type) and issubclass(origin, Enum):
         known = isinstance(value, str) and value in {member.value for member in origin}
         return known, origin(value) if known else None
+    if not isinstance(origin, type):
+        return True, value  # what such a type means, its class checks
     return isinstance(value, origin), value
 
 
@@ -169,26 +180,24 @@ def _text(value: Any) -> tuple[bool, Any]:
     return fits, str.__str__(value) if fits else None
 
 
-def _items(value: Any, hint: Any) -> tuple[bool, Any]:
-    if not isinstance(value, list | tuple):
+def _items(value: Any, hints: tuple[Any, ...]) -> tuple[bool, Any]:
+    """A list as a tuple; the last of the types may stand for any number of them."""
+    several = len(hints) == 1 or hints[-1] is ...
+    if not isinstance(value, list | tuple) or not (several or len(value) == len(hints)):
         return False, None
-    taken = [
-        next((one for fits, one in (_taken(item, option) for option in _options(hint)) if fits), _NONE)
-        for item in value
-    ]
-    fits = not any(one is _NONE for one in taken)
-    same = isinstance(value, tuple) and all(one is item for one, item in zip(taken, value, strict=True))
-    return fits, value if same else tuple(taken)
+    each = [hints[0]] * len(value) if several else hints
+    taken = [fitted(item, hint) for item, hint in zip(value, each, strict=True)]
+    same = isinstance(value, tuple) and all(one is item for (_, one), item in zip(taken, value, strict=True))
+    return all(fits for fits, _ in taken), value if same else tuple(one for _, one in taken)
 
 
 def _mapping(value: Any, hints: tuple[Any, Any]) -> tuple[bool, Any]:
     if not isinstance(value, Mapping):
         return False, None
     names, inner = hints
-    return _items(list(value.keys()), names)[0] and _items(list(value.values()), inner)[0], value
+    return _items(list(value.keys()), (names,))[0] and _items(list(value.values()), (inner,))[0], value
 
 
-_NONE = object()
 _PLAIN: dict[Any, Callable[[Any], tuple[bool, Any]]] = {
     Any: lambda value: (True, value),
     object: lambda value: (True, value),
@@ -215,7 +224,7 @@ def _words(hint: Any) -> str:
     if origin is Callable:
         return "a function"
     if origin in (tuple, Sequence, list):
-        return f"a list, each {' or '.join(_words(option) for option in _options(inner[0]))}" if inner else "a list"
+        return f"a list, each {' or '.join(_words(option) for option in options_of(inner[0]))}" if inner else "a list"
     if origin in (dict, Mapping):
         return f"a mapping from {_words(inner[0])} to {_words(inner[1])}" if inner else "a mapping"
     if isinstance(origin, type) and issubclass(origin, Enum):

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.errors import require
 from dpaudit.estimators.bound import Bound
+from dpaudit.estimators.divided import EachReplay, complete
 from dpaudit.estimators.finding import CurveEvidence, Series, Validity
-from dpaudit.estimators.remembered import ReplayBounds as BoundsOfReplays
-from dpaudit.estimators.remembered import found_of
 from dpaudit.estimators.replays import median_rule, per_replay_confidence
 from dpaudit.estimators.scores import ScoreEstimator, replay_bounds
 from dpaudit.estimators.selection import AsPublished, Grid, Selection, parse_selection
@@ -65,46 +64,36 @@ class BestLook(ScoreEstimator[T]):
         What is found of a replay depends on no other one.
         """
 
-    def best_looks(self, ordered: Sequence[T], replays: int) -> tuple[Floats, Ints]:
-        """`find_best_looks`, of each replay once."""
-        what = self, replays == 1  # any other number asks for the same confidence
-        new = [tally for tally in ordered if what not in found_of(tally)]
-        if new:
-            for tally, *found in zip(new, *self.find_best_looks(new, replays), strict=True):
-                found_of(tally)[what] = tuple(found)
-        best, look = zip(*(found_of(tally)[what] for tally in ordered), strict=True)
-        return np.array(best, dtype=np.float64), np.array(look, dtype=np.int64)
-
-    def bounds_of_replays(self, tallies: Sequence[T], replays: int) -> BoundsOfReplays:
+    def bounds_of_replays(self, tallies: Sequence[T], replays: int) -> EachReplay:
         """Of some of so many replays, in the order of their numbers."""
         ordered = in_order(tallies)
-        return BoundsOfReplays(*self.best_looks(ordered, replays), self.alone(ordered))
+        best, look = self.find_best_looks(ordered, replays)
+        alone = best if replays == 1 else self.find_best_looks(ordered, 1)[0]
+        return EachReplay(np.array([tally.replay for tally in ordered], dtype=np.int64), best, look, alone)
 
-    def remember_replays(self, tallies: Sequence[T], replays: int, bounds: BoundsOfReplays) -> None:
-        """Takes over what `bounds_of_replays` gave for these tallies, wherever that was."""
-        columns = bounds.best, bounds.look, bounds.alone
-        for tally, best, look, alone in zip(in_order(tallies), *columns, strict=True):
-            found = found_of(tally)
-            if replays > 1:  # the best look of a replay that stands alone is not asked for
-                found[self, True] = alone, 0
-            found[self, replays == 1] = best, look
+    def find(self, tallies: Sequence[T], *, lost: int = 0, parts: Sequence[Any] = ()) -> Bound:
+        """The bound with all there is to draw; the parts are what `bounds_of_replays` gave for some of the tallies."""
+        each = complete(tallies, parts, lambda missing: self.bounds_of_replays(missing, len(tallies) + lost))
+        bound = self.bound(tallies, lost=lost, each=each)
+        return replace(bound, series=self.series(tallies, lost=lost, each=each))
 
     @abstractmethod
     def counts_at(self, tally: T, look: int) -> Mapping[str, int]:
         """What the bound at a look rests on."""
 
-    def bound(self, tallies: Sequence[T], *, lost: int = 0) -> Bound:
+    def bound(self, tallies: Sequence[T], *, lost: int = 0, each: EachReplay | None = None) -> Bound:
         """The best look of each replay, combined over the replays; `counts` are those of the replay in the middle.
 
         Args:
             tallies: Of the replays that were played, at least one.
             lost: Replays that were planned and failed: they count as having shown nothing, a bound of 0, since leaving
                 them out would leave out those that some outcomes make fail.
+            each: Their `bounds_of_replays`, where they are known.
         """
         ordered = in_order(tallies)
-        best, look = self.best_looks(ordered, len(ordered) + lost)
-        shown = np.concatenate([best, np.zeros(lost)])
-        tally, index = _middle(ordered, best, look)
+        each = each or self.bounds_of_replays(ordered, len(ordered) + lost)
+        shown = np.concatenate([each.best, np.zeros(lost)])
+        tally, index = _middle(ordered, each)
         counts = {**self.counts_at(tally, index), "replays": shown.size}
         if lost:
             counts["lost replays"] = lost
@@ -116,25 +105,21 @@ class BestLook(ScoreEstimator[T]):
             validity=Validity.AS_PUBLISHED if self._published else self.validity(),
             selection=str(self.selection),
             counts=tuple(counts.items()),
-            notes=self._notes(ordered, tally, index),
+            notes=self._notes(each, tally, index),
             evidence=self._against_curves(ordered, lost),
         )
 
-    def replay_series(self, ordered: Sequence[T], lost: int) -> Series:
+    @abstractmethod
+    def series(self, tallies: Sequence[T], *, lost: int = 0, each: EachReplay | None = None) -> dict[str, Series]:
+        """What there is to draw of the same tallies; `each` as in `bound`."""
+
+    def replay_series(self, each: EachReplay, lost: int) -> Series:
         """The replays one by one."""
-        best, _ = self.best_looks(ordered, len(ordered) + lost)
-        # Of a single replay, what it reports is what it would report alone.
-        alone = best if len(ordered) + lost == 1 else self.alone(ordered)
-        numbers = [tally.replay for tally in ordered]
-        return replay_bounds(numbers, best, alone, lost=lost, mean=self._published)
+        return replay_bounds(each.replay, each.best, each.alone, lost=lost, mean=self._published)
 
-    def middle_counts(self, ordered: Sequence[T], lost: int) -> Mapping[str, int]:
+    def middle_counts(self, ordered: Sequence[T], each: EachReplay) -> Mapping[str, int]:
         """What the bound of the replay in the middle rests on."""
-        return self.counts_at(*_middle(ordered, *self.best_looks(ordered, len(ordered) + lost)))
-
-    def alone(self, ordered: Sequence[T]) -> Floats:
-        """What each replay would report if it were the only one: the numbers papers take the mean of."""
-        return self.best_looks(ordered, 1)[0]
+        return self.counts_at(*_middle(ordered, each))
 
     @property
     def _published(self) -> bool:
@@ -143,7 +128,7 @@ class BestLook(ScoreEstimator[T]):
     def _method(self) -> str:
         return str(getattr(self, "registered_name", type(self).__name__))
 
-    def _notes(self, ordered: Sequence[T], tally: T, look: int) -> tuple[str, ...]:
+    def _notes(self, each: EachReplay, tally: T, look: int) -> tuple[str, ...]:
         """What is said beside the bound, which rests on the tally at the look."""
         return ()
 
@@ -167,7 +152,7 @@ def in_order(tallies: Sequence[T]) -> list[T]:
     return sorted(tallies, key=lambda tally: tally.replay)
 
 
-def _middle(ordered: Sequence[T], best: Floats, look: Ints) -> tuple[T, int]:
+def _middle(ordered: Sequence[T], each: EachReplay) -> tuple[T, int]:
     """The replay whose bound is in the middle, and its best look."""
-    middle = int(np.argsort(best, kind="stable")[(best.size - 1) // 2])
-    return ordered[middle], int(look[middle])
+    middle = int(np.argsort(each.best, kind="stable")[(each.best.size - 1) // 2])
+    return ordered[middle], int(each.look[middle])

@@ -142,7 +142,12 @@ def _inverse(order: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def replay_bounds(
-    replays: Sequence[int], epsilon: NDArray[np.float64], alone: NDArray[np.float64], *, lost: int, mean: bool
+    replays: Sequence[int] | NDArray[np.int64],
+    epsilon: NDArray[np.float64],
+    alone: NDArray[np.float64],
+    *,
+    lost: int,
+    mean: bool,
 ) -> Series:
     """The bounds of replays as columns; lost replays come last with a bound of 0.
 
@@ -171,6 +176,7 @@ class ScoreEstimator(Estimator[Scores, T]):
 
     Attributes:
         independent_trials: Whether it takes scores for independent trials, one training each.
+        anytime_valid: Whether it may be looked at while trials come in.
         delta: Where the bound is stated, in [0, 1).
         confidence: Stated confidence of the bound, in (0, 1).
     """
@@ -180,6 +186,7 @@ class ScoreEstimator(Estimator[Scores, T]):
 
     evidence: ClassVar[type[Any]] = Scores
     independent_trials: ClassVar[bool] = False
+    anytime_valid: ClassVar[bool] = False
 
     @abstractmethod
     def bound(self, tallies: Sequence[T], *, lost: int = 0) -> Bound:

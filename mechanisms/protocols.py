@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,11 +14,13 @@ from dpaudit.claims import Claim
 from dpaudit.errors import AuditError, require
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.labels.bags import Bags
-from dpaudit.mechanisms.training.private.private_steps import ClaimedSteps, Observer, PrivateSteps
-from dpaudit.mechanisms.training.private.step_canary import StepCanary
-from dpaudit.mechanisms.training.recipe import Recipe
-from dpaudit.mechanisms.training.stack_plan import StackPlan
-from dpaudit.mechanisms.training.task import TrainingTask
+
+if TYPE_CHECKING:
+    from dpaudit.mechanisms.training.private.private_steps import ClaimedSteps, Observer, PrivateSteps
+    from dpaudit.mechanisms.training.private.step_canary import StepCanary
+    from dpaudit.mechanisms.training.recipe import Recipe
+    from dpaudit.mechanisms.training.stack_plan import StackPlan
+    from dpaudit.mechanisms.training.task import TrainingTask
 
 
 class TrainingError(AuditError):

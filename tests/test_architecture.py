@@ -450,7 +450,7 @@ def test_the_links_for_type_checkers_are_in_place(tmp_path: Path) -> None:
 
 
 HEAVY = {"ray", "torch", "pandas", "catboost", "sklearn", "matplotlib"}
-LIBRARIES = HEAVY | {"numpy", "scipy", "pyarrow", "numba", "pydantic", "yaml"}
+LIBRARIES = HEAVY | {"numpy", "scipy", "pyarrow", "numba", "yaml"}
 
 
 def heavy_after(statement: str, heavy: set[str]) -> set[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import ClassVar, cast
+from typing import cast
 
 from dpaudit.claims.accounted import AccountedEvent
 from dpaudit.claims.closed_forms import ApproximateDP, PureDP
@@ -27,8 +27,6 @@ class Claim:
         relation: The neighbouring relation the promise is made under.
         curve: All that is promised: at least `epsilon` at `delta`. Left out: that one point.
     """
-
-    __pydantic_config__: ClassVar = {"arbitrary_types_allowed": True}  # one's own class may be a curve
 
     epsilon: float = None  # type: ignore[assignment]  # filled in from the curve
     delta: float = 0.0

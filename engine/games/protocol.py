@@ -6,7 +6,7 @@ Source: arXiv:2511.14084, Algorithm 1 (after Swanberg et al., 2025).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Resources, Unit
@@ -16,8 +16,10 @@ from dpaudit.engine.data.partition import Parts
 from dpaudit.engine.games.attack import InformedAttack
 from dpaudit.engine.games.fits import Fits, Reading
 from dpaudit.engine.games.reference import Reference
-from dpaudit.engine.games.whole_training import WholeTraining
 from dpaudit.errors import SpecError, shortened
+
+if TYPE_CHECKING:
+    from dpaudit.engine.games.whole_training import WholeTraining
 
 MOST_UNITS = 100_000
 """Of a plan: about a minute of planning."""

@@ -1,24 +1,21 @@
 """Bounds that take long, found part by part as units of the run: by replays, or by thresholds.
 
-What a finding is put together from is a pure function of the counts, so the parts give the digits that the driver would
-find itself: a part that is missing is found there.
+The parts give the digits that the driver would find itself: what is missing is found there.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence, Set
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpaudit.actors.unit import Resources, Unit
-from dpaudit.actors.work import Call, Work, unit, value_of
+from dpaudit.actors.work import Work, unit, value_of
 from dpaudit.engine.games.fits import Reading
 from dpaudit.engine.games.protocol import Played
-from dpaudit.estimators.remembered import DividedByReplay, DividedByThreshold, ReplayBounds
+from dpaudit.estimators.divided import DividedByReplay, DividedByThreshold, EachReplay, EachThreshold
 
 WORTH_S = 1.0
 """Bounds that take less are found by the driver: a unit costs milliseconds there, and a second in the worst case."""
@@ -27,26 +24,18 @@ PART_S = 2.0
 MOST_PARTS = 256
 
 
-@dataclass(frozen=True, eq=False)
-class ThresholdBounds:
-    """Bounds at some thresholds, in nats, shape (thresholds,)."""
-
-    bound: NDArray[np.float64]
+@unit
+def bound_replays(estimator: DividedByReplay, tallies: tuple[list[Any], ...], *, replays: int) -> EachReplay:
+    """The bounds of some of `replays` replays, in the order of their numbers."""
+    return estimator.bounds_of_replays([tally for group in tallies for tally in group], replays)
 
 
 @unit
-def bound_replays(estimator: Any, tallies: tuple[list[Any], ...], *, replays: int) -> ReplayBounds:
-    """The bounds of some of `replays` replays, in the order of their numbers, by a `DividedByReplay`."""
-    bounds: ReplayBounds = estimator.bounds_of_replays([tally for group in tallies for tally in group], replays)
-    return bounds
-
-
-@unit
-def bound_thresholds(estimator: Any, tallies: list[Any], *, part: int, parts: int) -> ThresholdBounds:
-    """The bounds at one of several equal parts of the thresholds of the only replay, by a `DividedByThreshold`."""
+def bound_thresholds(estimator: DividedByThreshold, tallies: list[Any], *, part: int, parts: int) -> EachThreshold:
+    """The bounds at one of several equal parts of the thresholds of the only replay."""
     (tally,) = tallies
     looks = tally.threshold.size
-    return ThresholdBounds(estimator.bounds_at(tally, slice(looks * part // parts, looks * (part + 1) // parts)))
+    return estimator.bounds_at(tally, np.arange(looks * part // parts, looks * (part + 1) // parts))
 
 
 def bound_units(
@@ -104,28 +93,12 @@ def _parts(estimator: Any, replays: int, rows: int) -> int:
     return math.ceil(seconds / PART_S) if seconds >= WORTH_S else 0
 
 
-def take_over(estimator: Any, tallies: dict[str, list[Any]], units: Sequence[Unit], read: Callable[[str], Any]) -> None:
-    """Has the estimator remember what finished units found.
+def found_parts(units: Sequence[Unit], counted: Set[str], read: Callable[[str], Any]) -> list[Any]:
+    """What finished units found, for `estimator.find(tallies, parts=...)`.
 
     Args:
-        estimator: The audit's.
-        tallies: Those of each unit that counted, by its key.
         units: Finished ones of `bound_units`.
+        counted: Keys of the units whose tallies are there.
         read: The table of a finished unit, by its key.
     """
-    if isinstance(estimator, DividedByThreshold):
-        (tally,) = (tally for group in tallies.values() for tally in group)
-        found = {_number(part, "part"): value_of(part, read(part.key)).bound for part in units}
-        if len(found) == _number(units[0], "parts"):
-            estimator.remember_thresholds(tally, np.concatenate([found[part] for part in range(len(found))]))
-        return
-    for part in units:
-        if all(key in tallies for key in part.needs):
-            own = [tally for key in part.needs for tally in tallies[key]]
-            estimator.remember_replays(own, _number(part, "replays"), value_of(part, read(part.key)))
-
-
-def _number(bounds: Unit, name: str) -> int:
-    """One of the numbers that a unit was given."""
-    assert isinstance(bounds.task, Call)
-    return int(bounds.task.argument(name))
+    return [value_of(unit, read(unit.key)) for unit in units if counted >= set(unit.needs)]

@@ -19,7 +19,7 @@ from dpaudit.actors.values import decode
 from dpaudit.actors.work import Outcome, beside
 from dpaudit.claims import Claim, ConvertedClaim
 from dpaudit.engine.games.fits import Reading
-from dpaudit.engine.planning.bounding import take_over
+from dpaudit.engine.planning.bounding import found_parts
 from dpaudit.engine.planning.counting import control_estimator
 from dpaudit.engine.planning.plan import Plan, PlannedAudit, keys_of
 from dpaudit.engine.planning.power import ceiling_bound
@@ -99,9 +99,7 @@ class _Finished:
         counted = reader.tallies if reader else tuple(key for key in entry.tallies if key in self._keys)
         groups = {key: self._decoded([key]) for key in counted}
         self._tallies = [tally for group in groups.values() for tally in group]
-        bounds = [unit for unit in entry.bounds if unit.key in self._keys]
-        if bounds and groups:
-            take_over(self._audit.estimator, groups, bounds, store.read)
+        self._parts = found_parts([unit for unit in entry.bounds if unit.key in self._keys], groups.keys(), store.read)
 
     def result(self, failures: Mapping[str, Failure], evidence: Path) -> AuditResult:
         """The audit's result."""
@@ -151,7 +149,8 @@ class _Finished:
         together = self._entry.reading is Reading.TOGETHER
         if not self._tallies or (together and len(self._tallies) < len(self._entry.tallies)):
             return None
-        finding: Finding = self._audit.estimator.find(self._tallies, lost=self._lost)
+        apart = {"parts": self._parts} if self._parts else {}
+        finding: Finding = self._audit.estimator.find(self._tallies, lost=self._lost, **apart)
         return finding.on_a_proxy() if conditional and isinstance(finding, Bound) else finding
 
     def _control(self) -> ShiftControl | None:

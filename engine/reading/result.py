@@ -18,7 +18,6 @@ from dpaudit.engine.reading.verdict import Verdict, caution, verdict
 from dpaudit.errors import RunError, UnknownNameError, printable
 from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.finding import Breach, Finding, Series, Standing, Validity
-from dpaudit.estimators.two_world.family import family_bound, family_of, regions_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -136,8 +135,12 @@ class AuditResult:
     @cached_property
     def under_family(self) -> str:
         """What the same evidence shows of the claim's own family of curves, in a sentence; "" where nothing does."""
-        regions = regions_of(self.finding) if isinstance(self.finding, Bound) and self.finding.delta else None
-        if regions is None or not isinstance(self.finding, Bound):
+        if not (isinstance(self.finding, Bound) and self.finding.delta and self.finding.evidence):
+            return ""
+        from dpaudit.estimators.two_world.family import family_bound, family_of, regions_of  # most results need none
+
+        regions = regions_of(self.finding)
+        if regions is None:
             return ""
         found = family_bound(regions, family_of(self.compared.claim.curve), self.finding.delta)
         return f"conditional-on-family: {found}" if found.epsilon else ""

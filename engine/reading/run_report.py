@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 from dpaudit.actors.storage.mirror import inside
 from dpaudit.actors.storage.store import Made
-from dpaudit.engine.reading.comparison import studies
 from dpaudit.engine.reading.joint import JointVerdict
 from dpaudit.engine.reading.result import AuditResult
-from dpaudit.engine.reading.sweep_summary import SweepSummary
 from dpaudit.engine.reading.verdict import Verdict
 from dpaudit.errors import printable
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from dpaudit.engine.reading.sweep_summary import SweepSummary
 
 NOT_SHOWN = (
     "A low bound is no evidence of privacy: it speaks of this attack, this data set and this trained model only.",
@@ -159,6 +159,14 @@ class Report:
         found = ", ".join(f"{result.name} {result.verdict}" for result in self.results)
         return printable(f"<Report {self.name!r}: {joint}{found}>")
 
+    def _compared(self) -> list[str]:
+        """Label mechanisms side by side, where several were read for what they tell of single labels."""
+        if not any("beliefs" in result.series for result in self.results):
+            return []
+        from dpaudit.engine.reading.comparison import studies  # knows mechanisms
+
+        return [line for study in studies(self.results) for line in study.lines]
+
     def _repr_html_(self) -> str:
         return f"<pre>{escape(str(self))}</pre>"
 
@@ -175,7 +183,7 @@ class Report:
             blocks = [result.text(verbose=verbose) for result in self.results]
         else:
             blocks = [str(self.sweep)]
-        blocks += [printable(line) for study in studies(self.results) for line in study.lines]
+        blocks += [printable(line) for line in self._compared()]
         if self.joint is not None:
             blocks = [self.joint.text(self.name, verbose=verbose), *(blocks if verbose else [])]
         units = f"{self.executed} of {self.units} units run now, {self.seconds:.1f} s; seed {self.seed}"

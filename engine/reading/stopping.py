@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Set
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from dpaudit.actors.storage.store import UnitStore
 from dpaudit.actors.values import decode
 from dpaudit.engine.planning.plan import PlannedAudit
-from dpaudit.estimators.two_world.betting import Betting, BettingState
+
+if TYPE_CHECKING:
+    from dpaudit.estimators.two_world.betting import Betting
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,7 @@ class SequentialReader:
         self._store = store
         self._rule = entry.audit.stop
         self._estimator: Betting = entry.audit.estimator
-        self._state = BettingState()
+        self._state = self._estimator.start()
         self._claimed = entry.audit.game.fits.compared(entry.effective_claim).claim.epsilon
 
     def advance(self, finished: Set[str], failed: Set[str]) -> None:

@@ -6,15 +6,17 @@ import dataclasses
 import json
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
 from dpaudit.engine.reading.result import AuditResult
 from dpaudit.engine.reading.run_report import NOT_SHOWN, Report
-from dpaudit.engine.reading.sweep_summary import SweepSummary
 from dpaudit.estimators.finding import Series
+
+if TYPE_CHECKING:
+    from dpaudit.engine.reading.sweep_summary import SweepSummary
 
 
 def bounds_json(report: Report) -> str:

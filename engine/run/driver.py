@@ -33,7 +33,6 @@ from dpaudit.engine.planning.plan import Plan, make_plan, pieces_of, trainings_o
 from dpaudit.engine.reading.joint import joint_verdict
 from dpaudit.engine.reading.noted import note_of
 from dpaudit.engine.reading.run_report import Repeat, Report
-from dpaudit.engine.reading.sweep_summary import sweep_summary
 from dpaudit.engine.reading.versions import versions
 from dpaudit.engine.report.bounds_file import bounds_json, bounds_table, sweep_json, sweep_table
 from dpaudit.engine.report.progress import TerminalProgress, terminal
@@ -308,13 +307,17 @@ def _report(plan: Plan, outcome: RunOutcome, store: UnitStore, folder: Path, pla
             units = remarked.setdefault(event.detail, [])
             units += [event.label] if event.label not in units else []
     results = Policy(plan, store).results(outcome, folder)
-    together, swept = plan.spec.together, plan.spec.sweep
+    together, sweep, summary = plan.spec.together, plan.spec.sweep, None
+    if sweep is not None:
+        from dpaudit.engine.reading.sweep_summary import sweep_summary  # of sweeps alone
+
+        summary = sweep_summary(sweep, results, plan.spec.confidence, folder)
     planned = {entry.audit.name: entry.confirms for entry in plan.audits}
     report = Report(
         name=plan.spec.name,
         results=results,
         joint=None if together is None else joint_verdict(together, results, planned, plan.spec.confidence),
-        sweep=None if swept is None else sweep_summary(swept, results, plan.spec.confidence, folder),
+        sweep=summary,
         seed=plan.spec.seed,
         confidence=plan.spec.confidence,
         seconds=time.monotonic() - began,

@@ -20,8 +20,6 @@ from dpaudit.engine.games.fits import Fits
 from dpaudit.engine.games.one_run.rules import OneRunRules
 from dpaudit.engine.games.protocol import Game
 from dpaudit.engine.games.stop_rule import StopRule
-from dpaudit.engine.games.two_world.canaries.protocol import GradientCanary
-from dpaudit.engine.games.two_world.rules import TwoWorldRules
 from dpaudit.engine.spec.anchored import anchored
 from dpaudit.engine.spec.build import build, describe
 from dpaudit.engine.spec.error_budget import ErrorBudget, Together
@@ -30,7 +28,6 @@ from dpaudit.engine.spec.sweep import Sweep
 from dpaudit.errors import SpecError, require, shortened
 from dpaudit.estimators.estimator import Estimator
 from dpaudit.estimators.scores import ScoreEstimator, Scores
-from dpaudit.estimators.two_world.betting import Betting
 from dpaudit.given import check_fields
 from dpaudit.registry import catalogue, load
 
@@ -40,9 +37,6 @@ MOST_AT_ONCE = 10_000_000
 MOST_SEED = 10**18
 """A spec's YAML has whole numbers of at most 18 digits."""
 
-
-ON_STEPS = "gradient-likelihood"
-"""The attack on the steps of a learner that states their sampling and their noise."""
 
 CONFIRMING = "label-canaries"
 """The game that takes nothing on trust."""
@@ -224,7 +218,7 @@ class AuditSpec:
             raise SpecError(
                 f"{at}.game must say what it plays: give it a field `fits`, a dpaudit.engine.games.fits.Fits"
             )
-        attack = _usual_attack(game) if audit.attack is None else audit.attack
+        attack = getattr(game, "usual_attack", game.fits.attack) if audit.attack is None else audit.attack
         data = data_source(audit.data)
         audit = replace(audit, game=game, data=data, attack=attack, proxy=proxy)
         parts = {
@@ -279,13 +273,6 @@ def _require_size(game: Game, at: str) -> None:
         value = getattr(game, part.name)
         if part.metadata.get("held", True) and isinstance(value, int) and value > MOST_AT_ONCE:
             raise SpecError(f"{at}.game: {part.name} must be at most {MOST_AT_ONCE:,}, got {shortened(f'{value:,}')}")
-
-
-def _usual_attack(game: Game) -> str:
-    """The game's; where its canary is a gradient, which has no confidence to be asked for, one that reads the steps."""
-    if isinstance(game, TwoWorldRules) and isinstance(game.challenge_canary, GradientCanary):
-        return ON_STEPS
-    return game.fits.attack
 
 
 def _confirming(audit: Audit, at: str) -> Audit:
@@ -365,7 +352,7 @@ def _require_estimator(audit: Audit, claim: Claim, at: str) -> None:
             f"{at}.estimator.sharing must be left out, or at least the canaries that share one training, "
             f"{most or 'all of them'}; got {given}"
         )
-    if audit.stop is not None and not isinstance(estimator, Betting):
+    if audit.stop is not None and not getattr(estimator, "anytime_valid", False):
         raise SpecError(
             f"{at}.stop needs `estimator: betting`: another bound, looked at while trials come in, errs more often "
             "than it says"

@@ -6,21 +6,21 @@ first; `describe` is the way back, so that every run folder holds a spec that ca
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
+from pathlib import Path
 from typing import Any
-
-from pydantic import TypeAdapter, ValidationError
 
 from dpaudit.claims import Claim
 from dpaudit.consent import require_code, require_file
 from dpaudit.errors import AuditError, DataError, InputError, SpecError, UnknownNameError, did_you_mean, shortened
 from dpaudit.estimators.selection import SELECTION_NAMES
-from dpaudit.given import require_words
+from dpaudit.given import fitted, options_of, require_words, type_in_words
 from dpaudit.locations import has_location, located, location
 from dpaudit.registry import PACKAGES, catalogue, load
 
@@ -247,14 +247,48 @@ def checked_value(field: dataclasses.Field[Any], hint: Any, value: object, locat
     if isinstance(value, Iterator):  # it may have no end
         raise SpecError(f"{location}: must be a value or a list of values, got a {type(value).__name__}")
     try:
-        return TypeAdapter(hint).validate_python(value)
-    except ValidationError as err:
-        first = err.errors(include_context=False)[0]
-        raise SpecError(
-            f"{location}: {first['msg'].lower()}, got {shortened(value if not isinstance(value, str) else repr(value))}"
-        ) from err
+        fits, taken = fitted(_read(value, hint), hint)
     except Exception as err:  # an object of the caller's own may raise anything when it is looked at
         raise SpecError(f"{location}: cannot be read, got an object of the type {type(value).__name__}") from err
+    if not fits:
+        shown = shortened(repr(value) if isinstance(value, str) else value)
+        raise SpecError(f"{location}: must be {type_in_words(hint)}, got {shown}")
+    lists = any(list in (option, typing.get_origin(option)) for option in options_of(hint))
+    return list(taken) if lists and isinstance(taken, tuple) else taken
+
+
+_FLAGS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+
+
+def _read(value: Any, hint: Any) -> Any:
+    """What a spec writes, in the form of the type where it has one: "1e-5" as a number, 3 as 3.0, a list as a tuple."""
+    options = options_of(hint)
+    if isinstance(value, list | tuple):
+        lists = [typing.get_args(option) for option in options if typing.get_origin(option) in (tuple, list, Sequence)]
+        alike = lists and (len(lists[0]) == 1 or lists[0][-1] is ...)
+        return tuple(_read(item, lists[0][0]) for item in value) if alike else value
+    if isinstance(value, Mapping):
+        mappings = [typing.get_args(option) for option in options if typing.get_origin(option) in (dict, Mapping)]
+        return {name: _read(item, mappings[0][1]) for name, item in value.items()} if mappings else value
+    if isinstance(value, str) and not {str, Any, object} & set(options):
+        return _read_text(value, options)
+    if type(value) is int and float in options and int not in options:
+        with contextlib.suppress(OverflowError):
+            return float(value)
+    if type(value) is float and int in options and float not in options and value.is_integer():
+        return int(value)
+    return bool(value) if bool in options and type(value) is int and value in (0, 1) else value
+
+
+def _read_text(value: str, options: tuple[Any, ...]) -> Any:
+    """Text where none is meant: a number or another value as people write it down."""
+    if bool in options and value.lower() in _FLAGS:
+        return _FLAGS[value.lower()]
+    for kind in (int, float, Path):
+        if kind in options:
+            with contextlib.suppress(ValueError):
+                return kind(value)
+    return value
 
 
 def _holds_bool(value: object) -> bool:
@@ -277,15 +311,10 @@ def _mapped(inner: Any, value: object, location: str) -> Any:
 
 def _dataclass_of(hint: Any) -> Any:
     """The dataclass a field holds, when its type is one or is an optional one."""
-    found = [option for option in _options(hint) if dataclasses.is_dataclass(option)]
+    found = [option for option in options_of(hint) if dataclasses.is_dataclass(option)]
     return found[0] if len(found) == 1 else None
 
 
 def _parses_itself(hint: Any) -> bool:
     """Whether the class reads what a spec writes for this field: it may hold one of several dataclasses."""
-    return sum(dataclasses.is_dataclass(option) for option in _options(hint)) > 1
-
-
-def _options(hint: Any) -> tuple[Any, ...]:
-    union = isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union
-    return typing.get_args(hint) if union else (hint,)
+    return sum(dataclasses.is_dataclass(option) for option in options_of(hint)) > 1

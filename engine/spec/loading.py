@@ -14,7 +14,6 @@ from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.games.stop_rule import StopRule
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
 from dpaudit.engine.spec.build import build_dataclass
-from dpaudit.engine.spec.check import CheckOptions, CheckRequest, check_spec
 from dpaudit.engine.spec.override import overridden
 from dpaudit.engine.spec.plain_yaml import read_yaml
 from dpaudit.engine.spec.space import grid_points
@@ -92,6 +91,8 @@ def spec_parts(content: Mapping[str, Any]) -> tuple[list[Audit], dict[str, Any]]
 
 def _check_from_mapping(content: Mapping[str, Any]) -> AuditSpec:
     """The audits that `check` leads to; beside it stand the run's name, seed, confidence and place."""
+    from dpaudit.engine.spec.check import CheckOptions, CheckRequest, check_spec  # knows mechanisms, for this alone
+
     beside = ("name", "seed", "confidence", "run")
     unknown = sorted(content.keys() - {"check", *beside})
     if unknown:

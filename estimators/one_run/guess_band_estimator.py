@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, ClassVar, Protocol, get_args
 
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from dpaudit.errors import require
 from dpaudit.estimators.best_look import in_order
 from dpaudit.estimators.bound import Bound
+from dpaudit.estimators.divided import EachReplay, complete
 from dpaudit.estimators.finding import Series, Validity
 from dpaudit.estimators.one_run.guess_band import (
     BadGuesses,
@@ -30,7 +31,6 @@ from dpaudit.estimators.one_run.signed_scores import (
     replay_note,
     right_guesses,
 )
-from dpaudit.estimators.remembered import ReplayBounds, found_of
 from dpaudit.estimators.replays import median_rule, per_replay_confidence
 from dpaudit.estimators.scores import ScoreEstimator, Scores, replay_bounds
 from dpaudit.estimators.selection import PERCENTS
@@ -101,12 +101,19 @@ class GuessBand(ScoreEstimator[GuessTally]):
         right, correct, swept = (found[np.searchsorted(counted, place)] for place in places)
         return GuessTally(scores.replay, count, places[1], correct, places[2], swept, count, places[0], right)
 
-    def bound(self, tallies: Sequence[GuessTally], *, lost: int = 0) -> Bound:
+    def find(self, tallies: Sequence[GuessTally], *, lost: int = 0, parts: Sequence[Any] = ()) -> Bound:
+        """The bound with all there is to draw; the parts are what `bounds_of_replays` gave for some of the tallies."""
+        each = complete(tallies, parts, lambda missing: self.bounds_of_replays(missing, len(tallies) + lost))
+        bound = self.bound(tallies, lost=lost, each=each)
+        return replace(bound, series=self.series(tallies, lost=lost, each=each))
+
+    def bound(self, tallies: Sequence[GuessTally], *, lost: int = 0, each: EachReplay | None = None) -> Bound:
         """The median of the replays' bounds; `counts` are those of the middle replay, at the look that decides."""
         if self._leaves_it(tallies):
-            return self.unshifted().bound(tallies, lost=lost)
+            return self.unshifted().bound(tallies, lost=lost, each=each)
         ordered = in_order(tallies)
-        best = self._replay_bounds(ordered, lost)
+        each = each or self.bounds_of_replays(ordered, len(ordered) + lost)
+        best = np.concatenate([each.best, np.zeros(lost)])
         return Bound(
             lower=float(median_rule(best)),
             delta=self.delta,
@@ -115,17 +122,18 @@ class GuessBand(ScoreEstimator[GuessTally]):
             selection="all numbers of guesses at once",
             validity=Validity.FINITE_SAMPLE,
             counts=deciding_counts(ordered, best, lost, of="canaries"),
-            notes=replay_note(self._alone(ordered), self.confidence),
+            notes=replay_note(each.alone, self.confidence),
         )
 
-    def series(self, tallies: Sequence[GuessTally], *, lost: int = 0) -> dict[str, Series]:
+    def series(
+        self, tallies: Sequence[GuessTally], *, lost: int = 0, each: EachReplay | None = None
+    ) -> dict[str, Series]:
         """The sweep over guess fractions, and the replays one by one."""
         if self._leaves_it(tallies):
-            return self.unshifted().series(tallies, lost=lost)
+            return self.unshifted().series(tallies, lost=lost, each=each)
         ordered = in_order(tallies)
-        best = self._replay_bounds(ordered, lost)[: len(ordered)]
-        numbers = [tally.replay for tally in ordered]
-        replays = replay_bounds(numbers, best, self._alone(ordered), lost=lost, mean=False)
+        each = each or self.bounds_of_replays(ordered, len(ordered) + lost)
+        replays = replay_bounds(each.replay, each.best, each.alone, lost=lost, mean=False)
         return {"fractions": self.unshifted().sweep(ordered), "replays": replays}
 
     def seconds(self, replays: int, rows: int) -> float:
@@ -134,45 +142,27 @@ class GuessBand(ScoreEstimator[GuessTally]):
             return self.unshifted().seconds(replays, rows)
         return 2 * replays * (LEAST_S + rows * ROW_S)  # in the median, and alone
 
-    def bounds_of_replays(self, tallies: Sequence[GuessTally], replays: int) -> ReplayBounds:
+    def bounds_of_replays(self, tallies: Sequence[GuessTally], replays: int) -> EachReplay:
         """Of some of so many replays, in the order of their numbers; the look is that of `one-run` where it reads."""
         if self._leaves_it(tallies):
             return self.unshifted().bounds_of_replays(tallies, replays)
         ordered = in_order(tallies)
-        best = self._replay_bounds(ordered, replays - len(ordered))[: len(ordered)]
-        return ReplayBounds(best, np.zeros(len(ordered), dtype=np.int64), self._alone(ordered))
-
-    def remember_replays(self, tallies: Sequence[GuessTally], replays: int, bounds: ReplayBounds) -> None:
-        """Takes over what `bounds_of_replays` gave for these tallies, wherever that was."""
-        if self._leaves_it(tallies):
-            self.unshifted().remember_replays(tallies, replays, bounds)
-            return
-        ordered = in_order(tallies)
-        each = per_replay_confidence(self.confidence, replays)
-        for tally, best, alone in zip(ordered, bounds.best, bounds.alone, strict=True):
-            found_of(tally)[self, self.confidence] = float(alone)
-            found_of(tally)[self, each] = float(best)
+        numbers = np.array([tally.replay for tally in ordered], dtype=np.int64)
+        best = self._bounds(ordered, per_replay_confidence(self.confidence, replays))
+        return EachReplay(numbers, best, np.zeros(len(ordered), dtype=np.int64), self._bounds(ordered, self.confidence))
 
     def _leaves_it(self, tallies: Sequence[GuessTally]) -> bool:
         """Whether `one-run` reads the counts."""
         return max((tally.canaries for tally in tallies), default=0) * self.delta > MOST_DELTA
 
-    def _alone(self, tallies: Sequence[GuessTally]) -> Floats:
-        """What each replay would report if it were the only one."""
-        return np.array([self._bound_of_replay(tally, self.confidence) for tally in tallies])
-
-    def _replay_bounds(self, tallies: Sequence[GuessTally], lost: int) -> Floats:
-        """Each replay's bound at the confidence that a median needs; lost ones come last with 0."""
-        confidence = per_replay_confidence(self.confidence, len(tallies) + lost)
-        return np.array([self._bound_of_replay(tally, confidence) for tally in tallies] + [0.0] * lost)
-
-    def _bound_of_replay(self, tally: GuessTally, confidence: float) -> float:
-        """The replay's bound at a confidence, found once."""
-        found, what = found_of(tally), (self, confidence)
-        if what not in found:
-            found[what] = bound_of_guesses(tally.right, tally.looks, self._bad(int(tally.looks[-1])), 1 - confidence)
-        bound: float = found[what]
-        return bound
+    def _bounds(self, tallies: Sequence[GuessTally], confidence: float) -> Floats:
+        """Each replay's bound at a confidence."""
+        return np.array(
+            [
+                bound_of_guesses(each.right, each.looks, self._bad(int(each.looks[-1])), 1 - confidence)
+                for each in tallies
+            ]
+        )
 
     def _bad(self, canaries: int) -> BadGuesses:
         """What delta may add."""

@@ -25,6 +25,7 @@ from dpaudit.errors import require
 from dpaudit.estimators.best_look import BestLook, in_order
 from dpaudit.estimators.bound import Bound, format_lower
 from dpaudit.estimators.counts import GUESSES, CountEstimator, Table, bound_rows, count_columns
+from dpaudit.estimators.divided import EachReplay
 from dpaudit.estimators.finding import CurveEvidence, Series, Validity
 from dpaudit.estimators.one_run.counts_against_curve import CountsAgainstCurve, ReplayCounts
 from dpaudit.estimators.one_run.f_dp import best_f_dp, f_dp_epsilon, f_dp_parameter
@@ -267,8 +268,8 @@ class OneRunEstimator(BestLook[OneRunTally], CountEstimator):
             "canaries": tally.canaries,
         }
 
-    def _notes(self, ordered: Sequence[OneRunTally], tally: OneRunTally, look: int) -> tuple[str, ...]:
-        return replay_note(self.alone(ordered), self.confidence, self._published) if len(ordered) > 1 else ()
+    def _notes(self, each: EachReplay, tally: OneRunTally, look: int) -> tuple[str, ...]:
+        return replay_note(each.alone, self.confidence, self._published)
 
     def _against_curves(self, ordered: Sequence[OneRunTally], lost: int) -> tuple[CurveEvidence, ...]:
         """The counts as evidence against a whole curve, where the numbers of guesses were fixed beforehand."""
@@ -304,10 +305,12 @@ class OneRunEstimator(BestLook[OneRunTally], CountEstimator):
         bounds = np.asarray(self.epsilon(pairs[0], pairs[1], canaries, confidence), dtype=np.float64)
         return bounds[where.ravel()].reshape(guesses.shape)
 
-    def series(self, tallies: Sequence[OneRunTally], *, lost: int = 0) -> dict[str, Series]:
+    def series(
+        self, tallies: Sequence[OneRunTally], *, lost: int = 0, each: EachReplay | None = None
+    ) -> dict[str, Series]:
         """The sweep over guess fractions, and the replays one by one."""
-        ordered = in_order(tallies)
-        return {"fractions": self.sweep(ordered), "replays": self.replay_series(ordered, lost)}
+        each = each or self.bounds_of_replays(tallies, len(tallies) + lost)
+        return {"fractions": self.sweep(in_order(tallies)), "replays": self.replay_series(each, lost)}
 
     def sweep(self, ordered: Sequence[OneRunTally]) -> Series:
         """The bound at each share of guesses as if it were the only one: the median replay, and the deciles."""

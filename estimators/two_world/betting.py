@@ -113,6 +113,7 @@ class Betting(ScoreEstimator[Scores]):
     """
 
     independent_trials: ClassVar[bool] = True
+    anytime_valid: ClassVar[bool] = True
     tally_type: ClassVar[type[Any]] = Scores
 
     delta: float = 0.0
@@ -121,6 +122,10 @@ class Betting(ScoreEstimator[Scores]):
     def __post_init__(self) -> None:
         require(0 <= self.delta < 1, "delta must be in [0, 1)", delta=self.delta)
         require(0 < self.confidence < 1, "confidence must be in (0, 1)", confidence=self.confidence)
+
+    def start(self) -> BettingState:
+        """Nothing seen."""
+        return BettingState()
 
     def update(self, state: BettingState, scores: Scores) -> BettingState:
         """The state after more trials, in the order of their canaries' numbers.

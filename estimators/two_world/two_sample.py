@@ -33,9 +33,9 @@ from dpaudit.errors import require
 from dpaudit.estimators.best_look import BestLook, in_order
 from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.counts import CONFUSION, RATIO, CountEstimator, Table, bound_rows, count_columns
+from dpaudit.estimators.divided import EachReplay, EachThreshold, joined
 from dpaudit.estimators.finding import CurveEvidence, Series, Validity
 from dpaudit.estimators.proportions.binomial import katz_log
-from dpaudit.estimators.remembered import found_of
 from dpaudit.estimators.scores import Scores
 from dpaudit.estimators.selection import (
     AsPublished,
@@ -137,14 +137,6 @@ class TwoSampleEstimator(BestLook[TwoSampleTally]):
         What is found at a look depends on no other one, but for the looks of a band.
         """
 
-    def every_epsilon(self, tally: TwoSampleTally, error: float) -> Floats:
-        """`epsilon`, of each tally once."""
-        found, what = found_of(tally), (self, error)
-        if what not in found:
-            found[what] = self.epsilon(tally, error)
-        every: Floats = found[what]
-        return every
-
     def tally(self, scores: Scores) -> TwoSampleTally:
         """Counts of one replay at the thresholds looked at; one sort of the scores.
 
@@ -166,24 +158,34 @@ class TwoSampleEstimator(BestLook[TwoSampleTally]):
     def counts_at(self, tally: TwoSampleTally, look: int) -> dict[str, int]:
         return {name: int(counts[look]) for name, counts in zip(CONFUSION, _errors(tally), strict=True)}
 
-    def _notes(self, ordered: Sequence[TwoSampleTally], tally: TwoSampleTally, look: int) -> tuple[str, ...]:
+    def _notes(self, each: EachReplay, tally: TwoSampleTally, look: int) -> tuple[str, ...]:
         return (f"threshold {tally.threshold[look]:.6g}",) if tally.threshold.size else ()
 
-    def series(self, tallies: Sequence[TwoSampleTally], *, lost: int = 0) -> dict[str, Series]:
-        """The ROC curve, the counts at the reported threshold, and the replays one by one."""
-        ordered = in_order(tallies)
-        counts = {**self.middle_counts(ordered, lost), "delta": self.delta, "confidence": self.confidence}
-        roc = self._roc(ordered[0], len(ordered) + lost)
-        return {"trade-off": roc, "posterior": counts, "replays": self.replay_series(ordered, lost)}
+    def series(
+        self,
+        tallies: Sequence[TwoSampleTally],
+        *,
+        lost: int = 0,
+        each: EachReplay | None = None,
+        first: Floats | None = None,
+    ) -> dict[str, Series]:
+        """The ROC curve, the counts at the reported threshold, and the replays one by one.
 
-    def _roc(self, tally: TwoSampleTally, replays: int) -> Series:
+        Args:
+            tallies: Of the replays that were played.
+            lost: Replays that failed.
+            each: Their `bounds_of_replays`, where they are known.
+            first: `epsilon` of the first replay, where it is known.
+        """
+        ordered, replays = in_order(tallies), len(tallies) + lost
+        each = each or self.bounds_of_replays(ordered, replays)
+        if first is None:
+            first = self.epsilon(ordered[0], self._error(ordered[0].error_shares, replays))
+        counts = {**self.middle_counts(ordered, each), "delta": self.delta, "confidence": self.confidence}
         return {
-            "threshold": tally.threshold,
-            "true_positive_rate": tally.true_positives / tally.members,
-            "false_positive_rate": tally.false_positives / tally.non_members,
-            "epsilon": self.every_epsilon(tally, self._error(tally.error_shares, replays)),
-            "members": tally.members,
-            "non_members": tally.non_members,
+            "trade-off": _roc(ordered[0], first),
+            "posterior": counts,
+            "replays": self.replay_series(each, lost),
         }
 
     def find_best_looks(self, ordered: Sequence[TwoSampleTally], replays: int) -> tuple[Floats, Ints]:
@@ -192,9 +194,20 @@ class TwoSampleEstimator(BestLook[TwoSampleTally]):
 
     def best(self, tally: TwoSampleTally, error: float) -> tuple[int, float]:
         """The look with the largest bound, and that bound; 0 where no threshold is worth a look."""
-        bounds = self.every_epsilon(tally, error)
+        bounds = self.epsilon(tally, error)
         index = int(bounds.argmax())
         return index, float(bounds[index])
+
+
+def _roc(tally: TwoSampleTally, epsilon: Floats) -> Series:
+    return {
+        "threshold": tally.threshold,
+        "true_positive_rate": tally.true_positives / tally.members,
+        "false_positive_rate": tally.false_positives / tally.non_members,
+        "epsilon": epsilon,
+        "members": tally.members,
+        "non_members": tally.non_members,
+    }
 
 
 DELTAS = np.geomspace(1e-7, 0.5, 60)
@@ -222,13 +235,20 @@ class Band(TwoSampleEstimator):
     def validity(self) -> Validity:
         return Validity.FINITE_SAMPLE
 
-    def series(self, tallies: Sequence[TwoSampleTally], *, lost: int = 0) -> dict[str, Series]:
+    def series(
+        self,
+        tallies: Sequence[TwoSampleTally],
+        *,
+        lost: int = 0,
+        each: EachReplay | None = None,
+        first: Floats | None = None,
+    ) -> dict[str, Series]:
         """As of every two-sample estimator, and epsilon against delta: the bands hold for every delta at once.
 
         The bound of several replays is their median, at each delta.
         """
         profile = {"delta": DELTAS, "epsilon": self.regions(tallies, lost=lost).profile(DELTAS)}
-        return super().series(tallies, lost=lost) | {"delta": profile}
+        return super().series(tallies, lost=lost, each=each, first=first) | {"delta": profile}
 
     def _against_curves(self, ordered: Sequence[TwoSampleTally], lost: int) -> tuple[CurveEvidence, ...]:
         """The bands also speak about the whole of a claim's curve."""
@@ -287,17 +307,35 @@ class _Confusion(TwoSampleEstimator, CountEstimator):
         """
         return self.threshold_s * replays * rows / 5 if isinstance(self.selection, Bonferroni | AsPublished) else 0.0
 
-    def bounds_at(self, tally: TwoSampleTally, looks: slice) -> Floats:
+    def find(self, tallies: Sequence[TwoSampleTally], *, lost: int = 0, parts: Sequence[Any] = ()) -> Bound:
+        """The bound with all there is to draw; the parts are what `bounds_at` gave for the only replay."""
+        first, *others = in_order(tallies)
+        replays = len(tallies) + lost
+        error, single = (self._error(first.error_shares, count) for count in (replays, 1))
+        every = self._joined(first, parts) if parts else self.epsilon(first, error)
+        look = np.array([every.argmax()])
+        alone = every[look] if replays == 1 else np.array([self.best(first, single)[1]])
+        head = EachReplay(np.array([first.replay]), every[look], look, alone)
+        each = joined([head, self.bounds_of_replays(others, replays)]) if others else head
+        bound = self.bound(tallies, lost=lost, each=each)
+        return replace(bound, series=self.series(tallies, lost=lost, each=each, first=every))
+
+    def _joined(self, tally: TwoSampleTally, parts: Sequence[EachThreshold]) -> Floats:
+        """The bounds at every threshold of the only replay: those of the parts, and the others found now."""
+        every = np.full(tally.threshold.size, np.nan)
+        for part in parts:
+            every[part.look] = part.bound
+        missing = np.flatnonzero(np.isnan(every))
+        every[missing] = self.bounds_at(tally, missing).bound
+        return every
+
+    def bounds_at(self, tally: TwoSampleTally, looks: Ints) -> EachThreshold:
         """At some of the thresholds of the only replay, in nats."""
         columns = ("threshold", "true_positives", "false_positives")
-        if not tally.threshold[looks].size:
-            return np.empty(0)
+        if not looks.size:
+            return EachThreshold(looks, np.empty(0))
         some = replace(tally, **{name: getattr(tally, name)[looks] for name in columns})
-        return self.epsilon(some, self._error(tally.error_shares, 1))
-
-    def remember_thresholds(self, tally: TwoSampleTally, bounds: Floats) -> None:
-        """Takes over what `bounds_at` gave for all thresholds of this tally, wherever that was."""
-        found_of(tally)[self, self._error(tally.error_shares, 1)] = bounds
+        return EachThreshold(looks, self.epsilon(some, self._error(tally.error_shares, 1)))
 
     def read(self, table: Table) -> Sequence[Bound]:
         """A two-sided interval for each row of counts, whose threshold was fixed beforehand."""

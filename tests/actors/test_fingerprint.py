@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import importlib.util
 import subprocess
 import sys
 import threading
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpaudit.actors import sources
+from dpaudit.actors import sources, unit
 from dpaudit.actors.fingerprint import Fingerprint, fingerprint, one_reading
 
 FILES = {
@@ -69,8 +70,8 @@ def mechanism() -> Fingerprint:
     return fingerprint(importlib.import_module("owner.mechanism").Mechanism())
 
 
-@pytest.mark.parametrize("name", sorted(set(FILES) - {"owner/unrelated.py"}))
-def test_every_module_it_imports_counts(write: Callable[[str, str], None], name: str) -> None:
+@pytest.mark.parametrize("name", sorted(FILES))
+def test_every_module_of_its_package_counts(write: Callable[[str, str], None], name: str) -> None:
     before = mechanism()
     assert [code.label for code in before.own] == ["owner.mechanism.Mechanism"]
     write(name, FILES[name] + "\nANOTHER = 1\n")
@@ -79,17 +80,77 @@ def test_every_module_it_imports_counts(write: Callable[[str, str], None], name:
     assert mechanism() == before
 
 
-def test_a_module_it_does_not_import_does_not_count(write: Callable[[str, str], None]) -> None:
+def test_what_is_no_code_of_its_own_does_not_count(write: Callable[[str, str], None]) -> None:
     before = mechanism()
-    write("owner/unrelated.py", "THREE = 4\n")
-    write("owner/new.py", "")
-    assert mechanism() == before
+    write("owner/notes.txt", "THREE = 4\n")
+    write("beside.py", "FOUR = 4\n")
+    assert mechanism() == before, "nothing imports the file beside the package"
+    write("owner/compiled.so", "machine code")
+    assert mechanism() != before, "a compiled module cannot be followed, and it may be anyone's"
+
+
+IMPORTS = [
+    "import beside",
+    "import math, beside as near",
+    "from beside import FOUR",
+    "def later():\n    import beside",
+    "def later(): from beside.below import FOUR",
+    "import importlib; near = importlib.import_module('beside')",
+]
+
+
+@pytest.mark.parametrize("line", IMPORTS)
+@pytest.mark.parametrize("at", ["owner/lazily.py", "alone.py"])
+def test_a_module_elsewhere_counts_where_it_is_imported(write: Callable[[str, str], None], line: str, at: str) -> None:
+    """From a package, or from a file that is in none."""
+    write("beside.py", "FOUR = 4\n")
+    write("alone.py", "class Mechanism:\n    pass\n")
+    write(at, FILES.get(at, "class Mechanism:\n    pass\n") + line + "\n")
+    name = "alone" if at == "alone.py" else "owner.mechanism"
+
+    def digest() -> str:
+        for loaded in ("alone", "beside"):
+            sys.modules.pop(loaded, None)
+        return fingerprint(importlib.import_module(name).Mechanism()).digest
+
+    before = digest()
+    assert digest() == before
+    write("beside.py", "FOUR = 5\n")
+    assert digest() != before
+
+
+def test_a_folder_too_large_to_be_read_is_never_reused(
+    write: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "MOST_FILES", len(FILES) - 1)
+    (own,) = mechanism().own
+    assert own.unseen == ("the folder of module owner holds more than 7 files of code",)
 
 
 def test_modules_are_found_without_being_imported(write: Callable[[str, str], None]) -> None:
     mechanism()
     assert "owner.lazily" not in sys.modules
     assert "owner.unrelated" not in sys.modules
+
+
+def test_a_module_that_was_loaded_alone_counts(write: Callable[[str, str], None], tmp_path: Path) -> None:
+    """Its top-level package is nowhere to be found."""
+
+    def digest(text: str) -> str:
+        (tmp_path / "alone.py").write_text(text)
+        spec = importlib.util.spec_from_file_location("no_such_package.alone", tmp_path / "alone.py")
+        assert spec is not None
+        assert spec.loader is not None
+        sys.modules[spec.name] = module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        try:
+            return fingerprint(module.Mechanism()).digest
+        finally:
+            del sys.modules[spec.name]
+
+    text = "class Mechanism:\n    def claim(self):\n        return SHARE\nSHARE = 1\n"
+    assert digest(text) == digest(text)
+    assert digest(text) != digest(text.replace("SHARE = 1", "SHARE = 2"))
 
 
 def test_a_file_edited_under_a_running_process_is_not_reused(write: Callable[[str, str], None], tmp_path: Path) -> None:
@@ -114,13 +175,10 @@ def test_versions_of_installed_packages_count(write: Callable[[str, str], None],
 
 
 def test_versions_behind_the_models_that_come_along_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dpaudit.mechanisms.models.catboost import CatBoost
-
-    before = fingerprint(CatBoost())
-    assert before.own == ()
+    before = unit._hash_of_sources.__wrapped__()
     known = sources._version
     monkeypatch.setattr(sources, "_version", lambda name: "another" if name == "catboost" else known(name))
-    assert fingerprint(CatBoost()).digest != before.digest
+    assert unit._hash_of_sources.__wrapped__() != before
 
 
 def closure(share: float) -> Callable[[float], float]:
@@ -256,6 +314,31 @@ def test_values_that_differ_have_fingerprints_that_differ(one: object, other: ob
     assert fingerprint(one).digest != fingerprint(other).digest
 
 
+def monkeypatched(label: float) -> float:
+    return label
+
+
+def test_a_changed_default_and_a_function_in_the_place_of_another_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = fingerprint(monkeypatched).digest
+    monkeypatch.setattr(monkeypatched, "__defaults__", (1.0,))
+    changed = fingerprint(monkeypatched).digest
+    monkeypatch.setitem(globals(), "monkeypatched", lambda label: 2 * label)
+    another = fingerprint(monkeypatched).digest
+    monkeypatch.setitem(globals(), "monkeypatched", lambda label: 3 * label)
+    assert len({before, changed, another, fingerprint(monkeypatched).digest}) == 4
+
+
+@functools.lru_cache
+def cached(label: float) -> float:
+    return label
+
+
+def test_a_cached_and_a_bound_function_count_with_what_they_hold() -> None:
+    values = [cached, functools.lru_cache(closure(1.0)), functools.lru_cache(closure(2.0)), [1].append, [2].append]
+    assert len({fingerprint(value).digest for value in values}) == 5
+    assert [code.label for code in fingerprint(cached).own] == [f"{__name__}.cached"]
+
+
 def test_values_that_contain_themselves_are_read() -> None:
     holds = Holds(None)
     holds.held = [holds]
@@ -264,9 +347,10 @@ def test_values_that_contain_themselves_are_read() -> None:
 
 def test_each_class_is_read_once_a_plan(write: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
-    content = sources._content
-    monkeypatch.setattr(sources, "_content", lambda name, origin: (read.append(name), content(name, origin))[1])
+    content = sources.read_module
+    monkeypatch.setattr(sources, "read_module", lambda name: (read.append(name), content(name))[1])
     made = importlib.import_module("owner.mechanism").Mechanism
     with one_reading():
         assert len({fingerprint((made(), number)).digest for number in range(500)}) == 500
+    assert "owner" in read
     assert sorted(set(read)) == sorted(read)

@@ -84,7 +84,7 @@ def test_what_is_reused_is_said_in_text_page_and_json(write: Callable[[str, str]
     first = run(tmp_path)
     assert first.reused.units == 0
     assert "finished before" not in str(first)
-    write("other.py", "UNRELATED = 1\n")
+    write("notes.txt", "no code")
     report = run(tmp_path)
     assert report.executed == 0
     said = rf"{report.units} of {report.units} units were finished before \(20\d\d-\d\d-\d\d \d\d:\d\d UTC.*, dpaudit "

@@ -319,7 +319,7 @@ class TestFields:
             ("gme.replays", 3, "did you mean 'game'"),
             ("mechanism.modl.depth", 3, "did you mean 'model'"),
             ("mechanism.model.dept", 3, "did you mean 'depth'"),
-            ("mechanism.model.depth", "deep", "valid integer"),
+            ("mechanism.model.depth", "deep", "must be a whole number.* got 'deep'"),
             ("attack.x", 1, "attack is left open"),
             ("split.targt", 0.5, "did you mean 'target'"),
             ("split.target", 1.5, "must be in \\[0, 1\\]"),

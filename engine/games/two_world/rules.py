@@ -19,6 +19,8 @@ from dpaudit.engine.games.two_world.views.challenges import Challenges
 from dpaudit.errors import require
 
 MOST_SHADOWS = 2**15 - 1
+ON_STEPS = "gradient-likelihood"
+"""The attack on the steps of a learner that states their sampling and their noise."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,6 +89,11 @@ class TwoWorldRules(TrialGame, ABC):
     @abstractmethod
     def challenge_canary(self) -> Canary | GradientCanary | None:
         """The canary that fixes the challenge points; None when each trial draws its own."""
+
+    @property
+    def usual_attack(self) -> str:
+        """Where the canary is a gradient, which has no confidence to be asked for, one that reads the steps."""
+        return ON_STEPS if isinstance(self.challenge_canary, GradientCanary) else self.fits.attack
 
     @abstractmethod
     def setup(self, pool: int, challenges: Challenges | None, population: int, seed: Seed) -> TrialSetup:
