@@ -28,7 +28,7 @@ from dpaudit.actors.sources import SourceReader, has_file
 
 
 @dataclass(frozen=True)
-class OwnCode:
+class UserCode:
     """Code of the user's, or a value of theirs that cannot be read.
 
     Attributes:
@@ -52,7 +52,7 @@ class Fingerprint:
     """
 
     digest: str
-    own: tuple[OwnCode, ...] = ()
+    own: tuple[UserCode, ...] = ()
 
 
 class Reading:
@@ -65,10 +65,10 @@ class Reading:
     def __init__(self, recorded: Mapping[str, str] | None = None) -> None:
         self.sources = SourceReader()
         self._recorded = recorded or {}
-        self._codes: dict[int, tuple[object, str, OwnCode | None]] = {}
+        self._codes: dict[int, tuple[object, str, UserCode | None]] = {}
         self._names: dict[str, int] = {}
 
-    def code(self, thing: Any) -> tuple[str, OwnCode | None]:
+    def code(self, thing: Any) -> tuple[str, UserCode | None]:
         """Digest of a class or function, and the same as the user's code where it is that."""
         if id(thing) not in self._codes:
             walk = _Walk(self, inside={})
@@ -77,7 +77,7 @@ class Reading:
             self._codes[id(thing)] = (thing, own.digest if own else walk.digest(), own)
         return self._codes[id(thing)][1:]
 
-    def unreadable(self, value: object, why: str) -> OwnCode:
+    def unreadable(self, value: object, why: str) -> UserCode:
         """Stands for a value whose content cannot be read."""
         if id(value) not in self._codes:
             own = self._labelled(f"value of {_name(type(value))}", "", (why,))
@@ -86,13 +86,13 @@ class Reading:
         assert own_of is not None
         return own_of
 
-    def _labelled(self, name: str, digest: str, unseen: Iterable[str]) -> OwnCode:
+    def _labelled(self, name: str, digest: str, unseen: Iterable[str]) -> UserCode:
         self._names[name] = self._names.get(name, 0) + 1
         label = name if self._names[name] == 1 else f"{name} ({self._names[name]})"
         words = tuple(sorted(set(unseen)))
         if words:
             digest = hashlib.sha256(os.urandom(32)).hexdigest()
-        return OwnCode(label, self._recorded.get(label, digest), words)
+        return UserCode(label, self._recorded.get(label, digest), words)
 
 
 _CURRENT: ContextVar[Reading | None] = ContextVar("the reading of code that is going on", default=None)
@@ -137,7 +137,7 @@ class _Walk:
 
     def __init__(self, reading: Reading, inside: dict[int, tuple[int, object]] | None = None) -> None:
         self.reading = reading
-        self.own: dict[str, OwnCode] = {}
+        self.own: dict[str, UserCode] = {}
         self.unseen: list[str] = []
         self.is_own = False
         self._met = inside

@@ -22,9 +22,9 @@ HELD_BYTES = 1_000_000_000
 """Of results that wait for the units that need them, no more is kept in memory (on a cluster: in its object store,
 which would move more to disk). They are in the run folder, and read again when their turn comes."""
 
-Spare: TypeAlias = Callable[[Set[str], Set[str]], Set[str]]
+Skip: TypeAlias = Callable[[Set[str], Set[str]], Set[str]]
 """(finished, failed) -> units that need not be run any more: enough is known without them. Never takes one back."""
-Hold: TypeAlias = Callable[[Set[str], Set[str]], Set[str]]
+Defer: TypeAlias = Callable[[Set[str], Set[str]], Set[str]]
 """(finished, failed) -> units that are not started yet: whether they are needed depends on others that run."""
 
 
@@ -68,9 +68,9 @@ def run_units(
     store: UnitStore,
     events: EventStream,
     retries: Retries | None = None,
-    spare: Spare | None = None,
+    spare: Skip | None = None,
     repeats: int = 0,
-    hold: Hold | None = None,
+    hold: Defer | None = None,
 ) -> RunOutcome:
     """Runs every unit whose table is not yet in the store, each after those it needs.
 
@@ -92,9 +92,9 @@ class _Schedule:
     store: UnitStore
     events: EventStream
     retries: Retries
-    spare: Spare | None = None
+    spare: Skip | None = None
     repeats: int = 0
-    hold: Hold | None = None
+    hold: Defer | None = None
     seconds: dict[str, float] = field(default_factory=dict)  # of what was run now
     repeating: set[str] = field(default_factory=set)
     finished: set[str] = field(default_factory=set)

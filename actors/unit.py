@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 import dpaudit
-from dpaudit.actors.fingerprint import OwnCode, fingerprint, one_reading
+from dpaudit.actors.fingerprint import UserCode, fingerprint, one_reading
 from dpaudit.actors.sources import packages_behind
 from dpaudit.errors import require
 from dpaudit.mechanisms.protocols import Compute
@@ -98,7 +98,7 @@ class Unit:
     needs: tuple[str, ...] = ()
     resources: Resources = Resources()
     key: str = ""
-    own: tuple[OwnCode, ...] = field(default=(), repr=False)
+    own: tuple[UserCode, ...] = field(default=(), repr=False)
 
     @property
     def does(self) -> str:
@@ -113,13 +113,13 @@ class Unit:
             object.__setattr__(self, "own", found.own)
 
 
-def own_code(units: Iterable[Unit]) -> dict[str, OwnCode]:
+def user_code(units: Iterable[Unit]) -> dict[str, UserCode]:
     """The user's code behind some units, by its label."""
     found = {code.label: code for unit in units for code in unit.own}
     return dict(sorted(found.items()))
 
 
-def own_version(codes: Iterable[OwnCode]) -> str:
+def own_version(codes: Iterable[UserCode]) -> str:
     """A short name for the user's code as it is; "" where there is none, "unread" where some of it cannot be read."""
     digests = [f"{code.label}={code.digest}" for code in codes]
     if any(code.unseen for code in codes):

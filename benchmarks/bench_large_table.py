@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 ROWS, PART = 100_000_000, 2_000_000
 SCHEMA = pa.schema([("score", pa.float32()), ("member", pa.bool_())])
-METHODS = ("band", "guess-band")
+METHODS = ("band", "simultaneous-guess-count")
 
 
 def write_table(path: Path, rows: int) -> None:

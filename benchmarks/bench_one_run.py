@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.estimators.one_run.f_dp import best_f_dp, f_dp_parameter
-from dpaudit.estimators.one_run.guess_band_estimator import GuessBand, remembered_bound
 from dpaudit.estimators.one_run.guesses import one_run_epsilon
+from dpaudit.estimators.one_run.simultaneous_guess_count import SimultaneousGuessCount, remembered_bound
 from dpaudit.estimators.scores import Scores
 
 MILLION = 10**6
@@ -68,21 +68,29 @@ def guess_band() -> list[tuple[str, float, str]]:
     many = [gaussian_scores(CANARIES, np.random.default_rng(seed), replay=seed) for seed in range(100)]
     sure = Scores(np.where(one.truth, 1.0, -1.0), one.truth)
 
-    def bound(estimator: GuessBand, replays: list[Scores]) -> None:
+    def bound(estimator: SimultaneousGuessCount, replays: list[Scores]) -> None:
         remembered_bound.cache_clear()
         estimator.bound([estimator.tally(scores) for scores in replays])
 
     return [
-        ("guess band, normals 1 apart, 1e6 guesses", best_of_three(lambda: bound(GuessBand(), [one])), "goal < 5 s"),
-        ("guess band, all of 1e6 guesses right", best_of_three(lambda: bound(GuessBand(), [sure])), "goal < 5 s"),
+        (
+            "guess band, normals 1 apart, 1e6 guesses",
+            best_of_three(lambda: bound(SimultaneousGuessCount(), [one])),
+            "goal < 5 s",
+        ),
+        (
+            "guess band, all of 1e6 guesses right",
+            best_of_three(lambda: bound(SimultaneousGuessCount(), [sure])),
+            "goal < 5 s",
+        ),
         (
             "guess band, delta = 1e-8, normals 1 apart, 1e6 guesses",
-            best_of_three(lambda: bound(GuessBand(delta=1e-8), [one])),
+            best_of_three(lambda: bound(SimultaneousGuessCount(delta=1e-8), [one])),
             "goal < 5 s",
         ),
         (
             "guess band, 100 replays of 200,000 canaries, from scores",
-            seconds_of(lambda: bound(GuessBand(), many)),
+            seconds_of(lambda: bound(SimultaneousGuessCount(), many)),
             "goal < 20 s; one call",
         ),
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from dpaudit.engine.games.reference import FairCoins, Reference
-from dpaudit.engine.planning.power import outlook, typical_bound
+from dpaudit.engine.planning.power import expected_bound, outlook
 from dpaudit.estimators.one_run.signed_scores import OneRun
 from dpaudit.estimators.two_world.two_sample import Band
 
@@ -17,7 +17,7 @@ def run() -> list[tuple[str, float, str]]:
     reference = Reference(FairCoins(), CANARIES, "canaries", REPLAYS)
     rows = []
     for what, estimator in (("one-run", OneRun()), ("one-run, delta 1e-5", OneRun(delta=1e-5)), ("band", Band())):
-        typical_bound(estimator, reference, 1.0)  # compiles
+        expected_bound(estimator, reference, 1.0)  # compiles
         taken = []
         for _ in range(RUNS):
             began = time.process_time()

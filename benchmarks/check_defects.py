@@ -162,7 +162,7 @@ def run(name: str, checked: Checked, seed: int) -> dict[str, Any]:
         "game": None if look is None else look.name,
         "headline": joint.headline,
         "not_confirmed": [
-            look.name for look in joint.looks if look.again is not None and look.verdict is not Verdict.VIOLATION
+            test.name for test in joint.tests if test.again is not None and test.verdict is not Verdict.VIOLATION
         ],
         "played": {result.name: result.headline for result in report.results},
         "failures": [failure.error for result in report.results for failure in result.failures],

@@ -91,7 +91,9 @@ def main(games: int) -> None:
             for name, estimator in ESTIMATORS.items():
                 bounds = [estimator.bound([estimator.tally(one)]) for one in scores]
                 claimed = case.claim.epsilon(DELTA)
-                breaches = [breach for bound in bounds if (breach := bound.breach(case.claim))]
+                breaches = [
+                    violation_point for bound in bounds if (violation_point := bound.violation_point(case.claim))
+                ]
                 mean = np.mean([bound.lower for bound in bounds])
                 printed = sum(bound.lower > claimed for bound in bounds)
                 seen = f"{breaches[0].words}, {breaches[0].claimed:.3g} claimed" if breaches else ""

@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.estimators.one_run.guess_band_estimator import GuessBand
 from dpaudit.estimators.one_run.signed_scores import OneRun
+from dpaudit.estimators.one_run.simultaneous_guess_count import SimultaneousGuessCount
 from dpaudit.estimators.scores import ScoreEstimator, Scores
 from dpaudit.estimators.selection import AsPublished, Bonferroni, Fixed, Grid, SimultaneousBand, Split
 from dpaudit.estimators.two_world.two_sample import Band, ClopperPearson
@@ -51,8 +51,8 @@ TWO_SAMPLES: Mapping[str, ScoreEstimator] = {
 }
 
 ONE_RUN: Mapping[str, ScoreEstimator] = {
-    "guess band (default)": GuessBand(),
-    "guess band, both tails": GuessBand(guess="both-tails"),
+    "guess band (default)": SimultaneousGuessCount(),
+    "guess band, both tails": SimultaneousGuessCount(guess="both-tails"),
     "grid": OneRun(selection=Grid()),
     "grid 7": OneRun(selection=Grid((0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0))),
     "split": OneRun(selection=Split()),

@@ -53,7 +53,7 @@ def one_run(entry: PlannedAudit, shared: Any, number: int) -> dict[str, Any]:
     return {
         "audit": entry.audit.name,
         "run": number,
-        "refuted": estimator.find([tally]).breach(curve) is not None,
+        "refuted": estimator.find([tally]).violation_point(curve) is not None,
         "steps": int(tally.looks[looked.index(True)]) if True in looked else None,
         "of": int(tally.looks[-1]),
         "p_value": guess_band_p_value(odds, tally.right, tally.looks),

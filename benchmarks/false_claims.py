@@ -1,6 +1,6 @@
 """How often each 95 % bound is above the true epsilon, against mechanisms whose privacy is known exactly.
 
-    python -m benchmarks.false_claims [games | guess-band]
+    python -m benchmarks.false_claims [games | simultaneous-guess-count]
 
 Prints the tables of docs/statistics/calibration.md. A finite-sample bound must err in at most 5 % of the games,
 whatever is audited; the others show here how often they do.
@@ -240,4 +240,8 @@ def _false_claims(
 
 
 if __name__ == "__main__":
-    print(guess_band() if sys.argv[1:] == ["guess-band"] else run(*(int(argument) for argument in sys.argv[1:2])))
+    print(
+        guess_band()
+        if sys.argv[1:] == ["simultaneous-guess-count"]
+        else run(*(int(argument) for argument in sys.argv[1:2]))
+    )

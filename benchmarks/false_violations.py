@@ -1,4 +1,4 @@
-"""How often honest mechanisms are convicted, and real leaks found, by every game's usual estimator, proxy by proxy.
+"""How often honest mechanisms are flagged, and real leaks found, by every game's usual estimator, proxy by proxy.
 
     python -m benchmarks.false_violations [audits a cell] --out FILE [--only SCENE]     plays what FILE has not
     python -m benchmarks.false_violations --table --out FILE    the table of docs/statistics/calibration.md

@@ -1,4 +1,4 @@
-"""How often honest learners are convicted by the game `neighbours`, its data sets searched for, and real leaks found.
+"""How often honest learners are flagged by the game `neighbours`, its data sets searched for, and real leaks found.
 
     python -m benchmarks.honest_learners [audits a row] [--only TEXT]
 
@@ -120,10 +120,10 @@ def main() -> None:
         if options.only in name:
             began = resource.getrusage(resource.RUSAGE_SELF).ru_utime
             said = Counter(Scene(row.audits).verdicts(seed)["audit"] for seed in range(options.audits))
-            convicted = said["VIOLATION"]
-            limit = 1.0 if convicted == options.audits else betaincinv(convicted + 1, options.audits - convicted, 0.95)
+            flagged = said["VIOLATION"]
+            limit = 1.0 if flagged == options.audits else betaincinv(flagged + 1, options.audits - flagged, 0.95)
             spent = resource.getrusage(resource.RUSAGE_SELF).ru_utime - began
-            print(f"| {name} | {options.audits} | {convicted} | {limit:.1%} | {spent:.0f} |", flush=True)
+            print(f"| {name} | {options.audits} | {flagged} | {limit:.1%} | {spent:.0f} |", flush=True)
 
 
 if __name__ == "__main__":

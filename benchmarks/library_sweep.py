@@ -42,8 +42,8 @@ def main() -> None:
 
 def row(found: AuditResult, count: int, seconds: float) -> str:
     """One line of the table; what is claimed and observed is of the game's neighbours."""
-    standing = found.standing
-    numbers = ("-", "-") if standing is None else (f"{standing.claimed:.3g}", format_lower(standing.observed))
+    comparison = found.comparison
+    numbers = ("-", "-") if comparison is None else (f"{comparison.claimed:.3g}", format_lower(comparison.observed))
     taken = "; ".join(told.split(" poisonings ")[1].split(" was taken")[0] for told in found.chosen)
     why = f" ({found.failures[0].error})" if found.failures else ""
     cells = (found.name, *numbers, f"{found.verdict.value}{why}", f"{count:,}", f"{seconds:.0f}", taken)

@@ -47,6 +47,14 @@ PACKAGES = {
 }
 """Where each kind is looked for: in a package of dpaudit, or in `papers/`, which is part of a checkout alone."""
 
+FORMER_NAMES = {
+    "guess-band": "simultaneous-guess-count",
+    "step-walk": "step-martingale",
+    "crafted-crowd": "opposing-gradients",
+    "pull-apart": "opposing-records",
+}
+"""What earlier versions called a part; a spec that does so is told the new name."""
+
 CORE = (
     "proportions/binomial",
     "two_world/confusion",
@@ -166,6 +174,8 @@ def load(kind: str, name: str) -> Any:
     Raises: UnknownNameError, listing the names there are.
     """
     entries = catalogue(kind)
+    if FORMER_NAMES.get(name) in entries:
+        raise UnknownNameError(f"{kind} {name} is now called {FORMER_NAMES[name]}; write that name")
     if name not in entries:
         raise UnknownNameError(
             f"{kind} must be one of {', '.join(entries) or '(none)'}, got {shortened(repr(name))}"

@@ -34,12 +34,12 @@ class AnsweredQuery:
         resampled_0: The same without the records.
         unmoved_1: The same with records that change nothing, by as many votes drawn from the law without them: what the
             fit alone would show; shape (resamples, answers).
-        flips_1: Of some histograms with the records, log of the bound on the probability that noise changes the
+        log_p_flip_1: Of some histograms with the records, log of the bound on the probability that noise changes the
             winner, shape (histograms,): what data-dependent accounting is made of; empty where there is none.
-        flips_0: The same without the records.
-        checks_1: Of the same histograms, log of the probability of the less likely outcome of the threshold, shape
+        log_p_flip_0: The same without the records.
+        log_p_check_1: Of the same histograms, log of the probability of the less likely outcome of the threshold, shape
             (histograms,); empty without a threshold.
-        checks_0: The same without the records.
+        log_p_check_0: The same without the records.
         sigma: Standard deviation of the Gaussian noise on each count; NaN for other noise.
         threshold_sigma: Standard deviation of the Gaussian noise at the threshold; NaN without one.
         fitted: Whether the law of the votes is a model of it: fitted, or a number of drawn histograms.
@@ -59,10 +59,10 @@ class AnsweredQuery:
     resampled_1: Floats = field(default_factory=lambda: np.empty((0, 0)))
     resampled_0: Floats = field(default_factory=lambda: np.empty((0, 0)))
     unmoved_1: Floats = field(default_factory=lambda: np.empty((0, 0)))
-    flips_1: Floats = field(default_factory=_none)
-    flips_0: Floats = field(default_factory=_none)
-    checks_1: Floats = field(default_factory=_none)
-    checks_0: Floats = field(default_factory=_none)
+    log_p_flip_1: Floats = field(default_factory=_none)
+    log_p_flip_0: Floats = field(default_factory=_none)
+    log_p_check_1: Floats = field(default_factory=_none)
+    log_p_check_0: Floats = field(default_factory=_none)
     sigma: float = float("nan")
     threshold_sigma: float = float("nan")
     fitted: bool = False

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpaudit.claims import Claim, PrivacyCurve
 from dpaudit.errors import require
-from dpaudit.estimators.finding import Breach, CurveEvidence, Series, Standing, Validity, breach_at
+from dpaudit.estimators.finding import Comparison, CurveEvidence, Series, Validity, ViolationPoint, breach_at
 
 if TYPE_CHECKING:
     from dpaudit.estimators.chart import Chart
@@ -62,28 +62,28 @@ class Bound:
             shown += f", <= {format_upper(self.upper)} for this attack"
         return shown
 
-    def standing(self, curve: PrivacyCurve) -> Standing:
+    def comparison(self, curve: PrivacyCurve) -> Comparison:
         """At its delta; elsewhere on the curve where only that breaks it, or where the claim is silent here."""
         here = self.at_its_delta(curve)
         if here.exceeds or not self.evidence:
             return here
-        along = [evidence.standing(curve) for evidence in self.evidence]
+        along = [evidence.comparison(curve) for evidence in self.evidence]
         silent = math.isinf(here.claimed) and curve.delta(0.0) < 1  # a total variation of 1 claims nothing anywhere
         return next((found for found in along if found.exceeds), along[0] if silent else here)
 
-    def at_its_delta(self, curve: PrivacyCurve) -> Standing:
+    def at_its_delta(self, curve: PrivacyCurve) -> Comparison:
         """The lower bound beside the epsilon that is claimed at its delta."""
-        return Standing("epsilon", f"delta = {self.delta:g}", self.lower, curve.epsilon(self.delta), self.headline)
+        return Comparison("epsilon", f"delta = {self.delta:g}", self.lower, curve.epsilon(self.delta), self.headline)
 
-    def breach(self, curve: PrivacyCurve) -> Breach | None:
+    def violation_point(self, curve: PrivacyCurve) -> ViolationPoint | None:
         """Where the claim broke; None where it did not, or where the bound is `as-published`."""
-        return breach_at(self.standing(curve), self.validity)
+        return breach_at(self.comparison(curve), self.validity)
 
     def charts(self, claim: Claim) -> list[Chart]:
         """What there is to see beside a claim."""
         from dpaudit.estimators.finding_charts import charts  # only where something is drawn
 
-        return charts(self.series, claim, self.standing(claim.curve))
+        return charts(self.series, claim, self.comparison(claim.curve))
 
     def on_a_proxy(self) -> Bound:
         """The same bound where the game takes a proxy for the truth; what makes it weaker still stays a note.
@@ -113,9 +113,9 @@ class Bound:
         return f"{self.headline} ({self.confidence:.6g} confidence, {self.validity}; {self.method}, {self.selection})"
 
 
-def along_curve(quantity: str, where: str, observed: float, claimed: float) -> Standing:
+def along_curve(quantity: str, where: str, observed: float, claimed: float) -> Comparison:
     """A standing of a lower limit anywhere on a curve, its words rounded down."""
-    return Standing(quantity, where, observed, claimed, f"{quantity} >= {format_lower(observed)} at {where}")
+    return Comparison(quantity, where, observed, claimed, f"{quantity} >= {format_lower(observed)} at {where}")
 
 
 def format_lower(value: float, digits: int = 3) -> str:

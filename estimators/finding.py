@@ -38,7 +38,7 @@ class Validity(StrEnum):
 
 
 @dataclass(frozen=True)
-class Standing:
+class Comparison:
     """How a finding stands to a claim, at the point where it speaks most against it.
 
     Attributes:
@@ -62,26 +62,28 @@ class Standing:
 
 
 @dataclass(frozen=True)
-class Breach(Standing):
+class ViolationPoint(Comparison):
     """A standing in which what was observed exceeds what was claimed."""
 
 
 class CurveEvidence(Protocol):
     """Evidence that speaks about the whole of a claim's curve at once, not at one delta alone."""
 
-    def standing(self, curve: PrivacyCurve, /) -> Standing:
+    def comparison(self, curve: PrivacyCurve, /) -> Comparison:
         """Observed against claimed, where on the curve it speaks most against the claim."""
         ...
 
 
-def breach_at(standing: Standing, validity: Validity) -> Breach | None:
+def breach_at(comparison: Comparison, validity: Validity) -> ViolationPoint | None:
     """The breach that a standing is; None where the claim is kept, or where nothing valid speaks against it.
 
     What was chosen on the samples it is measured on errs more often than it says: it refutes no claim.
     """
-    if validity is Validity.AS_PUBLISHED or not standing.exceeds:
+    if validity is Validity.AS_PUBLISHED or not comparison.exceeds:
         return None
-    return Breach(standing.quantity, standing.where, standing.observed, standing.claimed, standing.words)
+    return ViolationPoint(
+        comparison.quantity, comparison.where, comparison.observed, comparison.claimed, comparison.words
+    )
 
 
 class Finding(Protocol):
@@ -131,11 +133,11 @@ class Finding(Protocol):
         """What there is to see, beside the claim under the game's relation."""
         ...
 
-    def standing(self, curve: PrivacyCurve, /) -> Standing:
+    def comparison(self, curve: PrivacyCurve, /) -> Comparison:
         """Observed against claimed, at the point that speaks most against the claim."""
         ...
 
-    def breach(self, curve: PrivacyCurve, /) -> Breach | None:
+    def violation_point(self, curve: PrivacyCurve, /) -> ViolationPoint | None:
         """Where the claim broke; None where the evidence does not refute it. Never for an `as-published` finding."""
         ...
 

@@ -30,7 +30,7 @@ from dpaudit.estimators.chart import (
     Panel,
     Rule,
 )
-from dpaudit.estimators.finding import Series, Standing
+from dpaudit.estimators.finding import Comparison, Series
 from dpaudit.estimators.private_prediction.conversion import rdp_to_epsilon
 from dpaudit.estimators.proportions.binomial import clopper_pearson
 from dpaudit.estimators.two_world.confusion import epsilon_posterior_cdf, epsilon_posterior_pdf
@@ -45,15 +45,15 @@ CONFIDENCE = 0.95
 """Of the intervals of a reliability diagram."""
 
 
-def charts(series: Mapping[str, Series], claim: Claim, standing: Standing) -> list[Chart]:
+def charts(series: Mapping[str, Series], claim: Claim, comparison: Comparison) -> list[Chart]:
     """What there is to see, in the order of the series.
 
     Args:
         series: Columns by name.
         claim: Under the game's relation.
-        standing: What is reported beside what is claimed.
+        comparison: What is reported beside what is claimed.
     """
-    made = (_MADE_BY[name](claim, standing, **columns) for name, columns in series.items())
+    made = (_MADE_BY[name](claim, comparison, **columns) for name, columns in series.items())
     return [chart for chart in made if chart is not None]
 
 
@@ -81,7 +81,7 @@ def _above_zero(x: Floats | Ints, y: Floats, label: str, colour: str, dash: str 
 
 
 def fractions(
-    claim: Claim, standing: Standing, *, fraction: Floats, epsilon: Floats, low: Floats, high: Floats
+    claim: Claim, comparison: Comparison, *, fraction: Floats, epsilon: Floats, low: Floats, high: Floats
 ) -> Chart:
     """One training run: the bound of each guess fraction on its own, not corrected for having looked at all.
 
@@ -93,14 +93,14 @@ def fractions(
         Band(percent, low, high, "10-90 % of replays"),
         Line(percent, epsilon, "each fraction on its own (median)", OTHER),
     ]
-    if standing.quantity == "epsilon":  # else the claim broke as a curve, not at the bound
-        marks.append(Rule(standing.observed, "reported bound, choice paid for", MEMBER, "--"))
+    if comparison.quantity == "epsilon":  # else the claim broke as a curve, not at the bound
+        marks.append(Rule(comparison.observed, "reported bound, choice paid for", MEMBER, "--"))
     x = Axis("canaries guessed, %", log=True, ticks=(1, 2, 5, 10, 20, 50, 100))
     return _one("fractions", "Bound against the share of canaries guessed", x, BOUND, marks + _claimed(claim))
 
 
 def replays(
-    claim: Claim, _: Standing, *, replay: Ints, epsilon: Floats, alone: Floats, combined: Floats
+    claim: Claim, _: Comparison, *, replay: Ints, epsilon: Floats, alone: Floats, combined: Floats
 ) -> Chart | None:
     """What each replay of a game shows, and all of them together.
 
@@ -120,7 +120,7 @@ def replays(
 
 def trade_off(
     claim: Claim,
-    _: Standing,
+    _: Comparison,
     *,
     threshold: Floats,
     true_positive_rate: Floats,
@@ -153,7 +153,7 @@ def trade_off(
 
 
 def posterior(
-    claim: Claim, _: Standing, *, tp: int, fp: int, tn: int, fn: int, delta: float, confidence: float
+    claim: Claim, _: Comparison, *, tp: int, fp: int, tn: int, fn: int, delta: float, confidence: float
 ) -> Chart:
     """Posterior density of the epsilon that an attack with these counts shows.
 
@@ -175,7 +175,7 @@ def posterior(
     return _one("posterior", title, Axis("ε in nats", low=0), Axis("density", low=0), marks)
 
 
-def profile(claim: Claim, _: Standing, *, delta: Floats, epsilon: Floats) -> Chart:
+def profile(claim: Claim, _: Comparison, *, delta: Floats, epsilon: Floats) -> Chart:
     """Epsilon against delta, at every delta at once; ascending, shape (n,)."""
     marks = [Line(delta, epsilon, "lower bound, all δ at once", MEMBER)]
     if not claim.is_point:
@@ -186,13 +186,13 @@ def profile(claim: Claim, _: Standing, *, delta: Floats, epsilon: Floats) -> Cha
     return _one("delta", "Trade-off between ε and δ", Axis("δ", log=True), Axis("ε, nats", low=0), marks)
 
 
-def trials(claim: Claim, _: Standing, *, trials: Ints, epsilon: Floats) -> Chart:
+def trials(claim: Claim, _: Comparison, *, trials: Ints, epsilon: Floats) -> Chart:
     """An anytime-valid bound while trials came in: how many had been seen, and the bound then, shape (n,)."""
     marks = [Line(trials, epsilon, "bound so far", MEMBER, step=True), *_claimed(claim)]
     return _one("trials", "Bound while trials came in", Axis("trials"), BOUND, marks)
 
 
-def renyi(claim: Claim, _: Standing, *, order: Floats, forward: Floats, backward: Floats) -> Chart:
+def renyi(claim: Claim, _: Comparison, *, order: Floats, forward: Floats, backward: Floats) -> Chart:
     """Lower bounds on D(world 1 || world 0) and D(world 0 || world 1) in nats at every order > 1, shape (n,)."""
     marks = [
         Line(order, forward, "D(world 1 ‖ world 0) at least", MEMBER, marker="o"),
@@ -208,7 +208,7 @@ def renyi(claim: Claim, _: Standing, *, order: Floats, forward: Floats, backward
 
 def advantages(
     _: Claim,
-    standing: Standing,
+    comparison: Comparison,
     *,
     share: Floats,
     advantage: Floats,
@@ -225,13 +225,13 @@ def advantages(
     largest over the examples.
     """
     marks: list[Mark] = [spread(share, advantage, "examples", MEMBER, 100)]
-    compared = reported == standing.quantity
+    compared = reported == comparison.quantity
     words = (
-        (standing.observed, OTHER, "--", "observed"),
-        (standing.claimed, CLAIM, "-", "the claim allows"),
+        (comparison.observed, OTHER, "--", "observed"),
+        (comparison.claimed, CLAIM, "-", "the claim allows"),
     )
     marks += [
-        Rule(value, f"{standing.quantity}, {word}", colour, dash, upright=True)
+        Rule(value, f"{comparison.quantity}, {word}", colour, dash, upright=True)
         for value, colour, dash, word in words
         if compared and math.isfinite(value)
     ]
@@ -249,7 +249,7 @@ def spread(share: Floats, advantage: Floats, label: str, colour: str, whole: flo
     return Line(np.append(0, advantage[finite]), whole * np.append(0, share[finite]), label, colour, step=True)
 
 
-def beliefs(claim: Claim, _: Standing, *, prior: Floats, posterior: Floats) -> Chart:
+def beliefs(claim: Claim, _: Comparison, *, prior: Floats, posterior: Floats) -> Chart:
     """P[label = 1] of single examples before a release and after it, in [0, 1], shape (n,)."""
     epsilon = claim.curve.epsilon(0.0)
     allowed = spindle(epsilon, CLAIM, f"the claim allows, ε = {epsilon:g}") if math.isfinite(epsilon) else []
@@ -277,7 +277,7 @@ def spindle(epsilon: float, colour: str, label: str = "") -> list[Mark]:
     return [Line(prior, after, name, colour, width=1.2) for after, name in zip(moved, (label, ""), strict=True)]
 
 
-def reliability(_: Claim, __: Standing, *, believed: Floats, observed: Floats, examples: Ints) -> Chart:
+def reliability(_: Claim, __: Comparison, *, believed: Floats, observed: Floats, examples: Ints) -> Chart:
     """Whether probabilities mean what they say: examples in groups of equal size, by what was believed of them.
 
     Columns of shape (groups,): mean probability, ascending; share of the examples whose label is 1; how many they are.
@@ -297,7 +297,7 @@ def reliability(_: Claim, __: Standing, *, believed: Floats, observed: Floats, e
 
 def answer(
     claim: Claim,
-    _: Standing,
+    _: Comparison,
     *,
     query: int,
     order: Floats,
@@ -325,7 +325,7 @@ def answer(
 
 def totals(
     claim: Claim,
-    _: Standing,
+    _: Comparison,
     *,
     order: Floats,
     answers: int,
@@ -388,7 +388,7 @@ def bars_side_by_side(
 
 
 def growth(
-    claim: Claim, _: Standing, *, order: float, answers: Ints, bound: Floats, exact: Floats, dependent: Floats
+    claim: Claim, _: Comparison, *, order: float, answers: Ints, bound: Floats, exact: Floats, dependent: Floats
 ) -> Chart:
     """What was told after each answer, at one order.
 
@@ -407,7 +407,7 @@ def growth(
     return _one("growth", f"The leak after each answer, at order {order:g}", Axis("answers", log=True), y, marks)
 
 
-def queries(claim: Claim, _: Standing, *, order: Floats, query: Ints, bound: Floats, exact: Floats) -> Chart:
+def queries(claim: Claim, _: Comparison, *, order: Floats, query: Ints, bound: Floats, exact: Floats) -> Chart:
     """What an answer to each query tells, at every order, as found from below.
 
     Columns: orders > 1, ascending, shape (m,); numbers of the queries, shape (n,); lower bounds in nats, shape (n, m);

@@ -264,7 +264,7 @@ def _half_the_noise(claimed: SubsampledGaussian) -> tuple[tuple[Floats, Floats],
     tally = band.tally(scores)
     bound = band.bound([tally])
     (rates,) = band.regions([tally]).rates
-    found = bound.standing(claimed)
+    found = bound.comparison(claimed)
     return rates, f"claimed epsilon {found.claimed:.4g}, observed {found.words}", bound.lower
 
 

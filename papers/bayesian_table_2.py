@@ -350,7 +350,7 @@ def _valid(found: Found) -> list[str]:
     """What holds at the stated confidence, all thresholds together, and how good the models are."""
     notes = []
     for (kind, learner), (everywhere, _) in found.items():
-        if everywhere.standing is None:
+        if everywhere.comparison is None:
             reason = everywhere.failures[0].error if everywhere.failures else "nothing was trained"
             notes.append(f"{kind}, {learner}: no bound, {reason}")
             continue

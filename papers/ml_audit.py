@@ -27,10 +27,10 @@ from dpaudit.engine.games.neighbours.game import Neighbours
 from dpaudit.engine.games.neighbours.numbers import as_numbers
 from dpaudit.engine.games.neighbours.poisonings.class_flip import CornerFlip
 from dpaudit.engine.games.neighbours.poisonings.clip_bkd import ClipBackdoorPair
-from dpaudit.engine.games.neighbours.poisonings.coming_and_going import Remove
 from dpaudit.engine.games.neighbours.poisonings.influence import Influence, Surrogate
+from dpaudit.engine.games.neighbours.poisonings.insert_records import Remove
+from dpaudit.engine.games.neighbours.poisonings.opposing_records import OpposingRecords
 from dpaudit.engine.games.neighbours.poisonings.protocol import Poisoning
-from dpaudit.engine.games.neighbours.poisonings.pull_apart import PullApart
 from dpaudit.engine.games.neighbours.poisonings.swap import SwapX
 from dpaudit.engine.games.neighbours.poisonings.worlds import Worlds, features_of
 from dpaudit.engine.reading.result import AuditResult
@@ -247,7 +247,7 @@ def figure_3(options: Options) -> Made:
 
 def _moved(surrogate: Surrogate, worlds: Worlds, n: int) -> float:
     """By how much the record that world 1 alone holds moves the weights, to first order, times the rows of the data."""
-    poisoned: Examples = worlds.rows.take(worlds.in_one & ~worlds.in_zero)
+    poisoned: Examples = worlds.rows.take(worlds.in_d_prime & ~worlds.in_d)
     row, label = features_of(poisoned)[0].astype(np.float64), poisoned.labels[0]
     return float(n * np.linalg.norm(surrogate.influence(row, bool(label == 1))))
 
@@ -310,7 +310,7 @@ class OneScore:
 def figure_4b(options: Options) -> Made:
     """Logistic regression: from ClipBKD and one score to crafted records and a learned output set, step by step."""
     trainings = panels.TRAININGS[options.scale]
-    ours = PullApart(panels.PENALTY)
+    ours = OpposingRecords(panels.PENALTY)
     lines: dict[str, tuple[Poisoning, bool]] = {
         "ClipBKD": (ClipBackdoorPair(), True),
         "ClipBKD and output set": (ClipBackdoorPair(), False),

@@ -22,8 +22,8 @@ from dpaudit.engine.games.neighbours.poisonings.clip_bkd import ClipBackdoorPair
 from dpaudit.engine.games.neighbours.poisonings.coefficients import CoefficientTarget
 from dpaudit.engine.games.neighbours.poisonings.farthest import FarthestFlip
 from dpaudit.engine.games.neighbours.poisonings.influence import Influence
+from dpaudit.engine.games.neighbours.poisonings.opposing_records import OpposingRecords
 from dpaudit.engine.games.neighbours.poisonings.protocol import Poisoning
-from dpaudit.engine.games.neighbours.poisonings.pull_apart import PullApart
 from dpaudit.engine.games.neighbours.poisonings.swap import SwapX
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.learners.gaussian_naive_bayes import GaussianNaiveBayes
@@ -90,7 +90,7 @@ def objective(epsilon: float) -> LogisticObjectivePerturbation:
 
 
 def _regression(moved: Literal["coefficients", "slope"]) -> dict[str, Poisoning]:
-    return {"pull-apart": PullApart(PENALTY, moved=moved), **_REGRESSION}
+    return {"opposing-records": OpposingRecords(PENALTY, moved=moved), **_REGRESSION}
 
 
 _REGRESSION: Mapping[str, Poisoning] = {

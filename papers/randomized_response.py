@@ -95,7 +95,7 @@ def _table(report: Report) -> pa.Table:
     for (classes, epsilon, (attack, proxy, _)), result in zip(cells, report.results, strict=True):
         replays = result.series.get("replays")
         assert replays is not None
-        assert result.standing is not None
+        assert result.comparison is not None
         single = replays["alone"]
         rows.append(
             {

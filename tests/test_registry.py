@@ -10,7 +10,7 @@ import pytest
 
 from dpaudit.engine.spec.build import build, describe
 from dpaudit.errors import SpecError, UnknownNameError
-from dpaudit.registry import PACKAGES, catalogue, load, register
+from dpaudit.registry import FORMER_NAMES, PACKAGES, catalogue, load, register
 from dpaudit.testing import check_part
 
 ENTRIES = [entry for kind in PACKAGES for entry in catalogue(kind).values()]
@@ -42,13 +42,13 @@ def test_a_part_and_its_description_are_one(entry) -> None:  # type: ignore[no-u
     needed |= {
         "learner": "gaussian-nb",
         "estimator": "sklearn.linear_model:LogisticRegression",
-        "module": "tests.mechanisms.own_code:Linear",
-        "predictor": "tests.mechanisms.own_code:Frank",
+        "module": "tests.mechanisms.user_code:Linear",
+        "predictor": "tests.mechanisms.user_code:Frank",
     }
     needed |= {"url": "http://localhost:1", "model_name": "m", "public": "iris", "texts": "iris"}
     model = {"name": "endpoint", "url": "http://localhost:1", "model_name": "m"}
     needed |= {"model": model}
-    needed |= {"train": "tests.mechanisms.own_code:shares", "delta": 1e-5}
+    needed |= {"train": "tests.mechanisms.user_code:shares", "delta": 1e-5}
     if entry.name == "opacus":
         pytest.importorskip("opacus")
     fields = {
@@ -68,7 +68,7 @@ def test_an_unknown_name_lists_the_known_ones() -> None:
 def test_a_wrong_field_is_named_with_its_place() -> None:
     with pytest.raises(SpecError, match=r"audits\[0\].mechanism has no field 'epsilom'; it has epsilon, model"):
         build("mechanism", {"name": "lp-1st", "epsilom": 1}, location="audits[0].mechanism")
-    with pytest.raises(SpecError, match=r"mechanism.model.iterations: .*integer.*got 'many'"):
+    with pytest.raises(SpecError, match=r"mechanism.model.iterations: .*whole number.*got 'many'"):
         build("mechanism", {"name": "lp-1st", "epsilon": 1, "model": {"name": "catboost", "iterations": "many"}})
     with pytest.raises(SpecError, match="mechanism: epsilon must be > 0, got -1"):
         build("mechanism", {"name": "lp-1st", "epsilon": -1})
@@ -112,3 +112,11 @@ def test_every_field_that_names_a_place_says_so() -> None:
                 if field.init and hints[field.name] in (str, str | None, str | int | None, Path):
                     assert field.metadata.get("holds") == holds.get(field.name), f"{name}.{field.name}"
                     assert field.name in holds or field.name in harmless, f"{name}.{field.name}: what does it name?"
+
+
+def test_a_former_name_is_answered_with_the_new_one() -> None:
+    for former, now in FORMER_NAMES.items():
+        kind = next(entry.kind for entry in ENTRIES if entry.name == now)
+        with pytest.raises(UnknownNameError, match=f"{former} is now called {now}"):
+            load(kind, former)
+        assert former not in {entry.name for entry in ENTRIES}

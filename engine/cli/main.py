@@ -182,7 +182,7 @@ def check(
     """Checks the claim of MECHANISM with every game that fits it, and ends in one verdict.
 
     MECHANISM is one's own class, `package.module:Class`, a registered name, or `{name: ..., fields}`. The cheap games
-    come first. One that refutes the claim in a first pass, in which all share an error of 0.05, is played again with
+    come first. One that refutes the claim in a first pass, in which all share an error of 0.05, is repeated with
     other seeds at --confidence; where that refutes it too, the rest is left out.
     """
     from dpaudit.engine.run.driver import audit, run_folder

@@ -46,7 +46,9 @@ from dpaudit.registry import load
 GroupScore = Literal["max", "mean", "logsumexp"]
 """The score of a canary that several rows speak of."""
 
-INDEPENDENT = "each row is taken for an independent trial; many canaries of one training need the method guess-band"
+INDEPENDENT = (
+    "each row is taken for an independent trial; many canaries of one training need the method simultaneous-guess-count"
+)
 FAIR_COINS = "assumed: a fair coin of its own decided for each canary whether it was a member"
 ROWS_APART = "the intervals of the measures hold if rows are independent trials, which canaries of one training are not"
 REVERSED = "members score lower than non-members: larger must mean more likely a member (negate losses)"
@@ -158,7 +160,7 @@ class Estimate(Bound):
 
     def _elsewhere(self, curve: PrivacyCurve) -> list[str]:
         """Where the curve broke, if not at the bound's delta."""
-        found = self.standing(curve)
+        found = self.comparison(curve)
         if not found.exceeds or found == self.at_its_delta(curve):
             return []
         return [f"  claimed {found.quantity} {found.claimed:.4g}, observed {found.words}"]
@@ -197,7 +199,7 @@ def estimate(
         delta: The delta of the bound, in [0, 1); left out: the claim's, else 0.
         confidence: Probability at least with which the bound is below the true epsilon, in (0, 1).
         method: A registered estimator (`dpaudit list estimators`); left out: "band" for scores, by the columns for
-            counts. Many canaries of one training need "guess-band".
+            counts. Many canaries of one training need "simultaneous-guess-count".
         selection: How the threshold or guess fraction is chosen: "grid", "split:0.5", "fixed:0.01", ...
         claim: What the bound is compared with; a number is an epsilon at `delta`.
         groups: A value for each row; rows that share it speak of one canary.
@@ -425,14 +427,14 @@ def _require_fair_coins(replays: Sequence[Scores], estimator: object) -> None:
         return
     for scores in replays:
         members, canaries = int(scores.truth.sum()), scores.truth.size
-        if _unlike_fair_coins(scores) * len(replays) < UNEVEN_BY_CHANCE:
+        if _imbalance_p_value(scores) * len(replays) < UNEVEN_BY_CHANCE:
             raise DataError(
                 f"guess {estimator.guess!r} must have canaries that fair coins made members, got {members} members of "
                 f"{canaries}, which fair coins give with probability < {UNEVEN_BY_CHANCE:g}; use guess={DEFAULT_GUESS}"
             )
 
 
-def _unlike_fair_coins(scores: Scores) -> float:
+def _imbalance_p_value(scores: Scores) -> float:
     """Probability that fair coins give so uneven a number of members or a more uneven one."""
     return float(binomtest(int(scores.truth.sum()), scores.truth.size).pvalue)
 
@@ -474,7 +476,7 @@ def _assumed(replays: Sequence[Scores], estimator: object, question: Question) -
     """What must hold for the bound and no table can show."""
     if isinstance(estimator, Guessing):
         apart = INDEPENDENT if getattr(estimator, "independent_trials", False) else ROWS_APART
-        uneven = [scores for scores in replays if _unlike_fair_coins(scores) * len(replays) < UNEVEN_BY_CHANCE]
+        uneven = [scores for scores in replays if _imbalance_p_value(scores) * len(replays) < UNEVEN_BY_CHANCE]
         if not uneven:
             return [FAIR_COINS, apart]
         share = uneven[0].truth.mean()

@@ -30,7 +30,7 @@ class Reading(Enum):
 
 
 @dataclass(frozen=True)
-class Face:
+class Capability:
     """A side of mechanisms that a game plays with.
 
     Attributes:
@@ -42,19 +42,19 @@ class Face:
     words: str
 
 
-LABEL_MECHANISMS = Face(LabelMechanism, "label mechanisms (with methods `claim` and `release`)")
-BAG_MECHANISMS = Face(
+LABEL_MECHANISMS = Capability(LabelMechanism, "label mechanisms (with methods `claim` and `release`)")
+BAG_MECHANISMS = Capability(
     BagMechanism, "mechanisms that release numbers about bags of labels (randomized-response, llp, llp-laplace, ...)"
 )
-LEARNERS = Face(Learner, "learners (with methods `claim` and `fit`)")
-OBSERVABLE_LEARNERS = Face(ObservableLearner, "learners whose steps may be watched (of the DP-SGD family)")
-WATCHED_LEARNERS = Face(
+LEARNERS = Capability(Learner, "learners (with methods `claim` and `fit`)")
+OBSERVABLE_LEARNERS = Capability(ObservableLearner, "learners whose steps may be watched (of the DP-SGD family)")
+WATCHED_LEARNERS = Capability(
     WatchedLearner, "learners whose weights and steps may be watched (with methods `claimed_steps` and `watch`)"
 )
 
 
 @dataclass(frozen=True)
-class Look:
+class CheckTest:
     """How a game takes part in `dpaudit check`: it is picked for every mechanism and claim that is stated here.
 
     Attributes:
@@ -66,17 +66,17 @@ class Look:
         scales: Fields of the game that say how many trainings there are, each with its share of them, which a budget
             lowers; none where nothing does.
         least: Trainings that a budget must leave for it to be played at all, where it lowers them.
-        variant: What tells it from other looks of the same game, in a word or two; "" for the only one.
+        variant: What tells it from other tests of the same game, in a word or two; "" for the only one.
         game: Fields of the game, where they are not the usual ones, as a spec has them.
         attack: As in a spec; "" for the game's usual one.
         estimator: As in a spec; "" for the game's usual one.
         stop: When it has seen enough; None runs all of it.
         confirm: Whether what it finds on a proxy is confirmed with planted labels.
-        again: By how much fields of the game that are numbers grow when the look has refuted the claim and is played
+        again: By how much fields of the game that are numbers grow when the test has refuted the claim and is played
             again, with other seeds and at a stricter confidence: more where that is cheap.
     """
 
-    face: Face
+    face: Capability
     relations: tuple[Relation, ...]
     finds: str
     trainings: int = 0
@@ -117,12 +117,12 @@ class Fits:
         sharing: How many canaries share one training at most, of a mechanism, where there are several trainings that
             share no randomness; None where all share one.
         records: In how many records its two worlds differ: 1, 2, 4 or 8; group privacy says what a claim says of them.
-        looks: How it takes part in a check; a game without looks is played by those who ask for it.
+        tests: How it takes part in a check; a game without tests is played by those who ask for it.
     """
 
     relation: Relation
     assumes: str
-    views: Mapping[Face, type[View]]
+    views: Mapping[Capability, type[View]]
     attack: str
     estimator: str
     curve_estimator: str = ""
@@ -133,7 +133,7 @@ class Fits:
     helps: str = ""
     sharing: Callable[[Any], int] | None = None
     records: int = 1
-    looks: tuple[Look, ...] = ()
+    check_tests: tuple[CheckTest, ...] = ()
 
     def __post_init__(self) -> None:
         require(len(self.views) > 0, "a game must play with some mechanism")
@@ -145,7 +145,7 @@ class Fits:
         """
         return claim_under(claim, self.relation, records=self.records, audit=audit)
 
-    def face_of(self, mechanism: Any) -> Face | None:
+    def face_of(self, mechanism: Any) -> Capability | None:
         """The side the mechanism is played from; None when the game does not play it."""
         return next((face for face in self.views if isinstance(mechanism, face.protocol)), None)
 

@@ -36,12 +36,12 @@ class GuessLevels:
     share: Floats
     log_odds: Floats
 
-    def typical(self, rows: int, *, luck: float = 0.0, order: int = 0) -> Scores:
+    def typical(self, rows: int, *, z: float = 0.0, order: int = 0) -> Scores:
         """The scores of a game in which as many guesses are right as in a game of middling luck.
 
         Args:
             rows: Canaries or trials, >= 1.
-            luck: How many standard deviations above the mean the number of right guesses lies: -1.28 for a game that
+            z: How many standard deviations above the mean the number of right guesses lies: -1.28 for a game that
                 nine in ten surpass.
             order: Seed of the order in which the rows come, which decides ties and streaks.
         """
@@ -49,7 +49,7 @@ class GuessLevels:
         wrong = special.expit(-np.abs(self.log_odds))
         variances = counts * wrong * (1 - wrong)
         deviation = math.sqrt(variances.sum())
-        expected = counts * wrong - (luck * variances / deviation if deviation else 0.0)
+        expected = counts * wrong - (z * variances / deviation if deviation else 0.0)
         expected = np.clip(expected, 0, counts)
         missed = np.minimum(_apportioned(expected, round(float(expected.sum()))), counts)
         level = np.repeat(np.arange(counts.size), counts)

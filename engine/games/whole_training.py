@@ -9,7 +9,7 @@ from scipy.special import expit, ndtri
 from dpaudit.claims import Claim, SubsampledGaussian
 from dpaudit.estimators.bound import Bound, format_lower, format_upper
 from dpaudit.estimators.finding import Finding
-from dpaudit.estimators.one_run.step_walk import StepAccuracy
+from dpaudit.estimators.one_run.step_martingale import StepAccuracy
 from dpaudit.mechanisms.training.private.private_steps import ClaimedSteps
 
 TESTED = "tested: noise and clipping of the steps{sampling}; not the accountant nor the data pipeline, which a game of "

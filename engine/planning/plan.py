@@ -48,7 +48,7 @@ class PlannedAudit:
         rows: How many rows each part of the data has.
         data_name: What the data are, in words.
         confirms: Name of the audit that this one confirms; "" for those of the spec.
-        played_again: Whether it confirms by the same look once more.
+        confirmatory: Whether it confirms by the same test once more.
         bounds: The units that find its bounds, where that takes long.
     """
 
@@ -63,7 +63,7 @@ class PlannedAudit:
     rows: tuple[tuple[str, int], ...]
     data_name: str
     confirms: str = ""
-    played_again: bool = False
+    confirmatory: bool = False
     bounds: tuple[Unit, ...] = ()
 
     @property
@@ -247,12 +247,12 @@ def _planned(spec: AuditSpec, audit: Audit, parts: Parts) -> Iterator[tuple[Plan
     yield entry, units, shared
     again = spec.together is not None and not entry.game.conditional
     if again or (audit.confirm and entry.game.conditional):
-        # Looks may stop early, so that no unit of theirs can be waited for: their reader holds back what follows.
+        # Tests may stop early, so that no unit of theirs can be waited for: their reader holds back what follows.
         after = () if spec.together is not None else (*entry.tallies, *entry.controls)
-        asked = spec.played_again(audit) if again else spec.confirmation(audit)
+        asked = spec.confirmatory(audit) if again else spec.confirmation(audit)
         seed = Seed(spec.seed).child("confirm", *([audit.name] if spec.together is not None else []))
         follows, units, shared = _plan_audit(spec, asked, parts, seed, after)
-        yield dataclasses.replace(follows, confirms=audit.name, played_again=again), units, shared
+        yield dataclasses.replace(follows, confirms=audit.name, confirmatory=again), units, shared
 
 
 def _plan_audit(

@@ -89,8 +89,8 @@ def outlook(estimator: ScoreEstimator[Any], reference: Reference, claimed: float
         reference,
         ceiling,
         claimed,
-        at_claim=typical_bound(estimator, reference, claimed),
-        at_twice=typical_bound(estimator, reference, 2 * claimed),
+        at_claim=expected_bound(estimator, reference, claimed),
+        at_twice=expected_bound(estimator, reference, 2 * claimed),
         needed=rows_to_refute(estimator, reference, claimed, spent=2 * claimed),
     )
 
@@ -100,7 +100,7 @@ def ceiling_bound(estimator: ScoreEstimator[Any], reference: Reference) -> Bound
     return _bound(estimator, reference, math.inf, reference.rows)
 
 
-def typical_bound(
+def expected_bound(
     estimator: ScoreEstimator[Any],
     reference: Reference,
     spent: float,
@@ -118,9 +118,9 @@ def typical_bound(
         quantile: Share of games with a smaller bound, in (0, 1).
     Returns: Epsilon in nats, >= 0.
     """
-    rows, luck = reference.rows if rows is None else rows, float(special.ndtri(quantile))
+    rows, z = reference.rows if rows is None else rows, float(special.ndtri(quantile))
     orders = max(1, min(_ORDERS, _ROWS_OF_ORDERS // rows))
-    bounds = [_bound(estimator, reference, spent, rows, luck=luck, order=order).lower for order in range(orders)]
+    bounds = [_bound(estimator, reference, spent, rows, z=z, order=order).lower for order in range(orders)]
     return float(np.median(bounds))
 
 
@@ -139,7 +139,7 @@ def rows_to_refute(
     """
 
     def refutes(rows: int) -> bool:
-        return typical_bound(estimator, reference, spent, rows=rows, quantile=1 - power) > claimed
+        return expected_bound(estimator, reference, spent, rows=rows, quantile=1 - power) > claimed
 
     enough = _FEWEST
     while not refutes(enough):
@@ -159,8 +159,8 @@ _ORDERS, _ROWS_OF_ORDERS = 5, 100_000  # where there are many rows, their order 
 
 
 def _bound(
-    estimator: ScoreEstimator[Any], reference: Reference, spent: float, rows: int, *, luck: float = 0.0, order: int = 0
+    estimator: ScoreEstimator[Any], reference: Reference, spent: float, rows: int, *, z: float = 0.0, order: int = 0
 ) -> Bound:
-    tally = estimator.tally(reference.response.levels(spent).typical(rows, luck=luck, order=order))
+    tally = estimator.tally(reference.response.levels(spent).typical(rows, z=z, order=order))
     # The median of equal bounds: two of them stand for any number of replays.
     return estimator.bound([tally] * min(reference.replays, 2))

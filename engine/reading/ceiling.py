@@ -31,8 +31,8 @@ class Ceiling:
 
     def exceeds(self, curve: PrivacyCurve) -> bool:
         """Whether it exceeds the claim anywhere."""
-        standing = self.finding.standing(curve)
-        return standing.observed > standing.claimed
+        comparison = self.finding.comparison(curve)
+        return comparison.observed > comparison.claimed
 
     @property
     def line(self) -> str:
@@ -45,9 +45,9 @@ class Ceiling:
 
     def too_low(self, curve: PrivacyCurve) -> str:
         """Why nothing follows from a finding below the claim, and what would help."""
-        standing = self.finding.standing(curve)
+        comparison = self.finding.comparison(curve)
         helps = f"; for more power: {self.helps}" if self.helps else ""
         return (
             f"this audit cannot detect a violation: even a mechanism with no privacy would show only "
-            f"{standing.quantity} {format_upper(standing.observed)} at {standing.where}{helps}"
+            f"{comparison.quantity} {format_upper(comparison.observed)} at {comparison.where}{helps}"
         )

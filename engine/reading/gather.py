@@ -60,8 +60,8 @@ def read_audit(
 
 
 def follow_ups_told(plan: Plan, results: Sequence[AuditResult]) -> tuple[AuditResult, ...]:
-    """The results, those of looks that refuted the claim with what was found when they were played again."""
-    again = {entry.confirms: entry.audit.name for entry in plan.audits if entry.played_again}
+    """The results, those of tests that refuted the claim with what was found when they were repeated."""
+    again = {entry.confirms: entry.audit.name for entry in plan.audits if entry.confirmatory}
     found = {result.name: result.verdict for result in results}
     return tuple(
         replace(result, again=found.get(again[result.name], Verdict.FAILED))
@@ -162,9 +162,9 @@ class _Finished:
 
     def _rows_needed(self, finding: Finding | None, claim: Claim) -> int | None:
         """Rows of the control that would decide about a finding that exceeds the claim."""
-        if finding is None or finding.breach(claim.curve) is None:
+        if finding is None or finding.violation_point(claim.curve) is None:
             return None
-        claimed = finding.standing(claim.curve).claimed
+        claimed = finding.comparison(claim.curve).claimed
         return rows_needed(self._audit.estimator, self._tallies, self._held_out, claimed=claimed, lost=self._lost)
 
     @cached_property

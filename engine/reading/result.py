@@ -17,7 +17,7 @@ from dpaudit.engine.reading.stopping import Stopped
 from dpaudit.engine.reading.verdict import Verdict, caution, verdict
 from dpaudit.errors import RunError, UnknownNameError, printable
 from dpaudit.estimators.bound import Bound
-from dpaudit.estimators.finding import Breach, Finding, Series, Standing, Validity
+from dpaudit.estimators.finding import Comparison, Finding, Series, Validity, ViolationPoint
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -72,7 +72,7 @@ class AuditResult:
         control: What distinguishers show without the mechanism; None where that was not played.
         control_lost: Whether a control was planned and failed, in whole or in part.
         confirm: Whether the same mechanism is tested once more without a proxy, in the same run.
-        again: Of a look that refuted the claim in a first pass: what was found when it was played again; FAILED where
+        again: Of a test that refuted the claim in a first pass: what was found when it was repeated; FAILED where
             that is missing. None where it was not asked for.
         rows_needed: About how many rows of the control would decide an UNDECIDED audit; None where no number would.
         ceiling: What a mechanism with no privacy would show; None where that is not known.
@@ -123,9 +123,9 @@ class AuditResult:
         return [] if self.finding is None else self.finding.charts(self.compared.claim)
 
     @cached_property
-    def standing(self) -> Standing | None:
+    def comparison(self) -> Comparison | None:
         """Observed beside claimed; None without a finding."""
-        return None if self.finding is None else self.finding.standing(self.compared.claim.curve)
+        return None if self.finding is None else self.finding.comparison(self.compared.claim.curve)
 
     @property
     def epsilon(self) -> float:
@@ -146,12 +146,12 @@ class AuditResult:
         return f"conditional-on-family: {found}" if found.epsilon else ""
 
     @property
-    def breach(self) -> Breach | None:
+    def violation_point(self) -> ViolationPoint | None:
         """Where the claim broke, beyond what the proxy explains; None where it did not, or where that is open."""
         if self.verdict is not Verdict.VIOLATION or self.finding is None:
             return None
         refuting = self.control.beyond if self.conditional and self.control is not None else self.finding
-        return None if refuting is None else refuting.breach(self.compared.claim.curve)
+        return None if refuting is None else refuting.violation_point(self.compared.claim.curve)
 
     @cached_property
     def verdict(self) -> Verdict:
@@ -179,7 +179,7 @@ class AuditResult:
     def open_question(self) -> str:
         """Why an audit is undecided, and what would decide it; "" for the others."""
         if self.again in _NOT_KNOWN:
-            return "undecided: it is not known whether it refutes the claim when it is played again: run again"
+            return "undecided: it is not known whether it refutes the claim when it is repeated: run again"
         if self.verdict is not Verdict.UNDECIDED:
             return ""
         why = "undecided: more than the claim was observed, but a proxy that is off could explain it; "
@@ -194,16 +194,16 @@ class AuditResult:
     @property
     def headline(self) -> str:
         """Claim and bound, for a reader who reads one line."""
-        standing = self.standing
-        if standing is None:
+        comparison = self.comparison
+        if comparison is None:
             return f"no bound: {len(self.failures)} of {self.units[1]} units failed or were not run"
         if self.compared.claim.is_point and math.isinf(self.compared.claim.epsilon):
             claimed = "no privacy claimed;"
-        elif math.isinf(standing.claimed):
-            claimed = f"the claim says nothing about {standing.quantity} at {standing.where};"
+        elif math.isinf(comparison.claimed):
+            claimed = f"the claim says nothing about {comparison.quantity} at {comparison.where};"
         else:
-            claimed = f"claimed {standing.quantity} {standing.claimed:g},"
-        return f"{claimed} observed {standing.words}"
+            claimed = f"claimed {comparison.quantity} {comparison.claimed:g},"
+        return f"{claimed} observed {comparison.words}"
 
     @property
     def cautions(self) -> tuple[str, ...]:
@@ -218,7 +218,7 @@ class AuditResult:
         """That a first pass does not count by itself."""
         if self.again in (None, Verdict.VIOLATION, *_NOT_KNOWN):
             return ""
-        return "not confirmed: it exceeded the claim in a first pass, and did not when it was played again"
+        return "not confirmed: it exceeded the claim in a first pass, and did not when it was repeated"
 
     @property
     def _seen(self) -> str:
@@ -243,15 +243,17 @@ class AuditResult:
 
     def row(self) -> dict[str, Any]:
         """The audit as one row of a table: verdict, what was observed and claimed, validity, counts."""
-        finding, standing = self.finding, self.standing
+        finding, comparison = self.finding, self.comparison
         return {
             "audit": self.name,
             "verdict": self.verdict.value,
-            "quantity": standing.quantity if standing else "",
-            "where": standing.where if standing else "",
-            "claimed": standing.claimed if standing else math.nan,
-            "observed": standing.observed if standing else math.nan,
-            "ceiling": self.ceiling.finding.standing(self.compared.claim.curve).observed if self.ceiling else math.nan,
+            "quantity": comparison.quantity if comparison else "",
+            "where": comparison.where if comparison else "",
+            "claimed": comparison.claimed if comparison else math.nan,
+            "observed": comparison.observed if comparison else math.nan,
+            "ceiling": self.ceiling.finding.comparison(self.compared.claim.curve).observed
+            if self.ceiling
+            else math.nan,
             "finding": finding.headline if finding else "",
             "confidence": finding.confidence if finding else math.nan,
             "method": finding.method if finding else "",
@@ -329,8 +331,8 @@ class AuditResult:
         finding = self.finding
         lines = [f"{self.mechanism} on {self.data}", f"assumed: {self.assumes}" if self.conditional else ""]
         if finding is not None:
-            own = finding.at_its_delta(self.compared.claim.curve) if isinstance(finding, Bound) else self.standing
-            lines.append("" if self.standing == own else f"the bound at its own delta: {finding.headline}")
+            own = finding.at_its_delta(self.compared.claim.curve) if isinstance(finding, Bound) else self.comparison
+            lines.append("" if self.comparison == own else f"the bound at its own delta: {finding.headline}")
             counts = ", ".join(f"{name} {value:,}" for name, value in finding.counts)
             lines += [f"{finding.method}, {finding.selection}; {counts}", *finding.notes, self.under_family]
         lines += [*self.whole, *self.chosen]
@@ -350,7 +352,7 @@ class AuditResult:
 
 
 _NOT_KNOWN = (Verdict.FAILED, Verdict.UNDECIDED)
-"""What leaves open whether a look refutes the claim when it is played again."""
+"""What leaves open whether a test refutes the claim when it is repeated."""
 FAILED_SHOWN = 3
 """Failed trials that are printed."""
 INDENT = 19

@@ -59,7 +59,7 @@ class Report:
         events: How often each kind of event happened, over all runs in the folder.
         repeated: Units that were run twice and compared.
         remarks: What units did to their process, and which.
-        joint: The one verdict of audits that are looks at one claim; None where each stands for itself.
+        joint: The one verdict of audits that are tests of one claim; None where each stands for itself.
         sweep: The configurations of a sweep side by side; None where the audits are none.
     """
 
@@ -110,12 +110,12 @@ class Report:
 
     @property
     def violations(self) -> tuple[AuditResult, ...]:
-        """The audits whose finding refutes their claim; of looks at one claim only where their verdict is that."""
+        """The audits whose finding refutes their claim; of tests of one claim only where their verdict is that."""
         return self._with(Verdict.VIOLATION)
 
     @property
     def inconclusive(self) -> tuple[AuditResult, ...]:
-        """The audits that could not have refuted their claim; of looks at one claim only where none could have."""
+        """The audits that could not have refuted their claim; of tests of one claim only where none could have."""
         return self._with(Verdict.INCONCLUSIVE)
 
     @property
@@ -136,8 +136,8 @@ class Report:
         count = sum(result.finding is None or result.finding.confidence is not None for result in self.results)
         if self.joint is not None:
             return (
-                f"All bounds of the first pass hold together with confidence {self.joint.screening:g}: the looks share "
-                f"the error. What is played again shares an error of {1 - self.confidence:.4g}, whatever the first was."
+                f"All bounds of the first pass hold together with confidence {self.joint.screening:g}: the tests share "
+                f"the error. What is repeated shares an error of {1 - self.confidence:.4g}, whatever the first was."
             )
         if self.sweep is not None:
             return self.sweep.confidence_line

@@ -4,7 +4,7 @@ A bound from an observational game takes the proxy's draws for draws from the tr
 between the two at every point (Theorem 10). No data show tau: each point is seen once. What held-out rows do show is
 how well a distinguisher tells the proxy's draws from true ones without any help from the training data. The bound owes
 the proxy at most what the best distinguisher reaches there; what is more than that is the mechanism's
-(`dpaudit.estimators.one_run.beyond_shift`).
+(`dpaudit.estimators.one_run.shift_corrected`).
 
 Three distinguishers are tried, fixed beforehand: the attack with the trained model's answers, the attack with answers
 that say nothing, which leaves it the reference alone, and a classifier that learns on other rows what tells the two
@@ -26,7 +26,7 @@ from dpaudit.claims import PrivacyCurve
 from dpaudit.engine.planning.counting import control_estimator
 from dpaudit.estimators.bound import Bound, format_lower, format_upper
 from dpaudit.estimators.finding import Validity
-from dpaudit.estimators.one_run.beyond_shift import BeyondShift, bound_beyond_shift, rows_to_decide
+from dpaudit.estimators.one_run.shift_corrected import ShiftCorrected, bound_beyond_shift, rows_to_decide
 from dpaudit.estimators.one_run.signed_scores import OneRun, OneRunFDP, OneRunTally, Shiftable
 from dpaudit.estimators.proportions.binomial import clopper_pearson
 from dpaudit.estimators.replays import median_rule, per_replay_confidence
@@ -58,7 +58,7 @@ class ShiftControl:
     tau: float
     advantage: tuple[float, float]
     beyond: Bound | None
-    explained: BeyondShift | None
+    explained: ShiftCorrected | None
 
     @property
     def shift_detected(self) -> bool:
@@ -67,7 +67,7 @@ class ShiftControl:
 
     def exceeds(self, curve: PrivacyCurve) -> bool:
         """Whether more than the claim is left beyond the shift."""
-        return self.beyond is not None and self.beyond.breach(curve) is not None
+        return self.beyond is not None and self.beyond.violation_point(curve) is not None
 
     @property
     def lines(self) -> tuple[str, ...]:

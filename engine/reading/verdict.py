@@ -43,7 +43,7 @@ def verdict(finding: Finding | None, claim: Claim) -> Verdict:
         return Verdict.FAILED
     if claim.is_point and math.isinf(claim.epsilon):
         return Verdict.NO_CLAIM
-    return Verdict.VIOLATION if finding.breach(claim.curve) else Verdict.NO_VIOLATION
+    return Verdict.VIOLATION if finding.violation_point(claim.curve) else Verdict.NO_VIOLATION
 
 
 def caution(validity: Validity) -> str:

@@ -45,10 +45,10 @@ def overview(results: Sequence[AuditResult]) -> Chart:
     marks: list[Mark] = []
     reach = 0.5
     for row, result in enumerate(reversed(results)):
-        observed = result.standing.observed if result.standing else 0.0
-        claimed = result.standing.claimed if result.standing else result.compared.claim.epsilon
+        observed = result.comparison.observed if result.comparison else 0.0
+        claimed = result.comparison.claimed if result.comparison else result.compared.claim.epsilon
         ceiling, end = _ceiling(result), observed if math.isfinite(observed) else 0.0
-        shown, colour = format_lower(observed) if result.standing else "no bound", VERDICTS[result.verdict]
+        shown, colour = format_lower(observed) if result.comparison else "no bound", VERDICTS[result.verdict]
         marks.append(Bars([row], [end], colour=colour, thickness=0.55, upright=False, values=[shown], size=9))
         for value, tick in ((claimed, (INK, "-", 2.0)), (ceiling, (VERDICTS[Verdict.INCONCLUSIVE], ":", 1.5))):
             if math.isfinite(value):
@@ -68,11 +68,11 @@ def _ceiling(result: AuditResult) -> float:
     """What a mechanism with no privacy would show; inf where that is not known."""
     if result.ceiling is None:
         return math.inf
-    return result.ceiling.finding.standing(result.compared.claim.curve).observed
+    return result.ceiling.finding.comparison(result.compared.claim.curve).observed
 
 
 def _quantities(results: Sequence[AuditResult]) -> str:
-    named = sorted({result.standing.quantity for result in results if result.standing})
+    named = sorted({result.comparison.quantity for result in results if result.comparison})
     if named in ([], ["epsilon"]):
         return "ε in nats"
     return ", ".join(named) if len(named) < 3 else "each in its own quantity"

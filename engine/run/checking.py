@@ -32,7 +32,7 @@ def check(
 ) -> Report:
     """Checks a mechanism's claim with every game that fits it, the cheap ones first, and ends in one verdict.
 
-    In a first pass the games share an error of 0.05. One that refutes the claim is played again, with other seeds and
+    In a first pass the games share an error of 0.05. One that refutes the claim is repeated, with other seeds and
     at the verdict's confidence; where that refutes it too, the verdict, `report.joint`, is VIOLATION, and the rest is
     left out.
 

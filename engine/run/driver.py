@@ -25,7 +25,7 @@ from dpaudit.actors.events import Event, EventKind, EventLog, EventStream, Liste
 from dpaudit.actors.schedule import RunOutcome, run_units
 from dpaudit.actors.storage.checkpoints import Scratch
 from dpaudit.actors.storage.store import UnitStore
-from dpaudit.actors.unit import Resources, as_of, own_code
+from dpaudit.actors.unit import Resources, as_of, user_code
 from dpaudit.atomic_write import write_whole
 from dpaudit.consent import Consent, contacts, require_contacts, under
 from dpaudit.engine.exits import behind
@@ -325,7 +325,7 @@ def _report(plan: Plan, outcome: RunOutcome, store: UnitStore, folder: Path, pla
         units=len(plan.units),
         reused=outcome.reused,
         damaged=tuple(f"units/{key}.parquet: {why}" for key, why in sorted(outcome.damaged.items())),
-        unseen=tuple(sorted({why for code in own_code(plan.units).values() for why in code.unseen})),
+        unseen=tuple(sorted({why for code in user_code(plan.units).values() for why in code.unseen})),
         folder=str(place),
         spec=plan.spec.to_yaml(),
         versions=versions(),

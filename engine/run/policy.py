@@ -1,7 +1,7 @@
 """What is run next, what is held back, and when reading stops: one policy for all the audits of a run.
 
 An audit with a stop rule ends as soon as it has seen enough. A confirmatory run waits until the first pass is read, and
-is spared where there is nothing to confirm. Of several looks at one claim, those after one that refutes it wait while
+is spared where there is nothing to confirm. Of several tests of one claim, those after one that refutes it wait while
 it is confirmed, and are spared once it is: leaving some out after having seen others only makes a verdict less likely.
 All of it follows from finished units alone, so a resumed run decides as the first one would have.
 """
@@ -97,7 +97,7 @@ class Policy:
     def spared(self, finished: Set[str], failed: Set[str]) -> frozenset[str]:
         """Keys of units that need not be started.
 
-        Those that only sequential audits with enough evidence have asked for, those of looks after one that is
+        Those that only sequential audits with enough evidence have asked for, those of tests after one that is
         confirmed, or after time is up, and confirmatory runs of what found nothing.
         """
         if self._all_run:
@@ -114,7 +114,7 @@ class Policy:
         return enough | self._once("needed", (needed, confirmed), lambda: self._keys_beside(needed, confirmed))
 
     def held(self, finished: Set[str], failed: Set[str]) -> frozenset[str]:
-        """Keys of units that must wait: confirmatory runs of what is not read, and looks after one that refutes.
+        """Keys of units that must wait: confirmatory runs of what is not read, and tests after one that refutes.
 
         Outside of a check confirmatory runs need the units that they follow, and so wait by themselves.
         """
@@ -133,7 +133,7 @@ class Policy:
         for entry in self._plan.audits:
             if (entry.confirms or self._one_claim) and _was_left_out(entry, outcome):
                 continue  # there was nothing to confirm, or nothing left to find, or no time
-            if entry.played_again and not (results and results[-1].name == entry.confirms and refutes(results[-1])):
+            if entry.confirmatory and not (results and results[-1].name == entry.confirms and refutes(results[-1])):
                 continue  # begun before another one was read
             name = entry.audit.name
             evidence = folder / "scores" / slug(name)
@@ -141,7 +141,7 @@ class Policy:
                 read_audit(entry, outcome.finished, self._store, self._readers.get(name), failures, evidence)
             )
             if self._one_claim and entry.confirms and refutes(results[-1]):
-                break  # whatever ran beside it already: the same looks are read on one worker and on many
+                break  # whatever ran beside it already: the same tests are read on one worker and on many
         return follow_ups_told(self._plan, results)
 
     @cached_property
@@ -237,8 +237,8 @@ class Policy:
 
 
 def calls_for_confirmation(confirmation: PlannedAudit, found: AuditResult) -> bool:
-    """Whether what a first pass found is to be confirmed: by the same look if that refutes, else by planted labels."""
-    return refutes(found) if confirmation.played_again else found.verdict in CONFIRMED
+    """Whether what a first pass found is to be confirmed: by the same test if that refutes, else by planted labels."""
+    return refutes(found) if confirmation.confirmatory else found.verdict in CONFIRMED
 
 
 def _was_left_out(entry: PlannedAudit, outcome: RunOutcome) -> bool:

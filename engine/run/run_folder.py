@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from dpaudit.actors.unit import code_version, own_code
+from dpaudit.actors.unit import code_version, user_code
 from dpaudit.atomic_write import write_whole
 from dpaudit.engine.data.in_memory import keep
 from dpaudit.engine.planning.plan import Plan
@@ -54,7 +54,7 @@ class Record:
     @classmethod
     def of(cls, plan: Plan) -> Record:
         """That of a plan, with the code as it is now."""
-        codes = own_code(plan.units)
+        codes = user_code(plan.units)
         own = {label: code.digest for label, code in codes.items()}
         unseen = frozenset(label for label, code in codes.items() if code.unseen)
         spec = hashlib.sha256(plan.spec.to_yaml().encode()).hexdigest()

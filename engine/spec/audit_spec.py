@@ -22,7 +22,7 @@ from dpaudit.engine.games.protocol import Game
 from dpaudit.engine.games.stop_rule import StopRule
 from dpaudit.engine.spec.anchored import anchored
 from dpaudit.engine.spec.build import build, describe
-from dpaudit.engine.spec.error_budget import ErrorBudget, Together
+from dpaudit.engine.spec.error_budget import ErrorBudget, JointTest
 from dpaudit.engine.spec.plain_yaml import in_yaml
 from dpaudit.engine.spec.sweep import Sweep
 from dpaudit.errors import SpecError, require, shortened
@@ -132,10 +132,10 @@ class AuditSpec:
         audits: At least one; names are unique.
         name: For reports and the default run folder.
         seed: Everything random follows from it, in 0 .. 10^18 - 1.
-        confidence: Stated confidence of each bound, in (0, 1); where there are several looks at one claim, of the one
+        confidence: Stated confidence of each bound, in (0, 1); where there are several tests of one claim, of the one
             verdict.
         run: Where the work runs.
-        together: Says that the audits are looks at one claim and end in one verdict, as `dpaudit check` makes them;
+        together: Says that the audits are tests of one claim and end in one verdict, as `dpaudit check` makes them;
             None for audits that have nothing to do with each other.
         sweep: Says that the audits are configurations of one sweep, which share the error, as `dpaudit sweep` makes
             them; None for others.
@@ -146,7 +146,7 @@ class AuditSpec:
     seed: int = 0
     confidence: float = 0.95
     run: RunOptions = RunOptions()
-    together: Together | None = None
+    together: JointTest | None = None
     sweep: Sweep | None = None
 
     def __post_init__(self) -> None:
@@ -192,7 +192,7 @@ class AuditSpec:
                 )
 
     def _require_one_claim(self) -> None:
-        """Refuses looks whose claims differ, and numbers that cannot grow in a confirmatory run."""
+        """Refuses tests whose claims differ, and numbers that cannot grow in a confirmatory run."""
         if self.together is None:
             return
         first = self.audits[0]
@@ -200,13 +200,13 @@ class AuditSpec:
         if unknown:
             raise SpecError(f"together.again names {unknown[0]!r}, which is no audit of the spec")
         for audit in self.audits:
-            self.played_again(audit)
+            self.confirmatory(audit)
         same = all(
             audit.effective_claim() == first.effective_claim()
             and describe(audit.mechanism) == describe(first.mechanism)
             for audit in self.audits
         )
-        require(same, "audits that are looks at one claim must have the same mechanism and claim")
+        require(same, "audits that are tests of one claim must have the same mechanism and claim")
 
     def _complete(self, audit: Audit, index: int) -> Audit:
         """Builds what is still a name or a mapping, fills in what is left open, and refuses what does not fit."""
@@ -242,8 +242,8 @@ class AuditSpec:
         """The audit that follows one of this spec which has `confirm`: the same mechanism with planted labels."""
         return self._following(audit, _confirming(audit, audit.name))
 
-    def played_again(self, audit: Audit) -> Audit:
-        """One of several looks at one claim once more, at the stricter confidence of the verdict."""
+    def confirmatory(self, audit: Audit) -> Audit:
+        """One of several tests of one claim once more, at the stricter confidence of the verdict."""
         assert self.together is not None
         return self._following(audit, _played_again(audit, self.together.again.get(audit.name, {})))
 
@@ -290,12 +290,12 @@ def _confirming(audit: Audit, at: str) -> Audit:
 
 
 def _played_again(audit: Audit, factors: Mapping[str, float]) -> Audit:
-    """The same look, with some numbers of its game grown."""
+    """The same test, with some numbers of its game grown."""
     for name in factors:
         if not isinstance(getattr(audit.game, name, None), int):
             raise SpecError(f"together.again: {_name(audit.game)} has no number {name!r} that could grow")
     grown = {name: max(1, round(factor * getattr(audit.game, name))) for name, factor in factors.items()}
-    return replace(audit, game=replace(audit.game, **grown), name=f"{audit.name}, played again")
+    return replace(audit, game=replace(audit.game, **grown), name=f"{audit.name}, confirmatory run")
 
 
 def _claim_in_game(audit: Audit, at: str) -> Claim:
@@ -361,7 +361,7 @@ def _require_estimator(audit: Audit, claim: Claim, at: str) -> None:
         raise SpecError(f"{at}.stop needs a game of independent trials, one training each: ind-mia or mia")
     if not independent and getattr(estimator, "independent_trials", False):
         raise SpecError(
-            f"{at}.estimator must be one for many canaries of one training (guess-band, one-run, ...), got "
+            f"{at}.estimator must be one for many canaries of one training (one-run, ...), got "
             f"{_name(estimator)}, which takes scores for independent trials; the game is one of "
             "dependent ones: ind-mia and mia have independent trials"
         )

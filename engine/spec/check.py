@@ -10,10 +10,10 @@ from dpaudit.claims import Claim, Relation
 from dpaudit.engine.data.bundled import Digits
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.data.partition import Partition
-from dpaudit.engine.games.fits import Fits, Look
+from dpaudit.engine.games.fits import CheckTest, Fits
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec, Claiming, RunOptions
 from dpaudit.engine.spec.build import build
-from dpaudit.engine.spec.error_budget import Together
+from dpaudit.engine.spec.error_budget import JointTest
 from dpaudit.errors import AuditError, SpecError, require
 from dpaudit.given import check_fields
 from dpaudit.mechanisms.learners.aggregated_labels import AggregatedLabels
@@ -32,7 +32,7 @@ class Budget:
 
     Attributes:
         seconds: After which nothing is begun any more, > 0; None for no limit.
-        trainings: Of all looks together, >= 0, half of them for playing one again; None for no limit.
+        trainings: Of all tests together, >= 0, half of them for playing one again; None for no limit.
     """
 
     seconds: float | None = None
@@ -93,7 +93,7 @@ class CheckOptions:
     Attributes:
         name: For reports and the default run folder; "" takes the mechanism's.
         seed: Everything random follows from it.
-        confidence: Of the verdict VIOLATION, in (0, 1), whatever a first pass of all looks was; its own bounds hold
+        confidence: Of the verdict VIOLATION, in (0, 1), whatever a first pass of all tests was; its own bounds hold
             together with 0.95.
         run: Where the work runs; None: in this process where nothing is trained, else on Ray.
     """
@@ -109,20 +109,20 @@ class CheckOptions:
 
 @dataclass(frozen=True)
 class Choice:
-    """A look of a game.
+    """A test of a game.
 
     Attributes:
         game: The game's registered name.
-        look: How it takes part.
+        test: How it takes part.
     """
 
     game: str
-    look: Look
+    test: CheckTest
 
     @property
     def name(self) -> str:
         """Of the audit."""
-        return f"{self.game}, {self.look.variant}" if self.look.variant else self.game
+        return f"{self.game}, {self.test.variant}" if self.test.variant else self.game
 
 
 def check_spec(request: CheckRequest, options: CheckOptions = CheckOptions()) -> AuditSpec:
@@ -147,7 +147,7 @@ def check_spec(request: CheckRequest, options: CheckOptions = CheckOptions()) ->
     data = request.data if request.data is not None else made_data(mechanism, claim)
     audits = tuple(_audit(one, mechanism, data, request) for one in affordable)
     trains = any(one.trainings for one in affordable)
-    words = [f"{one.choice.name}: finds {one.choice.look.finds}{_cost(one.trainings)}" for one in affordable]
+    words = [f"{one.choice.name}: finds {one.choice.test.finds}{_cost(one.trainings)}" for one in affordable]
     again = {one.choice.name: one.again for one in affordable if one.again}
     return AuditSpec(
         audits,
@@ -155,7 +155,7 @@ def check_spec(request: CheckRequest, options: CheckOptions = CheckOptions()) ->
         seed=options.seed,
         confidence=options.confidence,
         run=options.run or RunOptions(runner="ray" if trains else "in-process"),
-        together=Together(budget.seconds, tuple(words), (*left_out, *dear), again=again),
+        together=JointTest(budget.seconds, tuple(words), (*left_out, *dear), again=again),
     )
 
 
@@ -166,22 +166,22 @@ def _played(mechanism: Any) -> Any:
 
 
 def choices(mechanism: Any, claim: Claim) -> tuple[list[Choice], list[str]]:
-    """The looks that state they fit a mechanism and its claim, the cheap ones first; and why games have none."""
+    """The tests that state they fit a mechanism and its claim, the cheap ones first; and why games have none."""
     chosen, left_out = [], []
     for name in catalogue("game"):
         fits: Fits = load("game", name).fits
-        played = [look for look in fits.looks if isinstance(mechanism, look.face.protocol)]
-        fitting = [look for look in played if claim.relation in look.relations]
-        chosen += [Choice(name, look) for look in fitting]
-        if not fits.looks:
+        played = [test for test in fits.check_tests if isinstance(mechanism, test.face.protocol)]
+        fitting = [test for test in played if claim.relation in test.relations]
+        chosen += [Choice(name, test) for test in fitting]
+        if not fits.check_tests:
             left_out.append(f"{name}: played on request only")
         elif not played:
-            faces = dict.fromkeys(look.face.words for look in fits.looks)
+            faces = dict.fromkeys(test.face.words for test in fits.check_tests)
             left_out.append(f"{name}: plays {' and '.join(faces)}")
         elif not fitting:
-            relations = dict.fromkeys(str(relation) for look in played for relation in look.relations)
+            relations = dict.fromkeys(str(relation) for test in played for relation in test.relations)
             left_out.append(f"{name}: is for claims about {' or '.join(relations)} neighbours, not {claim.relation}")
-    return sorted(chosen, key=lambda choice: choice.look.price), left_out
+    return sorted(chosen, key=lambda choice: choice.test.price), left_out
 
 
 def made_data(mechanism: Any, claim: Claim) -> Any:
@@ -203,12 +203,12 @@ def made_data(mechanism: Any, claim: Claim) -> Any:
 
 @dataclass(frozen=True)
 class Affordable:
-    """A look that a budget is enough for.
+    """A test that a budget is enough for.
 
     Attributes:
-        choice: The look.
+        choice: The test.
         trainings: What it may be played with.
-        again: By how much fields of its game grow when it is played again.
+        again: By how much fields of its game grow when it is repeated.
     """
 
     choice: Choice
@@ -222,44 +222,44 @@ def affordable_looks(chosen: list[Choice], trainings: int | None) -> tuple[list[
     kept = None if trainings is None else trainings // 2
     affordable, dear = [], []
     for choice in chosen:
-        look, wanted = choice.look, choice.look.trainings
-        price = look.price if left is None else min(look.price, left)
-        given = wanted if price == look.price else int(price / look.cost)
-        held = None if kept is None else int(kept / look.cost)
-        least = look.least if look.scales else wanted
+        test, wanted = choice.test, choice.test.trainings
+        price = test.price if left is None else min(test.price, left)
+        given = wanted if price == test.price else int(price / test.cost)
+        held = None if kept is None else int(kept / test.cost)
+        least = test.least if test.scales else wanted
         if held is not None and min(given, held) < min(least, wanted):
             dear.append(
                 f"{choice.name}: asks for {min(least, wanted):,} trainings at least and as many to play it again, the "
                 f"budget leaves {given:,} and {held:,}"
             )
             continue
-        affordable.append(Affordable(choice, given, _again(look, given, held)))
+        affordable.append(Affordable(choice, given, _again(test, given, held)))
         left = None if left is None else left - price
     return affordable, dear
 
 
-def _again(look: Look, given: int, kept: int | None) -> dict[str, float]:
-    """By how much what is played again grows, with no more trainings than are kept for it."""
-    if kept is None or not look.scales:
-        return dict(look.again)
+def _again(test: CheckTest, given: int, kept: int | None) -> dict[str, float]:
+    """By how much what is repeated grows, with no more trainings than are kept for it."""
+    if kept is None or not test.scales:
+        return dict(test.again)
     most = kept / given
-    grown = {name: min(look.again.get(name, 1.0), most) for name in (*look.scales, *look.again)}
+    grown = {name: min(test.again.get(name, 1.0), most) for name in (*test.scales, *test.again)}
     return {name: factor for name, factor in grown.items() if factor != 1.0}
 
 
 def _audit(one: Affordable, mechanism: Any, data: Any, request: CheckRequest) -> Audit:
-    look = one.choice.look
-    scaled = {name: int(share * one.trainings) for name, share in look.scales.items()}
+    test = one.choice.test
+    scaled = {name: int(share * one.trainings) for name, share in test.scales.items()}
     return Audit(
         mechanism=mechanism,
         data=data,
-        game={"name": one.choice.game, **look.game, **scaled},
-        attack=look.attack or None,
-        estimator=look.estimator or None,
+        game={"name": one.choice.game, **test.game, **scaled},
+        attack=test.attack or None,
+        estimator=test.estimator or None,
         split=request.split or Partition(target=0.7, reference=0.2, test=0.1),
         claim=request.claim,
-        confirm=look.confirm,
-        stop=look.stop,
+        confirm=test.confirm,
+        stop=test.stop,
         name=one.choice.name,
     )
 

@@ -61,7 +61,7 @@ class ErrorBudget:
         left, spent = 1 - self.screening, sum(1 - confidence for confidence in confidences.values())
         require(
             spent <= left * (1 + 1e-9),
-            f"the errors of audits that are looks at one claim must sum to at most {left:.6g}",
+            f"the errors of audits that are tests of one claim must sum to at most {left:.6g}",
             do="leave the confidence of their estimators out",
             sum=spent,
         )
@@ -71,21 +71,21 @@ class ErrorBudget:
 
 
 @dataclass(frozen=True)
-class Together:
-    """That the audits of a spec are looks at one claim.
+class JointTest:
+    """That the audits of a spec are tests of one claim.
 
-    In a first pass each has its own share of the error. A look that refutes the claim is played again, with other seeds
+    In a first pass each has its own share of the error. A test that refutes the claim is repeated, with other seeds
     and at its share of what the spec's confidence leaves: the verdict is VIOLATION where that refutes the claim too.
-    Given all that was seen before, what is played again is a test of its own, so the spec's confidence holds whatever
+    Given all that was seen before, what is repeated is a test of its own, so the spec's confidence holds whatever
     the first pass was.
 
     Attributes:
-        budget_s: Seconds after which no look but the first is begun, > 0; one that stops early ends where it is. None
+        budget_s: Seconds after which no test but the first is begun, > 0; one that stops early ends where it is. None
             has no limit.
         chosen: Why each audit is among them, in sentences, for the report.
         left_out: Which games are not, and why.
         screening: Confidence of the bounds of the first pass, all together, in (0, 1).
-        again: By the name of an audit, by how much fields of its game grow when it is played again, > 0.
+        again: By the name of an audit, by how much fields of its game grow when it is repeated, > 0.
     """
 
     budget_s: float | None = None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from dpaudit.claims import Claim, PrivacyCurve
 from dpaudit.errors import require
 from dpaudit.estimators.bound import format_lower
-from dpaudit.estimators.finding import Breach, Series, Standing, Validity, breach_at
+from dpaudit.estimators.finding import Comparison, Series, Validity, ViolationPoint, breach_at
 from dpaudit.estimators.label_reconstruction.advantage import label_privacy_ceiling
 
 if TYPE_CHECKING:
@@ -131,20 +131,20 @@ class AdvantageDistribution:
         unit = " nats" if self.kind == "multiplicative" else ""
         return f"{QUANTITIES[self.kind]} {format_lower(self._compared, 6)}{unit}"
 
-    def standing(self, curve: PrivacyCurve) -> Standing:
+    def comparison(self, curve: PrivacyCurve) -> Comparison:
         """Beside the most that label privacy with the epsilon claimed at delta = 0 allows."""
         allowed = _allowed(self.kind, curve.epsilon(0.0))
-        return Standing(QUANTITIES[self.kind], "delta = 0", self._compared, allowed, self.headline)
+        return Comparison(QUANTITIES[self.kind], "delta = 0", self._compared, allowed, self.headline)
 
-    def breach(self, curve: PrivacyCurve) -> Breach | None:
+    def violation_point(self, curve: PrivacyCurve) -> ViolationPoint | None:
         """Where the claim broke; None where it did not."""
-        return breach_at(self.standing(curve), self.validity)
+        return breach_at(self.comparison(curve), self.validity)
 
     def charts(self, claim: Claim) -> list[Chart]:
         """What there is to see beside a claim."""
         from dpaudit.estimators.finding_charts import charts  # only where something is drawn
 
-        return charts(self.series, claim, self.standing(claim.curve))
+        return charts(self.series, claim, self.comparison(claim.curve))
 
     def to_dict(self) -> Mapping[str, Any]:
         """Plain values for JSON, without the series."""

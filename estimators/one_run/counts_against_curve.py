@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from dpaudit.claims import PrivacyCurve
 from dpaudit.errors import require
 from dpaudit.estimators.bound import along_curve
-from dpaudit.estimators.finding import Standing
+from dpaudit.estimators.finding import Comparison
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -61,7 +61,7 @@ class CountsAgainstCurve:
         require(len(self.replays) > 0, "counts must be of at least one replay", replays=len(self.replays))
         require(0 < self.error < 1, "the error of a look must be in (0, 1)", error=self.error)
 
-    def standing(self, curve: PrivacyCurve, /) -> Standing:
+    def comparison(self, curve: PrivacyCurve, /) -> Comparison:
         """The share of right guesses, at the look of the replay in the middle that speaks most against the curve."""
         lines = tangents(curve)
         looks = {(replay.canaries, int(guesses)) for replay in self.replays for guesses in replay.guesses}
@@ -73,7 +73,7 @@ class CountsAgainstCurve:
         none = [(-math.inf, most[0][1])] * self.lost
         return (none + most)[(len(none) + len(most) - 1) // 2][1]
 
-    def _most(self, replay: ReplayCounts, allowed: dict[tuple[int, int], int]) -> tuple[float, Standing]:
+    def _most(self, replay: ReplayCounts, allowed: dict[tuple[int, int], int]) -> tuple[float, Comparison]:
         """By how many standard deviations a replay exceeds what is allowed, where it does so most, and that place."""
         limits = np.array([allowed[replay.canaries, int(guesses)] for guesses in replay.guesses])
         margins = (replay.correct - limits) / np.sqrt(replay.guesses)

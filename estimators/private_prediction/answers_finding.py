@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dpaudit.claims import Claim, PrivacyCurve
 from dpaudit.estimators.bound import format_lower
-from dpaudit.estimators.finding import Breach, Series, Standing, Validity, breach_at
+from dpaudit.estimators.finding import Comparison, Series, Validity, ViolationPoint, breach_at
 
 if TYPE_CHECKING:
     from dpaudit.estimators.chart import Chart
@@ -95,7 +95,7 @@ class AnswersFinding:
         place = int(np.argmax(self.bound.larger[self.worst] / self.orders))
         return self._words(self.worst, place)
 
-    def standing(self, curve: PrivacyCurve) -> Standing:
+    def comparison(self, curve: PrivacyCurve) -> Comparison:
         """At the query and order where a bound is the largest multiple of what is claimed.
 
         Where that is kept, but data-dependent accounting is not, against that.
@@ -106,7 +106,7 @@ class AnswersFinding:
         return dependent if dependent is not None and dependent.exceeds and not independent.exceeds else independent
 
     @property
-    def against_dependent(self) -> Standing | None:
+    def against_dependent(self) -> Comparison | None:
         """Against what data-dependent accounting charges; None where there is none. Each direction has its own."""
         if np.isnan(self.dependent.forward).any():
             return None
@@ -116,9 +116,9 @@ class AnswersFinding:
         found = np.where(forward >= backward, self.bound.forward, self.bound.backward)
         return self._standing(charged, DEPENDENT, found)
 
-    def breach(self, curve: PrivacyCurve) -> Breach | None:
+    def violation_point(self, curve: PrivacyCurve) -> ViolationPoint | None:
         """Where the claim broke; None where it did not, or where the bound is `as-published`."""
-        return breach_at(self.standing(curve), self.validity)
+        return breach_at(self.comparison(curve), self.validity)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -168,7 +168,7 @@ class AnswersFinding:
         """What there is to see beside a claim."""
         from dpaudit.estimators.finding_charts import charts  # only where something is drawn
 
-        return charts(self.series, claim, self.standing(claim.curve))
+        return charts(self.series, claim, self.comparison(claim.curve))
 
     def to_dict(self) -> Mapping[str, Any]:
         """Plain values for JSON, without the series."""
@@ -229,13 +229,13 @@ class AnswersFinding:
             sums = {name: told * values.larger[self.worst, place] for name, values in self._known.items()}
         return {"order": order, "answers": answers, **sums}
 
-    def _standing(self, claimed: Floats, quantity: str, found: Floats | None = None) -> Standing:
+    def _standing(self, claimed: Floats, quantity: str, found: Floats | None = None) -> Comparison:
         observed = self.bound.larger if found is None else found
         multiples = self._multiples(observed, claimed)
         query, place = (int(at) for at in np.unravel_index(int(np.argmax(multiples)), multiples.shape))
         where = f"order {self.orders[place]:g} of query {self.queries[query]}"
         words = self._words(query, place, float(observed[query, place]))
-        return Standing(quantity, where, float(observed[query, place]), float(claimed[query, place]), words)
+        return Comparison(quantity, where, float(observed[query, place]), float(claimed[query, place]), words)
 
     @staticmethod
     def _multiples(observed: Floats, claimed: Floats) -> Floats:

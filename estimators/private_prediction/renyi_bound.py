@@ -12,7 +12,7 @@ import numpy as np
 from dpaudit.claims import Claim, PrivacyCurve
 from dpaudit.errors import require
 from dpaudit.estimators.bound import format_lower
-from dpaudit.estimators.finding import Breach, Series, Standing, Validity, breach_at
+from dpaudit.estimators.finding import Comparison, Series, Validity, ViolationPoint, breach_at
 
 if TYPE_CHECKING:
     from dpaudit.estimators.chart import Chart
@@ -73,7 +73,7 @@ class RenyiBound:
         order, forward, backward = (np.array(column) for column in zip(*ranked, strict=True))
         return {"renyi": {"order": order, "forward": forward, "backward": backward}}
 
-    def standing(self, curve: PrivacyCurve) -> Standing:
+    def comparison(self, curve: PrivacyCurve) -> Comparison:
         """At the order where the bound is the largest multiple of what is claimed; all orders hold together."""
         claimed = [
             curve.renyi(order) if math.isfinite(order) else curve.epsilon(0.0)  # the divergence of order inf
@@ -81,17 +81,17 @@ class RenyiBound:
         ]
         index = max(range(len(claimed)), key=lambda at: (_multiple(self.lower[at], claimed[at]), self.lower[at]))
         observed, order = self.lower[index], self.orders[index]
-        return Standing("RDP", f"order {order:g}", observed, claimed[index], _in_words(observed, order))
+        return Comparison("RDP", f"order {order:g}", observed, claimed[index], _in_words(observed, order))
 
-    def breach(self, curve: PrivacyCurve) -> Breach | None:
+    def violation_point(self, curve: PrivacyCurve) -> ViolationPoint | None:
         """Where the claim broke; None where it did not, or where the bound is `as-published`."""
-        return breach_at(self.standing(curve), self.validity)
+        return breach_at(self.comparison(curve), self.validity)
 
     def charts(self, claim: Claim) -> list[Chart]:
         """What there is to see beside a claim."""
         from dpaudit.estimators.finding_charts import charts  # only where something is drawn
 
-        return charts(self.series, claim, self.standing(claim.curve))
+        return charts(self.series, claim, self.comparison(claim.curve))
 
     def to_dict(self) -> Mapping[str, Any]:
         """Plain values for JSON, without the series."""

@@ -21,10 +21,10 @@ from scipy import special
 
 from dpaudit.claims import PrivacyCurve
 from dpaudit.estimators.bound import Bound, along_curve
-from dpaudit.estimators.finding import Series, Standing
+from dpaudit.estimators.finding import Comparison, Series
 from dpaudit.estimators.one_run.guess_band import IndependentTrials, guess_looks
-from dpaudit.estimators.one_run.guess_band_estimator import bounds_of_replays, check_fields, deciding_counts
 from dpaudit.estimators.one_run.signed_scores import GuessRule, right_guesses
+from dpaudit.estimators.one_run.simultaneous_guess_count import bounds_of_replays, check_fields, deciding_counts
 from dpaudit.estimators.replays import median_rule, per_replay_confidence
 from dpaudit.estimators.scores import ScoreEstimator, Scores, replay_bounds
 from dpaudit.estimators.two_world.two_sample import Band, TwoSampleTally
@@ -74,7 +74,7 @@ class GuessAccuracy:
         limits = np.maximum(0.0, 2 * accuracy * (1 - 1e-11) - 1)
         return float(median_rule(np.append(limits, np.zeros(self.lost))))
 
-    def standing(self, curve: PrivacyCurve, /) -> Standing:
+    def comparison(self, curve: PrivacyCurve, /) -> Comparison:
         """Total variation observed and claimed."""
         return along_curve("total variation", "epsilon = 0", self.total_variation, curve.delta(0.0))
 

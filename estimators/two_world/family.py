@@ -102,7 +102,7 @@ def family_bound(regions: RateRegions, family: CurveFamily, delta: float) -> Fam
     """The epsilon at `delta` of the least private member that the regions reject."""
 
     def rejected(parameter: float) -> bool:
-        return regions.standing(family.curve(parameter)).exceeds
+        return regions.comparison(family.curve(parameter)).exceeds
 
     low, high = math.log(family.most_private), math.log(family.least_private)
     if not rejected(family.most_private):

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from dpaudit.claims import PrivacyCurve
 from dpaudit.errors import require
 from dpaudit.estimators.bound import along_curve
-from dpaudit.estimators.finding import Standing
+from dpaudit.estimators.finding import Comparison
 from dpaudit.estimators.replays import median_rule
 
 Floats = NDArray[np.float64]
@@ -106,7 +106,7 @@ class RateRegions:
         """The bound at each delta, shape as `deltas`."""
         return np.array([self.epsilon(float(delta)) for delta in deltas])
 
-    def standing(self, curve: PrivacyCurve, /) -> Standing:
+    def comparison(self, curve: PrivacyCurve, /) -> Comparison:
         """Where on the curve the observed epsilon exceeds the claimed one by most."""
         claimed = np.linspace(0.0, self.epsilon(0.0), EPSILONS)
         deltas = [min(1.0, curve.delta(float(epsilon))) for epsilon in claimed]
@@ -114,7 +114,7 @@ class RateRegions:
         printed = self._at(_rounded_up(delta), curve)
         return printed if printed.exceeds else self._at(delta, curve)
 
-    def _at(self, delta: float, curve: PrivacyCurve) -> Standing:
+    def _at(self, delta: float, curve: PrivacyCurve) -> Comparison:
         return along_curve("epsilon", f"delta = {delta:g}", self.epsilon(delta), curve.epsilon(delta))
 
 

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from dpaudit.errors import require
-from dpaudit.estimators.best_look import BestLook, in_order
+from dpaudit.estimators.best_candidate import BestLook, in_order
 from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.counts import CONFUSION, RATIO, CountEstimator, Table, bound_rows, count_columns
 from dpaudit.estimators.divided import EachReplay, EachThreshold, joined

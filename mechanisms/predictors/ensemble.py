@@ -186,7 +186,7 @@ class Ensemble(NoisyVotes, ABC):
         parts = self.parts(len(data), np.random.default_rng(splitting))
         return self._taught(data, parts, queries, training, compute)
 
-    def moved_votes(self, more: Added, queries: Features, *, seed: SeedSequence, compute: Compute) -> Ints:
+    def votes_with_canary(self, more: Added, queries: Features, *, seed: SeedSequence, compute: Compute) -> Ints:
         """Trains one teacher for each point, which has it among its records; shape (p, q)."""
         splitting, training = spawned(seed, 2)
         rng = np.random.default_rng(splitting)

@@ -72,7 +72,7 @@ class PrivateKnn(NoisyVotes):
         order = np.argsort(squared_distances(data.features, queries), axis=0, kind="stable")
         return np.asarray(data.labels[order[: self.depth()]], np.int64)
 
-    def moved_votes(self, more: Added, queries: Features, *, seed: SeedSequence, compute: Compute) -> Ints:
+    def votes_with_canary(self, more: Added, queries: Features, *, seed: SeedSequence, compute: Compute) -> Ints:
         """The rank of each point among the records of the data, shape (p, q); at equal distance behind them."""
         own = squared_distances(more.records.features, queries)
         there = np.sort(squared_distances(more.data.features, queries), axis=0)

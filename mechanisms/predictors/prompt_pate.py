@@ -88,7 +88,7 @@ class PromptPate(NoisyVotes):
         """
         return self._asked(data, self.prompts(data), queries)
 
-    def moved_votes(self, more: Added, queries: Features, *, seed: SeedSequence, compute: Compute) -> Ints:
+    def votes_with_canary(self, more: Added, queries: Features, *, seed: SeedSequence, compute: Compute) -> Ints:
         """What the teacher that shows a point says of each query; the point stands where its first record did."""
         return self._asked(more.data, self.moved_prompts(more), queries)
 

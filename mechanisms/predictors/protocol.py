@@ -3,7 +3,7 @@
 Nothing that is trained is released; votes are, after noise. In the order of Algorithm 1 of Chadha et al. (2024):
 
 1. `votes` makes one run of the training phase and asks every voter (teacher, prompt, neighbour) every query;
-2. `moved_votes` does the same with a record more, which takes part in one voter alone: only that voter is asked;
+2. `votes_with_canary` does the same with a record more, which takes part in one voter alone: only that voter is asked;
 3. `law` is the law of a query's histogram, fitted to several such runs, with the record or without it;
 4. `release` makes an answer of a histogram: noise, then the argmax.
 
@@ -69,7 +69,9 @@ class VotingPredictor(Protocol):
         """
         ...
 
-    def moved_votes(self, more: Added, queries: Features, *, seed: np.random.SeedSequence, compute: Compute) -> Ints:
+    def votes_with_canary(
+        self, more: Added, queries: Features, *, seed: np.random.SeedSequence, compute: Compute
+    ) -> Ints:
         """One run of the training phase for each of several records: the data with it more (or in another's place).
 
         Args:
@@ -88,7 +90,7 @@ class VotingPredictor(Protocol):
 
         Args:
             votes: Of this query, shape (runs, voters).
-            moved: `moved_votes` of this query, shape (runs, m), of the m >= 0 records that are added.
+            moved: `votes_with_canary` of this query, shape (runs, m), of the m >= 0 records that are added.
             labels: Their labels, shape (m,).
             added: True: with the records; False: without them, in the form whose draws go with the other's.
             classes: Number of classes K.

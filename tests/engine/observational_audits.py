@@ -23,7 +23,7 @@ from dpaudit.engine.games.one_run.label_inference import LabelInference
 from dpaudit.engine.games.one_run.rules import CanarySetup
 from dpaudit.engine.games.one_run.work import LEARNED_ROUNDS, Replayed, cumulative, rounds_of
 from dpaudit.engine.reading.shift import shift_control
-from dpaudit.estimators.one_run.beyond_shift import BeyondShift, bound_beyond_shift
+from dpaudit.estimators.one_run.shift_corrected import ShiftCorrected, bound_beyond_shift
 from dpaudit.estimators.one_run.signed_scores import OneRun, OneRunEstimator, OneRunTally
 from dpaudit.estimators.scores import Scores
 from dpaudit.mechanisms.examples import Examples
@@ -69,7 +69,7 @@ class Outcome:
 
     bound: float
     shift_seen: bool
-    beyond: BeyondShift
+    beyond: ShiftCorrected
 
     def by_significance(self, claim: float) -> bool:
         """VIOLATION as it was decided before: the bound exceeds the claim and no shift is seen."""

@@ -67,7 +67,7 @@ def test_what_is_given_away_is_found_and_shown(spec: Mapping[str, Any], tmp_path
     assert len(result.scores()) == 150
     page = (tmp_path / "run" / "report.html").read_text()
     assert spec["game"]["name"] in page
-    assert "guess-band" in page
+    assert "simultaneous-guess-count" in page
     again = load_spec(tmp_path / "run" / "spec.yaml")  # the names of another package are names like any other
     assert type(again.audits[0].game).__name__ in {"TableCanaries", "SequenceCanaries"}
 

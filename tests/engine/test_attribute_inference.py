@@ -96,8 +96,8 @@ def audited(folder: Path, mechanism: Any, **fields: Any) -> AuditResult:
 def test_a_learner_that_recalls_its_records_gives_the_attribute_away(tmp_path: Path) -> None:
     """All guesses on 1,500 fair bits can be right but where the proxy draws the record's own value: a half of them."""
     result = audited(tmp_path, NonPrivate(Recall()))
-    assert result.standing is not None
-    assert result.standing.observed > 0.5
+    assert result.comparison is not None
+    assert result.comparison.observed > 0.5
     assert result.observational
     assert result.control is not None
     assert not result.control.shift_detected
@@ -105,8 +105,8 @@ def test_a_learner_that_recalls_its_records_gives_the_attribute_away(tmp_path: P
 
 def test_a_mechanism_that_looks_at_nothing_shows_nothing(tmp_path: Path) -> None:
     result = audited(tmp_path, Forgets())
-    assert result.standing is not None
-    assert result.standing.observed == 0
+    assert result.comparison is not None
+    assert result.comparison.observed == 0
 
 
 def test_several_columns_and_bins_make_one_attribute() -> None:
@@ -166,7 +166,7 @@ def test_values_the_reference_lacks_count_as_its_most_frequent_one() -> None:
 def test_columns_of_an_array_go_by_their_numbers(tmp_path: Path) -> None:
     game = AttributeInference(replays=2, columns=("1",), bins=2)
     result = audited(tmp_path, NonPrivate(LogisticRegression()), data=Array(), game=game)
-    assert result.standing is not None
+    assert result.comparison is not None
 
 
 def test_the_score_is_bayes_rule_against_the_proxy() -> None:
@@ -223,9 +223,9 @@ def test_fresh_records_come_from_ones_own_generator(tmp_path: Path) -> None:
     # A label that recall knows has probability 1, and 1/2 elsewhere: all is in the highest scores.
     fields = {"split": split, "game": game, "estimator": {"name": "one-run", "guess": "both-tails"}}
     result = audited(tmp_path, NonPrivate(Recall()), **{**fields, "attack": "calibrated-loss"})
-    assert result.standing is not None
-    assert result.standing.observed > 2
-    assert audited(tmp_path / "forgets", Forgets(), **fields).standing.observed == 0  # type: ignore[union-attr]
+    assert result.comparison is not None
+    assert result.comparison.observed > 2
+    assert audited(tmp_path / "forgets", Forgets(), **fields).comparison.observed == 0  # type: ignore[union-attr]
     plan = make_plan(AuditSpec((Audit(NonPrivate(Recall()), Census(), game=game, split=split),)))
     assert sum(name.startswith("fresh:") for name in plan.shared) == 1
     bad = Audit(NonPrivate(Recall()), Census(), game=ObservationalMembership(fresh=NoGenerator()), split=split)

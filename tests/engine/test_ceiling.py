@@ -87,7 +87,7 @@ def test_a_publisher_reaches_the_ceiling_of_its_game(tmp_path: Path, game: Label
     assert isinstance(result.finding, Bound)
     assert result.ceiling is not None
     # The replays of the ceiling are replays of this game, of the same seeds.
-    assert result.ceiling.finding.standing(result.compared.claim.curve).observed == result.finding.lower
+    assert result.ceiling.finding.comparison(result.compared.claim.curve).observed == result.finding.lower
     assert "maximum detectable: epsilon >= " in str(result)
 
 

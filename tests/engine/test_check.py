@@ -109,7 +109,7 @@ def test_games_are_chosen_by_what_they_state() -> None:
     assert names(DpSgd(1.0)) == [
         "dp-sgd-steps, one training",
         "dp-sgd-steps, many trainings",
-        "crafted-crowd",
+        "opposing-gradients",
         "ind-mia, far point",
         "ind-mia, gradient",
     ]
@@ -132,11 +132,11 @@ def test_the_looks_share_the_error_and_the_spec_is_read_back_as_it_was() -> None
 
 
 def test_what_is_played_again_has_other_seeds_and_its_share_of_the_verdict_s_error() -> None:
-    """More trials where a look says so; planted labels where it takes a proxy for the truth."""
+    """More trials where a test says so; planted labels where it takes a proxy for the truth."""
     spec = check_spec(CheckRequest(RandomizedResponse(1.0)))
     audits = make_plan(spec).audits
     first, again = audits[:3:2][1], audits[3]
-    assert (first.audit.name, again.confirms, again.played_again) == ("label-channel", "label-channel", True)
+    assert (first.audit.name, again.confirms, again.confirmatory) == ("label-channel", "label-channel", True)
     assert again.audit.estimator.confidence == pytest.approx(1 - 0.001 / 4)
     assert (first.audit.game.releases, again.audit.game.releases) == (50, 200)
     assert first.keys.isdisjoint(again.keys)
@@ -149,7 +149,7 @@ def test_what_is_played_again_has_other_seeds_and_its_share_of_the_verdict_s_err
         used |= fresh
     of_learner = make_plan(check_spec(CheckRequest(LP1ST(1.0, model=Recall()), SMALL))).audits
     (planted,) = [entry for entry in of_learner if entry.confirms == "label-inference"]
-    assert not planted.played_again
+    assert not planted.confirmatory
     assert planted.audit.estimator.confidence == pytest.approx(1 - 0.001 / 3)
 
 
@@ -193,7 +193,7 @@ def test_a_budget_of_trainings_goes_to_the_cheap_looks_first() -> None:
 def test_half_of_a_budget_of_trainings_is_kept_to_play_a_look_again() -> None:
     spec = check_spec(CheckRequest(DpSgd(1.0), budget="2 trainings"))
     (one,) = spec.audits
-    assert (one.name, one.game.trainings, spec.played_again(one).game.trainings) == (
+    assert (one.name, one.game.trainings, spec.confirmatory(one).game.trainings) == (
         "dp-sgd-steps, one training",
         1,
         1,
@@ -202,11 +202,11 @@ def test_half_of_a_budget_of_trainings_is_kept_to_play_a_look_again() -> None:
         check_spec(CheckRequest(DpSgd(1.0), budget="1 training"))
     larger = check_spec(CheckRequest(DpSgd(1.0), budget="300 trainings"))
     one, steps, crowd, far = larger.audits
-    assert (one.game.trainings, larger.played_again(one).game.trainings) == (1, 4)
-    assert (steps.game.trainings, larger.played_again(steps).game.trainings) == (64, 150)
+    assert (one.game.trainings, larger.confirmatory(one).game.trainings) == (1, 4)
+    assert (steps.game.trainings, larger.confirmatory(steps).game.trainings) == (64, 150)
     # A training on a crowd counts as a twentieth: 3,000 of them may be kept.
-    assert (crowd.game.trials, larger.played_again(crowd).game.trials) == (1_024, 2_000)
-    assert (far.game.trials, larger.played_again(far).game.trials) == (8, 16)
+    assert (crowd.game.trials, larger.confirmatory(crowd).game.trials) == (1_024, 2_000)
+    assert (far.game.trials, larger.confirmatory(far).game.trials) == (8, 16)
 
 
 def test_data_are_made_that_the_mechanism_can_be_run_on() -> None:
@@ -225,11 +225,11 @@ def leak(tmp_path_factory: pytest.TempPathFactory) -> Report:
 
 
 def test_a_leak_is_refuted_by_the_first_look_and_the_rest_is_left_out(leak: Report) -> None:
-    """With the other looks' share of the error unspent. Resumed, and read again, nothing runs and the same is said."""
+    """With the other tests' share of the error unspent. Resumed, and read again, nothing runs and the same is said."""
     report, folder = leak, Path(leak.folder)
     assert report.joint is not None
     assert report.joint.verdict is Verdict.VIOLATION
-    assert [result.name for result in report.results] == ["label-canaries", "label-canaries, played again"]
+    assert [result.name for result in report.results] == ["label-canaries", "label-canaries, confirmatory run"]
     assert report.joint.not_played == ("label-channel", "label-crafted", "label-repeats")
     assert "not run: label-channel, label-crafted, label-repeats: the claim is refuted" in report.text(verbose=True)
     again = resume(folder, quiet=True)
@@ -269,7 +269,7 @@ def test_what_is_not_confirmed_is_no_violation_and_the_other_looks_are_played(
     assert report.joint.verdict is Verdict.NO_VIOLATION
     assert report.violations == report.failed == ()
     first, again, *others = report.results
-    assert (first.name, again.name) == ("label-canaries", "label-canaries, played again")
+    assert (first.name, again.name) == ("label-canaries", "label-canaries, confirmatory run")
     assert [result.name for result in others] == ["label-channel", "label-crafted", "label-repeats"]
     assert first.epsilon > 3 > 1 > again.epsilon
     assert "not confirmed: it exceeded the claim in a first pass" in str(first)
@@ -277,7 +277,7 @@ def test_what_is_not_confirmed_is_no_violation_and_the_other_looks_are_played(
         "label-canaries exceeded the claim in the first pass, and not in the confirmatory run" in report.joint.how_sure
     )
     (told,) = json.loads((tmp_path / "bounds.json").read_text())["joint"]["confirmations"]
-    assert (told["look"], told["confirmed"], told["verdict_again"]) == ("label-canaries", False, "NO VIOLATION FOUND")
+    assert (told["test"], told["confirmed"], told["verdict_again"]) == ("label-canaries", False, "NO VIOLATION FOUND")
     read = report_again(tmp_path)
     assert read.joint is not None
     assert read.joint.to_dict() == report.joint.to_dict()
@@ -292,7 +292,7 @@ def test_a_look_that_cannot_be_played_again_leaves_the_verdict_undecided(
     assert report.joint.verdict is Verdict.UNDECIDED
     assert report.violations == ()
     assert report.failed
-    assert "it is not known whether it refutes the claim when it is played again" in str(report)
+    assert "it is not known whether it refutes the claim when it is repeated" in str(report)
 
 
 def test_later_looks_wait_while_one_is_played_again(tmp_path: Path, leak: Report) -> None:
@@ -389,24 +389,24 @@ def test_the_command_says_what_was_chosen_and_exits_as_run_does(tmp_path: Path) 
 
 
 def test_a_look_on_a_proxy_refutes_nothing_by_itself(leak: Report) -> None:
-    look, again = leak.results
-    believed = replace(look, name="believed", conditional=True)
+    test, again = leak.results
+    believed = replace(test, name="believed", conditional=True)
     object.__setattr__(believed, "verdict", Verdict.VIOLATION)  # as if its control left no doubt
     assert JointVerdict((believed,), {}, 0.999, 0.95).verdict is Verdict.UNDECIDED
-    confirmed = JointVerdict((believed, look), {look.name: again}, 0.999, 0.95)
+    confirmed = JointVerdict((believed, test), {test.name: again}, 0.999, 0.95)
     assert confirmed.verdict is Verdict.VIOLATION
-    assert confirmed.deciding is look
+    assert confirmed.deciding is test
 
 
 def test_a_part_s_ceiling_is_not_held_against_that_of_the_whole_claim(leak: Report) -> None:
     """A step's ceiling is on a scale of its own, however high; alone it is the best there is."""
 
     def silent(name: str, could_show: float, **changes: Any) -> AuditResult:
-        look, _ = leak.results
-        assert look.ceiling is not None
-        assert isinstance(look.ceiling.finding, Bound)
-        ceiling = replace(look.ceiling, finding=replace(look.ceiling.finding, lower=could_show))
-        changed = replace(look, name=name, ceiling=ceiling, **changes)
+        test, _ = leak.results
+        assert test.ceiling is not None
+        assert isinstance(test.ceiling.finding, Bound)
+        ceiling = replace(test.ceiling, finding=replace(test.ceiling.finding, lower=could_show))
+        changed = replace(test, name=name, ceiling=ceiling, **changes)
         object.__setattr__(changed, "verdict", Verdict.NO_VIOLATION)
         return changed
 

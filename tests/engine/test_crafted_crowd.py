@@ -15,7 +15,6 @@ from scipy.stats import binom, norm
 
 from dpaudit import Audit, AuditSpec, Claim, Relation, RunOptions, Verdict, audit
 from dpaudit.claims import SubsampledGaussian
-from dpaudit.engine.games.steps.crafted_crowd import CraftedCrowd, crowd_shape, sizes_for
 from dpaudit.engine.games.steps.crowd_likelihood import (
     HYPOTHESES,
     CrowdLaw,
@@ -26,6 +25,7 @@ from dpaudit.engine.games.steps.crowd_likelihood import (
 )
 from dpaudit.engine.games.steps.crowd_units import crowd_examples
 from dpaudit.engine.games.steps.crowd_view import CrowdSearch, CrowdSteps, CrowdView
+from dpaudit.engine.games.steps.opposing_gradients import OpposingGradients, crowd_shape, sizes_for
 from dpaudit.errors import InputError, SpecError
 from dpaudit.estimators.scores import Scores
 from dpaudit.estimators.two_world.fair_coins import FairCoins
@@ -146,8 +146,8 @@ def _convicted(sampling: str, claim: Claim, seed: int) -> bool:
     estimator = FairCoins(delta=claim.delta)
     bound = estimator.bound([estimator.tally(Scores(scores, truth))])
     return bound.lower > claim.epsilon or any(
-        standing.observed > standing.claimed
-        for standing in (evidence.standing(claim.curve) for evidence in bound.evidence)
+        comparison.observed > comparison.claimed
+        for comparison in (evidence.comparison(claim.curve) for evidence in bound.evidence)
     )
 
 
@@ -162,11 +162,11 @@ def _convicted(sampling: str, claim: Claim, seed: int) -> bool:
 def test_batches_that_are_not_drawn_as_accounted_for_are_refuted(
     mechanism: str, size: int, trials: int, verdict: Verdict, tmp_path: Path
 ) -> None:
-    """Trained for real. The seed is fixed; with another one DP-SGD would be convicted with probability <= 0.05."""
+    """Trained for real. The seed is fixed; with another one DP-SGD would be flagged with probability <= 0.05."""
     entry = Audit(
         {"name": mechanism, "epsilon": 1.0, "sample_rate": 0.1, "model": MODEL},
         {"name": "gaussian-mixture", "classes": 2, "rows": 40},
-        game={"name": "crafted-crowd", "trials": trials, "search": trials // 2, "sizes": [size]},
+        game={"name": "opposing-gradients", "trials": trials, "search": trials // 2, "sizes": [size]},
     )
     spec = AuditSpec((entry,), seed=5, run=RunOptions(runner="in-process", figures=False, repeats=0))
     (result,) = audit(spec, output=tmp_path, quiet=True).results
@@ -211,9 +211,9 @@ def test_epochs_are_passes_over_the_data() -> None:
 
 def test_what_is_asked_for_must_make_sense() -> None:
     with pytest.raises(InputError, match="sizes of crowds must be >= 1"):
-        CraftedCrowd(sizes=(0,))
+        OpposingGradients(sizes=(0,))
     with pytest.raises(InputError, match="length must be > 0"):
-        CraftedCrowd(length=0.0)
+        OpposingGradients(length=0.0)
     rng = np.random.default_rng(0)
     search = Played("poisson").search(30, rng)
     with pytest.raises(InputError, match="must come from both worlds"):

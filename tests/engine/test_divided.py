@@ -20,8 +20,8 @@ from dpaudit.engine.planning import bounding
 from dpaudit.engine.planning.bounding import bound_replays, bound_thresholds, found_parts
 from dpaudit.engine.planning.plan import make_plan
 from dpaudit.estimators.bound import Bound
-from dpaudit.estimators.one_run.guess_band_estimator import GuessBand
 from dpaudit.estimators.one_run.signed_scores import OneRun, OneRunFDP
+from dpaudit.estimators.one_run.simultaneous_guess_count import SimultaneousGuessCount
 from dpaudit.estimators.scores import ScoreEstimator, Scores
 from dpaudit.estimators.selection import AsPublished, Bonferroni
 from dpaudit.estimators.two_world.two_sample import Bayesian, ClopperPearson
@@ -87,8 +87,8 @@ def counted_as(kind: Any, keys: Iterable[str]) -> dict[str, Unit]:
         OneRun(1e-5, selection=AsPublished()),
         OneRun(1e-5, tau=0.01),
         OneRunFDP(1e-5, selection=AsPublished()),
-        GuessBand(),
-        GuessBand(1e-3),  # leaves it to one-run
+        SimultaneousGuessCount(),
+        SimultaneousGuessCount(1e-3),  # leaves it to one-run
     ],
     ids=["grid", "as published with delta", "shift", "f-dp", "guess band", "guess band left to one-run"],
 )

@@ -22,7 +22,7 @@ from dpaudit.engine.games.steps.step_units import Steps, score_steps, train_step
 from dpaudit.engine.planning.plan import make_plan
 from dpaudit.engine.reading.run_report import Report
 from dpaudit.errors import InputError, SpecError
-from dpaudit.estimators.one_run.step_walk import StepAccuracy, StepWalk
+from dpaudit.estimators.one_run.step_martingale import StepAccuracy, StepMartingale
 from dpaudit.estimators.scores import Scores, StepScores
 from dpaudit.mechanisms.adapters.own_steps import OwnSteps, from_steps
 from dpaudit.mechanisms.examples import Examples
@@ -63,10 +63,10 @@ def test_planted_defects_are_refuted_in_one_training_and_the_honest_one_is_not(t
     noise = mechanism.noise_multiplier()
     assert honest.compared.claim.curve == GaussianDP(1 / noise)
     half = planted[0]
-    assert half.breach is not None
-    assert half.breach.quantity == "total variation"
-    assert half.breach.claimed == pytest.approx(GaussianDP(1 / noise).delta(0.0))
-    assert half.breach.observed <= GaussianDP(2 / noise).delta(0.0)
+    assert half.violation_point is not None
+    assert half.violation_point.quantity == "total variation"
+    assert half.violation_point.claimed == pytest.approx(GaussianDP(1 / noise).delta(0.0))
+    assert half.violation_point.observed <= GaussianDP(2 / noise).delta(0.0)
     assert any("by the accountant, where 16 is claimed" in line for line in half.whole)
     assert any("not the accountant nor the data pipeline" in line for line in honest.whole)
     assert "by the accountant" in (tmp_path / "report.html").read_text()
@@ -100,10 +100,10 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
         steps_of({"name": "non-private"}, folder=tmp_path, claim={"epsilon": 1.0, "relation": "add-remove"})
     with pytest.raises(SpecError, match="needs a canary that is a gradient"):
         steps_of(private("dp-sgd"), folder=tmp_path, game={"name": "dp-sgd-steps", "canary": "blank"})
-    with pytest.raises(SpecError, match="must read scores of steps in their order, got guess-band"):
-        steps_of(private("dp-sgd"), folder=tmp_path, estimator="guess-band")
-    with pytest.raises(SpecError, match="must read scores, got step-walk"):
-        steps_of(private("dp-sgd"), folder=tmp_path, game="ind-mia", estimator="step-walk")
+    with pytest.raises(SpecError, match="must read scores of steps in their order, got simultaneous-guess-count"):
+        steps_of(private("dp-sgd"), folder=tmp_path, estimator="simultaneous-guess-count")
+    with pytest.raises(SpecError, match="must read scores, got step-martingale"):
+        steps_of(private("dp-sgd"), folder=tmp_path, game="ind-mia", estimator="step-martingale")
 
 
 def canary(seed: int = 0, **changes: Any) -> StepCanary:
@@ -177,7 +177,7 @@ def test_the_midpoint_learns_what_a_canary_adds_and_that_noise_is_used_again() -
 
 def test_right_guesses_bound_total_variation_and_false_claims_are_rare() -> None:
     """1,000 games of 100 steps right with probability (1 + TV) / 2; false failure < 1e-6."""
-    rng, curve, estimator = np.random.default_rng(7), GaussianDP(1.0), StepWalk(delta=1e-5)
+    rng, curve, estimator = np.random.default_rng(7), GaussianDP(1.0), StepMartingale(delta=1e-5)
     accuracy = (1 + curve.delta(0.0)) / 2
     truth = rng.random((1000, 100)) < 0.5
     scores = np.where((rng.random(truth.shape) < accuracy) == truth, 1.0, -1.0)
@@ -190,7 +190,7 @@ def test_right_guesses_bound_total_variation_and_false_claims_are_rare() -> None
         bound = estimator.find([tallies[place]])
         (evidence,) = bound.evidence
         assert isinstance(evidence, StepAccuracy)
-        assert (bound.breach(curve) is not None) == (p_values[place] <= 0.05)
+        assert (bound.violation_point(curve) is not None) == (p_values[place] <= 0.05)
         # TV <= 1 - 2 (1 - delta) / (1 + e^epsilon), with equality where the bound is above 0.
         at_most = 1 - 2 * (1 - 1e-5) / (1 + np.exp(bound.lower))
         assert bound.lower == 0 or at_most == pytest.approx(evidence.total_variation, rel=1e-6)
@@ -200,10 +200,10 @@ def test_guesses_are_read_in_the_order_of_the_steps() -> None:
     truth = np.ones(50, np.bool_)
     score = np.where(np.arange(50) < 25, 1.0, -1.0)
     backwards = StepScores(score[::-1], truth, canary=np.arange(50)[::-1])
-    forwards = StepWalk().tally(StepScores(score, truth))
-    np.testing.assert_array_equal(forwards.right, StepWalk().tally(backwards).right)
+    forwards = StepMartingale().tally(StepScores(score, truth))
+    np.testing.assert_array_equal(forwards.right, StepMartingale().tally(backwards).right)
     assert forwards.right[0] == 1
-    assert StepWalk().tally(StepScores(0 * score, truth)).right[-1] == 0, "no guess is a wrong one"
+    assert StepMartingale().tally(StepScores(0 * score, truth)).right[-1] == 0, "no guess is a wrong one"
     assert not isinstance(Scores(score, truth), StepScores)
 
 

@@ -48,7 +48,7 @@ def test_an_honest_mechanism_is_not_convicted_for_a_proxy_that_is_off(case: Obse
     limit = binom.ppf(1 - 1e-6, AUDITS, 0.05)
     outcomes = [case.run(seed) for seed in range(AUDITS)]
     assert sum(outcome.by_size(1.0) for outcome in outcomes) <= limit
-    # Decided by whether a shift is *seen*, most are convicted: the rows are too few to see one of that size.
+    # Decided by whether a shift is *seen*, most are flagged: the rows are too few to see one of that size.
     assert sum(outcome.by_significance(1.0) for outcome in outcomes) > limit
 
 
@@ -76,8 +76,8 @@ IN_ORDER = Partition(target=0.3, reference=0.4, test=0.3, order="given")
 def test_labels_that_drift_do_not_convict_a_learner_that_looks_at_nothing(tmp_path: Path) -> None:
     game = ObservationalMembership(replays=3)
     result = audited(tmp_path, FORGETS, game, IN_ORDER, data=DRIFTING)
-    assert result.standing is not None
-    assert result.standing.observed > 0.1  # which was a violation
+    assert result.comparison is not None
+    assert result.comparison.observed > 0.1  # which was a violation
     assert result.verdict is Verdict.UNDECIDED
     assert result.finding is not None
     assert result.finding.validity is Validity.CONDITIONAL_ON_PROXY
@@ -94,10 +94,10 @@ def test_memory_is_seen_beyond_a_drift(tmp_path: Path) -> None:
         tmp_path, NonPrivate(Recall()), game, forgets, data=DRIFTING, claim=Claim(1.0, relation=Relation.REPLACE)
     )
     assert result.verdict is Verdict.VIOLATION
-    assert result.breach is not None
+    assert result.violation_point is not None
     assert result.control is not None
     assert result.control.beyond is not None
-    assert result.breach.observed == result.control.beyond.lower
+    assert result.violation_point.observed == result.control.beyond.lower
 
 
 def test_rows_that_the_audit_divides_at_random_need_no_control(tmp_path: Path) -> None:
@@ -139,8 +139,8 @@ def test_without_held_out_rows_nothing_is_called_a_violation(test_share: float, 
     game = AttributeInference(replays=3, columns=("2",))
     split = Partition(target=0.75, reference=0.002, test=test_share)
     result = audited(tmp_path, Forgets(Relation.REPLACE, Knows()), game, split, data=Sexes())
-    assert result.standing is not None
-    assert result.standing.observed > 0.1
+    assert result.comparison is not None
+    assert result.comparison.observed > 0.1
     assert result.verdict is Verdict.UNDECIDED
     if not test_share:
         assert result.control is None

@@ -105,22 +105,24 @@ def test_every_kind_of_finding_comes_out_of_the_same_text_page_and_json(kind: st
     kept = result(finding, Claim(30.0), name="two")
     assert refuted.verdict is Verdict.VIOLATION
     assert kept.verdict is Verdict.NO_VIOLATION
-    assert refuted.breach is not None
-    assert refuted.breach.observed > refuted.breach.claimed
+    assert refuted.violation_point is not None
+    assert refuted.violation_point.observed > refuted.violation_point.claimed
     both = report(refuted, kept)
-    assert refuted.breach.words in refuted.headline
-    assert refuted.breach.where.rpartition(" ")[2] in refuted.breach.words, "observed and claimed are of one point"
+    assert refuted.violation_point.words in refuted.headline
+    assert refuted.violation_point.where.rpartition(" ")[2] in refuted.violation_point.words, (
+        "observed and claimed are of one point"
+    )
     assert refuted.headline in str(both)
     assert all(note in str(both) for note in finding.notes)
     plain = json.loads(bounds_json(both))["results"]
-    assert plain[0]["breach"]["where"] == refuted.breach.where
-    assert plain[1]["breach"] is None
+    assert plain[0]["violation_point"]["where"] == refuted.violation_point.where
+    assert plain[1]["violation_point"] is None
     assert len(plain[0]["series"]) == len(finding.series) > 0
-    assert bounds_table(both).column("observed").to_pylist()[0] == refuted.breach.observed
+    assert bounds_table(both).column("observed").to_pylist()[0] == refuted.violation_point.observed
     write_page(both, tmp_path)
     page = (tmp_path / "report.html").read_text()
     assert page.count("<svg") == 1 + 2 * len(figures)
-    assert refuted.breach.where in page
+    assert refuted.violation_point.where in page
     drawn = {re.sub("^one-[0-9a-f]{6}-", "", path.stem) for path in (tmp_path / "figures").glob("one-*.png")}
     assert drawn == figures
     assert not list(tmp_path.glob(".*")), "nothing half-written stays"
@@ -163,10 +165,10 @@ def test_exact_advantages_refute_a_smaller_epsilon_and_never_the_true_one() -> N
         finding = found(LabelAdvantage(), [released_labels(epsilon)])
         assert finding.validity is Validity.EXACT
         assert finding.confidence is None
-        assert finding.breach(Claim(epsilon).curve) is None
-        assert finding.breach(Claim(0.999 * epsilon).curve) is not None
+        assert finding.violation_point(Claim(epsilon).curve) is None
+        assert finding.violation_point(Claim(0.999 * epsilon).curve) is not None
         additive = found(LabelAdvantage(kind="additive"), [released_labels(epsilon)])
-        assert additive.breach(Claim(epsilon).curve) is None
+        assert additive.violation_point(Claim(epsilon).curve) is None
 
 
 def test_a_lost_release_counts_as_no_advantage() -> None:

@@ -19,8 +19,8 @@ from dpaudit.engine.games.one_run.membership import Membership, ObservationalMem
 from dpaudit.engine.games.one_run.rules import CanarySetup, Design
 from dpaudit.engine.games.one_run.sampling import drawn_classes
 from dpaudit.errors import InputError, SpecError
-from dpaudit.estimators.one_run.guess_band_estimator import GuessBand
 from dpaudit.estimators.one_run.signed_scores import OneRun
+from dpaudit.estimators.one_run.simultaneous_guess_count import SimultaneousGuessCount
 from dpaudit.estimators.scores import Scores
 from dpaudit.estimators.selection import Fixed
 from dpaudit.mechanisms.labels.one_hot_laplace import laplace_posterior
@@ -72,7 +72,7 @@ def test_half_the_noise_of_alibi_shows_in_700_planted_labels_whatever_the_proxy_
     target = laplace_posterior(observed, np.zeros(2), mechanism.scale()).astype(np.float32)
     view = CanaryView(target, reference, np.where(bits, planted, 1 - planted))
     found = [
-        GuessBand().bound([GuessBand().tally(Scores(attack.score(view), bits))]).lower
+        SimultaneousGuessCount().bound([SimultaneousGuessCount().tally(Scores(attack.score(view), bits))]).lower
         for attack in (PlantedLabel(), LabelInferenceScore())
     ]
     assert found[0] > 1.2

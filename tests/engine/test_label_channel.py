@@ -19,7 +19,7 @@ from dpaudit.engine.games.labels.label_releases import ChannelView, LabelRelease
 from dpaudit.engine.games.labels.learned_channel import LearnedChannel, related_lags
 from dpaudit.engine.games.labels.recognised_release import RecognisedRelease, RepeatsView
 from dpaudit.engine.games.reference import PairedLabels
-from dpaudit.estimators.one_run.guess_band_estimator import GuessBand
+from dpaudit.estimators.one_run.simultaneous_guess_count import SimultaneousGuessCount
 from dpaudit.estimators.scores import Scores
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.mechanisms.planted.randomized_response import ConstantSeedResponse, OneDrawPerLabelResponse
@@ -145,7 +145,7 @@ GAMES = 24
 def exceeded(epsilon: float, truth: float) -> int:
     """In how many small games the bound on randomised response exceeds a supposed truth."""
     rng = np.random.default_rng(5)
-    estimator = GuessBand()
+    estimator = SimultaneousGuessCount()
     bounds = [estimator.bound([estimator.tally(simulated(epsilon, rng))]).lower for _ in range(GAMES)]
     return sum(bound > truth for bound in bounds)
 

@@ -214,11 +214,11 @@ def test_releases_are_charged_for_delta_one_by_one_where_each_is_guessed_alone()
 
     assert sharing(game="label-crafted") == most_at_stake(LP2ST(1.0)) == 32
     assert max(one.stake for one in _of_learners([2, 50], 64)) <= 32
-    assert sharing(game="label-canaries", estimator="guess-band") is None
-    assert sharing(game="label-crafted", estimator={"name": "guess-band", "sharing": 64}) == 64
+    assert sharing(game="label-canaries", estimator="simultaneous-guess-count") is None
+    assert sharing(game="label-crafted", estimator={"name": "simultaneous-guess-count", "sharing": 64}) == 64
     for few in ({"game": "label-canaries"}, {"game": "label-crafted"}):
         with pytest.raises(SpecError, match="sharing must be left out, or at least the canaries that share one"):
-            sharing(estimator={"name": "guess-band", "sharing": 8}, **few)
+            sharing(estimator={"name": "simultaneous-guess-count", "sharing": 8}, **few)
 
 
 def test_noise_related_in_some_releases_only_does_not_break_the_attack() -> None:

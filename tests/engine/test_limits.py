@@ -79,7 +79,7 @@ def test_a_plan_too_large_is_refused_before_data_are_made_and_units_counted_out(
 
 def test_audits_that_share_their_units_count_them_once() -> None:
     game = {"name": "label-inference", "trainings": 20_000, "replays": 1}
-    audits = [{"estimator": name, "name": name} for name in ("guess-band", "one-run")]
+    audits = [{"estimator": name, "name": name} for name in ("simultaneous-guess-count", "one-run")]
     spec = load_spec({"data": SMALL, "mechanism": RR, "game": game, "audits": audits})
     assert plan._fewest_units(spec) == 60_000
 

@@ -22,8 +22,8 @@ from dpaudit.engine.games.neighbours.game import Neighbours
 from dpaudit.engine.games.neighbours.numbers import as_numbers
 from dpaudit.engine.games.neighbours.output_set import OutputSet, SummaryView
 from dpaudit.engine.games.neighbours.poisonings.class_flip import ClassFlip, CornerFlip
-from dpaudit.engine.games.neighbours.poisonings.coming_and_going import Remove
 from dpaudit.engine.games.neighbours.poisonings.influence import Influence, Surrogate
+from dpaudit.engine.games.neighbours.poisonings.insert_records import Remove
 from dpaudit.engine.games.neighbours.poisonings.worlds import Worlds
 from dpaudit.engine.games.stop_rule import StopRule
 from dpaudit.engine.report.charts import detected, lines_of
@@ -73,12 +73,12 @@ class OneByOne(NoisyCount):
         self, train: Examples, points: NDArray[np.float32], *, seed: SeedSequence, compute: Compute
     ) -> NDArray[np.float64]:
         rng = np.random.default_rng(seed)
-        luck, value = rng.random(), (train.labels == 1).sum() + rng.laplace(0, 1 / self.truth)
-        if luck < self.raises:
+        z, value = rng.random(), (train.labels == 1).sum() + rng.laplace(0, 1 / self.truth)
+        if z < self.raises:
             raise ZeroDivisionError("no luck")
-        if luck < self.raises + self.lengthens:
+        if z < self.raises + self.lengthens:
             return np.array([value, value])
-        return np.array([math.nan if luck < self.raises + self.lengthens + self.forgets else value])
+        return np.array([math.nan if z < self.raises + self.lengthens + self.forgets else value])
 
 
 def audited(folder: Path, mechanism: Any, *, trials: int = 4_000, stack: int = 2_000, **fields: Any) -> Any:
@@ -170,9 +170,9 @@ def test_a_poisoning_gives_neighbours_of_its_relation(name: str, copies: int) ->
     data = as_numbers(Iris().load(), "box")
     poisoning = load("poisoning", name)()
     worlds: Worlds = poisoning.worlds(data, copies, np.random.default_rng(3))
-    different = worlds.in_zero != worlds.in_one
+    different = worlds.in_d != worlds.in_d_prime
     both = worlds.rows.take(~different)
-    zero, one = (worlds.rows.take(different & marks) for marks in (worlds.in_zero, worlds.in_one))
+    zero, one = (worlds.rows.take(different & marks) for marks in (worlds.in_d, worlds.in_d_prime))
     if poisoning.relation is Relation.ADD_REMOVE:
         assert sorted((len(zero), len(one))) == [0, copies]
     else:
@@ -305,7 +305,7 @@ def unlucky(X: Any, y: Any, seed: int, unlucky: float = 0.0) -> Any:
 
 
 def test_a_function_of_ones_own_raises_hangs_gives_no_number_and_changes_its_mind(tmp_path: Path) -> None:
-    """A twentieth of the trainings; each is named, the audit goes on, and an honest function is not convicted."""
+    """A twentieth of the trainings; each is named, the audit goes on, and an honest function is not flagged."""
     mechanism = from_summary(unlucky, Claim(3.0, relation=Relation.LABEL), unlucky=0.05)
     result = audited(tmp_path, mechanism, trials=600, stack=400, training_limit_s=60.0)
     assert result.verdict is Verdict.NO_VIOLATION
@@ -337,7 +337,7 @@ def test_the_influential_record_moves_a_regression_more_than_any_row_of_the_data
     data = as_numbers(BreastCancer().load(), "ball")
     surrogate = Surrogate.of(data, 1, 0.01)
     worlds = Influence().worlds(data, 1, np.random.default_rng(0))
-    poisoned = worlds.rows.take(worlds.in_one & ~worlds.in_zero)
+    poisoned = worlds.rows.take(worlds.in_d_prime & ~worlds.in_d)
     assert isinstance(poisoned.features, np.ndarray)
     assert isinstance(data.features, np.ndarray)
     assert np.linalg.norm(poisoned.features[0]) <= surrogate.longest * (1 + 1e-6)
@@ -351,7 +351,7 @@ def test_the_influential_record_moves_a_regression_more_than_any_row_of_the_data
 
 def test_an_honest_learner_is_convicted_no_more_often_than_stated() -> None:
     """200 audits at 95 % of a mechanism that spends all of its claim: 28 or more once in 10^6."""
-    convicted = 0
+    flagged = 0
     data = as_numbers(Iris().load(), "box")
     worlds = ClassFlip().worlds(data, 1, np.random.default_rng(0))
     for number in range(200):
@@ -369,8 +369,8 @@ def test_an_honest_learner_is_convicted_no_more_often_than_stated() -> None:
         (search, known), (fresh, coins) = parts
         scores = OutputSet(("linear",)).score(SummaryView(search, known, fresh))
         estimator = FairCoins()
-        convicted += estimator.bound([estimator.tally(Scores(scores, coins))]).lower > 1.0
-    assert convicted < binom.ppf(1 - 1e-6, 200, 0.05)
+        flagged += estimator.bound([estimator.tally(Scores(scores, coins))]).lower > 1.0
+    assert flagged < binom.ppf(1 - 1e-6, 200, 0.05)
 
 
 def test_a_sequential_audit_ends_when_the_claim_is_refuted(tmp_path: Path) -> None:

@@ -20,12 +20,12 @@ from dpaudit.engine.games.neighbours.output_set import OutputSet
 from dpaudit.engine.games.neighbours.poisonings.automatic import Automatic
 from dpaudit.engine.games.neighbours.poisonings.class_flip import ClassFlip, CornerFlip
 from dpaudit.engine.games.neighbours.poisonings.clip_bkd import ClipBackdoorPair
-from dpaudit.engine.games.neighbours.poisonings.coming_and_going import Coming, Remove
 from dpaudit.engine.games.neighbours.poisonings.curvature import Curvature
 from dpaudit.engine.games.neighbours.poisonings.farthest import FarthestFlip
 from dpaudit.engine.games.neighbours.poisonings.influence import Influence
+from dpaudit.engine.games.neighbours.poisonings.insert_records import InsertRecords, Remove
+from dpaudit.engine.games.neighbours.poisonings.opposing_records import OpposingRecords
 from dpaudit.engine.games.neighbours.poisonings.protocol import InformedPoisoning, PoisoningSearch, fitted
-from dpaudit.engine.games.neighbours.poisonings.pull_apart import PullApart
 from dpaudit.engine.games.neighbours.poisonings.shadow_adversarial import ShadowAdversarial
 from dpaudit.engine.games.neighbours.poisonings.worlds import Worlds, features_of
 from dpaudit.engine.spec.check import CheckRequest, check_spec
@@ -123,14 +123,14 @@ def test_what_is_tried_makes_the_neighbours_that_are_asked_for() -> None:
         "coefficient-target",
         "curvature",
         "influence",
-        "pull-apart",
+        "opposing-records",
         "shadow-adversarial",
         "swap-x",
     }
     assert by_row["influence"] == Influence(penalty=0.1)
     come = Automatic(Relation.ADD_REMOVE).candidates(learner)
     assert {"remove", "coming influence", "coming corner-flip"} <= set(come)
-    assert come["coming influence"] == Coming(Influence(penalty=0.1))
+    assert come["coming influence"] == InsertRecords(Influence(penalty=0.1))
     assert all(poisoning.relation is Relation.ADD_REMOVE for poisoning in come.values())
     assert set(Automatic(among=("class-flip",)).candidates(learner)) == {"class-flip"}
     assert isinstance(Automatic(), PoisoningSearch)
@@ -150,13 +150,13 @@ def test_too_few_search_trainings_are_refused_in_a_sentence() -> None:
 def test_coming_records_are_those_of_world_1_and_nothing_else_differs(copies: int) -> None:
     data = as_numbers(Iris().load(), "box")
     both = CornerFlip().worlds(data, copies, RNG(0))
-    come = Coming(CornerFlip()).worlds(data, copies, RNG(0))
+    come = InsertRecords(CornerFlip()).worlds(data, copies, RNG(0))
     assert come.one.digest == both.one.digest
     assert len(come.zero) == len(data) - copies
     with pytest.raises(InputError, match="of must be a poisoning that makes label or replace neighbours"):
-        Coming(Remove())
+        InsertRecords(Remove())
     with pytest.raises(InputError, match="of must be"):
-        Coming(Automatic())  # type: ignore[arg-type]
+        InsertRecords(Automatic())  # type: ignore[arg-type]
 
 
 def test_curvature_changes_the_hessian_most() -> None:
@@ -164,8 +164,8 @@ def test_curvature_changes_the_hessian_most() -> None:
     data = as_numbers(BreastCancer().load(), "ball")
     worlds = Curvature().worlds(data, 1, RNG(0))
     assert isinstance(worlds, Worlds)
-    (point,) = features_of(worlds.rows.take(worlds.in_one & ~worlds.in_zero))
-    (other,) = features_of(worlds.rows.take(worlds.in_zero & ~worlds.in_one))
+    (point,) = features_of(worlds.rows.take(worlds.in_d_prime & ~worlds.in_d))
+    (other,) = features_of(worlds.rows.take(worlds.in_d & ~worlds.in_d_prime))
     assert np.linalg.norm(point) == pytest.approx(np.linalg.norm(features_of(data), axis=1).max(), rel=1e-5)
     assert not other.any()
     along = np.square(features_of(worlds.zero) @ (point / np.linalg.norm(point)))
@@ -177,8 +177,8 @@ def test_pulling_apart_moves_the_exact_minimiser_by_more_than_a_changed_class_ca
     """A changed class moves the slope by the length of a record at most, the two records by more; both in the ball."""
     data = first_species("ball")
     learner = LogisticOutputPerturbation(1.0, penalty=0.01)
-    poisoning = fitted(PullApart(moved=moved), learner)
-    assert poisoning == PullApart(penalty=0.01, moved=moved)
+    poisoning = fitted(OpposingRecords(moved=moved), learner)
+    assert poisoning == OpposingRecords(penalty=0.01, moved=moved)
     worlds = poisoning.worlds(data, 1, RNG(0))
     assert np.linalg.norm(worlds.points, axis=1).max() <= np.linalg.norm(features_of(data), axis=1).max() * (1 + 1e-5)
     pulled = minimiser_moved(learner, worlds)
@@ -199,7 +199,7 @@ def test_where_no_row_varies_our_records_still_move_more_than_clip_bkds(copies: 
     """ClipBKD stands where nothing varies; how far a pair moves the minimiser is all that output noise hides."""
     data = as_numbers(census(600, 8, 6), "ball")
     learner = LogisticOutputPerturbation(1.0, penalty=0.01)
-    ours = minimiser_moved(learner, fitted(PullApart(), learner).worlds(data, copies, RNG(0)))
+    ours = minimiser_moved(learner, fitted(OpposingRecords(), learner).worlds(data, copies, RNG(0)))
     theirs = minimiser_moved(learner, ClipBackdoorPair().worlds(data, copies, RNG(0)))
     assert ours > 1.2 * theirs
 

@@ -21,13 +21,13 @@ from dpaudit.engine.planning.plan import make_plan
 from dpaudit.engine.planning.power import (
     Outlook,
     ceiling_bound,
+    expected_bound,
     outlook,
     planned_outlook,
     rows_to_refute,
-    typical_bound,
 )
-from dpaudit.estimators.one_run.guess_band_estimator import GuessBand
 from dpaudit.estimators.one_run.signed_scores import OneRun
+from dpaudit.estimators.one_run.simultaneous_guess_count import SimultaneousGuessCount
 from dpaudit.estimators.scores import ScoreEstimator, Scores
 from dpaudit.estimators.two_world.betting import Betting
 from dpaudit.estimators.two_world.two_sample import Band, ClopperPearson
@@ -86,8 +86,8 @@ def _near(share: float, expected: float, rows: int) -> None:
     ("estimator", "response", "replays"),
     [
         (OneRun(), FairCoins(), 1),
-        (GuessBand(), FairCoins(), 1),
-        (GuessBand(delta=1e-5), PlantedLabels(10), 100),
+        (SimultaneousGuessCount(), FairCoins(), 1),
+        (SimultaneousGuessCount(delta=1e-5), PlantedLabels(10), 100),
         (OneRun(delta=1e-5), PlantedLabels(10), 1),
         (OneRun(), ProxyLabels((0.5, 0.3, 0.2)), 1),
         (Band(), FairCoins(), 1),
@@ -105,13 +105,19 @@ def test_expected_bounds_are_the_median_of_simulated_games(
     rows, spent = 2000, 1.5
     games = [response.levels(spent).drawn(rows, np.random.default_rng(seed)) for seed in range(80)]
     simulated = [estimator.bound([estimator.tally(game)] * min(replays, 2)).lower for game in games]
-    planned = typical_bound(estimator, Reference(response, rows, "canaries", replays), spent)
+    planned = expected_bound(estimator, Reference(response, rows, "canaries", replays), spent)
     assert np.quantile(simulated, 0.25) <= planned <= np.quantile(simulated, 0.75)
 
 
 @pytest.mark.parametrize(
     ("estimator", "claimed"),
-    [(OneRun(), 1.0), (GuessBand(), 0.5), (GuessBand(), 1.0), (Band(), 1.0), (Betting(), 1.0)],
+    [
+        (OneRun(), 1.0),
+        (SimultaneousGuessCount(), 0.5),
+        (SimultaneousGuessCount(), 1.0),
+        (Band(), 1.0),
+        (Betting(), 1.0),
+    ],
 )
 def test_so_many_rows_refute_twice_the_claim_as_often_as_stated(estimator: ScoreEstimator[Any], claimed: float) -> None:
     """Of 200 simulated games of that size 80 to 99 % are refuted, of games of half the size fewer than 80 %.

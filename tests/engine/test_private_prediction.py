@@ -201,8 +201,8 @@ def test_a_mixture_of_histograms_is_charged_what_bounds_it() -> None:
         assert laws is not None
         query = replace(
             answered(laws.one, laws.zero, 1000, np.random.default_rng(0)),
-            flips_1=log_flips(pair.one, release, Seed(2))[0],
-            flips_0=log_flips(pair.zero, release, Seed(2))[0],
+            log_p_flip_1=log_flips(pair.one, release, Seed(2))[0],
+            log_p_flip_0=log_flips(pair.zero, release, Seed(2))[0],
             sigma=4.0,
         )
         tally = Answers().tally(query)
@@ -219,20 +219,20 @@ def test_a_claim_is_compared_at_every_order_and_the_broken_one_is_named() -> Non
     assert laws is not None
     estimator = Answers()
     finding = estimator.find([estimator.tally(answered(laws.one, laws.zero, 10**8, np.random.default_rng(1)))])
-    assert finding.breach(GaussianDP(np.sqrt(2) / 2)) is None
+    assert finding.violation_point(GaussianDP(np.sqrt(2) / 2)) is None
 
     class Bent(GaussianDP):
         def renyi(self, order: float, /) -> float:
             return 0.7 if order > 20 else 0.9
 
-    breach = finding.breach(Bent(1.0))
-    assert breach is not None
-    assert breach.where == "order 64 of query 0"
+    violation_point = finding.violation_point(Bent(1.0))
+    assert violation_point is not None
+    assert violation_point.where == "order 64 of query 0"
     published = Answers(cut="bootstrap").find(
         [estimator.tally(answered(laws.one, laws.zero, 10**6, np.random.default_rng(1)))]
     )
     assert published.validity is Validity.AS_PUBLISHED
-    assert published.breach(Bent(1.0)) is None
+    assert published.violation_point(Bent(1.0)) is None
 
 
 def test_a_lost_query_keeps_its_share_of_the_error() -> None:
@@ -267,8 +267,8 @@ def test_queries_travel_as_they_are() -> None:
         resampled_1=np.array([[0.5, 0.5], [0.3, 0.7]]),
         resampled_0=np.array([[0.5, 0.5], [0.3, 0.7]]),
         unmoved_1=np.array([[0.4, 0.6]]),
-        flips_1=np.array([-3.0]),
-        checks_0=np.array([-4.0]),
+        log_p_flip_1=np.array([-3.0]),
+        log_p_check_0=np.array([-4.0]),
         sigma=2.0,
         threshold_sigma=5.0,
         fitted=True,
@@ -520,7 +520,7 @@ def test_check_plays_predictors(tmp_path: Path) -> None:
     run = RunOptions(runner="in-process", figures=False)
     knn = {"name": "planted-private-knn-twice-the-rate", "neighbours": 20, "rate": 0.2, "sigma": 60.0}
     report = check(knn, data=GaussianMixture(classes=2, rows=400), output=tmp_path / "knn", run=run)
-    assert [result.name for result in report.results] == ["private-prediction", "private-prediction, played again"]
+    assert [result.name for result in report.results] == ["private-prediction", "private-prediction, confirmatory run"]
     assert report.joint is not None
     assert report.joint.verdict is Verdict.VIOLATION
     claim = Claim.of(GaussianDP(0.05), relation=Relation.ADD_REMOVE, delta=1e-6)
@@ -563,7 +563,7 @@ def test_teachers_of_tables_and_of_images() -> None:
             counts = predictor.histograms(votes, classes=data.classes, rng=rng)
             np.testing.assert_array_equal(counts.sum(axis=1), [3, 3, 3, 3])
             more = Added.alone(data, queries)
-            moved = predictor.moved_votes(more, queries.features, seed=seed, compute=Compute())
+            moved = predictor.votes_with_canary(more, queries.features, seed=seed, compute=Compute())
             assert moved.shape == (4, 4)
 
 
@@ -583,7 +583,7 @@ def test_ranks_of_records_among_others() -> None:
     votes = knn.votes(data, np.array([[0.1]], np.float32), seed=SeedSequence(0), compute=Compute())
     np.testing.assert_array_equal(votes[:, 0], [0, 1, 0, 1])
     points = data.take([0, 3]).with_(features=np.array([[0.1], [1.5]], np.float32))
-    ranks = knn.moved_votes(
+    ranks = knn.votes_with_canary(
         Added.alone(data, points), np.array([[0.1]], np.float32), seed=SeedSequence(0), compute=Compute()
     )
     assert ranks[:, 0].tolist() == [1, 3]

@@ -85,9 +85,9 @@ def test_an_audit_survives_its_endpoint_and_the_key_is_in_none_of_its_files(
     found = {result.name: result for result in report.results}
     for result in report.results:
         assert result.finding is not None
-        assert not result.standing.exceeds
+        assert not result.comparison.exceeds
         assert result.metrics["answers_that_name_no_class"] > 0
-    assert found["pois-adv-q"].standing.observed > 0.02, "sigma is 3: a vote that moves is seen"
+    assert found["pois-adv-q"].comparison.observed > 0.02, "sigma is 3: a vote that moves is seen"
     everything = said_in(tmp_path) + str(report) + "".join(capfd.readouterr())
     assert VARIABLE in everything
     assert KEY not in everything

@@ -122,6 +122,6 @@ def test_an_audit_of_newer_rows_against_a_checkpoint(tmp_path: Path) -> None:
     )
     spec = replace(AuditSpec(audits, seed=2), run=RunOptions(runner="in-process"))
     for result in audit(spec, output=tmp_path).results:
-        assert result.standing is not None
-        assert result.standing.observed > 0
+        assert result.comparison is not None
+        assert result.comparison.observed > 0
         assert result.observational

@@ -56,4 +56,4 @@ def in_this_process(
 
 def told(text: str) -> str:
     """Verdict, bound and mechanism; the rest are counts and times."""
-    return re.split(r" (?:guess-band|one-run|step-walk), ", " ".join(text.split()), maxsplit=1)[0]
+    return re.split(r" (?:simultaneous-guess-count|one-run|step-martingale), ", " ".join(text.split()), maxsplit=1)[0]

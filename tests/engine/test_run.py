@@ -229,7 +229,7 @@ def test_a_failed_training_is_shown_and_gives_no_bound(tmp_path: Path) -> None:
     spec = AuditSpec((base, failing), name="half", seed=5, run=RunOptions(runner="in-process"))
     report = audit(spec, output=tmp_path)
     good, bad = report.results
-    assert good.standing is not None
+    assert good.comparison is not None
     assert bad.verdict is Verdict.FAILED
     assert "lower the learning rate" in str(report)
     assert "lower the learning rate" in (tmp_path / "report.html").read_text()
@@ -256,10 +256,10 @@ def test_a_failed_training_of_several_counts_as_having_shown_nothing(tmp_path: P
     none = replace(base, mechanism=NonPrivate(Recall()), game=LabelInference(replays=2, trainings=3), name="none")
     spec = AuditSpec((some, none), name="part", seed=5, run=RunOptions(runner="in-process"))
     lossy, whole = audit(spec, output=tmp_path).results
-    assert lossy.standing is not None
-    assert whole.standing is not None
+    assert lossy.comparison is not None
+    assert whole.comparison is not None
     assert dict(lossy.finding.counts)["lost replays"] == 2
-    assert 0 < lossy.standing.observed < whole.standing.observed
+    assert 0 < lossy.comparison.observed < whole.comparison.observed
     assert "training 2 of 3" in str(lossy)
 
 
@@ -296,7 +296,7 @@ def test_a_run_of_older_code_can_still_be_reported(in_process: Path, monkeypatch
     """Upgrading must not take a finished run away."""
     monkeypatch.setattr("dpaudit.actors.unit._hash_of_sources", lambda: "another code")
     again = report_again(in_process)
-    assert all(result.standing is not None for result in again.results)
+    assert all(result.comparison is not None for result in again.results)
     assert make_plan(spec_on("in-process")).units[0].key not in {path.stem for path in (in_process / "units").iterdir()}
 
 
@@ -305,13 +305,13 @@ def test_a_leak_is_seen_beyond_the_shift_of_a_proxy_that_is_far_off(tmp_path: Pa
     base = load_spec({**SPEC, "game": {"name": "label-inference", "replays": 20}}).audits[0]
     shifted = replace(base, proxy=AlwaysTheFirst(), mechanism=NonPrivate(Recall()), claim=Claim(0.1), name="shifted")
     (result,) = audit(AuditSpec((shifted,), seed=5, run=RunOptions(runner="in-process")), output=tmp_path).results
-    assert result.standing is not None
-    assert result.standing.observed > 0.1
+    assert result.comparison is not None
+    assert result.comparison.observed > 0.1
     assert result.verdict is Verdict.VIOLATION
     assert result.control is not None
     assert result.control.shift_detected
-    assert result.breach is not None
-    assert 0.1 < result.breach.observed < result.standing.observed
+    assert result.violation_point is not None
+    assert 0.1 < result.violation_point.observed < result.comparison.observed
 
 
 @dataclass(frozen=True)

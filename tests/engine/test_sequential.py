@@ -20,7 +20,7 @@ from dpaudit.actors.storage.store import UnitStore
 from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Work, unit
 from dpaudit.claims import Claim, Relation
-from dpaudit.engine.games.fits import Face, Fits
+from dpaudit.engine.games.fits import Capability, Fits
 from dpaudit.engine.games.protocol import Played, Setting
 from dpaudit.engine.games.stop_rule import StopRule
 from dpaudit.engine.games.two_world.views.challenge_view import ChallengeView
@@ -66,7 +66,7 @@ class Coins:
     fits: ClassVar[Fits] = Fits(
         relation=Relation.ADD_REMOVE,
         assumes="Nothing.",
-        views={Face(Leaks, "leaks"): ChallengeView},
+        views={Capability(Leaks, "leaks"): ChallengeView},
         attack="loss",
         estimator="betting",
         independent_trials=True,
@@ -142,8 +142,8 @@ def test_the_bound_rests_on_the_first_trials_that_suffice(stopped: Path, tmp_pat
     rows = pads.dataset(next((tmp_path / "scores").iterdir()), format="parquet").count_rows()
     assert rows == used
     one_less = audit(spec(stop=StopRule(most_trials=used - STACK)), output=tmp_path).results[0]
-    assert one_less.standing is not None
-    assert one_less.standing.observed <= 1.0
+    assert one_less.comparison is not None
+    assert one_less.comparison.observed <= 1.0
     assert one_less.stopped is not None
     assert one_less.stopped.reason == f"the budget of {used - STACK} trials is used up"
 
@@ -184,8 +184,8 @@ def test_a_private_mechanism_is_run_to_the_end(tmp_path: Path) -> None:
 
 def test_a_wanted_bound_ends_the_audit(tmp_path: Path) -> None:
     result = audit(spec(stop=StopRule(refuted=False, epsilon=1.5)), output=tmp_path).results[0]
-    assert result.standing is not None
-    assert result.standing.observed >= 1.5
+    assert result.comparison is not None
+    assert result.comparison.observed >= 1.5
     assert result.stopped is not None
     assert result.stopped.reason == "the bound has reached 1.500"
 
@@ -193,7 +193,7 @@ def test_a_wanted_bound_ends_the_audit(tmp_path: Path) -> None:
 def test_trials_after_a_failed_unit_are_not_read(tmp_path: Path) -> None:
     """What came before it still counts: an anytime-valid bound may end anywhere, but not leave out what went wrong."""
     result = audit(spec(fails_at=3 * STACK), output=tmp_path).results[0]
-    assert result.standing is not None
+    assert result.comparison is not None
     assert dict(result.finding.counts)["trials"] == 3 * STACK
     assert result.stopped is not None
     assert result.stopped.reason.startswith("a unit failed")
@@ -212,8 +212,8 @@ def test_another_audit_keeps_the_units_it_needs(tmp_path: Path) -> None:
     both = replace(spec(), audits=(one, replace(one, name="all", stop=None)))
     short, full = audit(both, output=tmp_path).results
     assert finished(tmp_path) == 200
-    assert short.standing is not None
-    assert full.standing is not None
+    assert short.comparison is not None
+    assert full.comparison is not None
     assert dict(full.finding.counts)["trials"] == 400 > dict(short.finding.counts)["trials"]
 
 

@@ -28,10 +28,10 @@ from dpaudit.engine.reading.shift import advantage_limits, shift_control
 from dpaudit.engine.reading.verdict import Verdict
 from dpaudit.errors import InputError
 from dpaudit.estimators.finding import Validity
-from dpaudit.estimators.one_run.beyond_shift import bound_beyond_shift, rows_to_decide
-from dpaudit.estimators.one_run.guess_band_estimator import GuessBand
 from dpaudit.estimators.one_run.guesses import one_run_epsilon
+from dpaudit.estimators.one_run.shift_corrected import bound_beyond_shift, rows_to_decide
 from dpaudit.estimators.one_run.signed_scores import OneRun, OneRunTally
+from dpaudit.estimators.one_run.simultaneous_guess_count import SimultaneousGuessCount
 from dpaudit.estimators.proportions.binomial import clopper_pearson
 from dpaudit.estimators.scores import Scores
 from dpaudit.estimators.selection import Fixed, Grid, Split
@@ -76,9 +76,9 @@ def audited(proxy: Any, folder: Path, **fields: Any) -> AuditResult:
 def test_a_planted_shift_is_caught_on_rows_the_mechanism_never_saw(tmp_path: Path) -> None:
     """A regression of 5 weights a class hardly remembers 4,000 labels: the bound is the proxy's doing."""
     result = audited(Sharpened(), tmp_path)
-    assert result.standing is not None
+    assert result.comparison is not None
     assert result.control is not None
-    assert result.standing.observed > 0.1
+    assert result.comparison.observed > 0.1
     assert result.control.shift_detected
     assert result.control.epsilon > 0.1
     assert result.verdict is Verdict.UNDECIDED
@@ -112,8 +112,8 @@ def test_a_given_tau_that_is_too_small_is_refuted(tmp_path: Path) -> None:
     assert small.control.advantage[0] > 0.01
     assert "the given tau = 0.01 is too small" in str(small)
     assert not large.control.shift_detected
-    assert large.standing is not None
-    assert large.standing.observed == 0
+    assert large.comparison is not None
+    assert large.comparison.observed == 0
     assert "Theorem 10, tau 0.6" in large.finding.method
 
 
@@ -233,7 +233,7 @@ def test_half_of_the_error_is_the_games_and_half_the_controls() -> None:
 def test_a_control_is_held_against_the_guess_band_at_the_same_shares_of_guesses() -> None:
     """As against `one-run`, whose looks are among what the guess band counts; the guesses are the audit's."""
     rng = np.random.default_rng(2)
-    ours, grid = GuessBand(delta=1e-6, guess="both-tails"), OneRun(delta=1e-6, guess="both-tails")
+    ours, grid = SimultaneousGuessCount(delta=1e-6, guess="both-tails"), OneRun(delta=1e-6, guess="both-tails")
     assert control_estimator(ours, 2) == control_estimator(grid, 2) == OneRun(confidence=0.975, guess="both-tails")
     bits = rng.random(2_000) < 0.5
     games = [Scores(4.0 * bits + rng.normal(size=2_000), bits, replay) for replay in range(3)]
@@ -293,7 +293,7 @@ def test_what_is_left_beyond_a_shift_says_nothing_of_the_rest_of_a_claims_curve(
     estimator = OneRun(delta=1e-5)
     truth = np.arange(1_000) % 2 == 0
     tally = estimator.tally(Scores(np.where(truth, 1.0, -1.0), truth))
-    assert estimator.bound([tally]).breach(GaussianDP(0.5)) is not None
+    assert estimator.bound([tally]).violation_point(GaussianDP(0.5)) is not None
     control = shift_control(estimator, [tally], [[tally]], where="rows")
     assert control is not None
     assert control.beyond is not None

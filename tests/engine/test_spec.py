@@ -12,9 +12,9 @@ from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.reading.verdict import Verdict, verdict
 from dpaudit.errors import InputError, SpecError
 from dpaudit.estimators.bound import Bound
-from dpaudit.estimators.finding import Breach, Validity
-from dpaudit.estimators.one_run.guess_band_estimator import GuessBand
+from dpaudit.estimators.finding import Validity, ViolationPoint
 from dpaudit.estimators.one_run.signed_scores import OneRun
+from dpaudit.estimators.one_run.simultaneous_guess_count import SimultaneousGuessCount
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.registry import register
 
@@ -57,7 +57,7 @@ def test_delta_and_confidence_reach_the_estimator() -> None:
 @pytest.mark.parametrize("game", ["label-inference", "label-canaries"])
 def test_many_canaries_are_read_by_the_guess_band_but_against_a_whole_curve(game: str) -> None:
     point = load_spec({"data": "iris", "game": game, "mechanism": RR, "claim": {"epsilon": 1, "delta": "1e-5"}})
-    assert point.audits[0].estimator == GuessBand(delta=1e-5)
+    assert point.audits[0].estimator == SimultaneousGuessCount(delta=1e-5)
     curve = Claim.of(GaussianDP(1.0), relation=Relation.LABEL, delta=1e-5)
     audit = Audit(RandomizedResponse(1.0), GaussianMixture(), game=game, claim=curve)
     assert AuditSpec((audit,)).audits[0].estimator == OneRun(delta=1e-5)
@@ -124,9 +124,11 @@ def test_verdicts() -> None:
 def test_a_bound_as_published_refutes_nothing() -> None:
     published = Bound(1.5, 0.0, 0.95, "one-run", Validity.AS_PUBLISHED)
     assert verdict(published, Claim(1.0)) is Verdict.NO_VIOLATION
-    assert published.breach(Claim(1.0).curve) is None
+    assert published.violation_point(Claim(1.0).curve) is None
     valid = Bound(1.5, 0.0, 0.95, "one-run", Validity.FINITE_SAMPLE)
-    assert valid.breach(Claim(1.0).curve) == Breach("epsilon", "delta = 0", 1.5, 1.0, "epsilon >= 1.500 at delta=0")
+    assert valid.violation_point(Claim(1.0).curve) == ViolationPoint(
+        "epsilon", "delta = 0", 1.5, 1.0, "epsilon >= 1.500 at delta=0"
+    )
 
 
 @pytest.mark.parametrize(

@@ -202,7 +202,7 @@ def test_a_sweep_that_was_interrupted_runs_what_is_missing_alone(tmp_path: Path)
 
 def test_units_that_several_configurations_want_are_run_once(tmp_path: Path) -> None:
     """Two estimators of the same scores share everything but the counting."""
-    asked = base(grid={"estimator": ["guess-band", "one-run"]})
+    asked = base(grid={"estimator": ["simultaneous-guess-count", "one-run"]})
     request = read_request(asked)
     one, other = make_plan(request.spec(request.known)).audits
     assert {unit.does for unit in one.units if unit.key not in other.keys} == {"count"}
@@ -296,7 +296,7 @@ class TestSpace:
 
 
 class TestFields:
-    (AUDIT,), _ = spec_parts({"mechanism": {"name": "lp-1st"}, "data": "iris", "estimator": "guess-band"})
+    (AUDIT,), _ = spec_parts({"mechanism": {"name": "lp-1st"}, "data": "iris", "estimator": "simultaneous-guess-count"})
 
     def value(self, path: str, value: Any, audit: Audit | None = None) -> Audit:
         varied = overridden(audit or self.AUDIT, path, value)
@@ -369,7 +369,7 @@ class TestRequests:
 
     def test_an_estimator_with_a_confidence_of_its_own_is_refused(self) -> None:
         """Else the bounds would hold each alone, and not together as the report says."""
-        request = read_request(base(grid=GRID, estimator={"name": "guess-band", "confidence": 0.95}))
+        request = read_request(base(grid=GRID, estimator={"name": "simultaneous-guess-count", "confidence": 0.95}))
         with pytest.raises((SpecError, InputError), match=r"4 configurations share the error.*leave it out"):
             request.spec(request.known)
 

@@ -144,7 +144,7 @@ def test_a_text_classifier_is_audited_in_two_worlds(tmp_path: Path) -> None:
     assert not report.failed
     bound = report.results[0].finding
     assert bound is not None
-    assert report.results[0].standing.observed > 0.2
+    assert report.results[0].comparison.observed > 0.2
 
 
 def test_made_phrases_are_texts_of_the_same_words() -> None:

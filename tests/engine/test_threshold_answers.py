@@ -125,12 +125,15 @@ def test_no_vote_that_moves_tells_more_than_is_claimed_or_charged() -> None:
 def query_of(worlds: Worlds, release: ConfidentArgmax) -> AnsweredQuery:
     laws = answer_laws(worlds, release, Seed(1))
     assert laws is not None
-    (flips_1, checks_1), (flips_0, checks_0) = (log_flips(law, release, Seed(2)) for law in (worlds.one, worlds.zero))
+    (log_p_flip_1, log_p_check_1), (log_p_flip_0, log_p_check_0) = (
+        log_flips(law, release, Seed(2)) for law in (worlds.one, worlds.zero)
+    )
     counts, chosen = np.array([5, 5, 5, 5]), np.array([True, False, False, False])
     deviations = {"sigma": release.sigma, "threshold_sigma": release.threshold_sigma}
     return AnsweredQuery(
         0, counts, counts, chosen, laws.one, laws.zero,
-        flips_1=flips_1, flips_0=flips_0, checks_1=checks_1, checks_0=checks_0, **deviations,
+        log_p_flip_1=log_p_flip_1, log_p_flip_0=log_p_flip_0, log_p_check_1=log_p_check_1, log_p_check_0=log_p_check_0,
+        **deviations,
     )  # fmt: skip
 
 

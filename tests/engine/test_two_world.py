@@ -308,8 +308,8 @@ def test_the_bound_of_a_known_mechanism_lies_below_its_truth(tmp_path: Path, kee
     spec = counting(CountOnly(2.0), trials=3000)
     spec = replace(spec, run=replace(spec.run, keep_scores=keep_scores))
     (result,) = audit(spec, output=tmp_path).results
-    assert result.standing is not None
-    assert 1.0 < result.standing.observed <= 2.0
+    assert result.comparison is not None
+    assert 1.0 < result.comparison.observed <= 2.0
     assert result.verdict is Verdict.NO_VIOLATION
     assert result.compared.claim.relation is Relation.ADD_REMOVE
 
@@ -317,8 +317,8 @@ def test_the_bound_of_a_known_mechanism_lies_below_its_truth(tmp_path: Path, kee
 def test_the_planted_defect_of_a_known_mechanism_is_found(tmp_path: Path) -> None:
     (result,) = audit(counting(CountOnly(0.7, weaker=4.0), trials=3000), output=tmp_path).results
     assert result.verdict is Verdict.VIOLATION
-    assert result.standing is not None
-    assert result.standing.observed <= 2.8
+    assert result.comparison is not None
+    assert result.comparison.observed <= 2.8
 
 
 @dataclass(frozen=True)
@@ -362,7 +362,7 @@ def test_one_score_for_each_trial_or_an_error() -> None:
 def test_a_game_of_replaced_points_doubles_an_add_remove_claim(tmp_path: Path) -> None:
     spec = spec_with(game={"name": "mia", "trials": 24, "stack": 12, "shadows": 4, "population": 10})
     (result,) = audit(spec, output=tmp_path).results
-    assert result.standing is not None
+    assert result.comparison is not None
     assert result.finding.method == "fair-coins", "the game's usual estimator"
     assert "lira-online" in result.game
     assert "proxy" not in result.game

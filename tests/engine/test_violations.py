@@ -23,8 +23,8 @@ def test_the_defect_is_caught_and_the_honest_twin_is_not(defect: str, tmp_path: 
     honest, planted = report.results
     assert honest.verdict in (Verdict.NO_VIOLATION, Verdict.INCONCLUSIVE)
     assert planted.verdict is Verdict.VIOLATION
-    assert honest.standing is not None
-    assert planted.standing is not None
+    assert honest.comparison is not None
+    assert planted.comparison is not None
     assert planted.compared.claim.epsilon <= honest.compared.claim.epsilon
 
 
@@ -37,8 +37,8 @@ def test_the_curve_refutes_where_the_bound_at_its_delta_does_not(defect: str, tr
     (result,) = audit(replace(spec, audits=(fewer,), run=replace(spec.run, figures=False)), output=tmp_path).results
     assert result.verdict is Verdict.VIOLATION
     assert result.epsilon < result.compared.claim.epsilon
-    assert result.breach is not None
-    assert result.breach.observed > result.breach.claimed
+    assert result.violation_point is not None
+    assert result.violation_point.observed > result.violation_point.claimed
 
 
 def test_every_planted_defect_is_audited_by_a_spec() -> None:

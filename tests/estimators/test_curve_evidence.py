@@ -62,7 +62,7 @@ def broken(estimator: ScoreEstimator[Any], play: Attack, curve: PrivacyCurve, ga
     count = 0
     for seed in np.random.SeedSequence(5).spawn(games):
         bound = estimator.bound([estimator.tally(play(np.random.default_rng(seed)))])
-        count += bound.breach(curve) is not None
+        count += bound.violation_point(curve) is not None
     return count
 
 
@@ -76,10 +76,10 @@ def test_twice_the_claimed_mu_is_refuted_by_the_curve_alone(estimator: ScoreEsti
     for seed in np.random.SeedSequence(1).spawn(20):
         bound = estimator.bound([estimator.tally(play(np.random.default_rng(seed)))])
         assert bound.lower < claim.epsilon(1e-5)
-        breach = bound.breach(claim)
-        assert breach is not None
-        assert breach.where != "delta = 1e-05"
-        assert breach.observed > breach.claimed
+        violation_point = bound.violation_point(claim)
+        assert violation_point is not None
+        assert violation_point.where != "delta = 1e-05"
+        assert violation_point.observed > violation_point.claimed
 
 
 def test_an_honest_gaussian_keeps_its_curve() -> None:
@@ -140,17 +140,17 @@ def test_most_allowed_is_where_algorithm_3_rejects_first(guesses: int, canaries:
 
 def test_regions_of_replays_go_by_the_median_and_lost_ones_show_nothing() -> None:
     strong, weak = (np.array([0.01]), np.array([0.05])), (np.array([0.4]), np.array([0.55]))
-    assert RateRegions((strong, weak, strong)).standing(GaussianDP(1.0)).exceeds
-    assert not RateRegions((strong, weak, weak)).standing(GaussianDP(1.0)).exceeds
-    assert not RateRegions((strong,), lost=2).standing(GaussianDP(1.0)).exceeds
+    assert RateRegions((strong, weak, strong)).comparison(GaussianDP(1.0)).exceeds
+    assert not RateRegions((strong, weak, weak)).comparison(GaussianDP(1.0)).exceeds
+    assert not RateRegions((strong,), lost=2).comparison(GaussianDP(1.0)).exceeds
 
 
 def test_accuracy_bounds_total_variation_exactly() -> None:
     shown = GuessAccuracy(np.array([300]), np.array([500]), 0.05)
     accuracy = (1 + shown.total_variation) / 2
     assert stats.binom.sf(299, 500, accuracy) == pytest.approx(0.05, rel=1e-6)
-    assert shown.standing(GaussianDP(0.1)).exceeds
-    assert not shown.standing(GaussianDP(1.0)).exceeds
+    assert shown.comparison(GaussianDP(0.1)).exceeds
+    assert not shown.comparison(GaussianDP(1.0)).exceeds
     assert GuessAccuracy(np.array([0]), np.array([500]), 0.05).total_variation == 0
 
 
@@ -161,19 +161,19 @@ def test_nothing_published_or_chosen_on_a_split_speaks_against_a_curve() -> None
         assert estimator.bound([estimator.tally(scores)]).evidence == ()
     region = RateRegions(((np.array([0.01]), np.array([0.01])),))
     bound = Bound(0.0, 0.0, 0.95, "a sweep", Validity.AS_PUBLISHED, evidence=(region,))
-    assert bound.breach(GaussianDP(1.0)) is None
+    assert bound.violation_point(GaussianDP(1.0)) is None
 
 
 def test_a_bound_that_takes_a_proxy_for_the_truth_leaves_the_curve_alone() -> None:
     estimator = OneRun(delta=1e-5)
     bound = estimator.bound([estimator.tally(gaussian(4.0, 1_000)(np.random.default_rng(0)))])
-    assert bound.breach(GaussianDP(0.5)) is not None
+    assert bound.violation_point(GaussianDP(0.5)) is not None
     assert bound.on_a_proxy().evidence == ()
 
 
 def test_a_standing_along_the_curve_is_shown_where_the_claim_says_nothing_at_the_bounds_delta() -> None:
     bound = Band().bound([Band().tally(gaussian(0.5, 200)(np.random.default_rng(1)))])
-    standing = bound.standing(GaussianDP(1.0))  # no epsilon at delta = 0
-    assert np.isfinite(standing.claimed)
-    assert standing.words
-    assert not standing.exceeds
+    comparison = bound.comparison(GaussianDP(1.0))  # no epsilon at delta = 0
+    assert np.isfinite(comparison.claimed)
+    assert comparison.words
+    assert not comparison.exceeds

@@ -10,8 +10,8 @@ import pytest
 from scipy import special, stats
 
 from dpaudit.errors import InputError
-from dpaudit.estimators.one_run.guess_band_estimator import GuessBand
 from dpaudit.estimators.one_run.signed_scores import GuessRule, OneRun
+from dpaudit.estimators.one_run.simultaneous_guess_count import SimultaneousGuessCount
 from dpaudit.estimators.scores import ScoreEstimator, Scores
 from dpaudit.estimators.two_world.fair_coins import FairCoins
 
@@ -36,26 +36,28 @@ def limit(games: int) -> int:
 @pytest.mark.parametrize("guess", ["signed", "both-tails"])
 def test_it_holds_and_wastes_little_at_the_truth(guess: GuessRule) -> None:
     """100 games of RR(1). False failure < 2e-6."""
-    estimator = GuessBand(guess=guess)
+    estimator = SimultaneousGuessCount(guess=guess)
     rng = np.random.default_rng(3)
     bounds = np.array([estimator.bound([estimator.tally(released(rng, 300, 1.0))]).lower for _ in range(100)])
     assert np.count_nonzero(bounds > 1.0) <= limit(100)
     assert bounds.mean() > 0.5
 
 
-@pytest.mark.parametrize("estimator", [GuessBand(delta=0.01), FairCoins(delta=0.01)], ids=["one training", "trials"])
+@pytest.mark.parametrize(
+    "estimator", [SimultaneousGuessCount(delta=0.01), FairCoins(delta=0.01)], ids=["one training", "trials"]
+)
 def test_it_holds_with_delta_and_not_when_it_is_forgotten(estimator: ScoreEstimator[Any]) -> None:
     """The hardest (0.5, 0.01) mechanism, 60 games. False failure < 1e-6."""
     rng = np.random.default_rng(4)
     games = [released(rng, 1_000, 0.5, shown=0.01) for _ in range(60)]
     assert sum(bounded(estimator, game) > 0.5 for game in games) <= limit(60)
-    forgotten = GuessBand()
+    forgotten = SimultaneousGuessCount()
     assert sum(bounded(forgotten, game) > 0.5 for game in games) > limit(60)
 
 
 def test_the_median_of_replays_holds_when_they_err_together() -> None:
     """Five releases of the same bits that share half of their noise, 30 games. False failure < 1e-6."""
-    misses, estimator = 0, GuessBand()
+    misses, estimator = 0, SimultaneousGuessCount()
     for seed in np.random.SeedSequence(12).spawn(30):
         rng = np.random.default_rng(seed)
         first = released(rng, 300, 1.0)
@@ -72,12 +74,12 @@ def test_it_sees_a_leak_of_few_canaries_better_than_a_grid() -> None:
     truth = rng.random(512) < 0.5
     leaks = np.where(rng.random(512) < 0.05, 10.0 * (truth - 0.5), rng.normal(0, 0.1, 512))
     scores = Scores(leaks, truth)
-    ours, grid = GuessBand(), OneRun()
+    ours, grid = SimultaneousGuessCount(), OneRun()
     assert ours.bound([ours.tally(scores)]).lower > grid.bound([grid.tally(scores)]).lower + 0.2
 
 
 def test_lost_replays_and_replays_without_a_number_count_as_nothing() -> None:
-    estimator, rng = GuessBand(), np.random.default_rng(5)
+    estimator, rng = SimultaneousGuessCount(), np.random.default_rng(5)
     tallies = [estimator.tally(released(rng, 500, 3.0)) for _ in range(2)]
     assert estimator.bound(tallies, lost=3).lower == 0
     found = estimator.find(tallies, lost=1)
@@ -91,14 +93,17 @@ def test_where_delta_may_give_many_canaries_away_one_run_reads_the_counts() -> N
     """Decided by the number of canaries and delta alone."""
     game, few = released(np.random.default_rng(6), 1_000, 2.0), 0.05 / 1_000
     for delta in (0.2 / 1_000, 3.0 / 1_000):
-        ours, fixed = GuessBand(delta=delta), OneRun(delta=delta)
+        ours, fixed = SimultaneousGuessCount(delta=delta), OneRun(delta=delta)
         assert ours.bound([ours.tally(game)]) == fixed.bound([fixed.tally(game)])
         assert list(ours.series([ours.tally(game)])) == ["fractions", "replays"]
-    assert GuessBand(delta=few).bound([GuessBand(delta=few).tally(game)]).method == "guess-band"
+    assert (
+        SimultaneousGuessCount(delta=few).bound([SimultaneousGuessCount(delta=few).tally(game)]).method
+        == "simultaneous-guess-count"
+    )
 
 
 def test_replays_are_drawn_and_their_mean_is_said() -> None:
-    rng, estimator = np.random.default_rng(7), GuessBand()
+    rng, estimator = np.random.default_rng(7), SimultaneousGuessCount()
     tallies = [estimator.tally(replace(released(rng, 400, 2.0), replay=replay)) for replay in (2, 0, 1)]
     found = estimator.find(tallies, lost=2)
     sweep, replays = found.series["fractions"], found.series["replays"]
@@ -114,7 +119,9 @@ def test_the_counts_are_those_that_decide() -> None:
     """Forty sure guesses that are right, and nothing else: forty are named, not the hundreds that chance explains."""
     truth = np.random.default_rng(8).random(400) < 0.5
     noise = np.random.default_rng(9).normal(0, 1e-3, 400)
-    found = GuessBand().bound([GuessBand().tally(Scores(np.where(np.arange(400) < 40, truth - 0.5, noise), truth))])
+    found = SimultaneousGuessCount().bound(
+        [SimultaneousGuessCount().tally(Scores(np.where(np.arange(400) < 40, truth - 0.5, noise), truth))]
+    )
     counts = dict(found.counts)
     assert 36 <= counts["guesses"] <= 44
     assert counts["correct"] >= counts["guesses"] - 3
@@ -122,5 +129,5 @@ def test_the_counts_are_those_that_decide() -> None:
 
 def test_constant_scores_show_nothing() -> None:
     truth = np.arange(972) < 486
-    assert bounded(GuessBand(guess="both-tails"), Scores(np.zeros(972), truth)) < 0.2
+    assert bounded(SimultaneousGuessCount(guess="both-tails"), Scores(np.zeros(972), truth)) < 0.2
     assert bounded(FairCoins(), Scores(np.zeros(972), truth)) < 0.2

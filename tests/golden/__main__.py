@@ -78,10 +78,10 @@ def record_of(words: Mapping[str, Any], kind: str, folder: Path) -> dict[str, An
 def finding_of(result: Mapping[str, Any]) -> dict[str, Any]:
     """The finding of an audit, its ceiling, its control and its metrics; words left out, which may be put better."""
     finding = result["finding"] or {}
-    numbers = [_numbers(result[name]) for name in ("finding", "ceiling", "control", "standing", "metrics", "rows")]
+    numbers = [_numbers(result[name]) for name in ("finding", "ceiling", "control", "comparison", "metrics", "rows")]
     return {
         "verdict": result["verdict"],
-        "observed": (result["standing"] or {}).get("observed"),
+        "observed": (result["comparison"] or {}).get("observed"),
         "counts": finding.get("counts"),
         "finding": digest(json.dumps(numbers, sort_keys=True)),
         "failures": len(result["failures"]),

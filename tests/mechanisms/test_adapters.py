@@ -36,7 +36,7 @@ from dpaudit.mechanisms.adapters.scikit_learn import Settings, SklearnClassifier
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.learners.lp_1st import LP1ST
 from dpaudit.mechanisms.protocols import Compute, Learner, Trainer, TrainingError
-from tests.mechanisms import own_code
+from tests.mechanisms import user_code
 
 CPU = Compute()
 RNG = np.random.default_rng(0)
@@ -111,7 +111,7 @@ def test_a_class_that_training_lacks_has_probability_0(name: str) -> None:
         *(pytest.param(make, id=name) for name, make in ESTIMATORS.items()),
         pytest.param(lambda: LogisticRegression(class_weight={0: 1.0, 1: 5.0, 2: 1.0}), id="weights by class"),
         pytest.param(
-            lambda: make_pipeline(FunctionTransformer(own_code.squeezed), StandardScaler(), LogisticRegression(C=0.5)),
+            lambda: make_pipeline(FunctionTransformer(user_code.squeezed), StandardScaler(), LogisticRegression(C=0.5)),
             id="function",
         ),
     ],
@@ -176,14 +176,14 @@ class ChangesItsParameter(KnowsNothing):
         (lambda: from_sklearn(KnowsNothing, categories="two-hot"), "one of auto, one-hot, native"),
         (lambda: from_callable(lambda X, y: None), r"train must take \(X, y, seed\)"),
         (lambda: from_callable(3), "train must be a function or a class"),
-        (lambda: from_torch(own_code.shares, own_code.descend), "module cannot be made from"),
-        (lambda: from_torch(threading.Event, own_code.descend), "module must make a torch.nn.Module, got 'Event'"),
-        (lambda: from_torch(own_code.Linear, own_code.shares, inputz=3), "inputz"),
-        (lambda: from_torch(own_code.Linear, len), r"train must take \(module, X, y, seed\)"),
-        (lambda: from_callable(own_code.shares).claim(), "needs a claim: from_callable"),
-        (lambda: from_torch(own_code.Linear, own_code.descend).claim(), "needs a claim: from_torch"),
-        (lambda: from_opacus(own_code.with_opacus, delta=1e-5), "takes the engine of a run, or epsilon"),
-        (lambda: OwnOpacus(own_code.with_opacus, 0.0, 1e-5), "epsilon must be > 0"),
+        (lambda: from_torch(user_code.shares, user_code.descend), "module cannot be made from"),
+        (lambda: from_torch(threading.Event, user_code.descend), "module must make a torch.nn.Module, got 'Event'"),
+        (lambda: from_torch(user_code.Linear, user_code.shares, inputz=3), "inputz"),
+        (lambda: from_torch(user_code.Linear, len), r"train must take \(module, X, y, seed\)"),
+        (lambda: from_callable(user_code.shares).claim(), "needs a claim: from_callable"),
+        (lambda: from_torch(user_code.Linear, user_code.descend).claim(), "needs a claim: from_torch"),
+        (lambda: from_opacus(user_code.with_opacus, delta=1e-5), "takes the engine of a run, or epsilon"),
+        (lambda: OwnOpacus(user_code.with_opacus, 0.0, 1e-5), "epsilon must be > 0"),
     ],
 )
 def test_what_does_not_fit_is_said_at_once(make: Any, sentence: str) -> None:
@@ -208,7 +208,7 @@ def test_what_cannot_be_sent_to_a_worker_is_said_at_once() -> None:
         ({"name": "sklearn", "estimator": "sklearn.ensemble:Nothing"}, "must name a class or function"),
         ({"name": "sklearn", "estimator": "math:sqrt"}, "must be a scikit-learn compatible class"),
         ({"name": "sklearn", "estimator": "sklearn.svm:SVC", "parameters": {"c": 1}}, "cannot be made from parameters"),
-        ({"name": "callable", "train": "tests.mechanisms.own_code:nothing"}, "must name a class or function"),
+        ({"name": "callable", "train": "tests.mechanisms.user_code:nothing"}, "must name a class or function"),
     ],
 )
 def test_what_does_not_fit_is_said_of_a_spec(words: Any, sentence: str) -> None:
@@ -223,7 +223,7 @@ def test_a_model_that_answers_no_probabilities_fails_its_training() -> None:
 
 
 def test_a_function_of_ones_own_is_decided_by_its_seed_and_leaves_the_generators_alone() -> None:
-    model = from_callable(own_code.shares, Claim(1.0), pull=2.0)
+    model = from_callable(user_code.shares, Claim(1.0), pull=2.0)
     random.seed(5)
     np.random.seed(5)
     torch.manual_seed(5)
@@ -236,7 +236,7 @@ def test_a_function_of_ones_own_is_decided_by_its_seed_and_leaves_the_generators
     words = describe(model)
     assert words == {
         "name": "callable",
-        "train": "tests.mechanisms.own_code:shares",
+        "train": "tests.mechanisms.user_code:shares",
         "parameters": {"pull": 2.0},
         "claimed": {"epsilon": 1.0},
     }
@@ -263,25 +263,25 @@ def test_a_function_of_ones_own_may_give_an_estimator_or_a_function() -> None:
 
 
 def test_a_module_and_a_loop_of_ones_own() -> None:
-    model = from_torch(own_code.Linear, own_code.descend, Claim(1.0), classes=3)
+    model = from_torch(user_code.Linear, user_code.descend, Claim(1.0), classes=3)
     first, again, other = (probabilities(model, NUMBERS, seed) for seed in (0, 0, 1))
     np.testing.assert_array_equal(first, again)
     assert np.abs(first - other).max() > 1e-4, "fresh weights for each seed"
     assert (first.argmax(1) == NUMBERS.labels).mean() > 0.8
     assert build("model", describe(model)) == model
     with pytest.raises(InputError, match=r"must give one probability for each example and class"):
-        probabilities(from_torch(own_code.Linear, own_code.descend, classes=5), NUMBERS)
+        probabilities(from_torch(user_code.Linear, user_code.descend, classes=5), NUMBERS)
 
 
 def test_a_module_is_copied_with_its_weights() -> None:
-    module = own_code.Linear()
+    module = user_code.Linear()
     model = from_torch(module, lambda module, X, y, seed: None)
     np.testing.assert_allclose(
         probabilities(model, NUMBERS), module(torch.from_numpy(POINTS)).softmax(-1).detach().numpy(), atol=1e-6
     )
-    assert fingerprint(model.module) != fingerprint(from_torch(own_code.Linear(), own_code.descend).module)
-    assert model.module == from_torch(module, own_code.descend).module
-    words = describe(from_torch(module, own_code.descend))
+    assert fingerprint(model.module) != fingerprint(from_torch(user_code.Linear(), user_code.descend).module)
+    assert model.module == from_torch(module, user_code.descend).module
+    words = describe(from_torch(module, user_code.descend))
     assert words["module"] == {"architecture": "Linear", "digest": model.module.digest}
     with pytest.raises(SpecError, match="in the memory of another program"):
         build("model", words)
@@ -290,8 +290,8 @@ def test_a_module_is_copied_with_its_weights() -> None:
 def test_opacus_is_held_to_its_own_accountant() -> None:
     pytest.importorskip("opacus")
     features = torch.from_numpy(POINTS)
-    _, engine = own_code.with_opacus(features, torch.from_numpy(NUMBERS.labels), 0)
-    learner = from_opacus(own_code.with_opacus, engine, delta=1e-5)
+    _, engine = user_code.with_opacus(features, torch.from_numpy(NUMBERS.labels), 0)
+    learner = from_opacus(user_code.with_opacus, engine, delta=1e-5)
     assert learner.claim() == Claim(learner.epsilon, 1e-5, Relation.ADD_REMOVE)
     assert 0 <= learner.epsilon - engine.get_epsilon(1e-5) < 1e-4
     first, again, other = (probabilities(learner, NUMBERS, seed) for seed in (0, 0, 1))
@@ -304,17 +304,17 @@ def test_opacus_is_held_to_its_own_accountant() -> None:
     from opacus import PrivacyEngine
 
     with pytest.raises(InputError, match="its accountant has no steps"):
-        from_opacus(own_code.with_opacus, PrivacyEngine(), delta=1e-5)
+        from_opacus(user_code.with_opacus, PrivacyEngine(), delta=1e-5)
     with pytest.raises(InputError, match="must be an opacus"):
-        from_opacus(own_code.with_opacus, object(), delta=1e-5)
+        from_opacus(user_code.with_opacus, object(), delta=1e-5)
     with pytest.raises(InputError, match="must give the trained module and its PrivacyEngine"):
-        probabilities(OwnOpacus(own_code.shares, 1.0, 1e-5), NUMBERS)
+        probabilities(OwnOpacus(user_code.shares, 1.0, 1e-5), NUMBERS)
 
 
 def test_without_opacus_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opacus", None)
     with pytest.raises(InputError, match=r"pip install dpaudit\[opacus\]"):
-        from_opacus(own_code.with_opacus, epsilon=1.0, delta=1e-5)
+        from_opacus(user_code.with_opacus, epsilon=1.0, delta=1e-5)
 
 
 def test_settings_are_plain_values() -> None:

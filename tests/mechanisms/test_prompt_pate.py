@@ -86,7 +86,7 @@ def test_the_law_is_the_histogram_and_a_point_moves_one_vote() -> None:
     np.testing.assert_array_equal(
         predictor.histograms(votes, classes=3, rng=np.random.default_rng(0)), [[2, 2, 3], [0, 0, 0]]
     )
-    moved = predictor.moved_votes(Added.alone(DATA, texts("p", labels=[2])), queries, seed=SEED, compute=CPU)
+    moved = predictor.votes_with_canary(Added.alone(DATA, texts("p", labels=[2])), queries, seed=SEED, compute=CPU)
     for query, (without, with_it) in enumerate((([2, 2, 3], [1, 2, 4]), ([0, 0, 0], [0, 0, 0]))):
         for added, counts in ((False, without), (True, with_it)):
             law = predictor.law(votes[None, :, query], moved[None, 0, [query]], np.array([2]), added=added, classes=3)
@@ -99,7 +99,7 @@ def test_a_record_may_be_a_whole_prompt() -> None:
     point = texts(all_same(1).as_record(), labels=[0])
     (teacher,) = predictor.moved_prompts(Added.alone(DATA, point))
     assert teacher == all_same(1)
-    moved = predictor.moved_votes(Added.alone(DATA, point), texts("q").features, seed=SEED, compute=CPU)
+    moved = predictor.votes_with_canary(Added.alone(DATA, point), texts("q").features, seed=SEED, compute=CPU)
     assert moved.tolist() == [[1]]
 
 

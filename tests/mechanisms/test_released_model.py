@@ -9,7 +9,7 @@ import pytest
 from numpy.random import SeedSequence
 
 from dpaudit.engine.games.neighbours.poisonings.class_flip import ClassFlip
-from dpaudit.engine.games.neighbours.poisonings.coming_and_going import Coming
+from dpaudit.engine.games.neighbours.poisonings.insert_records import InsertRecords
 from dpaudit.errors import InputError
 from dpaudit.mechanisms.adapters.opacus_dp_sgd import OpacusDpSgd
 from dpaudit.mechanisms.adapters.released_model import ReleasedModel
@@ -58,7 +58,7 @@ def test_dividing_by_the_number_of_records_shows_twice_what_the_noise_is_for(the
         pytest.importorskip("opacus")
         learner = OpacusDpSgd(3.0, clip=0.01, accountant="rdp", model=replace(ONE_STEP, batch_size=1_000))
         noise = learner.claimed_steps(100).private.noise_multiplier
-    worlds = Coming(ClassFlip()).worlds(ALIKE, 1, np.random.default_rng(0))
+    worlds = InsertRecords(ClassFlip()).worlds(ALIKE, 1, np.random.default_rng(0))
     ahead = np.empty((2, 300))
     for world, trial in np.ndindex(ahead.shape):
         weights = ReleasedModel(learner).summarise(

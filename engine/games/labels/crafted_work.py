@@ -25,7 +25,7 @@ from dpaudit.engine.games.labels.label_releases import (
 from dpaudit.engine.games.one_run.answers import checked_release
 from dpaudit.errors import require, shortened
 from dpaudit.estimators.bound import format_lower
-from dpaudit.estimators.one_run.guess_band_estimator import GuessBand
+from dpaudit.estimators.one_run.simultaneous_guess_count import SimultaneousGuessCount
 from dpaudit.estimators.scores import Scores, scored
 from dpaudit.mechanisms.examples import Examples, Features, own_features
 from dpaudit.mechanisms.protocols import Compute, LabelMechanism
@@ -227,7 +227,7 @@ def what_it_shows(attack: Any, releases: LabelReleases) -> tuple[float, float]:
     used = releases.used or releases.classes
     asked = [_paired(planted, releases.at_stake, used, rng) for planted in judged.planted]
     score, truth = guessed(attack, learned, PairedReleases(judged.released, *_stacked(asked)))
-    estimator = GuessBand(confidence=JUDGED_AT)
+    estimator = SimultaneousGuessCount(confidence=JUDGED_AT)
     bound = estimator.bound([estimator.tally(Scores(score, truth))])
     return bound.lower, float(((score > 0) == truth).mean())
 

@@ -14,7 +14,7 @@ import numpy as np
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.work import Work, unit
 from dpaudit.claims import Relation
-from dpaudit.engine.games.fits import LABEL_MECHANISMS, Fits, Look
+from dpaudit.engine.games.fits import LABEL_MECHANISMS, CheckTest, Fits
 from dpaudit.engine.games.labels.label_releases import (
     ChannelView,
     LabelReleases,
@@ -50,10 +50,10 @@ class LabelChannel:
         "canary, and each release is made by a copy of the mechanism that has released nothing before.",
         views={LABEL_MECHANISMS: ChannelView},
         attack="learned-channel",
-        estimator="guess-band",
+        estimator="simultaneous-guess-count",
         helps="more `releases`, or more rows",
-        looks=(
-            Look(
+        check_tests=(
+            CheckTest(
                 LABEL_MECHANISMS,
                 (Relation.LABEL, Relation.REPLACE),
                 "too little noise, noise that rows or releases share, rows that go bare",

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from dpaudit.actors.work import Work
 from dpaudit.claims import Relation
-from dpaudit.engine.games.fits import LABEL_MECHANISMS, LEARNERS, Fits, Look
+from dpaudit.engine.games.fits import LABEL_MECHANISMS, LEARNERS, CheckTest, Fits
 from dpaudit.engine.games.labels.crafted_work import (
     MOST_POINTS,
     Design,
@@ -66,17 +66,17 @@ class LabelCrafted:
         "before.",
         views={LABEL_MECHANISMS: ChannelView, LEARNERS: ChannelView},
         attack="learned-channel",
-        estimator="guess-band",
+        estimator="simultaneous-guess-count",
         sharing=lambda mechanism: most_at_stake(mechanism),
         helps="more `releases` and `canaries`, or data that the mechanism does not refuse",
-        looks=(
-            Look(
+        check_tests=(
+            CheckTest(
                 LABEL_MECHANISMS,
                 (Relation.LABEL, Relation.REPLACE),
                 "what shows in data made for it alone: ties, rows that share noise, labels that stand alone",
                 game={"search": 2_000, "releases": 4_000, "canaries": 4_000},
             ),
-            Look(
+            CheckTest(
                 LEARNERS,
                 (Relation.LABEL, Relation.REPLACE),
                 "what shows in small data made for it: votes that one label decides, noise that two rows share",

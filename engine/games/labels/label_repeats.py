@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.work import Outcome, Work, unit
 from dpaudit.claims import Relation
-from dpaudit.engine.games.fits import LABEL_MECHANISMS, Fits, Look
+from dpaudit.engine.games.fits import LABEL_MECHANISMS, CheckTest, Fits
 from dpaudit.engine.games.labels.label_releases import Ints, released_anew
 from dpaudit.engine.games.labels.recognised_release import RepeatsView
 from dpaudit.engine.games.protocol import Played, Setting
@@ -49,8 +49,8 @@ class LabelRepeats:
         estimator="fair-coins",
         independent_trials=True,
         helps="more `trials`",
-        looks=(
-            Look(
+        check_tests=(
+            CheckTest(
                 LABEL_MECHANISMS,
                 (Relation.LABEL, Relation.REPLACE),
                 "noise that does not follow the generator: a seed in the source, or made from the labels",

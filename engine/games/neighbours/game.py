@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Work
 from dpaudit.claims import Relation
-from dpaudit.engine.games.fits import LEARNERS, Face, Fits, Look, Reading
+from dpaudit.engine.games.fits import LEARNERS, Capability, CheckTest, Fits, Reading
 from dpaudit.engine.games.neighbours.numbers import Scale
 from dpaudit.engine.games.neighbours.output_set import SummaryView
 from dpaudit.engine.games.neighbours.poisoning_search import offer_worlds, take_best, try_summaries
@@ -40,24 +40,24 @@ FEWEST_TRIED = 16
 """Trainings on each candidate of a search: half to learn from, half to judge by."""
 JUDGED_APART = 10_000
 """Search trainings from which on the candidates of an attack are judged by units of their own: 0.3 s and more."""
-LOOK = 6_000
+TRAININGS_OF_TEST = 6_000
 """Trainings of a check, search and fresh together: those of other people's libraries take some milliseconds each."""
 
 
-def _look(face: Face, claimed: Relation, differ: Relation, variant: str) -> Look:
-    return Look(
+def _check_test(face: Capability, claimed: Relation, differ: Relation, variant: str) -> CheckTest:
+    return CheckTest(
         face,
         (claimed,),
         "what the released numbers as a whole tell of a few chosen records: noise too small, exact counts",
-        trainings=LOOK,
+        trainings=TRAININGS_OF_TEST,
         scales={"trials": 0.5, "search": 0.5},
         variant=variant,
         game={"poisoning": {"name": "automatic", "relation": str(differ)}, "stack": 500},
     )
 
 
-LOOKS = tuple(
-    _look(face, claimed, differ, variant)
+CHECK_TESTS = tuple(
+    _check_test(face, claimed, differ, variant)
     for face in (SAMPLED, SUMMARISED)
     for claimed, differ, variant in (
         (Relation.LABEL, Relation.LABEL, ""),
@@ -96,7 +96,7 @@ class Neighbours(TrialGame):
         estimator="fair-coins",
         independent_trials=True,
         helps="more `trials`",
-        looks=LOOKS,
+        check_tests=CHECK_TESTS,
     )
 
     trials: int = 20_000

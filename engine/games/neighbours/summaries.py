@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 from dpaudit.actors.audited.signals import from_outside
 from dpaudit.actors.audited.time_limit import OutOfTime, time_limit
 from dpaudit.actors.seed import Seed
-from dpaudit.engine.games.fits import LEARNERS, Face
+from dpaudit.engine.games.fits import LEARNERS, Capability
 from dpaudit.engine.games.neighbours.poisonings.worlds import Worlds
 from dpaudit.engine.games.stacks import TrainingRun, train_runs
 from dpaudit.errors import RunError, shortened
 from dpaudit.mechanisms.protocols import Compute, LogitModel, SampledLearner, SummarisedLearner, TrainingError
 
-SAMPLED = Face(SampledLearner, "learners drawn in bulk (with methods `claim` and `sample_summaries`)")
-SUMMARISED = Face(SummarisedLearner, "learners summed up as vectors (with methods `claim` and `summarise`)")
+SAMPLED = Capability(SampledLearner, "learners drawn in bulk (with methods `claim` and `sample_summaries`)")
+SUMMARISED = Capability(SummarisedLearner, "learners summed up as vectors (with methods `claim` and `summarise`)")
 
 SMALLEST_PROBABILITY = 1e-45
 LARGEST = float(np.finfo(np.float32).max)
@@ -159,7 +159,7 @@ def _fault(vector: NDArray[np.float64] | None) -> str:
     return "" if np.abs(vector).max() <= LARGEST else f"it gave numbers above {LARGEST:.2g}, the largest that are kept"
 
 
-_WAYS: dict[Face, Callable[[Any, Trainings], Summaries]] = {
+_WAYS: dict[Capability, Callable[[Any, Trainings], Summaries]] = {
     SAMPLED: _in_bulk,
     SUMMARISED: _one_by_one,
     LEARNERS: _by_answers,

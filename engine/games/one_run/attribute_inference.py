@@ -51,7 +51,7 @@ class AttributeInference(LabelInference):
         "itself (the shift tau).",
         views={LEARNERS: CanaryView},
         attack="attribute-inference",
-        estimator="guess-band",
+        estimator="simultaneous-guess-count",
         curve_estimator="one-run",
         uses_proxy=True,
         helps="more rows in the target part, or columns that the rest of the record tells less about",

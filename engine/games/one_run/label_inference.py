@@ -8,11 +8,11 @@ from typing import ClassVar
 import numpy as np
 
 from dpaudit.claims import Relation
-from dpaudit.engine.games.fits import LABEL_MECHANISMS, LEARNERS, Fits, Look
+from dpaudit.engine.games.fits import LABEL_MECHANISMS, LEARNERS, CheckTest, Fits
 from dpaudit.engine.games.one_run.answers import ReleaseView
 from dpaudit.engine.games.one_run.canary_view import CanaryView
 from dpaudit.engine.games.one_run.proxy_game import ProxyGame
-from dpaudit.engine.games.one_run.rules import CanarySetup, Design, Draw, Hint
+from dpaudit.engine.games.one_run.rules import CanarySetup, Design, Reveal, TrialRandomness
 from dpaudit.engine.games.one_run.sampling import drawn_classes
 from dpaudit.engine.games.protocol import Setting
 from dpaudit.engine.games.proxies.known_law import KnownLaw
@@ -37,12 +37,12 @@ class LabelInference(ProxyGame):
         "can tell before it sees the model; a proxy that differs adds what it gives away itself (the shift tau).",
         views={LABEL_MECHANISMS: ReleaseView, LEARNERS: CanaryView},
         attack="label-inference",
-        estimator="guess-band",
+        estimator="simultaneous-guess-count",
         curve_estimator="one-run",
         uses_proxy=True,
         helps="more rows in the target part, or `game: label-canaries`, whose planted labels no proxy knows",
-        looks=(
-            Look(
+        check_tests=(
+            CheckTest(
                 LEARNERS,
                 (Relation.LABEL, Relation.REPLACE),
                 "what the training labels themselves give away, the data left as they are",
@@ -62,11 +62,11 @@ class LabelInference(ProxyGame):
         """Unless the proxy is the law of the labels itself."""
         return not isinstance(setting.proxy, KnownLaw)
 
-    def draw(self, setup: CanarySetup[Examples], design: Design, rng: np.random.Generator) -> Draw:
+    def draw(self, setup: CanarySetup[Examples], design: Design, rng: np.random.Generator) -> TrialRandomness:
         """A fair bit and a proxy label y1 ~ Multinoulli(M'(x)) for each canary; bit True shows the training label."""
         bits = rng.random(len(setup.canaries)) < 0.5
         assert setup.proxy_cdf is not None
-        return Draw(bits, drawn_classes(setup.proxy_cdf, rng.random(len(setup.canaries))))
+        return TrialRandomness(bits, drawn_classes(setup.proxy_cdf, rng.random(len(setup.canaries))))
 
     def answers_with_labels(self) -> bool:
         """With the training labels."""
@@ -77,11 +77,11 @@ class LabelInference(ProxyGame):
         counts = np.bincount(canaries.labels, minlength=canaries.classes)
         return ProxyLabels(tuple((counts / counts.sum()).tolist()))
 
-    def hint(self, setup: CanarySetup[Examples], design: Design, draw: Draw) -> Hint:
+    def hint(self, setup: CanarySetup[Examples], design: Design, draw: TrialRandomness) -> Reveal:
         """Every canary, with the training label where the bit is True, else with the proxy's."""
         assert draw.labels is not None
         labels = np.where(draw.bits, setup.canaries.labels, draw.labels)
-        return Hint(np.arange(len(labels)), labels)
+        return Reveal(np.arange(len(labels)), labels)
 
 
 @register("game", "label-canaries", source="Malek et al. (2021), arXiv:2106.03408; one-run as in arXiv:2511.14084")
@@ -101,13 +101,15 @@ class LabelCanaries(ProxyGame):
         assumes="Nothing beyond fair bits: the challenger draws the planted label and the other one, each uniform.",
         views={LABEL_MECHANISMS: ReleaseView, LEARNERS: CanaryView},
         attack="planted-label",
-        estimator="guess-band",
+        estimator="simultaneous-guess-count",
         curve_estimator="one-run",
         uses_proxy=True,
         helps="more `canaries`",
-        looks=(
-            Look(LABEL_MECHANISMS, (Relation.LABEL, Relation.REPLACE), "what one release gives away of its labels"),
-            Look(
+        check_tests=(
+            CheckTest(
+                LABEL_MECHANISMS, (Relation.LABEL, Relation.REPLACE), "what one release gives away of its labels"
+            ),
+            CheckTest(
                 LEARNERS,
                 (Relation.LABEL, Relation.REPLACE),
                 "planted labels that the trained model gives away",
@@ -120,12 +122,12 @@ class LabelCanaries(ProxyGame):
         """A uniformly random label for each canary."""
         return Design(labels=rng.integers(0, canaries.classes, len(canaries)))
 
-    def draw(self, setup: CanarySetup[Examples], design: Design, rng: np.random.Generator) -> Draw:
+    def draw(self, setup: CanarySetup[Examples], design: Design, rng: np.random.Generator) -> TrialRandomness:
         """A fair bit and a label for each canary, uniform over those other than the planted one."""
         assert design.labels is not None
         bits = rng.random(len(setup.canaries)) < 0.5
         steps = rng.integers(1, setup.canaries.classes, len(setup.canaries))
-        return Draw(bits, (design.labels + steps) % setup.canaries.classes)
+        return TrialRandomness(bits, (design.labels + steps) % setup.canaries.classes)
 
     def answers_with_labels(self) -> bool:
         """With the planted labels."""
@@ -135,8 +137,8 @@ class LabelCanaries(ProxyGame):
         """The other label is one of those that were not planted."""
         return PlantedLabels(canaries.classes)
 
-    def hint(self, setup: CanarySetup[Examples], design: Design, draw: Draw) -> Hint:
+    def hint(self, setup: CanarySetup[Examples], design: Design, draw: TrialRandomness) -> Reveal:
         """Every canary, with the label it was trained with where the bit is True, else with the other one."""
         assert design.labels is not None
         assert draw.labels is not None
-        return Hint(np.arange(len(draw.bits)), np.where(draw.bits, design.labels, draw.labels))
+        return Reveal(np.arange(len(draw.bits)), np.where(draw.bits, design.labels, draw.labels))

@@ -12,7 +12,7 @@ from dpaudit.claims import Relation
 from dpaudit.engine.games.fits import LEARNERS, Fits
 from dpaudit.engine.games.one_run.canary_view import CanaryView
 from dpaudit.engine.games.one_run.proxy_game import Asked, ProxyGame
-from dpaudit.engine.games.one_run.rules import CanarySetup, Design, Draw, Hint, IncludedByCoin
+from dpaudit.engine.games.one_run.rules import CanarySetup, Design, IncludedByCoin, Reveal, TrialRandomness
 from dpaudit.engine.games.protocol import Setting
 from dpaudit.errors import SpecError
 from dpaudit.mechanisms.examples import Examples
@@ -42,7 +42,7 @@ class Membership(IncludedByCoin[Examples], ProxyGame):
         assumes="Nothing beyond fair bits: the challenger decides by coin which canaries are trained on.",
         views={LEARNERS: CanaryView},
         attack="calibrated-loss",
-        estimator="guess-band",
+        estimator="simultaneous-guess-count",
         curve_estimator="one-run",
         uses_proxy=True,
         helps="more `canaries`; more `trainings` of the same canaries are no help",
@@ -69,7 +69,7 @@ class ObservationalMembership(ProxyGame):
         "adversary can tell without the model; rows that the audit divides at random do.",
         views={LEARNERS: CanaryView},
         attack="calibrated-loss",
-        estimator="guess-band",
+        estimator="simultaneous-guess-count",
         curve_estimator="one-run",
         uses_proxy=True,
         helps="more `canaries`, and rows in the test part for each",
@@ -104,11 +104,11 @@ class ObservationalMembership(ProxyGame):
             raise SpecError("the `fresh` of a membership game needs a method `sample(count, rng) -> Examples`")
         return self.fresh.sample(count, rng)
 
-    def draw(self, setup: CanarySetup[Examples], design: Design, rng: np.random.Generator) -> Draw:
+    def draw(self, setup: CanarySetup[Examples], design: Design, rng: np.random.Generator) -> TrialRandomness:
         """A fair bit for each canary; True shows the training point."""
-        return Draw(rng.random(len(setup.canaries)) < 0.5)
+        return TrialRandomness(rng.random(len(setup.canaries)) < 0.5)
 
-    def hint(self, setup: CanarySetup[Examples], design: Design, draw: Draw) -> Hint:
+    def hint(self, setup: CanarySetup[Examples], design: Design, draw: TrialRandomness) -> Reveal:
         """The canary where the bit is True, else the fresh point, each with its own label."""
         count = len(setup.canaries)
-        return Hint(np.where(draw.bits, np.arange(count), count + np.arange(count)))
+        return Reveal(np.where(draw.bits, np.arange(count), count + np.arange(count)))

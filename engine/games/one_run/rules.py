@@ -63,7 +63,7 @@ class Design:
 
 
 @dataclass(frozen=True, eq=False)
-class Draw:
+class TrialRandomness:
     """The draws of one replay.
 
     Attributes:
@@ -76,7 +76,7 @@ class Draw:
 
 
 @dataclass(frozen=True, eq=False)
-class Hint:
+class Reveal:
     """What is shown for each canary.
 
     Attributes:
@@ -128,14 +128,14 @@ class OneRunRules(ABC, Generic[R]):
         return Design()
 
     @abstractmethod
-    def draw(self, setup: CanarySetup[R], design: Design, rng: np.random.Generator) -> Draw:
+    def draw(self, setup: CanarySetup[R], design: Design, rng: np.random.Generator) -> TrialRandomness:
         """The draws of one replay."""
 
     @abstractmethod
-    def hint(self, setup: CanarySetup[R], design: Design, draw: Draw) -> Hint:
+    def hint(self, setup: CanarySetup[R], design: Design, draw: TrialRandomness) -> Reveal:
         """What the adversary is shown."""
 
-    def view(self, replayed: Replayed[R], shown: Hint) -> Any:
+    def view(self, replayed: Replayed[R], shown: Reveal) -> Any:
         """What the attack gets to see. Here: the release as it is, and the canaries that are shown."""
         return Candidates(replayed.release, replayed.setup.canaries.take(shown.points))
 
@@ -217,14 +217,14 @@ class IncludedByCoin(OneRunRules[R]):
         """A fair bit for each canary; True = trained on."""
         return Design(included=rng.random(len(canaries)) < 0.5)
 
-    def draw(self, setup: CanarySetup[R], design: Design, rng: np.random.Generator) -> Draw:
+    def draw(self, setup: CanarySetup[R], design: Design, rng: np.random.Generator) -> TrialRandomness:
         """The bits the training was designed with."""
         assert design.included is not None
-        return Draw(design.included)
+        return TrialRandomness(design.included)
 
-    def hint(self, setup: CanarySetup[R], design: Design, draw: Draw) -> Hint:
+    def hint(self, setup: CanarySetup[R], design: Design, draw: TrialRandomness) -> Reveal:
         """All canaries, as they are."""
-        return Hint(np.arange(len(setup.canaries)))
+        return Reveal(np.arange(len(setup.canaries)))
 
 
 @dataclass(frozen=True)
@@ -266,7 +266,7 @@ class ProxyRules(OneRunRules[Examples]):
             train = train.with_(labels=labels)
         return super().intervene(train, design)
 
-    def view(self, replayed: Replayed[Examples], shown: Hint) -> Any:
+    def view(self, replayed: Replayed[Examples], shown: Reveal) -> Any:
         """What the mechanism and the proxy answer at the points that are shown, and the labels."""
         setup, labels = replayed.setup, shown.labels
         assert replayed.reference is not None

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal
 from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Work
 from dpaudit.claims import Relation
-from dpaudit.engine.games.fits import Face, Fits, Look
+from dpaudit.engine.games.fits import Capability, CheckTest, Fits
 from dpaudit.engine.games.predictions.adversaries.pois_adv_q import PoisAdvQ
 from dpaudit.engine.games.predictions.adversaries.protocol import Adversary
 from dpaudit.engine.games.predictions.answer_set import AnswerView
@@ -36,24 +36,26 @@ from dpaudit.estimators.answered_queries import AnsweredQuery
 from dpaudit.mechanisms.predictors.protocol import AnsweringPredictor, VotingPredictor
 from dpaudit.registry import register
 
-VOTING = Face(VotingPredictor, "private predictors (with methods `votes`, `moved_votes`, `law` and `release`)")
-ANSWERING = Face(AnsweringPredictor, "private predictors of one's own (with a method `answers`)")
+VOTING = Capability(
+    VotingPredictor, "private predictors (with methods `votes`, `votes_with_canary`, `law` and `release`)"
+)
+ANSWERING = Capability(AnsweringPredictor, "private predictors of one's own (with a method `answers`)")
 
 POINTS = (1, 2, 4, 8)
 QUERIES_PER_UNIT = 10
 
 
-def _looks(relation: Relation) -> tuple[Look, ...]:
+def _check_tests(relation: Relation) -> tuple[CheckTest, ...]:
     """How the game takes part in a check of a claim about such neighbours."""
     return (
-        Look(
+        CheckTest(
             VOTING,
             (relation,),
             "noise too small for a vote that moves, votes that count twice, sampling that is not done",
             trainings=24,
             game={"queries": 20, "runs": 4, "moved_runs": 20, "resamples": 0, "relation": relation.value},
         ),
-        Look(
+        CheckTest(
             ANSWERING,
             (relation,),
             "answers that give a mislabelled record away, run by run",
@@ -98,7 +100,9 @@ class PrivatePrediction:
         estimator="answers",
         evidence=AnsweredQuery,
         helps="more `answers`, or with `votes: run` more `full_runs`",
-        looks=tuple(look for relation in (Relation.ADD_REMOVE, Relation.REPLACE) for look in _looks(relation)),
+        check_tests=tuple(
+            test for relation in (Relation.ADD_REMOVE, Relation.REPLACE) for test in _check_tests(relation)
+        ),
     )
 
     adversary: Adversary = field(default=PoisAdvQ(), metadata={"kind": "adversary"})

@@ -154,9 +154,9 @@ def ask_moved(
     with threadpool_limits(compute.threads):
         if isinstance(predictor, PricedPredictor):
             return Votes(_asked_alone(predictor, more, queries, crafted, seed, compute))
-        votes = predictor.moved_votes(more, queries.features, seed=seed.sequence(), compute=compute)
-    votes = whole_numbers(votes, columns=count, most=np.iinfo(np.int32).max, what="moved_votes")
-    require(len(votes) == len(crafted.records), "moved_votes must have a row for each record", rows=len(votes))
+        votes = predictor.votes_with_canary(more, queries.features, seed=seed.sequence(), compute=compute)
+    votes = whole_numbers(votes, columns=count, most=np.iinfo(np.int32).max, what="votes_with_canary")
+    require(len(votes) == len(crafted.records), "votes_with_canary must have a row for each record", rows=len(votes))
     return Votes(votes)
 
 
@@ -168,7 +168,9 @@ def _asked_alone(
     for pair, asked in enumerate(crafted.asked):
         own, features = crafted.of_pair(pair), queries.take(asked).features
         pair_own = Added(more.data, more.records.take(own), more.places[own])
-        votes[np.ix_(own, asked)] = predictor.moved_votes(pair_own, features, seed=seed.sequence(), compute=compute)
+        votes[np.ix_(own, asked)] = predictor.votes_with_canary(
+            pair_own, features, seed=seed.sequence(), compute=compute
+        )
     return votes
 
 
@@ -294,10 +296,10 @@ def _answered(
         resampled_1=np.array([each.one for each in resampled]).reshape(-1, kinds),
         resampled_0=np.array([each.zero for each in resampled]).reshape(-1, kinds),
         unmoved_1=np.array([each.one for each in unmoved]).reshape(-1, kinds),
-        flips_1=flips[0][0],
-        flips_0=flips[1][0],
-        checks_1=flips[0][1],
-        checks_0=flips[1][1],
+        log_p_flip_1=flips[0][0],
+        log_p_flip_0=flips[1][0],
+        log_p_check_1=flips[0][1],
+        log_p_check_0=flips[1][1],
         sigma=release.sigma if isinstance(release, GaussianArgmax | ConfidentArgmax) else float("nan"),
         threshold_sigma=release.threshold_sigma if isinstance(release, ConfidentArgmax) else float("nan"),
         fitted=not predictor.deterministic or (exact and not known),

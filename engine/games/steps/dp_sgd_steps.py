@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from dpaudit.actors.work import Work
 from dpaudit.claims import Claim, GaussianDP, Relation, SubsampledGaussian
-from dpaudit.engine.games.fits import Face, Fits, Look
+from dpaudit.engine.games.fits import Capability, CheckTest, Fits
 from dpaudit.engine.games.protocol import Played, Setting, require_units
 from dpaudit.engine.games.steps.gradients import RandomGradient
 from dpaudit.engine.games.steps.step_midpoint import StepView
@@ -27,7 +27,7 @@ from dpaudit.mechanisms.protocols import ObservableLearner, StepLearner
 from dpaudit.mechanisms.training.private.private_steps import ClaimedSteps
 from dpaudit.registry import register
 
-STEP_LEARNERS = Face(
+STEP_LEARNERS = Capability(
     StepLearner, "learners that show their steps (with methods `claim`, `claimed_steps` and `show_steps`)"
 )
 
@@ -53,11 +53,11 @@ class DpSgdSteps:
         "by: whatever earlier steps did, the next one is a trial of its own.",
         views={STEP_LEARNERS: StepView},
         attack="step-midpoint",
-        estimator="step-walk",
+        estimator="step-martingale",
         evidence=StepScores,
         helps="more steps (epochs), or more `trainings`",
-        looks=(
-            Look(
+        check_tests=(
+            CheckTest(
                 STEP_LEARNERS,
                 (Relation.ADD_REMOVE,),
                 "noise far too small, clipping that does not bind: step by step of one training",
@@ -67,7 +67,7 @@ class DpSgdSteps:
                 variant="one training",
                 again={"trainings": 4},
             ),
-            Look(
+            CheckTest(
                 STEP_LEARNERS,
                 (Relation.ADD_REMOVE,),
                 "noise too small, clipping that does not bind, noise that steps share: step by step of a few trainings",

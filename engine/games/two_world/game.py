@@ -12,7 +12,7 @@ import numpy as np
 
 from dpaudit.actors.seed import Seed
 from dpaudit.claims import Relation
-from dpaudit.engine.games.fits import LEARNERS, OBSERVABLE_LEARNERS, Fits, Look
+from dpaudit.engine.games.fits import LEARNERS, OBSERVABLE_LEARNERS, CheckTest, Fits
 from dpaudit.engine.games.stop_rule import StopRule
 from dpaudit.engine.games.two_world.canaries.points import GivenRow
 from dpaudit.engine.games.two_world.canaries.protocol import Canary, GradientCanary
@@ -42,8 +42,8 @@ class IndMia(TwoWorldGame):
         estimator="fair-coins",
         independent_trials=True,
         helps="more `trials`",
-        looks=(
-            Look(
+        check_tests=(
+            CheckTest(
                 OBSERVABLE_LEARNERS,
                 (Relation.ADD_REMOVE,),
                 "noise too small for a gradient at the clip, step by step of whole trainings",
@@ -56,7 +56,7 @@ class IndMia(TwoWorldGame):
                 stop=StopRule(),
                 again={"trials": 2},
             ),
-            Look(
+            CheckTest(
                 LEARNERS,
                 (Relation.ADD_REMOVE,),
                 "a point far from the data that the trained model gives away",
@@ -111,8 +111,8 @@ class Mia(TwoWorldGame):
         estimator="fair-coins",
         independent_trials=True,
         helps="more `trials`",
-        looks=(
-            Look(
+        check_tests=(
+            CheckTest(
                 LEARNERS,
                 (Relation.REPLACE,),
                 "whether a record was trained on or another in its place, from the trained model's loss",

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from dpaudit import Relation
 from dpaudit.actors.seed import Seed
 from dpaudit.engine.games.attack import Candidates
-from dpaudit.engine.games.fits import Face, Fits
+from dpaudit.engine.games.fits import Capability, Fits
 from dpaudit.engine.games.one_run.game import ReleaseGame
 from dpaudit.engine.games.one_run.rules import IncludedByCoin
 from dpaudit.mechanisms.protocols import Compute
@@ -43,9 +43,9 @@ class SequenceCanaries(IncludedByCoin[Sequences], ReleaseGame[Sequences]):
     fits: ClassVar[Fits] = Fits(
         relation=Relation.ADD_REMOVE,
         assumes="Nothing beyond fair bits.",
-        views={Face(SequenceModel, "models of sequences (with a method `losses`)"): Candidates},
+        views={Capability(SequenceModel, "models of sequences (with a method `losses`)"): Candidates},
         attack="small-loss",
-        estimator="guess-band",
+        estimator="simultaneous-guess-count",
         rows=Sequences,
     )
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from dpaudit import Relation
 from dpaudit.actors.seed import Seed
 from dpaudit.engine.games.attack import Candidates
-from dpaudit.engine.games.fits import Face, Fits
+from dpaudit.engine.games.fits import Capability, Fits
 from dpaudit.engine.games.one_run.game import ReleaseGame
 from dpaudit.engine.games.one_run.rules import IncludedByCoin
 from dpaudit.mechanisms.protocols import Compute
@@ -46,9 +46,9 @@ class TableCanaries(IncludedByCoin[Records], ReleaseGame[Records]):
     fits: ClassVar[Fits] = Fits(
         relation=Relation.ADD_REMOVE,
         assumes="Nothing beyond fair bits.",
-        views={Face(Generator, "generators of tables (with a method `synthesise`)"): Candidates},
+        views={Capability(Generator, "generators of tables (with a method `synthesise`)"): Candidates},
         attack="nearest-record",
-        estimator="guess-band",
+        estimator="simultaneous-guess-count",
         rows=Records,
     )
 

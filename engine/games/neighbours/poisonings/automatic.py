@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from dpaudit.claims import Relation
-from dpaudit.engine.games.neighbours.poisonings.coming_and_going import Coming
+from dpaudit.engine.games.neighbours.poisonings.insert_records import InsertRecords
 from dpaudit.engine.games.neighbours.poisonings.protocol import Poisoning, fitted
 from dpaudit.errors import require
 from dpaudit.registry import catalogue, load, register
@@ -62,10 +62,10 @@ class Automatic:
         }
         if self.relation is Relation.ADD_REMOVE:
             found |= {
-                f"coming {name}": fitted(Coming(poisoning), mechanism)
+                f"coming {name}": fitted(InsertRecords(poisoning), mechanism)
                 for name, poisoning in made.items()
                 if poisoning.relation is not Relation.ADD_REMOVE
             }
-            found.pop(Coming.registered_name, None)  # type: ignore[attr-defined]  # one of those that were just made
+            found.pop(InsertRecords.registered_name, None)  # type: ignore[attr-defined]  # one of those that were just made
         require(bool(found), f"no poisoning makes {self.relation} neighbours", among=names)
         return found

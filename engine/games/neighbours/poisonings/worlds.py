@@ -18,30 +18,30 @@ class Worlds:
 
     Attributes:
         rows: All rows of either; features of shape (n, d).
-        in_zero: Which are in D, shape (n,).
-        in_one: Which are in D', shape (n,).
+        in_d: Which are in D, shape (n,).
+        in_d_prime: Which are in D', shape (n,).
         points: What trained models are asked about, where no parameters are seen, shape (m, d).
     """
 
     rows: Examples
-    in_zero: NDArray[np.bool_]
-    in_one: NDArray[np.bool_]
+    in_d: NDArray[np.bool_]
+    in_d_prime: NDArray[np.bool_]
     points: NDArray[np.float32] = field(metadata={"stored": "float32"})
 
     def __post_init__(self) -> None:
         count = len(self.rows)
-        require(self.in_zero.shape == (count,) == self.in_one.shape, "each row must be marked for both worlds")
-        require(bool(self.in_zero.any() and self.in_one.any()), "each world must have a row")
+        require(self.in_d.shape == (count,) == self.in_d_prime.shape, "each row must be marked for both worlds")
+        require(bool(self.in_d.any() and self.in_d_prime.any()), "each world must have a row")
 
     @cached_property
     def zero(self) -> Examples:
         """D."""
-        return self.rows.take(self.in_zero)
+        return self.rows.take(self.in_d)
 
     @cached_property
     def one(self) -> Examples:
         """D'."""
-        return self.rows.take(self.in_one)
+        return self.rows.take(self.in_d_prime)
 
     def world(self, truth: bool) -> Examples:
         """D' where the coin says True."""
@@ -49,7 +49,7 @@ class Worlds:
 
     def places(self, truth: bool) -> NDArray[np.int64]:
         """Which rows the world has, ascending."""
-        return np.flatnonzero(self.in_one if truth else self.in_zero)
+        return np.flatnonzero(self.in_d_prime if truth else self.in_d)
 
 
 def features_of(data: Examples) -> NDArray[np.float32]:

@@ -30,7 +30,7 @@ def expected_hits(predictor: PrivateKnn, target: Target, candidates: Examples) -
     Source: Chadha et al. (2024), appendix D.3.
     """
     more = Added.alone(target.data, candidates)
-    ranks = predictor.moved_votes(more, target.queries.features, seed=SeedSequence(0), compute=target.compute)
+    ranks = predictor.votes_with_canary(more, target.queries.features, seed=SeedSequence(0), compute=target.compute)
     # Few ranks are different: a table spares an incomplete beta function for each of millions.
     chance = inclusion(np.arange(1, ranks.max() + 1), neighbours=predictor.neighbours, rate=predictor.rate)
     return np.asarray(chance[ranks - 1].sum(axis=1))

@@ -32,7 +32,7 @@ class Remove:
 
 @register("poisoning", "coming", source="Ours: the records of another poisoning, under add/remove neighbours")
 @dataclass(frozen=True)
-class Coming:
+class InsertRecords:
     """The records that another poisoning puts into world 1 are there in world 1 only; nothing takes their place.
 
     Attributes:
@@ -47,7 +47,7 @@ class Coming:
         fits = not getattr(self.of, "searches", False) and self.of.relation is not Relation.ADD_REMOVE
         require(fits, "of must be a poisoning that makes label or replace neighbours", of=type(self.of).__name__)
 
-    def for_mechanism(self, mechanism: Any) -> Coming:
+    def for_mechanism(self, mechanism: Any) -> InsertRecords:
         """With that poisoning fitted to the mechanism."""
         return replace(self, of=fitted(self.of, mechanism))
 
@@ -57,5 +57,5 @@ class Coming:
         Raises: InputError where that one does.
         """
         both = self.of.worlds(data, copies, rng)
-        kept = both.rows.take(both.in_one)
-        return Worlds(kept, both.in_zero[both.in_one], np.ones(len(kept), np.bool_), both.points)
+        kept = both.rows.take(both.in_d_prime)
+        return Worlds(kept, both.in_d[both.in_d_prime], np.ones(len(kept), np.bool_), both.points)

@@ -18,7 +18,7 @@ from typing import ClassVar
 from dpaudit.actors.unit import Resources
 from dpaudit.actors.work import Work
 from dpaudit.claims import Relation
-from dpaudit.engine.games.fits import WATCHED_LEARNERS, Fits, Look
+from dpaudit.engine.games.fits import WATCHED_LEARNERS, CheckTest, Fits
 from dpaudit.engine.games.protocol import Played, Setting, require_units
 from dpaudit.engine.games.steps.crowd_units import Crowd, score_crowd, take_crowd, train_crowd
 from dpaudit.engine.games.steps.crowd_view import CrowdView
@@ -33,9 +33,9 @@ FEW = 2
 """Records of the smallest crowd that is tried: fewer than an epoch has batches."""
 
 
-@register("game", "crafted-crowd", source="Ours, after Chua et al. (2024), arXiv:2403.17673; arXiv:2411.10614")
+@register("game", "opposing-gradients", source="Ours, after Chua et al. (2024), arXiv:2403.17673; arXiv:2411.10614")
 @dataclass(frozen=True)
-class CraftedCrowd(TrialGame):
+class OpposingGradients(TrialGame):
     """Two worlds, add/remove: a crowd of records alike, trained on with a canary of the opposite gradient or without.
 
     Of the data given only the shape of an example is used, one feature where it is a row of numbers; there are two
@@ -60,8 +60,8 @@ class CraftedCrowd(TrialGame):
         estimator="fair-coins",
         independent_trials=True,
         helps="more `trials`",
-        looks=(
-            Look(
+        check_tests=(
+            CheckTest(
                 WATCHED_LEARNERS,
                 (Relation.ADD_REMOVE,),
                 "batches that are not drawn as was accounted for, noise too small, clipping that does not bind: on "

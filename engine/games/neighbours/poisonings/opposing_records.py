@@ -31,10 +31,12 @@ ROUNDS = 6
 
 
 @register(
-    "poisoning", "pull-apart", source="Ours: influence functions as Lu et al. (2022), of both worlds' records at once"
+    "poisoning",
+    "opposing-records",
+    source="Ours: influence functions as Lu et al. (2022), of both worlds' records at once",
 )
 @dataclass(frozen=True)
-class PullApart:
+class OpposingRecords:
     """In either world some rows are a crafted record; the two are those whose influences differ most.
 
     A changed label moves the slope of a logistic loss by the length of the record. Two records that a large coefficient
@@ -59,7 +61,7 @@ class PullApart:
         require(self.moved in MOVED, f"moved must be one of {', '.join(MOVED)}", moved=self.moved)
         require(self.steps >= 1, "steps must be >= 1", steps=self.steps)
 
-    def for_mechanism(self, mechanism: Any) -> PullApart:
+    def for_mechanism(self, mechanism: Any) -> OpposingRecords:
         """With the learner's penalty, where it states one and none was given."""
         return self if self.penalty is not None else replace(self, penalty=penalty_of(mechanism))
 

@@ -39,7 +39,7 @@ _LARGEST_DELTA = 0.999
 
 
 @dataclass(frozen=True)
-class BeyondShift:
+class ShiftCorrected:
     """The part of a bound that no shift of the size that was measured explains.
 
     Attributes:
@@ -61,7 +61,7 @@ def bound_beyond_shift(
     held_out: Sequence[Sequence[OneRunTally]],
     *,
     lost: int = 0,
-) -> BeyondShift:
+) -> ShiftCorrected:
     """A bound on epsilon at the estimator's delta and confidence, half of the error for the game, half for the control.
 
     Args:
@@ -195,7 +195,7 @@ def _right(control: Sequence[OneRunTally], looks: _Looks) -> Floats:
     return shares
 
 
-def _combined(looks: _Looks, game: Floats, shift: Floats, lost: int) -> BeyondShift:
+def _combined(looks: _Looks, game: Floats, shift: Floats, lost: int) -> ShiftCorrected:
     """The best look of each replay, and the median over the replays."""
     beyond = np.where(np.isfinite(shift), game - np.where(np.isfinite(shift), shift, 0.0), -np.inf)
     best = beyond.argmax(axis=1)
@@ -203,4 +203,4 @@ def _combined(looks: _Looks, game: Floats, shift: Floats, lost: int) -> BeyondSh
     middle = int(np.argsort(beyond.max(axis=1), kind="stable")[(best.size - 1) // 2])
     at = middle, best[middle]
     epsilon = float(median_rule(np.concatenate([replays, np.zeros(lost)])))
-    return BeyondShift(epsilon, float(looks.share[at]), float(game[at]), float(shift[at]))
+    return ShiftCorrected(epsilon, float(looks.share[at]), float(game[at]), float(shift[at]))

@@ -25,9 +25,9 @@ from dpaudit.claims import PrivacyCurve
 from dpaudit.errors import require
 from dpaudit.estimators.bound import Bound, along_curve
 from dpaudit.estimators.estimator import Estimator
-from dpaudit.estimators.finding import Standing, Validity
+from dpaudit.estimators.finding import Comparison, Validity
 from dpaudit.estimators.one_run.guess_band import IndependentTrials, deciding_look, guess_band_p_value, guess_looks
-from dpaudit.estimators.one_run.guess_band_estimator import bound_of_guesses, check_fields
+from dpaudit.estimators.one_run.simultaneous_guess_count import bound_of_guesses, check_fields
 from dpaudit.estimators.scores import StepScores
 from dpaudit.registry import register
 
@@ -64,7 +64,7 @@ class StepAccuracy:
         """Its lower limit, in [0, 1]."""
         return math.tanh(self.odds / 2)
 
-    def standing(self, curve: PrivacyCurve, /) -> Standing:
+    def comparison(self, curve: PrivacyCurve, /) -> Comparison:
         """Total variation observed and claimed."""
         return along_curve("total variation", "epsilon = 0", self.total_variation, curve.delta(0.0))
 
@@ -74,9 +74,11 @@ class StepAccuracy:
         return guess_band_p_value(2 * math.atanh(claimed), self.tally.right, self.tally.looks) if claimed < 1 else 1.0
 
 
-@register("estimator", "step-walk", source="Ours: the guess band in the order of the steps, after Nasr et al. (2023)")
+@register(
+    "estimator", "step-martingale", source="Ours: the guess band in the order of the steps, after Nasr et al. (2023)"
+)
 @dataclass(frozen=True)
-class StepWalk(Estimator[StepScores, StepTally]):
+class StepMartingale(Estimator[StepScores, StepTally]):
     """Guesses about the steps of trainings, in their order: total variation of a step, at all numbers of steps at once.
 
     Attributes:
@@ -110,7 +112,7 @@ class StepWalk(Estimator[StepScores, StepTally]):
             lower=_epsilon(odds, self.delta),
             delta=self.delta,
             confidence=self.confidence,
-            method="step-walk",
+            method="step-martingale",
             selection="all numbers of steps at once",
             validity=Validity.FINITE_SAMPLE,
             counts=(

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.errors import require
-from dpaudit.estimators.best_look import in_order
+from dpaudit.estimators.best_candidate import in_order
 from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.divided import EachReplay, complete
 from dpaudit.estimators.finding import Series, Validity
@@ -59,9 +59,9 @@ class GuessTally(OneRunTally):
     right: Ints
 
 
-@register("estimator", "guess-band", source="Ours, after Steinke et al. (2023) and Berk and Jones (1979)")
+@register("estimator", "simultaneous-guess-count", source="Ours, after Steinke et al. (2023) and Berk and Jones (1979)")
 @dataclass(frozen=True)
-class GuessBand(ScoreEstimator[GuessTally]):
+class SimultaneousGuessCount(ScoreEstimator[GuessTally]):
     """Signed scores of one training: all numbers of guesses at once, exact at delta = 0; holds for trials as well.
 
     Where more than `MOST_DELTA` canaries are expected to be given away by delta, what is charged for it costs more than
@@ -118,7 +118,7 @@ class GuessBand(ScoreEstimator[GuessTally]):
             lower=float(median_rule(best)),
             delta=self.delta,
             confidence=self.confidence,
-            method="guess-band",
+            method="simultaneous-guess-count",
             selection="all numbers of guesses at once",
             validity=Validity.FINITE_SAMPLE,
             counts=deciding_counts(ordered, best, lost, of="canaries"),
