@@ -26,7 +26,7 @@ from dpaudit.actors.events import EventStream
 from dpaudit.actors.storage.checkpoints import Scratch, checkpoints
 from dpaudit.actors.storage.store import sealed
 from dpaudit.actors.unit import Inputs, Resources, Unit, code_version, own_version
-from dpaudit.mechanisms.protocols import TrainingError
+from dpaudit.mechanisms.compute import TrainingError
 from dpaudit.variables import without_values
 
 _T = TypeVar("_T")

@@ -18,7 +18,7 @@ import dpaudit
 from dpaudit.actors.fingerprint import UserCode, fingerprint, one_reading
 from dpaudit.actors.sources import packages_behind
 from dpaudit.errors import require
-from dpaudit.mechanisms.protocols import Compute
+from dpaudit.mechanisms.compute import Compute
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from dpaudit.actors.fingerprint import Reading, one_reading
 from dpaudit.actors.unit import Inputs, Resources, Unit
 from dpaudit.actors.values import decode, encode
 from dpaudit.errors import InputError, require
-from dpaudit.mechanisms.protocols import Compute
+from dpaudit.mechanisms.compute import Compute
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])

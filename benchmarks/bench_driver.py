@@ -21,7 +21,7 @@ from dpaudit.engine.reading.run_report import Report
 from dpaudit.engine.run.driver import run_plan
 from dpaudit.engine.spec.audit_spec import RunOptions
 from dpaudit.engine.spec.loading import load_spec
-from dpaudit.mechanisms.protocols import Compute
+from dpaudit.mechanisms.compute import Compute
 
 UNITS, SECONDS, WORKERS = 1000, 0.05, 2
 MANY = 100_000

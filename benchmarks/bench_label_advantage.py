@@ -12,9 +12,9 @@ from dpaudit.actors.seed import Seed
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.games.advantages.utility import Utility, measure_utility
 from dpaudit.estimators.label_reconstruction.advantage import llp_geometric_posterior, llp_posterior
+from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.labels.proportions import GeometricProportions, LabelProportions
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
-from dpaudit.mechanisms.protocols import Compute
 
 EXAMPLES, ROWS = 1_000_000, 100_000
 TARGETS = {8: 0.3, 512: 3.0}

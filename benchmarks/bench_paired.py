@@ -24,10 +24,10 @@ from dpaudit.engine.games.stacks import TrainingRun, train_runs
 from dpaudit.engine.run.driver import audit
 from dpaudit.engine.spec.audit_spec import AuditSpec
 from dpaudit.engine.spec.loading import load_spec
+from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.learners.non_private import NonPrivate
 from dpaudit.mechanisms.models.networks import Mlp
-from dpaudit.mechanisms.protocols import Compute
 
 PAIRS, WORKERS, STACK = 5, 2, 64
 TRIALS, SHADOWS = 1024, 512  # as many as in section 4 of arXiv:2206.05199

@@ -51,8 +51,8 @@ def ours(threads: int) -> Iterator[tuple[str, float, float]]:
     """(name, processor seconds a model, seconds a model) of our engine."""
     from numpy.random import SeedSequence
 
+    from dpaudit.mechanisms.compute import Compute
     from dpaudit.mechanisms.models.networks import Mlp
-    from dpaudit.mechanisms.protocols import Compute
     from dpaudit.mechanisms.training.private.dp_sgd import train_private_stack
     from dpaudit.mechanisms.training.private.private_steps import PrivateSteps
     from dpaudit.mechanisms.training.stack_plan import StackPlan

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 from torch import nn
 
+from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.models.networks import Mlp, SmallCnn
-from dpaudit.mechanisms.protocols import Compute
 from dpaudit.mechanisms.training.private.dp_sgd import train_private_stack
 from dpaudit.mechanisms.training.private.private_steps import PrivateSteps
 from dpaudit.mechanisms.training.stack_plan import StackPlan

@@ -24,13 +24,13 @@ from dpaudit.actors.seed import Seed
 from dpaudit.engine.games.steps.step_units import score_steps, train_steps
 from dpaudit.engine.planning.plan import PlannedAudit, make_plan
 from dpaudit.estimators.one_run.guess_band import guess_band_p_value
+from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.planted.dp_sgd import (
     ClipBatchMeanDpSgd,
     HalfTheNoiseDpSgd,
     NoClippingDpSgd,
     NoiseOverBatchDpSgd,
 )
-from dpaudit.mechanisms.protocols import Compute
 
 PLANTED = (HalfTheNoiseDpSgd, NoClippingDpSgd, ClipBatchMeanDpSgd, NoiseOverBatchDpSgd)
 SPEC = Path(__file__).parent.parent / "examples" / "dp-sgd-steps.yaml"

@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 from scipy.special import expit, softmax
 
 from dpaudit.claims import Claim, Relation
+from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
-from dpaudit.mechanisms.protocols import Compute, Model
+from dpaudit.mechanisms.protocols import Model
 
 Floats = NDArray[np.float64]
 Predictor = Callable[[Examples], Floats]

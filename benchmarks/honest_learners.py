@@ -30,12 +30,12 @@ from dpaudit.engine.games.neighbours.game import Neighbours
 from dpaudit.engine.games.neighbours.numbers import Scale
 from dpaudit.engine.games.neighbours.output_set import OutputSet
 from dpaudit.engine.games.neighbours.poisonings.automatic import Automatic
+from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.learners.gaussian_naive_bayes import GaussianNaiveBayes
 from dpaudit.mechanisms.learners.logistic_objective import LogisticObjectivePerturbation
 from dpaudit.mechanisms.learners.logistic_regression import LogisticOutputPerturbation
 from dpaudit.mechanisms.learners.random_forest import PrivateForest
-from dpaudit.mechanisms.protocols import Compute
 
 TRAININGS = 800
 FLIPS = Automatic(Relation.LABEL)

@@ -26,12 +26,12 @@ from dpaudit.engine.games.neighbours.numbers import Scale, as_numbers
 from dpaudit.engine.games.neighbours.poisonings.class_flip import CornerFlip
 from dpaudit.engine.games.neighbours.poisonings.worlds import Worlds
 from dpaudit.mechanisms.adapters.diffprivlib import PYTHON, Diffprivlib
+from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.learners.gaussian_naive_bayes import GaussianNaiveBayes
 from dpaudit.mechanisms.learners.logistic_objective import LogisticObjectivePerturbation
 from dpaudit.mechanisms.learners.logistic_regression import LogisticOutputPerturbation
 from dpaudit.mechanisms.learners.random_forest import PrivateForest
-from dpaudit.mechanisms.protocols import Compute
 
 UNIT = 2_500
 PENALTY = 0.01

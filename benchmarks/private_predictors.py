@@ -23,11 +23,12 @@ from dpaudit.engine.games.predictions.work import chosen_set
 from dpaudit.engine.spec.build import build
 from dpaudit.estimators.answered_queries import AnsweredQuery
 from dpaudit.estimators.private_prediction.answers_estimator import Answers
+from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.models.networks import LeNet5, Mlp, WideResNet16x4
 from dpaudit.mechanisms.predictors.pate import PatePredictor
 from dpaudit.mechanisms.predictors.releases import GaussianArgmax
 from dpaudit.mechanisms.predictors.vote_laws import AlikeTeachers
-from dpaudit.mechanisms.protocols import Compute, Trainer
+from dpaudit.mechanisms.protocols import Trainer
 
 THREADS = 1
 """More help on idle cores alone."""

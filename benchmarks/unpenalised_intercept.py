@@ -19,8 +19,8 @@ from scipy.special import expit
 from scipy.stats import beta
 
 from dpaudit.mechanisms.adapters.diffprivlib import Diffprivlib
+from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
-from dpaudit.mechanisms.protocols import Compute
 
 EPSILON = 2.0
 NORM = 0.5

@@ -31,9 +31,10 @@ from dpaudit.engine.spec.audit_spec import Audit, AuditSpec, RunOptions
 from dpaudit.engine.spec.build import build, describe
 from dpaudit.estimators.finding import Validity
 from dpaudit.estimators.scores import ScoreEstimator, Scores
+from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.predictors.protocol import VotingPredictor
-from dpaudit.mechanisms.protocols import Compute, LabelMechanism, Learner
+from dpaudit.mechanisms.protocols import LabelMechanism, Learner
 
 FALSE_FAILURE = 1e-6
 """Probability that a check of counts fails although all is well."""

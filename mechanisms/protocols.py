@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -11,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.claims import Claim
-from dpaudit.errors import AuditError, require
+from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.labels.bags import Bags
 
@@ -21,32 +20,6 @@ if TYPE_CHECKING:
     from dpaudit.mechanisms.training.recipe import Recipe
     from dpaudit.mechanisms.training.stack_plan import StackPlan
     from dpaudit.mechanisms.training.task import TrainingTask
-
-
-class TrainingError(AuditError):
-    """A training went wrong for this seed (NaN loss, a library's error, out of memory); it may be tried again."""
-
-
-@dataclass(frozen=True)
-class Compute:
-    """What one piece of work may use.
-
-    Attributes:
-        threads: CPU threads, >= 1.
-        device: A device name of torch ("cpu", "cuda:0").
-        scratch: A folder of this piece's own for checkpoints of a long training; they change no result. None keeps
-            none.
-        device_share: Of a GPU's memory, how much is this piece's, in (0, 1].
-    """
-
-    threads: int = 1
-    device: str = "cpu"
-    scratch: Path | None = None
-    device_share: float = 1.0
-
-    def __post_init__(self) -> None:
-        require(self.threads >= 1, "threads must be >= 1", threads=self.threads)
-        require(0 < self.device_share <= 1, "device_share must be in (0, 1]", device_share=self.device_share)
 
 
 @runtime_checkable

@@ -40,10 +40,10 @@ from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
 from dpaudit.errors import require
 from dpaudit.estimators import chart
 from dpaudit.estimators.bound import format_lower
+from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.learners.logistic_regression import PrivateLogistic
 from dpaudit.mechanisms.planted.naive_bayes import NaiveBayesExposedSize
-from dpaudit.mechanisms.protocols import Compute
 from dpaudit.registry import register
 from papers import ml_audit_panels as panels
 from papers.making import Made, Options

@@ -79,17 +79,19 @@ FLOORS = Rooms(
 MECHANISMS = Rooms(
     "dpaudit.mechanisms",
     (
-        *("seeds", "budget", "examples", "labels", "protocols", "training", "models", "language_models", "accounting"),
+        *(
+            "seeds",
+            "budget",
+            "examples",
+            "compute",
+            "labels",
+            "training",
+            "protocols",
+            "models",
+            "language_models",
+            "accounting",
+        ),
         *("learners", "predictors", "adapters", "planted"),
-    ),
-    exceptions=frozenset(
-        {
-            ("dpaudit.mechanisms.protocols", "dpaudit.mechanisms.training.private.private_steps"),
-            ("dpaudit.mechanisms.protocols", "dpaudit.mechanisms.training.recipe"),
-            ("dpaudit.mechanisms.protocols", "dpaudit.mechanisms.training.stack_plan"),
-            ("dpaudit.mechanisms.protocols", "dpaudit.mechanisms.training.private.step_canary"),
-            ("dpaudit.mechanisms.protocols", "dpaudit.mechanisms.training.task"),
-        }
     ),
 )
 ENGINE = Rooms(

@@ -11,16 +11,10 @@ from numpy.typing import NDArray
 
 from dpaudit.actors.seed import Seed
 from dpaudit.errors import SpecError
+from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.learners.non_private import NonPrivate
-from dpaudit.mechanisms.protocols import (
-    Compute,
-    Learner,
-    Model,
-    ObservableLearner,
-    StackLearner,
-    TrainingError,
-)
+from dpaudit.mechanisms.protocols import Learner, Model, ObservableLearner, StackLearner
 from dpaudit.mechanisms.training.recipe import Recipe
 from dpaudit.mechanisms.training.task import TrainingTask
 

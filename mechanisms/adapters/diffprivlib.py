@@ -25,9 +25,9 @@ from dpaudit.claims import Claim, Relation
 from dpaudit.errors import InputError, require, shortened
 from dpaudit.mechanisms.adapters.other_python import diffprivlib_trainings
 from dpaudit.mechanisms.budget import require_finite_epsilon
+from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.learners.gaussian_naive_bayes import flat_features
-from dpaudit.mechanisms.protocols import Compute, TrainingError
 from dpaudit.registry import register
 
 PYTHON = "DPAUDIT_DIFFPRIVLIB_PYTHON"

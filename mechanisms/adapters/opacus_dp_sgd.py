@@ -13,9 +13,10 @@ import numpy as np
 
 from dpaudit.claims import Claim, Relation
 from dpaudit.errors import InputError, require
+from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.models.networks import Mlp, Network, require_network
-from dpaudit.mechanisms.protocols import Compute, Model, TrainingError
+from dpaudit.mechanisms.protocols import Model
 from dpaudit.mechanisms.training.private.private_steps import ClaimedSteps, PrivateSteps
 from dpaudit.mechanisms.training.private.step_canary import LENGTH, StepCanary
 from dpaudit.mechanisms.training.recipe import one_of

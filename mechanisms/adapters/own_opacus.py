@@ -18,8 +18,9 @@ from dpaudit.locations import location
 from dpaudit.mechanisms.adapters.own_torch import TorchModel, tensors
 from dpaudit.mechanisms.adapters.randomness import global_randomness, whole_number
 from dpaudit.mechanisms.adapters.user_code import code_of
+from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
-from dpaudit.mechanisms.protocols import Compute, Model
+from dpaudit.mechanisms.protocols import Model
 from dpaudit.registry import register
 
 DIGITS = 4

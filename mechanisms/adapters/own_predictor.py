@@ -17,9 +17,9 @@ from dpaudit.given import check_fields
 from dpaudit.locations import location
 from dpaudit.mechanisms.adapters.randomness import global_randomness
 from dpaudit.mechanisms.adapters.user_code import code_of, stated
+from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples, Features, own_features
 from dpaudit.mechanisms.predictors.releases import GaussianArgmax
-from dpaudit.mechanisms.protocols import Compute
 from dpaudit.mechanisms.seeds import spawned
 from dpaudit.registry import register
 

@@ -14,8 +14,8 @@ from dpaudit.errors import require
 from dpaudit.given import check_fields
 from dpaudit.mechanisms.adapters.randomness import global_randomness, whole_number
 from dpaudit.mechanisms.adapters.user_code import code_of
+from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
-from dpaudit.mechanisms.protocols import Compute
 from dpaudit.mechanisms.training.inputs import as_array
 from dpaudit.mechanisms.training.private.private_steps import ClaimedSteps, PrivateSteps
 from dpaudit.mechanisms.training.private.step_canary import StepCanary

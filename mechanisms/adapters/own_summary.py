@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from dpaudit.claims import Claim
 from dpaudit.mechanisms.adapters.randomness import global_randomness, whole_number
 from dpaudit.mechanisms.adapters.user_code import OwnFunction, stated
+from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
-from dpaudit.mechanisms.protocols import Compute
 from dpaudit.registry import register
 
 

@@ -19,8 +19,9 @@ from dpaudit.given import check_fields
 from dpaudit.locations import location
 from dpaudit.mechanisms.adapters.randomness import global_randomness, whole_number
 from dpaudit.mechanisms.adapters.user_code import checked_probabilities, code_of, stated
+from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples, Features
-from dpaudit.mechanisms.protocols import Compute, Model
+from dpaudit.mechanisms.protocols import Model
 from dpaudit.mechanisms.training.inputs import as_array
 from dpaudit.registry import register
 

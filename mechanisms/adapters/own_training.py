@@ -15,9 +15,10 @@ from dpaudit.errors import InputError
 from dpaudit.locations import location
 from dpaudit.mechanisms.adapters.randomness import global_randomness, whole_number
 from dpaudit.mechanisms.adapters.user_code import OwnFunction, checked_probabilities, stated
+from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.models.catboost import columns
-from dpaudit.mechanisms.protocols import Compute, Model
+from dpaudit.mechanisms.protocols import Model
 from dpaudit.registry import register
 
 

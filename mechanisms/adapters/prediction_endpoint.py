@@ -19,11 +19,11 @@ from dpaudit.consent import ADDRESS, VARIABLE
 from dpaudit.errors import InputError, require
 from dpaudit.mechanisms.adapters.randomness import whole_number
 from dpaudit.mechanisms.adapters.user_code import stated
+from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.language_models.parsing import UNREAD, read_class
 from dpaudit.mechanisms.language_models.secret import key_in, require_variable
 from dpaudit.mechanisms.language_models.transport import Trouble, post, require_url
-from dpaudit.mechanisms.protocols import Compute, TrainingError
 from dpaudit.registry import register
 
 SEND_DATA = 428

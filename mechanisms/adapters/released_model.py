@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 
 from dpaudit.claims import Claim
 from dpaudit.errors import require
+from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.learners.dp_sgd import DpSgd
-from dpaudit.mechanisms.protocols import Compute, Learner, Model
+from dpaudit.mechanisms.protocols import Learner, Model
 from dpaudit.mechanisms.training.network_model import NetworkModel
 from dpaudit.registry import register
 

@@ -14,7 +14,7 @@ from dpaudit.claims import Claim
 from dpaudit.errors import InputError, UnknownNameError, require
 from dpaudit.given import check_fields
 from dpaudit.locations import has_location, located, location
-from dpaudit.mechanisms.protocols import TrainingError
+from dpaudit.mechanisms.compute import TrainingError
 
 
 def code_of(given: object, *, field: str, arguments: tuple[str, ...] | None = None) -> Callable[..., Any]:

@@ -11,11 +11,12 @@ from scipy.stats import binom
 
 from dpaudit.claims import Claim
 from dpaudit.errors import require
+from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.labels.bags import LEFT_OUT
 from dpaudit.mechanisms.labels.proportions import GeometricProportions
 from dpaudit.mechanisms.models.recall import recalling
-from dpaudit.mechanisms.protocols import BagMechanism, Compute, Model
+from dpaudit.mechanisms.protocols import BagMechanism, Model
 from dpaudit.mechanisms.seeds import spawned
 from dpaudit.registry import register
 

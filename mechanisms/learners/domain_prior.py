@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 
 from dpaudit.claims import Claim
 from dpaudit.errors import require
+from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.labels.rr_with_prior import rr_with_prior
 from dpaudit.mechanisms.learners.embedders import Embedder, Numbers, RandomConvolutions
 from dpaudit.mechanisms.models.catboost import MISSING, CatBoost
-from dpaudit.mechanisms.protocols import Compute, Model, Trainer
+from dpaudit.mechanisms.protocols import Model, Trainer
 from dpaudit.mechanisms.seeds import spawned
 from dpaudit.registry import register
 

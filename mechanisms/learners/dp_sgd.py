@@ -22,9 +22,9 @@ from dpaudit.claims.renyi import rdp_to_epsilon
 from dpaudit.claims.subsampled_gaussian import SubsampledGaussian, subsampled_gaussian_rdp
 from dpaudit.errors import require
 from dpaudit.mechanisms.budget import require_delta, require_epsilon
+from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.models.networks import Mlp, Network, require_network
-from dpaudit.mechanisms.protocols import Compute, TrainingError
 from dpaudit.mechanisms.training.private.private_steps import (
     ClaimedSteps,
     Observer,

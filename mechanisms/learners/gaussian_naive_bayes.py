@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 from dpaudit.claims import Claim, Relation
 from dpaudit.errors import require
 from dpaudit.mechanisms.budget import require_finite_epsilon
+from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples, Features
-from dpaudit.mechanisms.protocols import Compute
 from dpaudit.registry import register
 
 Floats = NDArray[np.float64]

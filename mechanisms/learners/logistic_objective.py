@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
 from scipy.special import expit
 
+from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.learners.logistic_regression import (
     MOST_STEPS,
@@ -33,7 +34,6 @@ from dpaudit.mechanisms.learners.logistic_regression import (
     minimiser,
     spherical_noise,
 )
-from dpaudit.mechanisms.protocols import Compute, TrainingError
 from dpaudit.registry import register
 
 Floats = NDArray[np.float64]

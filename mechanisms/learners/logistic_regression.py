@@ -24,9 +24,9 @@ from scipy.special import expit
 from dpaudit.claims import Claim, Relation
 from dpaudit.errors import require
 from dpaudit.mechanisms.budget import require_finite_epsilon
+from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.learners.gaussian_naive_bayes import flat_features
-from dpaudit.mechanisms.protocols import Compute, TrainingError
 from dpaudit.registry import register
 
 Floats = NDArray[np.float64]

@@ -10,11 +10,12 @@ from numpy.typing import NDArray
 
 from dpaudit.claims import Claim
 from dpaudit.mechanisms.budget import require_epsilon
+from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.mechanisms.learners.released_labels import ReleasedLabels
 from dpaudit.mechanisms.models.catboost import CatBoost
-from dpaudit.mechanisms.protocols import Compute, Model, Trainer
+from dpaudit.mechanisms.protocols import Model, Trainer
 from dpaudit.registry import register
 
 

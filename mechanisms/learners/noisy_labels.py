@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from dpaudit.claims import Claim
+from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.labels.one_hot_laplace import OneHotLaplace, laplace_posterior
 from dpaudit.mechanisms.models.recall import recalling
-from dpaudit.mechanisms.protocols import Compute, Model
+from dpaudit.mechanisms.protocols import Model
 from dpaudit.registry import register
 
 

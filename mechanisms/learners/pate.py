@@ -22,9 +22,10 @@ from dpaudit.mechanisms.accounting.gnmax import (
     sampled_classes,
 )
 from dpaudit.mechanisms.budget import require_delta, require_epsilon
+from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.models.catboost import CatBoost
-from dpaudit.mechanisms.protocols import Compute, Model, Trainer
+from dpaudit.mechanisms.protocols import Model, Trainer
 from dpaudit.mechanisms.seeds import spawned
 from dpaudit.registry import register
 

@@ -18,9 +18,10 @@ from dpaudit.mechanisms.accounting.gnmax import (
     confident_gnmax_noise_factor,
 )
 from dpaudit.mechanisms.budget import require_delta, require_epsilon
+from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.models.networks import Network, WideResNet28x4, require_network
-from dpaudit.mechanisms.protocols import Compute, Model, TrainingError
+from dpaudit.mechanisms.protocols import Model
 from dpaudit.mechanisms.seeds import spawned
 from dpaudit.mechanisms.training.inputs import as_array
 from dpaudit.registry import register

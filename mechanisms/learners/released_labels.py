@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from dpaudit.claims import Claim
+from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.mechanisms.models.catboost import CatBoost
-from dpaudit.mechanisms.protocols import Compute, LabelMechanism, Model, Trainer
+from dpaudit.mechanisms.protocols import LabelMechanism, Model, Trainer
 from dpaudit.mechanisms.seeds import spawned
 from dpaudit.registry import register
 

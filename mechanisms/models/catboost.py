@@ -11,9 +11,10 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from dpaudit.errors import require
+from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.models.constant import single_class
-from dpaudit.mechanisms.protocols import Compute, Model, TrainingError
+from dpaudit.mechanisms.protocols import Model
 from dpaudit.registry import register
 
 if TYPE_CHECKING:

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from dpaudit.consent import PATH
 from dpaudit.errors import InputError, require
+from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples, Features
-from dpaudit.mechanisms.protocols import Compute, Model, TrainingError
+from dpaudit.mechanisms.protocols import Model
 from dpaudit.registry import register
 from dpaudit.variables import expanded, without_values
 

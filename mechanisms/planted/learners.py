@@ -9,6 +9,7 @@ from numpy.random import SeedSequence
 from numpy.typing import NDArray
 
 from dpaudit.errors import require
+from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.mechanisms.learners.domain_prior import LP1STDomainPrior
@@ -16,7 +17,7 @@ from dpaudit.mechanisms.learners.lp_1st import LP1ST
 from dpaudit.mechanisms.learners.lp_2st import LP2ST
 from dpaudit.mechanisms.learners.pate import PATE
 from dpaudit.mechanisms.planted.labels import redrawn_labels
-from dpaudit.mechanisms.protocols import Compute, Model
+from dpaudit.mechanisms.protocols import Model
 from dpaudit.mechanisms.seeds import spawned
 from dpaudit.registry import register
 

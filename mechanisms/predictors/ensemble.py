@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from dpaudit.claims import Claim, Relation
 from dpaudit.errors import require
 from dpaudit.mechanisms.budget import require_delta
+from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.models.networks import Mlp
 from dpaudit.mechanisms.predictors.added import Added
@@ -29,7 +30,7 @@ from dpaudit.mechanisms.predictors.releases import (
     Release,
 )
 from dpaudit.mechanisms.predictors.vote_laws import VoteLaw
-from dpaudit.mechanisms.protocols import Compute, Model, StackLearner, Trainer, TrainingError
+from dpaudit.mechanisms.protocols import Model, StackLearner, Trainer
 from dpaudit.mechanisms.seeds import spawned
 from dpaudit.mechanisms.training.task import TrainingTask
 

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from dpaudit.claims import Claim, Relation, SubsampledGaussian
 from dpaudit.errors import require
+from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.predictors.added import Added
 from dpaudit.mechanisms.predictors.ensemble import NoisyVotes
 from dpaudit.mechanisms.predictors.vote_laws import SampledNeighbours, VoteLaw
-from dpaudit.mechanisms.protocols import Compute
 from dpaudit.registry import register
 
 Ints = NDArray[np.int64]

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from dpaudit.claims import Claim, Relation
 from dpaudit.errors import require
+from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.language_models.parsing import UNREAD, read_class
 from dpaudit.mechanisms.language_models.prompts import Shot, Task, Teacher, shown, task_for
@@ -20,7 +21,6 @@ from dpaudit.mechanisms.models.transformer_fine_tune import texts_of
 from dpaudit.mechanisms.predictors.added import Added
 from dpaudit.mechanisms.predictors.ensemble import NoisyVotes
 from dpaudit.mechanisms.predictors.vote_laws import KnownVotes, VoteLaw
-from dpaudit.mechanisms.protocols import Compute, TrainingError
 from dpaudit.registry import register
 
 Ints = NDArray[np.int64]

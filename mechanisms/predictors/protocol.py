@@ -19,12 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.claims import Claim
+from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.language_models.protocol import Expected
 from dpaudit.mechanisms.predictors.added import Added
 from dpaudit.mechanisms.predictors.releases import Release
 from dpaudit.mechanisms.predictors.vote_laws import VoteLaw
-from dpaudit.mechanisms.protocols import Compute
 
 Ints = NDArray[np.int64]
 

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dpaudit.errors import require
+from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Features
-from dpaudit.mechanisms.protocols import Compute, TrainingError
 from dpaudit.mechanisms.seeds import spawned
 from dpaudit.mechanisms.training.compute.batched import BatchedMlp
 from dpaudit.mechanisms.training.generators import epoch_generator, torch_generator

@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from dpaudit.errors import printable
-from dpaudit.mechanisms.protocols import TrainingError
+from dpaudit.mechanisms.compute import TrainingError
 from dpaudit.mechanisms.training.network_model import NetworkModel
 from dpaudit.mechanisms.training.scaling import Scaling
 from dpaudit.mechanisms.training.task import TrainingTask

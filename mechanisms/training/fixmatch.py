@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dpaudit.errors import require
-from dpaudit.mechanisms.protocols import Compute, TrainingError
+from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.seeds import spawned
 from dpaudit.mechanisms.training.augment import Augment, RandAugment
 from dpaudit.mechanisms.training.compute.kernels import Kernel, Looped, couples_examples

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from dpaudit.mechanisms.protocols import Compute
+from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.training.recipe import Recipe
 
 CPU_BYTES = 2 * 2**30

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from torch import nn
 
 from dpaudit.errors import require
+from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Features
-from dpaudit.mechanisms.protocols import Compute
 from dpaudit.mechanisms.training.compute.kernels import Kernel, Looped
 from dpaudit.mechanisms.training.inputs import as_array
 from dpaudit.mechanisms.training.losses import CrossEntropy

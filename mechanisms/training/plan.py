@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dpaudit.mechanisms.protocols import Compute
+from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.training.compute.kernels import couples_examples
 from dpaudit.mechanisms.training.memory import largest_stack
 from dpaudit.mechanisms.training.recipe import Recipe

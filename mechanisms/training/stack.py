@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dpaudit.errors import require
-from dpaudit.mechanisms.protocols import Compute, TrainingError
+from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.seeds import spawned
 from dpaudit.mechanisms.training.augment import Augment
 from dpaudit.mechanisms.training.checkpoint import Checkpoint

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.random import SeedSequence
 
+from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples, Features
-from dpaudit.mechanisms.protocols import Compute, TrainingError
 from dpaudit.mechanisms.training.recipe import Recipe
 from dpaudit.mechanisms.training.stack_plan import StackPlan
 from dpaudit.mechanisms.training.task import TrainingTask

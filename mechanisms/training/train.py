@@ -15,8 +15,8 @@ import torch
 from numpy.random import SeedSequence
 from torch import Tensor
 
+from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Features
-from dpaudit.mechanisms.protocols import Compute, TrainingError
 from dpaudit.mechanisms.training.checkpoint import Checkpoint, training_digest
 from dpaudit.mechanisms.training.compute.compiled_mlp import CompiledMlp
 from dpaudit.mechanisms.training.compute.kernels import couples_examples

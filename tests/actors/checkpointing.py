@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from dpaudit.actors.unit import Inputs
-from dpaudit.mechanisms.protocols import Compute, TrainingError
+from dpaudit.mechanisms.compute import Compute, TrainingError
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Inputs, Resources, Unit
 from dpaudit.actors.work import Call, Outcome, Work, beside, inlined, inlined_call, unit, value_in
 from dpaudit.errors import InputError
-from dpaudit.mechanisms.protocols import Compute
+from dpaudit.mechanisms.compute import Compute
 from tests.own_mechanism import KeepsEverything
 
 ONE = Resources()

@@ -25,9 +25,9 @@ from dpaudit.engine.games.two_world.views.confidence import (
 )
 from dpaudit.engine.games.two_world.views.shadows import Shadows
 from dpaudit.errors import InputError
+from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.models.networks import Mlp
-from dpaudit.mechanisms.protocols import Compute
 from dpaudit.mechanisms.training.network_model import NetworkModel
 
 

@@ -29,6 +29,7 @@ from dpaudit.engine.spec.check import Budget, CheckRequest, check_spec, choices,
 from dpaudit.engine.spec.loading import load_spec
 from dpaudit.errors import InputError, SpecError
 from dpaudit.estimators.bound import Bound
+from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.labels.proportions import LaplaceProportions
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
@@ -37,7 +38,7 @@ from dpaudit.mechanisms.learners.dp_sgd import DpSgd
 from dpaudit.mechanisms.learners.lp_1st import LP1ST
 from dpaudit.mechanisms.models.networks import SmallCnn
 from dpaudit.mechanisms.models.recall import Recall
-from dpaudit.mechanisms.protocols import Compute, Model
+from dpaudit.mechanisms.protocols import Model
 
 HERE = RunOptions(runner="in-process", figures=False, repeats=0)
 SMALL = GaussianMixture(classes=2, rows=400)

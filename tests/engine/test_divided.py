@@ -25,7 +25,7 @@ from dpaudit.estimators.one_run.simultaneous_guess_count import SimultaneousGues
 from dpaudit.estimators.scores import ScoreEstimator, Scores
 from dpaudit.estimators.selection import AsPublished, Bonferroni
 from dpaudit.estimators.two_world.two_sample import Bayesian, ClopperPearson
-from dpaudit.mechanisms.protocols import Compute
+from dpaudit.mechanisms.compute import Compute
 
 SPEC = {
     "name": "divided",

@@ -17,9 +17,10 @@ from dpaudit import Audit, AuditSpec, Examples, Report, RunOptions, Verdict, aud
 from dpaudit.actors.events import Event, EventKind, read_events
 from dpaudit.claims import Claim
 from dpaudit.engine.games.one_run.label_inference import LabelInference
+from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.mechanisms.models.recall import Recall
-from dpaudit.mechanisms.protocols import Compute, Model
+from dpaudit.mechanisms.protocols import Model
 
 DATA = {"name": "gaussian-mixture", "rows": 3000}
 

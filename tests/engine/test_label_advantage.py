@@ -19,13 +19,13 @@ from dpaudit.engine.reading.comparison import studies
 from dpaudit.engine.run.driver import audit
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec, RunOptions
 from dpaudit.errors import DataError, InputError, SpecError
+from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.labels.bags import LEFT_OUT, Bags
 from dpaudit.mechanisms.labels.proportions import GeometricProportions, LabelProportions, LaplaceProportions
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.mechanisms.models.logistic_regression import LogisticRegression
 from dpaudit.mechanisms.models.networks import Mlp
-from dpaudit.mechanisms.protocols import Compute
 
 HERE = RunOptions(runner="in-process", figures=False, repeats=0)
 ALL = Partition(target=1.0, reference=0.0, test=0.0)

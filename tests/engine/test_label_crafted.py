@@ -31,13 +31,14 @@ from dpaudit.engine.planning.plan import make_plan
 from dpaudit.engine.reading.result import AuditResult
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
 from dpaudit.errors import InputError, SpecError
+from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.mechanisms.learners.lp_2st import LP2ST
 from dpaudit.mechanisms.learners.pate import PATE
 from dpaudit.mechanisms.models.recall import Recall, recalling
 from dpaudit.mechanisms.planted.learners import LP2STReusedRandomness
-from dpaudit.mechanisms.protocols import Compute, Model
+from dpaudit.mechanisms.protocols import Model
 
 HERE = RunOptions(runner="in-process", figures=False, repeats=0)
 TWO = {"name": "gaussian-mixture", "classes": 2, "rows": 200}

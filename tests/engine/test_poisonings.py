@@ -30,13 +30,13 @@ from dpaudit.engine.games.neighbours.poisonings.shadow_adversarial import Shadow
 from dpaudit.engine.games.neighbours.poisonings.worlds import Worlds, features_of
 from dpaudit.engine.spec.check import CheckRequest, check_spec
 from dpaudit.errors import InputError, SpecError
+from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.learners.dp_sgd import DpSgd
 from dpaudit.mechanisms.learners.gaussian_naive_bayes import GaussianNaiveBayes
 from dpaudit.mechanisms.learners.logistic_objective import LogisticObjectivePerturbation
 from dpaudit.mechanisms.learners.logistic_regression import LogisticOutputPerturbation
 from dpaudit.mechanisms.learners.random_forest import PrivateForest
 from dpaudit.mechanisms.models.networks import Mlp
-from dpaudit.mechanisms.protocols import Compute
 from tests.engine.test_neighbours import NoisyCount
 
 HERE = RunOptions(runner="in-process", figures=False, repeats=0)

@@ -20,6 +20,7 @@ from dpaudit.engine.games.one_run.attacks.label_inference import LabelInferenceS
 from dpaudit.engine.games.one_run.canary_view import CanaryView
 from dpaudit.estimators.one_run.signed_scores import OneRun
 from dpaudit.estimators.scores import Scores
+from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.labels.one_hot_laplace import OneHotLaplace
 from dpaudit.mechanisms.learners.alibi import Alibi
@@ -32,7 +33,6 @@ from dpaudit.mechanisms.learners.pate_fm import PateFm
 from dpaudit.mechanisms.models.networks import Mlp, SmallCnn
 from dpaudit.mechanisms.models.recall import Recall
 from dpaudit.mechanisms.planted.learners import LP1STDrawnAgain, PATEWithoutNoise
-from dpaudit.mechanisms.protocols import Compute
 from dpaudit.registry import load
 
 ROWS, IMAGES = 2000, 200

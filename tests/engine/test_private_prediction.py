@@ -41,6 +41,7 @@ from dpaudit.estimators.private_prediction.answers_estimator import Answers
 from dpaudit.estimators.private_prediction.answers_finding import AnswersFinding
 from dpaudit.estimators.private_prediction.divergence import renyi_divergence
 from dpaudit.estimators.private_prediction.two_cut import two_cut_set
+from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.models.catboost import CatBoost
 from dpaudit.mechanisms.models.logistic_regression import LogisticRegression
@@ -58,7 +59,6 @@ from dpaudit.mechanisms.predictors.vote_laws import (
     VoteLaw,
     inclusion,
 )
-from dpaudit.mechanisms.protocols import Compute
 
 Floats = NDArray[np.float64]
 

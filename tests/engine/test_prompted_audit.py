@@ -20,7 +20,7 @@ from dpaudit.engine.games.predictions.adversaries.protocol import Target
 from dpaudit.engine.planning.plan import make_plan
 from dpaudit.engine.spec.build import build
 from dpaudit.errors import SpecError
-from dpaudit.mechanisms.protocols import Compute
+from dpaudit.mechanisms.compute import Compute
 from tests.http_servers import Does, Server, chat, prompt_of, serving
 
 KEY, VARIABLE = "sk-audit/key+0123456789", "DPAUDIT_AUDIT_KEY"

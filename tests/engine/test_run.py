@@ -27,9 +27,10 @@ from dpaudit.engine.games.one_run.answers import LabelRelease, Predictions
 from dpaudit.engine.games.one_run.label_inference import LabelInference
 from dpaudit.engine.planning.plan import make_plan
 from dpaudit.engine.run.driver import report_again
+from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.learners.non_private import NonPrivate
 from dpaudit.mechanisms.models.recall import Recall
-from dpaudit.mechanisms.protocols import Compute, Model, TrainingError
+from dpaudit.mechanisms.protocols import Model
 from tests.processes import own_workers
 
 SPEC = {

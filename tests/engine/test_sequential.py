@@ -28,7 +28,7 @@ from dpaudit.engine.planning.plan import make_plan
 from dpaudit.engine.run.driver import report_again
 from dpaudit.errors import InputError, SpecError
 from dpaudit.estimators.scores import Scores, scored
-from dpaudit.mechanisms.protocols import TrainingError
+from dpaudit.mechanisms.compute import TrainingError
 from tests.actors.tasks import Add
 
 STACK = 4

@@ -35,10 +35,10 @@ from dpaudit.estimators.one_run.simultaneous_guess_count import SimultaneousGues
 from dpaudit.estimators.proportions.binomial import clopper_pearson
 from dpaudit.estimators.scores import Scores
 from dpaudit.estimators.selection import Fixed, Grid, Split
+from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.learners.non_private import NonPrivate
 from dpaudit.mechanisms.models.logistic_regression import LogisticRegression
-from dpaudit.mechanisms.protocols import Compute
 
 DATA = GaussianMixture(classes=4, rows=8_000)
 

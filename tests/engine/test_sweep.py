@@ -34,9 +34,9 @@ from dpaudit.engine.sweep.request import read_request
 from dpaudit.engine.sweep.running import is_sweep, sweep
 from dpaudit.errors import AuditError, InputError, RunError, SpecError
 from dpaudit.estimators.finding import Validity
+from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.learners.lp_1st import LP1ST
-from dpaudit.mechanisms.protocols import Compute, TrainingError
 
 EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "sweep-lp1st.yaml"
 

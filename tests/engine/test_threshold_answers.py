@@ -22,12 +22,12 @@ from dpaudit.errors import InputError
 from dpaudit.estimators.answered_queries import AnsweredQuery
 from dpaudit.estimators.private_prediction.answers_estimator import Answers
 from dpaudit.estimators.private_prediction.divergence import renyi_divergence
+from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.models.logistic_regression import LogisticRegression
 from dpaudit.mechanisms.predictors.capc import CaPC
 from dpaudit.mechanisms.predictors.private_knn import PrivateKnn
 from dpaudit.mechanisms.predictors.releases import ConfidentArgmax, InteractiveArgmax
 from dpaudit.mechanisms.predictors.vote_laws import AlikeTeachers, KnownVotes
-from dpaudit.mechanisms.protocols import Compute
 from tests.twins import gnmax_twin
 
 VOTES = np.array([13, 12, 10])

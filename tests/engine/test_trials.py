@@ -22,7 +22,7 @@ from dpaudit.engine.games.protocol import Played, Setting
 from dpaudit.engine.games.trials import TrialGame, grouped_for_reading, scored_trials
 from dpaudit.errors import SpecError
 from dpaudit.estimators.scores import Scores
-from dpaudit.mechanisms.protocols import Compute
+from dpaudit.mechanisms.compute import Compute
 
 EPSILON = 1.0
 

@@ -39,9 +39,10 @@ from dpaudit.engine.games.two_world.work import TrainedTrials, score_challenges
 from dpaudit.engine.planning.plan import make_plan
 from dpaudit.engine.report.page import intervals
 from dpaudit.errors import RunError, SpecError
+from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.learners.dp_sgd import DpSgd
 from dpaudit.mechanisms.models.networks import Mlp
-from dpaudit.mechanisms.protocols import Compute, Model, TrainingError
+from dpaudit.mechanisms.protocols import Model
 from tests.processes import own_workers
 
 SPEC: dict[str, Any] = {

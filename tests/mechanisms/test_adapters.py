@@ -33,9 +33,10 @@ from dpaudit.errors import InputError, SpecError
 from dpaudit.mechanisms.adapters.own_opacus import OwnOpacus
 from dpaudit.mechanisms.adapters.own_training import OwnTraining
 from dpaudit.mechanisms.adapters.scikit_learn import Settings, SklearnClassifier, SklearnModel
+from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.learners.lp_1st import LP1ST
-from dpaudit.mechanisms.protocols import Compute, Learner, Trainer, TrainingError
+from dpaudit.mechanisms.protocols import Learner, Trainer
 from tests.mechanisms import user_code
 
 CPU = Compute()

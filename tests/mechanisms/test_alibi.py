@@ -11,6 +11,7 @@ from numpy.random import SeedSequence
 from sklearn.datasets import load_digits
 
 from dpaudit.errors import InputError
+from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.labels.one_hot_laplace import laplace_evidence, laplace_posterior
 from dpaudit.mechanisms.learners.alibi import Alibi
@@ -18,7 +19,7 @@ from dpaudit.mechanisms.models.catboost import CatBoost
 from dpaudit.mechanisms.models.networks import Mlp
 from dpaudit.mechanisms.planted.alibi import AlibiSigmaForB
 from dpaudit.mechanisms.planted.redrawn_noise import RedrawnNoise
-from dpaudit.mechanisms.protocols import Compute, Learner
+from dpaudit.mechanisms.protocols import Learner
 from dpaudit.mechanisms.training.losses import Alibi as AlibiLoss
 from dpaudit.mechanisms.training.network_model import NetworkModel
 from dpaudit.mechanisms.training.stack_plan import StackPlan

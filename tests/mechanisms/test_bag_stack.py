@@ -9,9 +9,9 @@ from numpy.random import SeedSequence
 from torch import Tensor
 
 from dpaudit.errors import InputError
+from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.mechanisms.models.networks import Mlp, SmallCnn
-from dpaudit.mechanisms.protocols import Compute, TrainingError
 from dpaudit.mechanisms.training.bag_stack import BagTask, matched, train_on_bags
 
 SMALL = Mlp(hidden=(4,), epochs=3, batch_size=12, optimizer="adam", standardise=True)

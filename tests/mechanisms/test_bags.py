@@ -11,12 +11,13 @@ from numpy.random import SeedSequence
 
 from dpaudit.claims import Claim
 from dpaudit.errors import InputError
+from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.labels.bags import LEFT_OUT, Bags, keyed_bags, random_bags
 from dpaudit.mechanisms.labels.proportions import GeometricProportions, LabelProportions, LaplaceProportions
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.mechanisms.learners.aggregated_labels import AggregatedLabels
-from dpaudit.mechanisms.protocols import BagMechanism, Compute
+from dpaudit.mechanisms.protocols import BagMechanism
 
 RNG = np.random.default_rng
 

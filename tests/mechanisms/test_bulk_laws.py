@@ -21,12 +21,12 @@ from numpy.typing import NDArray
 from scipy.special import expit
 from scipy.stats import binom, f
 
+from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.learners.gaussian_naive_bayes import GaussianNaiveBayes
 from dpaudit.mechanisms.learners.logistic_objective import LogisticObjectivePerturbation
 from dpaudit.mechanisms.learners.logistic_regression import LogisticOutputPerturbation
 from dpaudit.mechanisms.learners.random_forest import PrivateForest
-from dpaudit.mechanisms.protocols import Compute
 
 FALSE_FAILURE, MISSED = 1e-6, 1e-4
 ERROR = 1.05

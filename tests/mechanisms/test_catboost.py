@@ -14,11 +14,12 @@ from numpy.random import SeedSequence
 from sklearn.metrics import log_loss
 
 from dpaudit.errors import InputError
+from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.models.catboost import CatBoost, CatBoostModel
 from dpaudit.mechanisms.models.constant import ConstantModel
 from dpaudit.mechanisms.models.logistic_regression import LogisticRegression
-from dpaudit.mechanisms.protocols import Compute, Trainer, TrainingError
+from dpaudit.mechanisms.protocols import Trainer
 
 SEED, ONE = SeedSequence(11), Compute(threads=1)
 SMALL = CatBoost(iterations=8, depth=3)

@@ -12,8 +12,8 @@ from numpy.random import SeedSequence
 from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 
+from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.models.networks import Mlp
-from dpaudit.mechanisms.protocols import Compute
 from dpaudit.mechanisms.training.compute._perceptron_steps import LANES, _tanh, add_product
 from dpaudit.mechanisms.training.compute.batched import BatchedMlp
 from dpaudit.mechanisms.training.compute.compiled_mlp import CompiledMlp

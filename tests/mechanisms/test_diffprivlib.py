@@ -13,8 +13,8 @@ from numpy.random import SeedSequence
 from dpaudit.errors import InputError
 from dpaudit.mechanisms.adapters.diffprivlib import PYTHON, Diffprivlib
 from dpaudit.mechanisms.adapters.other_python.diffprivlib_trainings import RELEASED
+from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples
-from dpaudit.mechanisms.protocols import Compute, TrainingError
 
 CPU = Compute()
 INSTALLED = Path(__file__).parent.parent.parent / ".venv-diffprivlib" / "bin" / "python"

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from dpaudit.claims import Relation
 from dpaudit.errors import InputError
+from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.learners.dp_sgd import (
     DpSgd,
@@ -26,7 +27,7 @@ from dpaudit.mechanisms.learners.dp_sgd import (
 )
 from dpaudit.mechanisms.models.networks import Mlp, Network, ResNet18, SmallCnn
 from dpaudit.mechanisms.planted.private_stacks import ClipBatchMean, NoiseOverBatch, NoNoiseInLastStep, ShuffledBatches
-from dpaudit.mechanisms.protocols import Compute, Learner
+from dpaudit.mechanisms.protocols import Learner
 from dpaudit.mechanisms.seeds import spawned
 from dpaudit.mechanisms.training.generators import epoch_generator, torch_generator
 from dpaudit.mechanisms.training.network_model import NetworkModel

@@ -12,10 +12,11 @@ import pytest
 from numpy.random import SeedSequence
 
 from dpaudit.errors import InputError
+from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.models.sentence_encoder import encoded
 from dpaudit.mechanisms.models.transformer_fine_tune import TransformerFineTune
-from dpaudit.mechanisms.protocols import Compute, Trainer
+from dpaudit.mechanisms.protocols import Trainer
 
 CPU = Compute()
 WORDS = ("good", "fine", "bad", "dull", "film", "plot", "the", "a")

@@ -25,6 +25,7 @@ from dpaudit.claims import ComposedLaplace
 from dpaudit.engine.data.text.made_phrases import MadePhrases
 from dpaudit.mechanisms.accounting.gnmax import Answers, confident_gnmax
 from dpaudit.mechanisms.adapters.opacus_dp_sgd import OpacusDpSgd
+from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.labels.one_hot_laplace import OneHotLaplace, one_hot_laplace
 from dpaudit.mechanisms.labels.proportions import GeometricProportions, LaplaceProportions
@@ -50,7 +51,7 @@ from dpaudit.mechanisms.predictors.capc import CaPC
 from dpaudit.mechanisms.predictors.pate import PatePredictor
 from dpaudit.mechanisms.predictors.private_knn import PrivateKnn
 from dpaudit.mechanisms.predictors.prompt_pate import PromptPate
-from dpaudit.mechanisms.protocols import Compute, LabelMechanism
+from dpaudit.mechanisms.protocols import LabelMechanism
 from dpaudit.mechanisms.training.private.private_steps import PrivateSteps
 from dpaudit.mechanisms.training.stack_plan import StackPlan
 from dpaudit.mechanisms.training.task import TrainingTask

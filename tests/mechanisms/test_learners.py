@@ -16,6 +16,7 @@ from scipy.stats import binom, chi2
 
 from dpaudit.claims import Claim
 from dpaudit.errors import InputError
+from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.labels.one_hot_laplace import OneHotLaplace
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
@@ -38,7 +39,7 @@ from dpaudit.mechanisms.models.recall import Recall, recalling
 from dpaudit.mechanisms.planted.labels import OneHotLaplaceSigmaForB
 from dpaudit.mechanisms.planted.learners import LP1STDomainPriorUncharged, LP1STDrawnAgain
 from dpaudit.mechanisms.planted.rr_leaky import LeakyRandomizedResponse
-from dpaudit.mechanisms.protocols import Compute, Learner, Model
+from dpaudit.mechanisms.protocols import Learner, Model
 from dpaudit.testing import check_mechanism
 
 FALSE_FAILURE = 1e-9  # of each chi-square or binomial check below

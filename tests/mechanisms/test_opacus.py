@@ -13,11 +13,12 @@ from sklearn.datasets import load_digits
 from dpaudit.claims import Relation
 from dpaudit.errors import InputError
 from dpaudit.mechanisms.adapters.opacus_dp_sgd import ACCOUNTANTS, OpacusDpSgd, _noise_multiplier
+from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.learners.dp_sgd import dp_sgd_epsilon
 from dpaudit.mechanisms.models.networks import Mlp, Network, SmallCnn
 from dpaudit.mechanisms.models.text_networks import BagOfEmbeddings, SmallTransformer
-from dpaudit.mechanisms.protocols import Compute, Learner
+from dpaudit.mechanisms.protocols import Learner
 from dpaudit.mechanisms.training.private.step_canary import StepCanary
 
 CPU = Compute()

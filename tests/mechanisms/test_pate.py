@@ -28,10 +28,11 @@ from dpaudit.mechanisms.accounting.gnmax import (
     laplace_sample,
     sampled_classes,
 )
+from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.learners.pate import PATE
 from dpaudit.mechanisms.planted.learners import PATEWithoutNoise
-from dpaudit.mechanisms.protocols import Compute, Model
+from dpaudit.mechanisms.protocols import Model
 
 FALSE_FAILURE = 1e-9  # of each binomial check below
 

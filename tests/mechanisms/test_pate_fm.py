@@ -11,10 +11,11 @@ from numpy.random import SeedSequence
 from sklearn.datasets import load_digits
 
 from dpaudit.errors import InputError
+from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.learners.pate_fm import PateFm
 from dpaudit.mechanisms.models.networks import ResNet18, SmallCnn
-from dpaudit.mechanisms.protocols import Compute, Learner, TrainingError
+from dpaudit.mechanisms.protocols import Learner
 from dpaudit.mechanisms.training.fixmatch import FixMatch
 
 CPU = Compute()

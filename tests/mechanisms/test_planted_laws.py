@@ -10,6 +10,7 @@ import pytest
 from numpy.random import SeedSequence
 from numpy.typing import NDArray
 
+from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.labels.one_hot_laplace import OneHotLaplace
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.mechanisms.learners.dp_sgd import DpSgd
@@ -31,7 +32,6 @@ from dpaudit.mechanisms.planted.randomized_response import (
     ConstantSeedResponse,
     OneDrawPerLabelResponse,
 )
-from dpaudit.mechanisms.protocols import Compute
 from dpaudit.mechanisms.training.private.dp_sgd import PrivateStack
 from dpaudit.mechanisms.training.private.private_steps import PrivateSteps
 from dpaudit.mechanisms.training.task import TrainingTask

@@ -13,9 +13,9 @@ from numpy.random import SeedSequence
 from dpaudit.claims import Claim
 from dpaudit.errors import InputError
 from dpaudit.mechanisms.adapters.prediction_endpoint import PredictionEndpoint
+from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.predictors.protocol import AnsweringPredictor
-from dpaudit.mechanisms.protocols import Compute, TrainingError
 from tests.http_servers import Does, Server, serving
 
 DATA = Examples(pa.table({"text": ["a", "b"]}), np.array([0, 1]), 2, "t", ("text",), ("low", "high"))

@@ -9,13 +9,14 @@ from scipy.optimize import minimize
 
 from dpaudit.claims import Relation
 from dpaudit.errors import InputError
+from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.learners import logistic_objective
 from dpaudit.mechanisms.learners.gaussian_naive_bayes import GaussianNaiveBayes
 from dpaudit.mechanisms.learners.logistic_objective import LogisticObjectivePerturbation, minimisers
 from dpaudit.mechanisms.learners.logistic_regression import GRADIENT, LogisticOutputPerturbation, minimiser
 from dpaudit.mechanisms.learners.random_forest import PrivateForest, leaf_counts
-from dpaudit.mechanisms.protocols import Compute, Learner, SampledLearner
+from dpaudit.mechanisms.protocols import Learner, SampledLearner
 
 CPU = Compute()
 NO_POINTS = np.empty((0, 0), np.float32)

@@ -14,6 +14,7 @@ from numpy.random import SeedSequence
 
 from dpaudit.claims import Relation
 from dpaudit.errors import InputError
+from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.language_models.endpoint import Endpoint
 from dpaudit.mechanisms.language_models.prompts import all_same
@@ -22,7 +23,6 @@ from dpaudit.mechanisms.predictors.added import Added
 from dpaudit.mechanisms.predictors.prompt_pate import PromptPate
 from dpaudit.mechanisms.predictors.protocol import VotingPredictor
 from dpaudit.mechanisms.predictors.vote_laws import KnownVotes
-from dpaudit.mechanisms.protocols import Compute, TrainingError
 from tests.http_servers import Does, chat, prompt_of, serving
 
 CPU, SEED = Compute(), SeedSequence(0)

@@ -13,12 +13,13 @@ from dpaudit.engine.games.neighbours.poisonings.insert_records import InsertReco
 from dpaudit.errors import InputError
 from dpaudit.mechanisms.adapters.opacus_dp_sgd import OpacusDpSgd
 from dpaudit.mechanisms.adapters.released_model import ReleasedModel
+from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.learners.dp_sgd import DpSgd
 from dpaudit.mechanisms.learners.gaussian_naive_bayes import GaussianNaiveBayes
 from dpaudit.mechanisms.learners.non_private import NonPrivate
 from dpaudit.mechanisms.models.networks import Mlp
-from dpaudit.mechanisms.protocols import Compute, Learner, SummarisedLearner
+from dpaudit.mechanisms.protocols import Learner, SummarisedLearner
 
 CPU = Compute()
 ROWS = np.random.default_rng(0).random((40, 3)).astype(np.float32)

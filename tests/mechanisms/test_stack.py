@@ -17,8 +17,8 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 from dpaudit.errors import InputError
+from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.models.networks import Mlp, Network, ResNet18, SmallCnn
-from dpaudit.mechanisms.protocols import Compute, TrainingError
 from dpaudit.mechanisms.seeds import spawned
 from dpaudit.mechanisms.training import checkpoint
 from dpaudit.mechanisms.training.augment import OPERATIONS, Augment, RandAugment, crop, flip

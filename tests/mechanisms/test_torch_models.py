@@ -13,6 +13,7 @@ from numpy.random import SeedSequence
 from sklearn.datasets import load_digits
 
 from dpaudit.errors import InputError
+from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.models.networks import (
     LeNet5,
@@ -24,7 +25,7 @@ from dpaudit.mechanisms.models.networks import (
     WideResNet16x4,
     WideResNet28x4,
 )
-from dpaudit.mechanisms.protocols import Compute, Trainer, TrainingError
+from dpaudit.mechanisms.protocols import Trainer
 from dpaudit.mechanisms.training.parameters import layout_of
 from dpaudit.registry import catalogue, load
 

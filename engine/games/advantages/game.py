@@ -35,11 +35,12 @@ from dpaudit.estimators.label_reconstruction.advantage import (
     rr_additive_advantage,
 )
 from dpaudit.estimators.posteriors import Posteriors
+from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.labels.bags import LEFT_OUT, Bags
 from dpaudit.mechanisms.labels.proportions import GeometricProportions, LabelProportions, LaplaceProportions
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
-from dpaudit.mechanisms.protocols import BagMechanism, Compute
+from dpaudit.mechanisms.protocols import BagMechanism
 from dpaudit.registry import register
 
 Floats = NDArray[np.float64]

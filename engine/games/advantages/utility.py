@@ -14,11 +14,12 @@ from scipy.stats import rankdata
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.work import Outcome, unit
 from dpaudit.errors import require
+from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.labels.bags import LEFT_OUT, Bags
 from dpaudit.mechanisms.models.networks import Mlp, Network, require_network
 from dpaudit.mechanisms.models.one_hot import one_hot_numbers
-from dpaudit.mechanisms.protocols import BagMechanism, Compute, TrainingError
+from dpaudit.mechanisms.protocols import BagMechanism
 
 Floats = NDArray[np.float64]
 SMALL_MLP = Mlp(hidden=(32,), epochs=5, batch_size=256, optimizer="adam", standardise=True)

@@ -27,8 +27,9 @@ from dpaudit.errors import require, shortened
 from dpaudit.estimators.bound import format_lower
 from dpaudit.estimators.one_run.simultaneous_guess_count import SimultaneousGuessCount
 from dpaudit.estimators.scores import Scores, scored
+from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples, Features, own_features
-from dpaudit.mechanisms.protocols import Compute, LabelMechanism
+from dpaudit.mechanisms.protocols import LabelMechanism
 
 Ints = NDArray[np.int64]
 

@@ -26,8 +26,8 @@ from dpaudit.errors import InputError, RunError, shortened
 from dpaudit.estimators.bound import format_lower
 from dpaudit.estimators.scores import Scores
 from dpaudit.estimators.two_world.fair_coins import FairCoins
+from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples
-from dpaudit.mechanisms.protocols import Compute, TrainingError
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,7 +16,8 @@ from dpaudit.engine.games.fits import LEARNERS, Capability
 from dpaudit.engine.games.neighbours.poisonings.worlds import Worlds
 from dpaudit.engine.games.stacks import TrainingRun, train_runs
 from dpaudit.errors import RunError, shortened
-from dpaudit.mechanisms.protocols import Compute, LogitModel, SampledLearner, SummarisedLearner, TrainingError
+from dpaudit.mechanisms.compute import Compute, TrainingError
+from dpaudit.mechanisms.protocols import LogitModel, SampledLearner, SummarisedLearner
 
 SAMPLED = Capability(SampledLearner, "learners drawn in bulk (with methods `claim` and `sample_summaries`)")
 SUMMARISED = Capability(SummarisedLearner, "learners summed up as vectors (with methods `claim` and `summarise`)")

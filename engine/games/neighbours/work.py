@@ -19,8 +19,8 @@ from dpaudit.engine.games.neighbours.summaries import Samples, Trainings, joined
 from dpaudit.engine.games.trials import scored_trials
 from dpaudit.errors import require
 from dpaudit.estimators.scores import Scores
+from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples
-from dpaudit.mechanisms.protocols import Compute, TrainingError
 
 
 @unit

@@ -13,7 +13,7 @@ from dpaudit.engine.games.one_run.rules import OneRunRules, R
 from dpaudit.engine.games.one_run.work import play_replays, release_replayed, run_mechanism
 from dpaudit.engine.games.protocol import Played, Setting, require_units
 from dpaudit.engine.games.reference import Reference
-from dpaudit.mechanisms.protocols import Compute
+from dpaudit.mechanisms.compute import Compute
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,9 @@ from dpaudit.engine.games.one_run.distinguisher import Distinguisher, Round
 from dpaudit.engine.games.one_run.rules import CanarySetup, OneRunRules, Predictor, ProxyRules, R, Replayed
 from dpaudit.errors import require
 from dpaudit.estimators.scores import Scores, scored
+from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples, own_features
-from dpaudit.mechanisms.protocols import Compute, Model
+from dpaudit.mechanisms.protocols import Model
 
 LEARNED_ROUNDS = 8
 """Rounds a classifier learns from: fresh bits and draws on the same rows."""

@@ -27,6 +27,7 @@ from dpaudit.engine.games.predictions.answer_set import AnswerView
 from dpaudit.engine.games.predictions.torch_answers import torch_counts
 from dpaudit.errors import RunError, require
 from dpaudit.estimators.answered_queries import AnsweredQuery
+from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.predictors.added import Added
 from dpaudit.mechanisms.predictors.ensemble import joined
@@ -37,7 +38,6 @@ from dpaudit.mechanisms.predictors.protocol import (
     VotingPredictor,
 )
 from dpaudit.mechanisms.predictors.releases import ConfidentArgmax, GaussianArgmax, Release
-from dpaudit.mechanisms.protocols import Compute
 
 Ints = NDArray[np.int64]
 Sampler = Literal["exact", "simulated", "torch"]

@@ -9,9 +9,10 @@ import numpy as np
 
 from dpaudit.engine.games.proxies.model import Predictor
 from dpaudit.errors import SpecError, require
+from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples, own_features
 from dpaudit.mechanisms.learners.non_private import NonPrivate
-from dpaudit.mechanisms.protocols import Compute, Learner
+from dpaudit.mechanisms.protocols import Learner
 from dpaudit.registry import register
 
 

@@ -10,8 +10,8 @@ import numpy as np
 from dpaudit.engine.games.proxies.known_law import KnownLaw
 from dpaudit.engine.games.proxies.model import Predictor
 from dpaudit.errors import SpecError
+from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
-from dpaudit.mechanisms.protocols import Compute
 from dpaudit.registry import register
 
 

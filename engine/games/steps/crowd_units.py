@@ -17,8 +17,9 @@ from dpaudit.engine.games.steps.crowd_view import CrowdSearch, CrowdSteps, Crowd
 from dpaudit.engine.games.trials import scored_trials
 from dpaudit.errors import require
 from dpaudit.estimators.scores import Scores
+from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples
-from dpaudit.mechanisms.protocols import Compute, TrainingError, WatchedLearner
+from dpaudit.mechanisms.protocols import WatchedLearner
 from dpaudit.mechanisms.training.task import TrainingTask
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from dpaudit.engine.games.steps.step_midpoint import StepView
 from dpaudit.engine.games.two_world.canaries.protocol import GradientCanary
 from dpaudit.errors import RunError, require
 from dpaudit.estimators.scores import StepScores, steps_scored
+from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
-from dpaudit.mechanisms.protocols import Compute
 from dpaudit.mechanisms.training.private.step_canary import StepCanary
 
 

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from dpaudit.engine.games.two_world.views.confidence import phi_of_logits, phi_of_probabilities
 from dpaudit.errors import require
+from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples, Features, own_features
-from dpaudit.mechanisms.protocols import Compute, LogitModel, Model, TrainingError
+from dpaudit.mechanisms.protocols import LogitModel, Model
 
 ROWS_AT_ONCE = 4096
 QUERIES = 18

@@ -18,8 +18,8 @@ from dpaudit.engine.games.stacks import TrainingRun, train_runs
 from dpaudit.engine.games.two_world.asking import confidences
 from dpaudit.engine.games.two_world.views.challenges import Challenges, with_crafted
 from dpaudit.engine.games.two_world.views.shadows import Shadows
+from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples
-from dpaudit.mechanisms.protocols import Compute, TrainingError
 
 
 @unit

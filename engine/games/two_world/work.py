@@ -20,8 +20,8 @@ from dpaudit.engine.games.two_world.views.challenge_view import ChallengeView
 from dpaudit.engine.games.two_world.views.challenges import Challenges, with_crafted
 from dpaudit.engine.games.two_world.views.shadows import Shadows, joined_shadows
 from dpaudit.estimators.scores import Scores
+from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples
-from dpaudit.mechanisms.protocols import Compute, TrainingError
 
 
 @unit

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dpaudit.errors import require
+from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Features
-from dpaudit.mechanisms.protocols import Compute, TrainingError
 from dpaudit.mechanisms.seeds import spawned
 from dpaudit.mechanisms.training.compute.compiled_mlp import CompiledMlp
 from dpaudit.mechanisms.training.compute.kernels import clip_factors

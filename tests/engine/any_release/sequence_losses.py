@@ -14,7 +14,7 @@ from dpaudit.engine.games.attack import Candidates
 from dpaudit.engine.games.fits import Capability, Fits
 from dpaudit.engine.games.one_run.game import ReleaseGame
 from dpaudit.engine.games.one_run.rules import IncludedByCoin
-from dpaudit.mechanisms.protocols import Compute
+from dpaudit.mechanisms.compute import Compute
 from dpaudit.registry import register
 from tests.engine.any_release.audited import SequenceModel, Sequences
 

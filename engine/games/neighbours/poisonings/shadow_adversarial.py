@@ -12,9 +12,9 @@ from dpaudit.claims import Relation
 from dpaudit.engine.games.neighbours.poisonings.protocol import box
 from dpaudit.engine.games.neighbours.poisonings.worlds import Worlds, features_of, replaced
 from dpaudit.errors import require
+from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.models.networks import Mlp, Network, require_network
-from dpaudit.mechanisms.protocols import Compute, TrainingError
 from dpaudit.mechanisms.training.task import TrainingTask
 from dpaudit.registry import register
 

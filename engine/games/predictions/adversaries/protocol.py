@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.errors import SpecError, require
+from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
-from dpaudit.mechanisms.protocols import Compute
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
