@@ -159,4 +159,5 @@ def described_values(values: Mapping[str, Any]) -> str:
 def _word(value: Any) -> str:
     if isinstance(value, Mapping):
         return str(value.get("name", dict(value)))
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    exact = str(value)
+    return f"{value:.6g}" if isinstance(value, float) and len(exact) > 8 else exact
