@@ -29,7 +29,7 @@ def hostile_spec() -> str:
             "data": {"name": "digits"},
             "game": {"name": "label-canaries", "canaries": 50, "replays": 2},
             "audits": [{"name": f"a {HOSTILE}", "mechanism": {"name": "randomized-response", "epsilon": 1.0}}],
-            "run": {"runner": "in-process", "figures": False},
+            "run": {"runner": "in-process"},
         }
     )
     return spec.replace("\\udb40\\udc41", "\\U000e0041")
