@@ -57,7 +57,7 @@ def test_a_clone_does_not_shadow_the_package(clone: Path, tmp_path: Path) -> Non
     found = printed(
         python, "from dpaudit import audit; import sys; print(sys.modules[audit.__module__].__file__)", clone.parent
     )
-    assert Path(found).resolve() == clone / "engine" / "driver.py"
+    assert Path(found).resolve() == clone / "engine" / "run" / "driver.py"
     alone = printed(
         python, "import importlib.util as u; print([u.find_spec(name) for name in ('engine', 'mechanisms')])", tmp_path
     )

@@ -367,12 +367,13 @@ def reproduce(
     """
     from dpaudit.registry import catalogue, imported, load
 
-    making = imported("papers.making")
     if paper is None or what is None:
-        for entry in catalogue("reproduction").values():
+        entries = catalogue("reproduction") or imported("papers.making")  # which says why there are none
+        for entry in entries.values():
             if paper is None or entry.name.startswith(f"{paper} "):
                 show(f"  {entry.name:<36} {entry.summary}")
         return
+    making = imported("papers.making")
     make = load("reproduction", f"{paper} {what}")
     from dpaudit.engine.report.progress import TerminalProgress, terminal
     from dpaudit.engine.spec.audit_spec import RunOptions

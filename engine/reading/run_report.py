@@ -188,7 +188,7 @@ class Report:
             blocks = [self.joint.text(self.name, verbose=verbose), *(blocks if verbose else [])]
         units = f"{self.executed} of {self.units} units run now, {self.seconds:.1f} s; seed {self.seed}"
         tail = [
-            *([units] if verbose else []),
+            units,
             *self.origin,
             self.joint_confidence_note if self.sweep is None else "",
             NOT_SHOWN[0],

@@ -247,7 +247,9 @@ def checked_value(field: dataclasses.Field[Any], hint: Any, value: object, locat
     if isinstance(value, Iterator):  # it may have no end
         raise SpecError(f"{location}: must be a value or a list of values, got a {type(value).__name__}")
     try:
-        fits, taken = fitted(_read(value, hint), hint)
+        fits, taken = fitted(_read(value, hint, location), hint)
+    except SpecError:
+        raise
     except Exception as err:  # an object of the caller's own may raise anything when it is looked at
         raise SpecError(f"{location}: cannot be read, got an object of the type {type(value).__name__}") from err
     if not fits:
@@ -260,16 +262,22 @@ def checked_value(field: dataclasses.Field[Any], hint: Any, value: object, locat
 _FLAGS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 
 
-def _read(value: Any, hint: Any) -> Any:
+def _read(value: Any, hint: Any, location: str) -> Any:
     """What a spec writes, in the form of the type where it has one: "1e-5" as a number, 3 as 3.0, a list as a tuple."""
     options = options_of(hint)
+    if dataclasses.is_dataclass(options[0]) and isinstance(value, Mapping):
+        return build_dataclass(options[0], value, location=location)
     if isinstance(value, list | tuple):
         lists = [typing.get_args(option) for option in options if typing.get_origin(option) in (tuple, list, Sequence)]
         alike = lists and (len(lists[0]) == 1 or lists[0][-1] is ...)
-        return tuple(_read(item, lists[0][0]) for item in value) if alike else value
+        if not alike:
+            return value
+        return tuple(_read(item, lists[0][0], f"{location}[{place}]") for place, item in enumerate(value))
     if isinstance(value, Mapping):
         mappings = [typing.get_args(option) for option in options if typing.get_origin(option) in (dict, Mapping)]
-        return {name: _read(item, mappings[0][1]) for name, item in value.items()} if mappings else value
+        if not mappings:
+            return value
+        return {name: _read(item, mappings[0][1], f"{location}.{name}") for name, item in value.items()}
     if isinstance(value, str) and not {str, Any, object} & set(options):
         return _read_text(value, options)
     if type(value) is int and float in options and int not in options:

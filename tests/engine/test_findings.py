@@ -113,7 +113,7 @@ def test_every_kind_of_finding_comes_out_of_the_same_text_page_and_json(kind: st
         "observed and claimed are of one point"
     )
     assert refuted.headline in str(both)
-    assert all(note in str(both) for note in finding.notes)
+    assert all(note in both.text(verbose=True) for note in finding.notes)
     plain = json.loads(bounds_json(both))["results"]
     assert plain[0]["violation_point"]["where"] == refuted.violation_point.where
     assert plain[1]["violation_point"] is None

@@ -55,5 +55,6 @@ def in_this_process(
 
 
 def told(text: str) -> str:
-    """Verdict, bound and mechanism; the rest are counts and times."""
-    return re.split(r" (?:simultaneous-guess-count|one-run|step-martingale), ", " ".join(text.split()), maxsplit=1)[0]
+    """Verdict, bound and confidence of the first audit, and what it could have detected; the rest are counts."""
+    after = r" (?:[0-9]+ of [0-9]+ units run now|VIOLATION|own-steps\(|\.\.\.)"
+    return re.split(after, " ".join(text.split()), maxsplit=1)[0]
