@@ -17,6 +17,7 @@ from dpaudit.errors import printable
 if TYPE_CHECKING:
     import pandas as pd
 
+    from dpaudit.engine.reading.comparison import Study
     from dpaudit.engine.reading.sweep_summary import SweepSummary
 
 NOT_SHOWN = (
@@ -159,13 +160,14 @@ class Report:
         found = ", ".join(f"{result.name} {result.verdict}" for result in self.results)
         return printable(f"<Report {self.name!r}: {joint}{found}>")
 
-    def _compared(self) -> list[str]:
-        """Label mechanisms side by side, where several were read for what they tell of single labels."""
+    @property
+    def studies(self) -> list[Study]:
+        """Label mechanisms side by side, one study a data set, where they were read for what they tell of labels."""
         if not any("beliefs" in result.series for result in self.results):
             return []
         from dpaudit.engine.reading.comparison import studies  # knows mechanisms
 
-        return [line for study in studies(self.results) for line in study.lines]
+        return studies(self.results)
 
     def _repr_html_(self) -> str:
         return f"<pre>{escape(str(self))}</pre>"
@@ -183,7 +185,7 @@ class Report:
             blocks = [result.text(verbose=verbose) for result in self.results]
         else:
             blocks = [str(self.sweep)]
-        blocks += [printable(line) for line in self._compared()]
+        blocks += [printable(line) for study in self.studies for line in study.lines]
         if self.joint is not None:
             blocks = [self.joint.text(self.name, verbose=verbose), *(blocks if verbose else [])]
         units = f"{self.executed} of {self.units} units run now, {self.seconds:.1f} s; seed {self.seed}"

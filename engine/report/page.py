@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from dpaudit.actors.events import read_events
 from dpaudit.atomic_write import write_whole
-from dpaudit.engine.reading.comparison import Study, studies
 from dpaudit.engine.reading.result import AuditResult
 from dpaudit.engine.reading.run_report import NOT_SHOWN, Report
 from dpaudit.engine.reading.verdict import COLOURS, Verdict
@@ -23,6 +22,7 @@ from dpaudit.engine.spec.audit_spec import slug
 from dpaudit.estimators.finding import Series
 
 if TYPE_CHECKING:
+    from dpaudit.engine.reading.comparison import Study
     from dpaudit.estimators.chart import Chart
 
 MOST_SCORES_DRAWN = 400_000
@@ -71,7 +71,7 @@ def write_page(report: Report, folder: Path, *, draw: bool = True) -> None:
         }
         for result in report.results
     ]
-    compared = studies(report.results)
+    compared = report.studies
     text = template("report.html.j2").render(
         report=report,
         audits=audits,
