@@ -9,6 +9,7 @@ the first and copy it into one of the second: floating point differs between pro
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import hashlib
 import json
 import sys
@@ -21,6 +22,13 @@ import yaml
 
 HERE = Path(__file__).parent
 RECORD = HERE / "record.json"
+FORMER_FIELDS = {
+    "log_p_flip_1": "flips_1",
+    "log_p_flip_0": "flips_0",
+    "log_p_check_1": "checks_1",
+    "log_p_check_0": "checks_0",
+}
+"""Of evidence, as a record of 22 November 2026 or before has them."""
 
 
 def main() -> None:
@@ -98,19 +106,22 @@ def _numbers(value: Any) -> Any:
     return repr(float(value)) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
+def recorded_name(field: dataclasses.Field[Any]) -> str:
+    """What a field was called when the record was first made: a name is no evidence."""
+    return FORMER_FIELDS.get(field.name, field.name)
+
+
 def digest_of(values: list[Any]) -> dict[str, Any]:
     """Of dataclasses of arrays and numbers: how many they are, and a hash of all fields in the order of their names."""
-    import dataclasses
-
     import numpy as np
 
     hasher = hashlib.sha256()
     for value in values:
-        for field in sorted(dataclasses.fields(value), key=lambda field: field.name):
+        for field in sorted(dataclasses.fields(value), key=recorded_name):
             part = getattr(value, field.name)
             array = np.asarray(np.nan if part is None else part)
             plain = array.astype(np.float64) if array.dtype.kind in "biuf" else array.astype(str)
-            hasher.update(f"{field.name} {plain.shape} ".encode())
+            hasher.update(f"{recorded_name(field)} {plain.shape} ".encode())
             hasher.update(np.ascontiguousarray(plain).tobytes())
     return {"values": len(values), "hash": hasher.hexdigest()[:16]}
 
