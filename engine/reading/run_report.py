@@ -137,8 +137,9 @@ class Report:
         count = sum(result.finding is None or result.finding.confidence is not None for result in self.results)
         if self.joint is not None:
             return (
-                f"All bounds of the first pass hold together with confidence {self.joint.screening:g}: the tests share "
-                f"the error. What is repeated shares an error of {1 - self.confidence:.4g}, whatever the first was."
+                f"The tests of the first pass share the error: all their bounds hold together with confidence "
+                f"{self.joint.screening:g}. Confirmatory runs share an error of {1 - self.confidence:.4g}, whatever the "
+                "first pass showed."
             )
         if self.sweep is not None:
             return self.sweep.confidence_line

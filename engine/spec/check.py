@@ -175,10 +175,10 @@ def choices(mechanism: Any, claim: Claim) -> tuple[list[Choice], list[str]]:
         fitting = [test for test in played if claim.relation in test.relations]
         chosen += [Choice(name, test) for test in fitting]
         if not fits.check_tests:
-            left_out.append(f"{name}: played on request only")
+            left_out.append(f"{name}: run on request only")
         elif not played:
             faces = dict.fromkeys(test.face.words for test in fits.check_tests)
-            left_out.append(f"{name}: plays {' and '.join(faces)}")
+            left_out.append(f"{name}: audits {' and '.join(faces)}")
         elif not fitting:
             relations = dict.fromkeys(str(relation) for test in played for relation in test.relations)
             left_out.append(f"{name}: is for claims about {' or '.join(relations)} neighbours, not {claim.relation}")

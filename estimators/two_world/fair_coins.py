@@ -132,7 +132,7 @@ class FairCoins(ScoreEstimator[FairCoinTally]):
             by_band,
             confidence=self.confidence,
             method="fair-coins",
-            selection="all thresholds at once, error shared with two more looks",
+            selection="all thresholds at once, error shared with two more candidates",
             evidence=(*by_band.evidence, accuracy),
         )
         if by_band.lower >= by_guesses:
@@ -140,7 +140,7 @@ class FairCoins(ScoreEstimator[FairCoinTally]):
         return replace(
             found,
             lower=by_guesses,
-            selection="all numbers of guesses at once, error shared with two more looks",
+            selection="all numbers of guesses at once, error shared with two more candidates",
             counts=deciding_counts(ordered, guessed, lost, of="trials"),
             notes=(),
         )

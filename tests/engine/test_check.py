@@ -118,9 +118,9 @@ def test_games_are_chosen_by_what_they_state() -> None:
 
 def test_what_is_left_out_is_said_with_the_reason() -> None:
     _, left_out = choices(Memorises(), CLAIM)
-    assert "label-channel: plays label mechanisms (with methods `claim` and `release`)" in left_out
+    assert "label-channel: audits label mechanisms (with methods `claim` and `release`)" in left_out
     assert "mia: is for claims about replace neighbours, not add-remove" in left_out
-    assert "membership: played on request only" in left_out
+    assert "membership: run on request only" in left_out
 
 
 def test_the_looks_share_the_error_and_the_spec_is_read_back_as_it_was() -> None:
