@@ -137,7 +137,7 @@ class Report:
         count = sum(result.finding is None or result.finding.confidence is not None for result in self.results)
         if self.joint is not None:
             return (
-                f"The tests of the first pass share the error: all their bounds hold together with confidence "
+                "The tests of the first pass share the error: their bounds hold together with confidence "
                 f"{self.joint.screening:g}. Confirmatory runs share an error of {1 - self.confidence:.4g}, whatever the "
                 "first pass showed."
             )
