@@ -138,8 +138,8 @@ class Report:
         if self.joint is not None:
             return (
                 "The tests of the first pass share the error: their bounds hold together with confidence "
-                f"{self.joint.screening:g}. Confirmatory runs share an error of {1 - self.confidence:.4g}, whatever the "
-                "first pass showed."
+                f"{self.joint.screening:g}. Confirmatory runs share an error of {1 - self.confidence:.4g}, whatever "
+                "the first pass showed."
             )
         if self.sweep is not None:
             return self.sweep.confidence_line
