@@ -19,10 +19,10 @@ from dpaudit.estimators.two_world.betting import EPSILONS, Betting, BettingState
 from dpaudit.estimators.two_world.two_sample import Band, ClopperPearson
 
 Floats = NDArray[np.float64]
-TrialRandomness = Callable[[int, np.random.Generator], tuple[Floats, Floats]]
+Draw = Callable[[int, np.random.Generator], tuple[Floats, Floats]]
 
 
-def gaussian(gap: float) -> TrialRandomness:
+def gaussian(gap: float) -> Draw:
     """Scores of a likelihood-ratio attack, the worlds `gap` deviations apart."""
     return lambda pairs, rng: (rng.normal(gap, 1, pairs), rng.normal(0, 1, pairs))
 
@@ -33,7 +33,7 @@ def partly_memorised(pairs: int, rng: np.random.Generator) -> tuple[Floats, Floa
     return np.where(remembered, rng.normal(8, 1, pairs), rng.normal(0, 1, pairs)), rng.normal(0, 1, pairs)
 
 
-def randomised_response(epsilon: float) -> TrialRandomness:
+def randomised_response(epsilon: float) -> Draw:
     """The exact mechanism: scores 1 and -1."""
     keep = 1 / (1 + math.exp(-epsilon))
 
@@ -59,7 +59,7 @@ def rows(ones: Floats, zeros: Floats) -> Scores:
     return Scores(score, np.arange(score.size) % 2 == 0)
 
 
-def sequential_trials(draw: TrialRandomness, runs: int = 20) -> float:
+def sequential_trials(draw: Draw, runs: int = 20) -> float:
     """Median over runs of the trials after which epsilon > 1 is shown."""
     needed = []
     for seed in range(runs):
@@ -69,7 +69,7 @@ def sequential_trials(draw: TrialRandomness, runs: int = 20) -> float:
     return float(np.median(needed))
 
 
-def fixed_trials(estimator: Band | ClopperPearson, draw: TrialRandomness, *, power: float, runs: int = 40) -> int:
+def fixed_trials(estimator: Band | ClopperPearson, draw: Draw, *, power: float, runs: int = 40) -> int:
     """The smallest even number of trials at which a share `power` of the audits shows epsilon > 1, to about 3 %."""
     pairs = 8
     while True:

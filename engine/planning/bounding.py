@@ -34,8 +34,8 @@ def bound_replays(estimator: DividedByReplay, tallies: tuple[list[Any], ...], *,
 def bound_thresholds(estimator: DividedByThreshold, tallies: list[Any], *, part: int, parts: int) -> EachThreshold:
     """The bounds at one of several equal parts of the thresholds of the only replay."""
     (tally,) = tallies
-    tests = tally.threshold.size
-    return estimator.bounds_at(tally, np.arange(tests * part // parts, tests * (part + 1) // parts))
+    thresholds = tally.threshold.size
+    return estimator.bounds_at(tally, np.arange(thresholds * part // parts, thresholds * (part + 1) // parts))
 
 
 def bound_units(

@@ -47,7 +47,7 @@ class ShiftControl:
             total variation over the rows, and so its maximum, is at least the lower one; nothing is known above.
         beyond: The audit's bound without what the best distinguisher may reach by itself, half of the error spent on
             each, at a few numbers of guesses fixed beforehand; None for an estimator that does not guess.
-        explained: The look that showed most.
+        explained: The number of guesses that showed most.
     """
 
     where: str

@@ -25,7 +25,7 @@ STEPS = 400
 COLOURS = (OTHER, MEMBER, CLAIM, "#7c3aed", "#a16207")
 REST, FAILED = ("others", QUIET), ("came to nothing", "#b91c1c")
 """What is said of them, and their colours."""
-CheckTest: TypeAlias = tuple[str, str]
+Style: TypeAlias = tuple[str, str]
 _ENDED = {EventKind.UNIT_DONE, EventKind.UNIT_RETRIED, EventKind.UNIT_FAILED}
 
 
@@ -84,10 +84,10 @@ def timeline(events: Iterable[Event]) -> Chart | None:
     for attempt in attempts:
         spent[attempt.kind] += attempt.end - attempt.begin
         busy[attempt.worker] += attempt.end - attempt.begin
-    tests = dict(zip(sorted(spent, key=lambda kind: -spent[kind])[:MOST_KINDS], COLOURS, strict=False))
-    groups: dict[CheckTest, list[Attempt]] = {test: [] for test in (*tests.items(), REST, FAILED)}
+    styles = dict(zip(sorted(spent, key=lambda kind: -spent[kind])[:MOST_KINDS], COLOURS, strict=False))
+    groups: dict[Style, list[Attempt]] = {style: [] for style in (*styles.items(), REST, FAILED)}
     for attempt in attempts:
-        kind = (attempt.kind, tests[attempt.kind]) if attempt.kind in tests else REST
+        kind = (attempt.kind, styles[attempt.kind]) if attempt.kind in styles else REST
         groups[FAILED if attempt.failed else kind].append(attempt)
     lost = busy.pop("lost", None)
     lanes = sorted(sorted(busy, key=lambda worker: -busy[worker])[:MOST_LANES]) + ["lost"] * (lost is not None)
@@ -120,7 +120,7 @@ def _names(lanes: Sequence[str]) -> list[str]:
     return [worker.rpartition(":")[2] if one_host else worker for worker in lanes]
 
 
-def _busy_workers(groups: Mapping[CheckTest, Sequence[Attempt]], end: float) -> list[Mark]:
+def _busy_workers(groups: Mapping[Style, Sequence[Attempt]], end: float) -> list[Mark]:
     """Workers busy in each step of the time, by what they ran, one upon another; a mean over the step."""
     edges = np.linspace(0, end, STEPS + 1)
     marks: list[Mark] = []
@@ -148,7 +148,7 @@ def _busy(attempts: Sequence[Attempt], edges: NDArray[np.float64]) -> NDArray[np
     return np.diff(worked(begins) - worked(ends)) / np.diff(edges)
 
 
-def _lanes(groups: Mapping[CheckTest, Sequence[Attempt]], lanes: Sequence[str]) -> list[Mark]:
+def _lanes(groups: Mapping[Style, Sequence[Attempt]], lanes: Sequence[str]) -> list[Mark]:
     drawn = [attempt for attempts in groups.values() for attempt in attempts if attempt.worker in lanes]
     shortest = sorted((attempt.end - attempt.begin for attempt in drawn), reverse=True)[:MOST_DRAWN][-1]
     edge = 0.25 if len(drawn) < 1000 else 0.0  # it tells one unit from the next
