@@ -12,21 +12,19 @@ import os
 import subprocess
 import sys
 import time
-from collections import deque
 from collections.abc import Mapping
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]
-import pyarrow as pa
 
-from dpaudit.actors.backend import Attempt, Completion, Handle, InProcess
-from dpaudit.actors.deadlines import Deadlines, shown_while_it_runs
+import dpaudit
+from dpaudit.actors.backend import Attempt, Completion, Deadlines, InProcess, shown_while_it_runs
 from dpaudit.actors.events import EventStream
-from dpaudit.actors.storage.checkpoints import Scratch
+from dpaudit.actors.storage.places import Scratch
 from dpaudit.actors.storage.store import table_in
-from dpaudit.actors.unit import Unit
 
 _BYTES = ("content", "printed")
 START_S = 300.0
@@ -35,32 +33,16 @@ ENDED_S = 5.0
 """A child that has nothing to do ends at once when it is told; one that has not so long after is killed."""
 
 
-class InChild:
-    """Runs units one after another in a child of this process; one that dies or hangs is replaced.
-
-    Args:
-        shared: Large inputs by name.
-        scratch: Folder of the units' checkpoints, see `attempt_unit`.
-        events: Told of a unit that takes long.
-        deadlines: How long a unit may run.
-    """
+class InChild(InProcess):
+    """Runs units one after another in a child of this process; one that dies or hangs is replaced."""
 
     def __init__(
         self, shared: Mapping[str, Any], scratch: Scratch | None, events: EventStream, deadlines: Deadlines
     ) -> None:
+        super().__init__({}, scratch, events, deadlines)
         self._given = dict(shared), scratch
-        self._events, self._deadlines = events, deadlines
-        self._queue: deque[tuple[Unit, tuple[Handle, ...], bool]] = deque()
         self._child: subprocess.Popen[bytes] | None = None
         self._line: Connection | None = None
-
-    def capacity(self, kind: object) -> int:
-        """One unit at a time."""
-        return 1 - len(self._queue)
-
-    def submit(self, unit: Unit, tables: tuple[Handle, ...], *, needed: bool) -> None:
-        """Remembers the unit; `wait` has it run."""
-        self._queue.append((unit, tables, needed))
 
     def wait(self) -> list[Completion]:
         """Has the unit run that was submitted."""
@@ -84,13 +66,9 @@ class InChild:
         self._deadlines.learn(unit, attempt.seconds)
         return [Completion(unit, attempt, table_in(attempt.content) if needed else None)]
 
-    def hold(self, table: pa.Table) -> Handle:
-        """The table itself."""
-        return table
-
     def close(self) -> None:
         """Ends the child."""
-        self._queue.clear()
+        super().close()
         self._end(patience_s=ENDED_S)
 
     def _up(self) -> Connection:
@@ -98,7 +76,8 @@ class InChild:
         if self._line is None:
             ours, theirs = Pipe()
             command = [sys.executable, "-m", "dpaudit.actors.child", str(theirs.fileno())]
-            paths = os.pathsep.join(filter(None, (_own_root(), os.environ.get("PYTHONPATH", ""))))
+            root = str(Path(dpaudit.__file__).absolute().parent.parent)
+            paths = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH", ""))))
             environment = {**os.environ, "PYTHONPATH": paths}
             self._child = subprocess.Popen(
                 command, pass_fds=(theirs.fileno(),), env=environment, stdin=subprocess.DEVNULL
@@ -123,13 +102,6 @@ class InChild:
             return child.wait(patience_s)
         child.kill()
         return child.wait()
-
-
-def _own_root() -> str:
-    """Folder in which the package is found."""
-    import dpaudit
-
-    return os.path.dirname(os.path.dirname(os.path.abspath(dpaudit.__file__)))
 
 
 def _sent(line: Connection, attempt: Attempt) -> None:

@@ -7,7 +7,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from pathlib import Path
@@ -47,31 +47,18 @@ class EventKind(StrEnum):
 
 @dataclass(frozen=True)
 class Event:
-    """One thing that happened.
+    """One thing that happened."""
 
-    Attributes:
-        kind: What.
-        unit: Key of the unit it happened to, or "".
-        label: That unit's label.
-        attempt: Which attempt, from 1; 0 where it has no meaning.
-        seconds: How long the attempt ran.
-        count: A number of units, workers or megabytes.
-        detail: The error's text, a stage's name, or the name and hash of the file that holds the bounds.
-        memory_mb: The most memory that the process held which ran the attempt, so far.
-        time: Seconds since the epoch.
-        worker: Who ran the attempt, "host:process"; "" where that is not known.
-    """
-
-    kind: EventKind
-    unit: str = ""
-    label: str = ""
-    attempt: int = 0
-    seconds: float = 0.0
-    count: int = 0
-    detail: str = ""
-    memory_mb: float = 0.0
-    time: float = field(default_factory=time.time)
-    worker: str = ""
+    kind: EventKind  # what
+    unit: str = ""  # key of the unit it happened to, or ""
+    label: str = ""  # that unit's label
+    attempt: int = 0  # which attempt, from 1; 0 where it has no meaning
+    seconds: float = 0.0  # how long the attempt ran
+    count: int = 0  # A number of units, workers or megabytes
+    detail: str = ""  # the error's text, a stage's name, or the name and hash of the file that holds the bounds
+    memory_mb: float = 0.0  # the most memory that the process held which ran the attempt, so far
+    time: float = field(default_factory=time.time)  # seconds since the epoch
+    worker: str = ""  # who ran the attempt, "host:process"; "" where that is not known
 
 
 Listener = Callable[[Event], None]
@@ -118,32 +105,26 @@ class EventLog:
 
 
 def read_events(path: Path) -> Iterator[Event]:
-    """The events of a log; a line that is none (cut short by a kill, damaged, of another version) is left out."""
-    try:
-        with reading(path) as file:
-            yield from events_of(lines_of(file))
-    except FileNotFoundError:
-        return
+    """The events of a log, none where there is no file; lines that are no events are left out."""
+    with contextlib.suppress(FileNotFoundError), reading(path) as file:
+        yield from (event for event in events_in(file) if event is not None)
 
 
-def lines_of(file: BinaryIO) -> Iterator[str]:
-    """The lines of a log; "" in the place of one that is longer than any event's, which is not held in memory."""
-    while line := file.readline(MOST_LINE_BYTES):
+def events_in(log: BinaryIO) -> Iterator[Event | None]:
+    """The event of each line of a log; None for one that is cut short by a kill, damaged, or of another version.
+
+    A line that is longer than any event's is not held in memory.
+    """
+    while line := log.readline(MOST_LINE_BYTES):
         if line.endswith(b"\n") or len(line) < MOST_LINE_BYTES:
-            yield line.decode(errors="replace")
+            yield _event_of(line.decode(errors="replace"))
             continue
-        while (rest := file.readline(MOST_LINE_BYTES)) and not rest.endswith(b"\n"):
+        while (rest := log.readline(MOST_LINE_BYTES)) and not rest.endswith(b"\n"):
             pass
-        yield ""
+        yield None
 
 
-def events_of(lines: Iterable[str]) -> Iterator[Event]:
-    """The events of the lines of a log."""
-    yield from (event for line in lines if (event := event_of(line)) is not None)
-
-
-def event_of(line: str) -> Event | None:
-    """The event that a line of a log holds; None where it holds none, or one with values that no event has."""
+def _event_of(line: str) -> Event | None:
     try:
         values = json.loads(line)
         if not all(_fits(values[part.name], part.type) for part in fields(Event) if part.name in values):

@@ -29,38 +29,23 @@ from dpaudit.actors.sources import SourceReader, has_file
 
 @dataclass(frozen=True)
 class UserCode:
-    """Code of the user's, or a value of theirs that cannot be read.
+    """Code of the user's, or a value of theirs that cannot be read."""
 
-    Attributes:
-        label: Its name; numbered where several things of a plan share one.
-        digest: SHA-256 of all that decides what it does.
-        unseen: What of it could not be read, in words; then the digest is like no other.
-    """
-
-    label: str
-    digest: str
-    unseen: tuple[str, ...] = ()
+    label: str  # its name; numbered where several things of a plan share one
+    digest: str  # SHA-256 of all that decides what it does
+    unseen: tuple[str, ...] = ()  # what of it could not be read, in words; then the digest is like no other
 
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """What a value comes to.
+    """What a value comes to."""
 
-    Attributes:
-        digest: SHA-256 of its content and of the code behind it.
-        own: The user's code among that.
-    """
-
-    digest: str
-    own: tuple[UserCode, ...] = ()
+    digest: str  # SHA-256 of its content and of the code behind it
+    own: tuple[UserCode, ...] = ()  # the user's code among that
 
 
 class Reading:
-    """One look at all code: each class and each file is read once.
-
-    Args:
-        recorded: Digests by label to take instead of what is there now: to find what an earlier run left.
-    """
+    """One look at all code: each class and each file is read once."""
 
     def __init__(self, recorded: Mapping[str, str] | None = None) -> None:
         self.sources = SourceReader()
@@ -100,12 +85,7 @@ _CURRENT: ContextVar[Reading | None] = ContextVar("the reading of code that is g
 
 @contextlib.contextmanager
 def one_reading(recorded: Mapping[str, str] | None = None, reading: Reading | None = None) -> Iterator[None]:
-    """Inside the block every class and file is read once, however many fingerprints are taken; nested ones join.
-
-    Args:
-        recorded: Digests by label to take instead of what is there now.
-        reading: One that was begun in an earlier block and goes on in this one.
-    """
+    """Inside the block every class and file is read once, however many fingerprints are taken; nested ones join."""
     if _CURRENT.get() is not None:
         yield
         return
@@ -128,12 +108,7 @@ def _name(thing: Any) -> str:
 
 
 class _Walk:
-    """Feeds what it meets into one hash: in a value, code counts by its digest; inside code, all it refers to, once.
-
-    Args:
-        reading: The one that goes on.
-        inside: Code that was met so far, by its id, with its number; None outside of code.
-    """
+    """Feeds what it meets into one hash: in a value, code counts by its digest; inside code, all it refers to, once."""
 
     def __init__(self, reading: Reading, inside: dict[int, tuple[int, object]] | None = None) -> None:
         self.reading = reading

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import ray
 from ray.util.metrics import Counter, Gauge
@@ -18,32 +17,15 @@ TOLD_S = 1.0
 """Ray is told no more often: a unit may take less."""
 
 
-@dataclass(frozen=True)
-class Worth:
-    """What a unit counts for.
-
-    Attributes:
-        trainings: Models that it trains.
-        gpus: GPUs that it occupies.
-    """
-
-    trainings: int = 0
-    gpus: float = 0.0
-
-
 class RunMetrics:
     """Listens to a run's events and keeps its metrics, each with the tag `run`.
 
     `dpaudit_units_done` and `dpaudit_units_failed` count, `dpaudit_trainings` counts models; `dpaudit_units_running`,
     `dpaudit_workers`, `dpaudit_trainings_per_second` and `dpaudit_gpu_busy_share` are as they are now, the last two
     over the last minute, of units that ended in it. All are up to a second old.
-
-    Args:
-        run: Its name.
-        worth: What units count for, by key; a unit that is left out trains nothing and occupies no GPU.
     """
 
-    def __init__(self, run: str, worth: Mapping[str, Worth]) -> None:
+    def __init__(self, run: str, trainings: Mapping[str, int], gpus: Mapping[str, float]) -> None:
         tags = {"run": run}
         self._counters = {
             name: Counter(f"dpaudit_{name}", description=words, tag_keys=("run",))
@@ -65,7 +47,7 @@ class RunMetrics:
         }
         for metric in (*self._counters.values(), *self._gauges.values()):
             metric.set_default_tags(tags)
-        self._worth = worth
+        self._trainings, self._gpus = trainings, gpus
         self._counts = dict.fromkeys(self._counters, 0)  # since they were told last
         self._running = self._workers = 0
         self._gpu_seconds = 0.0
@@ -78,11 +60,10 @@ class RunMetrics:
             case EventKind.UNIT_STARTED:
                 self._running += 1
             case EventKind.UNIT_DONE:
-                worth = self._worth.get(event.unit, Worth())
                 self._running -= 1
                 self._counts["units_done"] += 1
-                self._counts["trainings"] += worth.trainings
-                self._gpu_seconds += worth.gpus * event.seconds
+                self._counts["trainings"] += self._trainings.get(event.unit, 0)
+                self._gpu_seconds += self._gpus.get(event.unit, 0.0) * event.seconds
             case EventKind.UNIT_FAILED:
                 self._running -= 1
                 self._counts["units_failed"] += 1

@@ -24,12 +24,11 @@ from ray.exceptions import (
 from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get, _internal_kv_put
 
 from dpaudit.actors.audited.leftovers import adopt_orphans
-from dpaudit.actors.backend import Attempt, Completion, Handle, attempt_unit
-from dpaudit.actors.deadlines import REMIND_S, Deadlines, still_running
+from dpaudit.actors.backend import REMIND_S, Attempt, Completion, Deadlines, Handle, attempt_unit
 from dpaudit.actors.events import Event, EventKind, EventStream
-from dpaudit.actors.placement import Node, fits, may_run, require_room, rooms
+from dpaudit.actors.placement import Nodes
 from dpaudit.actors.spilling import SpillWatch
-from dpaudit.actors.storage.checkpoints import Scratch
+from dpaudit.actors.storage.places import Scratch
 from dpaudit.actors.unit import Inputs, Resources, Unit, code_version
 from dpaudit.errors import RunError
 
@@ -100,29 +99,18 @@ def _beat(pulse: str, every_s: float) -> None:
 
 @dataclass(eq=False)
 class _Slot:
-    """A worker, from the moment it is asked for.
+    """A worker, from the moment it is asked for."""
 
-    Attributes:
-        kind: What it occupies.
-        actor: Its handle.
-        pulse: Where it counts its beats.
-        since: When it was asked for; later, when what it runs began.
-        ready: Whether it is up.
-        queue: What it was given, in the order it runs them; the first is the one that runs.
-        beat: Its last beat that was seen.
-        heard: When that was.
-        reminded: When it was last said that the first of the queue still runs.
-    """
-
-    kind: Resources
-    actor: Any
-    pulse: str
-    since: float
-    ready: bool = False
+    kind: Resources  # what it occupies
+    actor: Any  # its handle
+    pulse: str  # where it counts its beats
+    since: float  # when it was asked for; later, when what it runs began
+    ready: bool = False  # whether it is up
+    # what it was given, in the order it runs them; the first is the one that runs
     queue: deque[Any] = field(default_factory=deque)
-    beat: bytes | None = None
-    heard: float = 0.0
-    reminded: float = 0.0
+    beat: bytes | None = None  # its last beat that was seen
+    heard: float = 0.0  # when that was
+    reminded: float = 0.0  # when it was last said that the first of the queue still runs
 
     def begin(self) -> None:
         """From now on the first of the queue runs."""
@@ -174,13 +162,6 @@ class _Places:
 class RayPool:
     """Actors on the running Ray session: of each kind of unit as many as its nodes hold, now and when nodes join.
 
-    Args:
-        shared: Large inputs by name; each is put into the object store once.
-        demand: How many units there are to run, by what they occupy.
-        workers: How many workers of each kind at most; None takes what the cluster has room for.
-        events: Told about workers that come and go.
-        scratch: Folder of the units' checkpoints, see `attempt_unit`.
-        deadlines: How long a unit may run.
     Raises: RunError when a unit could stand on no node of the cluster.
     """
 
@@ -196,7 +177,7 @@ class RayPool:
     ) -> None:
         self._wait_s = float(os.environ.get(WAIT_FOR_NODES, "0"))
         if not self._wait_s:
-            require_room(_nodes(), demand)
+            _nodes().require_room(demand)
         self._shared = {name: ray.put(value) for name, value in shared.items()}
         self._remaining = Counter(demand)
         self._workers = workers
@@ -224,7 +205,7 @@ class RayPool:
         """Workers that are up for units of this kind: its own, or those with more of a GPU where it has none."""
         if kind in self._places:
             return [self._places[kind]]
-        return [places for other, places in self._places.items() if may_run(other, kind)]
+        return [places for other, places in self._places.items() if other.may_run(kind)]
 
     def submit(self, unit: Unit, tables: tuple[Handle, ...], *, needed: bool) -> None:
         """Gives the unit to the worker with the shortest queue."""
@@ -312,7 +293,7 @@ class RayPool:
         return [
             kind
             for kind, count in self._remaining.items()
-            if count > 0 and not any(may_run(worker, kind) for worker in up)
+            if count > 0 and not any(worker.may_run(kind) for worker in up)
         ]
 
     def _make_room(self) -> None:
@@ -345,7 +326,7 @@ class RayPool:
         demand = {kind: max(1, count) for kind, count in self._remaining.items()}
         nodes = _nodes()
         self._tell_of_missing(nodes)
-        room = rooms(nodes, demand)
+        room = nodes.rooms(demand)
         no_gpu_yet = any(kind.gpus for kind in self._lacking())
         for kind in sorted(demand, key=lambda kind: -kind.gpus):  # before others take the CPUs beside the GPUs
             own = [slot for slot in self._slots if slot.kind == kind]
@@ -361,12 +342,10 @@ class RayPool:
             for slot in spare[: max(0, len(own) - wanted)]:
                 self._dismiss(slot)
 
-    def _tell_of_missing(self, nodes: Sequence[Node]) -> None:
+    def _tell_of_missing(self, nodes: Nodes) -> None:
         """Notes the kinds that no node holds, and says so of those that one held before, or that are waited for."""
         before = self._nowhere
-        self._nowhere = {
-            kind for kind, count in self._remaining.items() if count > 0 and not any(fits(node, kind) for node in nodes)
-        }
+        self._nowhere = {kind for kind, count in self._remaining.items() if count > 0 and not nodes.hold(kind)}
         for kind in self._nowhere - before:
             patience_s = self._wait_s or START_TIMEOUT_S
             said = f"no node of the cluster holds a unit of {kind}"
@@ -472,7 +451,7 @@ class RayPool:
                 back += self._replace(slot, f"the worker has not answered for {SILENCE_S:.0f} s")
             elif now - slot.reminded > REMIND_S:
                 slot.reminded = now
-                self._events.emit(still_running(unit, running_s))
+                self._events.emit(Event(EventKind.UNIT_RUNNING, unit.key, unit.label, seconds=running_s))
         return back
 
     def _silent_s(self, slot: _Slot, now: float) -> float:
@@ -499,6 +478,6 @@ def first_line(err: RayError) -> str:
     return next(iter(str(err).strip().splitlines()), "")
 
 
-def _nodes() -> list[dict[str, float]]:
-    """What each living node of the cluster has in all."""
-    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
+def _nodes() -> Nodes:
+    """Those that live."""
+    return Nodes(tuple(node["Resources"] for node in ray.nodes() if node["Alive"]))

@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from dpaudit.actors.backend import Attempt, Backend, Completion, Handle
 from dpaudit.actors.events import Event, EventKind, EventStream, last_line
-from dpaudit.actors.storage.store import Made, UnitStore, same_content, table_in
+from dpaudit.actors.storage.store import Made, UnitStore, table_in
 from dpaudit.actors.unit import Resources, Unit
 
 CHEAP_S = 2.0
@@ -30,35 +30,22 @@ Defer: TypeAlias = Callable[[Set[str], Set[str]], Set[str]]
 
 @dataclass(frozen=True)
 class Retries:
-    """How often a unit is tried.
+    """How often a unit is tried."""
 
-    Attributes:
-        attempts: Attempts at a unit whose own work failed in a way that may pass (`Attempt.again`).
-        losses: Workers a unit may lose before it is held to be what kills them.
-    """
-
-    attempts: int = 2
-    losses: int = 4
+    attempts: int = 2  # attempts at a unit whose own work failed in a way that may pass (`Attempt.again`)
+    losses: int = 4  # workers a unit may lose before it is held to be what kills them
 
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """How a plan's units ended.
+    """How a plan's units ended."""
 
-    Attributes:
-        finished: Keys whose tables are in the store.
-        failed: Error text by key; units that need a failed one are among them.
-        ran: How many units were run now rather than found finished.
-        spared: Keys of units that were not run because enough was known without them.
-        reused: What made the results that were found finished.
-        damaged: What was wrong with the files of units that were run again for it, by key.
-    """
-
-    finished: frozenset[str]
-    failed: dict[str, str]
-    ran: int
-    spared: frozenset[str] = frozenset()
-    reused: Made = Made()
+    finished: frozenset[str]  # keys whose tables are in the store
+    failed: dict[str, str]  # error text by key; units that need a failed one are among them
+    ran: int  # how many units were run now rather than found finished
+    spared: frozenset[str] = frozenset()  # keys of units that were not run because enough was known without them
+    reused: Made = Made()  # what made the results that were found finished
+    # what was wrong with the files of units that were run again for it, by key
     damaged: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -212,7 +199,7 @@ class _Schedule:
         different = ""
         if attempt.error:
             different = f"it failed when it was run again: {last_line(attempt.error)}"
-        elif not same_content(table_in(attempt.content), self.store.read(unit.key)):
+        elif not self.store.holds(unit.key, table_in(attempt.content)):
             different = "it gave another result when it was run again with the same seed"
         self.events.emit(
             Event(EventKind.UNIT_REPEATED, unit.key, unit.label, seconds=attempt.seconds, detail=different)

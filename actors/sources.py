@@ -34,19 +34,13 @@ _BY_NAME = re.compile(rb"(?:import_module|__import__)\(\s*[\"'](\w+)")
 
 @dataclass(frozen=True)
 class Sources:
-    """What the code of a module, or of several, comes to.
+    """What the code of a module, or of several, comes to."""
 
-    Attributes:
-        files: (top-level module, SHA-256 of its files) of the user's own.
-        packages: (installed distribution, version).
-        unseen: What could not be read, in words; whoever depends on it cannot tell whether it changed.
-        imports: Top-level modules that it imports or may import.
-    """
-
-    files: tuple[tuple[str, str], ...] = ()
-    packages: tuple[tuple[str, str], ...] = ()
+    files: tuple[tuple[str, str], ...] = ()  # (top-level module, SHA-256 of its files) of the user's own
+    packages: tuple[tuple[str, str], ...] = ()  # (installed distribution, version)
+    # what could not be read, in words; whoever depends on it cannot tell whether it changed
     unseen: tuple[str, ...] = ()
-    imports: frozenset[str] = frozenset()
+    imports: frozenset[str] = frozenset()  # top-level modules that it imports or may import
 
 
 class SourceReader:

@@ -29,11 +29,7 @@ def spilled_bytes() -> int | None:
 
 
 class SpillWatch:
-    """Tells when the stores have written more to disk than before.
-
-    Args:
-        events: Told each time it has become more, with all that was spilled since this watch began.
-    """
+    """Tells when the stores have written more to disk than before."""
 
     def __init__(self, events: EventStream) -> None:
         self._events = events

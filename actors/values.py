@@ -31,12 +31,7 @@ LENGTHS = b"lengths"
 
 
 def encode(values: Iterable[Any], kind: type[Any]) -> pa.Table:
-    """The table of values of one dataclass, in order.
-
-    Args:
-        values: Instances of `kind`.
-        kind: A dataclass.
-    """
+    """The table of values of one dataclass, in order."""
     if _in_rows(kind):
         return _rows_of(values, kind)
     return pa.table(dict(_columns(list(values), kind, "")))
@@ -45,9 +40,6 @@ def encode(values: Iterable[Any], kind: type[Any]) -> pa.Table:
 def decode(table: pa.Table, kind: type[Any]) -> list[Any]:
     """The values of a table, in order; each array is a copy that may be written to.
 
-    Args:
-        table: What `encode` made.
-        kind: The dataclass that was stored.
     Raises: RunError when the table holds something else.
     """
     if not table.num_rows and not table.num_columns:

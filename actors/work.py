@@ -41,19 +41,13 @@ BESIDE = b"outcome"
 
 @dataclass(frozen=True)
 class Outcome(Generic[T]):
-    """What a unit leaves beside its value.
+    """What a unit leaves beside its value."""
 
-    Attributes:
-        value: The value.
-        notes: Sentences for the report about a choice that was made on search data.
-        metrics: What was measured beside the evidence, such as the model's utility.
-        failures: Why single trials of it failed, a sentence each.
-    """
-
-    value: T
-    notes: tuple[str, ...] = ()
+    value: T  # the value
+    notes: tuple[str, ...] = ()  # sentences for the report about a choice that was made on search data
+    # what was measured beside the evidence, such as the model's utility
     metrics: Mapping[str, float] = field(default_factory=dict)
-    failures: tuple[str, ...] = ()
+    failures: tuple[str, ...] = ()  # why single trials of it failed, a sentence each
 
 
 def unit(function: F) -> F:
@@ -80,15 +74,10 @@ def priced(price: Callable[..., str]) -> Callable[[F], F]:
 
 @dataclass(frozen=True)
 class Kind:
-    """What a function gives.
+    """What a function gives."""
 
-    Attributes:
-        type: The dataclass.
-        many: Whether it gives several, one after another.
-    """
-
-    type: Any
-    many: bool = False
+    type: Any  # the dataclass
+    many: bool = False  # whether it gives several, one after another
 
 
 @dataclass(frozen=True)
@@ -108,17 +97,11 @@ class _Result:
 
 @dataclass(frozen=True)
 class Call:
-    """A function and its arguments: what a unit does.
+    """A function and its arguments: what a unit does."""
 
-    Attributes:
-        function: Registered by `unit`.
-        arguments: By parameter; units and large inputs in them by name.
-        kind: What it gives.
-    """
-
-    function: Callable[..., Any]
-    arguments: tuple[tuple[str, Any], ...]
-    kind: Kind
+    function: Callable[..., Any]  # registered by `unit`
+    arguments: tuple[tuple[str, Any], ...]  # by parameter; units and large inputs in them by name
+    kind: Kind  # what it gives
 
     @property
     def name(self) -> str:
@@ -184,12 +167,7 @@ class Work:
         self._reading = Reading()
 
     def share(self, name: str, value: Any) -> Any:
-        """Puts a large input into the plan; what stands for it in the arguments of units.
-
-        Args:
-            name: Tells its content, for it stands in keys.
-            value: The input.
-        """
+        """Puts a large input into the plan; what stands for it in the arguments of units."""
         self.shared[name] = value
         return Shared(name)
 

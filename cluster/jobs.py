@@ -28,21 +28,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Job:
-    """What runs on a cluster.
+    """What runs on a cluster."""
 
-    Attributes:
-        arguments: Of `python -m dpaudit`.
-        working_dir: Folder that travels with it: the spec, and code of one's own.
-        requirements: A requirements.txt that the cluster installs for it; None where its image has everything.
-        packages: Folders of Python packages that travel with it.
-        metadata: Shown by the cluster's dashboard; nothing secret.
-    """
-
-    arguments: tuple[str, ...]
-    working_dir: Path
+    arguments: tuple[str, ...]  # of `python -m dpaudit`
+    working_dir: Path  # folder that travels with it: the spec, and code of one's own
+    # A requirements.txt that the cluster installs for it; None where its image has everything
     requirements: Path | None = None
-    packages: tuple[Path, ...] = ()
-    metadata: Mapping[str, str] = field(default_factory=dict)
+    packages: tuple[Path, ...] = ()  # folders of Python packages that travel with it
+    metadata: Mapping[str, str] = field(default_factory=dict)  # shown by the cluster's dashboard; nothing secret
 
     @property
     def entrypoint(self) -> str:
@@ -75,17 +68,11 @@ class Job:
 
 @dataclass(frozen=True)
 class Submitted:
-    """What became of a submission.
+    """What became of a submission."""
 
-    Attributes:
-        name: Of the job.
-        new: Whether it was begun now; otherwise one of the same work was there already.
-        state: PENDING, RUNNING, STOPPED, SUCCEEDED or FAILED.
-    """
-
-    name: str
-    new: bool
-    state: str
+    name: str  # of the job
+    new: bool  # whether it was begun now; otherwise one of the same work was there already
+    state: str  # PENDING, RUNNING, STOPPED, SUCCEEDED or FAILED
 
 
 class Jobs:
@@ -123,6 +110,16 @@ class Jobs:
         for name in ("ray.dashboard.modules.dashboard_sdk", "ray._private.runtime_env.packaging"):
             logging.getLogger(name).setLevel(logging.WARNING)  # they tell of each package
         return client
+
+    @staticmethod
+    def is_name(word: str) -> bool:
+        """Whether a job of ours may be called so."""
+        return word.startswith(PREFIX)
+
+    def failure(self, name: str) -> str:
+        """How a job ended other than by success, in words; "" where it succeeded."""
+        state = self.state(name)
+        return "" if state == SUCCEEDED else f"{state}; {self.message(name)}"
 
     def submit(self, job: Job) -> Submitted:
         """Begins a job, unless one of the same work runs or has succeeded; one that failed is begun again.

@@ -22,19 +22,12 @@ WAIT_FOR_NODES = {"DPAUDIT_WAIT_FOR_NODES_S": "1800"}
 
 @dataclass(frozen=True)
 class Workers:
-    """Nodes of one kind.
+    """Nodes of one kind."""
 
-    Attributes:
-        most: At most so many, >= 0.
-        cpus: Of each, >= 1.
-        memory_gib: Of each, >= 1.
-        gpus: Of each, >= 0.
-    """
-
-    most: int
-    cpus: int = 8
-    memory_gib: int = 32
-    gpus: int = 0
+    most: int  # at most so many, >= 0
+    cpus: int = 8  # of each, >= 1
+    memory_gib: int = 32  # of each, >= 1
+    gpus: int = 0  # of each, >= 0
 
     def __post_init__(self) -> None:
         fits = self.most >= 0 and self.cpus >= 1 and self.memory_gib >= 1 and self.gpus >= 0

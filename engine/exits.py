@@ -26,11 +26,7 @@ class Ended(SystemExit):
 
 
 class Door(io.TextIOWrapper):
-    """A stream on which everything is written out that a terminal would obey; see `printable_lines`.
-
-    Args:
-        behind: The stream itself, for text that is printable already and bears styles of our own.
-    """
+    """A stream on which everything is written out that a terminal would obey; see `printable_lines`."""
 
     def __init__(self, behind: io.TextIOWrapper) -> None:
         # Whatever the terminal cannot show is written out too: no name ends a command by its letters.
@@ -72,6 +68,12 @@ def stop(message: str, code: int) -> NoReturn:
     """Ends the command with one sentence on standard error."""
     tell(f"dpaudit: {printable(message)}")
     end(code)
+
+
+def interrupted(err: KeyboardInterrupt, again: str) -> NoReturn:
+    """Ends the command that was interrupted, and says which one goes on."""
+    by = f" by {err}" if str(err) else ""
+    stop(f"interrupted{by}; what was finished is kept, `{again}` goes on", RUN_FAILED)
 
 
 def tell(text: str) -> None:

@@ -45,9 +45,6 @@ def children() -> set[int]:
 def end_children(spared: Collection[int] = (), which: Callable[[int], bool] = lambda pid: True) -> set[int]:
     """Ends children with all that descends from them.
 
-    Args:
-        spared: Process ids of those that stay.
-        which: Tells of the others which are ended.
     Returns: Those that were ended.
     """
     ended: set[int] = set()

@@ -33,21 +33,13 @@ _OPEN = b"dpaudit-seal:" + b"0" * 64
 
 @dataclass(frozen=True)
 class Made:
-    """What made the results of finished units.
+    """What made the results of finished units."""
 
-    Attributes:
-        units: How many.
-        first: When the first of them was written, UTC; None when there is none.
-        last: When the last was.
-        versions: The code versions of dpaudit.
-        own: Short names of the user's code behind them.
-    """
-
-    units: int = 0
-    first: datetime | None = None
-    last: datetime | None = None
-    versions: tuple[str, ...] = ()
-    own: tuple[str, ...] = ()
+    units: int = 0  # how many
+    first: datetime | None = None  # when the first of them was written, UTC; None when there is none
+    last: datetime | None = None  # when the last was
+    versions: tuple[str, ...] = ()  # the code versions of dpaudit
+    own: tuple[str, ...] = ()  # short names of the user's code behind them
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -134,6 +126,10 @@ class UnitStore:
         except (pa.ArrowException, OSError, ValueError, DataError) as err:
             raise self._refused(key, f"it cannot be read ({shortened(err)})") from err
 
+    def holds(self, key: str, table: pa.Table) -> bool:
+        """Whether a finished unit's table is the same as this one bit by bit, so that NaN is the same as NaN."""
+        return _plain_bytes(self.read(key)) == _plain_bytes(table)
+
     def _content(self, key: str) -> tuple[bytes, dict[str, str]]:
         """A unit's file, whole and its own, and what its footer says."""
         self.damaged.pop(key, None)
@@ -165,12 +161,7 @@ class UnitStore:
         return RunError(f"{self.path(key)} must be whole: {why}; `dpaudit resume` runs this unit again")
 
     def write(self, key: str, content: bytes) -> None:
-        """Stores a finished unit's file; a second write of the same key leaves the same content.
-
-        Args:
-            key: The unit's.
-            content: Its file, as `sealed` makes it.
-        """
+        """Stores a finished unit's file; a second write of the same key leaves the same content."""
         partial = self._partial(key, content)
         if self.damaged.pop(key, None) is not None:  # kept, for whoever wants to know what happened to it
             os.replace(self.path(key), f"{self._folder}/{key}.damaged")
@@ -215,14 +206,7 @@ def _text_in(record: Path) -> str:
 
 
 def sealed(key: str, table: pa.Table, *, version: str = "", own: str = "") -> bytes:
-    """The file of a finished unit, the same for the same table.
-
-    Args:
-        key: The unit's.
-        table: Its result.
-        version: Code version of dpaudit that made it.
-        own: Short name of the user's code that made it; "" for none.
-    """
+    """The file of a finished unit, the same for the same table."""
     facts = {"dpaudit-key": key, "dpaudit-version": version, "dpaudit-own": own, "dpaudit-seal": _OPEN.decode()}
     sink = pa.BufferOutputStream()
     with pq.ParquetWriter(sink, table.schema, compression="zstd", compression_level=1) as writer:
@@ -237,11 +221,6 @@ def sealed(key: str, table: pa.Table, *, version: str = "", own: str = "") -> by
 def table_in(content: bytes) -> pa.Table:
     """The table of a unit's file."""
     return pq.read_table(pa.BufferReader(content))
-
-
-def same_content(one: pa.Table, other: pa.Table) -> bool:
-    """Whether two tables read from units' files are the same bit by bit, so that NaN is the same as NaN."""
-    return _plain_bytes(one) == _plain_bytes(other)
 
 
 def _plain_bytes(table: pa.Table) -> bytes:

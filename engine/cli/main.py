@@ -14,12 +14,10 @@ import click
 
 import dpaudit
 from dpaudit.consent import Consent
-from dpaudit.engine.cli import consents
-from dpaudit.engine.cli.clusters import cluster
-from dpaudit.engine.cli.names import list_, schema, show_name
+from dpaudit.engine.cli.names import NAME_VERBS
+from dpaudit.engine.cli.options import FAIL_ON_VIOLATION, PLACE, consent_to_read, consent_to_run
 from dpaudit.engine.cli.own_scores import estimate
-from dpaudit.engine.cli.places import PLACE
-from dpaudit.engine.cli.remote import fetch, logs, status, stop_job, submit
+from dpaudit.engine.cli.remote import REMOTE_VERBS
 from dpaudit.engine.cli.sweeping import go_on, sweep
 from dpaudit.engine.exits import (
     BAD_INPUT,
@@ -29,6 +27,7 @@ from dpaudit.engine.exits import (
     VIOLATION,
     Ended,
     end,
+    interrupted,
     show,
     show_lines,
     silence,
@@ -111,13 +110,12 @@ def main() -> None:
 
 
 def _fail_on(command: Callable[..., None]) -> Callable[..., None]:
-    violation = click.option("--fail-on-violation", is_flag=True, help="Exit with 1 when a bound exceeds its claim.")
     inconclusive = click.option(
         "--fail-on-inconclusive",
         is_flag=True,
         help="Exit with 4 when an audit could not have refuted its claim whatever the mechanism did.",
     )
-    return violation(inconclusive(command))
+    return FAIL_ON_VIOLATION(inconclusive(command))
 
 
 def _verbose(command: Callable[..., None]) -> Callable[..., None]:
@@ -208,7 +206,7 @@ def check(
 @click.option("--fresh", is_flag=True, help="Run anew, beside what is there, what other code or data would change.")
 @click.option("--quiet", is_flag=True, help="No progress, only the report.")
 @_verbose
-@consents.to_run
+@consent_to_run
 @_fail_on
 def resume(
     folder: str | Path,
@@ -248,11 +246,7 @@ def _finish(carry_out: Callable[[], Report], folder: str | Path, fail_on: Mappin
     try:
         report = carry_out()
     except KeyboardInterrupt as err:
-        by = f" by {err}" if str(err) else ""
-        stop(
-            f"interrupted{by}; what was finished is kept, `dpaudit resume {shlex.quote(str(folder))}` goes on",
-            RUN_FAILED,
-        )
+        interrupted(err, f"dpaudit resume {shlex.quote(str(folder))}")
     show_lines(report.text(verbose=verbose))
     _end(report, **fail_on)
 
@@ -319,7 +313,7 @@ def plan(spec: Path, seed: int | None, calibrate: bool, timings: Path | None, as
 @click.argument("folder", metavar="RUN", type=PLACE)
 @click.option("--quiet", is_flag=True, help="One line an audit: its verdict.")
 @_verbose
-@consents.to_read
+@consent_to_read
 @_fail_on
 def report(
     folder: str | Path, quiet: bool, verbose: bool, allow_code: bool, allow_files: bool, **fail_on: bool
@@ -389,5 +383,5 @@ def reproduce(
         show(f"{path}")
 
 
-for command in (list_, show_name, estimate, schema, sweep, submit, status, logs, stop_job, fetch, cluster):
+for command in (*NAME_VERBS, estimate, sweep, *REMOTE_VERBS):
     main.add_command(command)

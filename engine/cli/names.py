@@ -27,12 +27,6 @@ def _complete_name(ctx: click.Context, parameter: click.Parameter, begun: str) -
     return [CompletionItem(entry.name, help=entry.summary) for entry in _entries() if entry.name.startswith(begun)]
 
 
-def complete_estimator(ctx: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
-    """Names of estimators that begin so, for the shell."""
-    entries = catalogue("estimator").values()
-    return [CompletionItem(entry.name, help=entry.summary) for entry in entries if entry.name.startswith(begun)]
-
-
 def _entries() -> list[Entry]:
     return [entry for kind in PACKAGES for entry in catalogue(kind).values()]
 
@@ -98,3 +92,6 @@ def schema() -> None:
     from dpaudit.engine.spec.schema import spec_schema
 
     show_lines(json.dumps(spec_schema(), indent=1))
+
+
+NAME_VERBS = (list_, show_name, schema)

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from click.shell_completion import CompletionItem
 
-from dpaudit.engine.cli.names import complete_estimator
 from dpaudit.engine.exits import VIOLATION, end, show, show_lines
 from dpaudit.errors import InputError
+from dpaudit.registry import catalogue
 
 if TYPE_CHECKING:
     from dpaudit.claims import Claim
@@ -31,11 +32,16 @@ def _claim(ctx: click.Context, parameter: click.Parameter, value: str | None) ->
     return Claim(*numbers, Relation.ADD_REMOVE)
 
 
+def _complete_method(ctx: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
+    entries = catalogue("estimator").values()
+    return [CompletionItem(entry.name, help=entry.summary) for entry in entries if entry.name.startswith(begun)]
+
+
 @click.command()
 @click.argument("scores", type=click.Path(path_type=Path, allow_dash=True))
 @click.option(
     "--method",
-    shell_complete=complete_estimator,
+    shell_complete=_complete_method,
     help="An estimator (see `dpaudit list estimators`); left out: by the columns.",
 )
 @click.option("--delta", type=float, help="The delta the bound is stated at, in [0, 1); left out: the claim's, or 0.")

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 import click
 
 from dpaudit.consent import Consent
-from dpaudit.engine.cli import consents
-from dpaudit.engine.cli.places import PLACE
-from dpaudit.engine.exits import BAD_INPUT, RUN_FAILED, VIOLATION, end, show_lines, stop
+from dpaudit.engine.cli.options import FAIL_ON_VIOLATION, PLACE, consent_to_run
+from dpaudit.engine.exits import BAD_INPUT, RUN_FAILED, VIOLATION, end, interrupted, show_lines, stop
 
 if TYPE_CHECKING:
     from dpaudit.engine.sweep.result import SweepResult
@@ -23,8 +22,8 @@ if TYPE_CHECKING:
 @click.option("--output", "-o", type=PLACE, help="Folder, a path or a URI; left out: runs/<name>.")
 @click.option("--seed", type=int, help="Instead of the spec's seed.")
 @click.option("--quiet", is_flag=True, help="No progress, only the result.")
-@consents.to_run
-@click.option("--fail-on-violation", is_flag=True, help="Exit with 1 when a bound exceeds its claim.")
+@consent_to_run
+@FAIL_ON_VIOLATION
 def sweep(
     spec: Path | None,
     restore: str | Path | None,
@@ -55,7 +54,7 @@ def sweep(
     try:
         found = running.sweep(spec, output=folder, seed=seed, quiet=quiet)
     except KeyboardInterrupt as err:
-        _interrupted(folder, err)
+        interrupted(err, f"dpaudit sweep --restore {shlex.quote(str(folder))}")
     _end(found, fail_on_violation=fail_on_violation)
 
 
@@ -68,14 +67,8 @@ def go_on(folder: str | Path, asked: Consent, *, quiet: bool, fail_on_violation:
             folder, allow_code=asked.code, allow_network=asked.network, allow_files=asked.files, quiet=quiet
         )
     except KeyboardInterrupt as err:
-        _interrupted(folder, err)
+        interrupted(err, f"dpaudit sweep --restore {shlex.quote(str(folder))}")
     _end(found, fail_on_violation=fail_on_violation)
-
-
-def _interrupted(folder: str | Path, err: KeyboardInterrupt) -> NoReturn:
-    by = f" by {err}" if str(err) else ""
-    again = f"`dpaudit sweep --restore {shlex.quote(str(folder))}` goes on"
-    stop(f"interrupted{by}; what was finished is kept, {again}", RUN_FAILED)
 
 
 def _end(found: SweepResult, *, fail_on_violation: bool) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,13 +12,13 @@ import pyarrow as pa
 from dpaudit.actors.fingerprint import one_reading
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Inputs, Resources, Unit
-from dpaudit.actors.work import Call, Work
+from dpaudit.actors.work import Call, Work, value_of
 from dpaudit.claims import Claim
+from dpaudit.consent import contacts
 from dpaudit.engine.data.partition import Parts
 from dpaudit.engine.games.fits import Reading
 from dpaudit.engine.games.protocol import Foreseen, Played, Setting, require_units
-from dpaudit.engine.planning.bounding import bound_units
-from dpaudit.engine.planning.counting import control_estimator, counting
+from dpaudit.engine.planning.counting import bound_units, control_estimator, counting
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
 from dpaudit.errors import DataError, SpecError, shortened
 from dpaudit.mechanisms.examples import Rows
@@ -34,42 +34,33 @@ COUNTED_ROWS_PER_UNIT = 25_000_000
 
 @dataclass(frozen=True)
 class PlannedAudit:
-    """One audit and its units.
+    """One audit and its units."""
 
-    Attributes:
-        audit: What was asked for.
-        game: What its game planned, and what reading it needs to know.
-        units: All that play and count, each after those it needs; without those that find bounds.
-        scores: Keys of the units whose evidence is kept, in the order of its rows; none where it is counted at once.
-        tallies: Keys of the units that count, in the order of the evidence.
-        controls: Keys of the units that count the game on rows the mechanism never saw, one for each distinguisher.
-        ceilings: Keys of the units that count the game against a mechanism without privacy.
-        reading: How the evidence is read.
-        rows: How many rows each part of the data has.
-        data_name: What the data are, in words.
-        confirms: Name of the audit that this one confirms; "" for those of the spec.
-        confirmatory: Whether it confirms by the same test once more.
-        bounds: The units that find its bounds, where that takes long.
-    """
-
-    audit: Audit
-    game: Played
-    units: tuple[Unit, ...]
+    audit: Audit  # what was asked for
+    game: Played  # what its game planned, and what reading it needs to know
+    units: tuple[Unit, ...]  # all that play and count, each after those it needs; without those that find bounds
+    # keys of the units whose evidence is kept, in the order of its rows; none where it is counted at once
     scores: tuple[str, ...]
-    tallies: tuple[str, ...]
+    tallies: tuple[str, ...]  # keys of the units that count, in the order of the evidence
+    # keys of the units that count the game on rows the mechanism never saw, one for each distinguisher
     controls: tuple[str, ...]
-    ceilings: tuple[str, ...]
-    reading: Reading
-    rows: tuple[tuple[str, int], ...]
-    data_name: str
-    confirms: str = ""
-    confirmatory: bool = False
-    bounds: tuple[Unit, ...] = ()
+    ceilings: tuple[str, ...]  # keys of the units that count the game against a mechanism without privacy
+    reading: Reading  # how the evidence is read
+    rows: tuple[tuple[str, int], ...]  # how many rows each part of the data has
+    data_name: str  # what the data are, in words
+    confirms: str = ""  # name of the audit that this one confirms; "" for those of the spec
+    confirmatory: bool = False  # whether it confirms by the same test once more
+    bounds: tuple[Unit, ...] = ()  # the units that find its bounds, where that takes long
 
     @property
     def effective_claim(self) -> Claim:
         """The claim the bound is compared with: the spec's, the game's, or the mechanism's."""
         return self.audit.claim or self.game.claim or self.audit.effective_claim()
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """Keys of the units that chose something, and say so."""
+        return keys_of(self.game.choices)
 
     @property
     def trainings(self) -> tuple[str, ...]:
@@ -81,24 +72,21 @@ class PlannedAudit:
         """Of all its units."""
         return frozenset(keys_of((*self.units, *self.bounds)))
 
+    def bound_parts(self, finished: Set[str], counted: Set[str], read: Callable[[str], pa.Table]) -> list[Any]:
+        """What finished units found of its bounds, where all that they read was counted."""
+        units = (unit for unit in self.bounds if unit.key in finished and counted >= set(unit.needs))
+        return [value_of(unit, read(unit.key)) for unit in units]
+
 
 @dataclass(frozen=True)
 class Plan:
-    """All units of a run.
+    """All units of a run."""
 
-    Attributes:
-        spec: What it was made from.
-        units: Each after those it needs; a unit two audits share is listed once.
-        audits: What belongs to which audit.
-        shared: The large inputs by name.
-        apart: Whether units that run without Ray get a process of their own: nobody here wrote their code.
-    """
-
-    spec: AuditSpec
-    units: tuple[Unit, ...]
-    audits: tuple[PlannedAudit, ...]
-    shared: dict[str, Rows] = field(repr=False)
-    apart: bool = False
+    spec: AuditSpec  # what it was made from
+    units: tuple[Unit, ...]  # each after those it needs; a unit two audits share is listed once
+    audits: tuple[PlannedAudit, ...]  # what belongs to which audit
+    shared: dict[str, Rows] = field(repr=False)  # the large inputs by name
+    apart: bool = False  # whether units that run without Ray get a process of their own: nobody here wrote their code
 
     def table(self) -> pa.Table:
         """One row a unit: key, label, task, seed, needs, CPUs, GPUs, pieces."""
@@ -124,6 +112,11 @@ class Plan:
                 words = unit.task.price(Inputs({name: self.shared[name] for name in unit.shared}))
                 lines += [f"{unit.label}: {words}"] if words else []
         return lines
+
+    def price(self) -> str:
+        """What its requests come to, in words; "" where there are none or nothing can be told."""
+        runs = sum(pieces_of(unit) for unit in self.units if contacts(unit.task))
+        return "; ".join(self.prices()) or (f"about {runs:,} requests or more" if runs else "")
 
 
 def pieces_of(unit: Unit) -> int:

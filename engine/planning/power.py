@@ -29,23 +29,15 @@ MOST_ROWS = 1 << 20
 
 @dataclass(frozen=True)
 class Outlook:
-    """What an audit could show.
+    """What an audit could show."""
 
-    Attributes:
-        reference: What it was computed with.
-        ceiling: The bound that a mechanism with no privacy would get, in nats.
-        claimed: Epsilon that is claimed at the estimator's delta, in nats; inf where nothing is.
-        at_claim: Median bound on a mechanism that spends the claim; None where nothing is claimed.
-        at_twice: Median bound on one that spends twice the claim; None where nothing is claimed.
-        needed: Canaries or trials with which the latter is refuted with probability `POWER`; None where nothing is
-            claimed, or `MOST_ROWS` are too few.
-    """
-
-    reference: Reference
-    ceiling: float
-    claimed: float
-    at_claim: float | None
-    at_twice: float | None
+    reference: Reference  # what it was computed with
+    ceiling: float  # the bound that a mechanism with no privacy would get, in nats
+    claimed: float  # epsilon that is claimed at the estimator's delta, in nats; inf where nothing is
+    at_claim: float | None  # median bound on a mechanism that spends the claim; None where nothing is claimed
+    at_twice: float | None  # median bound on one that spends twice the claim; None where nothing is claimed
+    # canaries or trials with which the latter is refuted with probability `POWER`; None where nothing is claimed, or
+    # `MOST_ROWS` are too few
     needed: int | None
 
     @property
@@ -74,13 +66,7 @@ def planned_outlook(entry: PlannedAudit) -> Outlook | None:
 
 
 def outlook(estimator: ScoreEstimator[Any], reference: Reference, claimed: float) -> Outlook:
-    """What an audit could show.
-
-    Args:
-        estimator: The audit's.
-        reference: The game's.
-        claimed: Epsilon that is claimed at the estimator's delta, >= 0; inf where nothing is.
-    """
+    """What an audit could show."""
     require(claimed >= 0, "a claimed epsilon must be >= 0", claimed=claimed)
     ceiling = ceiling_bound(estimator, reference).lower
     if math.isinf(claimed):
@@ -129,12 +115,6 @@ def rows_to_refute(
 ) -> int | None:
     """The least number of canaries or trials whose bound exceeds the claim with a given probability, to 2 %.
 
-    Args:
-        estimator: The audit's.
-        reference: The game's; its number of rows does not matter.
-        claimed: Epsilon that is claimed, in nats, >= 0 and finite.
-        spent: The mechanism's epsilon; may be inf.
-        power: The probability, in (0, 1).
     Returns: None when `MOST_ROWS` are too few.
     """
 

@@ -18,40 +18,34 @@ import pyarrow.parquet as pq
 
 from dpaudit.actors.audited.leftovers import ended_with
 from dpaudit.actors.audited.signals import signals_interrupt
-from dpaudit.actors.backend import Backend, InProcess
-from dpaudit.actors.child import InChild
-from dpaudit.actors.deadlines import Deadlines
+from dpaudit.actors.backend import Backend, Deadlines, InProcess
 from dpaudit.actors.events import Event, EventKind, EventLog, EventStream, Listener, read_events
 from dpaudit.actors.schedule import RunOutcome, run_units
-from dpaudit.actors.storage.checkpoints import Scratch
+from dpaudit.actors.storage.places import Scratch
 from dpaudit.actors.storage.store import UnitStore
 from dpaudit.actors.unit import Resources, as_of, user_code
 from dpaudit.atomic_write import write_whole
-from dpaudit.consent import Consent, contacts, require_contacts, under
+from dpaudit.consent import Consent, require_contacts, under
 from dpaudit.engine.exits import behind
-from dpaudit.engine.planning.plan import Plan, make_plan, pieces_of, trainings_of, what_it_takes
+from dpaudit.engine.planning.plan import Plan, make_plan, trainings_of, what_it_takes
 from dpaudit.engine.reading.joint import joint_verdict
 from dpaudit.engine.reading.noted import note_of
 from dpaudit.engine.reading.run_report import Repeat, Report
 from dpaudit.engine.reading.versions import versions
 from dpaudit.engine.report.bounds_file import bounds_json, bounds_table, sweep_json, sweep_table
 from dpaudit.engine.report.progress import TerminalProgress, terminal
-from dpaudit.engine.run.lease import lease
 from dpaudit.engine.run.own_folders import consent_for, made_here
-from dpaudit.engine.run.place import checkpoints_of, opened, place_of
 from dpaudit.engine.run.policy import Policy
 from dpaudit.engine.run.run_folder import (
-    EARLIER,
     Record,
-    changed_spec,
+    checkpoints_of,
     forget_renamed,
-    read_record,
+    held,
+    opened,
+    place_of,
     read_spec,
-    require_room,
     require_run_folder,
     set_aside,
-    writable,
-    write_plan,
 )
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec, slug
 from dpaudit.engine.spec.loading import load_spec
@@ -122,21 +116,12 @@ def resume(
     asked = Consent(allow_code, allow_network, allow_files)
     with (
         told(listeners, quiet=quiet) as listening,
-        opened_by(place, listening) as here,
+        opened(place, listening) as here,
         under(consent_for(here, asked)),
     ):
         plan = dataclasses.replace(make_plan(read_spec(here)), apart=not made_here(here))
-        require_contacts(plan.spec, lambda: price_of(plan))
+        require_contacts(plan.spec, plan.price)
         return _run_here(plan, here, place, listening, fresh=fresh)
-
-
-def price_of(plan: Plan) -> str:
-    """What the requests of a plan come to, in words; "" where there are none or nothing can be told."""
-    prices = plan.prices()
-    if prices:
-        return "; ".join(prices)
-    runs = sum(pieces_of(unit) for unit in plan.units if contacts(unit.task))
-    return f"about {runs:,} requests or more" if runs else ""
 
 
 @contextlib.contextmanager
@@ -167,36 +152,22 @@ def _terminal() -> Iterator[IO[str]]:
 def run_plan(plan: Plan, place: str | Path, listeners: Sequence[Listener] = (), *, fresh: bool = True) -> Report:
     """Runs what is not finished yet of a plan, and writes the run folder's files.
 
-    Args:
-        plan: What to run.
-        place: The run folder, a path or a URI: new, empty, or one that a run made.
-        listeners: Told of every event.
-        fresh: Whether to run when finished results of the folder are those of another plan; they are kept either way.
     Raises: RunError when another driver holds the folder, or it cannot be written; SpecError when it is no run folder.
     """
-    with opened_by(place, listeners) as folder:
+    with opened(place, listeners) as folder:
         return _run_here(plan, folder, place, listeners, fresh=fresh)
-
-
-def opened_by(place: str | Path, listeners: Sequence[Listener]) -> contextlib.AbstractContextManager[Path]:
-    """The working folder of a place; who listens is told when its store does not answer."""
-    events = EventStream(*listeners)
-    return opened(place, lambda said: events.emit(Event(EventKind.STAGE, detail=said)))
 
 
 def _run_here(plan: Plan, folder: Path, place: str | Path, listeners: Sequence[Listener], *, fresh: bool) -> Report:
     began = time.monotonic()
-    with writable(folder):
-        require_room(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        with lease(folder):
-            return _run_plan(plan, folder, place, listeners, began, fresh=fresh)
+    with held(folder):
+        return _run_plan(plan, folder, place, listeners, began, fresh=fresh)
 
 
 def _run_plan(
     plan: Plan, folder: Path, place: str | Path, listeners: Sequence[Listener], began: float, *, fresh: bool
 ) -> Report:
-    record, before = Record.of(plan), read_record(folder)
+    record, before = Record.of(plan), Record.read(folder)
     store = UnitStore(folder / "units")
     differs = before.differences(record) if before else ()
     if before and differs:
@@ -206,16 +177,14 @@ def _run_plan(
                 f"{finished} finished units of {place} are not those of this run: {'; '.join(differs)}; `dpaudit "
                 f"report {place}` reads them as they are, `dpaudit resume {place} --fresh` runs anew beside them"
             )
-        set_aside(folder)
-    write_plan(folder, plan, record)
+        differs = (f"{'; '.join(differs)}: what was found before is in {set_aside(folder)}/",)
+    record.write(plan, folder)
     log = EventLog(folder / "events.jsonl")
     events = EventStream(log, *listeners)
     try:
         with signals_interrupt():
-            if differs:
-                said = f"{'; '.join(differs)}: what was found before is in {EARLIER}/"
+            for said in (*differs, f"running {len(plan.units)} units"):
                 events.emit(Event(EventKind.STAGE, detail=said))
-            events.emit(Event(EventKind.STAGE, detail=f"running {len(plan.units)} units"))
             outcome = run_missing(plan, store, events, checkpoints_of(place), began)
             events.emit(Event(EventKind.STAGE, detail="estimating"))
             report = _report(plan, outcome, store, folder, place, began)
@@ -246,15 +215,15 @@ def report_again(folder: str | Path, *, allow_code: bool = False, allow_files: b
 
 def _report_here(folder: Path, place: str | Path) -> Report:
     require_run_folder(folder)
-    record = read_record(folder)
+    record = Record.read(folder)
     if record is None:
         raise RunError(f"{place} has no plan.parquet; `dpaudit resume {place}` writes it anew")
-    _require_same(changed_spec(folder, record), place)  # before anything that the spec names is imported
+    _require_same(record.spec_differs(folder), place)  # before anything that the spec names is imported
     with as_of(record.version, record.own):
         plan = make_plan(read_spec(folder))
         _require_same(record.differences(Record.of(plan)), place)
     # The log is opened before anything is written: a folder whose log is no file of its own is left as it is.
-    with writable(folder), lease(folder), contextlib.closing(EventLog(folder / "events.jsonl")) as log:
+    with held(folder), contextlib.closing(EventLog(folder / "events.jsonl")) as log:
         report = _report_of_finished(plan, folder, place)
         log(Event(EventKind.REPORTED, detail=_written(folder)))
         return report
@@ -370,16 +339,7 @@ def run_missing(
     began: float,
     budget_s: float | None = None,
 ) -> RunOutcome:
-    """Runs the units of a plan that are not finished yet.
-
-    Args:
-        plan: What to run, and where.
-        store: Where finished units are and go.
-        events: Told of what happens.
-        scratch: Where checkpoints of long trainings go.
-        began: When the run began, by `time.monotonic`.
-        budget_s: Seconds after which no other audit is begun; None takes what the spec says.
-    """
+    """Runs the units of a plan that are not finished yet."""
     finished = store.finished(unit.key for unit in plan.units)
     policy = Policy(plan, store, lambda: time.monotonic() - began, budget_s)
     spared = policy.spared(finished, frozenset())
@@ -393,26 +353,23 @@ def run_missing(
 def backend_for(
     plan: Plan, missing: Mapping[Resources, int], events: EventStream, scratch: Scratch
 ) -> Iterator[Backend]:
-    """Where the units of a plan run, for the length of a `with` block.
-
-    Args:
-        plan: Whose spec says where.
-        missing: How many units are to be run, by what they occupy.
-        events: Told of what happens.
-        scratch: Where checkpoints of long trainings go.
-    """
+    """Where the units of a plan run, for the length of a `with` block."""
     run = plan.spec.run
     deadlines = Deadlines(run.time_limit_s)
     if run.runner == "in-process" or not missing:
-        kind = InChild if plan.apart and missing else InProcess
-        backend = kind(dict(plan.shared), scratch, events, deadlines)
+        if plan.apart and missing:
+            from dpaudit.actors.child import InChild  # of folders that somebody else made
+
+            backend: InProcess = InChild(dict(plan.shared), scratch, events, deadlines)
+        else:
+            backend = InProcess(dict(plan.shared), scratch, events, deadlines)
         with ended_with(), contextlib.closing(backend):
             yield backend
         return
     from dpaudit.cluster.session import ray_session
 
     with ended_with(), ray_session(run.address):
-        from dpaudit.actors.metrics import RunMetrics, Worth
+        from dpaudit.actors.metrics import RunMetrics
         from dpaudit.actors.pool import RayPool
 
         pool = RayPool(
@@ -425,8 +382,8 @@ def backend_for(
         )
         try:
             trainings = trainings_of(plan)
-            worth = {unit.key: Worth(trainings.get(unit.key, 0), unit.resources.gpus) for unit in plan.units}
-            metrics = RunMetrics(plan.spec.name, worth)
+            gpus = {unit.key: unit.resources.gpus for unit in plan.units}
+            metrics = RunMetrics(plan.spec.name, trainings, gpus)
             threading.Thread(target=_load_ahead, name="dpaudit-load-ahead", daemon=True).start()
             with events.heard_by(metrics):
                 yield pool

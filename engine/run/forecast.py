@@ -21,11 +21,10 @@ from dpaudit.actors.schedule import run_units
 from dpaudit.actors.storage.store import UnitStore
 from dpaudit.actors.unit import Unit
 from dpaudit.engine.planning.plan import Plan, pieces_of, trainings_of
-from dpaudit.engine.planning.plan_file import PLAN, read_plan
 from dpaudit.engine.run.driver import backend_for
-from dpaudit.engine.run.place import require_plain_place
+from dpaudit.engine.run.run_folder import PLAN, read_plan
 from dpaudit.errors import RunError
-from dpaudit.plain_files import bytes_of
+from dpaudit.plain_files import bytes_of, require_plain
 
 EACH = 2
 """Units of each kind that are run to time them."""
@@ -33,17 +32,11 @@ EACH = 2
 
 @dataclass(frozen=True)
 class Kind:
-    """Units of one kind.
+    """Units of one kind."""
 
-    Attributes:
-        task: What they do.
-        cpus: CPUs of each.
-        gpus: GPUs of each.
-    """
-
-    task: str
-    cpus: int
-    gpus: float
+    task: str  # what they do
+    cpus: int  # CPUs of each
+    gpus: float  # GPUs of each
 
     @classmethod
     def of(cls, unit: Unit) -> Kind:
@@ -53,53 +46,32 @@ class Kind:
 
 @dataclass(frozen=True)
 class Timed:
-    """What units of a kind took.
+    """What units of a kind took."""
 
-    Attributes:
-        units: How many were timed.
-        seconds: Of one piece (a model of a stack, a replay): the median, the lower one of two.
-        memory_mb: The most that a process held that ran one; 0 where that is not known.
-    """
-
-    units: int
-    seconds: float
-    memory_mb: float
+    units: int  # how many were timed
+    seconds: float  # of one piece (a model of a stack, a replay): the median, the lower one of two
+    memory_mb: float  # the most that a process held that ran one; 0 where that is not known
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What the units of one kind are going to cost.
+    """What the units of one kind are going to cost."""
 
-    Attributes:
-        kind: Which.
-        units: How many.
-        trainings: Trainings of the audited mechanism and of shadow models in them.
-        seconds: Of all of them, one after the other; None where none was timed.
-        memory_mb: Of a process that runs one; None where none was timed.
-        on_cpus_s: The same on CPUs alone, where that was timed beside the GPU.
-    """
-
-    kind: Kind
-    units: int
-    trainings: int
-    seconds: float | None
-    memory_mb: float | None
-    on_cpus_s: float | None = None
+    kind: Kind  # which
+    units: int  # how many
+    trainings: int  # trainings of the audited mechanism and of shadow models in them
+    seconds: float | None  # of all of them, one after the other; None where none was timed
+    memory_mb: float | None  # of a process that runs one; None where none was timed
+    on_cpus_s: float | None = None  # the same on CPUs alone, where that was timed beside the GPU
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """What a plan is going to cost.
+    """What a plan is going to cost."""
 
-    Attributes:
-        costs: By kind, in the order of the plan.
-        source: Where the times come from, in words.
-        workers: How many units run at a time; None where that is the cluster's business.
-    """
-
-    costs: tuple[Cost, ...]
-    source: str
-    workers: int | None
+    costs: tuple[Cost, ...]  # by kind, in the order of the plan
+    source: str  # where the times come from, in words
+    workers: int | None  # how many units run at a time; None where that is the cluster's business
 
     @property
     def trainings(self) -> int:
@@ -158,13 +130,7 @@ class Forecast:
 
 
 def forecast(plan: Plan, timed: Mapping[Kind, Timed], source: str) -> Forecast:
-    """What a plan costs by what its kinds of units took.
-
-    Args:
-        plan: The plan.
-        timed: What units of some kinds took.
-        source: Where that is known from, in words.
-    """
+    """What a plan costs by what its kinds of units took."""
     trainings = trainings_of(plan)
     kinds: dict[Kind, list[Unit]] = defaultdict(list)
     for unit in plan.units:
@@ -195,7 +161,7 @@ def times_of_run(folder: Path) -> dict[Kind, Timed]:
 
     Raises: RunError when it holds what is no file, or a plan that cannot be read.
     """
-    require_plain_place(folder)
+    require_plain(folder)
     path = folder / PLAN
     if not path.is_file():
         return {}

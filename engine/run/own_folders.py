@@ -19,10 +19,6 @@ def remember(folder: Path, name: str = SPEC) -> None:
 
     Of a folder of somebody else's that was opened by consent nothing is noted: the code it names may change, so the
     next command asks again, and runs that code in a process apart.
-
-    Args:
-        folder: The run folder.
-        name: Of the spec in it.
     """
     if given().spec is not None:
         return
@@ -33,13 +29,7 @@ def remember(folder: Path, name: str = SPEC) -> None:
 
 
 def consent_for(folder: Path, asked: Consent, name: str = SPEC) -> Consent:
-    """What the spec in a folder may do: everything where this user wrote it, else what was consented to.
-
-    Args:
-        folder: The run folder.
-        asked: What the user consents to.
-        name: Of the spec in it.
-    """
+    """What the spec in a folder may do: everything where this user wrote it, else what was consented to."""
     return OWN if made_here(folder, name) else replace(asked, spec=folder / name)
 
 

@@ -67,13 +67,9 @@ class Pair:
 
 
 class Policy:
-    """Tells the scheduler of a plan which units need not be run and which must wait, and reads what there is to read.
+    """Tells the scheduler of a plan which units need not run and which must wait, and reads what there is to read.
 
-    Args:
-        plan: What is run.
-        store: Where finished units are.
-        spent: Seconds so far.
-        budget_s: Seconds after which no audit but the first is begun; None takes what the spec says.
+    `spent` tells the seconds so far; after `budget_s` seconds, or what the spec says, no audit but the first is begun.
     """
 
     def __init__(

@@ -13,14 +13,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.fs as pafs
 
-from dpaudit.actors.events import Event, EventKind, event_of, lines_of
-from dpaudit.actors.storage.mirror import bytes_from, files_in, inside, is_remote, reached, reading_from, why_not
-from dpaudit.engine.planning.plan_file import PLAN, planned_units
+from dpaudit.actors.events import Event, EventKind, events_in
+from dpaudit.actors.storage.mirror import FileStore, why_not
+from dpaudit.actors.storage.places import inside, is_remote
 from dpaudit.engine.reading.noted import last_note, note_of
 from dpaudit.engine.reading.verdict import Verdict
-from dpaudit.engine.run.place import require_plain_place
+from dpaudit.engine.run.run_folder import PLAN, read_plan
 from dpaudit.errors import RunError, SpecError, printable, shortened
 from dpaudit.plain_files import new_file
 
@@ -36,56 +35,33 @@ _OF_RUNS = (PLAN, "spec.yaml", "sweep.yaml")
 
 @dataclass(frozen=True)
 class Running:
-    """A unit that was begun and has not ended.
+    """A unit that was begun and has not ended."""
 
-    Attributes:
-        label: For people.
-        seconds: Since it was begun.
-    """
-
-    label: str
-    seconds: float
+    label: str  # for people
+    seconds: float  # since it was begun
 
 
 @dataclass(frozen=True)
 class RunStatus:
-    """How a run stands.
+    """How a run stands."""
 
-    Attributes:
-        place: The run folder, a path or a URI.
-        stage: What it does, in words of the driver.
-        units: Planned.
-        finished: Of these; spared ones are not planned any more.
-        failed: Of these, at the last.
-        cached: Finished ones that an earlier driver left.
-        retried: Attempts that were made again.
-        lost: Workers that died.
-        workers: Up at the last.
-        spilled_mb: What the object stores have written to disk for want of memory.
-        running: Units that run now.
-        heard: When the driver last said something, UTC; None where it never did.
-        per_second: Units finished a second by this driver so far.
-        left_s: Seconds to go at that rate; None where it is not known.
-        verdicts: What the audits found, by name, once the report is written, as `bounds.json` has them.
-        cautions: What a reader must know before believing the rest.
-    """
-
-    place: str
-    stage: str
-    units: int
-    finished: int
-    failed: int
-    cached: int
-    retried: int
-    lost: int
-    workers: int
-    spilled_mb: int
-    running: tuple[Running, ...]
-    heard: datetime | None
-    per_second: float
-    left_s: float | None
+    place: str  # the run folder, a path or a URI
+    stage: str  # what it does, in words of the driver
+    units: int  # planned
+    finished: int  # of these; spared ones are not planned any more
+    failed: int  # of these, at the last
+    cached: int  # finished ones that an earlier driver left
+    retried: int  # attempts that were made again
+    lost: int  # workers that died
+    workers: int  # up at the last
+    spilled_mb: int  # what the object stores have written to disk for want of memory
+    running: tuple[Running, ...]  # units that run now
+    heard: datetime | None  # when the driver last said something, UTC; None where it never did
+    per_second: float  # units finished a second by this driver so far
+    left_s: float | None  # seconds to go at that rate; None where it is not known
+    # what the audits found, by name, once the report is written, as `bounds.json` has them
     verdicts: tuple[tuple[str, str], ...]
-    cautions: tuple[str, ...] = ()
+    cautions: tuple[str, ...] = ()  # what a reader must know before believing the rest
 
     def __str__(self) -> str:
         lines = [
@@ -112,24 +88,20 @@ class RunStatus:
 def run_status(place: str | Path) -> RunStatus:
     """How the run in a folder stands; nothing is written, no driver is asked.
 
-    Args:
-        place: The run folder, a path or a URI.
     Raises: RunError where it cannot be read; SpecError where it is no run folder.
     """
-    require_plain_place(place)
-    filesystem, root = reached(place)
+    store = FileStore.at(place)
+    store.require_plain()
     try:
-        plan = _read(filesystem, f"{root}/{PLAN}")
-        log = _read(filesystem, f"{root}/events.jsonl")
-        bounds = _read(filesystem, f"{root}/bounds.json")
+        plan, log, bounds = (store.content(name) for name in (PLAN, "events.jsonl", "bounds.json"))
     except (OSError, pa.ArrowException) as err:
         raise RunError(f"{shortened(place)} must be a run folder that can be read: {why_not(err)}") from err
     if plan is None:
         raise SpecError(f"{shortened(place)} must be a run folder (with plan.parquet in it)")
-    read = [event_of(line) for line in lines_of(io.BytesIO(log or b""))]
+    read = list(events_in(io.BytesIO(log or b"")))
     events = [event for event in read if event is not None]
     begun = max((at for at, event in enumerate(events) if event.kind is EventKind.UNITS_PLANNED), default=0)
-    status = _status(str(place), planned_units(plan, inside(str(place), PLAN)), events[begun:], bounds)
+    status = _status(str(place), read_plan(plan, inside(place, PLAN), ["key"]).num_rows, events[begun:], bounds)
     unread = len(read) - len(events)
     left_out = (f"{unread:,} lines of events.jsonl are no events, and are left out",) if unread else ()
     return replace(status, cautions=(*left_out, *status.cautions))
@@ -204,19 +176,16 @@ def fetch(place: str | Path, folder: Path) -> None:
 
     Nothing is copied where one of its names is no file below that folder, and nothing that is there is written over.
 
-    Args:
-        place: The run folder, a URI or a path.
-        folder: New or empty.
     Raises: RunError where one of them cannot be read or written; SpecError for a folder that holds something, and for
         a place that holds no run.
     """
     if folder.exists() and any(folder.iterdir()):
         raise SpecError(f"the folder to fetch to must be new or empty, {folder} is not; give another one")
     at = "" if is_remote(place) else " (a path of this machine)"
-    require_plain_place(place)
-    filesystem, root = reached(place)
+    store = FileStore.at(place)
+    store.require_plain()
     try:
-        files = files_in(filesystem, root, place)
+        files = store.infos()
         if files.keys().isdisjoint(_OF_RUNS):
             raise SpecError(
                 f"{shortened(place)}{at} must be a run folder (with {' or '.join(_OF_RUNS)} in it), it holds "
@@ -226,18 +195,10 @@ def fetch(place: str | Path, folder: Path) -> None:
         size, room = sum(info.size for info in files.values()), shutil.disk_usage(folder).free
         if size > room:
             raise RunError(f"{shortened(folder)} must have room for {size:,} bytes, it has {room:,}; give another one")
-        for name, info in files.items():
+        for name in files:
             target = folder / name
             target.parent.mkdir(parents=True, exist_ok=True)
-            with reading_from(filesystem, info.path) as source, new_file(target) as copy:
+            with store.reading(name) as source, new_file(target) as copy:
                 shutil.copyfileobj(source, copy)
     except (OSError, pa.ArrowException) as err:
         raise RunError(f"{shortened(place)}{at} could not be fetched: {why_not(err)}") from err
-
-
-def _read(filesystem: pafs.FileSystem, path: str) -> bytes | None:
-    """A file's content; None where there is no such file."""
-    try:
-        return bytes_from(filesystem, path)
-    except FileNotFoundError:
-        return None

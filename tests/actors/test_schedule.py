@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpaudit.actors.backend import Backend, InProcess
-from dpaudit.actors.deadlines import Deadlines
+from dpaudit.actors.backend import Backend, Deadlines, InProcess
 from dpaudit.actors.events import Event, EventKind, EventLog, EventStream, read_events
 from dpaudit.actors.schedule import RunOutcome, run_units
 from dpaudit.actors.storage.store import UnitStore
@@ -323,7 +322,7 @@ def run_hanging(make: Any, folder: Path, task: HangsFirst, beside: list[Unit]) -
 def test_a_unit_that_hangs_in_this_process_is_ended_and_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dpaudit.actors.deadlines.REMIND_S", 0.01)
+    monkeypatch.setattr("dpaudit.actors.backend.REMIND_S", 0.01)
 
     @contextmanager
     def limited(events: EventStream) -> Iterator[Backend]:
