@@ -36,8 +36,7 @@ from dpaudit.variables import without_values
 
 _T = TypeVar("_T")
 
-Handle: TypeAlias = Any
-"""A table that may live elsewhere: an Arrow table here, an object reference on a cluster."""
+Handle: TypeAlias = Any  # a table that may live elsewhere: an Arrow table here, an object reference on a cluster
 
 
 @dataclass(frozen=True)
@@ -89,14 +88,10 @@ class Backend(Protocol):
         ...
 
 
-MULTIPLE = 30
-"""A unit that runs this many times longer than the slowest of its kind so far hangs rather than works."""
-SHORTEST_S = 600.0
-"""No limit learned from other units is shorter: a machine may be busy, a first look at the data slow."""
-CHECKPOINTS_S = 30.0
-"""How often new checkpoints are brought to a remote place."""
-REMIND_S = 30.0
-"""After this long, and again each time, a unit that still runs is shown."""
+MULTIPLE = 30  # a unit that runs this many times longer than the slowest of its kind so far hangs rather than works
+SHORTEST_S = 600.0  # no limit learned from other units is shorter: a machine may be busy, a first look at the data slow
+CHECKPOINTS_S = 30.0  # how often new checkpoints are brought to a remote place
+REMIND_S = 30.0  # after this long, and again each time, a unit that still runs is shown
 
 
 @dataclass
@@ -129,16 +124,6 @@ class Deadlines:
             f"TimeLimit: still running after {limit_s:.4g} s, more than {MULTIPLE} times the slowest unit of its kind; "
             "state `time_limit_s` in `run:` when it needs that long"
         )
-
-
-def shown_while_it_runs(unit: Unit, events: EventStream) -> AbstractContextManager[None]:
-    """Says every `REMIND_S` seconds that the unit still runs."""
-    began = time.monotonic()
-
-    def remind() -> None:
-        events.emit(Event(EventKind.UNIT_RUNNING, unit.key, unit.label, seconds=time.monotonic() - began))
-
-    return meanwhile(remind, REMIND_S, "still-running")
 
 
 def attempt_unit(
@@ -214,8 +199,7 @@ def most_memory_mb() -> float:
     return most / 1e6 if sys.platform == "darwin" else most * 1024 / 1e6  # Linux counts in KiB
 
 
-_MESSAGE_CHARACTERS = 20_000
-"""Of an error's text, no more is kept: the beginning and the end."""
+_MESSAGE_CHARACTERS = 20_000  # of an error's text, no more is kept: the beginning and the end
 
 
 def _error_text(err: BaseException, task: object) -> str:
@@ -272,7 +256,7 @@ class InProcess:
         inputs = Inputs(shared, dict(zip(unit.needs, tables, strict=True)))
         limit_s = self._deadlines.limit_s(unit)
         try:
-            with shown_while_it_runs(unit, self._events), time_limit(limit_s):
+            with self._shown(unit), time_limit(limit_s):
                 attempt, table = attempt_unit(unit, inputs, self._scratch, code_version())
         except OutOfTime:
             assert limit_s is not None
@@ -280,6 +264,16 @@ class InProcess:
         if not attempt.error:
             self._deadlines.learn(unit, attempt.seconds)
         return [Completion(unit, attempt, table if needed else None)]
+
+    def _shown(self, unit: Unit) -> AbstractContextManager[None]:
+        """Says every `REMIND_S` seconds that the unit still runs."""
+        began = time.monotonic()
+
+        def remind() -> None:
+            running_s = time.monotonic() - began
+            self._events.emit(Event(EventKind.UNIT_RUNNING, unit.key, unit.label, seconds=running_s))
+
+        return meanwhile(remind, REMIND_S, "still-running")
 
     def hold(self, table: pa.Table) -> Handle:
         """The table itself."""

@@ -21,16 +21,14 @@ from typing import Any
 import cloudpickle  # type: ignore[import-untyped]
 
 import dpaudit
-from dpaudit.actors.backend import Attempt, Completion, Deadlines, InProcess, shown_while_it_runs
+from dpaudit.actors.backend import Attempt, Completion, Deadlines, InProcess
 from dpaudit.actors.events import EventStream
 from dpaudit.actors.storage.places import Scratch
 from dpaudit.actors.storage.store import table_in
 
 _BYTES = ("content", "printed")
-START_S = 300.0
-"""On a machine that is busy, libraries take long to load."""
-ENDED_S = 5.0
-"""A child that has nothing to do ends at once when it is told; one that has not so long after is killed."""
+START_S = 300.0  # on a machine that is busy, libraries take long to load
+ENDED_S = 5.0  # a child that has nothing to do ends at once when it is told; one that has not so long after is killed
 
 
 class InChild(InProcess):
@@ -49,7 +47,7 @@ class InChild(InProcess):
         unit, tables, needed = self._queue.popleft()
         limit_s, began = self._deadlines.limit_s(unit), time.monotonic()
         try:
-            with shown_while_it_runs(unit, self._events):
+            with self._shown(unit):
                 line = self._up()
                 line.send_bytes(cloudpickle.dumps((unit, tables)))
                 if not line.poll(limit_s):

@@ -15,10 +15,8 @@ from typing import BinaryIO
 
 from dpaudit.plain_files import opened_in_place, reading
 
-MOST_LINE_BYTES = 16 << 20
-"""A longer line of a log is none."""
-MOST_NUMBER = 1e11
-"""Of an event: seconds, units or megabytes; a time up to the year 5138."""
+MOST_LINE_BYTES = 16 << 20  # a longer line of a log is none
+MOST_NUMBER = 1e11  # of an event: seconds, units or megabytes; a time up to the year 5138
 
 
 class EventKind(StrEnum):
@@ -54,7 +52,7 @@ class Event:
     label: str = ""  # that unit's label
     attempt: int = 0  # which attempt, from 1; 0 where it has no meaning
     seconds: float = 0.0  # how long the attempt ran
-    count: int = 0  # A number of units, workers or megabytes
+    count: int = 0  # a number of units, workers or megabytes
     detail: str = ""  # the error's text, a stage's name, or the name and hash of the file that holds the bounds
     memory_mb: float = 0.0  # the most memory that the process held which ran the attempt, so far
     time: float = field(default_factory=time.time)  # seconds since the epoch

@@ -44,7 +44,7 @@ class Fingerprint:
     own: tuple[UserCode, ...] = ()  # the user's code among that
 
 
-class Reading:
+class _Reading:
     """One look at all code: each class and each file is read once."""
 
     def __init__(self, recorded: Mapping[str, str] | None = None) -> None:
@@ -80,25 +80,30 @@ class Reading:
         return UserCode(label, self._recorded.get(label, digest), words)
 
 
-_CURRENT: ContextVar[Reading | None] = ContextVar("the reading of code that is going on", default=None)
+_CURRENT: ContextVar[_Reading | None] = ContextVar("the reading of code that is going on", default=None)
 
 
 @contextlib.contextmanager
-def one_reading(recorded: Mapping[str, str] | None = None, reading: Reading | None = None) -> Iterator[None]:
-    """Inside the block every class and file is read once, however many fingerprints are taken; nested ones join."""
-    if _CURRENT.get() is not None:
-        yield
+def one_reading(recorded: Mapping[str, str] | None = None, reading: _Reading | None = None) -> Iterator[_Reading]:
+    """Inside the block every class and file is read once, however many fingerprints are taken; nested ones join.
+
+    `recorded` are digests by label to take instead of what is there now; `reading` was begun in an earlier block and
+    goes on in this one.
+    """
+    if (outer := _CURRENT.get()) is not None:
+        yield outer
         return
-    token = _CURRENT.set(reading or Reading(recorded))
+    reading = reading or _Reading(recorded)
+    token = _CURRENT.set(reading)
     try:
-        yield
+        yield reading
     finally:
         _CURRENT.reset(token)
 
 
 def fingerprint(value: object) -> Fingerprint:
     """The fingerprint of a value made of dataclasses, containers, numbers, strings, enums, arrays and own objects."""
-    walk = _Walk(_CURRENT.get() or Reading())
+    walk = _Walk(_CURRENT.get() or _Reading())
     walk.feed(value)
     return Fingerprint(walk.digest(), tuple(walk.own.values()))
 
@@ -110,7 +115,7 @@ def _name(thing: Any) -> str:
 class _Walk:
     """Feeds what it meets into one hash: in a value, code counts by its digest; inside code, all it refers to, once."""
 
-    def __init__(self, reading: Reading, inside: dict[int, tuple[int, object]] | None = None) -> None:
+    def __init__(self, reading: _Reading, inside: dict[int, tuple[int, object]] | None = None) -> None:
         self.reading = reading
         self.own: dict[str, UserCode] = {}
         self.unseen: list[str] = []

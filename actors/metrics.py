@@ -11,10 +11,8 @@ from ray.util.metrics import Counter, Gauge
 
 from dpaudit.actors.events import Event, EventKind
 
-WINDOW_S = 60.0
-"""Rates and shares are those of the last minute."""
-TOLD_S = 1.0
-"""Ray is told no more often: a unit may take less."""
+WINDOW_S = 60.0  # rates and shares are those of the last minute
+TOLD_S = 1.0  # Ray is told no more often: a unit may take less
 
 
 class RunMetrics:

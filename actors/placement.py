@@ -55,6 +55,6 @@ def _held(node: Mapping[str, float], kind: Resources) -> int:
     if not kind.gpus:
         return by_cpu
     gpus = node.get("GPU", 0) + 1e-9
-    # A part of a GPU is taken from one card: two workers with 0.6 each need two.
+    # a part of a GPU is taken from one card: two workers with 0.6 each need two.
     by_gpu = int(gpus // kind.gpus) if kind.gpus >= 1 else int(gpus) * int((1 + 1e-9) / kind.gpus)
     return min(by_cpu, by_gpu)

@@ -32,23 +32,18 @@ from dpaudit.actors.storage.places import Scratch
 from dpaudit.actors.unit import Inputs, Resources, Unit, code_version
 from dpaudit.errors import RunError
 
-QUEUED_PER_WORKER = 2
-"""One runs, one waits beside it: the worker never idles for a round trip to the driver."""
+QUEUED_PER_WORKER = 2  # one runs, one waits beside it: the worker never idles for a round trip to the driver
 START_TIMEOUT_S = 300.0
 YIELD_S = 20.0
 """When nothing has run for so long, idle workers make room for those of another kind that have not come up."""
-START_TRIES = 3
-"""Workers that may die in a row while they start, before it is held that none can start."""
-LOOK_S = 1.0
-"""How often the driver looks for units that run too long and workers that have gone silent."""
+START_TRIES = 3  # workers that may die in a row while they start, before it is held that none can start
+LOOK_S = 1.0  # how often the driver looks for units that run too long and workers that have gone silent
 BEAT_S = 15.0
-STOPPED_S = 10.0
-"""A driver that has not looked for so long was stopped: that time counts for no unit."""
+STOPPED_S = 10.0  # a driver that has not looked for so long was stopped: that time counts for no unit
 SILENCE_S = 180.0
 """A worker whose interpreter has not run for so long is held to be stopped, or its node frozen. Where a time limit is
 stated, that alone decides: code that keeps the interpreter to itself for long needs one."""
-COUNT_S = 5.0
-"""How often the driver looks which nodes have joined or left."""
+COUNT_S = 5.0  # how often the driver looks which nodes have joined or left
 MANY = 64
 WAIT_FOR_NODES = "DPAUDIT_WAIT_FOR_NODES_S"
 """Names the variable that says how many seconds a cluster may take to bring a node; without it, none is waited for."""

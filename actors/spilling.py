@@ -6,10 +6,8 @@ import time
 
 from dpaudit.actors.events import Event, EventKind, EventStream
 
-EVERY_S = 30.0
-"""Between two looks."""
-ANSWERED_S = 2.0
-"""How long the nodes may take to say it."""
+EVERY_S = 30.0  # between two looks
+ANSWERED_S = 2.0  # how long the nodes may take to say it
 MB = 1_000_000
 
 

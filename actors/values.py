@@ -26,8 +26,7 @@ from numpy.typing import NDArray
 
 from dpaudit.errors import RunError
 
-LENGTHS = b"lengths"
-"""Metadata of a table with `ROWS`: how many rows each value has."""
+LENGTHS = b"lengths"  # metadata of a table with `ROWS`: how many rows each value has
 
 
 def encode(values: Iterable[Any], kind: type[Any]) -> pa.Table:

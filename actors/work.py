@@ -26,7 +26,7 @@ from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
 
-from dpaudit.actors.fingerprint import Reading, one_reading
+from dpaudit.actors.fingerprint import one_reading
 from dpaudit.actors.unit import Inputs, Resources, Unit
 from dpaudit.actors.values import decode, encode
 from dpaudit.errors import InputError, require
@@ -35,18 +35,16 @@ from dpaudit.mechanisms.compute import Compute
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
-BESIDE = b"outcome"
-"""Metadata of a unit's table: what its function said beside its value, as JSON."""
+_BESIDE = b"outcome"  # metadata of a unit's table: what its function said beside its value, as JSON
 
 
 @dataclass(frozen=True)
 class Outcome(Generic[T]):
     """What a unit leaves beside its value."""
 
-    value: T  # the value
+    value: T
     notes: tuple[str, ...] = ()  # sentences for the report about a choice that was made on search data
-    # what was measured beside the evidence, such as the model's utility
-    metrics: Mapping[str, float] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)  # measured beside the evidence, such as utility
     failures: tuple[str, ...] = ()  # why single trials of it failed, a sentence each
 
 
@@ -73,7 +71,7 @@ def priced(price: Callable[..., str]) -> Callable[[F], F]:
 
 
 @dataclass(frozen=True)
-class Kind:
+class _Kind:
     """What a function gives."""
 
     type: Any  # the dataclass
@@ -92,7 +90,7 @@ class _Result:
     """Stands for the value of another unit."""
 
     key: str
-    kind: Kind
+    kind: _Kind
 
 
 @dataclass(frozen=True)
@@ -101,11 +99,11 @@ class Call:
 
     function: Callable[..., Any]  # registered by `unit`
     arguments: tuple[tuple[str, Any], ...]  # by parameter; units and large inputs in them by name
-    kind: Kind  # what it gives
+    kind: _Kind  # what it gives
 
     @property
     def name(self) -> str:
-        """The function's."""
+        """Of the function."""
         return self.function.__name__
 
     def argument(self, name: str, default: Any = None) -> Any:
@@ -143,7 +141,7 @@ class Call:
         beside = {"notes": outcome.notes, "metrics": dict(outcome.metrics), "failures": outcome.failures}
         if not any(beside.values()):
             return table
-        return table.replace_schema_metadata({**(table.schema.metadata or {}), BESIDE: json.dumps(beside)})
+        return table.replace_schema_metadata({**(table.schema.metadata or {}), _BESIDE: json.dumps(beside)})
 
 
 @dataclass(frozen=True)
@@ -164,7 +162,7 @@ class Work:
     def __init__(self) -> None:
         self.units: dict[str, Unit] = {}
         self.shared: dict[str, Any] = {}
-        self._reading = Reading()
+        self._reading: Any = None  # of all code that keys speak of, once for the whole plan
 
     def share(self, name: str, value: Any) -> Any:
         """Puts a large input into the plan; what stands for it in the arguments of units."""
@@ -178,7 +176,7 @@ class Work:
         label: str,
         resources: Resources,
         after: tuple[str, ...] = (),
-        gives: Kind | None = None,
+        gives: Any = None,
         **more: Any,
     ) -> Unit:
         """Adds a call of a registered function.
@@ -189,13 +187,13 @@ class Work:
             label: For people.
             resources: What it occupies.
             after: Keys of units that must be finished before, though nothing of theirs is needed.
-            gives: What it gives, where the function's annotation cannot tell.
+            gives: An annotation, or another function with one, that says what it gives where its own cannot tell.
             more: Further arguments, by name.
         Raises: InputError when the function is not registered, or the arguments are not its.
         """
         call = call_of(function, *arguments, gives=gives, **more)
         needs, names = tuple(dict.fromkeys((*_keys_in(call), *after))), tuple(dict.fromkeys(_shared(call)))
-        with one_reading(reading=self._reading):  # of all code that keys speak of, once for the whole plan
+        with one_reading(reading=self._reading) as self._reading:
             made = Unit(call, label, names, needs, resources)
         return self.units.setdefault(made.key, made)
 
@@ -240,7 +238,7 @@ class Work:
         )
 
 
-def call_of(function: Callable[..., Any], *arguments: Any, gives: Kind | None = None, **more: Any) -> Call:
+def call_of(function: Callable[..., Any], *arguments: Any, gives: Any = None, **more: Any) -> Call:
     """A call as a unit makes it, units and large inputs among the arguments by name.
 
     Raises: InputError when the function is not registered, or the arguments are not its.
@@ -253,42 +251,40 @@ def call_of(function: Callable[..., Any], *arguments: Any, gives: Kind | None = 
     except TypeError as err:
         raise InputError(f"{name} must be given its arguments: {err}") from err
     stands = tuple((parameter, _standing(value)) for parameter, value in given.items() if parameter not in filled)
-    return Call(function, stands, gives or kind_of(function))
+    return Call(function, stands, _kind_of(gives or function))
 
 
-def inlined(work: Unit) -> Any:
-    """Stands for a unit's value in another one's arguments, which makes it itself: the result is not kept."""
-    assert isinstance(work.task, Call)
-    return _Inlined(work.task)
+def inlined(work: Unit | Callable[..., Any], *arguments: Any, **more: Any) -> Any:
+    """Stands for a unit's value in another one's arguments, which makes it itself: the result is not kept.
 
-
-def inlined_call(function: Callable[..., Any], *arguments: Any, **more: Any) -> Any:
-    """The same for a call that has no unit of its own; what it gives may be of any type.
-
+    The same for a call that has no unit of its own; what it gives may be of any type.
     Raises: InputError when the function is not registered, or the arguments are not its.
     """
-    return _Inlined(call_of(function, *arguments, **more))
+    if isinstance(work, Unit):
+        assert isinstance(work.task, Call)
+        return _Inlined(work.task)
+    return _Inlined(call_of(work, *arguments, **more))
 
 
 @functools.cache
-def kind_of(function: Callable[..., Any]) -> Kind:
-    """What a function gives, by its annotation."""
-    given = typing.get_type_hints(function)["return"]
+def _kind_of(gives: Any) -> _Kind:
+    """By an annotation, or that of a function."""
+    given = typing.get_type_hints(gives)["return"] if inspect.isroutine(gives) else gives
     if typing.get_origin(given) is Outcome:
         (given,) = typing.get_args(given)
     several = (collections.abc.Iterator, collections.abc.Iterable, collections.abc.Sequence, list, tuple)
     if typing.get_origin(given) in several:
-        return Kind(typing.get_args(given)[0], many=True)
-    return Kind(given)
+        return _Kind(typing.get_args(given)[0], many=True)
+    return _Kind(given)
 
 
 def beside(table: pa.Table) -> Outcome[None]:
     """What a unit said beside its value: notes, metrics and failures of single trials."""
-    said = json.loads((table.schema.metadata or {}).get(BESIDE, b"{}"))
+    said = json.loads((table.schema.metadata or {}).get(_BESIDE, b"{}"))
     return Outcome(None, tuple(said.get("notes", ())), said.get("metrics", {}), tuple(said.get("failures", ())))
 
 
-def value_in(table: pa.Table, kind: Kind) -> Any:
+def value_in(table: pa.Table, kind: _Kind) -> Any:
     """What a unit gave: a value, or the list of them."""
     values = decode(table, kind.type)
     return values if kind.many else values[0]

@@ -17,8 +17,7 @@ from urllib.parse import urlsplit
 from dpaudit.cluster.session import REACHED_S
 from dpaudit.errors import RunError, SpecError, shortened
 
-PREFIX = "dpaudit-"
-"""Of the names of our jobs."""
+PREFIX = "dpaudit-"  # of the names of our jobs
 ALIVE, SUCCEEDED = ("PENDING", "RUNNING"), "SUCCEEDED"
 ALWAYS_LEFT_OUT = (".git", ".venv*", "__pycache__")
 PAUSE_S = 0.5
@@ -32,7 +31,7 @@ class Job:
 
     arguments: tuple[str, ...]  # of `python -m dpaudit`
     working_dir: Path  # folder that travels with it: the spec, and code of one's own
-    # A requirements.txt that the cluster installs for it; None where its image has everything
+    # a requirements.txt that the cluster installs for it; None where its image has everything
     requirements: Path | None = None
     packages: tuple[Path, ...] = ()  # folders of Python packages that travel with it
     metadata: Mapping[str, str] = field(default_factory=dict)  # shown by the cluster's dashboard; nothing secret

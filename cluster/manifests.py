@@ -13,8 +13,7 @@ from dpaudit.cluster.jobs import Job
 from dpaudit.errors import require
 
 Provider = Literal["aws", "gcp", "local"]
-RESUMES = 3
-"""How often a RayJob is begun again on a new cluster: what is in its run folder is not run again."""
+RESUMES = 3  # how often a RayJob is begun again on a new cluster: what is in its run folder is not run again
 SHARED_MEMORY = "4Gi"
 WAIT_FOR_NODES = {"DPAUDIT_WAIT_FOR_NODES_S": "1800"}
 """These clusters have no worker before one is asked for: a run that finds none waits so many seconds for one."""

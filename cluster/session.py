@@ -26,10 +26,8 @@ from dpaudit.plain_files import opened
 KEPT_LOG_BYTES = 8_000_000
 """Of what a process of a local session prints, the last this many bytes are kept, and as many again before them."""
 
-REACHED_S = 12.0
-"""How long a cluster may take to answer its door."""
-CLIENT_PORT = 10001
-"""Where Ray's server for `ray://` listens when nothing else is said."""
+REACHED_S = 12.0  # how long a cluster may take to answer its door
+CLIENT_PORT = 10001  # where Ray's server for `ray://` listens when nothing else is said
 
 _PREFIX, _DRIVER = "dpaudit-", "driver"
 """Of the folders of local sessions; and the file in each that its driver holds locked."""
@@ -40,8 +38,7 @@ _LONGER = {
     "RAY_raylet_start_wait_time_s": "120",
     "RAY_gcs_rpc_server_connect_timeout_s": "60",
     "RAY_py_gcs_connect_timeout_s": "120",
-}
-"""Of how long Ray waits for its own processes, all that can be set; for a second try, unless the user has set them."""
+}  # of how long Ray waits for its own processes, all that can be set; for a second try, unless the user has set them
 _SIGNALS = tuple(
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if name in signal.Signals.__members__
 )

@@ -37,8 +37,7 @@ STYLE: dict[Any, Any] = {
     "xtick.color": "#52606d",
     "ytick.color": "#52606d",
 }
-MOST_SHAPES = 300
-"""Bars of one colour that are shapes; more are pixels: thousands of shapes would make the page slow."""
+MOST_SHAPES = 300  # bars of one colour that are shapes; more are pixels: thousands of shapes would make the page slow
 MARKER_EDGES = {"|": 2.0, ".": 0.0}
 
 

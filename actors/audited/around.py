@@ -52,12 +52,10 @@ class Around:
             self.remarks, self.printed = (*changed, *said), printed.kept
 
 
-KEPT_BYTES = 64_000
-"""Of what one attempt prints: half from its beginning, half from its end."""
+KEPT_BYTES = 64_000  # of what one attempt prints: half from its beginning, half from its end
 MOST_ON_DISK = 64_000_000
 """What is printed lies in a file without a name until the unit ends; that is cut when it has become longer."""
-LOOK_S = 0.2
-"""How often it is looked at."""
+LOOK_S = 0.2  # how often it is looked at
 
 
 @dataclass
@@ -194,8 +192,7 @@ LIBRARIES = (
     "scipy.special",
     "scipy.stats",
     "time",
-)
-"""What results depend on beside dpaudit itself."""
+)  # what results depend on beside dpaudit itself
 _NUMBERS = tuple(signal.Signals)
 _STREAMS = ("stdin", "stdout", "stderr")
 
@@ -215,7 +212,7 @@ class _Aspect:
 @contextlib.contextmanager
 def watched() -> Iterator[list[str]]:
     """What the block did to the process; the list is filled when it ends, and is empty for most code."""
-    # A patch of what reads and puts back must be undone before anything else is looked at: the libraries come first.
+    # a patch of what reads and puts back must be undone before anything else is looked at: the libraries come first.
     before = [(aspect, _safely(aspect.read)) for aspect in _ASPECTS]
     loaded, found = len(sys.modules), list[str]()
     try:

@@ -16,10 +16,8 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
-PR_SET_CHILD_SUBREAPER, PR_GET_CHILD_SUBREAPER = 36, 37
-"""Of <linux/prctl.h>."""
-ENDED_S = 5.0
-"""A process that is not gone so long after SIGKILL waits for a device, and is left to the system."""
+PR_SET_CHILD_SUBREAPER, PR_GET_CHILD_SUBREAPER = 36, 37  # of <linux/prctl.h>
+ENDED_S = 5.0  # a process that is not gone so long after SIGKILL waits for a device, and is left to the system
 
 
 def adopt_orphans(yes: bool = True) -> bool:

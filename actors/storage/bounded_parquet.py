@@ -19,10 +19,8 @@ from dpaudit.errors import DataError
 from dpaudit.memory import readable_bytes
 from dpaudit.plain_files import require_fits
 
-UNSUSPECTED = 256 << 20
-"""Files that unpack to so many bytes at most may do so whatever their size is."""
-MOST_TIMES = 1_000
-"""So many times its size an honest file unpacks to at most, where it unpacks to more than that."""
+UNSUSPECTED = 256 << 20  # files that unpack to so many bytes at most may do so whatever their size is
+MOST_TIMES = 1_000  # so many times its size an honest file unpacks to at most, where it unpacks to more than that
 
 
 def read_bounded(source: IO[bytes], name: str, columns: Sequence[str] | None = None) -> pa.Table:
@@ -101,14 +99,12 @@ def _written_out(array: pa.DictionaryArray) -> int:
     return int(pc.sum(pc.binary_length(array.dictionary).cast(pa.int64()).take(array.indices)).as_py() or 0)
 
 
-MOST_BYTES = 8 << 20
-"""Of a footer."""
+MOST_BYTES = 8 << 20  # of a footer
 
 _WIDTHS = {0: 1, 1: 4, 2: 8, 3: 12, 4: 4, 5: 8, 6: 8}
 """Bytes of a value in memory by its physical type: boolean, three integers, two floats, and where a text begins."""
 _TEXT, _FIXED = 6, 7
-_SCHEMA, _ROWS, _GROUPS = 2, 3, 4
-"""Numbers of the fields of a file; those of its parts are beside where they are read."""
+_SCHEMA, _ROWS, _GROUPS = 2, 3, 4  # numbers of the fields of a file; those of its parts are beside where they are read
 
 
 @dataclass(frozen=True)

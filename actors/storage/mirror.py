@@ -19,7 +19,7 @@ import uuid
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -28,12 +28,9 @@ from dpaudit.actors.storage.places import is_remote, refuse_credentials
 from dpaudit.errors import RunError, printable, shortened
 from dpaudit.plain_files import bytes_of, created, private_folder, reading, require_fits, require_plain
 
-EVERY_S = 5.0
-"""How often what is new is uploaded while a run goes on: at most so much of it is lost with its machine."""
-PATIENCE_S = 300.0
-"""For how long, at the end, an upload is tried again when the store does not answer."""
-BUSY = 20.0
-"""Pushes that take long come so many times as long after each other."""
+EVERY_S = 5.0  # how often what is new is uploaded while a run goes on: at most so much of it is lost with its machine
+PATIENCE_S = 300.0  # for how long, at the end, an upload is tried again when the store does not answer
+BUSY = 20.0  # pushes that take long come so many times as long after each other
 SAME_TIME_NS = 2_000_000_000
 _UNSURE = (-1, -1)
 _STATE = ".mirror.json"
@@ -46,8 +43,7 @@ _DENIED = (
     "SIGNATURE_DOES_NOT_MATCH",
     "NO_SUCH_BUCKET",
 )
-_LAST = (_LOG, "bounds.json", "report.html")
-"""Uploaded after everything they speak of."""
+_LAST = (_LOG, "bounds.json", "report.html")  # uploaded after everything they speak of
 
 
 @dataclass(frozen=True)
@@ -71,16 +67,16 @@ class FileStore:
         try:
             system, root = pafs.FileSystem.from_uri(str(place))
         except (pa.ArrowException, OSError, ValueError) as err:
-            raise RunError(f"{shortened(place)} must be a place that can be reached: {why_not(err)}") from err
+            raise RunError(f"{shortened(place)} must be a place that can be reached: {_why_not(err)}") from err
         return cls(str(place), system, root.rstrip("/"))
 
     @contextlib.contextmanager
-    def answering(self, done: Literal["read", "written"]) -> Iterator[None]:
+    def answering(self, must: str) -> Iterator[None]:
         """Turns into one sentence what a store raises that does not answer."""
         try:
             yield
         except (OSError, pa.ArrowException) as err:
-            raise RunError(f"{self.place} must be a place that can be {done}: {why_not(err)}") from err
+            raise RunError(f"{shortened(self.place, 300)} {must}: {_why_not(err)}") from err
 
     @property
     def is_local(self) -> bool:
@@ -159,7 +155,7 @@ def _is_hidden(name: str) -> bool:
     return any(part.startswith(".") for part in name.split("/"))
 
 
-def why_not(err: Exception) -> str:
+def _why_not(err: Exception) -> str:
     """Why a store could not be used, and what to do, where that is known."""
     do = "; check the credentials in the environment (AWS_ACCESS_KEY_ID and its kin) and what they may do there"
     return f"{printable(shortened(err, 240))}{do if _is_denied(err) else ''}"
@@ -206,7 +202,7 @@ class Mirror:
 
         Raises: RunError when it cannot be reached.
         """
-        with self._store.answering("read"):
+        with self._store.answering("must be a place that can be read"):
             there = self._there()
             for name in self._copied.keys() - there.keys():  # taken away at the other end
                 (self.folder / name).unlink(missing_ok=True)
@@ -278,7 +274,7 @@ class Mirror:
             self.push()
         except (OSError, pa.ArrowException) as err:
             if not self._troubled:
-                self._trouble(f"{self.uri} does not answer, and is tried again: {why_not(err)}")
+                self._trouble(f"{self.uri} does not answer, and is tried again: {_why_not(err)}")
             self._troubled = True
             return err
         if self._troubled:
@@ -291,7 +287,7 @@ class Mirror:
         while err := self._tried():
             if waited_s >= patience_s or _is_denied(err):
                 raise RunError(
-                    f"{self.uri} did not take what is finished for {waited_s:.0f} s: {why_not(err)}; it is all in "
+                    f"{self.uri} did not take what is finished for {waited_s:.0f} s: {_why_not(err)}; it is all in "
                     f"{self.folder} and is brought there by the next run of the same work on this machine"
                 )
             time.sleep(pause_s)
@@ -357,8 +353,7 @@ def _mark(info: pafs.FileInfo) -> tuple[int, int]:
     return int(info.size), int(info.mtime_ns or 0)
 
 
-MOST_BYTES = 255
-"""Of one part of a name, on the file systems there are."""
+MOST_BYTES = 255  # of one part of a name, on the file systems there are
 
 
 def _require_below(names: Collection[str], place: object) -> None:

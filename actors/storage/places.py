@@ -7,8 +7,7 @@ from typing import TypeAlias
 
 from dpaudit.errors import RunError
 
-Scratch: TypeAlias = str | Path
-"""The folder of all units' checkpoints, or its URI."""
+Scratch: TypeAlias = str | Path  # the folder of all units' checkpoints, or its URI
 
 
 def is_remote(place: str | Path) -> bool:

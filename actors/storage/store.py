@@ -20,15 +20,11 @@ from dpaudit.actors.storage.bounded_parquet import read_bounded
 from dpaudit.errors import DataError, RunError, shortened
 from dpaudit.plain_files import all_of, created, opened_in_place, reading
 
-MOST_FAILURE_BYTES = 16 << 20
-"""Of the record of a failure, as much is read."""
+MOST_FAILURE_BYTES = 16 << 20  # of the record of a failure, as much is read
 _SEAL = re.compile(rb"dpaudit-seal:([0-9a-f]{64})")
-PRINTED = "printed.log"
-"""What units printed."""
-MOST_PRINTED = 10_000_000
-"""Bytes of it."""
-_OPEN = b"dpaudit-seal:" + b"0" * 64
-"""Stands in the file while the hash over the whole of it is taken."""
+PRINTED = "printed.log"  # what units printed
+MOST_PRINTED = 10_000_000  # bytes of it
+_OPEN = b"dpaudit-seal:" + b"0" * 64  # stands in the file while the hash over the whole of it is taken
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import click
 import dpaudit
 from dpaudit.consent import Consent
 from dpaudit.engine.cli.names import NAME_VERBS
-from dpaudit.engine.cli.options import FAIL_ON_VIOLATION, PLACE, consent_to_read, consent_to_run
+from dpaudit.engine.cli.options import FAIL_ON_VIOLATION, PLACE, allowing
 from dpaudit.engine.cli.own_scores import estimate
 from dpaudit.engine.cli.remote import REMOTE_VERBS
 from dpaudit.engine.cli.sweeping import go_on, sweep
@@ -206,7 +206,7 @@ def check(
 @click.option("--fresh", is_flag=True, help="Run anew, beside what is there, what other code or data would change.")
 @click.option("--quiet", is_flag=True, help="No progress, only the report.")
 @_verbose
-@consent_to_run
+@allowing("code", "network", "files")
 @_fail_on
 def resume(
     folder: str | Path,
@@ -273,21 +273,14 @@ def plan(spec: Path, seed: int | None, calibrate: bool, timings: Path | None, as
 
     from dpaudit.engine.planning.plan import make_plan, what_it_takes
     from dpaudit.engine.planning.power import planned_outlook
-    from dpaudit.engine.run.driver import run_folder
-    from dpaudit.engine.run.forecast import forecast, times_of_run, times_of_some
+    from dpaudit.engine.run.forecast import expected_cost
     from dpaudit.engine.spec.loading import load_spec
 
     made = load_spec(spec)
     if beforehand := what_it_takes(made):
         tell(beforehand)
     planned = make_plan(replace(made, seed=seed) if seed is not None else made)
-    if calibrate:
-        cost = forecast(planned, times_of_some(planned), "times of two units of each kind, run just now")
-    else:
-        folder = timings or run_folder(planned.spec)
-        timed = times_of_run(folder)
-        told = f"times of the run in {folder}" if timed else "--calibrate or --timings RUN tells how long they take"
-        cost = forecast(planned, timed, told)
+    cost = expected_cost(planned, calibrate=calibrate, timings=timings)
     if as_json:
         units = planned.table().to_pylist()
         show(json.dumps({"name": planned.spec.name, "seed": planned.spec.seed, "units": units, "cost": cost.to_dict()}))
@@ -313,7 +306,7 @@ def plan(spec: Path, seed: int | None, calibrate: bool, timings: Path | None, as
 @click.argument("folder", metavar="RUN", type=PLACE)
 @click.option("--quiet", is_flag=True, help="One line an audit: its verdict.")
 @_verbose
-@consent_to_read
+@allowing("code", "files")
 @_fail_on
 def report(
     folder: str | Path, quiet: bool, verbose: bool, allow_code: bool, allow_files: bool, **fail_on: bool

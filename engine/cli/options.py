@@ -16,32 +16,24 @@ class _Place(click.ParamType[str | Path]):
         return str(value) if "://" in str(value) else Path(value)
 
 
-PLACE = _Place()
-"""A run folder: a path, or the URI of a place anywhere pyarrow.fs reaches."""
+PLACE = _Place()  # a run folder: a path, or the URI of a place anywhere pyarrow.fs reaches
 
 FAIL_ON_VIOLATION = click.option(
     "--fail-on-violation", is_flag=True, help="Exit with 1 when a bound exceeds its claim."
 )
-_code = click.option(
-    "--allow-code",
-    is_flag=True,
-    help="The folder's spec may have code imported and run that it names, though you did not make the folder here.",
-)
-_network = click.option(
-    "--allow-network",
-    is_flag=True,
-    help="It may have requests sent to addresses it names, with the values of environment variables it names.",
-)
-_files = click.option(
-    "--allow-files", is_flag=True, help="It may have files of yours read that it names, outside of its folder."
-)
+_CONSENTS = {
+    "code": "The folder's spec may have code imported and run that it names, though you did not make the folder here.",
+    "network": "It may have requests sent to addresses it names, with the values of environment variables it names.",
+    "files": "It may have files of yours read that it names, outside of its folder.",
+}
 
 
-def consent_to_run(command: Callable[..., Any]) -> Callable[..., Any]:
-    """What a folder that somebody else made may do, for a verb that runs what is in it."""
-    return _code(_network(_files(command)))
+def allowing(*kinds: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The options by which a verb is told what a folder that somebody else made may do."""
 
+    def add(command: Callable[..., Any]) -> Callable[..., Any]:
+        for kind in reversed(kinds):
+            command = click.option(f"--allow-{kind}", is_flag=True, help=_CONSENTS[kind])(command)
+        return command
 
-def consent_to_read(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The same for a verb that runs nothing."""
-    return _code(_files(command))
+    return add

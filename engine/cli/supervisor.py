@@ -21,10 +21,8 @@ from dpaudit.actors.audited.leftovers import adopt_orphans, end_children
 from dpaudit.actors.audited.signals import signals_interrupt
 from dpaudit.engine.exits import BAD_INPUT, FINISHED, RUN_FAILED, Ended, put_doors, tell
 
-ORDERLY_S = 20.0
-"""For so long a command whose supervisor was killed may put things in order."""
-OVER_S = 5.0
-"""A command that has said how it ended, and has not so long after, is held up by code that it ran."""
+ORDERLY_S = 20.0  # for so long a command whose supervisor was killed may put things in order
+OVER_S = 5.0  # a command that has said how it ended, and has not so long after, is held up by code that it ran
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dpaudit.consent import Consent
-from dpaudit.engine.cli.options import FAIL_ON_VIOLATION, PLACE, consent_to_run
+from dpaudit.engine.cli.options import FAIL_ON_VIOLATION, PLACE, allowing
 from dpaudit.engine.exits import BAD_INPUT, RUN_FAILED, VIOLATION, end, interrupted, show_lines, stop
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @click.option("--output", "-o", type=PLACE, help="Folder, a path or a URI; left out: runs/<name>.")
 @click.option("--seed", type=int, help="Instead of the spec's seed.")
 @click.option("--quiet", is_flag=True, help="No progress, only the result.")
-@consent_to_run
+@allowing("code", "network", "files")
 @FAIL_ON_VIOLATION
 def sweep(
     spec: Path | None,

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from types import GenericAlias
 from typing import Any
 
 import numpy as np
 
 from dpaudit.actors.unit import Resources, Unit
-from dpaudit.actors.work import Kind, Work, inlined, unit
+from dpaudit.actors.work import Work, inlined, unit
 from dpaudit.engine.games.fits import Reading
 from dpaudit.engine.games.protocol import Played
 from dpaudit.estimators.divided import DividedByReplay, DividedByThreshold, EachReplay, EachThreshold
@@ -21,8 +22,7 @@ from dpaudit.estimators.one_run.signed_scores import GuessRule, OneRun, Shiftabl
 
 WORTH_S = 1.0
 """Bounds that take less are found by the driver: a unit costs milliseconds there, and a second in the worst case."""
-PART_S = 2.0
-"""How long one part should take."""
+PART_S = 2.0  # how long one part should take
 MOST_PARTS = 256
 
 
@@ -34,7 +34,7 @@ def counting(estimator: Any, evidence: Unit, *, kept: bool) -> Unit:
         evidence if kept else inlined(evidence),
         label=f"counting {evidence.label}" if kept else f"{evidence.label}, counted",
         resources=evidence.resources.on_cpus if kept else evidence.resources,
-        gives=Kind(estimator.tally_type, many=True),
+        gives=GenericAlias(list, estimator.tally_type),
     )
 
 

@@ -24,12 +24,9 @@ from dpaudit.errors import DataError, SpecError, shortened
 from dpaudit.mechanisms.examples import Rows
 from dpaudit.variables import without_values
 
-KEPT_ROWS_PER_UNIT = 2_000_000
-"""Score rows of one unit whose table is kept: tens of megabytes."""
-WORTH_SAYING = 1_000_000
-"""Generated rows from which on it is said beforehand that they are made: a second of planning."""
-COUNTED_ROWS_PER_UNIT = 25_000_000
-"""Score rows of one unit that counts them at once, one replay in memory at a time."""
+KEPT_ROWS_PER_UNIT = 2_000_000  # score rows of one unit whose table is kept: tens of megabytes
+WORTH_SAYING = 1_000_000  # generated rows from which on it is said beforehand that they are made: a second of planning
+COUNTED_ROWS_PER_UNIT = 25_000_000  # score rows of one unit that counts them at once, one replay in memory at a time
 
 
 @dataclass(frozen=True)

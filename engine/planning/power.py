@@ -21,10 +21,8 @@ from dpaudit.errors import require
 from dpaudit.estimators.bound import Bound, format_lower
 from dpaudit.estimators.scores import ScoreEstimator
 
-POWER = 0.9
-"""Probability with which the planned number of trials refutes."""
-MOST_ROWS = 1 << 20
-"""Canaries or trials that are tried at most."""
+POWER = 0.9  # probability with which the planned number of trials refutes
+MOST_ROWS = 1 << 20  # canaries or trials that are tried at most
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from dpaudit.actors.storage.places import Scratch
 from dpaudit.actors.storage.store import UnitStore
 from dpaudit.actors.unit import Resources, as_of, user_code
 from dpaudit.atomic_write import write_whole
-from dpaudit.consent import Consent, require_contacts, under
+from dpaudit.consent import Consent, given, require_contacts, under
 from dpaudit.engine.exits import behind
 from dpaudit.engine.planning.plan import Plan, make_plan, trainings_of, what_it_takes
 from dpaudit.engine.reading.joint import joint_verdict
@@ -34,7 +34,7 @@ from dpaudit.engine.reading.run_report import Repeat, Report
 from dpaudit.engine.reading.versions import versions
 from dpaudit.engine.report.bounds_file import bounds_json, bounds_table, sweep_json, sweep_table
 from dpaudit.engine.report.progress import TerminalProgress, terminal
-from dpaudit.engine.run.own_folders import consent_for, made_here
+from dpaudit.engine.run.own_folders import consent_for
 from dpaudit.engine.run.policy import Policy
 from dpaudit.engine.run.run_folder import (
     Record,
@@ -44,8 +44,6 @@ from dpaudit.engine.run.run_folder import (
     opened,
     place_of,
     read_spec,
-    require_run_folder,
-    set_aside,
 )
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec, slug
 from dpaudit.engine.spec.loading import load_spec
@@ -119,7 +117,7 @@ def resume(
         opened(place, listening) as here,
         under(consent_for(here, asked)),
     ):
-        plan = dataclasses.replace(make_plan(read_spec(here)), apart=not made_here(here))
+        plan = dataclasses.replace(make_plan(read_spec(here)), apart=given().spec is not None)
         require_contacts(plan.spec, plan.price)
         return _run_here(plan, here, place, listening, fresh=fresh)
 
@@ -177,7 +175,7 @@ def _run_plan(
                 f"{finished} finished units of {place} are not those of this run: {'; '.join(differs)}; `dpaudit "
                 f"report {place}` reads them as they are, `dpaudit resume {place} --fresh` runs anew beside them"
             )
-        differs = (f"{'; '.join(differs)}: what was found before is in {set_aside(folder)}/",)
+        differs = (f"{'; '.join(differs)}: what was found before is in {Record.set_aside(folder)}/",)
     record.write(plan, folder)
     log = EventLog(folder / "events.jsonl")
     events = EventStream(log, *listeners)
@@ -214,10 +212,7 @@ def report_again(folder: str | Path, *, allow_code: bool = False, allow_files: b
 
 
 def _report_here(folder: Path, place: str | Path) -> Report:
-    require_run_folder(folder)
-    record = Record.read(folder)
-    if record is None:
-        raise RunError(f"{place} has no plan.parquet; `dpaudit resume {place}` writes it anew")
+    record = Record.required(folder, place)
     _require_same(record.spec_differs(folder), place)  # before anything that the spec names is imported
     with as_of(record.version, record.own):
         plan = make_plan(read_spec(folder))

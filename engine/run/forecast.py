@@ -21,13 +21,12 @@ from dpaudit.actors.schedule import run_units
 from dpaudit.actors.storage.store import UnitStore
 from dpaudit.actors.unit import Unit
 from dpaudit.engine.planning.plan import Plan, pieces_of, trainings_of
-from dpaudit.engine.run.driver import backend_for
+from dpaudit.engine.run.driver import backend_for, run_folder
 from dpaudit.engine.run.run_folder import PLAN, read_plan
 from dpaudit.errors import RunError
 from dpaudit.plain_files import bytes_of, require_plain
 
-EACH = 2
-"""Units of each kind that are run to time them."""
+EACH = 2  # units of each kind that are run to time them
 
 
 @dataclass(frozen=True)
@@ -127,6 +126,16 @@ class Forecast:
             "workers": self.workers,
             "kinds": [dataclasses.asdict(cost) for cost in self.costs],
         }
+
+
+def expected_cost(plan: Plan, *, calibrate: bool, timings: Path | None) -> Forecast:
+    """What a plan costs, by two units of each kind that are run now, or by an earlier run's folder: where it goes."""
+    if calibrate:
+        return forecast(plan, times_of_some(plan), "times of two units of each kind, run just now")
+    folder = timings or run_folder(plan.spec)
+    timed = times_of_run(folder)
+    told = f"times of the run in {folder}" if timed else "--calibrate or --timings RUN tells how long they take"
+    return forecast(plan, timed, told)
 
 
 def forecast(plan: Plan, timed: Mapping[Kind, Timed], source: str) -> Forecast:

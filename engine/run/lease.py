@@ -23,10 +23,8 @@ if TYPE_CHECKING:
     from dpaudit.actors.storage.mirror import FileStore
 
 BEAT_S = 10.0
-STALE_S = 60.0
-"""A driver on another machine that has not touched its lease for so long is held to be dead."""
-SETTLE_S = 1.0
-"""After which a remote lease is read again: of two drivers that take it at once, the last one keeps it."""
+STALE_S = 60.0  # a driver on another machine that has not touched its lease for so long is held to be dead
+SETTLE_S = 1.0  # after which a remote lease is read again: of two drivers that take it at once, the last one keeps it
 _NAME = ".lease"
 _MOST_BYTES = 4096
 
@@ -106,7 +104,7 @@ def remote_lease(store: FileStore, settle_s: float = SETTLE_S) -> Iterator[None]
         with contextlib.suppress(OSError, pa.ArrowException):
             write()
 
-    with store.answering("written"):
+    with store.answering("must be a place that can be written"):
         holder = _remote_holder(store)
         if holder and abs(_remote_age_s(store)) < STALE_S:  # ahead of the clock is no beat either
             raise _held(store.place, holder, wait)

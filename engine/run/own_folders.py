@@ -30,10 +30,10 @@ def remember(folder: Path, name: str = SPEC) -> None:
 
 def consent_for(folder: Path, asked: Consent, name: str = SPEC) -> Consent:
     """What the spec in a folder may do: everything where this user wrote it, else what was consented to."""
-    return OWN if made_here(folder, name) else replace(asked, spec=folder / name)
+    return OWN if _made_here(folder, name) else replace(asked, spec=folder / name)
 
 
-def made_here(folder: Path, name: str = SPEC) -> bool:
+def _made_here(folder: Path, name: str = SPEC) -> bool:
     """Whether this user wrote the very spec that is in a folder."""
     try:
         return _note(folder / name).read_text(encoding="ascii") == _digest(folder / name)

@@ -26,11 +26,9 @@ from dpaudit.engine.reading.stopping import SequentialReader
 from dpaudit.engine.reading.verdict import Verdict
 from dpaudit.engine.spec.audit_spec import slug
 
-Spent = Callable[[], float]
-"""Seconds that the run has taken so far."""
+Spent = Callable[[], float]  # seconds that the run has taken so far
 
-CONFIRMED = (Verdict.VIOLATION, Verdict.UNDECIDED)
-"""Verdicts of an observational game that are tested once more."""
+CONFIRMED = (Verdict.VIOLATION, Verdict.UNDECIDED)  # verdicts of an observational game that are tested once more
 
 
 class Stage(Enum):
@@ -169,7 +167,7 @@ class Policy:
         )
 
     def _keys_waiting(self, stages: Sequence[Stage]) -> frozenset[str]:
-        # A unit without a seed, as a ceiling's may be, is the first pass's own as well.
+        # a unit without a seed, as a ceiling's may be, is the first pass's own as well.
         waiting = _union(
             pair.confirmation_keys for pair, stage in zip(self.pairs, stages, strict=True) if stage is Stage.OPEN
         ) - _union(pair.first_keys for pair in self.pairs)

@@ -43,12 +43,9 @@ _COLUMNS = {
     "cpus": pa.int64(),
     "gpus": pa.float64(),
     "pieces": pa.int64(),
-}
-"""Of a plan."""
-_EARLIER = "earlier"
-"""Keeps the files of plans before the last one; their units stay beside the others."""
-_CHECKPOINTS = "checkpoints"
-"""Of the units, which workers bring to and from a remote place themselves."""
+}  # of a plan
+_EARLIER = "earlier"  # keeps the files of plans before the last one; their units stay beside the others
+_CHECKPOINTS = "checkpoints"  # of the units, which workers bring to and from a remote place themselves
 _FILES = ("spec.yaml", PLAN, "bounds.json", "bounds.parquet", "report.html")
 
 
@@ -159,6 +156,18 @@ class Record:
         return cls(keys, code_version(), own, frozenset(plan.shared), spec, unseen)
 
     @classmethod
+    def required(cls, folder: Path, place: str | Path) -> Record:
+        """That of a folder which is a run's.
+
+        Raises: SpecError when it is none; RunError when its plan is not there or cannot be read.
+        """
+        _require_run_folder(folder)
+        record = cls.read(folder)
+        if record is None:
+            raise RunError(f"{place} has no plan.parquet; `dpaudit resume {place}` writes it anew")
+        return record
+
+    @classmethod
     def read(cls, folder: Path) -> Record | None:
         """That of a run folder; None where no plan was written yet.
 
@@ -185,6 +194,17 @@ class Record:
             keep(entry.data, folder)
         write_whole(folder / "spec.yaml", lambda file: file.write(plan.spec.to_yaml().encode()))
         remember(folder)
+
+    @staticmethod
+    def set_aside(folder: Path) -> str:
+        """Copies the files of the plan so far to a folder of their own, in the one that is given."""
+        target = folder / _EARLIER / datetime.now(UTC).strftime("%Y-%m-%dT%H-%M-%S-%f")
+        target.mkdir(parents=True)
+        for name in _FILES:
+            if _is_file(folder / name):
+                with reading(folder / name) as source:
+                    write_whole(target / name, partial(shutil.copyfileobj, source))
+        return _EARLIER
 
     def differences(self, now: Record) -> tuple[str, ...]:
         """Why results of this record would not be those of another one, in words; empty where they all would be."""
@@ -238,11 +258,11 @@ def read_spec(folder: Path) -> AuditSpec:
 
     Raises: SpecError when it is no run folder, or asks for more than is consented to.
     """
-    require_run_folder(folder)
+    _require_run_folder(folder)
     return load_spec(folder / "spec.yaml")
 
 
-def require_run_folder(folder: Path) -> None:
+def _require_run_folder(folder: Path) -> None:
     """Refuses a folder that is none of a run.
 
     Raises: SpecError.
@@ -252,18 +272,6 @@ def require_run_folder(folder: Path) -> None:
             f"{shortened(folder)} must be a run folder (with spec.yaml in it); "
             "`dpaudit run SPEC --output DIR` makes one"
         )
-
-
-def set_aside(folder: Path) -> str:
-    """Copies the files of the plan so far to a folder of their own, in the one that is given."""
-    now = datetime.now(UTC).strftime("%Y-%m-%dT%H-%M-%S-%f")
-    target = folder / _EARLIER / now
-    target.mkdir(parents=True)
-    for name in _FILES:
-        if _is_file(folder / name):
-            with reading(folder / name) as source:
-                write_whole(target / name, partial(shutil.copyfileobj, source))
-    return _EARLIER
 
 
 def forget_renamed(folder: Path, spec: AuditSpec) -> None:

@@ -12,10 +12,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-import pyarrow as pa
-
 from dpaudit.actors.events import Event, EventKind, events_in
-from dpaudit.actors.storage.mirror import FileStore, why_not
+from dpaudit.actors.storage.mirror import FileStore
 from dpaudit.actors.storage.places import inside, is_remote
 from dpaudit.engine.reading.noted import last_note, note_of
 from dpaudit.engine.reading.verdict import Verdict
@@ -25,12 +23,9 @@ from dpaudit.plain_files import new_file
 
 _ENDED = {EventKind.UNIT_DONE, EventKind.UNIT_RETRIED, EventKind.UNIT_FAILED, EventKind.WORKER_LOST}
 _OVER = {EventKind.FINISHED: "finished", EventKind.INTERRUPTED: "interrupted"}
-MOST_BOUNDS = 64 << 20
-"""Bytes of a `bounds.json` that is read here."""
-SHOWN = 8
-"""Running units that are named."""
-_OF_RUNS = (PLAN, "spec.yaml", "sweep.yaml")
-"""One of these is in every run folder and in every sweep's."""
+MOST_BOUNDS = 64 << 20  # bytes of a `bounds.json` that is read here
+SHOWN = 8  # running units that are named
+_OF_RUNS = (PLAN, "spec.yaml", "sweep.yaml")  # one of these is in every run folder and in every sweep's
 
 
 @dataclass(frozen=True)
@@ -92,10 +87,8 @@ def run_status(place: str | Path) -> RunStatus:
     """
     store = FileStore.at(place)
     store.require_plain()
-    try:
+    with store.answering("must be a run folder that can be read"):
         plan, log, bounds = (store.content(name) for name in (PLAN, "events.jsonl", "bounds.json"))
-    except (OSError, pa.ArrowException) as err:
-        raise RunError(f"{shortened(place)} must be a run folder that can be read: {why_not(err)}") from err
     if plan is None:
         raise SpecError(f"{shortened(place)} must be a run folder (with plan.parquet in it)")
     read = list(events_in(io.BytesIO(log or b"")))
@@ -181,14 +174,14 @@ def fetch(place: str | Path, folder: Path) -> None:
     """
     if folder.exists() and any(folder.iterdir()):
         raise SpecError(f"the folder to fetch to must be new or empty, {folder} is not; give another one")
-    at = "" if is_remote(place) else " (a path of this machine)"
+    at = "" if is_remote(place) else "(a path of this machine) "
     store = FileStore.at(place)
     store.require_plain()
-    try:
+    with store.answering(f"{at}could not be fetched"):
         files = store.infos()
         if files.keys().isdisjoint(_OF_RUNS):
             raise SpecError(
-                f"{shortened(place)}{at} must be a run folder (with {' or '.join(_OF_RUNS)} in it), it holds "
+                f"{shortened(place)} {at}must be a run folder (with {' or '.join(_OF_RUNS)} in it), it holds "
                 f"{shortened(', '.join(sorted(files)) or 'nothing')}"
             )
         folder.mkdir(parents=True, exist_ok=True)
@@ -200,5 +193,3 @@ def fetch(place: str | Path, folder: Path) -> None:
             target.parent.mkdir(parents=True, exist_ok=True)
             with store.reading(name) as source, new_file(target) as copy:
                 shutil.copyfileobj(source, copy)
-    except (OSError, pa.ArrowException) as err:
-        raise RunError(f"{shortened(place)}{at} could not be fetched: {why_not(err)}") from err

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
-from types import SimpleNamespace
+from types import GenericAlias, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ import pytest
 from dpaudit import audit, load_spec
 from dpaudit.actors.unit import Inputs, Resources, Unit
 from dpaudit.actors.values import decode, encode
-from dpaudit.actors.work import Kind, Work, call_of, unit
+from dpaudit.actors.work import Work, call_of, unit
 from dpaudit.engine.games.neighbours import game as neighbours
 from dpaudit.engine.planning import counting
 from dpaudit.engine.planning.counting import bound_replays, bound_thresholds
@@ -77,7 +77,7 @@ def nothing() -> Iterator[Any]:
 
 def counted_as(kind: Any, keys: Iterable[str]) -> dict[str, Unit]:
     """Units that counted such tallies, by key."""
-    call = call_of(nothing, gives=Kind(kind, many=True))
+    call = call_of(nothing, gives=GenericAlias(list, kind))
     return {key: Unit(call, "", key=key) for key in keys}
 
 
