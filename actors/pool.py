@@ -15,12 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 import ray
-from ray.exceptions import (
-    OutOfMemoryError,
-    RayActorError,
-    RayError,
-    TaskUnschedulableError,
-)
+from ray.exceptions import OutOfMemoryError, RayActorError, RayError, TaskUnschedulableError
 from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get, _internal_kv_put
 
 from dpaudit.actors.audited.leftovers import adopt_orphans

@@ -186,13 +186,7 @@ def _begun(parent: str, cpus: int | None, gpus: int | None, longer: Mapping[str,
         # An open Ray port is remote code execution.
         auth = {"RAY_AUTH_MODE": os.environ.get("RAY_AUTH_MODE", "token"), "RAY_AUTH_TOKEN_PATH": str(token)}
         with _environment({**longer, **_QUIET, **_BOUNDED, **auth}), _on_this_machine_alone():
-            _init(
-                address="local",
-                num_cpus=cpus,
-                num_gpus=gpus,
-                include_dashboard=False,
-                _temp_dir=str(folder / "ray"),
-            )
+            _init(address="local", num_cpus=cpus, num_gpus=gpus, include_dashboard=False, _temp_dir=str(folder / "ray"))
             yield
     finally:
         shutil.rmtree(folder, ignore_errors=True)

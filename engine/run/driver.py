@@ -36,15 +36,7 @@ from dpaudit.engine.report.bounds_file import bounds_json, bounds_table, sweep_j
 from dpaudit.engine.report.progress import TerminalProgress, terminal
 from dpaudit.engine.run.own_folders import consent_for
 from dpaudit.engine.run.policy import Policy
-from dpaudit.engine.run.run_folder import (
-    Record,
-    checkpoints_of,
-    forget_renamed,
-    held,
-    opened,
-    place_of,
-    read_spec,
-)
+from dpaudit.engine.run.run_folder import Record, checkpoints_of, forget_renamed, held, opened, place_of, read_spec
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec, slug
 from dpaudit.engine.spec.loading import load_spec
 from dpaudit.errors import RunError
@@ -112,11 +104,7 @@ def resume(
     place = place_of(folder)
     fresh = argument("fresh", fresh, bool)
     asked = Consent(allow_code, allow_network, allow_files)
-    with (
-        told(listeners, quiet=quiet) as listening,
-        opened(place, listening) as here,
-        under(consent_for(here, asked)),
-    ):
+    with told(listeners, quiet=quiet) as listening, opened(place, listening) as here, under(consent_for(here, asked)):
         plan = dataclasses.replace(make_plan(read_spec(here)), apart=given().spec is not None)
         require_contacts(plan.spec, plan.price)
         return _run_here(plan, here, place, listening, fresh=fresh)
@@ -327,12 +315,7 @@ def _spec(spec: AuditSpec | Audit | str | Path | Mapping[str, Any]) -> AuditSpec
 
 
 def run_missing(
-    plan: Plan,
-    store: UnitStore,
-    events: EventStream,
-    scratch: Scratch,
-    began: float,
-    budget_s: float | None = None,
+    plan: Plan, store: UnitStore, events: EventStream, scratch: Scratch, began: float, budget_s: float | None = None
 ) -> RunOutcome:
     """Runs the units of a plan that are not finished yet."""
     finished = store.finished(unit.key for unit in plan.units)
@@ -368,12 +351,7 @@ def backend_for(
         from dpaudit.actors.pool import RayPool
 
         pool = RayPool(
-            dict(plan.shared),
-            demand=missing,
-            workers=run.workers,
-            events=events,
-            scratch=scratch,
-            deadlines=deadlines,
+            dict(plan.shared), demand=missing, workers=run.workers, events=events, scratch=scratch, deadlines=deadlines
         )
         try:
             trainings = trainings_of(plan)
