@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeAlias
 
 from dpaudit.actors.backend import Attempt, Backend, Completion, Handle
@@ -45,8 +46,7 @@ class RunOutcome:
     ran: int  # how many units were run now rather than found finished
     spared: frozenset[str] = frozenset()  # keys of units that were not run because enough was known without them
     reused: Made = Made()  # what made the results that were found finished
-    # what was wrong with the files of units that were run again for it, by key
-    damaged: Mapping[str, str] = field(default_factory=dict)
+    damaged: Mapping[str, str] = field(default_factory=dict)  # what was wrong with files, by key of units run again
 
 
 def run_units(
@@ -106,15 +106,12 @@ class _Schedule:
             self.events.emit(Event(EventKind.UNIT_DAMAGED, key, unique[key].label, detail=damaged[key]))
         waiting = [unit for unit in unique.values() if unit.key not in self.finished]
         self.users = Counter(need for unit in waiting for need in set(unit.needs))
-        self.dependents: dict[str, list[Unit]] = {}
-        self.missing: dict[str, set[str]] = {}
-        ready: list[Unit] = []
+        self.missing = {unit.key: set(unit.needs) - self.finished for unit in waiting}
+        self.dependents = defaultdict[str, list[Unit]](list)
         for unit in waiting:
-            self.missing[unit.key] = {need for need in unit.needs if need not in self.finished}
             for need in self.missing[unit.key]:
-                self.dependents.setdefault(need, []).append(unit)
-            if not self.missing[unit.key]:
-                ready.append(unit)
+                self.dependents[need].append(unit)
+        ready = [unit for unit in waiting if not self.missing[unit.key]]
         # What an earlier run left half-way first, like units that become ready in this one.
         self._drain(sorted(ready, key=lambda unit: not unit.needs))
         repeated, self.hold = self._repeatable(), None
@@ -144,9 +141,8 @@ class _Schedule:
             for completion in self.backend.wait():
                 self.in_flight -= 1
                 for unit in reversed(self._settle(completion)):
-                    if unit.key in self.spared:
-                        continue
-                    queues.setdefault(unit.resources, deque()).appendleft(unit)
+                    if unit.key not in self.spared:
+                        queues.setdefault(unit.resources, deque()).appendleft(unit)
             self._forget_spared(queues)
             held = self._held()
 
@@ -201,9 +197,8 @@ class _Schedule:
             different = f"it failed when it was run again: {last_line(attempt.error)}"
         elif not self.store.holds(unit.key, table_in(attempt.content)):
             different = "it gave another result when it was run again with the same seed"
-        self.events.emit(
-            Event(EventKind.UNIT_REPEATED, unit.key, unit.label, seconds=attempt.seconds, detail=different)
-        )
+        said = Event(EventKind.UNIT_REPEATED, unit.key, unit.label, seconds=attempt.seconds, detail=different)
+        self.events.emit(said)
 
     def _start(self, unit: Unit) -> None:
         self.tries[unit.key] += 1
@@ -235,13 +230,14 @@ class _Schedule:
             return []
         if done.lost:
             return self._lost(unit, attempt.error)
-        event = {
-            "unit": unit.key,
-            "label": unit.label,
-            "attempt": self.tries[unit.key],
-            "seconds": attempt.seconds,
-            "worker": attempt.worker,
-        }
+        event = partial(
+            Event,
+            unit=unit.key,
+            label=unit.label,
+            attempt=self.tries[unit.key],
+            seconds=attempt.seconds,
+            worker=attempt.worker,
+        )
         if not attempt.error:
             self.store.write(unit.key, attempt.content)
             self.ran += 1
@@ -250,10 +246,10 @@ class _Schedule:
             if self.users[unit.key] and self.held_bytes + attempt.table_bytes <= HELD_BYTES:
                 self._keep(unit.key, done.table, attempt.table_bytes)
             self._release(unit)
-            self.events.emit(Event(EventKind.UNIT_DONE, memory_mb=attempt.memory_mb, **event))  # type: ignore[arg-type]
+            self.events.emit(event(EventKind.UNIT_DONE, memory_mb=attempt.memory_mb))
             return self._freed(unit.key)
         if attempt.again and self.tries[unit.key] - self.losses[unit.key] < self.retries.attempts:
-            self.events.emit(Event(EventKind.UNIT_RETRIED, detail=attempt.error, **event))  # type: ignore[arg-type]
+            self.events.emit(event(EventKind.UNIT_RETRIED, detail=attempt.error))
             return [unit]
         self._fail(unit, attempt.error, EventKind.UNIT_FAILED, attempt)
         return []
@@ -273,19 +269,15 @@ class _Schedule:
         if self.losses[unit.key] < self.retries.losses:
             self.events.emit(Event(EventKind.WORKER_LOST, unit.key, unit.label, self.tries[unit.key], detail=why))
             return [unit]
-        self._fail(
-            unit,
-            f"{self.losses[unit.key]} workers died while they ran this unit; the last: {why}",
-            EventKind.UNIT_FAILED,
-        )
+        died = f"{self.losses[unit.key]} workers died while they ran this unit; the last: {why}"
+        self._fail(unit, died, EventKind.UNIT_FAILED)
         return []
 
     def _fail(self, unit: Unit, why: str, kind: EventKind, attempt: Attempt | None = None) -> None:
         self.failed[unit.key] = why
         self.store.fail(unit.key, why)
         seconds, worker = (attempt.seconds, attempt.worker) if attempt else (0.0, "")
-        event = Event(kind, unit.key, unit.label, self.tries[unit.key], seconds, detail=why, worker=worker)
-        self.events.emit(event)
+        self.events.emit(Event(kind, unit.key, unit.label, self.tries[unit.key], seconds, detail=why, worker=worker))
         self._release(unit)
         for dependent in self.dependents.get(unit.key, []):
             if dependent.key not in self.failed:
@@ -299,12 +291,11 @@ class _Schedule:
                 self._drop(need)
 
     def _freed(self, key: str) -> list[Unit]:
-        free = []
-        for unit in self.dependents.get(key, []):
+        """Units that are ready because this one is finished."""
+        dependents = self.dependents.get(key, [])
+        for unit in dependents:
             self.missing[unit.key].discard(key)
-            if not self.missing[unit.key] and unit.key not in self.failed:
-                free.append(unit)
-        return free
+        return [unit for unit in dependents if not self.missing[unit.key] and unit.key not in self.failed]
 
 
 def _first(queue: deque[Unit], held: Set[str]) -> int | None:

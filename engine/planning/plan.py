@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -64,7 +65,7 @@ class PlannedAudit:
         """Keys of the units that ran the mechanism."""
         return keys_of(self.game.trainings)
 
-    @property
+    @cached_property
     def keys(self) -> frozenset[str]:
         """Of all its units."""
         return frozenset(keys_of((*self.units, *self.bounds)))

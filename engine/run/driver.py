@@ -9,7 +9,7 @@ import os
 import sys
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -63,14 +63,17 @@ def audit(
     Returns: The report; the same content is in the run folder.
     Raises: SpecError and DataError for bad input; RunError when the run cannot go on; what is finished is kept.
     """
-    checked_spec = _spec(spec)
+    if isinstance(spec, Audit):
+        asked = AuditSpec((spec,), name=spec.name)
+    else:
+        asked = spec if isinstance(spec, AuditSpec) else load_spec(spec)
     if seed is not None:
-        checked_spec = dataclasses.replace(checked_spec, seed=seed)
-    place = place_of(output) if output is not None else run_folder(checked_spec)
+        asked = dataclasses.replace(asked, seed=seed)
+    place = place_of(output) if output is not None else run_folder(asked)
     with told(listeners, quiet=quiet) as listening:
-        if planning := what_it_takes(checked_spec):
+        if planning := what_it_takes(asked):
             EventStream(*listening).emit(Event(EventKind.STAGE, detail=planning))
-        return run_plan(make_plan(checked_spec), place, listening)
+        return run_plan(make_plan(asked), place, listening)
 
 
 def run_folder(spec: AuditSpec) -> Path:
@@ -147,40 +150,41 @@ def run_plan(plan: Plan, place: str | Path, listeners: Sequence[Listener] = (), 
 def _run_here(plan: Plan, folder: Path, place: str | Path, listeners: Sequence[Listener], *, fresh: bool) -> Report:
     began = time.monotonic()
     with held(folder):
-        return _run_plan(plan, folder, place, listeners, began, fresh=fresh)
+        changes = _written_plan(plan, folder, place, fresh=fresh)
+        store = UnitStore(folder / "units")
+        with contextlib.closing(EventLog(folder / "events.jsonl")) as log:
+            events = EventStream(log, *listeners)
+            try:
+                with signals_interrupt():
+                    for said in (*changes, f"running {len(plan.units)} units"):
+                        events.emit(Event(EventKind.STAGE, detail=said))
+                    outcome = run_missing(plan, store, events, checkpoints_of(place), began)
+                    events.emit(Event(EventKind.STAGE, detail="estimating"))
+                    report = _report(plan, outcome, store, folder, place, began)
+                    events.emit(Event(EventKind.FINISHED, seconds=time.monotonic() - began, detail=_written(folder)))
+                    return report
+            except KeyboardInterrupt as err:
+                events.emit(Event(EventKind.INTERRUPTED, detail=str(err)))
+                raise
 
 
-def _run_plan(
-    plan: Plan, folder: Path, place: str | Path, listeners: Sequence[Listener], began: float, *, fresh: bool
-) -> Report:
+def _written_plan(plan: Plan, folder: Path, place: str | Path, *, fresh: bool) -> tuple[str, ...]:
+    """Writes a plan into its folder; says what was there before, where that was another one.
+
+    Raises: RunError when that has results, and not `fresh`.
+    """
     record, before = Record.of(plan), Record.read(folder)
-    store = UnitStore(folder / "units")
-    differs = before.differences(record) if before else ()
+    differs = "; ".join(before.differences(record)) if before else ""
     if before and differs:
-        finished = len(store.finished(before.keys - record.keys))
+        finished = len(UnitStore(folder / "units").finished(before.keys - record.keys))
         if finished and not fresh:
             raise RunError(
-                f"{finished} finished units of {place} are not those of this run: {'; '.join(differs)}; `dpaudit "
-                f"report {place}` reads them as they are, `dpaudit resume {place} --fresh` runs anew beside them"
+                f"{finished} finished units of {place} are not those of this run: {differs}; `dpaudit report {place}` "
+                f"reads them as they are, `dpaudit resume {place} --fresh` runs anew beside them"
             )
-        differs = (f"{'; '.join(differs)}: what was found before is in {Record.set_aside(folder)}/",)
+        differs += f": what was found before is in {Record.set_aside(folder)}/"
     record.write(plan, folder)
-    log = EventLog(folder / "events.jsonl")
-    events = EventStream(log, *listeners)
-    try:
-        with signals_interrupt():
-            for said in (*differs, f"running {len(plan.units)} units"):
-                events.emit(Event(EventKind.STAGE, detail=said))
-            outcome = run_missing(plan, store, events, checkpoints_of(place), began)
-            events.emit(Event(EventKind.STAGE, detail="estimating"))
-            report = _report(plan, outcome, store, folder, place, began)
-            events.emit(Event(EventKind.FINISHED, seconds=time.monotonic() - began, detail=_written(folder)))
-    except KeyboardInterrupt as err:
-        events.emit(Event(EventKind.INTERRUPTED, detail=str(err)))
-        raise
-    finally:
-        log.close()
-    return report
+    return (differs,) if differs else ()
 
 
 def report_again(folder: str | Path, *, allow_code: bool = False, allow_files: bool = False) -> Report:
@@ -196,20 +200,16 @@ def report_again(folder: str | Path, *, allow_code: bool = False, allow_files: b
     place = place_of(folder)
     asked = Consent(code=allow_code, files=allow_files)
     with opened(place) as here, under(consent_for(here, asked)):
-        return _report_here(here, place)
-
-
-def _report_here(folder: Path, place: str | Path) -> Report:
-    record = Record.required(folder, place)
-    _require_same(record.spec_differs(folder), place)  # before anything that the spec names is imported
-    with as_of(record.version, record.own):
-        plan = make_plan(read_spec(folder))
-        _require_same(record.differences(Record.of(plan)), place)
-    # The log is opened before anything is written: a folder whose log is no file of its own is left as it is.
-    with held(folder), contextlib.closing(EventLog(folder / "events.jsonl")) as log:
-        report = _report_of_finished(plan, folder, place)
-        log(Event(EventKind.REPORTED, detail=_written(folder)))
-        return report
+        record = Record.required(here, place)
+        _require_same(record.spec_differs(here), place)  # before anything that the spec names is imported
+        with as_of(record.version, record.own):
+            plan = make_plan(read_spec(here))
+            _require_same(record.differences(Record.of(plan)), place)
+        # The log is opened before anything is written: a folder whose log is no file of its own is left as it is.
+        with held(here), contextlib.closing(EventLog(here / "events.jsonl")) as log:
+            report = _report_of_finished(plan, here, place)
+            log(Event(EventKind.REPORTED, detail=_written(here)))
+            return report
 
 
 def _require_same(differs: Sequence[str], place: str | Path) -> None:
@@ -232,13 +232,10 @@ def _report_of_finished(plan: Plan, folder: Path, place: str | Path) -> Report:
     }
     policy = Policy(plan, store)  # nothing is begun any more
     spared = policy.spared(finished, failed.keys()) | policy.held(finished, failed.keys())
+    missing = {unit.key: failed.get(unit.key, "not run yet") for unit in plan.units if unit.key not in finished}
     outcome = RunOutcome(
         frozenset(finished),
-        {
-            unit.key: failed.get(unit.key, "not run yet")
-            for unit in plan.units
-            if unit.key not in finished and (unit.key in failed or unit.key not in spared)
-        },
+        {key: why for key, why in missing.items() if key in failed or key not in spared},
         0,
         frozenset(spared - finished - failed.keys()),
         store.made(finished),
@@ -250,14 +247,13 @@ def _report_of_finished(plan: Plan, folder: Path, place: str | Path) -> Report:
 def _report(plan: Plan, outcome: RunOutcome, store: UnitStore, folder: Path, place: str | Path, began: float) -> Report:
     happened: Counter[str] = Counter()
     keys = {unit.key for unit in plan.units}
-    repeated, remarked = {}, dict[str, list[str]]()
+    repeated, remarked = {}, defaultdict[str, dict[str, None]](dict)
     for event in read_events(folder / "events.jsonl"):
         happened[event.kind.value] += 1
         if event.kind is EventKind.UNIT_REPEATED and event.unit in keys:
             repeated[event.unit] = Repeat(event.label, event.detail)
         if event.kind is EventKind.UNIT_REMARKED and event.unit in keys:
-            units = remarked.setdefault(event.detail, [])
-            units += [event.label] if event.label not in units else []
+            remarked[event.detail][event.label] = None
     results = Policy(plan, store).results(outcome, folder)
     together, sweep, summary = plan.spec.together, plan.spec.sweep, None
     if sweep is not None:
@@ -283,9 +279,9 @@ def _report(plan: Plan, outcome: RunOutcome, store: UnitStore, folder: Path, pla
         versions=versions(),
         events=dict(happened),
         repeated=tuple(repeated.values()),
-        remarks=tuple(f"{said} ({_some(units)})" for said, units in remarked.items()),
+        remarks=tuple(f"{said} ({_some(list(units))})" for said, units in remarked.items()),
     )
-    write_report(report, folder, draw=plan.spec.run.figures)
+    _write(report, folder, draw=plan.spec.run.figures)
     forget_renamed(folder, plan.spec)
     return report
 
@@ -295,23 +291,16 @@ def _some(labels: Sequence[str]) -> str:
     return labels[0] if len(labels) == 1 else f"{labels[0]} and {len(labels) - 1} more"
 
 
-def write_report(report: Report, folder: Path, *, draw: bool = True) -> None:
+def _write(report: Report, folder: Path, *, draw: bool) -> None:
     """`bounds.json`, `bounds.parquet`, the figures and `report.html`, each written whole and then renamed."""
     from dpaudit.engine.report.page import write_page  # only where a folder is written
 
     write_whole(folder / "bounds.json", lambda file: file.write(bounds_json(report).encode()))
     write_whole(folder / "bounds.parquet", lambda file: pq.write_table(bounds_table(report), file))
-    if report.sweep is not None:
-        summary = report.sweep
+    if (summary := report.sweep) is not None:
         write_whole(folder / "sweep.json", lambda file: file.write(sweep_json(summary).encode()))
         write_whole(folder / "sweep.parquet", lambda file: pq.write_table(sweep_table(summary), file))
     write_page(report, folder, draw=draw)
-
-
-def _spec(spec: AuditSpec | Audit | str | Path | Mapping[str, Any]) -> AuditSpec:
-    if isinstance(spec, AuditSpec):
-        return spec
-    return AuditSpec((spec,), name=spec.name) if isinstance(spec, Audit) else load_spec(spec)
 
 
 def run_missing(
@@ -354,9 +343,8 @@ def backend_for(
             dict(plan.shared), demand=missing, workers=run.workers, events=events, scratch=scratch, deadlines=deadlines
         )
         try:
-            trainings = trainings_of(plan)
             gpus = {unit.key: unit.resources.gpus for unit in plan.units}
-            metrics = RunMetrics(plan.spec.name, trainings, gpus)
+            metrics = RunMetrics(plan.spec.name, trainings_of(plan), gpus)
             threading.Thread(target=_load_ahead, name="dpaudit-load-ahead", daemon=True).start()
             with events.heard_by(metrics):
                 yield pool

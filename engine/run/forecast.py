@@ -34,12 +34,11 @@ class Kind:
     """Units of one kind."""
 
     task: str  # what they do
-    cpus: int  # CPUs of each
-    gpus: float  # GPUs of each
+    cpus: int  # of each
+    gpus: float  # of each
 
     @classmethod
     def of(cls, unit: Unit) -> Kind:
-        """That of a unit."""
         return cls(unit.does, unit.resources.cpus, unit.resources.gpus)
 
 
@@ -56,8 +55,8 @@ class Timed:
 class Cost:
     """What the units of one kind are going to cost."""
 
-    kind: Kind  # which
-    units: int  # how many
+    kind: Kind
+    units: int
     trainings: int  # trainings of the audited mechanism and of shadow models in them
     seconds: float | None  # of all of them, one after the other; None where none was timed
     memory_mb: float | None  # of a process that runs one; None where none was timed
@@ -84,12 +83,11 @@ class Forecast:
 
     @property
     def cpu_hours(self) -> float:
-        """CPUs that are held, times how long."""
+        """CPUs that are held, times how long; `gpu_hours` likewise."""
         return sum((cost.seconds or 0.0) * cost.kind.cpus for cost in self.costs) / 3600
 
     @property
     def gpu_hours(self) -> float:
-        """GPUs that are held, times how long."""
         return sum((cost.seconds or 0.0) * cost.kind.gpus for cost in self.costs) / 3600
 
     @property
@@ -106,12 +104,11 @@ class Forecast:
         if not self.seconds:
             return tuple(lines)
         without = f", without {self.untimed:,} units of kinds that were not timed" if self.untimed else ""
-        lines.append(f"in all {_duration(self.seconds)} of work{without}: {_hours(self)}")
+        gpus = f" and {self.gpu_hours:.3g} GPU-hours" if self.gpu_hours else ", no GPU"
+        lines.append(f"in all {_duration(self.seconds)} of work{without}: {self.cpu_hours:.3g} CPU-hours{gpus}")
         if self.workers is not None:
-            least = _duration(self.seconds / self.workers)
-            lines.append(
-                f"on {_many(self.workers, 'worker')} {least} at the least, beside the start of Ray and the report"
-            )
+            least = f"{_many(self.workers, 'worker')} {_duration(self.seconds / self.workers)} at the least"
+            lines.append(f"on {least}, beside the start of Ray and the report")
         return tuple(lines)
 
     def to_dict(self) -> dict[str, Any]:
@@ -177,10 +174,10 @@ def times_of_run(folder: Path) -> dict[Kind, Timed]:
     table = read_plan(bytes_of(path), path, ["key", "task", "cpus", "gpus", "pieces"])
     if "pieces" not in table.column_names:
         return {}
-    rows = {row["key"]: row for row in table.to_pylist()}
-    kinds = {key: Kind(row["task"], row["cpus"], row["gpus"]) for key, row in rows.items()}
-    pieces = {key: max(1, row["pieces"]) for key, row in rows.items()}
-    return _timed(read_events(folder / "events.jsonl"), kinds, pieces)
+    units = {
+        row["key"]: (Kind(row["task"], row["cpus"], row["gpus"]), max(1, row["pieces"])) for row in table.to_pylist()
+    }
+    return _timed(read_events(folder / "events.jsonl"), units)
 
 
 def times_of_some(plan: Plan) -> dict[Kind, Timed]:
@@ -195,11 +192,8 @@ def times_of_some(plan: Plan) -> dict[Kind, Timed]:
         if taken[Kind.of(unit)] < EACH and chosen.keys() >= set(unit.needs):
             chosen[unit.key] = unit
             taken[Kind.of(unit)] += 1
-    beside = [
-        dataclasses.replace(unit, resources=unit.resources.on_cpus, key="", own=())
-        for unit in chosen.values()
-        if unit.resources.gpus
-    ]
+    on_gpus = [unit for unit in chosen.values() if unit.resources.gpus]
+    beside = [dataclasses.replace(unit, resources=unit.resources.on_cpus, key="", own=()) for unit in on_gpus]
     units = [*chosen.values(), *beside]
     seen: list[Event] = []
     events = EventStream(seen.append)
@@ -209,16 +203,17 @@ def times_of_some(plan: Plan) -> dict[Kind, Timed]:
             outcome = run_units(units, backend, UnitStore(Path(folder) / "units"), events)
     if not outcome.finished:
         raise RunError(f"no unit could be timed; one failed with: {last_line(next(iter(outcome.failed.values())))}")
-    return _timed(seen, {unit.key: Kind.of(unit) for unit in units}, {unit.key: pieces_of(unit) for unit in units})
+    return _timed(seen, {unit.key: (Kind.of(unit), pieces_of(unit)) for unit in units})
 
 
-def _timed(events: Iterable[Event], kinds: Mapping[str, Kind], pieces: Mapping[str, int]) -> dict[Kind, Timed]:
+def _timed(events: Iterable[Event], units: Mapping[str, tuple[Kind, int]]) -> dict[Kind, Timed]:
+    """By the kind of each unit and its number of pieces."""
     seconds: dict[Kind, list[float]] = defaultdict(list)
     memory: dict[Kind, float] = defaultdict(float)
     for event in events:
-        if event.kind is EventKind.UNIT_DONE and event.unit in kinds:
-            kind = kinds[event.unit]
-            seconds[kind].append(event.seconds / pieces[event.unit])
+        if event.kind is EventKind.UNIT_DONE and event.unit in units:
+            kind, pieces = units[event.unit]
+            seconds[kind].append(event.seconds / pieces)
             memory[kind] = max(memory[kind], event.memory_mb)
     return {kind: Timed(len(took), statistics.median_low(took), memory[kind]) for kind, took in seconds.items()}
 
@@ -236,11 +231,6 @@ def _line(cost: Cost) -> str:
 
 def _many(count: int, what: str) -> str:
     return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
-
-
-def _hours(found: Forecast) -> str:
-    gpus = f" and {found.gpu_hours:.3g} GPU-hours" if found.gpu_hours else ", no GPU"
-    return f"{found.cpu_hours:.3g} CPU-hours{gpus}"
 
 
 def _duration(seconds: float) -> str:

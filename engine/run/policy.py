@@ -26,8 +26,6 @@ from dpaudit.engine.reading.stopping import SequentialReader
 from dpaudit.engine.reading.verdict import Verdict
 from dpaudit.engine.spec.audit_spec import slug
 
-Spent = Callable[[], float]  # seconds that the run has taken so far
-
 CONFIRMED = (Verdict.VIOLATION, Verdict.UNDECIDED)  # verdicts of an observational game that are tested once more
 
 
@@ -48,20 +46,15 @@ class Pair:
     first: PlannedAudit
     confirmation: PlannedAudit | None
 
-    @cached_property
-    def first_keys(self) -> frozenset[str]:
-        """Of the units of the first pass."""
-        return self.first.keys
-
-    @cached_property
+    @property
     def confirmation_keys(self) -> frozenset[str]:
         """Of the units of the confirmatory run."""
         return self.confirmation.keys if self.confirmation else frozenset()
 
     @property
     def keys(self) -> frozenset[str]:
-        """Of both."""
-        return self.first_keys | self.confirmation_keys
+        """Of the units of both."""
+        return self.first.keys | self.confirmation_keys
 
 
 class Policy:
@@ -71,7 +64,11 @@ class Policy:
     """
 
     def __init__(
-        self, plan: Plan, store: UnitStore, spent: Spent = lambda: math.inf, budget_s: float | None = None
+        self,
+        plan: Plan,
+        store: UnitStore,
+        spent: Callable[[], float] = lambda: math.inf,
+        budget_s: float | None = None,
     ) -> None:
         following = {entry.confirms: entry for entry in plan.audits if entry.confirms}
         together = plan.spec.together
@@ -99,7 +96,7 @@ class Policy:
         for reader in self._readers.values():
             reader.advance(finished, failed)
         done = frozenset(name for name, reader in self._readers.items() if reader.reason)
-        stages = self._stages(finished, failed)
+        stages = [self._stage(pair, finished, failed) for pair in self.pairs]
         needed = tuple(place for place, pair in enumerate(self.pairs) if self._goes_on(pair, finished, first=not place))
         if self._one_claim and Stage.CONFIRMED in stages:
             needed = tuple(range(stages.index(Stage.CONFIRMED) + 1))
@@ -114,7 +111,7 @@ class Policy:
         """
         if not self._one_claim:
             return frozenset()
-        stages = tuple(self._stages(finished, failed))
+        stages = tuple(self._stage(pair, finished, failed) for pair in self.pairs)
         return self._once("held", stages, lambda: self._keys_waiting(stages))
 
     def results(self, outcome: RunOutcome, folder: Path) -> tuple[AuditResult, ...]:
@@ -129,11 +126,8 @@ class Policy:
                 continue  # there was nothing to confirm, or nothing left to find, or no time
             if entry.confirmatory and not (results and results[-1].name == entry.confirms and refutes(results[-1])):
                 continue  # begun before another one was read
-            name = entry.audit.name
-            evidence = folder / "scores" / slug(name)
-            results.append(
-                read_audit(entry, outcome.finished, self._store, self._readers.get(name), failures, evidence)
-            )
+            reader, evidence = self._readers.get(entry.audit.name), folder / "scores" / slug(entry.audit.name)
+            results.append(read_audit(entry, outcome.finished, self._store, reader, failures, evidence))
             if self._one_claim and entry.confirms and refutes(results[-1]):
                 break  # whatever ran beside it already: the same tests are read on one worker and on many
         return follow_ups_told(self._plan, results)
@@ -141,7 +135,7 @@ class Policy:
     @cached_property
     def _shared(self) -> frozenset[str]:
         """Keys that several first passes have asked for."""
-        count = Counter(key for pair in self.pairs for key in pair.first_keys)
+        count = Counter(key for pair in self.pairs for key in pair.first.keys)
         return frozenset(key for key, several in count.items() if several > 1)
 
     def _once(self, what: str, state: object, find: Callable[[], frozenset[str]]) -> frozenset[str]:
@@ -153,32 +147,25 @@ class Policy:
     def _keys_of_only(self, done: Set[str]) -> frozenset[str]:
         """Of units that no other audit has asked for."""
         entries = self._plan.audits if done else ()
-        return _union(entry.keys for entry in entries if entry.audit.name in done) - _union(
-            entry.keys for entry in entries if entry.audit.name not in done
-        )
+        others = _union(entry.keys for entry in entries if entry.audit.name not in done)
+        return _union(entry.keys for entry in entries if entry.audit.name in done) - others
 
     def _keys_beside(self, needed: Sequence[int], confirmed: Sequence[int]) -> frozenset[str]:
         """Of units that neither these first passes nor these confirmatory runs have asked for."""
-        kept = _union(self.pairs[place].first_keys for place in needed)
-        return (
-            _union(pair.keys for pair in self.pairs)
-            - kept
-            - _union(self.pairs[place].confirmation_keys for place in confirmed)
-        )
+        first = _union(self.pairs[place].first.keys for place in needed)
+        again = _union(self.pairs[place].confirmation_keys for place in confirmed)
+        return _union(pair.keys for pair in self.pairs) - first - again
 
     def _keys_waiting(self, stages: Sequence[Stage]) -> frozenset[str]:
         # a unit without a seed, as a ceiling's may be, is the first pass's own as well.
         waiting = _union(
             pair.confirmation_keys for pair, stage in zip(self.pairs, stages, strict=True) if stage is Stage.OPEN
-        ) - _union(pair.first_keys for pair in self.pairs)
+        ) - _union(pair.first.keys for pair in self.pairs)
         if Stage.REFUTING not in stages:
             return waiting
         after = stages.index(Stage.REFUTING) + 1
         later = _union(pair.keys for pair in self.pairs[after:]) - _union(pair.keys for pair in self.pairs[:after])
         return waiting | later
-
-    def _stages(self, finished: Set[str], failed: Set[str]) -> list[Stage]:
-        return [self._stage(pair, finished, failed) for pair in self.pairs]
 
     def _stage(self, pair: Pair, finished: Set[str], failed: Set[str]) -> Stage:
         if pair.confirmation is None and not self._one_claim:
@@ -225,7 +212,7 @@ class Policy:
             return True
         if pair.first.audit.stop is not None:  # it can be read as it is
             return first and finished.isdisjoint(pair.first.tallies)
-        if not finished.isdisjoint(pair.first_keys - self._shared):
+        if not finished.isdisjoint(pair.first.keys - self._shared):
             self._begun.add(name)
         return first or name in self._begun
 

@@ -32,7 +32,7 @@ _OF_RUNS = (PLAN, "spec.yaml", "sweep.yaml")  # one of these is in every run fol
 class Running:
     """A unit that was begun and has not ended."""
 
-    label: str  # for people
+    label: str
     seconds: float  # since it was begun
 
 
@@ -54,8 +54,7 @@ class RunStatus:
     heard: datetime | None  # when the driver last said something, UTC; None where it never did
     per_second: float  # units finished a second by this driver so far
     left_s: float | None  # seconds to go at that rate; None where it is not known
-    # what the audits found, by name, once the report is written, as `bounds.json` has them
-    verdicts: tuple[tuple[str, str], ...]
+    verdicts: tuple[tuple[str, str], ...]  # by the audit's name, as in `bounds.json`, once the report is written
     cautions: tuple[str, ...] = ()  # what a reader must know before believing the rest
 
     def __str__(self) -> str:
@@ -65,11 +64,8 @@ class RunStatus:
             f"running, {self.failed} failed, {self.retried} tried again, {self.lost} workers lost, {self.workers} up",
         ]
         if self.heard is not None:
-            left = (
-                ""
-                if self.left_s is None
-                else f", about {self.left_s:.0f} s left at {self.per_second:.2g} units a second"
-            )
+            rate = f"at {self.per_second:.2g} units a second"
+            left = "" if self.left_s is None else f", about {self.left_s:.0f} s left {rate}"
             lines.append(f"last heard of {self.heard:%Y-%m-%d %H:%M:%S} UTC{left}")
         if self.spilled_mb:
             lines.append(f"object stores wrote {self.spilled_mb:,} MB to disk for want of memory")
@@ -109,7 +105,7 @@ def _status(place: str, planned: int, said: Sequence[Event], bounds: bytes | Non
             open_[event.unit] = event
         elif event.kind in _ENDED or event.kind is EventKind.UNIT_REPEATED:
             open_.pop(event.unit, None)
-    over = any(event.kind in (EventKind.FINISHED, EventKind.INTERRUPTED) for event in events)
+    now, over = time.time(), any(event.kind in (EventKind.FINISHED, EventKind.INTERRUPTED) for event in events)
     done = counts[EventKind.UNIT_DONE]
     cached = sum(event.count for event in events if event.kind is EventKind.UNITS_CACHED)
     failed = counts[EventKind.UNIT_FAILED] + counts[EventKind.UNIT_SKIPPED]
@@ -131,17 +127,13 @@ def _status(place: str, planned: int, said: Sequence[Event], bounds: bytes | Non
         lost=counts[EventKind.WORKER_LOST],
         workers=next((event.count for event in reversed(events) if event.kind is EventKind.WORKER_STARTED), 0),
         spilled_mb=max((event.count for event in events if event.kind is EventKind.SPILLED), default=0),
-        running=() if over else tuple(Running(event.label, _since(event)) for event in open_.values()),
+        running=tuple(Running(event.label, max(0.0, now - event.time)) for event in open_.values() if not over),
         heard=datetime.fromtimestamp(last.time, UTC) if last else None,
         per_second=done / took_s if took_s else 0.0,
         left_s=took_s / done * to_go if done and to_go > 0 and not over else None,
         verdicts=verdicts,
         cautions=(caution,) if caution else (),
     )
-
-
-def _since(event: Event) -> float:
-    return max(0.0, time.time() - event.time)
 
 
 def _verdicts(bounds: bytes | None, events: Sequence[Event]) -> tuple[tuple[tuple[str, str], ...], str]:
