@@ -47,7 +47,7 @@ class EventKind(StrEnum):
 class Event:
     """One thing that happened."""
 
-    kind: EventKind  # what
+    kind: EventKind
     unit: str = ""  # key of the unit it happened to, or ""
     label: str = ""  # that unit's label
     attempt: int = 0  # which attempt, from 1; 0 where it has no meaning
@@ -127,11 +127,9 @@ def _event_of(line: str) -> Event | None:
         values = json.loads(line)
         if not all(_fits(values[part.name], part.type) for part in fields(Event) if part.name in values):
             return None
-        values["kind"] = EventKind(values["kind"])
-        event = Event(**values)
+        return Event(**{**values, "kind": EventKind(values["kind"])})
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
-    return event if all(_fits(getattr(event, each.name), each.type) for each in fields(Event)) else None
 
 
 def _fits(value: object, kind: object) -> bool:

@@ -15,6 +15,20 @@ WINDOW_S = 60.0  # rates and shares are those of the last minute
 TOLD_S = 1.0  # Ray is told no more often: a unit may take less
 
 
+_COUNTERS = {
+    "units_done": "units finished by this driver",
+    "units_failed": "units without an attempt left",
+    "units_retried": "attempts that another one follows, lost workers among them",
+    "trainings": "models trained by this driver",
+}
+_GAUGES = {
+    "units_running": "units given to workers",
+    "workers": "workers that are up",
+    "trainings_per_second": "models trained a second, over the last minute",
+    "gpu_busy_share": "share of the GPUs' time spent in units that ended in the last minute",
+}
+
+
 class RunMetrics:
     """Listens to a run's events and keeps its metrics, each with the tag `run`.
 
@@ -24,27 +38,10 @@ class RunMetrics:
     """
 
     def __init__(self, run: str, trainings: Mapping[str, int], gpus: Mapping[str, float]) -> None:
-        tags = {"run": run}
-        self._counters = {
-            name: Counter(f"dpaudit_{name}", description=words, tag_keys=("run",))
-            for name, words in (
-                ("units_done", "units finished by this driver"),
-                ("units_failed", "units without an attempt left"),
-                ("units_retried", "attempts that another one follows, lost workers among them"),
-                ("trainings", "models trained by this driver"),
-            )
-        }
-        self._gauges = {
-            name: Gauge(f"dpaudit_{name}", description=words, tag_keys=("run",))
-            for name, words in (
-                ("units_running", "units given to workers"),
-                ("workers", "workers that are up"),
-                ("trainings_per_second", "models trained a second, over the last minute"),
-                ("gpu_busy_share", "share of the GPUs' time spent in units that ended in the last minute"),
-            )
-        }
+        self._counters = {name: Counter(f"dpaudit_{name}", words, ("run",)) for name, words in _COUNTERS.items()}
+        self._gauges = {name: Gauge(f"dpaudit_{name}", words, ("run",)) for name, words in _GAUGES.items()}
         for metric in (*self._counters.values(), *self._gauges.values()):
-            metric.set_default_tags(tags)
+            metric.set_default_tags({"run": run})
         self._trainings, self._gpus = trainings, gpus
         self._counts = dict.fromkeys(self._counters, 0)  # since they were told last
         self._running = self._workers = 0

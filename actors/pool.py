@@ -96,15 +96,10 @@ class _Slot:
     pulse: str  # where it counts its beats
     since: float  # when it was asked for; later, when what it runs began
     ready: bool = False  # whether it is up
-    # what it was given, in the order it runs them; the first is the one that runs
-    queue: deque[Any] = field(default_factory=deque)
+    queue: deque[Any] = field(default_factory=deque)  # what it was given; the first is the one that runs
     beat: bytes | None = None  # its last beat that was seen
     heard: float = 0.0  # when that was
     reminded: float = 0.0  # when it was last said that the first of the queue still runs
-
-    def begin(self) -> None:
-        """From now on the first of the queue runs."""
-        self.since = self.reminded = time.monotonic()
 
 
 @dataclass(frozen=True)
@@ -115,10 +110,9 @@ class _Flight:
     slot: _Slot
     table: Any
 
-    @property
-    def seconds(self) -> float:
-        """How long its worker has been at it."""
-        return time.monotonic() - self.slot.since
+    def failed(self, why: str, *, lost: bool) -> Completion:
+        """That it came back without a result, after so long as its worker has been at it."""
+        return Completion(self.unit, Attempt(time.monotonic() - self.slot.since, why, again=True), lost=lost)
 
 
 class _Places:
@@ -170,9 +164,7 @@ class RayPool:
             _nodes().require_room(demand)
         self._shared = {name: ray.put(value) for name, value in shared.items()}
         self._remaining = Counter(demand)
-        self._workers = workers
-        self._scratch = scratch
-        self._events = events
+        self._workers, self._scratch, self._events = workers, scratch, events
         self._deadlines = deadlines or Deadlines()
         self._flights: dict[Any, _Flight] = {}
         self._heads: dict[Any, None] = {}  # of the flights, those that run: the others come back after them
@@ -216,7 +208,7 @@ class RayPool:
     def _begin(self, slot: _Slot) -> None:
         """From now on the first of its queue runs."""
         self._heads[slot.queue[0]] = None
-        slot.begin()
+        slot.since = slot.reminded = time.monotonic()
 
     def wait(self) -> list[Completion]:
         """Blocks until a unit has come back, was ended, or its worker is known to be lost, or a worker has come up."""
@@ -271,7 +263,7 @@ class RayPool:
                 f"{patience_s:.0f} s, none did, and no other unit is left that could run; what is finished is kept: "
                 "resume the run when such a node is there"
             )
-        wanted = " and ".join(f"one of {kind}" for kind, count in self._remaining.items() if count > 0)
+        wanted = " and ".join(f"one of {kind}" for kind in +self._remaining)
         return (
             f"a worker must start within {patience_s:.0f} s, none did ({wanted} is waited for); the cluster may be "
             "full or have lost nodes: ask for fewer or smaller workers, or wait for its other jobs"
@@ -280,11 +272,7 @@ class RayPool:
     def _lacking(self) -> list[Resources]:
         """Kinds of units that are still to be run, and that no worker can run that is up."""
         up = {slot.kind for slot in self._slots if slot.ready}
-        return [
-            kind
-            for kind, count in self._remaining.items()
-            if count > 0 and not any(worker.may_run(kind) for worker in up)
-        ]
+        return [kind for kind in +self._remaining if not any(worker.may_run(kind) for worker in up)]
 
     def _make_room(self) -> None:
         """Ends idle workers of other kinds than those that are lacking: they may stand where these would."""
@@ -327,20 +315,18 @@ class RayPool:
                 wanted = min(demand[kind], self._workers or demand[kind], wanted + WAITING_FOR_NODES)
             for _ in range(wanted - len(own)):
                 self._start(kind)
-            spare = [slot for slot in own if not slot.queue]
-            spare.sort(key=lambda slot: slot.ready)
+            spare = sorted((slot for slot in own if not slot.queue), key=lambda slot: slot.ready)
             for slot in spare[: max(0, len(own) - wanted)]:
                 self._dismiss(slot)
 
     def _tell_of_missing(self, nodes: Nodes) -> None:
         """Notes the kinds that no node holds, and says so of those that one held before, or that are waited for."""
         before = self._nowhere
-        self._nowhere = {kind for kind, count in self._remaining.items() if count > 0 and not nodes.hold(kind)}
+        self._nowhere = {kind for kind in +self._remaining if not nodes.hold(kind)}
         for kind in self._nowhere - before:
-            patience_s = self._wait_s or START_TIMEOUT_S
-            said = f"no node of the cluster holds a unit of {kind}"
-            waits = f"one is waited for, {patience_s:.0f} s when nothing else runs"
-            self._events.emit(Event(EventKind.STAGE, detail=f"{said}; {waits}"))
+            waits = f"one is waited for, {self._wait_s or START_TIMEOUT_S:.0f} s when nothing else runs"
+            said = f"no node of the cluster holds a unit of {kind}; {waits}"
+            self._events.emit(Event(EventKind.STAGE, detail=said))
 
     def _dismiss(self, slot: _Slot) -> None:
         self._forget(slot)
@@ -354,10 +340,10 @@ class RayPool:
             del self._places[slot.kind]
 
     def _start(self, kind: Resources) -> None:
-        options = {"num_cpus": kind.cpus, "num_gpus": kind.gpus, "max_restarts": 0}
         pulse = uuid.uuid4().hex
-        arguments = kind.cpus, self._scratch, pulse, BEAT_S
-        actor = Worker.options(**options).remote(*arguments)  # type: ignore[attr-defined]
+        actor = Worker.options(  # type: ignore[attr-defined]
+            num_cpus=kind.cpus, num_gpus=kind.gpus, max_restarts=0
+        ).remote(kind.cpus, self._scratch, pulse, BEAT_S)
         slot = _Slot(kind, actor, pulse, time.monotonic())
         self._slots[slot] = None
         self._places.setdefault(kind, _Places())
@@ -390,9 +376,9 @@ class RayPool:
         except (RayActorError, OutOfMemoryError) as err:
             return self._replace(flight.slot, loss(err))
         except RayError as err:  # the arguments or the table are gone with their node, the task was cancelled, ...
-            seconds = flight.seconds
+            ended = flight.failed(loss(err), lost=True)
             self._landed(reference)
-            return [Completion(flight.unit, Attempt(seconds, loss(err), again=True), lost=True)]
+            return [ended]
         self._landed(reference)
         if attempt.error:
             return [Completion(flight.unit, attempt)]
@@ -417,7 +403,7 @@ class RayPool:
         del self._heads[slot.queue[0]]
         flights = [self._flights.pop(reference) for reference in slot.queue]
         self._homeless.extend((flight.unit, flight.arguments, flight.needed) for flight in flights[1:])
-        return [Completion(flight.unit, Attempt(flight.seconds, why, again=True), lost=lost) for flight in flights[:1]]
+        return [flight.failed(why, lost=lost) for flight in flights[:1]]
 
     def _look(self) -> list[Completion]:
         """Ends what runs too long, replaces workers that do not answer, and says what still runs."""
@@ -460,12 +446,8 @@ def loss(err: RayError) -> str:
             "OutOfMemory: the node ran out of memory while this unit ran, and its worker was ended; give the run fewer "
             "workers (`workers` in `run:`), the node more memory, or the unit less to hold at once"
         )
-    return f"{type(err).__name__}: {first_line(err)}"
-
-
-def first_line(err: RayError) -> str:
-    """The first line of an error of Ray's, which often runs to a page."""
-    return next(iter(str(err).strip().splitlines()), "")
+    first_line = next(iter(str(err).strip().splitlines()), "")  # it often runs to a page
+    return f"{type(err).__name__}: {first_line}"
 
 
 def _nodes() -> Nodes:

@@ -27,7 +27,7 @@ def spilled_bytes() -> int | None:
 
 
 class SpillWatch:
-    """Tells when the stores have written more to disk than before."""
+    """Tells when the stores have written more to disk than before, with all since this watch began."""
 
     def __init__(self, events: EventStream) -> None:
         self._events = events

@@ -23,11 +23,13 @@ import types
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from dpaudit.actors.audited.leftovers import apart_ended
+from dpaudit.actors.meanwhile import meanwhile
 
 
 @dataclass
@@ -42,7 +44,7 @@ class Around:
         """Keeps the process as it is for the length of a block, which is the attempt."""
         said: list[str] = []
         try:
-            with caught() as printed, watched() as changed, apart_ended() as ended:
+            with _caught() as printed, _watched() as changed, apart_ended() as ended:
                 yield
         finally:
             if len(ended):
@@ -59,25 +61,26 @@ LOOK_S = 0.2  # how often it is looked at
 
 
 @dataclass
-class Printed:
+class _Printed:
     """What was printed in a block, filled in when it ends."""
 
-    kept: bytes = b""  # the bytes, the middle left out where there were many
-    count: int = 0  # how many there were
+    kept: bytes = b""  # the middle left out where there were many
+    count: int = 0  # of all bytes
 
 
 @contextlib.contextmanager
-def caught() -> Iterator[Printed]:
+def _caught() -> Iterator[_Printed]:
     """Takes standard output and error of the whole process for the length of a block.
 
     Outside the main thread nothing is taken: the process is then somebody else's, who may be printing too.
     """
-    printed = Printed()
+    printed = _Printed()
     if threading.current_thread() is not threading.main_thread() or sys.platform == "win32":
         yield printed
         return
     file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - code that closes all there is has closed it too
-    with _bounded(file.fileno()) as cut:
+    cut: list[int] = []
+    with meanwhile(partial(_bounded, file.fileno(), cut), LOOK_S, "printed"):
         fcntl.fcntl(file, fcntl.F_SETFL, fcntl.fcntl(file, fcntl.F_GETFL) | os.O_APPEND)
         try:
             with _standing_in(file.fileno()):
@@ -110,10 +113,9 @@ def _standing_in(file: int) -> Iterator[None]:
 
 def _copy(number: int) -> int | None:
     """Another descriptor of what a number stands for, behind those that code likes to close; None where it is shut."""
-    try:
+    with contextlib.suppress(OSError):
         return fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, 100)
-    except OSError:
-        return None
+    return None
 
 
 def _give_back(number: int, copy: int | None) -> None:
@@ -143,27 +145,13 @@ def _flush() -> None:
         ctypes.CDLL(None).fflush(None)  # what C has not written yet
 
 
-@contextlib.contextmanager
-def _bounded(file: int) -> Iterator[list[int]]:
-    """Cuts the file now and then to its beginning; the list holds how many bytes were cut away each time."""
-    cut: list[int] = []
-    ended = threading.Event()
-
-    def look() -> None:
-        while not ended.wait(LOOK_S):
-            with contextlib.suppress(OSError):
-                size = os.fstat(file).st_size
-                if size > MOST_ON_DISK:
-                    os.ftruncate(file, KEPT_BYTES)
-                    cut.append(size - KEPT_BYTES)
-
-    thread = threading.Thread(target=look, name="dpaudit-printed", daemon=True)
-    thread.start()
-    try:
-        yield cut
-    finally:
-        ended.set()
-        thread.join()
+def _bounded(file: int, cut: list[int]) -> None:
+    """Cuts a file that has become long to its beginning; the list holds how many bytes were cut away each time."""
+    with contextlib.suppress(OSError):
+        size = os.fstat(file).st_size
+        if size > MOST_ON_DISK:
+            os.ftruncate(file, KEPT_BYTES)
+            cut.append(size - KEPT_BYTES)
 
 
 def _ends(file: int, cut: list[int]) -> tuple[bytes, int]:
@@ -176,23 +164,11 @@ def _ends(file: int, cut: list[int]) -> tuple[bytes, int]:
     return first + f"\n... {count - len(first) - len(last):,} bytes left out ...\n".encode() + last, count
 
 
-LIBRARIES = (
-    "builtins",
-    "hashlib",
-    "json",
-    "math",
-    "numpy",
-    "numpy.linalg",
-    "numpy.random",
-    "os",
-    "pickle",
-    "pyarrow",
-    "pyarrow.parquet",
-    "random",
-    "scipy.special",
-    "scipy.stats",
-    "time",
-)  # what results depend on beside dpaudit itself
+# What results depend on beside dpaudit itself.
+LIBRARIES = {
+    *("builtins", "hashlib", "json", "math", "os", "pickle", "random", "time"),
+    *("numpy", "numpy.linalg", "numpy.random", "pyarrow", "pyarrow.parquet", "scipy.special", "scipy.stats"),
+}
 _NUMBERS = tuple(signal.Signals)
 _STREAMS = ("stdin", "stdout", "stderr")
 
@@ -204,13 +180,13 @@ class _Aspect:
     name: str  # in words
     read: Callable[[], Any]  # how it is; what can be compared
     put_back: Callable[[Any], object] | None = None  # makes it as it was; None where that is not done
-    # from what it was, what of it is other now, in words; () for nothing. None compares
+    # From what it was: what of it is other now, in words; () for nothing. None compares.
     changed: Callable[[Any], tuple[str, ...]] | None = None
     by_imports: bool = False  # whether libraries change it too while they are loaded
 
 
 @contextlib.contextmanager
-def watched() -> Iterator[list[str]]:
+def _watched() -> Iterator[list[str]]:
     """What the block did to the process; the list is filled when it ends, and is empty for most code."""
     # a patch of what reads and puts back must be undone before anything else is looked at: the libraries come first.
     before = [(aspect, _safely(aspect.read)) for aspect in _ASPECTS]
@@ -331,11 +307,10 @@ def _open_files() -> dict[int, tuple[int, int] | None]:
 
 
 def _stands_for(number: int) -> tuple[int, int] | None:
-    try:
+    with contextlib.suppress(OSError):
         found = os.fstat(number)
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
+        return found.st_dev, found.st_ino
+    return None
 
 
 def _closed(before: dict[int, tuple[int, int] | None]) -> tuple[str, ...]:
@@ -344,12 +319,8 @@ def _closed(before: dict[int, tuple[int, int] | None]) -> tuple[str, ...]:
     return tuple(map(str, sorted(gone if len(gone - {0, 1, 2}) > 1 else gone & {0, 1, 2})))
 
 
-def _threads() -> frozenset[threading.Thread]:
-    return frozenset(threading.enumerate())
-
-
 def _started(before: frozenset[threading.Thread]) -> tuple[str, ...]:
-    return tuple(sorted(one.name for one in _threads() - before if not one.name.startswith("dpaudit-")))
+    return tuple(sorted(one.name for one in set(threading.enumerate()) - before if not one.name.startswith("dpaudit-")))
 
 
 def _torch() -> tuple[Any, ...]:
@@ -385,10 +356,6 @@ def _put_back_streams(before: tuple[Any, ...]) -> None:
         setattr(sys, name, stream)
 
 
-def _put_back_gc(enabled: bool) -> None:
-    (gc.enable if enabled else gc.disable)()
-
-
 def _put_back_path(before: list[str]) -> None:
     sys.path[:] = before
 
@@ -404,7 +371,12 @@ _ASPECTS = (
     _Aspect("the import path", lambda: list(sys.path), _put_back_path),
     _Aspect("the working folder", os.getcwd, os.chdir),
     _Aspect("the umask", _umask, os.umask),
-    _Aspect("signal handlers", _handlers, _put_back_handlers, _changed_handlers),
+    _Aspect(
+        "signal handlers",
+        lambda: {one: _signal.getsignal(one) for one in _NUMBERS},
+        _put_back_handlers,
+        _changed_handlers,
+    ),
     _Aspect("environment variables", _environment, _put_back_environment, _names_that_differ, by_imports=True),
     _Aspect("limits of the process", _limits, _put_back_limits),
     _Aspect("open files it closed", _open_files, None, _closed),
@@ -413,9 +385,9 @@ _ASPECTS = (
     _Aspect("the locale", lambda: locale.setlocale(locale.LC_ALL), lambda was: locale.setlocale(locale.LC_ALL, was)),
     _Aspect("numpy.seterr", np.geterr, lambda was: np.seterr(**was)),
     _Aspect("torch", _torch, _put_back_torch, _changed_torch),
-    _Aspect("garbage collection", gc.isenabled, _put_back_gc),
+    _Aspect("garbage collection", gc.isenabled, lambda was: gc.enable() if was else gc.disable()),
     _Aspect("tracing", lambda: (sys.gettrace(), sys.getprofile())),
     _Aspect("the hook of errors", lambda: sys.excepthook, lambda was: setattr(sys, "excepthook", was)),
-    _Aspect("threads left running", _threads, None, _started, by_imports=True),
+    _Aspect("threads left running", lambda: frozenset(threading.enumerate()), None, _started, by_imports=True),
     _Aspect("functions to call at exit", atexit._ncallbacks, None, by_imports=True),
 )
