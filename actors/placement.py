@@ -20,10 +20,7 @@ class Nodes:
         return any(node.get("CPU", 0) >= kind.cpus and node.get("GPU", 0) >= kind.gpus for node in self.each)
 
     def require_room(self, kinds: Collection[Resources]) -> None:
-        """Refuses kinds that no node could ever hold.
-
-        Raises: RunError.
-        """
+        """Refuses kinds that no node could ever hold."""
         for kind in kinds:
             if not self.hold(kind):
                 held = {f"{node.get('CPU', 0):g} CPUs and {node.get('GPU', 0):g} GPUs" for node in self.each}

@@ -26,18 +26,14 @@ class Inputs:
     """What a task is given beside its own values."""
 
     shared: Mapping[str, Any]  # large inputs by name, read-only; each was put into the object store once
-    # results of the units this one needs, by key, in the order of `Unit.needs`
-    tables: Mapping[str, pa.Table] = field(default_factory=dict)
+    tables: Mapping[str, pa.Table] = field(default_factory=dict)  # results by key, in the order of `Unit.needs`
 
 
 class Task(Protocol):
     """A frozen dataclass whose fields decide the result of `run`, on any worker, in any order."""
 
     def run(self, inputs: Inputs, compute: Compute) -> pa.Table:
-        """Does the work.
-
-        Raises: TrainingError for a failure of this piece alone; it is tried again, then recorded as failed.
-        """
+        """Does the work; a TrainingError is a failure of this piece alone: it is tried again, then recorded."""
         ...
 
 
@@ -77,12 +73,11 @@ class Resources:
 class Unit:
     """One schedulable piece of work."""
 
-    task: Task  # what to do
+    task: Task
     label: str  # for people: "target training 1/1"
     shared: tuple[str, ...] = ()  # names of the shared inputs it takes
-    # keys of the units whose tables it takes; a task that takes several kinds holds their keys itself
-    needs: tuple[str, ...] = ()
-    resources: Resources = Resources()  # what it occupies
+    needs: tuple[str, ...] = ()  # keys of the units whose tables it takes
+    resources: Resources = Resources()
     key: str = ""  # hash of everything that decides the result; names the file in the run folder
     own: tuple[UserCode, ...] = field(default=(), repr=False)  # the user's code that the key speaks of
 

@@ -112,13 +112,13 @@ class Call:
 
     def outcome(self, inputs: Inputs, compute: Compute) -> Outcome[Any]:
         """What the function gives for its arguments, with what was said by calls that are made in it."""
-        inner: list[Outcome[Any]] = []
-        given = {name: _resolved(value, inputs, compute, inner) for name, value in self.arguments}
-        if "compute" in _parameters(self.function):
+        said: list[Outcome[Any]] = []
+        given = {name: _resolved(value, inputs, compute, said) for name, value in self.arguments}
+        if "compute" in _signature(self.function).parameters:
             given["compute"] = compute
         value = self.function(**given)
         last = value if isinstance(value, Outcome) else Outcome(value)
-        said = (*inner, last)
+        said.append(last)
         return Outcome(
             last.value,
             tuple(note for one in said for note in one.notes),
@@ -152,16 +152,11 @@ class _Inlined:
 
 
 class Work:
-    """A plan while it grows.
-
-    Attributes:
-        units: In the order in which they were added, by key.
-        shared: The large inputs, by name.
-    """
+    """A plan while it grows."""
 
     def __init__(self) -> None:
-        self.units: dict[str, Unit] = {}
-        self.shared: dict[str, Any] = {}
+        self.units: dict[str, Unit] = {}  # by key, in the order in which they were added
+        self.shared: dict[str, Any] = {}  # the large inputs, by name
         self._reading: Any = None  # of all code that keys speak of, once for the whole plan
 
     def share(self, name: str, value: Any) -> Any:
@@ -192,7 +187,8 @@ class Work:
         Raises: InputError when the function is not registered, or the arguments are not its.
         """
         call = call_of(function, *arguments, gives=gives, **more)
-        needs, names = tuple(dict.fromkeys((*_keys_in(call), *after))), tuple(dict.fromkeys(_shared(call)))
+        needs = tuple(dict.fromkeys((*_keys_in(call), *after)))
+        names = tuple(dict.fromkeys(stands.name for stands in _placeholders(call) if isinstance(stands, Shared)))
         with one_reading(reading=self._reading) as self._reading:
             made = Unit(call, label, names, needs, resources)
         return self.units.setdefault(made.key, made)
@@ -215,12 +211,9 @@ class Work:
             function: Registered by `unit`; has the parameters `first` and `last`.
             total: How many pieces there are.
             per: How many one unit makes.
-            arguments: Further arguments.
-            label: For people; the numbers of the pieces, from 1, are added.
-            resources: What each unit occupies.
             offset: Number of the first piece.
-            after: Keys of units that must be finished before.
-            more: Further arguments, by name.
+            label: For people; the numbers of the pieces, from 1, are added.
+        The other arguments are those of `add`.
         """
         cuts = [(offset + first, offset + min(first + per, total)) for first in range(0, total, per)]
         return tuple(
@@ -245,7 +238,7 @@ def call_of(function: Callable[..., Any], *arguments: Any, gives: Any = None, **
     """
     require(getattr(function, "is_unit", False), "a unit must call a function marked with `@unit`", function=function)
     name = function.__name__
-    filled = {"compute": None} if "compute" in _parameters(function) else {}
+    filled = {"compute": None} if "compute" in _signature(function).parameters else {}
     try:
         given = _signature(function).bind(*arguments, **more, **filled).arguments
     except TypeError as err:
@@ -296,13 +289,7 @@ def value_of(unit: Unit, table: pa.Table) -> Any:
     return value_in(table, unit.task.kind)
 
 
-@functools.cache
-def _signature(function: Callable[..., Any]) -> inspect.Signature:
-    return inspect.signature(function)
-
-
-def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
-    return _signature(function).parameters
+_signature = functools.cache(inspect.signature)
 
 
 def _standing(value: Any) -> Any:
@@ -330,10 +317,6 @@ def _placeholders(value: Any) -> Iterator[_Result | Shared]:
 
 def _keys_in(value: Any) -> Iterable[str]:
     return (stands.key for stands in _placeholders(value) if isinstance(stands, _Result))
-
-
-def _shared(call: Call) -> Iterable[str]:
-    return (stands.name for stands in _placeholders(call) if isinstance(stands, Shared))
 
 
 def _resolved(value: Any, inputs: Inputs, compute: Compute, said: list[Outcome[Any]]) -> Any:

@@ -75,10 +75,8 @@ class Submitted:
 
 
 class Jobs:
-    """The job server of a cluster.
+    """The job server of a cluster, at the address of its dashboard: "http://head:8265".
 
-    Args:
-        address: Of its dashboard, "http://head:8265"; None takes RAY_API_SERVER_ADDRESS of the environment.
     Raises: RunError when it does not answer, or asks for a token that is not given.
     """
 
@@ -138,14 +136,8 @@ class Jobs:
     def _begin(self, job: Job, name: str) -> bool:
         """Whether the job was begun under this name; not where another submitter was faster."""
         try:
-            self._asked(
-                lambda: self._client.submit_job(
-                    entrypoint=job.entrypoint,
-                    submission_id=name,
-                    runtime_env=job.runtime_env(),
-                    metadata=dict(job.metadata),
-                )
-            )
+            more = {"runtime_env": job.runtime_env(), "metadata": dict(job.metadata)}
+            self._asked(lambda: self._client.submit_job(entrypoint=job.entrypoint, submission_id=name, **more))
         except RunError as err:
             if "already exists" in str(err.__cause__):
                 return False
@@ -153,14 +145,11 @@ class Jobs:
         return True
 
     def state(self, name: str) -> str:
-        """PENDING, RUNNING, STOPPED, SUCCEEDED or FAILED.
-
-        Raises: RunError for a job the cluster does not know.
-        """
+        """PENDING, RUNNING, STOPPED, SUCCEEDED or FAILED."""
         found = self._state(name)
         if found is None:
-            known = [job.submission_id for job in self._asked(self._client.list_jobs) if job.submission_id]
-            ours = [known_name for known_name in known if known_name.startswith(PREFIX)]
+            known = [job.submission_id or "" for job in self._asked(self._client.list_jobs)]
+            ours = filter(self.is_name, known)
             raise RunError(
                 f"{self.address} knows no job {shortened(name)}, only {shortened(', '.join(ours) or 'none')}"
             )

@@ -96,10 +96,7 @@ def _joined(address: str) -> Iterator[None]:
 
 
 def _check_reachable(address: str) -> None:
-    """Ray itself tries for minutes where nothing listens or answers, and says nothing of a wrong token.
-
-    Raises: OSError when nothing does, AuthenticationError when the token is not the cluster's.
-    """
+    """Ray itself tries for minutes where nothing listens or answers, and says nothing of a wrong token."""
     from ray._private.services import canonicalize_bootstrap_address
     from ray._raylet import GcsClient  # type: ignore[attr-defined]
 
@@ -119,10 +116,7 @@ def _check_reachable(address: str) -> None:
 
 
 def _check_answering(place: str, within_s: float) -> None:
-    """Something may take connections and never say a word: a stopped process, or a port of another kind.
-
-    Raises: OSError when it does not greet as Ray's servers do.
-    """
+    """Something may take connections and never say a word: a stopped process, or a port of another kind."""
     import grpc  # type: ignore[import-untyped]
     from ray._private.grpc_utils import init_grpc_channel
 
@@ -285,8 +279,8 @@ def _on_this_machine_alone() -> Iterator[None]:
     """Ray's own switch, on by default on macOS and Windows: every port of a local session on the loopback address."""
     from ray._private import ray_constants
 
-    before = ray_constants.ENABLE_RAY_CLUSTER
-    ray_constants.ENABLE_RAY_CLUSTER = False
-    with contextlib.ExitStack() as stack:
-        stack.callback(setattr, ray_constants, "ENABLE_RAY_CLUSTER", before)
+    before, ray_constants.ENABLE_RAY_CLUSTER = ray_constants.ENABLE_RAY_CLUSTER, False
+    try:
         yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = before

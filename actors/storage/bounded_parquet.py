@@ -64,10 +64,7 @@ def require_unpacks(source: IO[bytes], name: str, columns: Sequence[str] | None 
 
 
 def bytes_of_rows(source: IO[bytes], rows: int | None) -> int:
-    """What the first rows of a Parquet file take at the least; all when None.
-
-    Raises: ValueError when it is no such file.
-    """
+    """What the first rows of a Parquet file take at the least; all when None."""
     footer = read_footer(source)
     sure = sum(chunk.values * chunk.width for chunk in footer.columns)
     return sure if rows is None or rows >= footer.rows else sure * rows // footer.rows
@@ -127,10 +124,7 @@ class Footer:
 
 
 def read_footer(file: IO[bytes]) -> Footer:
-    """The footer of an open Parquet file.
-
-    Raises: ValueError when it is none that can be read.
-    """
+    """The footer of an open Parquet file."""
     try:
         size = file.seek(0, 2)
         file.seek(max(0, size - 8))

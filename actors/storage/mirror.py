@@ -84,18 +84,12 @@ class FileStore:
         return isinstance(self.system, pafs.LocalFileSystem)
 
     def require_plain(self) -> None:
-        """Refuses a place on this machine that holds links, pipes, sockets or devices; object stores hold none.
-
-        Raises: RunError, also when the place cannot be read.
-        """
+        """Refuses a place on this machine that holds links, pipes, sockets or devices; object stores hold none."""
         if self.is_local:
             require_plain(Path(self.root))
 
     def infos(self) -> dict[str, pafs.FileInfo]:
-        """What is known of its files, by name; of none whose name starts with a dot.
-
-        Raises: RunError for a name that is no file below a folder.
-        """
+        """What is known of its files, by name; of none whose name starts with a dot."""
         found = self.system.get_file_info(pafs.FileSelector(self.root, recursive=True, allow_not_found=True))
         files = {info.path.removeprefix(self.root).removeprefix("/"): info for info in found if info.is_file}
         _require_below(files, self.place)
@@ -106,20 +100,14 @@ class FileStore:
         return self.system.get_file_info(self._path(name))
 
     def reading(self, name: str) -> IO[bytes]:
-        """A file, open to be read.
-
-        Raises: FileNotFoundError; RunError when it is no plain file.
-        """
+        """A file, open to be read."""
         if self.is_local:
             return reading(Path(self._path(name)))
         stream: IO[bytes] = self.system.open_input_stream(self._path(name))
         return stream
 
     def content(self, name: str) -> bytes | None:
-        """All of a file; None where there is no such file.
-
-        Raises: RunError when it is no plain file, or too large.
-        """
+        """All of a file; None where there is no such file."""
         try:
             if self.is_local:
                 return bytes_of(Path(self._path(name)))
@@ -198,10 +186,7 @@ class Mirror:
         self._one_at_a_time = threading.Lock()
 
     def pull(self) -> None:
-        """Brings what is new at the remote place here; it wins where both changed, but loses nothing new here.
-
-        Raises: RunError when it cannot be reached.
-        """
+        """Brings what is new at the remote place here; it wins where both changed, but loses nothing new here."""
         with self._store.answering("must be a place that can be read"):
             there = self._there()
             for name in self._copied.keys() - there.keys():  # taken away at the other end
@@ -218,10 +203,7 @@ class Mirror:
         self._write_state()
 
     def push(self) -> None:
-        """Uploads what is new or changed here since the last time, and takes away there what is gone here.
-
-        Raises: OSError when the store does not answer.
-        """
+        """Uploads what is new or changed here since the last time, and takes away there what is gone here."""
         with self._one_at_a_time:
             here = dict(self._here())
             changed = [name for name in here if name not in self._copied or self._copied[name].here != here[name]]
@@ -238,10 +220,7 @@ class Mirror:
 
     @contextlib.contextmanager
     def kept_up(self, every_s: float = EVERY_S, patience_s: float = PATIENCE_S) -> Iterator[None]:
-        """Pushes every few seconds for the length of a `with` block, and once more at its end.
-
-        Raises: RunError when that last push cannot be made; what could not be brought is here still.
-        """
+        """Pushes every few seconds for the length of a block, and once more at its end: RunError where that fails."""
         ended = threading.Event()
         pushing = threading.Thread(target=self._push_until, args=(ended, every_s), name="dpaudit-mirror", daemon=True)
         pushing.start()
@@ -253,10 +232,7 @@ class Mirror:
             self._push_at_last(patience_s)
 
     def forget(self) -> None:
-        """Takes away what was copied, at both ends.
-
-        Raises: OSError when the store does not answer.
-        """
+        """Takes away what was copied, at both ends."""
         if self._copied:
             self._store.system.delete_dir(self._store.root)
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -357,10 +333,7 @@ MOST_BYTES = 255  # of one part of a name, on the file systems there are
 
 
 def _require_below(names: Collection[str], place: object) -> None:
-    """Refuses names that are no files below a folder, each for itself on every file system.
-
-    Raises: RunError naming the first that leaves the folder, is the folder of another, or differs by case alone.
-    """
+    """Refuses names that are no files below a folder, each for itself on every file system."""
     spelled: dict[str, str] = {}
     files = set(names)
     for name in sorted(files):

@@ -112,10 +112,7 @@ class UnitStore:
         return f"{self._folder}/{key}.parquet"
 
     def read(self, key: str) -> pa.Table:
-        """The table of a finished unit.
-
-        Raises: RunError when its file is damaged, unreadable or another unit's.
-        """
+        """The table of a finished unit."""
         found, _ = self._content(key)
         try:
             return read_bounded(io.BytesIO(found), self.path(key))

@@ -142,10 +142,7 @@ def job_of(
     seed: int | None = None,
     sweep: bool = False,
 ) -> Job:
-    """The job that runs a spec.
-
-    Raises: SpecError for a spec that is wrong or outside of the folder, or an output that would not last.
-    """
+    """The job that runs a spec."""
     from dpaudit.actors.storage.places import is_remote, refuse_credentials
     from dpaudit.cluster.jobs import Job
     from dpaudit.engine.spec.loading import load_spec

@@ -169,10 +169,7 @@ def _run_here(plan: Plan, folder: Path, place: str | Path, listeners: Sequence[L
 
 
 def _written_plan(plan: Plan, folder: Path, place: str | Path, *, fresh: bool) -> tuple[str, ...]:
-    """Writes a plan into its folder; says what was there before, where that was another one.
-
-    Raises: RunError when that has results, and not `fresh`.
-    """
+    """Writes a plan into its folder; says what was there before, where that was another one."""
     record, before = Record.of(plan), Record.read(folder)
     differs = "; ".join(before.differences(record)) if before else ""
     if before and differs:

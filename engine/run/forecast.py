@@ -163,10 +163,7 @@ def forecast(plan: Plan, timed: Mapping[Kind, Timed], source: str) -> Forecast:
 
 
 def times_of_run(folder: Path) -> dict[Kind, Timed]:
-    """What the units of an earlier run took, by what its folder tells; nothing where it tells nothing.
-
-    Raises: RunError when it holds what is no file, or a plan that cannot be read.
-    """
+    """What the units of an earlier run took, by what its folder tells; nothing where it tells nothing."""
     require_plain(folder)
     path = folder / PLAN
     if not path.is_file():

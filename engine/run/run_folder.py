@@ -50,10 +50,7 @@ _FILES = ("spec.yaml", PLAN, "bounds.json", "bounds.parquet", "report.html")
 
 
 def place_of(named: str | Path) -> str | Path:
-    """A place as it was named: a URI as it is, a path as a path.
-
-    Raises: InputError when it is neither.
-    """
+    """A place as it was named: a URI as it is, a path as a path."""
     named = path("the folder of a run", named)
     return named.rstrip("/") if is_remote(named) else Path(named)
 
@@ -157,10 +154,7 @@ class Record:
 
     @classmethod
     def required(cls, folder: Path, place: str | Path) -> Record:
-        """That of a folder which is a run's.
-
-        Raises: SpecError when it is none; RunError when its plan is not there or cannot be read.
-        """
+        """That of a folder which is a run's."""
         _require_run_folder(folder)
         record = cls.read(folder)
         if record is None:
@@ -169,10 +163,7 @@ class Record:
 
     @classmethod
     def read(cls, folder: Path) -> Record | None:
-        """That of a run folder; None where no plan was written yet.
-
-        Raises: RunError when its plan cannot be read.
-        """
+        """That of a run folder; None where no plan was written yet."""
         file = folder / PLAN
         if not file.exists():
             return None
@@ -230,10 +221,7 @@ class Record:
 
 
 def read_plan(content: bytes, name: object, columns: Sequence[str]) -> pa.Table:
-    """Some columns of `plan.parquet`, which anybody may have written; those that its version lacks are left out.
-
-    Raises: RunError when it is no plan.
-    """
+    """Some columns of `plan.parquet`, which anybody may have written; those that its version lacks are left out."""
     try:
         table = read_bounded(io.BytesIO(content), "it", columns)
         table.validate(full=True)
@@ -254,19 +242,13 @@ def _no_plan(name: object, err: Exception) -> RunError:
 
 
 def read_spec(folder: Path) -> AuditSpec:
-    """The spec a run folder was made from, built with the consent there is.
-
-    Raises: SpecError when it is no run folder, or asks for more than is consented to.
-    """
+    """The spec a run folder was made from, built with the consent there is."""
     _require_run_folder(folder)
     return load_spec(folder / "spec.yaml")
 
 
 def _require_run_folder(folder: Path) -> None:
-    """Refuses a folder that is none of a run.
-
-    Raises: SpecError.
-    """
+    """Refuses a folder that is none of a run."""
     if not _is_file(folder / "spec.yaml") or not _is_run_folder(folder):
         raise SpecError(
             f"{shortened(folder)} must be a run folder (with spec.yaml in it); "
