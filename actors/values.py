@@ -31,7 +31,7 @@ LENGTHS = b"lengths"  # metadata of a table with `ROWS`: how many rows each valu
 
 def encode(values: Iterable[Any], kind: type[Any]) -> pa.Table:
     """The table of values of one dataclass, in order."""
-    if _in_rows(kind):
+    if getattr(kind, "ROWS", False):
         return _rows_of(values, kind)
     return pa.table(dict(_columns(list(values), kind, "")))
 
@@ -44,7 +44,7 @@ def decode(table: pa.Table, kind: type[Any]) -> list[Any]:
     if not table.num_rows and not table.num_columns:
         return []
     try:
-        if _in_rows(kind):
+        if getattr(kind, "ROWS", False):
             return list(_values_in_rows(table, kind))
         return _values(table.combine_chunks(), kind, "")
     except (KeyError, ValueError, TypeError, pa.ArrowException) as err:
@@ -52,10 +52,6 @@ def decode(table: pa.Table, kind: type[Any]) -> list[Any]:
             f"a stored result must be of {kind.__qualname__}, this one has the columns "
             f"{', '.join(table.column_names)}; remove its file from units/ and run again"
         ) from err
-
-
-def _in_rows(kind: type[Any]) -> bool:
-    return bool(getattr(kind, "ROWS", False))
 
 
 def _fields(kind: Any) -> Iterator[tuple[dataclasses.Field[Any], Any]]:
@@ -135,8 +131,7 @@ def _bytes_of(table: pa.Table) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
-    content: bytes = sink.getvalue().to_pybytes()
-    return content
+    return bytes(sink.getvalue())
 
 
 def _values(table: pa.Table, kind: type[Any], prefix: str) -> list[Any]:
@@ -163,12 +158,9 @@ def _parts(column: pa.Array) -> Iterable[Any]:
         values, ends = column.values.to_numpy(zero_copy_only=False), column.offsets.to_numpy()
         known = column.is_valid().to_numpy(zero_copy_only=False)
         cuts = zip(itertools.pairwise(ends), known, strict=True)
-        return [_own(values[first:last]) if there else None for (first, last), there in cuts]
+        parts = [values[first:last] if there else None for (first, last), there in cuts]
+        return [part if part is None else part.astype(str) if part.dtype == object else part.copy() for part in parts]
     return column.to_pylist()  # type: ignore[no-any-return]
-
-
-def _own(values: NDArray[Any]) -> NDArray[Any]:
-    return values.astype(str) if values.dtype == object else values.copy()
 
 
 def _as_typed(part: Any, hint: Any) -> Any:
@@ -201,13 +193,11 @@ def _dtype(hint: Any) -> Any:
 
 def _rows_of(values: Iterable[Any], kind: type[Any]) -> pa.Table:
     batches, lengths = [], []
+    stored = {field.name: field.metadata.get("stored") for field, _ in _fields(kind)}
     for value in values:
-        arrays = {field.name: getattr(value, field.name) for field, _ in _fields(kind)}
-        length = max(part.size for part in arrays.values() if isinstance(part, np.ndarray))
-        stored = {field.name: field.metadata.get("stored") for field, _ in _fields(kind)}
-        columns = {name: _row_column(part, length, stored[name]) for name, part in arrays.items()}
-        batches.append(pa.table(columns))
-        lengths.append(length)
+        parts = {name: getattr(value, name) for name in stored}
+        lengths.append(max(part.size for part in parts.values() if isinstance(part, np.ndarray)))
+        batches.append(pa.table({name: _row_column(part, lengths[-1], stored[name]) for name, part in parts.items()}))
     if not batches:
         return pa.table({})
     whole = pa.concat_tables(batches, promote_options="default")
@@ -224,7 +214,7 @@ def _row_column(part: Any, length: int, stored: str | None) -> pa.Array:
 
 def _values_in_rows(table: pa.Table, kind: type[Any]) -> Iterator[Any]:
     lengths = json.loads(table.schema.metadata[LENGTHS])
-    arrays = {field.name: not _is_scalar(hint) for field, hint in _fields(kind)}
+    arrays = {field.name: hint not in (int, float, bool, str) for field, hint in _fields(kind)}
     for first, last in itertools.pairwise(itertools.accumulate(lengths, initial=0)):
         part = table.slice(first, last - first)
         columns = {name: part.column(name) for name in arrays}
@@ -234,7 +224,3 @@ def _values_in_rows(table: pa.Table, kind: type[Any]) -> Iterator[Any]:
                 for name, column in columns.items()
             }
         )
-
-
-def _is_scalar(hint: Any) -> bool:
-    return hint in (int, float, bool, str)

@@ -204,11 +204,7 @@ def _show_words(figure: Figure) -> None:
     for axis in (axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)):
         shown = axis.get_major_formatter()
         if isinstance(shown, FuncFormatter):  # of ticks that were given words; others write numbers
-            axis.set_major_formatter(_in_words(shown))
-
-
-def _in_words(shown: FuncFormatter) -> FuncFormatter:
-    return FuncFormatter(lambda value, place: _words(shown(value, place)))
+            axis.set_major_formatter(FuncFormatter(lambda value, place, shown=shown: _words(shown(value, place))))
 
 
 def _words(text: str) -> str:

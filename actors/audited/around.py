@@ -371,12 +371,7 @@ _ASPECTS = (
     _Aspect("the import path", lambda: list(sys.path), _put_back_path),
     _Aspect("the working folder", os.getcwd, os.chdir),
     _Aspect("the umask", _umask, os.umask),
-    _Aspect(
-        "signal handlers",
-        lambda: {one: _signal.getsignal(one) for one in _NUMBERS},
-        _put_back_handlers,
-        _changed_handlers,
-    ),
+    _Aspect("signal handlers", _handlers, _put_back_handlers, _changed_handlers),
     _Aspect("environment variables", _environment, _put_back_environment, _names_that_differ, by_imports=True),
     _Aspect("limits of the process", _limits, _put_back_limits),
     _Aspect("open files it closed", _open_files, None, _closed),

@@ -188,7 +188,8 @@ class Mirror:
     def pull(self) -> None:
         """Brings what is new at the remote place here; it wins where both changed, but loses nothing new here."""
         with self._store.answering("must be a place that can be read"):
-            there = self._there()
+            found = self._store.infos()
+            there = {name: _mark(info) for name, info in found.items() if self._shared(name)}
             for name in self._copied.keys() - there.keys():  # taken away at the other end
                 (self.folder / name).unlink(missing_ok=True)
                 del self._copied[name]
@@ -277,9 +278,6 @@ class Mirror:
                     with contextlib.suppress(FileNotFoundError):
                         facts = (self.folder / name).stat()
                         yield name, (facts.st_size, facts.st_mtime_ns)
-
-    def _there(self) -> dict[str, tuple[int, int]]:
-        return {name: _mark(info) for name, info in self._store.infos().items() if self._shared(name)}
 
     def _shared(self, name: str) -> bool:
         return name.split("/")[0] not in self._without and not _is_hidden(name)

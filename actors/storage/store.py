@@ -31,7 +31,7 @@ _OPEN = b"dpaudit-seal:" + b"0" * 64  # stands in the file while the hash over t
 class Made:
     """What made the results of finished units."""
 
-    units: int = 0  # how many
+    units: int = 0
     first: datetime | None = None  # when the first of them was written, UTC; None when there is none
     last: datetime | None = None  # when the last was
     versions: tuple[str, ...] = ()  # the code versions of dpaudit
@@ -100,12 +100,9 @@ class UnitStore:
         facts = [self._checked[key] for key in sorted(known & self._checked.keys())]
         if not facts:
             return Made()
-        first, last = (
-            datetime.fromtimestamp(choose(time_ns for time_ns, *_ in facts) / 1e9, UTC) for choose in (min, max)
-        )
-        versions = tuple(sorted({version for *_, version, _ in facts}))
-        own = tuple(sorted({own for *_, own in facts if own}))
-        return Made(len(facts), first, last, versions, own)
+        times, _, versions, own = zip(*facts, strict=True)
+        first, last = (datetime.fromtimestamp(time_ns / 1e9, UTC) for time_ns in (min(times), max(times)))
+        return Made(len(facts), first, last, tuple(sorted({*versions})), tuple(sorted({*own} - {""})))
 
     def path(self, key: str) -> str:
         """Where a unit's table is or will be."""
@@ -131,8 +128,8 @@ class UnitStore:
                 found = all_of(file)
         except OSError as err:
             raise self._refused(key, f"it cannot be read ({err})") from err
-        seal = _seal_of(found)
-        if seal is None or hashlib.sha256(_unsealed(found, seal)).hexdigest().encode() != seal[1]:
+        seal = _SEAL.match(found, max(0, found.rfind(_OPEN[:-64])))  # in the file's footer: the last one there is
+        if seal is None or _digest(found[: seal.start()] + _OPEN + found[seal.end() :]) != seal[1]:
             raise self._refused(key, "its content is not what was written")
         try:
             footer = pq.read_metadata(pa.BufferReader(found))
@@ -207,8 +204,11 @@ def sealed(key: str, table: pa.Table, *, version: str = "", own: str = "") -> by
         writer.add_key_value_metadata(facts)
     content: bytes = sink.getvalue().to_pybytes()
     start = content.rindex(_OPEN)
-    digest = hashlib.sha256(content).hexdigest().encode()
-    return content[:start] + _OPEN[:-64] + digest + content[start + len(_OPEN) :]
+    return content[:start] + _OPEN[:-64] + _digest(content) + content[start + len(_OPEN) :]
+
+
+def _digest(content: bytes) -> bytes:
+    return hashlib.sha256(content).hexdigest().encode()
 
 
 def table_in(content: bytes) -> pa.Table:
@@ -221,14 +221,4 @@ def _plain_bytes(table: pa.Table) -> bytes:
     facts = {name: value for name, value in (table.schema.metadata or {}).items() if not name.startswith(b"dpaudit-")}
     sink = pa.BufferOutputStream()
     pq.write_table(table.combine_chunks().replace_schema_metadata(dict(sorted(facts.items()))), sink)
-    content: bytes = sink.getvalue().to_pybytes()
-    return content
-
-
-def _seal_of(content: bytes) -> re.Match[bytes] | None:
-    """The seal in the file's footer: the last one there is."""
-    return _SEAL.match(content, max(0, content.rfind(_OPEN[:-64])))
-
-
-def _unsealed(content: bytes, seal: re.Match[bytes]) -> bytes:
-    return content[: seal.start()] + _OPEN + content[seal.end() :]
+    return bytes(sink.getvalue())

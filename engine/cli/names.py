@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import textwrap
-from typing import TYPE_CHECKING
 
 import click
 from click.shell_completion import CompletionItem
@@ -12,9 +11,6 @@ from click.shell_completion import CompletionItem
 from dpaudit.engine.exits import show, show_lines
 from dpaudit.errors import InputError, UnknownNameError, did_you_mean
 from dpaudit.registry import PACKAGES, Entry, catalogue, functions, load, plural
-
-if TYPE_CHECKING:
-    from dpaudit.engine.spec.fields import DescribedField
 
 WIDTH = 110
 
@@ -72,18 +68,13 @@ def show_name(name: str) -> None:
 
 
 def _show_fields(entry: Entry) -> None:
-    from dpaudit.engine.spec.fields import described_fields
+    from dpaudit.engine.spec.fields import NEEDED, described_fields
 
     for field in described_fields(load(entry.kind, entry.name)):
-        show(f"    {field.name}: {field.type}, {_default(field)}")
+        default = NEEDED if field.default == NEEDED else f"default {field.default}"
+        show(f"    {field.name}: {field.type}, {default}")
         for line in textwrap.wrap(field.meaning, WIDTH - 8):
             show(f"        {line}")
-
-
-def _default(field: DescribedField) -> str:
-    from dpaudit.engine.spec.fields import NEEDED
-
-    return NEEDED if field.default == NEEDED else f"default {field.default}"
 
 
 @click.command()

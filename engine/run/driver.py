@@ -257,6 +257,9 @@ def _report(plan: Plan, outcome: RunOutcome, store: UnitStore, folder: Path, pla
         from dpaudit.engine.reading.sweep_summary import sweep_summary  # of sweeps alone
 
         summary = sweep_summary(sweep, results, plan.spec.confidence, folder)
+    remarks = [
+        f"{said} ({first}{f' and {len(others)} more' if others else ''})" for said, (first, *others) in remarked.items()
+    ]
     planned = {entry.audit.name: entry.confirms for entry in plan.audits}
     report = Report(
         name=plan.spec.name,
@@ -276,16 +279,11 @@ def _report(plan: Plan, outcome: RunOutcome, store: UnitStore, folder: Path, pla
         versions=versions(),
         events=dict(happened),
         repeated=tuple(repeated.values()),
-        remarks=tuple(f"{said} ({_some(list(units))})" for said, units in remarked.items()),
+        remarks=tuple(remarks),
     )
     _write(report, folder, draw=plan.spec.run.figures)
     forget_renamed(folder, plan.spec)
     return report
-
-
-def _some(labels: Sequence[str]) -> str:
-    """The first of some labels, and how many others there are."""
-    return labels[0] if len(labels) == 1 else f"{labels[0]} and {len(labels) - 1} more"
 
 
 def _write(report: Report, folder: Path, *, draw: bool) -> None:
