@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 import dpaudit
-from dpaudit.consent import Consent
 from dpaudit.engine.cli.names import NAME_VERBS
 from dpaudit.engine.cli.options import FAIL_ON_VIOLATION, PLACE, allowing
 from dpaudit.engine.cli.own_scores import estimate
@@ -141,7 +140,7 @@ def _end(report: Report, *, fail_on_violation: bool, fail_on_inconclusive: bool)
 @click.option("--quiet", is_flag=True, help="No progress, only the report.")
 @_verbose
 @_fail_on
-def run(spec: Path, output: str | Path | None, seed: int | None, quiet: bool, verbose: bool, **fail_on: bool) -> None:
+def run(spec: Path, output: str | Path | None, seed: int | None, quiet: bool, **ending: bool) -> None:
     """Runs the audits of SPEC (YAML) and reports what they show.
 
     A run folder that holds finished units of the same work is continued.
@@ -151,7 +150,7 @@ def run(spec: Path, output: str | Path | None, seed: int | None, quiet: bool, ve
 
     checked = load_spec(spec)
     folder = output or run_folder(checked)
-    _finish(partial(audit, checked, output=folder, seed=seed, quiet=quiet), folder, fail_on, verbose=verbose)
+    _finish(partial(audit, checked, output=folder, seed=seed, quiet=quiet), folder, **ending)
 
 
 @main.command()
@@ -174,8 +173,7 @@ def check(
     confidence: float,
     runner: Literal["ray", "in-process"] | None,
     quiet: bool,
-    verbose: bool,
-    **fail_on: bool,
+    **ending: bool,
 ) -> None:
     """Checks the claim of MECHANISM with every game that fits it, and ends in one verdict.
 
@@ -188,17 +186,17 @@ def check(
     from dpaudit.engine.spec.check import BUDGET, CheckOptions, CheckRequest, check_spec
     from dpaudit.engine.spec.plain_yaml import yaml_value
 
-    made_from = CheckRequest(
+    request = CheckRequest(
         yaml_value(mechanism), None if data is None else yaml_value(data), budget=BUDGET if budget is None else budget
     )
     run = None if runner is None else RunOptions(runner=runner)
-    spec = check_spec(made_from, CheckOptions(seed=seed, confidence=confidence, run=run))
+    spec = check_spec(request, CheckOptions(seed=seed, confidence=confidence, run=run))
     assert spec.together is not None
     if not quiet:
         for line in (*spec.together.chosen, *spec.together.left_out):
             tell(printable(line))
     folder = output or run_folder(spec)
-    _finish(partial(audit, spec, output=folder, quiet=quiet), folder, fail_on, verbose=verbose)
+    _finish(partial(audit, spec, output=folder, quiet=quiet), folder, **ending)
 
 
 @main.command()
@@ -212,11 +210,10 @@ def resume(
     folder: str | Path,
     fresh: bool,
     quiet: bool,
-    verbose: bool,
     allow_code: bool,
     allow_network: bool,
     allow_files: bool,
-    **fail_on: bool,
+    **ending: bool,
 ) -> None:
     """Goes on with the run in folder RUN: only what is missing is run.
 
@@ -225,23 +222,14 @@ def resume(
     from dpaudit.engine.run import driver
     from dpaudit.engine.sweep.running import is_sweep
 
-    asked = Consent(allow_code, allow_network, allow_files)
+    allowed: dict[str, Any] = {"allow_code": allow_code, "allow_network": allow_network, "allow_files": allow_files}
     if is_sweep(folder):
-        go_on(folder, asked, quiet=quiet, fail_on_violation=fail_on["fail_on_violation"])
-        return
-    again = partial(
-        driver.resume,
-        folder,
-        fresh=fresh,
-        allow_code=allow_code,
-        allow_network=allow_network,
-        allow_files=allow_files,
-        quiet=quiet,
-    )
-    _finish(again, folder, fail_on, verbose=verbose)
+        go_on(folder, allowed, quiet=quiet, fail_on_violation=ending["fail_on_violation"])
+    else:
+        _finish(partial(driver.resume, folder, fresh=fresh, quiet=quiet, **allowed), folder, **ending)
 
 
-def _finish(carry_out: Callable[[], Report], folder: str | Path, fail_on: Mapping[str, bool], *, verbose: bool) -> None:
+def _finish(carry_out: Callable[[], Report], folder: str | Path, *, verbose: bool, **fail_on: bool) -> None:
     """Carries a run out, prints its report, and ends with the stated code."""
     try:
         report = carry_out()
@@ -287,14 +275,11 @@ def plan(spec: Path, seed: int | None, calibrate: bool, timings: Path | None, as
         return
     show(f"{planned.spec.name}: {len(planned.units)} units, seed {planned.spec.seed}, {planned.spec.run.runner}")
     for entry in planned.audits:
-        could_show = planned_outlook(entry)
-        if could_show is not None:
+        if (could_show := planned_outlook(entry)) is not None:
             show(f"{entry.audit.name}:")
             for line in could_show.lines:
                 show(f"  {line}")
-    for price in planned.prices():
-        show(price)
-    for line in cost.lines:
+    for line in (*planned.prices(), *cost.lines):
         show(line)
     for row in planned.table().to_pylist():
         needs = f"  needs {' '.join(need[:8] for need in row['needs'])}" if row["needs"] else ""

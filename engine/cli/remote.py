@@ -37,17 +37,7 @@ _address = click.option(
 @click.option("--seed", type=int, help="Instead of the spec's seed.")
 @click.option("--sweep", is_flag=True, help="SPEC is that of a sweep.")
 @click.option("--follow", "-f", is_flag=True, help="Show what it prints until it has ended.")
-def submit(
-    spec: Path,
-    output: str | Path,
-    address: str | None,
-    working_dir: Path,
-    requirements: Path | None,
-    ship: bool,
-    seed: int | None,
-    sweep: bool,
-    follow: bool,
-) -> None:
+def submit(spec: Path, output: str | Path, address: str | None, follow: bool, **travels: Any) -> None:
     """Runs the audits of SPEC, or a sweep, as a job of a cluster.
 
     The same spec, code and output are the same job: submitted again, it is not begun twice; one that failed or was
@@ -55,10 +45,9 @@ def submit(
     """
     from dpaudit.cluster.jobs import Jobs
 
-    search_last(str(working_dir.resolve()))
+    search_last(str(travels["working_dir"].resolve()))
     jobs = Jobs(address)
-    job = job_of(spec, output, working_dir=working_dir, requirements=requirements, ship=ship, seed=seed, sweep=sweep)
-    submitted = jobs.submit(job)
+    submitted = jobs.submit(job_of(spec, output, **travels))
     said = "submitted" if submitted.new else f"is there already ({submitted.state}); not begun again"
     show(f"{submitted.name} {said}; `dpaudit logs -f {submitted.name}`, `dpaudit status {output}`")
     if follow:
