@@ -77,34 +77,18 @@ def bound_units(
     parts, work = min(MOST_PARTS, _parts(estimator, game.replays, game.reference.rows)), Work()
     if parts < 1:
         return ()
-    if isinstance(estimator, DividedByThreshold):
-        if len(tallies) != 1 or game.replays != 1:
-            return ()
-        return tuple(
-            work.add(
-                bound_thresholds,
-                estimator,
-                tallies[0],
-                part=part,
-                parts=parts,
-                label=f"bounds of {name}, thresholds {part + 1}/{parts}",
-                resources=resources,
-            )
-            for part in range(parts)
-        )
-    parts = min(parts, len(tallies))
-    cuts = [len(tallies) * part // parts for part in range(parts + 1)]
-    return tuple(
-        work.add(
-            bound_replays,
-            estimator,
-            tallies[cuts[part] : cuts[part + 1]],
-            replays=game.replays,
-            label=f"bounds of {name}, replays {part + 1}/{parts}",
-            resources=resources,
-        )
-        for part in range(parts)
-    )
+    by_threshold = isinstance(estimator, DividedByThreshold)
+    if by_threshold and (len(tallies) != 1 or game.replays != 1):
+        return ()
+    parts = parts if by_threshold else min(parts, len(tallies))
+    for part in range(parts):
+        label = f"bounds of {name}, {'thresholds' if by_threshold else 'replays'} {part + 1}/{parts}"
+        if by_threshold:
+            work.add(bound_thresholds, estimator, tallies[0], part=part, parts=parts, label=label, resources=resources)
+        else:
+            some = tallies[len(tallies) * part // parts : len(tallies) * (part + 1) // parts]
+            work.add(bound_replays, estimator, some, replays=game.replays, label=label, resources=resources)
+    return tuple(work.units.values())
 
 
 def _parts(estimator: Any, replays: int, rows: int) -> int:

@@ -37,12 +37,10 @@ class PlannedAudit:
     audit: Audit  # what was asked for
     game: Played  # what its game planned, and what reading it needs to know
     units: tuple[Unit, ...]  # all that play and count, each after those it needs; without those that find bounds
-    # keys of the units whose evidence is kept, in the order of its rows; none where it is counted at once
-    scores: tuple[str, ...]
+    scores: tuple[str, ...]  # keys of the units whose evidence is kept, in the order of its rows
     tallies: tuple[str, ...]  # keys of the units that count, in the order of the evidence
-    # keys of the units that count the game on rows the mechanism never saw, one for each distinguisher
-    controls: tuple[str, ...]
-    ceilings: tuple[str, ...]  # keys of the units that count the game against a mechanism without privacy
+    controls: tuple[str, ...]  # of those that count the game on rows the mechanism never saw, one a distinguisher
+    ceilings: tuple[str, ...]  # of those that count the game against a mechanism without privacy
     reading: Reading  # how the evidence is read
     rows: tuple[tuple[str, int], ...]  # how many rows each part of the data has
     data_name: str  # what the data are, in words
@@ -88,13 +86,12 @@ class Plan:
 
     def table(self) -> pa.Table:
         """One row a unit: key, label, task, seed, needs, CPUs, GPUs, pieces."""
-        seeds = [str(_argument(unit, "seed", "")) for unit in self.units]
         return pa.table(
             {
                 "key": [unit.key for unit in self.units],
                 "label": [unit.label for unit in self.units],
                 "task": [unit.does for unit in self.units],
-                "seed": seeds,
+                "seed": [str(_argument(unit, "seed", "")) for unit in self.units],
                 "needs": pa.array([list(unit.needs) for unit in self.units], pa.list_(pa.string())),
                 "cpus": [unit.resources.cpus for unit in self.units],
                 "gpus": [unit.resources.gpus for unit in self.units],
@@ -148,10 +145,7 @@ def trainings_of(plan: Plan) -> dict[str, int]:
 
 @one_reading()
 def make_plan(spec: AuditSpec) -> Plan:
-    """Loads the data (its content is part of every key) and plans every audit.
-
-    Raises: DataError, SpecError.
-    """
+    """Loads the data (its content is part of every key) and plans every audit."""
     require_units(_fewest_units(spec))
     loaded: dict[str, Rows] = {}
     divided: dict[str, Parts] = {}
@@ -168,8 +162,8 @@ def make_plan(spec: AuditSpec) -> Plan:
             divided[division] = audit.split.divide(loaded[source], Seed(spec.seed).child("split").rng())
         parts = divided[division]
         shared |= parts.shared()
-        for entry, own, inputs in _planned(spec, audit, parts):
-            units |= {unit.key: unit for unit in own}
+        for entry, inputs in _planned(spec, audit, parts):
+            units |= {unit.key: unit for unit in (*entry.units, *entry.bounds)}
             shared |= inputs
             planned.append(entry)
     require_units(len(units))
@@ -181,8 +175,8 @@ def what_it_takes(spec: AuditSpec) -> str:
     made = {repr(audit.data): rows for audit in spec.audits if (rows := _generated_rows(audit.data)) >= WORTH_SAYING}
     if not made:
         return ""
-    rows = sum(made.values())
-    return f"planning at least {_fewest_units(spec):,} units on {rows:,} generated rows, which are made first"
+    units, rows = _fewest_units(spec), sum(made.values())
+    return f"planning at least {units:,} units on {rows:,} generated rows, which are made first"
 
 
 def _generated_rows(data: Any) -> int:
@@ -226,29 +220,27 @@ def _require_rows(audit: Audit, rows: Rows) -> None:
     """Refuses data that the game of an audit does not play with."""
     wanted = audit.game.fits.rows
     if not isinstance(rows, wanted):
-        raise SpecError(
-            f"{audit.name}: the game plays with rows of the class {wanted.__name__}, the data have "
-            f"{type(rows).__name__}"
-        )
+        played = f"{audit.name}: the game plays with rows of the class {wanted.__name__}"
+        raise SpecError(f"{played}, the data have {type(rows).__name__}")
 
 
-def _planned(spec: AuditSpec, audit: Audit, parts: Parts) -> Iterator[tuple[PlannedAudit, list[Unit], dict[str, Any]]]:
+def _planned(spec: AuditSpec, audit: Audit, parts: Parts) -> Iterator[tuple[PlannedAudit, dict[str, Any]]]:
     """An audit, and the one that confirms it, if there is one: that one's work waits until the first one is read."""
-    entry, units, shared = _plan_audit(spec, audit, parts, Seed(spec.seed))
-    yield entry, units, shared
+    entry, shared = _plan_audit(spec, audit, parts, Seed(spec.seed))
+    yield entry, shared
     again = spec.together is not None and not entry.game.conditional
     if again or (audit.confirm and entry.game.conditional):
         # Tests may stop early, so that no unit of theirs can be waited for: their reader holds back what follows.
         after = () if spec.together is not None else (*entry.tallies, *entry.controls)
         asked = spec.confirmatory(audit) if again else spec.confirmation(audit)
         seed = Seed(spec.seed).child("confirm", *([audit.name] if spec.together is not None else []))
-        follows, units, shared = _plan_audit(spec, asked, parts, seed, after)
-        yield dataclasses.replace(follows, confirms=audit.name, confirmatory=again), units, shared
+        follows, shared = _plan_audit(spec, asked, parts, seed, after)
+        yield dataclasses.replace(follows, confirms=audit.name, confirmatory=again), shared
 
 
 def _plan_audit(
     spec: AuditSpec, audit: Audit, parts: Parts, seed: Seed, after: tuple[str, ...] = ()
-) -> tuple[PlannedAudit, list[Unit], dict[str, Any]]:
+) -> tuple[PlannedAudit, dict[str, Any]]:
     resources = Resources(spec.run.cpus_per_worker, spec.run.gpus_per_worker)
     setting = Setting(
         audit.mechanism,
@@ -271,21 +263,21 @@ def _plan_audit(
     units = [unit for unit in work.units.values() if kept or unit.key not in counts]
     counted = {key: counting(counts[key], unit, kept=kept) for key, unit in work.units.items() if key in counts}
     units += counted.values()
-    tallies, controls, ceilings = (
-        tuple(counted[key].key for key in keys_of(several)) for several in (game.evidence, game.control, game.ceiling)
+    evidence, controls, ceilings = (
+        tuple(counted[unit.key] for unit in several) for several in (game.evidence, game.control, game.ceiling)
     )
+    bounds = bound_units(audit.estimator, game, evidence, setting.reading, audit.name, resources.on_cpus)
     entry = PlannedAudit(
         audit,
         game,
         tuple(units),
         keys_of(game.evidence) if kept else (),
-        tallies,
-        controls,
-        ceilings,
+        keys_of(evidence),
+        keys_of(controls),
+        keys_of(ceilings),
         setting.reading,
         tuple((part, len(getattr(parts, part))) for part in ("target", "reference", "test", "validation")),
         parts.target.name,
+        bounds=bounds,
     )
-    evidence = tuple(counted[unit.key] for unit in game.evidence)
-    bounds = bound_units(audit.estimator, game, evidence, setting.reading, audit.name, resources.on_cpus)
-    return dataclasses.replace(entry, bounds=bounds), [*units, *bounds], work.shared
+    return entry, work.shared
