@@ -140,7 +140,7 @@ def _fits(value: object, kind: object) -> bool:
     return isinstance(value, str)
 
 
-def last_line(error: str, characters: int = 500) -> str:
+def last_line(error: str) -> str:
     """The last line of an error's text, which says what it is; cut where it is longer than a reader reads."""
     line = next(reversed(error.strip().splitlines()), "")
-    return line if len(line) <= characters else f"{line[:characters]} ..."
+    return line if len(line) <= 500 else f"{line[:500]} ..."

@@ -14,6 +14,8 @@ from dpaudit.actors.events import Event, EventKind, EventStream, last_line
 from dpaudit.actors.storage.store import Made, UnitStore, table_in
 from dpaudit.actors.unit import Resources, Unit
 
+ATTEMPTS = 2  # at a unit whose own work failed in a way that may pass (`Attempt.again`)
+LOSSES = 4  # workers a unit may lose before it is held to be what kills them
 CHEAP_S = 2.0
 CHEAP_SHARE = 0.05
 """Units are run a second time, to compare, as long as that takes together no more than this, or this share of what the
@@ -27,14 +29,6 @@ Skip: TypeAlias = Callable[[Set[str], Set[str]], Set[str]]
 """(finished, failed) -> units that need not be run any more: enough is known without them. Never takes one back."""
 Defer: TypeAlias = Callable[[Set[str], Set[str]], Set[str]]
 """(finished, failed) -> units that are not started yet: whether they are needed depends on others that run."""
-
-
-@dataclass(frozen=True)
-class Retries:
-    """How often a unit is tried."""
-
-    attempts: int = 2  # attempts at a unit whose own work failed in a way that may pass (`Attempt.again`)
-    losses: int = 4  # workers a unit may lose before it is held to be what kills them
 
 
 @dataclass(frozen=True)
@@ -54,7 +48,6 @@ def run_units(
     backend: Backend,
     store: UnitStore,
     events: EventStream,
-    retries: Retries | None = None,
     spare: Skip | None = None,
     repeats: int = 0,
     hold: Defer | None = None,
@@ -69,7 +62,7 @@ def run_units(
     event `UNIT_REPEATED` says what was found. Units that need no others are, the user's own code first; on workers that
     have nothing else to do while others work, and what is left of them in the end.
     """
-    return _Schedule(units, backend, store, events, retries or Retries(), spare, repeats, hold).run()
+    return _Schedule(units, backend, store, events, spare, repeats, hold).run()
 
 
 @dataclass
@@ -78,7 +71,6 @@ class _Schedule:
     backend: Backend
     store: UnitStore
     events: EventStream
-    retries: Retries
     spare: Skip | None = None
     repeats: int = 0
     hold: Defer | None = None
@@ -248,7 +240,7 @@ class _Schedule:
             self._release(unit)
             self.events.emit(event(EventKind.UNIT_DONE, memory_mb=attempt.memory_mb))
             return self._freed(unit.key)
-        if attempt.again and self.tries[unit.key] - self.losses[unit.key] < self.retries.attempts:
+        if attempt.again and self.tries[unit.key] - self.losses[unit.key] < ATTEMPTS:
             self.events.emit(event(EventKind.UNIT_RETRIED, detail=attempt.error))
             return [unit]
         self._fail(unit, attempt.error, EventKind.UNIT_FAILED, attempt)
@@ -266,7 +258,7 @@ class _Schedule:
         self.losses[unit.key] += 1
         for need in unit.needs:  # the node may have taken the inputs along: put them again from the store
             self._drop(need)
-        if self.losses[unit.key] < self.retries.losses:
+        if self.losses[unit.key] < LOSSES:
             self.events.emit(Event(EventKind.WORKER_LOST, unit.key, unit.label, self.tries[unit.key], detail=why))
             return [unit]
         died = f"{self.losses[unit.key]} workers died while they ran this unit; the last: {why}"

@@ -21,6 +21,7 @@ PREFIX = "dpaudit-"  # of the names of our jobs
 ALIVE, SUCCEEDED = ("PENDING", "RUNNING"), "SUCCEEDED"
 ALWAYS_LEFT_OUT = (".git", ".venv*", "__pycache__")
 PAUSE_S = 0.5
+PATIENCE_S = 60.0  # for how long a job that is stopped is waited for
 MOST_TRIES = 1_000
 T = TypeVar("T")
 
@@ -184,11 +185,11 @@ class Jobs:
                 return
             time.sleep(PAUSE_S)
 
-    def stop(self, name: str, *, patience_s: float = 60.0) -> str:
+    def stop(self, name: str) -> str:
         """Stops a job, which keeps what it finished, and waits until it has stopped; its state then."""
         self.state(name)
         self._asked(lambda: self._client.stop_job(name))
-        until = time.monotonic() + patience_s
+        until = time.monotonic() + PATIENCE_S
         while (state := self.state(name)) in ALIVE and time.monotonic() < until:
             time.sleep(PAUSE_S)
         return state

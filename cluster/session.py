@@ -45,7 +45,7 @@ _SIGNALS = tuple(
 
 
 @contextmanager
-def ray_session(address: str | None = None, *, cpus: int | None = None, gpus: int | None = None) -> Iterator[None]:
+def ray_session(address: str | None = None, *, cpus: int | None = None) -> Iterator[None]:
     """A Ray session for the length of a `with` block.
 
     Uses the session there is; else joins the cluster at `address`; else, when this process runs as a job of a
@@ -55,7 +55,6 @@ def ray_session(address: str | None = None, *, cpus: int | None = None, gpus: in
     Args:
         address: Address of a running cluster ("auto", "ray://host:10001", "host:6379"), or None.
         cpus: CPUs of a local session; None takes all.
-        gpus: GPUs of a local session; None takes all.
     Raises: RunError when the cluster cannot be joined, or a local session does not come up.
     """
     import ray
@@ -64,7 +63,7 @@ def ray_session(address: str | None = None, *, cpus: int | None = None, gpus: in
         yield
         return
     address = address or os.environ.get("RAY_ADDRESS")
-    with _joined(address) if address else _local(cpus, gpus):
+    with _joined(address) if address else _local(cpus):
         try:
             yield
         finally:
@@ -130,13 +129,13 @@ def _check_answering(place: str, within_s: float) -> None:
 
 
 @contextmanager
-def _local(cpus: int | None, gpus: int | None) -> Iterator[None]:
+def _local(cpus: int | None) -> Iterator[None]:
     """A local session, begun a second time where it did not come up: a machine that is busy may need longer."""
     parent = _place_of_sessions()
     with contextlib.ExitStack() as session:
         for longer in ({}, {name: value for name, value in _LONGER.items() if name not in os.environ}):
             try:
-                session.enter_context(_begun(parent, cpus, gpus, longer))
+                session.enter_context(_begun(parent, cpus, longer))
                 break
             except Exception as err:  # Ray raises plain ones among others
                 if isinstance(err, OSError):
@@ -169,7 +168,7 @@ def _first_line(err: Exception) -> str:
 
 
 @contextmanager
-def _begun(parent: str, cpus: int | None, gpus: int | None, longer: Mapping[str, str]) -> Iterator[None]:
+def _begun(parent: str, cpus: int | None, longer: Mapping[str, str]) -> Iterator[None]:
     # Ray's sockets need a short path; it opens its own folder to all, so the token lies beside it.
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
     held = _held(folder)
@@ -180,7 +179,7 @@ def _begun(parent: str, cpus: int | None, gpus: int | None, longer: Mapping[str,
         # An open Ray port is remote code execution.
         auth = {"RAY_AUTH_MODE": os.environ.get("RAY_AUTH_MODE", "token"), "RAY_AUTH_TOKEN_PATH": str(token)}
         with _environment({**longer, **_QUIET, **_BOUNDED, **auth}), _on_this_machine_alone():
-            _init(address="local", num_cpus=cpus, num_gpus=gpus, include_dashboard=False, _temp_dir=str(folder / "ray"))
+            _init(address="local", num_cpus=cpus, include_dashboard=False, _temp_dir=str(folder / "ray"))
             yield
     finally:
         shutil.rmtree(folder, ignore_errors=True)

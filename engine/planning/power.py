@@ -108,16 +108,14 @@ def expected_bound(
     return float(np.median(bounds))
 
 
-def rows_to_refute(
-    estimator: ScoreEstimator[Any], reference: Reference, claimed: float, *, spent: float, power: float = POWER
-) -> int | None:
-    """The least number of canaries or trials whose bound exceeds the claim with a given probability, to 2 %.
+def rows_to_refute(estimator: ScoreEstimator[Any], reference: Reference, claimed: float, *, spent: float) -> int | None:
+    """The least number of canaries or trials whose bound exceeds the claim with probability `POWER`, to 2 %.
 
     Returns: None when `MOST_ROWS` are too few.
     """
 
     def refutes(rows: int) -> bool:
-        return expected_bound(estimator, reference, spent, rows=rows, quantile=1 - power) > claimed
+        return expected_bound(estimator, reference, spent, rows=rows, quantile=1 - POWER) > claimed
 
     enough = _FEWEST
     while not refutes(enough):

@@ -34,9 +34,17 @@ from dpaudit.engine.reading.run_report import Repeat, Report
 from dpaudit.engine.reading.versions import versions
 from dpaudit.engine.report.bounds_file import bounds_json, bounds_table, sweep_json, sweep_table
 from dpaudit.engine.report.progress import TerminalProgress, terminal
-from dpaudit.engine.run.own_folders import consent_for
 from dpaudit.engine.run.policy import Policy
-from dpaudit.engine.run.run_folder import Record, checkpoints_of, forget_renamed, held, opened, place_of, read_spec
+from dpaudit.engine.run.run_folder import (
+    Record,
+    checkpoints_of,
+    consent_for,
+    forget_renamed,
+    held,
+    opened,
+    place_of,
+    read_spec,
+)
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec, slug
 from dpaudit.engine.spec.loading import load_spec
 from dpaudit.errors import RunError
@@ -138,13 +146,13 @@ def _terminal() -> Iterator[IO[str]]:
         yield terminal
 
 
-def run_plan(plan: Plan, place: str | Path, listeners: Sequence[Listener] = (), *, fresh: bool = True) -> Report:
+def run_plan(plan: Plan, place: str | Path, listeners: Sequence[Listener] = ()) -> Report:
     """Runs what is not finished yet of a plan, and writes the run folder's files.
 
     Raises: RunError when another driver holds the folder, or it cannot be written; SpecError when it is no run folder.
     """
     with opened(place, listeners) as folder:
-        return _run_here(plan, folder, place, listeners, fresh=fresh)
+        return _run_here(plan, folder, place, listeners, fresh=True)
 
 
 def _run_here(plan: Plan, folder: Path, place: str | Path, listeners: Sequence[Listener], *, fresh: bool) -> Report:

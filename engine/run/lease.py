@@ -85,7 +85,7 @@ def _boot() -> str:
 
 
 @contextlib.contextmanager
-def remote_lease(store: FileStore, settle_s: float = SETTLE_S) -> Iterator[None]:
+def remote_lease(store: FileStore) -> Iterator[None]:
     """Holds a remote run folder for the length of a `with` block, as far as an object store allows.
 
     No object store is asked for a condition when it writes, so the rule is write, wait, read: whoever stands there then
@@ -109,7 +109,7 @@ def remote_lease(store: FileStore, settle_s: float = SETTLE_S) -> Iterator[None]
         if holder and abs(_remote_age_s(store)) < STALE_S:  # ahead of the clock is no beat either
             raise _held(store.place, holder, wait)
         write()
-        time.sleep(settle_s)
+        time.sleep(SETTLE_S)
         holder = _remote_holder(store)
     if holder.get("id") != mine["id"]:
         raise _held(store.place, holder, wait)

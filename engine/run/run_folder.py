@@ -1,4 +1,7 @@
-"""The run folder: where it is, what it was made from, and what of that differs now. Nothing finished is deleted."""
+"""The run folder: where it is, whose, what it was made from, and what of that differs now.
+
+Nothing finished is deleted. A spec is code, and a stranger's folder must not run theirs unasked.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -23,17 +26,17 @@ from dpaudit.actors.storage.bounded_parquet import read_bounded
 from dpaudit.actors.storage.places import Scratch, inside, is_remote
 from dpaudit.actors.unit import code_version, user_code
 from dpaudit.atomic_write import write_whole
+from dpaudit.consent import OWN, Consent, given
 from dpaudit.engine.data.in_memory import keep
 from dpaudit.engine.planning.plan import Plan
 from dpaudit.engine.run.lease import lease, remote_lease
-from dpaudit.engine.run.own_folders import remember
 from dpaudit.engine.spec.audit_spec import AuditSpec, slug
 from dpaudit.engine.spec.loading import load_spec
 from dpaudit.errors import AuditError, RunError, SpecError, printable, shortened
 from dpaudit.given import path
 from dpaudit.plain_files import bytes_of, reading, require_plain
 
-PLAN = "plan.parquet"
+PLAN, SPEC = "plan.parquet", "spec.yaml"
 _COLUMNS = {
     "key": pa.string(),
     "label": pa.string(),
@@ -46,7 +49,7 @@ _COLUMNS = {
 }  # of a plan
 _EARLIER = "earlier"  # keeps the files of plans before the last one; their units stay beside the others
 _CHECKPOINTS = "checkpoints"  # of the units, which workers bring to and from a remote place themselves
-_FILES = ("spec.yaml", PLAN, "bounds.json", "bounds.parquet", "report.html")
+_FILES = (SPEC, PLAN, "bounds.json", "bounds.parquet", "report.html")
 
 
 def place_of(named: str | Path) -> str | Path:
@@ -183,7 +186,7 @@ class Record:
         write_whole(folder / PLAN, lambda file: pq.write_table(table, file))
         for entry in plan.spec.audits:
             keep(entry.data, folder)
-        write_whole(folder / "spec.yaml", lambda file: file.write(plan.spec.to_yaml().encode()))
+        write_whole(folder / SPEC, lambda file: file.write(plan.spec.to_yaml().encode()))
         remember(folder)
 
     @staticmethod
@@ -216,7 +219,7 @@ class Record:
 
     def spec_differs(self, folder: Path) -> tuple[str, ...]:
         """A difference, in words, where the folder's spec is not the one that was written with its plan."""
-        same = hashlib.sha256(bytes_of(folder / "spec.yaml")).hexdigest() == self.spec
+        same = hashlib.sha256(bytes_of(folder / SPEC)).hexdigest() == self.spec
         return () if same else ("the spec is another one",)
 
 
@@ -244,12 +247,12 @@ def _no_plan(name: object, err: Exception) -> RunError:
 def read_spec(folder: Path) -> AuditSpec:
     """The spec a run folder was made from, built with the consent there is."""
     _require_run_folder(folder)
-    return load_spec(folder / "spec.yaml")
+    return load_spec(folder / SPEC)
 
 
 def _require_run_folder(folder: Path) -> None:
     """Refuses a folder that is none of a run."""
-    if not _is_file(folder / "spec.yaml") or not _is_run_folder(folder):
+    if not _is_file(folder / SPEC) or not _is_run_folder(folder):
         raise SpecError(
             f"{shortened(folder)} must be a run folder (with spec.yaml in it); "
             "`dpaudit run SPEC --output DIR` makes one"
@@ -274,3 +277,41 @@ def _is_file(file: Path) -> bool:
         return file.is_file()
     except OSError:  # a name too long, for one
         return False
+
+
+def remember(folder: Path, name: str = SPEC) -> None:
+    """Notes, outside the folder, that this user wrote its spec; without a home to write to, nothing is noted.
+
+    Of a folder of somebody else's that was opened by consent nothing is noted: the code it names may change, so the
+    next command asks again, and runs that code in a process apart.
+    """
+    if given().spec is not None:
+        return
+    note = _note_of(folder / name)
+    with contextlib.suppress(OSError):
+        note.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_whole(note, lambda file: file.write(_digest_of(folder / name).encode()))
+
+
+def consent_for(folder: Path, asked: Consent, name: str = SPEC) -> Consent:
+    """What the spec in a folder may do: everything where this user wrote it, else what was consented to."""
+    return OWN if _made_here(folder, name) else replace(asked, spec=folder / name)
+
+
+def _made_here(folder: Path, name: str = SPEC) -> bool:
+    """Whether this user wrote the very spec that is in a folder."""
+    try:
+        return _note_of(folder / name).read_text(encoding="ascii") == _digest_of(folder / name)
+    except (OSError, ValueError):
+        return False
+
+
+def _note_of(spec: Path) -> Path:
+    """Where a spec is noted; that of a run folder under the folder's own name."""
+    path = spec.parent if spec.name == SPEC else spec
+    state = Path(os.environ.get("XDG_STATE_HOME") or Path("~/.local/state").expanduser())
+    return state / "dpaudit" / "folders" / hashlib.sha256(os.fsencode(path.resolve())).hexdigest()
+
+
+def _digest_of(spec: Path) -> str:
+    return hashlib.sha256(spec.read_bytes()).hexdigest()

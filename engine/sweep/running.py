@@ -23,9 +23,8 @@ from dpaudit.engine.planning.plan import Plan, make_plan
 from dpaudit.engine.reading.result import AuditResult
 from dpaudit.engine.reading.sweep_summary import REAUDIT, sweep_summary
 from dpaudit.engine.run.driver import run_missing, run_plan, told
-from dpaudit.engine.run.own_folders import consent_for, remember
 from dpaudit.engine.run.policy import Policy
-from dpaudit.engine.run.run_folder import checkpoints_of, held, opened, place_of
+from dpaudit.engine.run.run_folder import checkpoints_of, consent_for, held, opened, place_of, remember
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec, slug
 from dpaudit.engine.spec.build import build_dataclass
 from dpaudit.engine.spec.sweep import AUDITED, FAILED, STOPPED, Configuration, Rungs, SubjectTo, Sweep
