@@ -69,23 +69,18 @@ class Backend(Protocol):
 
     def capacity(self, kind: Resources) -> int:
         """How many more units that occupy so much it takes now."""
-        ...
 
     def submit(self, unit: Unit, tables: tuple[Handle, ...], *, needed: bool) -> None:
         """Takes a unit and the results it needs, and whether other units need its own."""
-        ...
 
     def wait(self) -> list[Completion]:
         """Blocks until units have come back, or more are taken than before; then there may be none."""
-        ...
 
     def hold(self, table: pa.Table) -> Handle:
         """Makes a table available to later units."""
-        ...
 
     def close(self) -> None:
         """Ends all workers; what they were doing is abandoned."""
-        ...
 
 
 MULTIPLE = 30  # a unit that runs this many times longer than the slowest of its kind so far hangs rather than works
@@ -242,15 +237,12 @@ class InProcess:
         self._queue: deque[tuple[Unit, tuple[Handle, ...], bool]] = deque()
 
     def capacity(self, kind: Resources) -> int:
-        """One unit at a time."""
         return 1 - len(self._queue)
 
     def submit(self, unit: Unit, tables: tuple[Handle, ...], *, needed: bool) -> None:
-        """Remembers the unit; `wait` runs it."""
         self._queue.append((unit, tables, needed))
 
     def wait(self) -> list[Completion]:
-        """Runs the unit that was submitted."""
         unit, tables, needed = self._queue.popleft()
         shared = {name: self._shared[name] for name in unit.shared}
         inputs = Inputs(shared, dict(zip(unit.needs, tables, strict=True)))
@@ -276,9 +268,7 @@ class InProcess:
         return meanwhile(remind, REMIND_S, "still-running")
 
     def hold(self, table: pa.Table) -> Handle:
-        """The table itself."""
         return table
 
     def close(self) -> None:
-        """Nothing to end."""
         self._queue.clear()

@@ -43,7 +43,6 @@ class InChild(InProcess):
         self._line: Connection | None = None
 
     def wait(self) -> list[Completion]:
-        """Has the unit run that was submitted."""
         unit, tables, needed = self._queue.popleft()
         limit_s, began = self._deadlines.limit_s(unit), time.monotonic()
         try:
@@ -65,7 +64,6 @@ class InChild(InProcess):
         return [Completion(unit, attempt, table_in(attempt.content) if needed else None)]
 
     def close(self) -> None:
-        """Ends the child."""
         super().close()
         self._end(patience_s=ENDED_S)
 

@@ -81,7 +81,6 @@ class EventStream:
                 self._listeners.remove(listener)
 
     def emit(self, event: Event) -> None:
-        """Tells every listener."""
         with self._one_at_a_time:
             for listener in self._listeners:
                 listener(event)
@@ -98,7 +97,6 @@ class EventLog:
         self._file.flush()
 
     def close(self) -> None:
-        """Closes the file."""
         self._file.close()
 
 

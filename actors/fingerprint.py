@@ -135,11 +135,9 @@ class _Walk:
             self._hash.update(data)
 
     def raw(self, data: Any) -> None:
-        """Bytes, whose number was said before."""
         self._hash.update(data)
 
     def feed(self, value: object) -> None:
-        """One value, whatever it is."""
         if id(value) in self._above:  # it contains itself
             self.word("above", str(len(self._above) - self._above[id(value)]))
             return
@@ -150,13 +148,11 @@ class _Walk:
             del self._above[id(value)]
 
     def all(self, kind: str, values: Sequence[object]) -> None:
-        """Several, in order."""
         self.word(kind, str(len(values)))
         for value in values:
             self.feed(value)
 
     def code(self, thing: Any) -> None:
-        """A class or a function."""
         self.word(_name(thing))
         if self._met is None:
             digest, own = self.reading.code(thing)
@@ -178,7 +174,6 @@ class _Walk:
         return bool(found.files)
 
     def cannot_read(self, value: object, why: str) -> None:
-        """A value nothing can be said of."""
         if self._met is None:
             own = self.reading.unreadable(value, why)
             self.word(own.digest)

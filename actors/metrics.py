@@ -50,7 +50,6 @@ class RunMetrics:
         self._recent: deque[tuple[float, int, float]] = deque()  # when it was told, trainings, GPU seconds
 
     def __call__(self, event: Event) -> None:
-        """Takes one event."""
         match event.kind:
             case EventKind.UNIT_STARTED:
                 self._running += 1

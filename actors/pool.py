@@ -61,7 +61,6 @@ class Worker:
         threading.Thread(target=_beat, args=(pulse, beat_s), name="dpaudit-pulse", daemon=True).start()
 
     def ready(self) -> bool:
-        """Whether the process has come up."""
         return True
 
     def run(self, unit: Unit, version: str, *objects: Any) -> Attempt:
@@ -138,7 +137,6 @@ class _Places:
         self._having[len(slot.queue)][slot] = None
 
     def drop(self, slot: _Slot) -> None:
-        """Forgets a worker."""
         if slot in self._where:
             del self._having[self._where.pop(slot)][slot]
 
@@ -206,7 +204,6 @@ class RayPool:
             self._begin(slot)
 
     def _begin(self, slot: _Slot) -> None:
-        """From now on the first of its queue runs."""
         self._heads[slot.queue[0]] = None
         slot.since = slot.reminded = time.monotonic()
 
@@ -283,11 +280,9 @@ class RayPool:
         self._counted = self._yielded  # they are asked for again, when the others have had time to come up
 
     def hold(self, table: pa.Table) -> Handle:
-        """Puts a table into the object store."""
         return ray.put(table)
 
     def close(self) -> None:
-        """Kills the workers."""
         self._spills.look(now=True)
         for slot in self._slots:
             self._end(slot)
@@ -451,5 +446,4 @@ def loss(err: RayError) -> str:
 
 
 def _nodes() -> Nodes:
-    """Those that live."""
     return Nodes(tuple(node["Resources"] for node in ray.nodes() if node["Alive"]))

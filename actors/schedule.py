@@ -283,7 +283,6 @@ class _Schedule:
                 self._drop(need)
 
     def _freed(self, key: str) -> list[Unit]:
-        """Units that are ready because this one is finished."""
         dependents = self.dependents.get(key, [])
         for unit in dependents:
             self.missing[unit.key].discard(key)

@@ -25,7 +25,6 @@ class Seed:
         return np.random.SeedSequence(self.entropy, spawn_key=self.path)
 
     def rng(self) -> np.random.Generator:
-        """A generator at the start of this seed's stream."""
         return np.random.default_rng(self.sequence())
 
     def __str__(self) -> str:

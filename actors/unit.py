@@ -34,7 +34,6 @@ class Task(Protocol):
 
     def run(self, inputs: Inputs, compute: Compute) -> pa.Table:
         """Does the work; a TrainingError is a failure of this piece alone: it is tried again, then recorded."""
-        ...
 
 
 @dataclass(frozen=True)

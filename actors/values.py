@@ -30,7 +30,6 @@ LENGTHS = b"lengths"  # metadata of a table with `ROWS`: how many rows each valu
 
 
 def encode(values: Iterable[Any], kind: type[Any]) -> pa.Table:
-    """The table of values of one dataclass, in order."""
     if getattr(kind, "ROWS", False):
         return _rows_of(values, kind)
     return pa.table(dict(_columns(list(values), kind, "")))

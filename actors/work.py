@@ -103,11 +103,9 @@ class Call:
 
     @property
     def name(self) -> str:
-        """Of the function."""
         return self.function.__name__
 
     def argument(self, name: str, default: Any = None) -> Any:
-        """One of the arguments."""
         return dict(self.arguments).get(name, default)
 
     def outcome(self, inputs: Inputs, compute: Compute) -> Outcome[Any]:

@@ -39,7 +39,6 @@ class Job:
 
     @property
     def entrypoint(self) -> str:
-        """The command the cluster runs."""
         return shlex.join(["python", "-m", "dpaudit", *self.arguments])
 
     def key(self) -> str:
@@ -111,7 +110,6 @@ class Jobs:
 
     @staticmethod
     def is_name(word: str) -> bool:
-        """Whether a job of ours may be called so."""
         return word.startswith(PREFIX)
 
     def failure(self, name: str) -> str:

@@ -42,7 +42,6 @@ MARKER_EDGES = {"|": 2.0, ".": 0.0}
 
 
 def draw(chart: Chart) -> Figure:
-    """The picture of a chart."""
     columns = max(map(len, chart.rows))
     ratios = {"sharex": chart.share_x, "height_ratios": chart.heights or None}
     figure, places = grid(len(chart.rows), columns, width=chart.width, height=chart.height, **ratios)
@@ -63,7 +62,6 @@ def draw(chart: Chart) -> Figure:
 
 
 def draw_panel(axes: Axes, panel: Panel) -> None:
-    """The marks, axes, title and legend of a panel."""
     for mark in panel.marks:
         _draw(mark, axes)
     _set_side(axes, "x", panel.x)

@@ -42,7 +42,6 @@ class Door(io.TextIOWrapper):
         self.behind = behind
 
     def write(self, text: str) -> int:
-        """Writes a text; the number of its characters, as they were given."""
         super().write(printable_lines(text))
         return len(text)
 
@@ -60,7 +59,6 @@ def behind(stream: TextIO) -> TextIO:
 
 
 def end(code: int) -> NoReturn:
-    """Ends the command with an exit code."""
     raise Ended(code)
 
 

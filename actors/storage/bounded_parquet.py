@@ -124,7 +124,6 @@ class Footer:
 
 
 def read_footer(file: IO[bytes]) -> Footer:
-    """The footer of an open Parquet file."""
     try:
         size = file.seek(0, 2)
         file.seek(max(0, size - 8))
@@ -178,7 +177,6 @@ class _Thrift:
         }
 
     def struct(self) -> dict[int, Any]:
-        """A struct up to its end."""
         found: dict[int, Any] = {}
         field = 0
         while head := self._byte():

@@ -96,11 +96,9 @@ class FileStore:
         return {name: info for name, info in files.items() if not _is_hidden(name)}
 
     def info(self, name: str) -> pafs.FileInfo:
-        """What is known of a file, which need not be there."""
         return self.system.get_file_info(self._path(name))
 
     def reading(self, name: str) -> IO[bytes]:
-        """A file, open to be read."""
         if self.is_local:
             return reading(Path(self._path(name)))
         stream: IO[bytes] = self.system.open_input_stream(self._path(name))
@@ -132,7 +130,6 @@ class FileStore:
             self.system.move(written, path)
 
     def delete(self, name: str) -> None:
-        """Takes a file away."""
         self.system.delete_file(self._path(name))
 
     def _path(self, name: str) -> str:

@@ -22,7 +22,6 @@ def inside(place: str | Path, name: str) -> str:
 
 
 def refuse_credentials(uri: str) -> None:
-    """Refuses a URI that holds credentials."""
     if "@" in uri.partition("://")[2].partition("/")[0]:
         raise RunError(
             "a place must be named without credentials, since it is written into plans, logs and reports; set them in "

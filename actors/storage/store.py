@@ -38,7 +38,6 @@ class Made:
     own: tuple[str, ...] = ()  # short names of the user's code behind them
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
         first, last = (when.isoformat(timespec="seconds") if when else None for when in (self.first, self.last))
         return {"units": self.units, "first": first, "last": last, "versions": self.versions, "own": self.own}
 
@@ -109,7 +108,6 @@ class UnitStore:
         return f"{self._folder}/{key}.parquet"
 
     def read(self, key: str) -> pa.Table:
-        """The table of a finished unit."""
         found, _ = self._content(key)
         try:
             return read_bounded(io.BytesIO(found), self.path(key))
@@ -212,7 +210,6 @@ def _digest(content: bytes) -> bytes:
 
 
 def table_in(content: bytes) -> pa.Table:
-    """The table of a unit's file."""
     return pq.read_table(pa.BufferReader(content))
 
 

@@ -123,7 +123,6 @@ def _verbose(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _end(report: Report, *, fail_on_violation: bool, fail_on_inconclusive: bool) -> None:
-    """Ends with the exit code of what was found."""
     if report.failed:
         names = shortened(", ".join(result.name for result in report.failed))
         stop(f"{len(report.failed)} of {len(report.results)} audits have no result: {names}", RUN_FAILED)

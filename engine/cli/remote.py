@@ -131,7 +131,6 @@ def job_of(
     seed: int | None = None,
     sweep: bool = False,
 ) -> Job:
-    """The job that runs a spec."""
     from dpaudit.actors.storage.places import is_remote, refuse_credentials
     from dpaudit.cluster.jobs import Job
     from dpaudit.engine.spec.loading import load_spec

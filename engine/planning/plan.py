@@ -65,7 +65,6 @@ class PlannedAudit:
 
     @cached_property
     def keys(self) -> frozenset[str]:
-        """Of all its units."""
         return frozenset(keys_of((*self.units, *self.bounds)))
 
     def bound_parts(self, finished: Set[str], counted: Set[str], read: Callable[[str], pa.Table]) -> list[Any]:
@@ -124,7 +123,6 @@ def _argument(unit: Unit, name: str, default: Any) -> Any:
 
 
 def keys_of(units: Iterable[Unit]) -> tuple[str, ...]:
-    """The keys of some units, in their order."""
     return tuple(unit.key for unit in units)
 
 

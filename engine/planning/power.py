@@ -40,7 +40,6 @@ class Outlook:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """For a reader, in sentences."""
         rows, unit, assumes = self.reference.rows, self.reference.unit, self.reference.response.assumes
         first = f"a mechanism with no privacy would show epsilon >= {format_lower(self.ceiling)} at most"
         first += f" ({assumes})" if assumes else f" ({rows:,} {unit})"
@@ -64,7 +63,6 @@ def planned_outlook(entry: PlannedAudit) -> Outlook | None:
 
 
 def outlook(estimator: ScoreEstimator[Any], reference: Reference, claimed: float) -> Outlook:
-    """What an audit could show."""
     require(claimed >= 0, "a claimed epsilon must be >= 0", claimed=claimed)
     ceiling = ceiling_bound(estimator, reference).lower
     if math.isinf(claimed):

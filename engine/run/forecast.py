@@ -73,7 +73,6 @@ class Forecast:
 
     @property
     def trainings(self) -> int:
-        """Of all units."""
         return sum(cost.trainings for cost in self.costs)
 
     @property
@@ -97,7 +96,6 @@ class Forecast:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """For readers."""
         units = sum(cost.units for cost in self.costs)
         lines = [f"{_many(units, 'unit')}, {_many(self.trainings, 'training')}; {self.source}"]
         lines += [_line(cost) for cost in self.costs]
@@ -112,7 +110,6 @@ class Forecast:
         return tuple(lines)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
         return {
             "source": self.source,
             "trainings": self.trainings,
@@ -204,7 +201,6 @@ def times_of_some(plan: Plan) -> dict[Kind, Timed]:
 
 
 def _timed(events: Iterable[Event], units: Mapping[str, tuple[Kind, int]]) -> dict[Kind, Timed]:
-    """By the kind of each unit and its number of pieces."""
     seconds: dict[Kind, list[float]] = defaultdict(list)
     memory: dict[Kind, float] = defaultdict(float)
     for event in events:

@@ -48,12 +48,10 @@ class Pair:
 
     @property
     def confirmation_keys(self) -> frozenset[str]:
-        """Of the units of the confirmatory run."""
         return self.confirmation.keys if self.confirmation else frozenset()
 
     @property
     def keys(self) -> frozenset[str]:
-        """Of the units of both."""
         return self.first.keys | self.confirmation_keys
 
 

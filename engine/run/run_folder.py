@@ -59,7 +59,6 @@ def place_of(named: str | Path) -> str | Path:
 
 
 def checkpoints_of(place: str | Path) -> Scratch:
-    """Where the workers of a run keep checkpoints."""
     return inside(place, _CHECKPOINTS) if is_remote(place) else (Path(place) / _CHECKPOINTS).absolute()
 
 
@@ -251,7 +250,6 @@ def read_spec(folder: Path) -> AuditSpec:
 
 
 def _require_run_folder(folder: Path) -> None:
-    """Refuses a folder that is none of a run."""
     if not _is_file(folder / SPEC) or not _is_run_folder(folder):
         raise SpecError(
             f"{shortened(folder)} must be a run folder (with spec.yaml in it); "
