@@ -1,9 +1,8 @@
 """Fingerprints: of a value, and of all code of the user's own that can decide what the value does.
 
-Code that can be imported counts by the folder it lies in (`actors/sources.py`). What was typed at a prompt, made by a
-function or defined in a script counts by what cloudpickle would send of it: code, closure, defaults, and the globals
-it refers to. Nothing that differs from one process to another goes in: no address, no order of a set. An object that
-cannot be read has a fingerprint like no other, so its results are never reused, and the reason is said.
+Code that can be imported counts by the folder it lies in (`actors/sources.py`), other code by what cloudpickle would
+send of it. No address goes in and no order of a set. What cannot be read has a fingerprint like no other: its results
+are never reused, and the reason is said.
 """
 
 from __future__ import annotations

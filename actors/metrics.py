@@ -30,12 +30,7 @@ _GAUGES = {
 
 
 class RunMetrics:
-    """Listens to a run's events and keeps its metrics, each with the tag `run`.
-
-    `dpaudit_units_done` and `dpaudit_units_failed` count, `dpaudit_trainings` counts models; `dpaudit_units_running`,
-    `dpaudit_workers`, `dpaudit_trainings_per_second` and `dpaudit_gpu_busy_share` are as they are now, the last two
-    over the last minute, of units that ended in it. All are up to a second old.
-    """
+    """Listens to a run's events and keeps its metrics, `dpaudit_...` with the tag `run`, up to a second old."""
 
     def __init__(self, run: str, trainings: Mapping[str, int], gpus: Mapping[str, float]) -> None:
         self._counters = {name: Counter(f"dpaudit_{name}", words, ("run",)) for name, words in _COUNTERS.items()}

@@ -54,13 +54,10 @@ def run_units(
 ) -> RunOutcome:
     """Runs every unit whose table is not yet in the store, each after those it needs.
 
-    A unit that became ready because of another goes before those that wait already. With `spare`, asked before
-    anything starts and after every unit that came back, units are left out that need not be run any more. With `hold`,
-    asked then too, units wait; those that still do when nothing else is left are spared.
-
-    At most `repeats` of the units that were run are run once more, where that is cheap, and the results compared: the
-    event `UNIT_REPEATED` says what was found. Units that need no others are, the user's own code first; on workers that
-    have nothing else to do while others work, and what is left of them in the end.
+    A unit that became ready because of another goes before those that wait already. `spare` and `hold` are asked before
+    anything starts and after every unit that came back; what is held when nothing else is left is spared. At most
+    `repeats` of the units that need no others, the user's own code first, are run once more where that is cheap: the
+    event `UNIT_REPEATED` says whether the result was the same.
     """
     return _Schedule(units, backend, store, events, spare, repeats, hold).run()
 

@@ -1,9 +1,8 @@
 """The files behind the user's code: whole folders, so that no change in them can be missed.
 
-A module counts with all code of the top-level package that it is in, or with its file where it is in none, and so do
-the modules that are imported there by name, wherever they lie. Installed packages count with their versions. It errs
-towards running again: a file of the folder that nothing imports counts too. Not seen: modules elsewhere whose names are
-computed while the code runs, and data files that it opens.
+A module counts with all code of the top-level package that it is in, or with its file where it is in none, and with the
+modules that are imported there by name; installed packages count with their versions. Not seen: modules elsewhere whose
+names are computed while the code runs, and data files that it opens.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """Values as Arrow tables and back: a frozen dataclass of arrays and scalars, or a sequence of such.
 
 One value is one row: each field is a column. An array is a list, with its shape where it is no vector; a dataclass
-inside becomes columns called "outer.inner"; a table is its IPC stream. A dataclass with the class variable `ROWS` says
-that its arrays are columns of equal length. It is written as that table, many values one below the other, so that
-whoever opens the file finds a row for each score or example. A field with `metadata={"stored": "float32"}` is kept so.
-
-What is read is checked against the dataclass that the reader names; a file never says what it is made into.
+inside becomes columns called "outer.inner"; a table is its IPC stream. The arrays of a dataclass with the class
+variable `ROWS` are columns of equal length: many values one below the other, a row for each score or example. A field
+with `metadata={"stored": "float32"}` is kept so. The reader names the dataclass, a file never does.
 """
 
 from __future__ import annotations

@@ -1,16 +1,12 @@
 """Work: a graph of calls of registered functions. What one call gives is an argument of others.
 
-    @unit
-    def play(attack: Attack, reference: Answers, *, first: int, last: int, seed: Seed) -> Iterator[Scores]: ...
-
     asked = work.add(ask, proxy, data, label="reference model", resources=resources)
     parts = work.split(play, replays, 10, attack, asked, label="replays", resources=resources, seed=seed)
-    work.add(count, estimator, parts, label="counting", resources=resources)
 
-A function is at module level and pure: its result is decided by its arguments. An argument may be a unit, or a tuple of
-units: the function is given their values. It may be a large input that was put into the plan once (`Work.share`). A
-parameter `compute` is filled in where the unit runs. What it gives is a frozen dataclass of arrays and scalars, an
-iterator of such, or either in an `Outcome`, as its annotation says; `values.py` brings it to Arrow and back.
+A function is at module level and pure. An argument may be a unit, or a tuple of units: the function is given their
+values. It may be a large input that was put into the plan once (`Work.share`). A parameter `compute` is filled in where
+the unit runs. What it gives is a frozen dataclass of arrays and scalars, an iterator of such, or either in an
+`Outcome`, as its annotation says; `values.py` brings it to Arrow and back.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """What a command prints and how it ends: its exit codes, a refusal in one sentence, and the door to the terminal.
 
-Names, errors and paths that are printed may be a stranger's, and a terminal obeys what it is sent. Nothing but this
-file prints, and whatever reaches the command's streams past it (the parser's messages, warnings, tracebacks, prints of
-audited code) goes through `Door`.
+What is printed may be a stranger's, and a terminal obeys what it is sent. Nothing but this file prints, and whatever
+reaches the command's streams past it (warnings, tracebacks, prints of audited code) goes through `Door`.
 """
 
 from __future__ import annotations

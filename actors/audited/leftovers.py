@@ -41,10 +41,7 @@ def children() -> set[int]:
 
 
 def end_children(spared: Collection[int] = (), which: Callable[[int], bool] = lambda pid: True) -> set[int]:
-    """Ends children with all that descends from them.
-
-    Returns: Those that were ended.
-    """
+    """Ends children, but those spared or not chosen, with all that descends from them; those that were ended."""
     ended: set[int] = set()
     until = time.monotonic() + ENDED_S
     while time.monotonic() < until and (left := {pid for pid in children() - set(spared) if which(pid)}):

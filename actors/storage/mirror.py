@@ -1,9 +1,8 @@
 """A local folder and its copy anywhere pyarrow.fs reaches: NFS, `s3://`, `gs://`; one is brought to the other.
 
-Object stores rename nothing and append to nothing, so what is written is written here, in whole files or by appending,
-and is then uploaded: an object appears under its name when its upload is complete, or not at all. What was uploaded is
-known by its size and time on both sides, kept in `.mirror.json` of the local folder. Files whose names start with a
-dot belong to one side alone.
+Object stores rename nothing and append to nothing, so what is written is written here, and then uploaded. What was
+uploaded is known by its size and time on both sides, kept in `.mirror.json` of the local folder. Files whose names
+start with a dot belong to one side alone.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """The command in a process of its own, watched by the one that was started: its exit code means what it says.
 
 Code of the user's runs in the process of the command, and may end it (`os._exit(0)`), crash it, or be killed for its
-memory; Ray ends a driver whose node dies with exit code 1. Only the command itself can say how it ended: it leaves its
-exit code in a pipe as its last act. A process that ends without doing so has failed, whatever its exit code. What it
-leaves running ends with it.
+memory. Only the command can say how it ended: it leaves its exit code in a pipe as its last act. A process that ends
+without doing so has failed, whatever its exit code. What it leaves running ends with it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """What an audit could show, before anything runs: the most, what to expect, and how many trials would decide.
 
 Every number is the estimator's own: it is given the scores of a typical game against a mechanism that spends exactly so
-much (`dpaudit.engine.games.reference`), and no formula of its is written down a second time. The number of right
-guesses is put at its median, or at its lower decile; a bound grows with it, so that is the median bound, or the bound
-that nine in ten games surpass. Approximate by that much; `tests/engine/test_power.py` compares with simulated games.
+much (`dpaudit.engine.games.reference`). The number of right guesses is put at its median, or at its lower decile; a
+bound grows with it, so that is the median bound, or the one that nine in ten games surpass. Approximate by that much.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """What is run next, what is held back, and when reading stops: one policy for all the audits of a run.
 
-An audit with a stop rule ends as soon as it has seen enough. A confirmatory run waits until the first pass is read, and
-is spared where there is nothing to confirm. Of several tests of one claim, those after one that refutes it wait while
-it is confirmed, and are spared once it is: leaving some out after having seen others only makes a verdict less likely.
-All of it follows from finished units alone, so a resumed run decides as the first one would have.
+A confirmatory run waits until the first pass is read. Of several tests of one claim, those after one that refutes it
+wait while it is confirmed, and are spared once it is: leaving some out after having seen others only makes a verdict
+less likely. All follows from finished units alone, so a resumed run decides as the first one would have.
 """
 
 from __future__ import annotations
