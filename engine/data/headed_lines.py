@@ -18,12 +18,6 @@ def headed_lines(
 
     A line that is not UTF-8 is read as Latin-1, as some of TREC's are.
 
-    Args:
-        path: The file, plain, .gz or .xz.
-        separator: A line is cut at the first one.
-        numbers: Of the classes, by what stands before it.
-        rows: At most so many.
-        after: The text begins behind the first one of these that follows; "" where it begins at once.
     Raises: DataError with the line where one has no class that is known, or no text.
     """
     found = list(islice(_lines(path, separator, numbers, after), rows))

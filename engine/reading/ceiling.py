@@ -16,18 +16,13 @@ from dpaudit.estimators.finding import Finding
 
 @dataclass(frozen=True)
 class Ceiling:
-    """What a mechanism with no privacy would show.
+    """What a mechanism with no privacy would show."""
 
-    Attributes:
-        finding: The estimator's, from its evidence.
-        played: Whether the game was played, with what is at stake as the mechanism's answers; else every bit is told,
-            which needs no playing.
-        helps: What would let the audit show more; "" where nothing is known.
-    """
-
-    finding: Finding
+    finding: Finding  # the estimator's, from its evidence
+    # Whether the game was played, with what is at stake as the mechanism's answers; else every bit is told, which needs
+    # no playing
     played: bool
-    helps: str = ""
+    helps: str = ""  # what would let the audit show more; "" where nothing is known
 
     def exceeds(self, curve: PrivacyCurve) -> bool:
         """Whether it exceeds the claim anywhere."""

@@ -46,11 +46,6 @@ def read_audit(
     """The result of an audit from what is finished of it.
 
     Args:
-        entry: What was planned.
-        finished: Keys of the units that are finished.
-        store: Where finished ones are.
-        reader: How far a sequential one is read.
-        failures: What failed, by key.
         evidence: Folder that its scores are linked into; None links none.
     """
     found = _Finished(entry, frozenset(finished), store, reader)

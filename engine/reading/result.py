@@ -35,19 +35,12 @@ CONTROL_LOST = "the control on held-out rows failed: a proxy that differs from t
 
 @dataclass(frozen=True)
 class Failure:
-    """A unit that was not finished.
+    """A unit that was not finished."""
 
-    Attributes:
-        label: What it was.
-        key: Its key; `units/<key>.failed` holds the log.
-        error: The last line of its error.
-        skipped: Whether it was never tried, most often because it needs a failed one.
-    """
-
-    label: str
-    key: str
-    error: str
-    skipped: bool = False
+    label: str  # what it was
+    key: str  # its key; `units/<key>.failed` holds the log
+    error: str  # the last line of its error
+    skipped: bool = False  # whether it was never tried, most often because it needs a failed one
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -31,10 +31,7 @@ def build(kind: str, spec: object, *, location: str = "", defaults: Mapping[str,
     """The value a spec describes.
 
     Args:
-        kind: Which catalogue the name is looked up in; "module:Class" names one's own class.
-        spec: A name, a mapping with `name` and fields, or a value that is built already.
         location: Where in the spec file, for messages: "audits[2].mechanism".
-        defaults: Fields to fill in where the class has them and the spec does not say.
     Raises: SpecError naming the place, what was given and what is possible.
     """
     location = location or kind
@@ -221,11 +218,6 @@ def _is_default(field: dataclasses.Field[Any], value: object) -> bool:
 def checked_value(field: dataclasses.Field[Any], hint: Any, value: object, location: str) -> Any:
     """What a spec writes for a field, as the field takes it.
 
-    Args:
-        field: Of a dataclass.
-        hint: Its type.
-        value: In words or as a value.
-        location: Where in the spec, for messages.
     Raises: SpecError.
     """
     if value is None and type(None) in typing.get_args(hint):

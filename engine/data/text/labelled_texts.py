@@ -72,14 +72,6 @@ def require_texts(
 ) -> None:
     """Refuses a row without a text, or of another class.
 
-    Args:
-        path: The file, for the message.
-        layout: Where its lines are.
-        table: The rows.
-        text: Name of the column of texts.
-        label: Name of the column of classes.
-        known: What may stand in it.
-        must: That in words.
     Raises: DataError naming the line and the column.
     """
     for column, good, rule in (
