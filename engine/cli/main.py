@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import click
 
@@ -48,6 +48,8 @@ from dpaudit.locations import search_last
 
 if TYPE_CHECKING:
     from dpaudit.engine.reading.run_report import Report
+
+RunnerName: TypeAlias = Literal["ray", "in-process"]
 
 
 class _Verbs(click.Group):
@@ -170,7 +172,7 @@ def check(
     output: str | Path | None,
     seed: int,
     confidence: float,
-    runner: Literal["ray", "in-process"] | None,
+    runner: RunnerName | None,
     quiet: bool,
     **ending: bool,
 ) -> None:
@@ -321,15 +323,7 @@ def report(
 @click.option("--only", multiple=True, metavar="TEXT", help="Only parts whose name contains this; may be repeated.")
 @click.option("--seed", default=0, show_default=True)
 def reproduce(
-    paper: str | None,
-    what: str | None,
-    data: Path | None,
-    scale: Literal["small", "paper"],
-    output: Path,
-    workers: int | None,
-    runner: Literal["ray", "in-process"],
-    only: tuple[str, ...],
-    seed: int,
+    paper: str | None, what: str | None, output: Path, workers: int | None, runner: RunnerName, **asked: Any
 ) -> None:
     """Makes a table or figure of PAPER anew: `dpaudit reproduce observational-label figure-2`.
 
@@ -349,12 +343,11 @@ def reproduce(
     from dpaudit.engine.report.progress import TerminalProgress, terminal
     from dpaudit.engine.spec.audit_spec import RunOptions
 
-    if only and f"{paper} {what}" not in making.IN_PARTS:
+    if asked["only"] and f"{paper} {what}" not in making.IN_PARTS:
         raise click.BadParameter(f"{paper} {what} is made as a whole", param_hint="--only")
     with TerminalProgress(terminal()) as progress:
         run_options = RunOptions(runner=runner, workers=workers)
-        options = making.Options(output / paper, data, scale, run_options, listeners=[progress], seed=seed, only=only)
-        made = make(options)
+        made = make(making.Options(output / paper, run=run_options, listeners=[progress], **asked))
     show_lines(made.text)
     for path in made.files:
         show(f"{path}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -210,16 +210,9 @@ def kuberay(
     from dpaudit.cluster.manifests import Workers, ray_job
 
     job = job_of(spec, output, working_dir=Path.cwd())
-    manifest = ray_job(
-        job,
-        name=name or job.key(),
-        image=image,
-        ray_version=ray.__version__,
-        cpu=Workers(cpu_nodes, cpus, memory_gib),
-        gpu=Workers(gpu_nodes, cpus, memory_gib, gpus=1),
-        secret=secret,
-    )
-    _show_yaml(manifest)
+    cpu, gpu = Workers(cpu_nodes, cpus, memory_gib), Workers(gpu_nodes, cpus, memory_gib, gpus=1)
+    name = name or job.key()
+    _show_yaml(ray_job(job, name=name, image=image, ray_version=ray.__version__, cpu=cpu, gpu=gpu, secret=secret))
 
 
 @cluster.command()
@@ -230,28 +223,11 @@ def kuberay(
 @_image
 @_cpu_nodes
 @_gpu_nodes
-def up_config(
-    provider: Literal["aws", "gcp", "local"],
-    name: str,
-    head: str | None,
-    hosts: tuple[str, ...],
-    image: str,
-    cpu_nodes: int,
-    gpu_nodes: int,
-) -> None:
+def up_config(image: str, cpu_nodes: int, gpu_nodes: int, **asked: Any) -> None:
     """A file for `ray up`; machine types are first choices, to be edited."""
     from dpaudit.cluster.manifests import Workers, up_config
 
-    config = up_config(
-        name=name,
-        provider=provider,
-        image=image,
-        cpu=Workers(cpu_nodes),
-        gpu=Workers(gpu_nodes, gpus=1),
-        head=head,
-        hosts=hosts,
-    )
-    _show_yaml(config)
+    _show_yaml(up_config(image=image, cpu=Workers(cpu_nodes), gpu=Workers(gpu_nodes, gpus=1), **asked))
 
 
 def _show_yaml(values: dict[str, Any]) -> None:
