@@ -45,7 +45,7 @@ class Attempt:
 
     seconds: float
     error: str = ""  # the error's text with its traceback; "" when it succeeded
-    again: bool = False  # whether another attempt may succeed (a failed training) or not (a wrong argument)
+    retryable: bool = False  # whether another attempt may succeed (a failed training) or not (a wrong argument)
     memory_mb: float = 0.0  # the most memory that its process held so far; 0 where the system does not tell
     worker: str = ""  # who ran it, "host:process"; "" where that is not known
     content: bytes = field(default=b"", repr=False)  # the unit's file, when it succeeded
@@ -61,7 +61,7 @@ class Completion:
     unit: Unit
     attempt: Attempt
     table: Handle = None  # its result for later units, when it succeeded and some need it
-    lost: bool = False  # the worker or its node died under it; says nothing about the unit
+    worker_died: bool = False  # or its node, under it; says nothing about the unit
 
 
 class Backend(Protocol):
@@ -139,9 +139,11 @@ def attempt_unit(
         except BaseException as err:  # somebody's sys.exit(0) is no result, and ends their unit alone
             if from_outside(err):
                 raise
-            again = isinstance(err, TrainingError | MemoryError | OSError)
+            retryable = isinstance(err, TrainingError | MemoryError | OSError)
             error, seconds = _error_text(err, unit.task), time.perf_counter() - began
-            return Attempt(seconds, error, again, worker=worker, remarks=around.remarks, printed=around.printed), None
+            return Attempt(
+                seconds, error, retryable, worker=worker, remarks=around.remarks, printed=around.printed
+            ), None
     memory_mb, size = most_memory_mb(), table.nbytes
     return Attempt(seconds, "", False, memory_mb, worker, content, size, around.remarks, around.printed), table
 
@@ -252,7 +254,7 @@ class InProcess:
                 attempt, table = attempt_unit(unit, inputs, self._scratch, code_version())
         except OutOfTime:
             assert limit_s is not None
-            return [Completion(unit, Attempt(limit_s, self._deadlines.refusal(limit_s), again=True))]
+            return [Completion(unit, Attempt(limit_s, self._deadlines.refusal(limit_s), retryable=True))]
         if not attempt.error:
             self._deadlines.learn(unit, attempt.seconds)
         return [Completion(unit, attempt, table if needed else None)]

@@ -52,12 +52,12 @@ class InChild(InProcess):
                 if not line.poll(limit_s):
                     assert limit_s is not None
                     self._end()
-                    return [Completion(unit, Attempt(limit_s, self._deadlines.refusal(limit_s), again=True))]
+                    return [Completion(unit, Attempt(limit_s, self._deadlines.refusal(limit_s), retryable=True))]
                 attempt = _received(line)
         except (OSError, EOFError, ValueError, TypeError, KeyError, RecursionError) as err:
             code = self._end()
             why = f"the process that ran it ended (exit code {code}; {type(err).__name__})"
-            return [Completion(unit, Attempt(time.monotonic() - began, why, again=True), lost=True)]
+            return [Completion(unit, Attempt(time.monotonic() - began, why, retryable=True), worker_died=True)]
         if attempt.error:
             return [Completion(unit, attempt)]
         self._deadlines.learn(unit, attempt.seconds)
@@ -114,7 +114,7 @@ def _received(line: Connection) -> Attempt:
     return Attempt(
         seconds=float(plain["seconds"]),
         error=str(plain["error"]),
-        again=bool(plain["again"]),
+        retryable=bool(plain["retryable"]),
         memory_mb=float(plain["memory_mb"]),
         worker=str(plain["worker"]),
         content=content,

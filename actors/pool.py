@@ -109,9 +109,11 @@ class _Flight:
     slot: _Slot
     table: Any
 
-    def failed(self, why: str, *, lost: bool) -> Completion:
+    def failed(self, why: str, *, worker_died: bool) -> Completion:
         """That it came back without a result, after so long as its worker has been at it."""
-        return Completion(self.unit, Attempt(time.monotonic() - self.slot.since, why, again=True), lost=lost)
+        return Completion(
+            self.unit, Attempt(time.monotonic() - self.slot.since, why, retryable=True), worker_died=worker_died
+        )
 
 
 class _Places:
@@ -371,7 +373,7 @@ class RayPool:
         except (RayActorError, OutOfMemoryError) as err:
             return self._replace(flight.slot, loss(err))
         except RayError as err:  # the arguments or the table are gone with their node, the task was cancelled, ...
-            ended = flight.failed(loss(err), lost=True)
+            ended = flight.failed(loss(err), worker_died=True)
             self._landed(reference)
             return [ended]
         self._landed(reference)
@@ -390,7 +392,7 @@ class RayPool:
         if slot.queue:
             self._begin(slot)
 
-    def _replace(self, slot: _Slot, why: str, *, lost: bool = True) -> list[Completion]:
+    def _replace(self, slot: _Slot, why: str, *, worker_died: bool = True) -> list[Completion]:
         """Ends a worker and starts another one; what it ran comes back, what waited behind it goes elsewhere."""
         self._forget(slot)
         self._end(slot)  # it may only be unreachable: the same unit on two workers gives the same table
@@ -398,7 +400,7 @@ class RayPool:
         del self._heads[slot.queue[0]]
         flights = [self._flights.pop(reference) for reference in slot.queue]
         self._homeless.extend((flight.unit, flight.arguments, flight.needed) for flight in flights[1:])
-        return [flight.failed(why, lost=lost) for flight in flights[:1]]
+        return [flight.failed(why, worker_died=worker_died) for flight in flights[:1]]
 
     def _look(self) -> list[Completion]:
         """Ends what runs too long, replaces workers that do not answer, and says what still runs."""
@@ -417,7 +419,7 @@ class RayPool:
             unit = self._flights[slot.queue[0]].unit
             limit_s, running_s = self._deadlines.limit_s(unit), now - slot.since
             if limit_s is not None and running_s > limit_s:
-                back += self._replace(slot, self._deadlines.refusal(limit_s), lost=False)
+                back += self._replace(slot, self._deadlines.refusal(limit_s), worker_died=False)
             elif self._deadlines.stated_s is None and self._silent_s(slot, now) > SILENCE_S:
                 back += self._replace(slot, f"the worker has not answered for {SILENCE_S:.0f} s")
             elif now - slot.reminded > REMIND_S:

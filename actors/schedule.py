@@ -14,7 +14,7 @@ from dpaudit.actors.events import Event, EventKind, EventStream, last_line
 from dpaudit.actors.storage.store import Made, UnitStore, table_in
 from dpaudit.actors.unit import Resources, Unit
 
-ATTEMPTS = 2  # at a unit whose own work failed in a way that may pass (`Attempt.again`)
+ATTEMPTS = 2  # at a unit whose own work failed in a way that may pass (`Attempt.retryable`)
 LOSSES = 4  # workers a unit may lose before it is held to be what kills them
 CHEAP_S = 2.0
 CHEAP_SHARE = 0.05
@@ -178,7 +178,7 @@ class _Schedule:
     def _compare(self, done: Completion) -> None:
         """Books a unit that was run once more: whether it gave the same."""
         unit, attempt = done.unit, done.attempt
-        if done.lost:
+        if done.worker_died:
             self.events.emit(Event(EventKind.WORKER_LOST, unit.key, unit.label, detail=attempt.error))
             return
         different = ""
@@ -217,7 +217,7 @@ class _Schedule:
         if unit.key in self.repeating:
             self._compare(done)
             return []
-        if done.lost:
+        if done.worker_died:
             return self._lost(unit, attempt.error)
         event = partial(
             Event,
@@ -237,7 +237,7 @@ class _Schedule:
             self._release(unit)
             self.events.emit(event(EventKind.UNIT_DONE, memory_mb=attempt.memory_mb))
             return self._freed(unit.key)
-        if attempt.again and self.tries[unit.key] - self.losses[unit.key] < ATTEMPTS:
+        if attempt.retryable and self.tries[unit.key] - self.losses[unit.key] < ATTEMPTS:
             self.events.emit(event(EventKind.UNIT_RETRIED, detail=attempt.error))
             return [unit]
         self._fail(unit, attempt.error, EventKind.UNIT_FAILED, attempt)
