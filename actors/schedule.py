@@ -6,8 +6,7 @@ import math
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from dpaudit.actors.backend import Attempt, Backend, Completion, Handle
 from dpaudit.actors.events import Event, EventKind, EventStream, last_line
@@ -75,8 +74,7 @@ class _Schedule:
     repeating: set[str] = field(default_factory=set)
     finished: set[str] = field(default_factory=set)
     failed: dict[str, str] = field(default_factory=dict)
-    handles: dict[str, Handle] = field(default_factory=dict)  # results that a waiting unit still needs
-    held: dict[str, int] = field(default_factory=dict)  # their sizes in bytes
+    handles: dict[str, tuple[Handle, int]] = field(default_factory=dict)  # results that a waiting unit needs, bytes
     held_bytes: int = 0
     tries: Counter[str] = field(default_factory=Counter)
     losses: Counter[str] = field(default_factory=Counter)
@@ -91,9 +89,9 @@ class _Schedule:
         self.events.emit(Event(EventKind.UNITS_PLANNED, count=len(unique)))
         if self.finished:
             self.events.emit(Event(EventKind.UNITS_CACHED, count=len(self.finished)))
-        for key in (key for key in unique if key in damaged and key not in self.finished):
-            self.events.emit(Event(EventKind.UNIT_DAMAGED, key, unique[key].label, detail=damaged[key]))
         waiting = [unit for unit in unique.values() if unit.key not in self.finished]
+        for unit in (unit for unit in waiting if unit.key in damaged):
+            self._emit(EventKind.UNIT_DAMAGED, unit, detail=damaged[unit.key])
         self.users = Counter(need for unit in waiting for need in set(unit.needs))
         self.missing = {unit.key: set(unit.needs) - self.finished for unit in waiting}
         self.dependents = defaultdict[str, list[Unit]](list)
@@ -110,6 +108,9 @@ class _Schedule:
         if spared:
             self.events.emit(Event(EventKind.UNITS_SPARED, count=len(spared)))
         return RunOutcome(frozenset(self.finished), self.failed, self.ran, frozenset(spared), reused, damaged)
+
+    def _emit(self, kind: EventKind, unit: Unit, **more: Any) -> None:
+        self.events.emit(Event(kind, unit.key, unit.label, **more))
 
     def _drain(self, units: list[Unit]) -> None:
         """Runs units, and those that become ready by them; what is held when nothing else is left is not run."""
@@ -179,20 +180,19 @@ class _Schedule:
         """Books a unit that was run once more: whether it gave the same."""
         unit, attempt = done.unit, done.attempt
         if done.worker_died:
-            self.events.emit(Event(EventKind.WORKER_LOST, unit.key, unit.label, detail=attempt.error))
+            self._emit(EventKind.WORKER_LOST, unit, detail=attempt.error)
             return
         different = ""
         if attempt.error:
             different = f"it failed when it was run again: {last_line(attempt.error)}"
         elif not self.store.holds(unit.key, table_in(attempt.content)):
             different = "it gave another result when it was run again with the same seed"
-        said = Event(EventKind.UNIT_REPEATED, unit.key, unit.label, seconds=attempt.seconds, detail=different)
-        self.events.emit(said)
+        self._emit(EventKind.UNIT_REPEATED, unit, seconds=attempt.seconds, detail=different)
 
     def _start(self, unit: Unit) -> None:
         self.tries[unit.key] += 1
         self.in_flight += 1
-        self.events.emit(Event(EventKind.UNIT_STARTED, unit.key, unit.label, self.tries[unit.key]))
+        self._emit(EventKind.UNIT_STARTED, unit, attempt=self.tries[unit.key])
         needed = bool(self.users[unit.key]) and unit.key not in self.repeating
         self.backend.submit(unit, tuple(self._handle(need) for need in unit.needs), needed=needed)
 
@@ -200,15 +200,15 @@ class _Schedule:
         if key not in self.handles:
             table = self.store.read(key)
             self._keep(key, self.backend.hold(table), table.nbytes)
-        return self.handles[key]
+        return self.handles[key][0]
 
     def _keep(self, key: str, handle: Handle, size: int) -> None:
-        self.handles[key], self.held[key] = handle, size
+        self.handles[key] = handle, size
         self.held_bytes += size
 
     def _drop(self, key: str) -> None:
-        self.handles.pop(key, None)
-        self.held_bytes -= self.held.pop(key, 0)
+        _, size = self.handles.pop(key, (None, 0))
+        self.held_bytes -= size
 
     def _settle(self, done: Completion) -> list[Unit]:
         """Books one unit that came back; the units that are ready because of it."""
@@ -219,14 +219,7 @@ class _Schedule:
             return []
         if done.worker_died:
             return self._lost(unit, attempt.error)
-        event = partial(
-            Event,
-            unit=unit.key,
-            label=unit.label,
-            attempt=self.tries[unit.key],
-            seconds=attempt.seconds,
-            worker=attempt.worker,
-        )
+        how: dict[str, Any] = {"attempt": self.tries[unit.key], "seconds": attempt.seconds, "worker": attempt.worker}
         if not attempt.error:
             self.store.write(unit.key, attempt.content)
             self.ran += 1
@@ -235,12 +228,12 @@ class _Schedule:
             if self.users[unit.key] and self.held_bytes + attempt.table_bytes <= HELD_BYTES:
                 self._keep(unit.key, done.table, attempt.table_bytes)
             self._release(unit)
-            self.events.emit(event(EventKind.UNIT_DONE, memory_mb=attempt.memory_mb))
+            self._emit(EventKind.UNIT_DONE, unit, memory_mb=attempt.memory_mb, **how)
             return self._freed(unit.key)
         if attempt.retryable and self.tries[unit.key] - self.losses[unit.key] < ATTEMPTS:
-            self.events.emit(event(EventKind.UNIT_RETRIED, detail=attempt.error))
+            self._emit(EventKind.UNIT_RETRIED, unit, detail=attempt.error, **how)
             return [unit]
-        self._fail(unit, attempt.error, EventKind.UNIT_FAILED, attempt)
+        self._fail(unit, attempt.error, **how)
         return []
 
     def _remark(self, unit: Unit, attempt: Attempt) -> None:
@@ -248,29 +241,28 @@ class _Schedule:
         if attempt.printed:
             self.store.keep_printed(unit.label, attempt.printed)
         if attempt.remarks:
-            said = "; ".join(attempt.remarks)
-            self.events.emit(Event(EventKind.UNIT_REMARKED, unit.key, unit.label, detail=said, worker=attempt.worker))
+            self._emit(EventKind.UNIT_REMARKED, unit, detail="; ".join(attempt.remarks), worker=attempt.worker)
 
     def _lost(self, unit: Unit, why: str) -> list[Unit]:
         self.losses[unit.key] += 1
         for need in unit.needs:  # the node may have taken the inputs along: put them again from the store
             self._drop(need)
         if self.losses[unit.key] < LOSSES:
-            self.events.emit(Event(EventKind.WORKER_LOST, unit.key, unit.label, self.tries[unit.key], detail=why))
+            self._emit(EventKind.WORKER_LOST, unit, attempt=self.tries[unit.key], detail=why)
             return [unit]
         died = f"{self.losses[unit.key]} workers died while they ran this unit; the last: {why}"
-        self._fail(unit, died, EventKind.UNIT_FAILED)
+        self._fail(unit, died, attempt=self.tries[unit.key])
         return []
 
-    def _fail(self, unit: Unit, why: str, kind: EventKind, attempt: Attempt | None = None) -> None:
+    def _fail(self, unit: Unit, why: str, kind: EventKind = EventKind.UNIT_FAILED, **how: Any) -> None:
         self.failed[unit.key] = why
         self.store.fail(unit.key, why)
-        seconds, worker = (attempt.seconds, attempt.worker) if attempt else (0.0, "")
-        self.events.emit(Event(kind, unit.key, unit.label, self.tries[unit.key], seconds, detail=why, worker=worker))
+        self._emit(kind, unit, detail=why, **how)
         self._release(unit)
         for dependent in self.dependents.get(unit.key, []):
             if dependent.key not in self.failed:
-                self._fail(dependent, f"not run: it needs '{unit.label}', which failed", EventKind.UNIT_SKIPPED)
+                why = f"not run: it needs '{unit.label}', which failed"
+                self._fail(dependent, why, EventKind.UNIT_SKIPPED, attempt=self.tries[dependent.key])
 
     def _release(self, unit: Unit) -> None:
         """Lets go of results that no waiting unit needs any more."""
