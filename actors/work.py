@@ -194,9 +194,7 @@ class Work:
         per: int,
         *arguments: Any,
         label: str,
-        resources: Resources,
         offset: int = 0,
-        after: tuple[str, ...] = (),
         **more: Any,
     ) -> tuple[Unit, ...]:
         """Adds calls for pieces `first` to before `last`, as the function's parameters are called, `per` of them each.
@@ -205,22 +203,14 @@ class Work:
             function: Registered by `unit`; has the parameters `first` and `last`.
             total: How many pieces there are.
             per: How many one unit makes.
-            offset: Number of the first piece.
+            arguments: Further ones of the function.
             label: For people; the numbers of the pieces, from 1, are added.
-        The other arguments are those of `add`.
+            offset: Number of the first piece.
+            more: Further arguments of the function and of `add`, by name.
         """
         cuts = [(offset + first, offset + min(first + per, total)) for first in range(0, total, per)]
         return tuple(
-            self.add(
-                function,
-                *arguments,
-                label=f"{label} {first + 1}-{last}",
-                resources=resources,
-                after=after,
-                first=first,
-                last=last,
-                **more,
-            )
+            self.add(function, *arguments, label=f"{label} {first + 1}-{last}", first=first, last=last, **more)
             for first, last in cuts
         )
 

@@ -208,12 +208,13 @@ class Record:
             for label in (self.own.keys() | now.own.keys()) - now.unseen
             if self.own.get(label) != now.own.get(label)
         )
-        found = (
-            *([f"dpaudit was {self.version}, is {now.version}"] if self.version != now.version else []),
-            *([f"your code changed ({shortened(', '.join(changed))})"] if changed else []),
-            *(["the data are others"] if self.shared != now.shared else []),
-            *(["the spec is another one"] if self.spec != now.spec else []),
-        )
+        reasons = {
+            f"dpaudit was {self.version}, is {now.version}": self.version != now.version,
+            f"your code changed ({shortened(', '.join(changed))})": bool(changed),
+            "the data are others": self.shared != now.shared,
+            "the spec is another one": self.spec != now.spec,
+        }
+        found = tuple(why for why, holds in reasons.items() if holds)
         return found if found or now.unseen else ("units have other keys",)
 
     def spec_differs(self, folder: Path) -> tuple[str, ...]:
