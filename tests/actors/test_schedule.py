@@ -164,9 +164,10 @@ def test_a_node_that_is_gone_for_good_is_not_waited_for_for_ever(
 ) -> None:
     """What can run elsewhere does first; then it is said which node is missing, and what to do."""
     from dpaudit.actors import pool as pools
+    from dpaudit.actors.placement import Nodes
 
-    looks = iter([[{"CPU": 2.0, "GPU": 1.0}]])
-    monkeypatch.setattr(pools, "_nodes", lambda: next(looks, [{"CPU": 2.0}]))
+    looks = iter([Nodes(({"CPU": 2.0, "GPU": 1.0},))])
+    monkeypatch.setattr(pools, "_nodes", lambda: next(looks, Nodes(({"CPU": 2.0},))))
     monkeypatch.setattr(pools, "COUNT_S", 0.1)
     monkeypatch.setattr(pools, "START_TIMEOUT_S", 5.0)
     here, gone = Unit(Add(1), "here"), Unit(Add(2), "gone", resources=Resources(1, 0.5))
