@@ -33,12 +33,13 @@ _PREFIX, _DRIVER = "dpaudit-", "driver"
 """Of the folders of local sessions; and the file in each that its driver holds locked."""
 _QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
 _BOUNDED = {"RAY_ROTATION_MAX_BYTES": str(KEPT_LOG_BYTES), "RAY_ROTATION_BACKUP_COUNT": "1"}
+# How long Ray waits for its own processes, all that can be set: for a second try, unless the user has set them.
 _LONGER = {
     "RAY_gcs_server_port_wait_time_s": "120",
     "RAY_raylet_start_wait_time_s": "120",
     "RAY_gcs_rpc_server_connect_timeout_s": "60",
     "RAY_py_gcs_connect_timeout_s": "120",
-}  # of how long Ray waits for its own processes, all that can be set; for a second try, unless the user has set them
+}
 _SIGNALS = tuple(
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if name in signal.Signals.__members__
 )

@@ -37,7 +37,7 @@ from dpaudit.given import path
 from dpaudit.plain_files import bytes_of, reading, require_plain
 
 PLAN, SPEC = "plan.parquet", "spec.yaml"
-_COLUMNS = {
+_COLUMNS = {  # of a plan
     "key": pa.string(),
     "label": pa.string(),
     "task": pa.string(),
@@ -46,7 +46,7 @@ _COLUMNS = {
     "cpus": pa.int64(),
     "gpus": pa.float64(),
     "pieces": pa.int64(),
-}  # of a plan
+}
 _EARLIER = "earlier"  # keeps the files of plans before the last one; their units stay beside the others
 _CHECKPOINTS = "checkpoints"  # of the units, which workers bring to and from a remote place themselves
 _FILES = (SPEC, PLAN, "bounds.json", "bounds.parquet", "report.html")
