@@ -258,7 +258,7 @@ def plan(spec: Path, seed: int | None, calibrate: bool, timings: Path | None, as
     unit, where an earlier run or --calibrate tells; without --calibrate nothing runs.
     """
     import json
-    from dataclasses import replace
+    from dataclasses import asdict, replace
 
     from dpaudit.engine.planning.plan import make_plan, what_it_takes
     from dpaudit.engine.planning.power import planned_outlook
@@ -272,7 +272,7 @@ def plan(spec: Path, seed: int | None, calibrate: bool, timings: Path | None, as
     cost = expected_cost(planned, calibrate=calibrate, timings=timings)
     if as_json:
         units = planned.table().to_pylist()
-        show(json.dumps({"name": planned.spec.name, "seed": planned.spec.seed, "units": units, "cost": cost.to_dict()}))
+        show(json.dumps({"name": planned.spec.name, "seed": planned.spec.seed, "units": units, "cost": asdict(cost)}))
         return
     show(f"{planned.spec.name}: {len(planned.units)} units, seed {planned.spec.seed}, {planned.spec.run.runner}")
     for entry in planned.audits:

@@ -14,7 +14,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from dpaudit.actors.events import Event, EventKind, EventStream, last_line, read_events
 from dpaudit.actors.schedule import run_units
@@ -67,59 +66,29 @@ class Cost:
 class Forecast:
     """What a plan is going to cost."""
 
-    costs: tuple[Cost, ...]  # by kind, in the order of the plan
+    kinds: tuple[Cost, ...]  # in the order of the plan
     source: str  # where the times come from, in words
     workers: int | None  # how many units run at a time; None where that is the cluster's business
-
-    @property
-    def trainings(self) -> int:
-        return sum(cost.trainings for cost in self.costs)
-
-    @property
-    def seconds(self) -> float:
-        """Of all kinds that were timed, one unit after the other."""
-        return sum(cost.seconds or 0.0 for cost in self.costs)
-
-    @property
-    def cpu_hours(self) -> float:
-        """CPUs that are held, times how long; `gpu_hours` likewise."""
-        return sum((cost.seconds or 0.0) * cost.kind.cpus for cost in self.costs) / 3600
-
-    @property
-    def gpu_hours(self) -> float:
-        return sum((cost.seconds or 0.0) * cost.kind.gpus for cost in self.costs) / 3600
-
-    @property
-    def untimed(self) -> int:
-        """Units of kinds that were not timed."""
-        return sum(cost.units for cost in self.costs if cost.seconds is None)
+    trainings: int
+    untimed_units: int  # of kinds that were not timed
+    seconds: float  # of all kinds that were timed, one unit after the other
+    cpu_hours: float  # CPUs that are held, times how long
+    gpu_hours: float
 
     @property
     def lines(self) -> tuple[str, ...]:
-        units = sum(cost.units for cost in self.costs)
+        units = sum(cost.units for cost in self.kinds)
         lines = [f"{_many(units, 'unit')}, {_many(self.trainings, 'training')}; {self.source}"]
-        lines += [_line(cost) for cost in self.costs]
+        lines += [_line(cost) for cost in self.kinds]
         if not self.seconds:
             return tuple(lines)
-        without = f", without {self.untimed:,} units of kinds that were not timed" if self.untimed else ""
+        without = f", without {self.untimed_units:,} units of kinds that were not timed" if self.untimed_units else ""
         gpus = f" and {self.gpu_hours:.3g} GPU-hours" if self.gpu_hours else ", no GPU"
         lines.append(f"in all {_duration(self.seconds)} of work{without}: {self.cpu_hours:.3g} CPU-hours{gpus}")
         if self.workers is not None:
             least = f"{_many(self.workers, 'worker')} {_duration(self.seconds / self.workers)} at the least"
             lines.append(f"on {least}, beside the start of Ray and the report")
         return tuple(lines)
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "source": self.source,
-            "trainings": self.trainings,
-            "seconds": self.seconds,
-            "cpu_hours": self.cpu_hours,
-            "gpu_hours": self.gpu_hours,
-            "untimed_units": self.untimed,
-            "workers": self.workers,
-            "kinds": [dataclasses.asdict(cost) for cost in self.costs],
-        }
 
 
 def expected_cost(plan: Plan, *, calibrate: bool, timings: Path | None) -> Forecast:
@@ -156,7 +125,17 @@ def forecast(plan: Plan, timed: Mapping[Kind, Timed], source: str) -> Forecast:
     workers = 1 if run.runner == "in-process" else run.workers
     if workers is None and run.address is None and not run.gpus_per_worker:
         workers = max(1, (os.cpu_count() or 1) // run.cpus_per_worker)
-    return Forecast(tuple(costs), source, workers)
+    timed_costs = [(cost.kind, cost.seconds) for cost in costs if cost.seconds is not None]
+    return Forecast(
+        tuple(costs),
+        source,
+        workers,
+        trainings=sum(cost.trainings for cost in costs),
+        untimed_units=sum(cost.units for cost in costs if cost.seconds is None),
+        seconds=sum((seconds for _, seconds in timed_costs), 0.0),
+        cpu_hours=sum(seconds * kind.cpus for kind, seconds in timed_costs) / 3600,
+        gpu_hours=sum(seconds * kind.gpus for kind, seconds in timed_costs) / 3600,
+    )
 
 
 def times_of_run(folder: Path) -> dict[Kind, Timed]:
