@@ -193,7 +193,7 @@ def test_idle_workers_make_room_for_one_of_another_kind(
     """Both CPUs are held by workers with nothing to do, and the unit that is left needs both."""
     from dpaudit.actors import pool as pools
 
-    monkeypatch.setattr(pools, "rooms", lambda nodes, demand: dict.fromkeys(demand, 2))
+    monkeypatch.setattr(pools.Nodes, "rooms", lambda nodes, demand: dict.fromkeys(demand, 2))
     monkeypatch.setattr(pools, "YIELD_S", 0.5)
     monkeypatch.setattr(pools, "START_TIMEOUT_S", 20.0)
     first = Unit(Add(1), "first")
