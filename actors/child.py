@@ -27,6 +27,7 @@ from dpaudit.actors.storage.places import Scratch
 from dpaudit.actors.storage.store import table_in
 
 _BYTES = ("content", "printed")
+_KINDS = {"seconds": float, "error": str, "retryable": bool, "memory_mb": float, "worker": str, "table_bytes": int}
 START_S = 300.0  # on a machine that is busy, libraries take long to load
 ENDED_S = 5.0  # a child that has nothing to do ends at once when it is told; one that has not so long after is killed
 
@@ -111,17 +112,8 @@ def _received(line: Connection) -> Attempt:
     """An attempt as the child tells it; nothing of it is unpickled."""
     plain = json.loads(line.recv_bytes())
     content, printed = (line.recv_bytes() for _ in _BYTES)
-    return Attempt(
-        seconds=float(plain["seconds"]),
-        error=str(plain["error"]),
-        retryable=bool(plain["retryable"]),
-        memory_mb=float(plain["memory_mb"]),
-        worker=str(plain["worker"]),
-        content=content,
-        table_bytes=int(plain["table_bytes"]),
-        remarks=tuple(map(str, plain["remarks"])),
-        printed=printed,
-    )
+    known: dict[str, Any] = {name: kind(plain[name]) for name, kind in _KINDS.items()}
+    return Attempt(**known, remarks=tuple(map(str, plain["remarks"])), content=content, printed=printed)
 
 
 def main(number: int) -> None:

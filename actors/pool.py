@@ -144,7 +144,7 @@ class _Places:
 
 
 class RayPool:
-    """Actors on the running Ray session: of each kind of unit as many as its nodes hold, now and when nodes join.
+    """Actors on the running Ray session: of each kind as many as its nodes hold, `workers` at most, also as nodes join.
 
     Raises: RunError when a unit could stand on no node of the cluster.
     """
