@@ -17,14 +17,11 @@ from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.games.neighbours.game import COPIES
 from dpaudit.engine.games.neighbours.numbers import Scale, as_numbers
 from dpaudit.engine.games.neighbours.output_set import OutputSet
-from dpaudit.engine.games.neighbours.poisonings.class_flip import ClassFlip, CornerFlip
-from dpaudit.engine.games.neighbours.poisonings.clip_bkd import ClipBackdoorPair
-from dpaudit.engine.games.neighbours.poisonings.coefficients import CoefficientTarget
-from dpaudit.engine.games.neighbours.poisonings.farthest import FarthestFlip
-from dpaudit.engine.games.neighbours.poisonings.influence import Influence
+from dpaudit.engine.games.neighbours.poisonings.influence import CoefficientTarget, Influence
+from dpaudit.engine.games.neighbours.poisonings.labels import ClassFlip, ClipBackdoorPair, CornerFlip, FarthestFlip
 from dpaudit.engine.games.neighbours.poisonings.opposing_records import OpposingRecords
 from dpaudit.engine.games.neighbours.poisonings.protocol import Poisoning
-from dpaudit.engine.games.neighbours.poisonings.swap import SwapX
+from dpaudit.engine.games.neighbours.poisonings.records import SwapX
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.learners.gaussian_naive_bayes import GaussianNaiveBayes
 from dpaudit.mechanisms.learners.logistic_objective import LogisticObjectivePerturbation

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,11 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.actors.seed import Seed
-from dpaudit.errors import SpecError
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.learners.non_private import NonPrivate
-from dpaudit.mechanisms.protocols import Learner, Model, ObservableLearner, StackLearner
+from dpaudit.mechanisms.protocols import Learner, Model, StackLearner
 from dpaudit.mechanisms.training.recipe import Recipe
 from dpaudit.mechanisms.training.task import TrainingTask
 
@@ -24,15 +23,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class TrainingRun:
-    """One training of a stack.
+    """One training of a stack."""
 
-    Attributes:
-        rows: What it is trained on, positions in the shared examples.
-        seed: Decides everything it draws.
-    """
-
-    rows: NDArray[np.int64]
+    rows: NDArray[np.int64]  # what it is trained on, positions in the shared examples
     seed: Seed
+
+    def task(self, examples: Examples) -> TrainingTask:
+        """The same for what trains stacks."""
+        return TrainingTask(self.rows, examples.labels[self.rows], self.seed.sequence())
 
 
 def train_runs(
@@ -54,11 +52,8 @@ def train_runs(
 
         shape = example_shape(examples.features)
         plan = stacked.stack_plan(shape, classes=examples.classes, models=len(runs), compute=compute)
-        return list(
-            stacked.fit_stack(
-                examples.features, _tasks(examples, runs), classes=examples.classes, compute=compute, plan=plan
-            )
-        )
+        tasks = [run.task(examples) for run in runs]
+        return list(stacked.fit_stack(examples.features, tasks, classes=examples.classes, compute=compute, plan=plan))
     return [_trained_alone(mechanism, examples, run, compute, validation) for run in runs]
 
 
@@ -72,88 +67,6 @@ def _trained_alone(
     except TrainingError as err:
         return err
     return model
-
-
-def _tasks(examples: Examples, runs: Sequence[TrainingRun]) -> list[TrainingTask]:
-    return [TrainingTask(run.rows, examples.labels[run.rows], run.seed.sequence()) for run in runs]
-
-
-@dataclass(frozen=True, eq=False)
-class ObservedTrainings:
-    """What an attacker of the training itself gathers of each run.
-
-    Attributes:
-        models: The trained models.
-        products: Inner product of each step's released gradient with the canary's clipped one, in units of the clip
-            norm; shape (runs, steps). 0 for steps that were not made, as where a training failed.
-        norms: Squared norm of the canary's clipped gradient at each step, in the same units; shape (runs, steps).
-    """
-
-    models: list[Model | TrainingError]
-    products: NDArray[np.float64]
-    norms: NDArray[np.float64]
-
-
-def train_observed(
-    mechanism: ObservableLearner,
-    examples: Examples,
-    runs: Sequence[TrainingRun],
-    *,
-    compute: Compute,
-    points: NDArray[np.int64] | None = None,
-    gradients: NDArray[np.float32] | None = None,
-    inserted: NDArray[np.bool_] | None = None,
-) -> ObservedTrainings:
-    """Trains by DP-SGD and observes every step.
-
-    Args:
-        mechanism: A learner of the DP-SGD family.
-        examples: Shared by the runs.
-        runs: What is trained.
-        compute: Threads and device.
-        points: The challenge of each run, positions in the examples, shape (runs,); its own clipped gradient at the
-            weights of each step is what is looked for.
-        gradients: Or a fixed gradient for each run, shape (runs, P), of norm 1 in units of the clip norm.
-        inserted: Which runs are given their gradient as if it were an example's, shape (runs,).
-    Source: Nasr et al. (2023), arXiv:2302.07956: white-box audits of DP-SGD.
-    """
-    private, batch = mechanism.private_steps(), mechanism.recipe.batch_size
-    clip = private.clip
-    products, norms = np.zeros((2, len(runs), private.steps(mechanism.recipe.epochs)))
-    direction: Callable[[NDArray[np.int64], Tensor], Tensor]
-    if gradients is None:
-        assert points is not None
-        direction = ExampleGradients(mechanism.recipe, clip, examples.take(points), compute)
-    else:
-        direction = _FixedGradients(gradients)
-
-    def observe(places: NDArray[np.int64], step: int, parameters: Tensor, released: Tensor) -> None:
-        looked_for = direction(places, parameters)
-        products[places, step] = (released.double() * looked_for).sum(1).cpu().numpy() * (batch / clip)
-        norms[places, step] = looked_for.square().sum(1).cpu().numpy()
-
-    canaries = None
-    if gradients is not None and inserted is not None:
-        canaries = [clip * gradient if there else None for gradient, there in zip(gradients, inserted, strict=True)]
-    models = mechanism.fit_stack(
-        examples.features,
-        _tasks(examples, runs),
-        classes=examples.classes,
-        compute=compute,
-        canaries=canaries,
-        observer=observe,
-    )
-    return ObservedTrainings(list(models), products, norms)
-
-
-class _FixedGradients:
-    def __init__(self, gradients: NDArray[np.float32]) -> None:
-        self._gradients = gradients
-
-    def __call__(self, places: NDArray[np.int64], parameters: Tensor) -> Tensor:
-        import torch
-
-        return torch.from_numpy(self._gradients[places]).to(parameters.device).double()
 
 
 class ExampleGradients:
@@ -188,23 +101,3 @@ class ExampleGradients:
         self._kernel.clipped_gradient(parameters, inputs, targets, present, self._clip, gradient)
         unit: Tensor = gradient.double() / self._clip
         return unit
-
-
-def parameter_count(mechanism: StackLearner, examples: Examples) -> int:
-    """Number of weights P of the mechanism's network for these examples."""
-    from dpaudit.mechanisms.training.inputs import example_shape
-    from dpaudit.mechanisms.training.parameters import layout_of
-
-    return layout_of(mechanism.recipe.meta_module(example_shape(examples.features), examples.classes)).total
-
-
-def require_observable(mechanism: object) -> None:
-    """Refuses learners whose steps cannot be observed.
-
-    Raises: SpecError.
-    """
-    if not isinstance(mechanism, ObservableLearner):
-        raise SpecError(
-            "a white-box attack or a gradient canary needs a learner of the DP-SGD family (dp-sgd); "
-            "use a black-box attack and an example as canary"
-        )

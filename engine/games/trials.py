@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.actors.unit import Unit
-from dpaudit.engine.games.fits import Fits, Reading
-from dpaudit.engine.games.protocol import Setting
+from dpaudit.engine.games.protocol import Fits, Reading, Setting
 from dpaudit.engine.games.reference import FairCoins, Reference
 from dpaudit.errors import RunError, require
 from dpaudit.estimators.scores import Scores, scored

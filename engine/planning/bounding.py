@@ -13,8 +13,7 @@ import numpy as np
 
 from dpaudit.actors.unit import Resources, Unit
 from dpaudit.actors.work import Work, unit, value_of
-from dpaudit.engine.games.fits import Reading
-from dpaudit.engine.games.protocol import Played
+from dpaudit.engine.games.protocol import Played, Reading
 from dpaudit.estimators.divided import DividedByReplay, DividedByThreshold, EachReplay, EachThreshold
 
 WORTH_S = 1.0

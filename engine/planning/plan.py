@@ -15,8 +15,7 @@ from dpaudit.actors.unit import Inputs, Resources, Unit
 from dpaudit.actors.work import Call, Work
 from dpaudit.claims import Claim
 from dpaudit.engine.data.partition import Parts
-from dpaudit.engine.games.fits import Reading
-from dpaudit.engine.games.protocol import Foreseen, Played, Setting, require_units
+from dpaudit.engine.games.protocol import Foreseen, Played, Reading, Setting, require_units
 from dpaudit.engine.planning.bounding import bound_units
 from dpaudit.engine.planning.counting import control_estimator, counting
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec

@@ -22,13 +22,12 @@ from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Work, unit
 from dpaudit.claims import Relation
-from dpaudit.engine.games.advantages.bayes_optimal import BagView
 from dpaudit.engine.games.advantages.utility import Utility, measure_utility
-from dpaudit.engine.games.fits import BAG_MECHANISMS, Fits
-from dpaudit.engine.games.protocol import Played, Setting, require_units
-from dpaudit.engine.games.proxies.known_law import KnownLaw
+from dpaudit.engine.games.protocol import Capability, Fits, Played, Setting, require_units
+from dpaudit.engine.games.proxies.model import KnownLaw
 from dpaudit.errors import InputError, SpecError, require
 from dpaudit.estimators.label_reconstruction.advantage import (
+    bag_log_ratio,
     llp_additive_advantage,
     llp_geometric_additive_advantage,
     llp_laplace_additive_advantage,
@@ -44,6 +43,26 @@ from dpaudit.mechanisms.protocols import BagMechanism
 from dpaudit.registry import register
 
 Floats = NDArray[np.float64]
+
+BAG_MECHANISMS = Capability(
+    BagMechanism, "mechanisms that release numbers about bags of labels (randomized-response, llp, llp-laplace, ...)"
+)
+
+
+@dataclass(frozen=True, eq=False)
+class BagView:
+    """What the adversary sees of B bags of k examples: what it believed of them, and what their release may mean.
+
+    Attributes:
+        prior: P[label = 1] of each example by its features alone, shape (B, k).
+        released: The numbers released for label 1, shape (B,).
+        law: log P[released | s labels are 1] for s = 0 .. k, up to a constant in each bag, shape (B, k + 1).
+    """
+
+    prior: NDArray[np.float64]
+    released: NDArray[np.float64]
+    law: NDArray[np.float64]
+    shows: ClassVar[str] = "what a release says of bags of labels"
 
 
 @register("game", "label-advantage", source="Busa-Fekete et al. (2024), Definitions 3.1 and 3.6, section 4")
@@ -161,17 +180,12 @@ class LabelAdvantage:
 
 @dataclass(frozen=True, eq=False)
 class Priors:
-    """What is believed of some labels before a release.
-
-    Attributes:
-        row: Places of the examples in the target part, shape (n,).
-        prior: P[label = 1] of each, shape (n,).
-    """
+    """What is believed of some labels before a release; both of shape (n,)."""
 
     ROWS: ClassVar[bool] = True
 
-    row: NDArray[np.int64]
-    prior: Floats
+    row: NDArray[np.int64]  # places of the examples in the target part
+    prior: Floats  # P[label = 1] of each
 
 
 @unit
@@ -186,18 +200,7 @@ def find_priors(
     folds: int,
     seed: Seed,
 ) -> Priors:
-    """Priors of one fold of the target part, from a model that has not seen its labels.
-
-    Args:
-        proxy: What the model is.
-        data: The data set's description, for a proxy that knows its law.
-        target: Whose labels are guessed.
-        reference: What the model learns from where there is one fold; None = nothing.
-        compute: Where it runs.
-        fold: Number of the fold.
-        folds: How many there are; the model learns from the others.
-        seed: Of the folds and the model.
-    """
+    """Priors of one fold of the target part, from a model that has not seen its labels."""
     own = seed.child("folds").rng().permutation(len(target)) % folds
     rows = np.flatnonzero(own == fold)
     known = target.take(own != fold) if folds > 1 else reference
@@ -221,17 +224,7 @@ def play_releases(
     last: int,
     seed: Seed,
 ) -> Iterator[Posteriors]:
-    """Releases `first` to `last` - 1: what is believed of each label, and what was true.
-
-    Args:
-        mechanism: What releases.
-        attack: Says what a release means for each label.
-        priors: Of all examples.
-        target: Whose labels are released.
-        first: First release.
-        last: One past the last one.
-        seed: Each release's seed is a child of this one.
-    """
+    """Releases `first` to `last` - 1: what is believed of each label, and what was true."""
     prior = np.empty(len(target))
     for found in priors:
         prior[found.row] = found.prior
@@ -298,3 +291,18 @@ def _(mechanism: LaplaceProportions, prior: Floats) -> Floats | None:
 @expected_advantage.register
 def _(mechanism: GeometricProportions, prior: Floats) -> Floats | None:
     return llp_geometric_additive_advantage(prior, epsilon=mechanism.epsilon)
+
+
+@register("attack", "bayes-optimal", source="Busa-Fekete et al. (2024), Definition 3.6 and section 4")
+@dataclass(frozen=True)
+class BayesOptimal:
+    """How much likelier the release of an example's bag is if its label is 1 than if it is 0, exactly.
+
+    No guess of the label is right more often, if the priors are those of the labels and these are independent.
+    """
+
+    view: ClassVar[type[BagView]] = BagView
+
+    def score(self, view: BagView) -> NDArray[np.float64]:
+        """log P[release | label 1] - log P[release | label 0] for each example, in nats, shape (B, k)."""
+        return bag_log_ratio(view.prior, view.law)

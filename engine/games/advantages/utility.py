@@ -79,13 +79,6 @@ def measure_utility(
 ) -> Outcome[Learned]:
     """Trains on releases of the target part, and measures on the test part.
 
-    Args:
-        mechanism: What releases.
-        utility: How it is learned from.
-        target: Whose labels are released.
-        test: What is measured on.
-        compute: Where it runs.
-        seed: Of releases and trainings.
     Returns: All trainings; the best learning rate's means and standard errors are the metrics.
     Raises: TrainingError when no learning rate has a training whose loss stayed a number.
     """

@@ -14,7 +14,6 @@ import numpy as np
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.work import Work, unit
 from dpaudit.claims import Relation
-from dpaudit.engine.games.fits import LABEL_MECHANISMS, CheckTest, Fits
 from dpaudit.engine.games.labels.label_releases import (
     ChannelView,
     LabelReleases,
@@ -22,7 +21,7 @@ from dpaudit.engine.games.labels.label_releases import (
     hidden_half,
     released_anew,
 )
-from dpaudit.engine.games.protocol import Played, Setting
+from dpaudit.engine.games.protocol import LABEL_MECHANISMS, CheckTest, Fits, Played, Setting
 from dpaudit.engine.games.reference import PairedLabels, Reference
 from dpaudit.errors import require
 from dpaudit.estimators.scores import Scores, scored

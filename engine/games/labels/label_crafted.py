@@ -15,7 +15,6 @@ from typing import Any, ClassVar
 
 from dpaudit.actors.work import Work
 from dpaudit.claims import Relation
-from dpaudit.engine.games.fits import LABEL_MECHANISMS, LEARNERS, CheckTest, Fits
 from dpaudit.engine.games.labels.crafted_work import (
     MOST_POINTS,
     Design,
@@ -27,7 +26,7 @@ from dpaudit.engine.games.labels.crafted_work import (
     try_design,
 )
 from dpaudit.engine.games.labels.label_releases import ChannelView
-from dpaudit.engine.games.protocol import Played, Setting
+from dpaudit.engine.games.protocol import LABEL_MECHANISMS, LEARNERS, CheckTest, Fits, Played, Setting
 from dpaudit.errors import SpecError, require
 from dpaudit.registry import register
 

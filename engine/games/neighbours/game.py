@@ -16,7 +16,6 @@ from typing import Any, ClassVar
 from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Work
 from dpaudit.claims import Relation
-from dpaudit.engine.games.fits import LEARNERS, Capability, CheckTest, Fits, Reading
 from dpaudit.engine.games.neighbours.numbers import Scale
 from dpaudit.engine.games.neighbours.output_set import SummaryView
 from dpaudit.engine.games.neighbours.poisoning_search import offer_worlds, take_best, try_summaries
@@ -30,7 +29,7 @@ from dpaudit.engine.games.neighbours.work import (
     sample_summaries,
     score_summaries,
 )
-from dpaudit.engine.games.protocol import Played, Setting, require_units
+from dpaudit.engine.games.protocol import LEARNERS, Capability, CheckTest, Fits, Played, Reading, Setting, require_units
 from dpaudit.engine.games.trials import MOST_TRIALS, TrialGame, grouped_for_reading
 from dpaudit.errors import SpecError, require
 from dpaudit.registry import register

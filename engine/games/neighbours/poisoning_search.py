@@ -18,8 +18,7 @@ from dpaudit.actors.seed import Seed
 from dpaudit.actors.work import Outcome, unit
 from dpaudit.engine.games.neighbours.numbers import Scale
 from dpaudit.engine.games.neighbours.output_set import SummaryView
-from dpaudit.engine.games.neighbours.poisonings.protocol import Poisoning
-from dpaudit.engine.games.neighbours.poisonings.worlds import Worlds
+from dpaudit.engine.games.neighbours.poisonings.protocol import Poisoning, Worlds
 from dpaudit.engine.games.neighbours.summaries import Samples, joined
 from dpaudit.engine.games.neighbours.work import choose_worlds, sample_summaries
 from dpaudit.errors import InputError, RunError, shortened

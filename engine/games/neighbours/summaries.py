@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from dpaudit.actors.audited.signals import from_outside
 from dpaudit.actors.audited.time_limit import OutOfTime, time_limit
 from dpaudit.actors.seed import Seed
-from dpaudit.engine.games.fits import LEARNERS, Capability
-from dpaudit.engine.games.neighbours.poisonings.worlds import Worlds
+from dpaudit.engine.games.neighbours.poisonings.protocol import Worlds
+from dpaudit.engine.games.protocol import LEARNERS, Capability
 from dpaudit.engine.games.stacks import TrainingRun, train_runs
 from dpaudit.errors import RunError, shortened
 from dpaudit.mechanisms.compute import Compute, TrainingError

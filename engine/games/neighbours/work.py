@@ -13,8 +13,7 @@ from dpaudit.actors.seed import Seed
 from dpaudit.actors.work import Outcome, unit
 from dpaudit.engine.games.neighbours.numbers import Scale, as_numbers
 from dpaudit.engine.games.neighbours.output_set import SummaryView
-from dpaudit.engine.games.neighbours.poisonings.protocol import Poisoning
-from dpaudit.engine.games.neighbours.poisonings.worlds import Worlds
+from dpaudit.engine.games.neighbours.poisonings.protocol import Poisoning, Worlds
 from dpaudit.engine.games.neighbours.summaries import Samples, Trainings, joined, samples_of, train_and_summarise
 from dpaudit.engine.games.trials import scored_trials
 from dpaudit.errors import require

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.engine.games.one_run.canary_view import CanaryView
+from dpaudit.engine.games.one_run.answers import CanaryView
 
 FOLDS = 5
 """Parts of the rows: each is asked about with what was learned from the others."""

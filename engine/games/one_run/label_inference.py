@@ -6,16 +6,15 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from numba import njit
+from numpy.typing import NDArray
 
 from dpaudit.claims import Relation
-from dpaudit.engine.games.fits import LABEL_MECHANISMS, LEARNERS, CheckTest, Fits
-from dpaudit.engine.games.one_run.answers import ReleaseView
-from dpaudit.engine.games.one_run.canary_view import CanaryView
+from dpaudit.engine.games.one_run.answers import CanaryView, ReleaseView
 from dpaudit.engine.games.one_run.proxy_game import ProxyGame
 from dpaudit.engine.games.one_run.rules import CanarySetup, Design, Reveal, TrialRandomness
-from dpaudit.engine.games.one_run.sampling import drawn_classes
-from dpaudit.engine.games.protocol import Setting
-from dpaudit.engine.games.proxies.known_law import KnownLaw
+from dpaudit.engine.games.protocol import LABEL_MECHANISMS, LEARNERS, CheckTest, Fits, Setting
+from dpaudit.engine.games.proxies.model import KnownLaw
 from dpaudit.engine.games.reference import PlantedLabels, ProxyLabels, Response
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.registry import register
@@ -142,3 +141,22 @@ class LabelCanaries(ProxyGame):
         assert design.labels is not None
         assert draw.labels is not None
         return Reveal(np.arange(len(draw.bits)), np.where(draw.bits, design.labels, draw.labels))
+
+
+@njit(cache=True, nogil=True)
+def drawn_classes(cumulative: NDArray[np.float64], uniform: NDArray[np.float64]) -> NDArray[np.int64]:
+    """The first class whose cumulative probability exceeds the row's uniform number.
+
+    Args:
+        cumulative: Cumulative class probabilities, shape (m, classes); the last column is not looked at.
+        uniform: Independent uniform numbers in [0, 1), shape (m,).
+    Returns: Classes, shape (m,).
+    """
+    rows, classes = cumulative.shape
+    drawn = np.empty(rows, np.int64)
+    for row in range(rows):
+        chosen = 0
+        while chosen < classes - 1 and uniform[row] >= cumulative[row, chosen]:
+            chosen += 1
+        drawn[row] = chosen
+    return drawn

@@ -9,11 +9,10 @@ import numpy as np
 
 from dpaudit.actors.unit import Unit
 from dpaudit.claims import Relation
-from dpaudit.engine.games.fits import LEARNERS, Fits
-from dpaudit.engine.games.one_run.canary_view import CanaryView
+from dpaudit.engine.games.one_run.answers import CanaryView
 from dpaudit.engine.games.one_run.proxy_game import Asked, ProxyGame
 from dpaudit.engine.games.one_run.rules import CanarySetup, Design, IncludedByCoin, Reveal, TrialRandomness
-from dpaudit.engine.games.protocol import Setting
+from dpaudit.engine.games.protocol import LEARNERS, Fits, Setting
 from dpaudit.errors import SpecError
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.registry import register

@@ -9,7 +9,6 @@ from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Work, inlined_call
 from dpaudit.engine.data.partition import shared_name
-from dpaudit.engine.games.fits import LABEL_MECHANISMS
 from dpaudit.engine.games.one_run.answers import Answers, LabelRelease, Predictions
 from dpaudit.engine.games.one_run.game import OneRunGame, seed_of_design
 from dpaudit.engine.games.one_run.rules import ProxyRules
@@ -25,7 +24,7 @@ from dpaudit.engine.games.one_run.work import (
     train_model,
     truth,
 )
-from dpaudit.engine.games.protocol import Played, Setting, require_units
+from dpaudit.engine.games.protocol import LABEL_MECHANISMS, Played, Setting, require_units
 from dpaudit.engine.games.reference import Reference
 from dpaudit.errors import SpecError
 from dpaudit.mechanisms.examples import Examples

@@ -22,8 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.actors.seed import Seed
-from dpaudit.engine.games.attack import Candidates
-from dpaudit.engine.games.fits import Fits
+from dpaudit.engine.games.protocol import Candidates, Fits
 from dpaudit.engine.games.reference import FairCoins, Response
 from dpaudit.errors import SpecError, require
 from dpaudit.mechanisms.examples import Examples, Rows

@@ -196,3 +196,30 @@ def simulated(law: VoteLaw, release: Release, answers: int, rng: np.random.Gener
         given = release.answers(law.draw(min(CHUNK, answers - first), rng), rng)
         counts += np.bincount(given, minlength=law.classes + 1)
     return counts if counts[-1] or isinstance(release, ConfidentArgmax) else counts[:-1]
+
+
+TORCH_CHUNK = 1_000_000
+"""Answers drawn at once."""
+
+
+def torch_counts(law: VoteLaw, sigma: float, answers: int, seed: Seed, *, device: str) -> Ints:
+    """How often each class is the argmax of votes plus Gaussian noise, in so many answers; shape (K,).
+
+    Args:
+        law: Each answer has a histogram of its own.
+        sigma: Standard deviation of the noise on each count, > 0.
+        answers: How many, >= 1.
+        seed: Decides all draws.
+        device: A device name of torch.
+    """
+    import torch
+
+    rng = seed.child("votes").rng()
+    noise = torch.Generator(device).manual_seed(int(seed.child("noise").sequence().generate_state(1)[0]))
+    counts = np.zeros(law.classes, np.int64)
+    for first in range(0, answers, TORCH_CHUNK):
+        votes = torch.tensor(law.draw(min(TORCH_CHUNK, answers - first), rng), dtype=torch.float32, device=device)
+        drawn = torch.randn(votes.shape, generator=noise, device=device)
+        given = (votes + sigma * drawn).argmax(dim=1)
+        counts += np.asarray(torch.bincount(given, minlength=law.classes).cpu())
+    return counts

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.engine.games.attack import View
+from dpaudit.engine.games.protocol import View
 from dpaudit.errors import require
 from dpaudit.estimators.private_prediction.divergence import renyi_divergence
 from dpaudit.estimators.private_prediction.two_cut import two_cut_set

@@ -15,9 +15,7 @@ from typing import Any, ClassVar, Literal
 from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Work
 from dpaudit.claims import Relation
-from dpaudit.engine.games.fits import Capability, CheckTest, Fits
-from dpaudit.engine.games.predictions.adversaries.pois_adv_q import PoisAdvQ
-from dpaudit.engine.games.predictions.adversaries.protocol import Adversary
+from dpaudit.engine.games.predictions.adversaries import Adversary, PoisAdvQ
 from dpaudit.engine.games.predictions.answer_set import AnswerView
 from dpaudit.engine.games.predictions.work import (
     Draws,
@@ -30,7 +28,7 @@ from dpaudit.engine.games.predictions.work import (
     tell_answers,
     train_and_ask,
 )
-from dpaudit.engine.games.protocol import Played, Setting, require_units
+from dpaudit.engine.games.protocol import Capability, CheckTest, Fits, Played, Setting, require_units
 from dpaudit.errors import SpecError, require
 from dpaudit.estimators.answered_queries import AnsweredQuery
 from dpaudit.mechanisms.predictors.protocol import AnsweringPredictor, VotingPredictor

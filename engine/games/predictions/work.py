@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.work import Outcome, priced, unit
-from dpaudit.engine.games.predictions.adversaries.protocol import Adversary, Crafted, Target
+from dpaudit.engine.games.predictions.adversaries import Adversary, Crafted, Target
 from dpaudit.engine.games.predictions.answer_laws import (
     AnswerLaws,
     Worlds,
@@ -22,9 +22,9 @@ from dpaudit.engine.games.predictions.answer_laws import (
     log_flips,
     shares_without,
     simulated,
+    torch_counts,
 )
 from dpaudit.engine.games.predictions.answer_set import AnswerView
-from dpaudit.engine.games.predictions.torch_answers import torch_counts
 from dpaudit.errors import RunError, require
 from dpaudit.estimators.answered_queries import AnsweredQuery
 from dpaudit.mechanisms.compute import Compute

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.engine.games.two_world.views.confidence import phi_of_logits, phi_of_probabilities
 from dpaudit.errors import require
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples, Features, own_features
@@ -90,3 +89,24 @@ def _outputs(models: list[Any], features: Features, compute: Compute) -> NDArray
 
 def _are_networks(models: list[Any]) -> bool:
     return all(isinstance(model, LogitModel) for model in models)
+
+
+SMALLEST_PROBABILITY = 1e-45
+
+
+def phi_of_logits(logits: NDArray[np.floating[Any]], labels: NDArray[np.int64]) -> NDArray[np.float64]:
+    """phi from logits of shape (..., n, classes) and labels (n,); shape (..., n)."""
+    wide = logits.astype(np.float64)
+    at_label = np.broadcast_to(labels[:, None], (*wide.shape[:-1], 1))
+    own = np.take_along_axis(wide, at_label, -1)[..., 0]
+    np.put_along_axis(wide, at_label, -np.inf, -1)
+    largest = wide.max(-1)
+    others = largest + np.log(np.exp(wide - largest[..., None]).sum(-1))
+    phi: NDArray[np.float64] = own - others
+    return phi
+
+
+def phi_of_probabilities(probabilities: NDArray[np.floating[Any]], labels: NDArray[np.int64]) -> NDArray[np.float64]:
+    """phi from probabilities of shape (n, classes) and labels (n,), those below 1e-45 raised to it; shape (n,)."""
+    with np.errstate(divide="ignore"):
+        return phi_of_logits(np.log(np.maximum(probabilities.astype(np.float64), SMALLEST_PROBABILITY)), labels)

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from dpaudit.actors.seed import Seed
 from dpaudit.engine.games.trials import TrialGame
-from dpaudit.engine.games.two_world.canaries.protocol import Canary, GradientCanary
-from dpaudit.engine.games.two_world.views.challenges import Challenges
+from dpaudit.engine.games.two_world.canaries import Canary, GradientCanary
+from dpaudit.engine.games.two_world.views import Challenges
 from dpaudit.errors import require
 
 MOST_SHADOWS = 2**15 - 1

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.work import Outcome, unit
-from dpaudit.engine.games.stacks import ObservedTrainings, TrainingRun, parameter_count, train_observed, train_runs
+from dpaudit.engine.games.stacks import ExampleGradients, TrainingRun, train_runs
 from dpaudit.engine.games.trials import scored_trials
 from dpaudit.engine.games.two_world.asking import accuracy, confidences
-from dpaudit.engine.games.two_world.canaries.protocol import Canary, GradientCanary
+from dpaudit.engine.games.two_world.canaries import Canary, GradientCanary
 from dpaudit.engine.games.two_world.rules import TrialSetup, TwoWorldRules
-from dpaudit.engine.games.two_world.views.challenge_view import ChallengeView
-from dpaudit.engine.games.two_world.views.challenges import Challenges, with_crafted
-from dpaudit.engine.games.two_world.views.shadows import Shadows, joined_shadows
+from dpaudit.engine.games.two_world.views import Challenges, ChallengeView, Shadows
+from dpaudit.errors import RunError
 from dpaudit.estimators.scores import Scores
 from dpaudit.mechanisms.compute import Compute, TrainingError
-from dpaudit.mechanisms.examples import Examples
+from dpaudit.mechanisms.examples import Examples, Features
+from dpaudit.mechanisms.protocols import Model, ObservableLearner, StackLearner
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @unit
@@ -100,19 +104,6 @@ def train_trials(
 ) -> Outcome[TrainedTrials]:
     """Trains the models of trials and asks each about its challenge.
 
-    Args:
-        game: Decides each trial.
-        mechanism: What is audited.
-        pool: What trials draw from.
-        test: What the models' accuracy is measured on, if there is such.
-        validation: What learners may stop by, if there is such.
-        challenges: The challenge points; None = the trials draw their own.
-        compute: Where it runs.
-        population: How many points no trial trains on are asked about as well.
-        watched: Whether the steps are watched, for white-box attacks.
-        first: First trial.
-        last: One past the last trial.
-        seed: Trial t draws from `seed.child(t)`, its model trains with `seed.child(t, 0)`.
     Raises: TrainingError when no model could be trained.
     """
     points = with_crafted(pool, challenges)
@@ -176,3 +167,154 @@ def score_challenges(attack: Any, stacks: tuple[TrainedTrials, ...], shadows: tu
     trials = TrainedTrials.joined(stacks)
     view = trials.view(joined_shadows(shadows) if shadows else None)
     yield scored_trials(attack, view, number=trials.number, truth=trials.truth, failed=trials.failed)
+
+
+@unit
+def train_shadows(
+    mechanism: Any,
+    pool: Examples,
+    challenges: Challenges | None,
+    compute: Compute,
+    *,
+    queries: int,
+    first: int,
+    last: int,
+    seed: Seed,
+) -> Shadows:
+    """Trains shadow models on random halves of the pool and asks them about every point.
+
+    A model's membership follows from its own seed, so every unit and every attack agrees on it.
+
+    Raises: TrainingError when no model could be trained.
+    Source: Shokri et al. (2017), arXiv:1610.05820; Carlini et al. (2022), arXiv:2112.03570, section V.
+    """
+    points = with_crafted(pool, challenges)
+    numbers = range(first, last)
+    member = np.array([members(seed, model, len(pool), challenges) for model in numbers])
+    runs = [
+        TrainingRun(np.flatnonzero(row), seed.child(model // 2, model % 2))
+        for model, row in zip(numbers, member, strict=True)
+    ]
+    models = train_runs(mechanism, points, runs, compute=compute)
+    errors = [model for model in models if isinstance(model, TrainingError)]
+    if len(errors) == len(models):
+        raise errors[0]
+    return Shadows(confidences(models, points, queries=queries, compute=compute), member)
+
+
+def members(seed: Seed, model: int, pool: int, crafted: Challenges | None = None) -> NDArray[np.bool_]:
+    """Which points a model is trained on, shape (points,); never the rows that crafted points are made from."""
+    points = pool + (len(crafted.rows) if crafted is not None else 0)
+    half = np.zeros(points, np.bool_)
+    half[seed.child(model // 2).rng().permutation(points)[: points // 2]] = True
+    half ^= bool(model % 2)
+    if crafted is not None:
+        half[crafted.rows[crafted.rows >= 0]] = False
+    return half
+
+
+@dataclass(frozen=True, eq=False)
+class ObservedTrainings:
+    """What an attacker of the training itself gathers of each run.
+
+    Attributes:
+        products: Inner product of each step's released gradient with the canary's clipped one, in units of the clip
+            norm; shape (runs, steps). 0 for steps that were not made, as where a training failed.
+        norms: Squared norm of the canary's clipped gradient at each step, in the same units; shape (runs, steps).
+    """
+
+    models: list[Model | TrainingError]
+    products: NDArray[np.float64]
+    norms: NDArray[np.float64]
+
+
+def train_observed(
+    mechanism: ObservableLearner,
+    examples: Examples,
+    runs: Sequence[TrainingRun],
+    *,
+    compute: Compute,
+    points: NDArray[np.int64] | None = None,
+    gradients: NDArray[np.float32] | None = None,
+    inserted: NDArray[np.bool_] | None = None,
+) -> ObservedTrainings:
+    """Trains by DP-SGD and observes every step.
+
+    Args:
+        mechanism: A learner of the DP-SGD family.
+        examples: Shared by the runs.
+        runs: What is trained.
+        compute: Threads and device.
+        points: The challenge of each run, positions in the examples, shape (runs,); its own clipped gradient at the
+            weights of each step is what is looked for.
+        gradients: Or a fixed gradient for each run, shape (runs, P), of norm 1 in units of the clip norm.
+        inserted: Which runs are given their gradient as if it were an example's, shape (runs,).
+    Source: Nasr et al. (2023), arXiv:2302.07956: white-box audits of DP-SGD.
+    """
+    private, batch = mechanism.private_steps(), mechanism.recipe.batch_size
+    clip = private.clip
+    products, norms = np.zeros((2, len(runs), private.steps(mechanism.recipe.epochs)))
+    own = None if points is None else ExampleGradients(mechanism.recipe, clip, examples.take(points), compute)
+
+    def direction(places: NDArray[np.int64], parameters: Tensor) -> Tensor:
+        import torch
+
+        if own is not None:
+            return own(places, parameters)
+        assert gradients is not None
+        return torch.from_numpy(gradients[places]).to(parameters.device).double()
+
+    def observe(places: NDArray[np.int64], step: int, parameters: Tensor, released: Tensor) -> None:
+        looked_for = direction(places, parameters)
+        products[places, step] = (released.double() * looked_for).sum(1).cpu().numpy() * (batch / clip)
+        norms[places, step] = looked_for.square().sum(1).cpu().numpy()
+
+    canaries = None
+    if gradients is not None and inserted is not None:
+        canaries = [clip * gradient if there else None for gradient, there in zip(gradients, inserted, strict=True)]
+    models = mechanism.fit_stack(
+        examples.features,
+        [run.task(examples) for run in runs],
+        classes=examples.classes,
+        compute=compute,
+        canaries=canaries,
+        observer=observe,
+    )
+    return ObservedTrainings(list(models), products, norms)
+
+
+def with_crafted(pool: Examples, challenges: Challenges | None) -> Examples:
+    """The pool with the crafted challenge points behind it."""
+    if challenges is None or not challenges.crafted:
+        return pool
+    added = challenges.examples
+    features: Features
+    if isinstance(pool.features, pa.Table):
+        features = pa.concat_tables([pool.features, added.features])
+    else:
+        features = np.concatenate([pool.features, added.features])
+    return pool.with_(features=features, labels=np.concatenate([pool.labels, added.labels]))
+
+
+def joined_shadows(stacks: Sequence[Shadows]) -> Shadows:
+    """The shadow models of several stacks; those whose training failed are left out.
+
+    Raises: RunError when fewer than two are left.
+    """
+    confidence, member = stacks[0].confidence, stacks[0].member
+    if len(stacks) > 1:
+        confidence = np.concatenate([stack.confidence for stack in stacks])
+        member = np.concatenate([stack.member for stack in stacks])
+    trained = ~np.isnan(confidence[:, 0, 0])
+    if trained.sum() < 2:
+        raise RunError("at least two shadow models must have been trained")
+    # No copy when all is well: there may be a hundred million confidences.
+    return Shadows(confidence, member) if trained.all() else Shadows(confidence[trained], member[trained])
+
+
+def parameter_count(mechanism: StackLearner, examples: Examples) -> int:
+    """Number of weights P of the mechanism's network for these examples."""
+    from dpaudit.mechanisms.training.inputs import example_shape
+    from dpaudit.mechanisms.training.parameters import layout_of
+
+    return layout_of(mechanism.recipe.meta_module(example_shape(examples.features), examples.classes)).total

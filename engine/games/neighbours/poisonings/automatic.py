@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from dpaudit.claims import Relation
-from dpaudit.engine.games.neighbours.poisonings.insert_records import InsertRecords
 from dpaudit.engine.games.neighbours.poisonings.protocol import Poisoning, fitted
+from dpaudit.engine.games.neighbours.poisonings.records import InsertRecords
 from dpaudit.errors import require
 from dpaudit.registry import catalogue, load, register
 

@@ -16,9 +16,8 @@ from dpaudit.engine.games.neighbours.poisonings.influence import (
     with_bias,
     within_length,
 )
-from dpaudit.engine.games.neighbours.poisonings.protocol import nearest_to_a_corner
-from dpaudit.engine.games.neighbours.poisonings.worlds import Worlds, features_of, replaced
-from dpaudit.engine.games.two_world.canaries.clip_bkd import last_direction
+from dpaudit.engine.games.neighbours.poisonings.protocol import Worlds, features_of, nearest_to_a_corner, replaced
+from dpaudit.engine.games.two_world.canaries import last_direction
 from dpaudit.errors import require
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.registry import register

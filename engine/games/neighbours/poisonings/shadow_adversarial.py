@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.claims import Relation
-from dpaudit.engine.games.neighbours.poisonings.protocol import box
-from dpaudit.engine.games.neighbours.poisonings.worlds import Worlds, features_of, replaced
+from dpaudit.engine.games.neighbours.poisonings.protocol import Worlds, box, features_of, replaced
 from dpaudit.errors import require
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples

@@ -15,8 +15,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.engine.games.two_world.views.challenge_view import ChallengeView
-from dpaudit.engine.games.two_world.views.shadows import Shadows
+from dpaudit.engine.games.two_world.views import ChallengeView, Shadows
 from dpaudit.errors import require
 from dpaudit.registry import register
 

@@ -8,9 +8,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.engine.games.two_world.views.challenge_view import ChallengeView
-from dpaudit.engine.games.two_world.views.confidence import log_probability
-from dpaudit.engine.games.two_world.views.shadows import Shadows
+from dpaudit.engine.games.two_world.views import ChallengeView, Shadows, log_probability
 from dpaudit.errors import require
 from dpaudit.registry import register
 

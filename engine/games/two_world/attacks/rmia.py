@@ -16,9 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.engine.games.two_world.views.challenge_view import ChallengeView
-from dpaudit.engine.games.two_world.views.confidence import probability
-from dpaudit.engine.games.two_world.views.shadows import Shadows
+from dpaudit.engine.games.two_world.views import ChallengeView, Shadows, probability
 from dpaudit.errors import require
 from dpaudit.registry import register
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from dpaudit.errors import SpecError, require
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
+from dpaudit.registry import register
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -117,3 +118,48 @@ def required(target: Target, kind: type[P], *, adversary: str) -> P:
             f"{type(target.predictor).__name__}; use pois-nat-q-confident or pois-nat-q-unconfident"
         )
     return target.predictor
+
+
+@register("adversary", "pois-adv-q", source="Chadha et al. (2024), section 4.1: Pois-AdvQ")
+@dataclass(frozen=True)
+class PoisAdvQ:
+    """A query with the label that has the most votes but one is the record that is added, and is asked again."""
+
+    def craft(self, target: Target, rng: np.random.Generator) -> Crafted:
+        """Draws nothing."""
+        return Crafted.query_by_query(target, target.second)
+
+
+@register("adversary", "nat-adv-q", source="Chadha et al. (2024), section 4.1: Nat-AdvQ")
+@dataclass(frozen=True)
+class NatAdvQ:
+    """A query with its true label is the record that is added; it is asked again and again."""
+
+    def craft(self, target: Target, rng: np.random.Generator) -> Crafted:
+        """Draws nothing."""
+        return Crafted.query_by_query(target, target.queries.labels)
+
+
+@register("adversary", "pois-nat-q-confident", source="Chadha et al. (2024), appendix D.2: Pois-NatQ (Confident)")
+@dataclass(frozen=True)
+class PoisNatQConfident:
+    """The query on which most voters agree, with the label that has the most votes but one, is added; all are asked."""
+
+    def craft(self, target: Target, rng: np.random.Generator) -> Crafted:
+        """Draws among queries that are agreed upon alike."""
+        most = target.votes.max(axis=1)
+        query = int(rng.choice(np.flatnonzero(most == most.max())))
+        return Crafted.of_one(target, target.queries.take([query]).with_(labels=target.second[[query]]))
+
+
+@register("adversary", "pois-nat-q-unconfident", source="Chadha et al. (2024), appendix D.2: Pois-NatQ (Unconfident)")
+@dataclass(frozen=True)
+class PoisNatQUnconfident:
+    """The query whose two most voted labels are nearest, with the second of them, is added; all are asked."""
+
+    def craft(self, target: Target, rng: np.random.Generator) -> Crafted:
+        """Draws among queries of equal gaps."""
+        ranked = np.sort(target.votes, axis=1)
+        gap = ranked[:, -1] - ranked[:, -2]
+        query = int(rng.choice(np.flatnonzero(gap == gap.min())))
+        return Crafted.of_one(target, target.queries.take([query]).with_(labels=target.second[[query]]))
