@@ -14,8 +14,8 @@ from dpaudit.actors.work import Work
 from dpaudit.claims import Relation
 from dpaudit.engine.games.one_run.answers import CanaryView
 from dpaudit.engine.games.one_run.label_inference import LabelInference
-from dpaudit.engine.games.one_run.rules import Predictor
 from dpaudit.engine.games.protocol import LEARNERS, Fits, Played, Setting
+from dpaudit.engine.games.proxies.model import Predictor
 from dpaudit.errors import SpecError, require
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.registry import register

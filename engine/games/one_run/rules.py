@@ -5,16 +5,12 @@ data), `intervene` (the training data they lead to), `draw` (the bits, and what 
 (what the adversary is shown). One training serves as many replays as fresh draws make sense for. Whether a game is
 observational is not declared: the data before and after the intervention are compared (Definition 4).
 
-`OneRunRules` plays with rows of any kind and any release made from them; `ProxyRules` are those of games about labelled
-examples, whose adversary has probabilities of its own for what is at stake.
-
 Source: arXiv:2511.14084, Algorithms 1 and 2, Definition 4.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -25,12 +21,9 @@ from dpaudit.actors.seed import Seed
 from dpaudit.engine.games.protocol import Candidates, Fits
 from dpaudit.engine.games.reference import FairCoins, Response
 from dpaudit.errors import SpecError, require
-from dpaudit.mechanisms.examples import Examples, Rows
+from dpaudit.mechanisms.examples import Rows
 
 R = TypeVar("R", bound=Rows)
-
-Predictor = Callable[[Examples], NDArray[np.float64]]
-"""From examples to class probabilities, shape (n, classes)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -224,60 +217,3 @@ class IncludedByCoin(OneRunRules[R]):
     def hint(self, setup: CanarySetup[R], design: Design, draw: TrialRandomness) -> Reveal:
         """All canaries, as they are."""
         return Reveal(np.arange(len(setup.canaries)))
-
-
-@dataclass(frozen=True)
-class ProxyRules(OneRunRules[Examples]):
-    """Of games about labelled examples, whose adversary knows probabilities of what is at stake."""
-
-    def draw_fresh(self, count: int, rng: np.random.Generator) -> Examples | None:
-        """Fresh points from elsewhere than the test part, for games that have such a source."""
-        return None
-
-    def has_control(self) -> bool:
-        """Whether the game is played on held-out rows too, which the mechanism never saw."""
-        return False
-
-    def answers_with_labels(self) -> bool:
-        """Whether a mechanism with no privacy answers with the labels at stake.
-
-        Otherwise it tells every bit, whatever the data are, and need not be played to know what it would show.
-        """
-        return False
-
-    def needs_reference(self) -> bool:
-        """Whether the question at stake is worded with the help of the reference part."""
-        return False
-
-    def proxy_task(self, examples: Examples, reference: Examples | None) -> Examples:
-        """What the proxy is asked: the features it sees, and as labels what is at stake. Here: the rows as they are."""
-        return examples
-
-    def model_answers(self, predict: Predictor, examples: Examples, reference: Examples | None) -> NDArray[np.float64]:
-        """What the adversary learns of the mechanism's model at these rows. Here: its class probabilities."""
-        return predict(examples)
-
-    def intervene(self, train: Examples, design: Design) -> Examples:
-        """The data the mechanism is run on, with the labels that are planted."""
-        if design.labels is not None:
-            labels = train.labels.copy()
-            labels[: len(design.labels)] = design.labels
-            train = train.with_(labels=labels)
-        return super().intervene(train, design)
-
-    def view(self, replayed: Replayed[Examples], shown: Reveal) -> Any:
-        """What the mechanism and the proxy answer at the points that are shown, and the labels."""
-        setup, labels = replayed.setup, shown.labels
-        assert replayed.reference is not None
-        if labels is None:
-            labels = np.concatenate([setup.canaries.labels, setup.fresh.labels])[shown.points]
-        release, reference = replayed.release, replayed.reference
-        if len(release) != len(shown.points) or (np.diff(shown.points) != 1).any():
-            release, reference = release.at(shown.points), reference[shown.points]
-        return release.view(reference, labels)
-
-    def held_out_of(self, test: Examples | None, count: int) -> Examples | None:
-        """The held-out rows of the control, at most as many as there are canaries; None when it is not played."""
-        if not self.has_control() or test is None:
-            return None
-        return test.take(np.arange(min(count, len(test))))
