@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from dpaudit.engine.data.adult import Adult
-from dpaudit.engine.games.neighbours.numbers import Scale, as_numbers
+from dpaudit.engine.games.neighbours.game import Scale, as_numbers
 from dpaudit.engine.games.neighbours.poisonings.labels import CornerFlip
 from dpaudit.engine.games.neighbours.poisonings.protocol import Worlds
 from dpaudit.mechanisms.adapters.diffprivlib import PYTHON, Diffprivlib

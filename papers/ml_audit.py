@@ -23,13 +23,11 @@ from dpaudit.actors.unit import code_version
 from dpaudit.claims import Claim
 from dpaudit.engine import drawing as style
 from dpaudit.engine.data.bundled import Iris, Wine
-from dpaudit.engine.games.neighbours.game import Neighbours
-from dpaudit.engine.games.neighbours.numbers import as_numbers
-from dpaudit.engine.games.neighbours.poisonings.influence import Influence, Surrogate
+from dpaudit.engine.games.neighbours.game import Neighbours, as_numbers
 from dpaudit.engine.games.neighbours.poisonings.labels import ClipBackdoorPair, CornerFlip
-from dpaudit.engine.games.neighbours.poisonings.opposing_records import OpposingRecords
 from dpaudit.engine.games.neighbours.poisonings.protocol import Poisoning, Worlds, features_of
 from dpaudit.engine.games.neighbours.poisonings.records import Remove, SwapX
+from dpaudit.engine.games.neighbours.poisonings.regression import Influence, OpposingRecords, Surrogate
 from dpaudit.engine.reading.result import AuditResult
 from dpaudit.engine.report.charts import DetectedLine, detected_panel, lines_of, point_of
 from dpaudit.engine.run.driver import audit

@@ -14,13 +14,10 @@ from numpy.typing import NDArray
 
 from dpaudit import Audit, AuditSpec, Claim, Examples, Relation, RunOptions, Verdict, audit
 from dpaudit.engine.data.bundled import BreastCancer, Iris
-from dpaudit.engine.games.neighbours.game import Neighbours
-from dpaudit.engine.games.neighbours.numbers import as_numbers
+from dpaudit.engine.games.neighbours.game import Neighbours, as_numbers
 from dpaudit.engine.games.neighbours.output_set import OutputSet
 from dpaudit.engine.games.neighbours.poisonings.automatic import Automatic
-from dpaudit.engine.games.neighbours.poisonings.influence import Influence
 from dpaudit.engine.games.neighbours.poisonings.labels import ClassFlip, ClipBackdoorPair, CornerFlip, FarthestFlip
-from dpaudit.engine.games.neighbours.poisonings.opposing_records import OpposingRecords
 from dpaudit.engine.games.neighbours.poisonings.protocol import (
     InformedPoisoning,
     PoisoningSearch,
@@ -29,6 +26,7 @@ from dpaudit.engine.games.neighbours.poisonings.protocol import (
     fitted,
 )
 from dpaudit.engine.games.neighbours.poisonings.records import Curvature, InsertRecords, Remove
+from dpaudit.engine.games.neighbours.poisonings.regression import Influence, OpposingRecords
 from dpaudit.engine.games.neighbours.poisonings.shadow_adversarial import ShadowAdversarial
 from dpaudit.engine.spec.check import CheckRequest, check_spec
 from dpaudit.errors import InputError, SpecError

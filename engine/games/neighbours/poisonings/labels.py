@@ -1,4 +1,4 @@
-"""Flipping classes: the attack on class counts, means and variances at once."""
+"""Poisonings of labels: rows of the data, or crafted ones that stand in both worlds, whose class differs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records that are there or not."""
+"""Poisonings of whole records: those of the data that come, go or change places, and what others put there."""
 
 from __future__ import annotations
 
