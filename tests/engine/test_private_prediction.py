@@ -37,14 +37,14 @@ from dpaudit.engine.games.predictions.answer_laws import (
     simulated,
     torch_counts,
 )
-from dpaudit.engine.games.predictions.answer_set import AnswerSet
+from dpaudit.engine.games.predictions.answer_set import AnswerSet, chosen_set
 from dpaudit.engine.games.predictions.knn_adversaries import (
     PoisNatQBestTest,
     PoisNatQBestTrain,
     PoisNatQEmbedding,
     expected_hits,
 )
-from dpaudit.engine.games.predictions.work import asked_of, chosen_set, whole_numbers
+from dpaudit.engine.games.predictions.work import whole_numbers
 from dpaudit.engine.spec.check import CheckRequest, check_spec
 from dpaudit.errors import InputError, SpecError
 from dpaudit.estimators.answered_queries import AnsweredQuery
@@ -476,11 +476,11 @@ def test_a_cached_answer_is_told_once_though_natural_queries_repeat() -> None:
     records = Examples(features, np.zeros(5, np.int64), 2)
     natural = Crafted(records.take([0]), (np.arange(5),), repeated=False)
     for queries in (features, texts):
-        assert asked_of(natural, queries, cached=True, repeats=9).tolist() == [1, 1, 0, 0, 1]
-        assert asked_of(natural, queries, cached=False, repeats=9).tolist() == [1] * 5
+        assert natural.told(queries, cached=True, repeats=9).tolist() == [1, 1, 0, 0, 1]
+        assert natural.told(queries, cached=False, repeats=9).tolist() == [1] * 5
     again = Crafted(records, tuple(np.array([query]) for query in range(5)), repeated=True)
-    assert asked_of(again, features, cached=False, repeats=9).tolist() == [9] * 5
-    assert asked_of(again, features, cached=True, repeats=9).tolist() == [1] * 5
+    assert again.told(features, cached=False, repeats=9).tolist() == [9] * 5
+    assert again.told(features, cached=True, repeats=9).tolist() == [1] * 5
 
 
 class Counting:

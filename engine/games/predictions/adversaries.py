@@ -12,15 +12,19 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from dpaudit.errors import SpecError, require
 from dpaudit.mechanisms.compute import Compute
-from dpaudit.mechanisms.examples import Examples
+from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.registry import register
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
+
+
+P = TypeVar("P")
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +47,18 @@ class Target:
     votes: Floats
     points: int
     compute: Compute
+
+    def required(self, kind: type[P], *, adversary: str) -> P:
+        """The predictor, where it is of the kind that an adversary is for.
+
+        Raises: SpecError where it is another one.
+        """
+        if not isinstance(self.predictor, kind):
+            raise SpecError(
+                f"the adversary {adversary} is for {getattr(kind, 'registered_name', kind.__name__)}, got "
+                f"{type(self.predictor).__name__}; use pois-nat-q-confident or pois-nat-q-unconfident"
+            )
+        return self.predictor
 
     @property
     def second(self) -> Ints:
@@ -79,6 +95,22 @@ class Crafted:
         """Places of a pair's records."""
         return np.arange(pair * self.points, (pair + 1) * self.points)
 
+    def told(self, natural: Features, *, cached: bool, repeats: int) -> Ints:
+        """Answers to each query asked that tell something new: a cached one repeats itself, by whomever it was asked.
+
+        Args:
+            natural: The natural queries.
+            cached: Whether a query that is asked again gets the answer it got before.
+            repeats: Answers to a query that is asked again and again.
+        """
+        if self.repeated:
+            return np.full(len(self.asked), 1 if cached else repeats, np.int64)
+        (asked,) = self.asked
+        rows = natural.to_pylist() if isinstance(natural, pa.Table) else [row.tobytes() for row in natural]
+        first = {repr(rows[query]): place for place, query in reversed(list(enumerate(asked.tolist())))}
+        new = [not cached or first[repr(rows[query])] == place for place, query in enumerate(asked.tolist())]
+        return np.array(new, np.int64)
+
     @classmethod
     def query_by_query(cls, target: Target, labels: Ints) -> Crafted:
         """Each query is a record, with one of `labels`, and is asked again and again."""
@@ -102,22 +134,6 @@ class Adversary(Protocol):
         Raises: SpecError when the predictor is not one it can attack.
         """
         ...
-
-
-P = TypeVar("P")
-
-
-def required(target: Target, kind: type[P], *, adversary: str) -> P:
-    """The predictor, where it is of the kind that an adversary is for.
-
-    Raises: SpecError where it is another one.
-    """
-    if not isinstance(target.predictor, kind):
-        raise SpecError(
-            f"the adversary {adversary} is for {getattr(kind, 'registered_name', kind.__name__)}, got "
-            f"{type(target.predictor).__name__}; use pois-nat-q-confident or pois-nat-q-unconfident"
-        )
-    return target.predictor
 
 
 @register("adversary", "pois-adv-q", source="Chadha et al. (2024), section 4.1: Pois-AdvQ")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.engine.games.protocol import View
-from dpaudit.errors import require
+from dpaudit.errors import RunError, require
 from dpaudit.estimators.private_prediction.divergence import renyi_divergence
 from dpaudit.estimators.private_prediction.two_cut import two_cut_set
 from dpaudit.registry import register
@@ -59,3 +59,14 @@ class AnswerSet:
     def _cut(self, first: NDArray[np.float64], second: NDArray[np.float64], inside: NDArray[np.bool_]) -> float:
         p, q = (np.array([law[inside].sum(), law[~inside].sum()]) for law in (first, second))
         return float(np.max(renyi_divergence(p / p.sum(), q / q.sum(), self.order)))
+
+
+def chosen_set(attack: Any, one: NDArray[np.int64], zero: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Which answers speak for the records.
+
+    Raises: RunError when the attack gives no score for each answer.
+    """
+    score = np.asarray(attack.score(AnswerView(one, zero)), np.float64)
+    if score.shape != one.shape or np.isnan(score).any():
+        raise RunError(f"the attack {type(attack).__name__} must give one number for each answer, got {score.shape}")
+    return np.asarray(score > 0)

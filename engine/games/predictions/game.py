@@ -16,18 +16,9 @@ from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Work
 from dpaudit.claims import Relation
 from dpaudit.engine.games.predictions.adversaries import Adversary, PoisAdvQ
+from dpaudit.engine.games.predictions.answer_laws import Draws, Sampler, draw_answers
 from dpaudit.engine.games.predictions.answer_set import AnswerView
-from dpaudit.engine.games.predictions.work import (
-    Draws,
-    Sampler,
-    ask_moved,
-    count_runs,
-    craft,
-    draw_answers,
-    run_in_full,
-    tell_answers,
-    train_and_ask,
-)
+from dpaudit.engine.games.predictions.work import ask_moved, count_runs, craft, run_in_full, tell_answers, train_and_ask
 from dpaudit.engine.games.protocol import Capability, CheckTest, Fits, Played, Setting, require_units
 from dpaudit.errors import SpecError, require
 from dpaudit.estimators.answered_queries import AnsweredQuery

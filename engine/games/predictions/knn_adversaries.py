@@ -1,4 +1,4 @@
-"""How often a record votes in Private-kNN: the sum over the natural queries of its chances to be a near neighbour."""
+"""Adversaries of Private-kNN: by how often a record votes, its chances to be a near neighbour of the natural queries."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 from numpy.random import SeedSequence
 from numpy.typing import NDArray
 
-from dpaudit.engine.games.predictions.adversaries import Crafted, Target, required
+from dpaudit.engine.games.predictions.adversaries import Crafted, Target
 from dpaudit.errors import SpecError, require
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.predictors.added import Added
@@ -18,14 +18,6 @@ from dpaudit.registry import register
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-
-
-def neighbours_of(target: Target, *, adversary: str) -> PrivateKnn:
-    """The predictor.
-
-    Raises: SpecError where its voters are no neighbours.
-    """
-    return required(target, PrivateKnn, adversary=adversary)
 
 
 def expected_hits(predictor: PrivateKnn, target: Target, candidates: Examples) -> Floats:
@@ -53,7 +45,8 @@ class PoisNatQBestTest:
 
     def craft(self, target: Target, rng: np.random.Generator) -> Crafted:
         """Draws nothing."""
-        hits = expected_hits(neighbours_of(target, adversary="pois-nat-q-best-test"), target, target.queries)
+        predictor = target.required(PrivateKnn, adversary="pois-nat-q-best-test")
+        hits = expected_hits(predictor, target, target.queries)
         best = int(hits.argmax())
         return Crafted.of_one(target, target.queries.take([best]).with_(labels=target.second[[best]]))
 
@@ -65,7 +58,8 @@ class PoisNatQBestTrain:
 
     def craft(self, target: Target, rng: np.random.Generator) -> Crafted:
         """Draws nothing."""
-        hits = expected_hits(neighbours_of(target, adversary="pois-nat-q-best-train"), target, target.data)
+        predictor = target.required(PrivateKnn, adversary="pois-nat-q-best-train")
+        hits = expected_hits(predictor, target, target.data)
         best, label = int(hits.argmax()), least_expected(target)
         return Crafted.of_one(target, target.data.take([best]).with_(labels=np.array([label])))
 
@@ -89,7 +83,7 @@ class PoisNatQEmbedding:
 
         Raises: SpecError for features that cannot be averaged.
         """
-        predictor = neighbours_of(target, adversary="pois-nat-q-embedding")
+        predictor = target.required(PrivateKnn, adversary="pois-nat-q-embedding")
         features = target.data.features
         if not isinstance(features, np.ndarray):
             raise SpecError("the adversary pois-nat-q-embedding needs arrays of numbers, got a table")

@@ -1,4 +1,4 @@
-"""What adversaries of prompted teachers share: a teacher that they write, in place of one."""
+"""Adversaries of prompted teachers: one teacher is of their own writing."""
 
 from __future__ import annotations
 
@@ -7,20 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from dpaudit.engine.games.predictions.adversaries import Crafted, Target, required
+from dpaudit.engine.games.predictions.adversaries import Crafted, Target
 from dpaudit.errors import require
 from dpaudit.mechanisms.language_models.prompts import Teacher, all_same, mapping
 from dpaudit.mechanisms.models.transformer_fine_tune import texts_of
 from dpaudit.mechanisms.predictors.prompt_pate import PromptPate
 from dpaudit.registry import register
-
-
-def prompted(target: Target, *, adversary: str) -> PromptPate:
-    """The predictor.
-
-    Raises: SpecError where its voters are no prompts.
-    """
-    return required(target, PromptPate, adversary=adversary)
 
 
 def in_place_of_a_teacher(target: Target, teacher: Teacher, label: int) -> Crafted:
@@ -46,7 +38,7 @@ class PoisNatQAllSame:
 
     def craft(self, target: Target, rng: np.random.Generator) -> Crafted:
         """Draws nothing."""
-        prompted(target, adversary="pois-nat-q-all-same")
+        target.required(PromptPate, adversary="pois-nat-q-all-same")
         require(self.answer < target.data.classes, "answer must be one of the classes", answer=self.answer)
         return in_place_of_a_teacher(target, all_same(self.answer), self.answer)
 
@@ -62,7 +54,7 @@ class PoisNatQMapping:
 
     def craft(self, target: Target, rng: np.random.Generator) -> Crafted:
         """Draws nothing."""
-        predictor = prompted(target, adversary="pois-nat-q-mapping")
+        predictor = target.required(PromptPate, adversary="pois-nat-q-mapping")
         numbers = wrong_numbers(target)
         rows = range(predictor.shots)
         texts = texts_of(target.data.features)
