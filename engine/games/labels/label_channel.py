@@ -90,17 +90,12 @@ class LabelChannel:
         guesses = work.add(
             guess_channel, setting.attack, search, fresh, label="guesses in fresh releases", resources=resources
         )
-        canaries = self.releases * canaries_in(len(target))
+        canaries = self.releases * ((len(target) + 1) // 2)
         return Played(
             (guesses,),
             trainings=(search, fresh),
             reference=Reference(PairedLabels(target.classes), canaries, "canaries"),
         )
-
-
-def canaries_in(rows: int) -> int:
-    """How many rows of a release are canaries."""
-    return (rows + 1) // 2
 
 
 @unit

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
@@ -21,14 +22,7 @@ Ints = NDArray[np.int64]
 
 
 def released_anew(mechanism: Any, labels: Ints, target: Examples, noise: Seed) -> Ints:
-    """What a copy of the mechanism that has released nothing before releases.
-
-    Args:
-        mechanism: What is audited.
-        labels: What it is given, shape (n,).
-        target: The rows that the labels belong to.
-        noise: The release's seed.
-    """
+    """What a copy of the mechanism that has released nothing before releases."""
     rng = np.random.default_rng(noise.child("noise").sequence())
     given = Examples(target.features, labels, target.classes)
     released = copy.deepcopy(mechanism).release(labels.copy(), classes=target.classes, rng=rng)
@@ -53,12 +47,11 @@ class PairedReleases:
     second: Ints
     truth: NDArray[np.bool_]
 
-
-def joined(parts: tuple[PairedReleases, ...]) -> PairedReleases:
-    """Several one after another; those without a release are left out, where there are others."""
-    some = [part for part in parts if len(part.released)] or list(parts[:1])
-    columns = ([getattr(part, field.name) for part in some] for field in fields(PairedReleases))
-    return PairedReleases(*(np.concatenate(column) for column in columns))
+    @classmethod
+    def joined(cls, parts: Sequence[PairedReleases]) -> PairedReleases:
+        """Several one after another; those without a release are left out, where there are others."""
+        some = [part for part in parts if len(part.released)] or parts[:1]
+        return cls(*(np.concatenate([getattr(part, column.name) for part in some]) for column in fields(cls)))
 
 
 @dataclass(frozen=True, eq=False)

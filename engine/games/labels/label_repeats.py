@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.work import Outcome, Work, unit
 from dpaudit.claims import Relation
-from dpaudit.engine.games.labels.label_releases import Ints, released_anew
+from dpaudit.engine.games.labels.label_releases import released_anew
 from dpaudit.engine.games.protocol import LABEL_MECHANISMS, CheckTest, Fits, Played, Setting
 from dpaudit.engine.games.reference import PairedLabels, Reference
 from dpaudit.errors import require
@@ -155,7 +155,7 @@ class Repeats:
         classes: Number of classes.
     """
 
-    released: Ints
+    released: NDArray[np.int64]
     truth: NDArray[np.bool_]
     canary: int
     classes: int
@@ -181,7 +181,7 @@ def release_repeatedly(
     return Outcome(Repeats(released, truth, canary, target.classes), metrics=metrics)
 
 
-def _alike(released: Ints, truth: NDArray[np.bool_]) -> float:
+def _alike(released: NDArray[np.int64], truth: NDArray[np.bool_]) -> float:
     """Share of releases that are the same as the one before of the same labels."""
     pairs = [released[truth == world] for world in (False, True)]
     same = np.concatenate([(rows[1:] == rows[:-1]).all(axis=1) for rows in pairs])

@@ -22,7 +22,6 @@ from dpaudit.mechanisms.protocols import LogitModel, SampledLearner, SummarisedL
 
 SAMPLED = Capability(SampledLearner, "learners drawn in bulk (with methods `claim` and `sample_summaries`)")
 SUMMARISED = Capability(SummarisedLearner, "learners summed up as vectors (with methods `claim` and `summarise`)")
-
 SMALLEST_PROBABILITY = 1e-45
 LARGEST = float(np.finfo(np.float32).max)
 """Of the numbers that are kept."""

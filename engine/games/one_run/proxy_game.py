@@ -25,7 +25,6 @@ from dpaudit.mechanisms.protocols import Model
 
 CONTROL_REPLAYS = 20
 """Replays on held-out rows at most: their median moves little beyond that."""
-
 CEILING_REPLAYS = 20
 """Replays against a mechanism without privacy at most: nothing but the other labels drawn differs between them."""
 

@@ -44,16 +44,12 @@ Sampler = Literal["exact", "simulated", "torch"]
 
 HISTOGRAMS = 2_000
 """That stand for a law of votes without a formula."""
-
 MOST_KEPT = 2
 """Records added to neighbours whose being kept is enumerated."""
-
 FLIPS = 64
 """Histograms whose data-dependent cost is averaged."""
-
 CHUNK = 250_000
 """Histograms drawn at once by simulation."""
-
 TORCH_CHUNK = 1_000_000
 """Answers drawn at once."""
 

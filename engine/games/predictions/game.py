@@ -29,7 +29,6 @@ VOTING = Capability(
     VotingPredictor, "private predictors (with methods `votes`, `votes_with_canary`, `law` and `release`)"
 )
 ANSWERING = Capability(AnsweringPredictor, "private predictors of one's own (with a method `answers`)")
-
 POINTS = (1, 2, 4, 8)
 QUERIES_PER_UNIT = 10
 

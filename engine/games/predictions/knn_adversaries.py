@@ -1,4 +1,4 @@
-"""Adversaries of Private-kNN: by how often a record votes, its chances to be a near neighbour of the natural queries."""
+"""Adversaries of Private-kNN: by how often a record votes, its chances to be near each of the natural queries."""
 
 from __future__ import annotations
 

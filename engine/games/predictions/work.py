@@ -11,10 +11,7 @@ from numpy.typing import NDArray
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.work import Outcome, priced, unit
 from dpaudit.engine.games.predictions.adversaries import Adversary, Crafted, Target
-from dpaudit.engine.games.predictions.answer_laws import (
-    Votes,
-    releases_of,
-)
+from dpaudit.engine.games.predictions.answer_laws import Votes, releases_of
 from dpaudit.engine.games.predictions.answer_set import chosen_set
 from dpaudit.errors import require
 from dpaudit.estimators.answered_queries import AnsweredQuery
@@ -22,11 +19,7 @@ from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.predictors.added import Added
 from dpaudit.mechanisms.predictors.ensemble import joined
-from dpaudit.mechanisms.predictors.protocol import (
-    AnsweringPredictor,
-    PricedPredictor,
-    VotingPredictor,
-)
+from dpaudit.mechanisms.predictors.protocol import AnsweringPredictor, PricedPredictor, VotingPredictor
 
 Ints = NDArray[np.int64]
 

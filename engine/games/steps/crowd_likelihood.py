@@ -32,16 +32,12 @@ Flags = NDArray[np.bool_]
 
 FOLDS = 3
 """Parts of the search trainings; each is told apart by laws that were fitted to the others."""
-
 CLEARLY_LESS = 0.5
 """Of the variance of all steps: a step's own has to be below it to be believed."""
-
 LEAST_VARIANCE = 1e-6
 """Of the claimed one: what a step without noise is taken to have."""
-
 NO_NOISE = 1e-6
 """Variance, in clips squared, that a claim of no noise is taken for."""
-
 LEAST_SHARE = 1e-6
 """Probability of a batch in which no record was seen."""
 

@@ -14,16 +14,7 @@ from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Work
 from dpaudit.claims import Relation
-from dpaudit.engine.games.protocol import (
-    LEARNERS,
-    Capability,
-    CheckTest,
-    Fits,
-    Played,
-    Reading,
-    Setting,
-    StopRule,
-)
+from dpaudit.engine.games.protocol import LEARNERS, Capability, CheckTest, Fits, Played, Reading, Setting, StopRule
 from dpaudit.engine.games.trials import grouped_for_reading
 from dpaudit.engine.games.two_world.canaries import Canary, GivenRow, GradientCanary
 from dpaudit.engine.games.two_world.rules import Trial, TrialSetup, TwoWorldRules
