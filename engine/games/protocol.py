@@ -43,15 +43,10 @@ class View(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Candidates(Generic[Released, Candidate]):
-    """What a mechanism gave out, and rows of which it is asked whether they were among its data.
+    """What a mechanism gave out, and rows of which it is asked whether they were among its data."""
 
-    Attributes:
-        release: What was given out, of the game's own type: a table, losses, answers.
-        candidates: The rows that are asked about, m of them.
-    """
-
-    release: Released
-    candidates: Candidate
+    release: Released  # what was given out, of the game's own type: a table, losses, answers
+    candidates: Candidate  # the rows that are asked about, m of them
     shows: ClassVar[str] = "what a mechanism gave out, and candidates for its data"
 
 
@@ -137,15 +132,10 @@ class Reading(Enum):
 
 @dataclass(frozen=True)
 class Capability:
-    """A side of mechanisms that a game plays with.
+    """A side of mechanisms that a game plays with."""
 
-    Attributes:
-        protocol: What such a mechanism offers, a runtime-checkable protocol.
-        words: The same for people, in the plural.
-    """
-
-    protocol: type
-    words: str
+    protocol: type  # what such a mechanism offers, a runtime-checkable protocol
+    words: str  # the same for people, in the plural
 
 
 LABEL_MECHANISMS = Capability(LabelMechanism, "label mechanisms (with methods `claim` and `release`)")
@@ -156,40 +146,26 @@ LEARNERS = Capability(Learner, "learners (with methods `claim` and `fit`)")
 
 @dataclass(frozen=True)
 class CheckTest:
-    """How a game takes part in `dpaudit check`: it is picked for every mechanism and claim that is stated here.
+    """How a game takes part in `dpaudit check`: it is picked for every mechanism and claim that is stated here."""
 
-    Attributes:
-        face: Mechanisms it is for.
-        relations: Of the claims it is for.
-        finds: What it finds, in half a sentence, for people.
-        trainings: Trainings it asks for at most; those that cost the least come first. 0 where none is trained.
-        cost: What one of them costs, in trainings on the data given; in (0, 1].
-        scales: Fields of the game that say how many trainings there are, each with its share of them, which a budget
-            lowers; none where nothing does.
-        least: Trainings that a budget must leave for it to be played at all, where it lowers them.
-        variant: What tells it from other tests of the same game, in a word or two; "" for the only one.
-        game: Fields of the game, where they are not the usual ones, as a spec has them.
-        attack: As in a spec; "" for the game's usual one.
-        estimator: As in a spec; "" for the game's usual one.
-        stop: When it has seen enough; None runs all of it.
-        confirm: Whether what it finds on a proxy is confirmed with planted labels.
-        again: By how much fields of the game that are numbers grow when the test has refuted the claim and is played
-            again, with other seeds and at a stricter confidence: more where that is cheap.
-    """
-
-    face: Capability
-    relations: tuple[Relation, ...]
-    finds: str
-    trainings: int = 0
-    cost: float = 1.0
+    face: Capability  # mechanisms it is for
+    relations: tuple[Relation, ...]  # of the claims it is for
+    finds: str  # what it finds, in half a sentence, for people
+    trainings: int = 0  # trainings it asks for at most; those that cost the least come first. 0 where none is trained.
+    cost: float = 1.0  # what one of them costs, in trainings on the data given; in (0, 1]
+    # fields of the game that say how many trainings there are, each with its share of them, which a budget lowers; none
+    # where nothing does
     scales: Mapping[str, float] = field(default_factory=dict)
-    least: int = 2
-    variant: str = ""
+    least: int = 2  # trainings that a budget must leave for it to be played at all, where it lowers them
+    variant: str = ""  # what tells it from other tests of the same game, in a word or two; "" for the only one
+    # fields of the game, where they are not the usual ones, as a spec has them
     game: Mapping[str, Any] = field(default_factory=dict)
-    attack: str = ""
-    estimator: str = ""
-    stop: StopRule | None = None
-    confirm: bool = False
+    attack: str = ""  # as in a spec; "" for the game's usual one
+    estimator: str = ""  # as in a spec; "" for the game's usual one
+    stop: StopRule | None = None  # when it has seen enough; None runs all of it
+    confirm: bool = False  # whether what it finds on a proxy is confirmed with planted labels
+    # by how much fields of the game that are numbers grow when the test has refuted the claim and is played again, with
+    # other seeds and at a stricter confidence: more where that is cheap
     again: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -200,40 +176,27 @@ class CheckTest:
 
 @dataclass(frozen=True)
 class Fits:
-    """What a game goes together with; the spec refuses what does not fit.
+    """What a game goes together with; the spec refuses what does not fit."""
 
-    Attributes:
-        relation: Which neighbouring data sets its two worlds are.
-        assumes: What must hold beside the arithmetic for the bound to hold, as a sentence.
-        views: The faces of a mechanism it plays, first the one that is taken when there are several, and the class of
-            what the attack gets to see of each.
-        attack: Its usual attack, a registered name.
-        estimator: Its usual estimator, a registered name.
-        curve_estimator: The usual one against a claim that is a whole curve; "" for the same.
-        evidence: What it leaves for the estimator.
-        rows: The class of the data it plays with; one's own has what `Rows` has.
-        uses_proxy: Whether the adversary has a reference of its own, which the spec's `proxy` makes.
-        helps: What lets the game show more, for those whose audit could not have refuted their claim.
-        independent_trials: Whether scores come from independent trials, one training each.
-        sharing: How many canaries share one training at most, of a mechanism, where there are several trainings that
-            share no randomness; None where all share one.
-        records: In how many records its two worlds differ: 1, 2, 4 or 8; group privacy says what a claim says of them.
-        tests: How it takes part in a check; a game without tests is played by those who ask for it.
-    """
-
-    relation: Relation
-    assumes: str
+    relation: Relation  # which neighbouring data sets its two worlds are
+    assumes: str  # what must hold beside the arithmetic for the bound to hold, as a sentence
+    # the faces of a mechanism it plays, first the one that is taken when there are several, and the class of what the
+    # attack gets to see of each
     views: Mapping[Capability, type[View]]
-    attack: str
-    estimator: str
-    curve_estimator: str = ""
-    evidence: type[Any] = Scores
-    rows: type[Any] = Examples
-    uses_proxy: bool = False
-    independent_trials: bool = False
-    helps: str = ""
+    attack: str  # its usual attack, a registered name
+    estimator: str  # its usual estimator, a registered name
+    curve_estimator: str = ""  # the usual one against a claim that is a whole curve; "" for the same
+    evidence: type[Any] = Scores  # what it leaves for the estimator
+    rows: type[Any] = Examples  # the class of the data it plays with; one's own has what `Rows` has
+    uses_proxy: bool = False  # whether the adversary has a reference of its own, which the spec's `proxy` makes
+    independent_trials: bool = False  # whether scores come from independent trials, one training each
+    helps: str = ""  # what lets the game show more, for those whose audit could not have refuted their claim
+    # how many canaries share one training at most, of a mechanism, where there are several trainings that share no
+    # randomness; None where all share one
     sharing: Callable[[Any], int] | None = None
+    # in how many records its two worlds differ: 1, 2, 4 or 8; group privacy says what a claim says of them
     records: int = 1
+    # how it takes part in a check; a game without tests is played by those who ask for it
     check_tests: tuple[CheckTest, ...] = ()
 
     def __post_init__(self) -> None:
@@ -279,33 +242,19 @@ def require_units(count: int) -> None:
 
 @dataclass(frozen=True)
 class Setting:
-    """What a game is planned from.
+    """What a game is planned from."""
 
-    Attributes:
-        mechanism: What is audited.
-        proxy: Where the adversary's reference comes from.
-        attack: The adversary.
-        data: The data set's description (not its rows).
-        divided_at_random: Whether rows play their part by the draw of the audit, not by their place in the data.
-        parts: Which rows are the training set, the reference set and so on, with the shared names of each.
-        seed: The audit's seed.
-        resources: What one unit occupies.
-        rows_per_unit: Score rows one unit should make at most: seconds of work, and memory where scores are kept.
-        reading: How the scores will be read.
-        after: Keys of units that must be finished before the mechanism is run.
-    """
-
-    mechanism: Any
-    proxy: Any
-    attack: Any
-    data: Any
-    parts: Parts
-    divided_at_random: bool
-    seed: Seed
-    resources: Resources
-    rows_per_unit: int
-    reading: Reading
-    after: tuple[str, ...] = ()
+    mechanism: Any  # what is audited
+    proxy: Any  # where the adversary's reference comes from
+    attack: Any  # the adversary
+    data: Any  # the data set's description (not its rows)
+    parts: Parts  # which rows are the training set, the reference set and so on, with the shared names of each
+    divided_at_random: bool  # whether rows play their part by the draw of the audit, not by their place in the data
+    seed: Seed  # the audit's seed
+    resources: Resources  # what one unit occupies
+    rows_per_unit: int  # score rows one unit should make at most: seconds of work, and memory where scores are kept
+    reading: Reading  # how the scores will be read
+    after: tuple[str, ...] = ()  # keys of units that must be finished before the mechanism is run
 
     def given(self, part: str) -> Any:
         """What stands for a part of the data in the arguments of units; None when the part has no rows."""
@@ -335,38 +284,27 @@ class Setting:
 
 @dataclass(frozen=True)
 class Played:
-    """What a game planned, and what reading it needs to know.
+    """What a game planned, and what reading it needs to know."""
 
-    Attributes:
-        evidence: Units that give the evidence, in the order in which it is read.
-        trainings: Units that ran the mechanism.
-        control: Units that play the game where the mechanism remembers nothing, one a distinguisher.
-        ceiling: Units that play the game against a mechanism without privacy, where that is played.
-        choices: Units whose notes say what was chosen on search data.
-        shadows: Units that trained shadow models: no evidence comes from these trainings.
-        claim: What the mechanism promises of a trial, where that is not what it promises of the whole.
-        whole: What a finding about a part, such as a step, and the claim about it mean for the whole, in lines for a
-            reader; None where a finding is about the whole.
-        reference: What the game's power is planned with; None where it cannot be told.
-        replays: How many pieces of evidence there are if nothing fails.
-        observational: Whether the training data are left as they are (Definition 4), found by comparing them.
-        conditional: Whether the scores take a proxy for the truth: a bound from them holds only as far as it does.
-        controlled_on: What the control is played on, in words.
-    """
-
-    evidence: tuple[Unit, ...]
-    trainings: tuple[Unit, ...] = ()
+    evidence: tuple[Unit, ...]  # units that give the evidence, in the order in which it is read
+    trainings: tuple[Unit, ...] = ()  # units that ran the mechanism
+    # units that play the game where the mechanism remembers nothing, one a distinguisher
     control: tuple[Unit, ...] = ()
-    ceiling: tuple[Unit, ...] = ()
-    choices: tuple[Unit, ...] = ()
-    shadows: tuple[Unit, ...] = ()
+    ceiling: tuple[Unit, ...] = ()  # units that play the game against a mechanism without privacy, where that is played
+    choices: tuple[Unit, ...] = ()  # units whose notes say what was chosen on search data
+    shadows: tuple[Unit, ...] = ()  # units that trained shadow models: no evidence comes from these trainings
+    # what the mechanism promises of a trial, where that is not what it promises of the whole
     claim: Claim | None = None
+    # what a finding about a part, such as a step, and the claim about it mean for the whole, in lines for a reader;
+    # None where a finding is about the whole
     whole: Callable[[Finding, Claim], tuple[str, ...]] | None = None
-    reference: Reference | None = None
-    replays: int = 1
+    reference: Reference | None = None  # what the game's power is planned with; None where it cannot be told
+    replays: int = 1  # how many pieces of evidence there are if nothing fails
+    # whether the training data are left as they are (Definition 4), found by comparing them
     observational: bool = False
+    # whether the scores take a proxy for the truth: a bound from them holds only as far as it does
     conditional: bool = False
-    controlled_on: str = ""
+    controlled_on: str = ""  # what the control is played on, in words
 
 
 @runtime_checkable

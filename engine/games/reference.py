@@ -26,15 +26,10 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class GuessLevels:
-    """How much single canaries or trials tell.
+    """How much single canaries or trials tell."""
 
-    Attributes:
-        share: Of the rows at each level, shape (levels,), > 0, with sum 1.
-        log_odds: What a row there says for world 1 against world 0, in nats, shape (levels,); may be infinite.
-    """
-
-    share: Floats
-    log_odds: Floats
+    share: Floats  # of the rows at each level, shape (levels,), > 0, with sum 1
+    log_odds: Floats  # what a row there says for world 1 against world 0, in nats, shape (levels,); may be infinite
 
     def typical(self, rows: int, *, z: float = 0.0, order: int = 0) -> Scores:
         """The scores of a game in which as many guesses are right as in a game of middling luck.
@@ -94,13 +89,9 @@ class FairCoins:
 
 @dataclass(frozen=True)
 class _EvenLabels:
-    """K-ary randomised response on labels drawn evenly.
+    """K-ary randomised response on labels drawn evenly."""
 
-    Attributes:
-        classes: K, >= 2.
-    """
-
-    classes: int
+    classes: int  # K, >= 2
     assumes: str = ""
 
     def __post_init__(self) -> None:
@@ -134,13 +125,9 @@ class PairedLabels(_EvenLabels):
 
 @dataclass(frozen=True)
 class ProxyLabels:
-    """K-ary randomised response on labels of given frequencies; in world 0 a label of the same frequencies is shown.
+    """K-ary randomised response on labels of given frequencies; in world 0 a label of the same frequencies is shown."""
 
-    Attributes:
-        frequencies: Of each class, >= 0, with sum 1.
-    """
-
-    frequencies: tuple[float, ...]
+    frequencies: tuple[float, ...]  # of each class, >= 0, with sum 1
     assumes: str = "as if features told nothing of what is at stake; the better the proxy, the less can be shown"
 
     def __post_init__(self) -> None:
@@ -162,19 +149,12 @@ class ProxyLabels:
 
 @dataclass(frozen=True)
 class Reference:
-    """What the power of one audit is planned with.
+    """What the power of one audit is planned with."""
 
-    Attributes:
-        response: What a canary or trial tells.
-        rows: Canaries or trials.
-        unit: What a row is, in the plural: "canaries", "trials".
-        replays: Bounds that are combined by their median, >= 1.
-    """
-
-    response: Response
-    rows: int
-    unit: str
-    replays: int = 1
+    response: Response  # what a canary or trial tells
+    rows: int  # canaries or trials
+    unit: str  # what a row is, in the plural: "canaries", "trials"
+    replays: int = 1  # bounds that are combined by their median, >= 1
 
     def __post_init__(self) -> None:
         require(self.rows >= 1, "a game must have at least one canary or trial", rows=self.rows)

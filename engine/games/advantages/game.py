@@ -51,16 +51,11 @@ BAG_MECHANISMS = Capability(
 
 @dataclass(frozen=True, eq=False)
 class BagView:
-    """What the adversary sees of B bags of k examples: what it believed of them, and what their release may mean.
+    """What the adversary sees of B bags of k examples: what it believed of them, and what their release may mean."""
 
-    Attributes:
-        prior: P[label = 1] of each example by its features alone, shape (B, k).
-        released: The numbers released for label 1, shape (B,).
-        law: log P[released | s labels are 1] for s = 0 .. k, up to a constant in each bag, shape (B, k + 1).
-    """
-
-    prior: NDArray[np.float64]
-    released: NDArray[np.float64]
+    prior: NDArray[np.float64]  # P[label = 1] of each example by its features alone, shape (B, k)
+    released: NDArray[np.float64]  # the numbers released for label 1, shape (B,)
+    # log P[released | s labels are 1] for s = 0 .. k, up to a constant in each bag, shape (B, k + 1).
     law: NDArray[np.float64]
     shows: ClassVar[str] = "what a release says of bags of labels"
 

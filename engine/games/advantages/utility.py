@@ -54,23 +54,16 @@ class Utility:
 
 @dataclass(frozen=True, eq=False)
 class Learned:
-    """What each training learned, one row a training.
-
-    Attributes:
-        learning_rate: Of it, shape (trainings,).
-        run: Number of the release that it is trained on, shape (trainings,).
-        choosing_auc: AUC on one half of the test part, shape (trainings,); NaN for a training that failed, as below.
-        test_auc: AUC on the other half, shape (trainings,).
-        test_log_loss: Mean log-loss there, shape (trainings,).
-    """
+    """What each training learned, one row a training."""
 
     ROWS: ClassVar[bool] = True
 
-    learning_rate: Floats
-    run: NDArray[np.int64]
+    learning_rate: Floats  # of it, shape (trainings,)
+    run: NDArray[np.int64]  # number of the release that it is trained on, shape (trainings,)
+    # AUC on one half of the test part, shape (trainings,); NaN for a training that failed, as below
     choosing_auc: Floats
-    test_auc: Floats
-    test_log_loss: Floats
+    test_auc: Floats  # AUC on the other half, shape (trainings,)
+    test_log_loss: Floats  # mean log-loss there, shape (trainings,)
 
 
 @unit

@@ -24,20 +24,14 @@ MOST_SIZES = 4
 
 @dataclass(frozen=True)
 class Design:
-    """A small data set that is made for the purpose.
+    """A small data set that is made for the purpose."""
 
-    Attributes:
-        rows: At points of their own, >= 1.
-        others: Further rows, all at one other point, half of class 0 and half of class 1, all known; >= 0.
-        at_stake: How many of the first rows have labels that may be at stake, half of which are in each release; None
-            for `rows`.
-        labels: "drawn" from all classes; from "two"; or, but for those at stake, which are drawn from two, "balanced"
-            between the two so that one label more decides, or "alike".
-    """
-
-    rows: int
-    others: int = 0
+    rows: int  # at points of their own, >= 1
+    others: int = 0  # further rows, all at one other point, half of class 0 and half of class 1, all known; >= 0
+    # how many of the first rows have labels that may be at stake, half of which are in each release; None for `rows`
     at_stake: int | None = None
+    # "drawn" from all classes; from "two"; or, but for those at stake, which are drawn from two, "balanced" between the
+    # two so that one label more decides, or "alike"
     labels: Literal["drawn", "two", "balanced", "alike"] = "drawn"
 
     @property

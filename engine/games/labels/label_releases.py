@@ -31,21 +31,13 @@ def released_anew(mechanism: Any, labels: Ints, target: Examples, noise: Seed) -
 
 @dataclass(frozen=True, eq=False)
 class PairedReleases:
-    """Releases in which some labels are at stake, each one of a pair that a fair coin chose; all (releases, n).
+    """Releases in which some labels are at stake, each one of a pair that a fair coin chose; all (releases, n)."""
 
-    Attributes:
-        released: What was released.
-        known: Labels that everyone knows, `HIDDEN` at stake.
-        first: The label that each row has if its coin fell True.
-        second: The other one.
-        truth: The coins.
-    """
-
-    released: Ints
-    known: Ints
-    first: Ints
-    second: Ints
-    truth: NDArray[np.bool_]
+    released: Ints  # what was released
+    known: Ints  # labels that everyone knows, `HIDDEN` at stake
+    first: Ints  # the label that each row has if its coin fell True
+    second: Ints  # the other one
+    truth: NDArray[np.bool_]  # the coins
 
     @classmethod
     def joined(cls, parts: Sequence[PairedReleases]) -> PairedReleases:
@@ -56,21 +48,13 @@ class PairedReleases:
 
 @dataclass(frozen=True, eq=False)
 class LabelReleases:
-    """Several releases of n rows each, with the labels that were planted.
+    """Several releases of n rows each, with the labels that were planted."""
 
-    Attributes:
-        released: What the mechanism released, shape (releases, n), in 0 .. classes - 1.
-        planted: What it was given, of the same shape; `HIDDEN` where that is not known.
-        classes: Number of classes K.
-        at_stake: How many of the first rows have labels that may be at stake; None for all.
-        used: How many of the first classes labels at stake are drawn from; None for all.
-    """
-
-    released: Ints
-    planted: Ints
-    classes: int
-    at_stake: int | None = None
-    used: int | None = None
+    released: Ints  # what the mechanism released, shape (releases, n), in 0 .. classes - 1.
+    planted: Ints  # what it was given, of the same shape; `HIDDEN` where that is not known
+    classes: int  # number of classes K
+    at_stake: int | None = None  # how many of the first rows have labels that may be at stake; None for all
+    used: int | None = None  # how many of the first classes labels at stake are drawn from; None for all
 
     def __post_init__(self) -> None:
         require(
@@ -93,19 +77,12 @@ class LabelReleases:
 
 @dataclass(frozen=True, eq=False)
 class ChannelView:
-    """What the adversary sees; canaries are counted release by release, row by row.
+    """What the adversary sees; canaries are counted release by release, row by row."""
 
-    Attributes:
-        search: Releases on labels of the adversary's own: all are known.
-        fresh: Releases it is asked about: the labels of their canaries are hidden, the others known.
-        first: The first label shown for each canary, shape (canaries,): world 1 planted this one.
-        second: The second label shown, never the same: world 0 planted this one.
-    """
-
-    search: LabelReleases
-    fresh: LabelReleases
-    first: Ints
-    second: Ints
+    search: LabelReleases  # releases on labels of the adversary's own: all are known
+    fresh: LabelReleases  # releases it is asked about: the labels of their canaries are hidden, the others known
+    first: Ints  # the first label shown for each canary, shape (canaries,): world 1 planted this one
+    second: Ints  # the second label shown, never the same: world 0 planted this one
     shows: ClassVar[str] = "releases of a label mechanism on labels of the adversary's own, and fresh ones"
 
 

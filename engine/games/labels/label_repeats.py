@@ -27,21 +27,13 @@ from dpaudit.registry import register
 
 @dataclass(frozen=True, eq=False)
 class RepeatsView:
-    """Releases of n rows, of which one, the canary, had the first of two labels in world 1 and the second in world 0.
+    """Releases of n rows, of which one, the canary, had one label in world 1 and another one in world 0."""
 
-    Attributes:
-        search: Releases whose world is known, shape (releases, n).
-        worlds: Their worlds, shape (releases,).
-        fresh: Releases to be told apart, shape (trials, n).
-        canary: The row of the canary.
-        classes: Number of classes K.
-    """
-
-    search: NDArray[np.int64]
-    worlds: NDArray[np.bool_]
-    fresh: NDArray[np.int64]
-    canary: int
-    classes: int
+    search: NDArray[np.int64]  # releases whose world is known, shape (releases, n)
+    worlds: NDArray[np.bool_]  # their worlds, shape (releases,)
+    fresh: NDArray[np.int64]  # releases to be told apart, shape (trials, n)
+    canary: int  # the row of the canary
+    classes: int  # number of classes K
     shows: ClassVar[str] = "the same labels but for one, released again and again"
 
 
@@ -146,19 +138,12 @@ class LabelRepeats:
 
 @dataclass(frozen=True, eq=False)
 class Repeats:
-    """Releases of the same labels, but for one that a fair coin decides.
+    """Releases of the same labels, but for one that a fair coin decides."""
 
-    Attributes:
-        released: Shape (releases, n).
-        truth: The coins, shape (releases,).
-        canary: Row of the label that they decide.
-        classes: Number of classes.
-    """
-
-    released: NDArray[np.int64]
-    truth: NDArray[np.bool_]
-    canary: int
-    classes: int
+    released: NDArray[np.int64]  # shape (releases, n)
+    truth: NDArray[np.bool_]  # the coins, shape (releases,)
+    canary: int  # row of the label that they decide
+    classes: int  # number of classes
 
 
 @unit

@@ -40,17 +40,11 @@ FEWEST_KEPT = 8
 
 @dataclass(frozen=True, eq=False)
 class SummaryView:
-    """Runs whose world is known, to learn from, and fresh ones, whose world is not.
+    """Runs whose world is known, to learn from, and fresh ones, whose world is not."""
 
-    Attributes:
-        search: Summaries of the known ones, shape (m, width).
-        search_truth: Their worlds, shape (m,).
-        fresh: Summaries of the others, shape (n, width).
-    """
-
-    search: NDArray[np.float64]
-    search_truth: NDArray[np.bool_]
-    fresh: NDArray[np.float64]
+    search: NDArray[np.float64]  # summaries of the known ones, shape (m, width)
+    search_truth: NDArray[np.bool_]  # their worlds, shape (m,)
+    fresh: NDArray[np.float64]  # summaries of the others, shape (n, width)
     shows: ClassVar[str] = "summaries of independent runs on neighbouring data sets"
 
 
@@ -131,12 +125,9 @@ class Narrowed:
 
     They are those with the largest difference of the worlds' means over their deviation, and the sum of all
     numbers weighted by difference over variance (the Fisher direction, were they independent).
-
-    Attributes:
-        classifier: With `fit` and `predict_proba`.
     """
 
-    classifier: Any
+    classifier: Any  # with `fit` and `predict_proba`
     weights: Any = None
     kept: Any = None
 

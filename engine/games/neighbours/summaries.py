@@ -29,21 +29,13 @@ LARGEST = float(np.finfo(np.float32).max)
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """Trainings on either data set, summed up, as they are kept.
+    """Trainings on either data set, summed up, as they are kept."""
 
-    Attributes:
-        number: Of each trial, shape (n,).
-        truth: Their coins, shape (n,); trained on D' where True.
-        width: Length of each summary, shape (n,); -1 where there is none.
-        numbers: All summaries, one behind the other.
-        name: Which trial each is, with which seed, shape (n,).
-    """
-
-    number: NDArray[np.int64] = field(metadata={"stored": "int32"})
-    truth: NDArray[np.bool_]
-    width: NDArray[np.int64]
-    numbers: NDArray[np.float32]
-    name: NDArray[np.str_]
+    number: NDArray[np.int64] = field(metadata={"stored": "int32"})  # of each trial, shape (n,)
+    truth: NDArray[np.bool_]  # their coins, shape (n,); trained on D' where True
+    width: NDArray[np.int64]  # length of each summary, shape (n,); -1 where there is none
+    numbers: NDArray[np.float32]  # all summaries, one behind the other
+    name: NDArray[np.str_]  # which trial each is, with which seed, shape (n,)
 
     @classmethod
     def joined(cls, parts: Sequence[Samples]) -> Samples:

@@ -15,18 +15,14 @@ from dpaudit.mechanisms.examples import Examples
 
 @dataclass(frozen=True, eq=False)
 class CanaryView:
-    """What the adversary sees of m canaries: outputs on the points it is shown, and nothing of the truth.
+    """What the adversary sees of m canaries: outputs on the points it is shown, and nothing of the truth."""
 
-    Attributes:
-        target: Class probabilities of the audited mechanism, shape (m, classes); in the attribute game, the
-            probability it gives the record's label with each value of the attribute, shape (m, values).
-        reference: Probabilities of the adversary's own model M' for what is at stake, of the same shape.
-        labels: The labels it is shown (in the attribute game, the values), shape (m,).
-    """
-
+    # class probabilities of the audited mechanism, shape (m, classes); in the attribute game, the probability it gives
+    # the record's label with each value of the attribute, shape (m, values)
     target: NDArray[np.float32]
+    # probabilities of the adversary's own model M' for what is at stake, of the same shape
     reference: NDArray[np.float32]
-    labels: NDArray[np.int64]
+    labels: NDArray[np.int64]  # the labels it is shown (in the attribute game, the values), shape (m,)
     shows: ClassVar[str] = "a model's answers on the canaries of one training"
 
 
@@ -58,12 +54,9 @@ class Answers(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """Answers of a trained model.
+    """Answers of a trained model."""
 
-    Attributes:
-        probabilities: Of the classes, or whatever else the game asks the model for; shape (n, classes).
-    """
-
+    # of the classes, or whatever else the game asks the model for; shape (n, classes)
     probabilities: NDArray[np.float32]
 
     def __len__(self) -> int:
@@ -90,17 +83,11 @@ class Predictions:
 
 @dataclass(frozen=True, eq=False)
 class LabelRelease:
-    """What a label mechanism released.
+    """What a label mechanism released."""
 
-    Attributes:
-        labels: One label for each of n points, shape (n,), in 0 .. classes - 1.
-        classes: Number of classes K.
-        told: Whether the labels say something; otherwise they are the same for everybody.
-    """
-
-    labels: NDArray[np.int64]
-    classes: int
-    told: bool = True
+    labels: NDArray[np.int64]  # one label for each of n points, shape (n,), in 0 .. classes - 1.
+    classes: int  # number of classes K
+    told: bool = True  # whether the labels say something; otherwise they are the same for everybody
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -133,13 +120,9 @@ class LabelRelease:
 
 @dataclass(frozen=True, eq=False)
 class ReleaseView(CanaryView):
-    """What the adversary sees of m canaries of a label mechanism; `target` is certain of the released label.
+    """What the adversary sees of m canaries of a label mechanism; `target` is certain of the released label."""
 
-    Attributes:
-        release: The released labels themselves.
-    """
-
-    release: LabelRelease
+    release: LabelRelease  # the released labels themselves
     shows: ClassVar[str] = "the labels a label mechanism released"
 
 

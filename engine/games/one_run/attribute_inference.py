@@ -138,19 +138,12 @@ class AttributeInference(LabelInference):
 
 @dataclass(frozen=True, eq=False)
 class Values:
-    """The values of one protected column.
+    """The values of one protected column."""
 
-    Attributes:
-        name: The column.
-        shown: What is put into a record for each value: the category, or the middle of the bin.
-        edges: Inner edges of the bins, ascending; empty for categories.
-        usual: The most frequent value, by its place.
-    """
-
-    name: str
-    shown: pa.Array
-    edges: NDArray[np.float64]
-    usual: int
+    name: str  # the column
+    shown: pa.Array  # what is put into a record for each value: the category, or the middle of the bin
+    edges: NDArray[np.float64]  # inner edges of the bins, ascending; empty for categories
+    usual: int  # the most frequent value, by its place
 
     @property
     def size(self) -> int:

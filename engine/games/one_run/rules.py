@@ -28,70 +28,46 @@ R = TypeVar("R", bound=Rows)
 
 @dataclass(frozen=True, eq=False)
 class CanarySetup(Generic[R]):
-    """What the challenger draws from.
+    """What the challenger draws from."""
 
-    Attributes:
-        canaries: The canaries, m rows of the training data.
-        fresh: Held-out rows, at most m; empty when the game needs none.
-        proxy_cdf: Cumulative class probabilities of the proxy at the canaries, shape (m, classes), if there is one.
-    """
-
-    canaries: R
-    fresh: R
+    canaries: R  # the canaries, m rows of the training data
+    fresh: R  # held-out rows, at most m; empty when the game needs none
+    # cumulative class probabilities of the proxy at the canaries, shape (m, classes), if there is one
     proxy_cdf: NDArray[np.float64] | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class Design:
-    """The draws that decide the training data.
+    """The draws that decide the training data."""
 
-    Attributes:
-        included: Which canaries are trained on, shape (m,); None = all.
-        labels: The labels canaries are trained with, shape (m,); None = their own.
-    """
-
-    included: NDArray[np.bool_] | None = None
-    labels: NDArray[np.int64] | None = None
+    included: NDArray[np.bool_] | None = None  # which canaries are trained on, shape (m,); None = all
+    labels: NDArray[np.int64] | None = None  # the labels canaries are trained with, shape (m,); None = their own
 
 
 @dataclass(frozen=True, eq=False)
 class TrialRandomness:
-    """The draws of one replay.
+    """The draws of one replay."""
 
-    Attributes:
-        bits: One fair bit for each canary, shape (m,); True = world 1, the training label or a member is shown.
-        labels: Labels drawn to be shown in world 0, shape (m,), for games that draw some.
-    """
-
+    # one fair bit for each canary, shape (m,); True = world 1, the training label or a member is shown
     bits: NDArray[np.bool_]
-    labels: NDArray[np.int64] | None = None
+    labels: NDArray[np.int64] | None = None  # labels drawn to be shown in world 0, shape (m,), for games that draw some
 
 
 @dataclass(frozen=True, eq=False)
 class Reveal:
-    """What is shown for each canary.
+    """What is shown for each canary."""
 
-    Attributes:
-        points: Which query it is, shape (m,): i = canary i, m + i = fresh point i.
-        labels: The label it is shown with, shape (m,); None = its own, if it has one.
-    """
-
-    points: NDArray[np.int64]
-    labels: NDArray[np.int64] | None = None
+    points: NDArray[np.int64]  # which query it is, shape (m,): i = canary i, m + i = fresh point i
+    labels: NDArray[np.int64] | None = None  # the label it is shown with, shape (m,); None = its own, if it has one
 
 
 @dataclass(frozen=True, eq=False)
 class Replayed(Generic[R]):
-    """What replays are played with.
+    """What replays are played with."""
 
-    Attributes:
-        setup: What the challenger draws from.
-        release: What the mechanism gave out, a frozen dataclass of arrays; or its answers at each point of the game.
-        reference: What the proxy answers there, shape (points, classes); None without a proxy.
-    """
-
-    setup: CanarySetup[R]
-    release: Any
+    setup: CanarySetup[R]  # what the challenger draws from
+    release: Any  # what the mechanism gave out, a frozen dataclass of arrays; or its answers at each point of the game
+    # what the proxy answers there, shape (points, classes); None without a proxy
     reference: NDArray[np.float32] | None = None
 
 

@@ -29,24 +29,16 @@ P = TypeVar("P")
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """What an adversary knows: everything but the noise and the randomness of the trainings that are audited.
+    """What an adversary knows: everything but the noise and the randomness of the trainings that are audited."""
 
-    Attributes:
-        predictor: What is audited.
-        data: What is trained on in both worlds.
-        queries: Natural queries with their labels, q rows.
-        votes: Expected votes for each class on each query without further records, shape (q, K); zeros where no votes
-            are to be seen.
-        points: How many records may be added, >= 1.
-        compute: What may be used.
-    """
-
-    predictor: Any
-    data: Examples
-    queries: Examples
+    predictor: Any  # what is audited
+    data: Examples  # what is trained on in both worlds
+    queries: Examples  # natural queries with their labels, q rows
+    # expected votes for each class on each query without further records, shape (q, K); zeros where no votes are to be
+    # seen
     votes: Floats
-    points: int
-    compute: Compute
+    points: int  # how many records may be added, >= 1
+    compute: Compute  # what may be used
 
     def required(self, kind: type[P], *, adversary: str) -> P:
         """The predictor, where it is of the kind that an adversary is for.
@@ -71,17 +63,11 @@ class Target:
 
 @dataclass(frozen=True, eq=False)
 class Crafted:
-    """Data sets in pairs: with some records more, and without them.
+    """Data sets in pairs: with some records more, and without them."""
 
-    Attributes:
-        records: Of all pairs, `points` of each one after another.
-        asked: The queries that are asked about each pair, one array a pair.
-        repeated: Whether the adversary asks one query again and again, so that each pair is an adversary's own.
-    """
-
-    records: Examples
-    asked: tuple[Ints, ...]
-    repeated: bool
+    records: Examples  # of all pairs, `points` of each one after another
+    asked: tuple[Ints, ...]  # the queries that are asked about each pair, one array a pair
+    repeated: bool  # whether the adversary asks one query again and again, so that each pair is an adversary's own
 
     def __post_init__(self) -> None:
         require(len(self.asked) > 0 and len(self.records) % len(self.asked) == 0, "each pair must have as many records")

@@ -17,17 +17,12 @@ from dpaudit.registry import register
 
 @dataclass(frozen=True, eq=False)
 class AnswerView:
-    """Answers to one query in two known worlds, on draws that nothing is counted from.
-
-    Attributes:
-        world_1: How often each answer was given with the records, shape (answers,).
-        world_0: The same without them.
-    """
+    """Answers to one query in two known worlds, on draws that nothing is counted from."""
 
     shows: ClassVar[str] = "answers to a query in two known worlds"
 
-    world_1: NDArray[np.int64]
-    world_0: NDArray[np.int64]
+    world_1: NDArray[np.int64]  # how often each answer was given with the records, shape (answers,)
+    world_0: NDArray[np.int64]  # the same without them
 
 
 @register("attack", "answer-set", source="Chadha et al. (2024), section 4.2; Neyman and Pearson")

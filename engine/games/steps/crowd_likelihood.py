@@ -44,17 +44,12 @@ LEAST_SHARE = 1e-6
 
 @dataclass(frozen=True, eq=False)
 class CrowdSteps:
-    """The steps of T trainings, along the canary's own gradient at the weights of each; all in units of the clip.
+    """The steps of T trainings, along the canary's own gradient at the weights of each; all in units of the clip."""
 
-    Attributes:
-        released: What the noisy sum has along it, shape (T, steps).
-        canary: Length of the canary's clipped gradient, shape (T, steps); 0 where it has none, and all else is 0 too.
-        crowd: What the clipped gradient of one record of the crowd has along it, shape (T, steps); about -1.
-    """
-
-    released: Floats
+    released: Floats  # what the noisy sum has along it, shape (T, steps)
+    # length of the canary's clipped gradient, shape (T, steps); 0 where it has none, and all else is 0 too
     canary: Floats
-    crowd: Floats
+    crowd: Floats  # what the clipped gradient of one record of the crowd has along it, shape (T, steps); about -1
 
     def of(self, trainings: Flags) -> CrowdSteps:
         """Some of the trainings, a mask of shape (T,)."""
@@ -63,19 +58,12 @@ class CrowdSteps:
 
 @dataclass(frozen=True, eq=False)
 class CrowdSearch:
-    """Trainings of known worlds to learn from.
+    """Trainings of known worlds to learn from."""
 
-    Attributes:
-        steps: Of S trainings.
-        truth: Which of them had the canary, shape (S,).
-        claimed: Sampling, clipping and noise as the mechanism states them.
-        records: Of the crowd.
-    """
-
-    steps: CrowdSteps
-    truth: Flags
-    claimed: PrivateSteps
-    records: int
+    steps: CrowdSteps  # of S trainings
+    truth: Flags  # which of them had the canary, shape (S,)
+    claimed: PrivateSteps  # sampling, clipping and noise as the mechanism states them
+    records: int  # of the crowd
 
     def of(self, trainings: Flags) -> CrowdSearch:
         """Some of the trainings, a mask of shape (S,)."""
@@ -84,35 +72,22 @@ class CrowdSearch:
 
 @dataclass(frozen=True, eq=False)
 class CrowdView:
-    """Independent trainings on a crowd, with a canary or without it.
+    """Independent trainings on a crowd, with a canary or without it."""
 
-    Attributes:
-        search: Trainings to learn from.
-        fresh: Trainings to be told apart.
-    """
-
-    search: CrowdSearch
-    fresh: CrowdSteps
+    search: CrowdSearch  # trainings to learn from
+    fresh: CrowdSteps  # trainings to be told apart
     shows: ClassVar[str] = "the steps of trainings on a crafted crowd, with a canary or without it"
 
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """What the canary's coming may do to the steps.
+    """What the canary's coming may do to the steps."""
 
-    Attributes:
-        words: The same for people: "the canary ...".
-        once: Whether it joins one step of each epoch; else every step on its own.
-        sizes: Whether batches have sizes, whole numbers: where it joins, one of the crowd stays out.
-        places: Whether batches are told apart by their place in the epoch.
-        gain: Whether it adds a multiple of its clipped gradient.
-    """
-
-    words: str
-    once: bool = False
-    sizes: bool = False
-    places: bool = False
-    gain: bool = False
+    words: str  # the same for people: "the canary ..."
+    once: bool = False  # whether it joins one step of each epoch; else every step on its own
+    sizes: bool = False  # whether batches have sizes, whole numbers: where it joins, one of the crowd stays out
+    places: bool = False  # whether batches are told apart by their place in the epoch
+    gain: bool = False  # whether it adds a multiple of its clipped gradient
 
 
 HYPOTHESES = (
@@ -128,27 +103,17 @@ HYPOTHESES = (
 
 @dataclass(frozen=True, eq=False)
 class CrowdLaw:
-    """The law of a training's steps in both worlds: with the canary out, and in. All arrays have shape (steps,).
+    """The law of a training's steps in both worlds: with the canary out, and in. All arrays have shape (steps,)."""
 
-    Attributes:
-        joins: Probability that the canary joins a step; where it joins one step of each epoch, that it is this one.
-        epochs: First step of each epoch, and one past the last step, where it joins one of each; else empty.
-        count: Records of the crowd in each batch while the canary is out.
-        count_in: The same while it is in, in a batch that it does not join.
-        driven_out: How many fewer there are in a batch that it joins, 0 or 1.
-        gain: What the canary adds over its clipped gradient; 1 where it is clipped as claimed.
-        variance: Of the noise, in clips squared.
-        spread: Variance of the number of the crowd in a batch.
-    """
-
+    # probability that the canary joins a step; where it joins one step of each epoch, that it is this one
     joins: Floats
-    epochs: Ints
-    count: Floats
-    count_in: Floats
-    driven_out: float
-    gain: float
-    variance: Floats
-    spread: float
+    epochs: Ints  # first step of each epoch, and one past the last step, where it joins one of each; else empty
+    count: Floats  # records of the crowd in each batch while the canary is out
+    count_in: Floats  # the same while it is in, in a batch that it does not join
+    driven_out: float  # how many fewer there are in a batch that it joins, 0 or 1
+    gain: float  # what the canary adds over its clipped gradient; 1 where it is clipped as claimed
+    variance: Floats  # of the noise, in clips squared
+    spread: float  # variance of the number of the crowd in a batch
 
     def log_ratio(self, seen: CrowdSteps) -> Floats:
         """Log-likelihood of the canary's being in less that of its being out, in nats, shape (T,)."""

@@ -50,16 +50,12 @@ BELIEVED = 3.0
 
 @dataclass(frozen=True, eq=False)
 class StepView:
-    """A step that has just been released, and all before it, whose coins are known by now.
+    """A step that has just been released, and all before it, whose coins are known by now."""
 
-    Attributes:
-        products: What each released gradient has along the canary, in clips, shape (steps so far,), >= 1 of them; NaN
-            where it was not finite.
-        coins: Whether the canary was let in, shape (steps so far - 1,).
-    """
-
+    # what each released gradient has along the canary, in clips, shape (steps so far,), >= 1 of them; NaN where it was
+    # not finite
     products: NDArray[np.float64]
-    coins: NDArray[np.bool_]
+    coins: NDArray[np.bool_]  # whether the canary was let in, shape (steps so far - 1,)
     shows: ClassVar[str] = "the steps of one training, one after another"
 
 

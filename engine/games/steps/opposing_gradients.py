@@ -216,32 +216,20 @@ def crowd_examples(shape: tuple[int, ...], length: float) -> Examples:
 
 @dataclass(frozen=True)
 class Crowd:
-    """A crowd.
+    """A crowd."""
 
-    Attributes:
-        size: Its records, without the canary.
-    """
-
-    size: int
+    size: int  # its records, without the canary
 
 
 @dataclass(frozen=True, eq=False)
 class CrowdTrainings:
-    """Trainings on a crowd.
+    """Trainings on a crowd."""
 
-    Attributes:
-        number: Of each, shape (T,).
-        truth: Which had the canary, shape (T,).
-        failed: Which left nothing to look at, shape (T,).
-        size: Records of the crowd.
-        steps: What was seen of all of them.
-    """
-
-    number: NDArray[np.int64] = field(metadata={"stored": "int32"})
-    truth: Flags
-    failed: Flags
-    size: int
-    steps: CrowdSteps
+    number: NDArray[np.int64] = field(metadata={"stored": "int32"})  # of each, shape (T,)
+    truth: Flags  # which had the canary, shape (T,)
+    failed: Flags  # which left nothing to look at, shape (T,)
+    size: int  # records of the crowd
+    steps: CrowdSteps  # what was seen of all of them
 
 
 @unit

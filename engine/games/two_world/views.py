@@ -21,19 +21,14 @@ from dpaudit.mechanisms.examples import Examples
 
 @dataclass(frozen=True, eq=False)
 class Challenges:
-    """k challenge points, each audited by models of its own.
+    """k challenge points, each audited by models of its own."""
 
-    Attributes:
-        examples: The points with the labels they are trained with, k rows.
-        rows: The row of the pool each one is, or is made from, shape (k,); -1 = from none. Those rows are kept out of
-            the base set.
-        crafted: Whether they are made, and so not among the pool's own rows.
-        weight: What they were chosen by, larger = more exposed, shape (k,); 0 where nothing was compared.
-    """
-
-    examples: Examples
+    examples: Examples  # the points with the labels they are trained with, k rows
+    # the row of the pool each one is, or is made from, shape (k,); -1 = from none. Those rows are kept out of the base
+    # set.
     rows: NDArray[np.int64]
-    crafted: bool
+    crafted: bool  # whether they are made, and so not among the pool's own rows
+    # what they were chosen by, larger = more exposed, shape (k,); 0 where nothing was compared
     weight: NDArray[np.float64]
 
     def points(self, pool: int) -> NDArray[np.int64]:
@@ -46,15 +41,12 @@ class Shadows:
     """What the shadow models say of every point, and who was trained on it.
 
     They come in pairs, trained on a random half of the pool and on the other half: each point is in half of them.
-
-    Attributes:
-        confidence: phi, shape (models, queries, points): row of the pool, crafted challenge points behind it;
-            query 0 = the point as it is. NaN where training failed.
-        member: Whether a model was trained on a point, shape (models, points).
     """
 
+    # phi, shape (models, queries, points): row of the pool, crafted challenge points behind it; query 0 = the point as
+    # it is. NaN where training failed.
     confidence: NDArray[np.float32]
-    member: NDArray[np.bool_]
+    member: NDArray[np.bool_]  # whether a model was trained on a point, shape (models, points)
 
     def __post_init__(self) -> None:
         models, _, points = self.confidence.shape
@@ -77,25 +69,17 @@ class Shadows:
 
 @dataclass(frozen=True, eq=False)
 class ChallengeView:
-    """T independent trials, one target model each. What an attack does not ask for is empty.
+    """T independent trials, one target model each. What an attack does not ask for is empty."""
 
-    Attributes:
-        target: phi of the target model at its challenge point, shape (T, queries).
-        point: Which point that is in the shadows' numbering, shape (T,).
-        population: phi of the target model at points none of the targets were trained on, shape (T, P).
-        population_points: Which points those are, shape (P,).
-        shadows: What shadow models say of all points; None without.
-        gradient_products: Inner product of each step's released gradient with the canary's, in units of the clip norm,
-            shape (T, steps).
-        gradient_norms: Squared norm of the canary's clipped gradient at each step, in the same units, shape (T, steps).
-    """
-
-    target: NDArray[np.float32]
-    point: NDArray[np.int64]
+    target: NDArray[np.float32]  # phi of the target model at its challenge point, shape (T, queries)
+    point: NDArray[np.int64]  # which point that is in the shadows' numbering, shape (T,)
+    # phi of the target model at points none of the targets were trained on, shape (T, P)
     population: NDArray[np.float32]
-    population_points: NDArray[np.int64]
-    shadows: Shadows | None
+    population_points: NDArray[np.int64]  # which points those are, shape (P,)
+    shadows: Shadows | None  # what shadow models say of all points; None without
+    # inner product of each step's released gradient with the canary's, in units of the clip norm, shape (T, steps)
     gradient_products: NDArray[np.float64]
+    # squared norm of the canary's clipped gradient at each step, in the same units, shape (T, steps)
     gradient_norms: NDArray[np.float64]
     shows: ClassVar[str] = "independent trials, each about one challenge"
 

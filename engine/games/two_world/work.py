@@ -42,29 +42,18 @@ def choose_challenges(
 
 @dataclass(frozen=True, eq=False)
 class TrainedTrials:
-    """What T trials leave behind. What is not asked for is empty.
+    """What T trials leave behind. What is not asked for is empty."""
 
-    Attributes:
-        number: Of each trial, shape (T,).
-        truth: World 1: the challenge was trained on, shape (T,).
-        failed: Whether the training failed, shape (T,).
-        point: The challenge, in the pool with the crafted points behind it; -1 = a gradient; shape (T,).
-        confidence: phi of the model at its challenge, shape (T, queries).
-        population: phi of the model at points that no trial trains on, shape (T, P).
-        population_points: Which points those are, shape (P,).
-        gradient_products: As `ObservedTrainings.products`, shape (T, steps).
-        gradient_norms: As `ObservedTrainings.norms`, shape (T, steps).
-    """
-
-    number: NDArray[np.int64]
-    truth: NDArray[np.bool_]
-    failed: NDArray[np.bool_]
+    number: NDArray[np.int64]  # of each trial, shape (T,)
+    truth: NDArray[np.bool_]  # world 1: the challenge was trained on, shape (T,)
+    failed: NDArray[np.bool_]  # whether the training failed, shape (T,)
+    # the challenge, in the pool with the crafted points behind it; -1 = a gradient; shape (T,)
     point: NDArray[np.int64]
-    confidence: NDArray[np.float32]
-    population: NDArray[np.float32]
-    population_points: NDArray[np.int64]
-    gradient_products: NDArray[np.float64]
-    gradient_norms: NDArray[np.float64]
+    confidence: NDArray[np.float32]  # phi of the model at its challenge, shape (T, queries)
+    population: NDArray[np.float32]  # phi of the model at points that no trial trains on, shape (T, P)
+    population_points: NDArray[np.int64]  # which points those are, shape (P,)
+    gradient_products: NDArray[np.float64]  # as `ObservedTrainings.products`, shape (T, steps)
+    gradient_norms: NDArray[np.float64]  # as `ObservedTrainings.norms`, shape (T, steps)
 
     @classmethod
     def joined(cls, stacks: Sequence[TrainedTrials]) -> TrainedTrials:
@@ -215,16 +204,13 @@ def members(seed: Seed, model: int, pool: int, crafted: Challenges | None = None
 
 @dataclass(frozen=True, eq=False)
 class ObservedTrainings:
-    """What an attacker of the training itself gathers of each run.
-
-    Attributes:
-        products: Inner product of each step's released gradient with the canary's clipped one, in units of the clip
-            norm; shape (runs, steps). 0 for steps that were not made, as where a training failed.
-        norms: Squared norm of the canary's clipped gradient at each step, in the same units; shape (runs, steps).
-    """
+    """What an attacker of the training itself gathers of each run."""
 
     models: list[Model | TrainingError]
+    # inner product of each step's released gradient with the canary's clipped one, in units of the clip norm; shape
+    # (runs, steps). 0 for steps that were not made, as where a training failed.
     products: NDArray[np.float64]
+    # squared norm of the canary's clipped gradient at each step, in the same units; shape (runs, steps)
     norms: NDArray[np.float64]
 
 

@@ -96,18 +96,12 @@ def nearest_to_a_corner(data: Examples) -> NDArray[np.int64]:
 
 @dataclass(frozen=True, eq=False)
 class Worlds:
-    """D and D' as marked rows of one table, so that a row of both is held once, and the order is that of the data.
+    """D and D' as marked rows of one table, so that a row of both is held once, and the order is that of the data."""
 
-    Attributes:
-        rows: All rows of either; features of shape (n, d).
-        in_d: Which are in D, shape (n,).
-        in_d_prime: Which are in D', shape (n,).
-        points: What trained models are asked about, where no parameters are seen, shape (m, d).
-    """
-
-    rows: Examples
-    in_d: NDArray[np.bool_]
-    in_d_prime: NDArray[np.bool_]
+    rows: Examples  # all rows of either; features of shape (n, d)
+    in_d: NDArray[np.bool_]  # which are in D, shape (n,)
+    in_d_prime: NDArray[np.bool_]  # which are in D', shape (n,)
+    # what trained models are asked about, where no parameters are seen, shape (m, d)
     points: NDArray[np.float32] = field(metadata={"stored": "float32"})
 
     def __post_init__(self) -> None:

@@ -36,17 +36,11 @@ ROUNDS = 6
 
 @dataclass(frozen=True, eq=False)
 class Surrogate:
-    """A logistic regression without privacy: of the class that is told from the others.
+    """A logistic regression without privacy: of the class that is told from the others."""
 
-    Attributes:
-        weights: The bias last, shape (d + 1,).
-        inverse: Of the Hessian of the summed objective, shape (d + 1, d + 1).
-        longest: Largest length of a row, without the bias.
-    """
-
-    weights: Floats
-    inverse: Floats
-    longest: float
+    weights: Floats  # the bias last, shape (d + 1,)
+    inverse: Floats  # of the Hessian of the summed objective, shape (d + 1, d + 1)
+    longest: float  # largest length of a row, without the bias
 
     @classmethod
     def of(cls, data: Examples, label: int, penalty: float) -> Surrogate:

@@ -26,15 +26,10 @@ POINTS_AT_ONCE = 2048
 
 @dataclass(frozen=True, eq=False)
 class Normals:
-    """One normal law of phi for each point.
+    """One normal law of phi for each point."""
 
-    Attributes:
-        mean: Shape (points,).
-        deviation: Shape (points,), > 0.
-    """
-
-    mean: NDArray[np.float64]
-    deviation: NDArray[np.float64]
+    mean: NDArray[np.float64]  # shape (points,)
+    deviation: NDArray[np.float64]  # shape (points,), > 0
 
     def log_density(self, phi: NDArray[np.float64]) -> NDArray[np.float64]:
         """At phi of shape (..., points), up to a constant."""
