@@ -57,16 +57,7 @@ def grouped_for_reading(trainings: Sequence[Unit], setting: Setting) -> list[tup
 def scored_trials(
     attack: Any, view: Any, *, number: NDArray[np.int64], truth: NDArray[np.bool_], failed: NDArray[np.bool_]
 ) -> Scores:
-    """The attack's scores of T trials: one replay, its canaries the numbers of the trials.
-
-    Args:
-        attack: The adversary.
-        view: What it sees of the trials that did not fail; nothing of the truth.
-        number: Of each trial, shape (T,).
-        truth: Of each trial, shape (T,).
-        failed: Which trials left nothing to look at, shape (T,).
-    Raises: RunError when a score is no number.
-    """
+    """The attack's scores of T trials: one replay, its canaries the numbers of the trials."""
     # A failed training counts as the attack's worst guess: dropping it would bias the bound.
     scores = np.where(truth, -np.inf, np.inf)
     scores[~failed] = attack.score(view)

@@ -92,11 +92,7 @@ class LabelAdvantage:
         require(self.folds >= 2, "folds must be >= 2", folds=self.folds)
 
     def play(self, setting: Setting, work: Work) -> Played:
-        """Priors, releases, and what a model learns from them.
-
-        Raises: SpecError for more than two classes, bags that cannot be made of the data, too few examples for the
-            folds, or no test part to measure on.
-        """
+        """Priors, releases, and what a model learns from them."""
         target = setting.parts.target
         if target.classes != 2:
             raise SpecError(

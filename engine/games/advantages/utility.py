@@ -70,11 +70,7 @@ class Learned:
 def measure_utility(
     mechanism: BagMechanism, utility: Utility, target: Examples, test: Examples, compute: Compute, *, seed: Seed
 ) -> Outcome[Learned]:
-    """Trains on releases of the target part, and measures on the test part.
-
-    Returns: All trainings; the best learning rate's means and standard errors are the metrics.
-    Raises: TrainingError when no learning rate has a training whose loss stayed a number.
-    """
+    """Trains on releases of the target part, and measures on the test part."""
     target, test = one_hot_numbers(target, test)
     models = _trained(mechanism, utility, target, compute, seed)
     measured = np.array([_scored(model, test) for model in models])

@@ -109,10 +109,7 @@ class LabelCrafted:
         require(self.canaries >= 1, "canaries must be >= 1", canaries=self.canaries)
 
     def play(self, setting: Setting, work: Work) -> Played:
-        """Releases of each data set, the choice, fresh releases, the guesses, and what no secret at all would show.
-
-        Raises: SpecError when there are too few releases to try all data sets.
-        """
+        """Releases of each data set, the choice, fresh releases, the guesses, and what no secret at all would show."""
         designs = designs_for(setting.mechanism, setting.parts.target)
         each = self.search // len(designs)
         if each < FEWEST_TRIED:

@@ -99,12 +99,6 @@ class ChannelTables:
     def compared(self, released: Ints, known: Ints, rows: Ints, first: Ints, second: Ints) -> Floats:
         """How much likelier one release finds the first label of some rows than the second.
 
-        Args:
-            released: Of all rows, shape (n,).
-            known: Planted labels, `HIDDEN` where they are not known (at least at `rows`), shape (n,).
-            rows: Which are asked about, shape (m,).
-            first: A hypothesis for each, shape (m,).
-            second: Another, shape (m,).
         Returns: Differences of log-likelihoods, then the place (in 0 .. 1), the released label and both hypotheses;
             shape (m, columns).
         """

@@ -318,10 +318,7 @@ def judge_candidate(candidate: Any, search: tuple[Samples, ...]) -> Worth:
 def score_summaries(
     attack: Any, search: tuple[Samples, ...], fresh: tuple[Samples, ...], judged: tuple[Worth, ...]
 ) -> Outcome[Iterator[Scores]]:
-    """The attack learns on the search samples and scores the fresh ones: one replay.
-
-    Returns: The scores; samples of another length than most search samples are failures.
-    """
+    """The attack learns on the search samples and scores the fresh ones: one replay."""
     searched, trials = Samples.joined(search), Samples.joined(fresh)
     usual = searched.usual_width
     view = SummaryView(*searched.usual(), trials.of_width(usual))

@@ -51,10 +51,7 @@ class Samples:
 
     @property
     def usual_width(self) -> int:
-        """The length that most summaries have.
-
-        Raises: RunError when there is none.
-        """
+        """The length that most summaries have."""
         there = self.width[self.width >= 0]
         if not len(there):
             raise RunError("no search sample has a summary")
@@ -73,8 +70,6 @@ def sample_summaries(
 
     The coins of a batch are drawn from `seed.child(first)`, its trainings from children of that. `limit_s` is how long
     a training that is run by itself may take.
-
-    Raises: TrainingError when every training failed.
     """
     own = seed.child(first)
     truth = own.rng().random(last - first) < 0.5

@@ -127,10 +127,7 @@ class ReleaseView(CanaryView):
 
 
 def checked_release(released: Any, train: Examples, mechanism: str) -> LabelRelease:
-    """What a label mechanism released.
-
-    Raises: InputError when it is not one class for each example.
-    """
+    """What a label mechanism released."""
     labels = np.asarray(released)
     require(
         labels.shape == train.labels.shape and np.issubdtype(labels.dtype, np.integer),

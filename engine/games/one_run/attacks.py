@@ -67,8 +67,6 @@ class PlantedLabel(WeightedByDoubt):
 def known_share(target: NDArray[np.float32], reference: NDArray[np.float32]) -> float:
     """How much of what the reference says beyond 1 / K the target says too.
 
-    Args:
-        target, reference: As in `CanaryView`, shape (m, K).
     Returns: In [0, 1]; 0 where it is not clear that it says any of it.
     """
     even = 1 / target.shape[1]

@@ -74,10 +74,7 @@ class AttributeInference(LabelInference):
         return True
 
     def play(self, setting: Setting, work: Work) -> Played:
-        """As for labels.
-
-        Raises: SpecError when there is no reference part, or a column is not there.
-        """
+        """As for labels."""
         self._values(setting.parts.reference if len(setting.parts.reference) else None)
         return super().play(setting, work)
 
@@ -113,10 +110,7 @@ class AttributeInference(LabelInference):
         return examples.with_(features=like(examples.features, table))
 
     def _values(self, reference: Examples | None) -> tuple[Values, ...]:
-        """The values of each protected column.
-
-        Raises: SpecError for a missing column or too many values.
-        """
+        """The values of each protected column."""
         if reference is None:
             raise SpecError(
                 "attribute inference takes its values from the reference part; give `split.reference` a share"
@@ -173,10 +167,7 @@ def values_of(name: str, column: pa.ChunkedArray, bins: int) -> Values:
 
 
 def as_table(features: Features) -> pa.Table:
-    """Features as a table; the columns of an array are called by their numbers.
-
-    Raises: SpecError for features that have no columns, as images.
-    """
+    """Features as a table; the columns of an array are called by their numbers."""
     if isinstance(features, pa.Table):
         return features
     if features.ndim != 2:

@@ -145,13 +145,7 @@ class LabelCanaries(ProxyGame):
 
 @njit(cache=True, nogil=True)
 def drawn_classes(cumulative: NDArray[np.float64], uniform: NDArray[np.float64]) -> NDArray[np.int64]:
-    """The first class whose cumulative probability exceeds the row's uniform number.
-
-    Args:
-        cumulative: Cumulative class probabilities, shape (m, classes); the last column is not looked at.
-        uniform: Independent uniform numbers in [0, 1), shape (m,).
-    Returns: Classes, shape (m,).
-    """
+    """The first class whose cumulative probability exceeds the row's uniform number."""
     rows, classes = cumulative.shape
     drawn = np.empty(rows, np.int64)
     for row in range(rows):

@@ -93,10 +93,7 @@ class ObservationalMembership(ProxyGame):
         return True
 
     def draw_fresh(self, count: int, rng: np.random.Generator) -> Examples | None:
-        """The generator's, when there is one.
-
-        Raises: SpecError when `fresh` is no generator of examples.
-        """
+        """The generator's, when there is one."""
         if self.fresh is None:
             return None
         if not isinstance(self.fresh, FreshSource):

@@ -36,10 +36,7 @@ class ProxyGame(OneRunGame[Examples]):
     controlled_on: ClassVar[str] = "rows the mechanism never saw,"
 
     def play(self, setting: Setting, work: Work) -> Played:
-        """Reference, trainings, replays.
-
-        Raises: SpecError when a part of the data the game needs is empty.
-        """
+        """Reference, trainings, replays."""
         if setting.proxy is None:
             raise SpecError("this game needs a `proxy`: where the adversary's reference model comes from")
         asked = self._asked(setting, work)

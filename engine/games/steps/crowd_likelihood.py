@@ -150,10 +150,7 @@ class CrowdLikelihood:
 
 
 def told(search: CrowdSearch) -> Mapping[Hypothesis, float]:
-    """How much each hypothesis tells of the worlds of held-out search trainings: nats a training, over a coin.
-
-    Raises: InputError when they are of one world only.
-    """
+    """How much each hypothesis tells of the worlds of held-out search trainings: nats a training, over a coin."""
     truth = search.truth
     parts = [np.arange(len(truth)) % FOLDS != fold for fold in range(FOLDS)]
     if any(len(np.unique(truth[part])) < 2 for part in parts):
@@ -216,14 +213,7 @@ def _fitted_counts(released: Floats, each: Floats, groups: Ints) -> Floats:
 
 
 def _cut_anew(out: Floats, there: Floats, epochs: Ints, records: int) -> tuple[Floats, Floats]:
-    """Sizes of batches that hold each record once an epoch, without the canary and with it, in one more batch place.
-
-    Args:
-        out: Estimated sizes while the canary is out, shape (steps,).
-        there: While it is in.
-        epochs: As in `CrowdLaw`.
-        records: Of the crowd.
-    """
+    """Sizes of batches that hold each record once an epoch, without the canary and with it, in one more batch place."""
     sizes, larger = [], []
     for first, last in itertools.pairwise(epochs):
         one_more = np.eye(last - first)[np.argmax(there[first:last] - out[first:last])]

@@ -120,10 +120,7 @@ class DpSgdSteps:
             raise SpecError("the game dp-sgd-steps needs a canary that is a gradient: random-gradient, dirac-gradient")
 
     def play(self, setting: Setting, work: Work) -> Played:
-        """The trainings, their scores, and what a training without privacy would show.
-
-        Raises: SpecError for `sampling` with a learner that samples examples only.
-        """
+        """The trainings, their scores, and what a training without privacy would show."""
         if self.sampling and not isinstance(setting.mechanism, ObservableLearner):
             raise SpecError(
                 "dp-sgd-steps with `sampling` needs a learner that samples gradients (dp-sgd); leave it out"
@@ -170,15 +167,7 @@ class DpSgdSteps:
 def _whole_training(
     steps: ClaimedSteps, whole: Claim, sampled: bool, finding: Finding, step_claim: Claim
 ) -> tuple[str, ...]:
-    """For a reader: the p-value of the step's claim, the noise that is left, what it costs, what was not tested.
-
-    Args:
-        steps: What the training says of its steps.
-        whole: What it promises as a whole.
-        sampled: Whether the steps were tested with their sampling.
-        finding: About a step.
-        step_claim: What a step promises.
-    """
+    """For a reader: the p-value of the step's claim, the noise that is left, what it costs, what was not tested."""
     seen = [some for some in finding.evidence if isinstance(some, StepAccuracy)] if isinstance(finding, Bound) else []
     p_values = [f"p-value of the step's claim: {some.p_value(step_claim.curve):.2g}" for some in seen]
     composed = [_composed(steps, whole, some) for some in seen if some.odds > 0 and not sampled]
@@ -218,8 +207,6 @@ def train_steps(
     """One training with a canary that each step's own coin lets in. A step that was not made is one that told nothing.
 
     With `sampled` the step's own sampling has to take the canary as well.
-
-    Raises: InputError when the training shows no step, or more than it states.
     """
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
@@ -246,10 +233,7 @@ def train_steps(
 
 @unit
 def score_steps(attack: Any, trainings: tuple[Steps, ...]) -> Iterator[StepScores]:
-    """The attack on the steps of all trainings, one after another: of each it sees that step and what was before it.
-
-    Raises: RunError when a score is no number.
-    """
+    """The attack on the steps of all trainings, one after another: of each it sees that step and what was before it."""
     coins = np.concatenate([steps.coin for steps in trainings])
     score = np.concatenate([_guessed(attack, steps) for steps in trainings])
     if np.isnan(score).any():

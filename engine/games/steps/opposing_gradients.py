@@ -102,10 +102,7 @@ class OpposingGradients(TrialGame):
         require(self.length > 0, "length must be > 0", length=self.length)
 
     def play(self, setting: Setting, work: Work) -> Played:
-        """Search trainings on each crowd, the choice of one, fresh trainings on it, scores.
-
-        Raises: SpecError when the claim says something else of one record more, at all the sizes that may be tried.
-        """
+        """Search trainings on each crowd, the choice of one, fresh trainings on it, scores."""
         mechanism = setting.mechanism
         sizes = self.sizes or sizes_for(mechanism, len(setting.parts.target))
         shape = crowd_shape(setting.parts.target.features)
@@ -172,8 +169,6 @@ def sizes_for(mechanism: WatchedLearner, rows: int) -> tuple[int, ...]:
     A batch of q n records, rounded in whichever way, holds one more from some n on: the last n before that are tried
     for every way of rounding. Where the claim depends on the number of rows, as many as there are are taken, or the
     next number of which the same is claimed.
-
-    Raises: SpecError when there is none.
     """
     rate = mechanism.claimed_steps(rows).private.sample_rate
     steps = mechanism.claimed_steps(rows)
@@ -205,10 +200,6 @@ COLUMNS = ("released", "canary", "crowd")
 def crowd_examples(shape: tuple[int, ...], length: float) -> Examples:
     """The canary and a record of the crowd: the same features with one label or the other, so that their gradients are
     opposite in a network of two classes, whatever its weights.
-
-    Args:
-        shape: Of an example.
-        length: Of the features.
     """
     point = np.full(shape, length / np.sqrt(np.prod(shape)), np.float32)
     return Examples(np.stack([point, point]), np.array([CANARY, CROWD]), 2, "crafted crowd")
@@ -244,19 +235,7 @@ def train_crowd(
     last: int,
     seed: Seed,
 ) -> Outcome[CrowdTrainings]:
-    """Trainings `first` to `last` - 1 on a crowd, each with the canary or without it by its own coin.
-
-    Args:
-        mechanism: What is audited.
-        shape: Of an example.
-        length: Of a record's features, in clips.
-        crowd: How many are trained on.
-        compute: Where it runs.
-        first: First training.
-        last: One past the last one.
-        seed: Training t draws its coin from `seed.child(t)`, and trains with `seed.child(t, 0)`.
-    Raises: TrainingError when no model could be trained.
-    """
+    """Trainings `first` to `last` - 1 on a crowd, each with the canary or without it by its own coin."""
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
     truth = np.array([seed.child(number).rng().random() < 0.5 for number in range(first, last)])
@@ -290,15 +269,7 @@ class WatchedCrowd:
     def __init__(
         self, mechanism: WatchedLearner, examples: Examples, trainings: int, size: int, compute: Compute
     ) -> None:
-        """Before the trainings.
-
-        Args:
-            mechanism: What trains.
-            examples: Canary and crowd, as `crowd_examples` makes them.
-            trainings: How many there will be.
-            size: Of the crowd, for what the claim says of so many records.
-            compute: Threads and device.
-        """
+        """Before the trainings."""
         claimed = mechanism.claimed_steps(size)
         clip = claimed.private.clip
         self._unit = claimed.divisor / clip

@@ -19,12 +19,7 @@ QUERIES = 18
 
 
 def queries_of(features: Features, number: int) -> list[Features]:
-    """A point as it is and its augmented forms.
-
-    Args:
-        features: Any for one query; images (n, channels, height, width) for several.
-        number: In 1..18: the image, its mirror image, then both shifted by one pixel, edges repeated.
-    """
+    """A point as it is and its augmented forms."""
     require(1 <= number <= QUERIES, f"queries must be in 1..{QUERIES}", queries=number)
     if number == 1:
         return [features]

@@ -67,10 +67,7 @@ class PointCanary:
 
 
 def features_of(pool: Examples) -> NDArray[np.float32]:
-    """The pool's features as an array, which crafted points need.
-
-    Raises: InputError when they are a table.
-    """
+    """The pool's features as an array, which crafted points need."""
     require(isinstance(pool.features, np.ndarray), "crafted points need features in an array, these are columns")
     assert isinstance(pool.features, np.ndarray)
     return pool.features
@@ -230,10 +227,7 @@ class SelectWorst(PointCanary):
         return Challenges(pool.take(rows), rows.astype(np.int64), False, weights[rows])
 
     def weights(self, shadows: Shadows) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Each point's weight, and the mean score of members minus that of the others; both shape (points,).
-
-        Raises: InputError when a point is in none or all of the models of one part.
-        """
+        """Each point's weight, and the mean score of members minus that of the others; both shape (points,)."""
         models = len(shadows.member)
         fitted = 2 * round((1 - self.test_share) * models / 2)  # pairs stay together
         require(

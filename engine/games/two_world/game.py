@@ -32,10 +32,7 @@ class TwoWorldGame(TwoWorldRules):
     """A two-world membership game: the rules, and the plan that plays them."""
 
     def play(self, setting: Setting, work: Work) -> Played:
-        """Shadow models and choice of challenges in the order they need each other, trials, scores.
-
-        Raises: SpecError when mechanism, attack and canary do not go together.
-        """
+        """Shadow models and choice of challenges in the order they need each other, trials, scores."""
         self.setup(len(setting.parts.target), None, self.population, setting.seed)
         needs: frozenset[str] = setting.attack.needs
         canary = self.challenge_canary

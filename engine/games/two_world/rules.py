@@ -83,10 +83,7 @@ class TwoWorldRules(TrialGame, ABC):
 
     @abstractmethod
     def setup(self, pool: int, challenges: Challenges | None, population: int, seed: Seed) -> TrialSetup:
-        """What all trials have in common.
-
-        Raises: SpecError when the pool is too small.
-        """
+        """What all trials have in common."""
 
     @abstractmethod
     def trial(self, setup: TrialSetup, rng: np.random.Generator) -> Trial:

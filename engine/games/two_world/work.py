@@ -91,10 +91,7 @@ def train_trials(
     last: int,
     seed: Seed,
 ) -> Outcome[TrainedTrials]:
-    """Trains the models of trials and asks each about its challenge.
-
-    Raises: TrainingError when no model could be trained.
-    """
+    """Trains the models of trials and asks each about its challenge."""
     points = with_crafted(pool, challenges)
     setup = game.setup(len(pool), challenges, population, seed)
     numbers = range(first, last)
@@ -174,7 +171,6 @@ def train_shadows(
 
     A model's membership follows from its own seed, so every unit and every attack agrees on it.
 
-    Raises: TrainingError when no model could be trained.
     Source: Shokri et al. (2017), arXiv:1610.05820; Carlini et al. (2022), arXiv:2112.03570, section V.
     """
     points = with_crafted(pool, challenges)
@@ -283,10 +279,7 @@ def with_crafted(pool: Examples, challenges: Challenges | None) -> Examples:
 
 
 def joined_shadows(stacks: Sequence[Shadows]) -> Shadows:
-    """The shadow models of several stacks; those whose training failed are left out.
-
-    Raises: RunError when fewer than two are left.
-    """
+    """The shadow models of several stacks; those whose training failed are left out."""
     confidence, member = stacks[0].confidence, stacks[0].member
     if len(stacks) > 1:
         confidence = np.concatenate([stack.confidence for stack in stacks])

@@ -48,10 +48,7 @@ class Automatic:
         require(own not in self.among, f"among must name poisonings other than {own}", among=self.among)
 
     def candidates(self, mechanism: Any) -> dict[str, Poisoning]:
-        """What is tried on a mechanism, by name, in the order of the names.
-
-        Raises: UnknownNameError for a name of no poisoning; InputError where none of them makes such neighbours.
-        """
+        """What is tried on a mechanism, by name, in the order of the names."""
         names = self.among or tuple(catalogue("poisoning"))
         parts: dict[str, Any] = {name: load("poisoning", name) for name in names}
         made = {name: part() for name, part in parts.items() if not getattr(part, "searches", False)}

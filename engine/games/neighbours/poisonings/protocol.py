@@ -129,10 +129,7 @@ class Worlds:
 
 
 def features_of(data: Examples) -> NDArray[np.float32]:
-    """Features as an array of shape (n, d).
-
-    Raises: InputError when they are a table, or images.
-    """
+    """Features as an array of shape (n, d)."""
     require(
         isinstance(data.features, np.ndarray) and data.features.ndim == 2, "features must be an array of shape (n, d)"
     )

@@ -59,10 +59,7 @@ class InsertRecords:
         return replace(self, of=fitted(self.of, mechanism))
 
     def worlds(self, data: Examples, copies: int, rng: np.random.Generator) -> Worlds:
-        """Draws what the other poisoning draws.
-
-        Raises: InputError where that one does.
-        """
+        """Draws what the other poisoning draws."""
         both = self.of.worlds(data, copies, rng)
         kept = both.rows.take(both.in_d_prime)
         return Worlds(kept, both.in_d[both.in_d_prime], np.ones(len(kept), np.bool_), both.points)

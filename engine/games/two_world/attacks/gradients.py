@@ -31,10 +31,7 @@ class StepsAttack:
     needs: ClassVar[frozenset[str]] = frozenset({"gradients"})
 
     def for_mechanism(self, mechanism: Any, classes: int) -> StepsAttack:
-        """The attack on this mechanism.
-
-        Raises: SpecError when it adds no noise, or does not say.
-        """
+        """The attack on this mechanism."""
         steps = mechanism.private_steps() if isinstance(mechanism, ObservableLearner) else None
         if steps is None or not steps.noise_multiplier:
             raise SpecError("the likelihood of steps needs DP-SGD that adds noise; use attack: gradient-dot")
@@ -42,10 +39,7 @@ class StepsAttack:
 
     @property
     def known(self) -> PrivateSteps:
-        """The steps.
-
-        Raises: SpecError when they are not known.
-        """
+        """The steps."""
         if self.steps is None:
             raise SpecError("the likelihood of steps needs to know the mechanism, or the attack's field `steps`")
         return self.steps
@@ -83,11 +77,6 @@ def seen_noise(products: Floats, norms: Floats, claimed: float) -> Floats:
     With or without the canary, a product of a step without noise is the canary's squared norm or 0: the distance to the
     nearer of them is noise, and no truth is needed for it; the largest of all trials before is taken for its deviation.
     Only earlier trials are looked at, so that a trial's score never tells of a later one.
-
-    Args:
-        products, norms: As in `ChallengeView`, shape (trials, steps).
-        claimed: Standard deviation that is claimed, > 0.
-    Returns: Shape (trials, steps).
     """
     noise = np.full(products.shape, claimed)
     length = np.sqrt(np.maximum(norms, 1e-12))

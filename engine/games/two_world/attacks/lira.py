@@ -49,7 +49,6 @@ def normals(shadows: Shadows, points: NDArray[np.int64], *, members: bool, varia
         members: Which of the two.
         variance: "fixed" pools the squared residuals of all n points (each costs its mean one degree of freedom), for
             few models; "per-point" keeps them apart, for some 64 models and more.
-    Raises: InputError when one of `points` has no such model, or fewer than two for its own variance.
     """
     mean, squares, counts = _residuals(shadows.at(points), members)
     least, world = (2 if variance == "per-point" else 1), ("trained on" if members else "left out of")

@@ -73,14 +73,7 @@ def shares_beaten(
     marginal: NDArray[np.floating[Any]],
     gamma: float,
 ) -> NDArray[np.float64]:
-    """Share of each trial's population with ratio > gamma times theirs, shape (T,).
-
-    Args:
-        own: Inverse ratio of each trial's challenge, shape (T,).
-        population: phi of each trial's model at the population, shape (T, P).
-        marginal: p(z) of the population, shape (P,).
-        gamma: As in `Rmia`.
-    """
+    """Share of each trial's population with ratio > gamma times theirs, shape (T,)."""
     from dpaudit.engine.games.two_world.attacks._inverse_ratio import above  # numba is slow to import
 
     least = (gamma * own).astype(np.float32)
