@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from scipy.stats import norm
 
 from dpaudit.actors.values import decode, encode
+from dpaudit.engine.games.two_world.attacks.lira import SelectWorst
 from dpaudit.engine.games.two_world.canaries import (
     Blank,
     ClipBackdoor,
@@ -16,7 +17,6 @@ from dpaudit.engine.games.two_world.canaries import (
     GivenRow,
     Mislabelled,
     RandomGradient,
-    SelectWorst,
     last_direction,
 )
 from dpaudit.engine.games.two_world.views import Challenges, Shadows

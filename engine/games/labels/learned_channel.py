@@ -12,8 +12,9 @@ nothing of another canary's label, so that given all that is seen the odds of ea
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,15 +51,15 @@ class LearnedChannel:
 
     def score(self, view: ChannelView) -> NDArray[np.float64]:
         """Shape (canaries,), in nats, positive = the first label."""
-        lags = lags_of(view.search)
-        weigh, tables = learned_weights(view.search, lags), ChannelTables(view.search, lags)
+        lags = related_lags((view.search.released - view.search.planted) % view.search.classes, view.search.classes)
+        log_odds, tables = learned_odds(view.search, lags), ChannelTables(view.search, lags)
         scores, done = [], 0
         for release in range(len(view.fresh.released)):
             fresh = view.fresh.at(slice(release, release + 1))
             rows = np.flatnonzero(fresh.canaries[0])
             pair = slice(done, done + rows.size)
             columns = tables.compared(fresh.released[0], fresh.planted[0], rows, view.first[pair], view.second[pair])
-            scores.append(weigh.log_odds(columns))
+            scores.append(log_odds(columns))
             done += rows.size
         return np.concatenate(scores)
 
@@ -154,11 +155,6 @@ class _Context:
         return _counts((self._rows % lag, self.noise[self._rows]), (lag, self._classes))
 
 
-def lags_of(search: LabelReleases) -> list[int]:
-    """Distances at which the noise of some releases is clearly related."""
-    return related_lags((search.released - search.planted) % search.classes, search.classes)
-
-
 def related_lags(noise: Ints, classes: int) -> list[int]:
     """Distances at which the noise of rows is clearly related, the clearest first, at most `MOST_LAGS`.
 
@@ -185,64 +181,35 @@ def related_lags(noise: Ints, classes: int) -> list[int]:
     return [int(lag) for lag in clearest if deviations[lag - 1] > CLEAR_LAG]
 
 
-class Weights(Protocol):
-    """How far columns are believed."""
-
-    def log_odds(self, columns: Floats) -> Floats:
-        """Of the first label against the second, shape (m, columns) to (m,)."""
-        ...
-
-
-class SilentWeights:
-    """No belief in anything."""
-
-    def log_odds(self, columns: Floats) -> Floats:
-        """Zeros."""
-        return np.zeros(len(columns))
-
-
+LogOdds = Callable[[Floats], Floats]
+"""Of the first label against the second: how far columns are believed, shape (m, columns) to (m,)."""
 RAW_COLUMNS = 4
 """Columns at the end that are no log-likelihoods."""
 
 
-class RegressionWeights:
-    """A weight for each log-likelihood."""
+def _regression(columns: Floats, bits: NDArray[np.bool_]) -> LogOdds:
+    """A weight for each log-likelihood, learned from pairs, some of each bit."""
+    from sklearn.linear_model import LogisticRegression  # slow to import
 
-    def __init__(self, columns: Floats, bits: NDArray[np.bool_]) -> None:
-        """Learns from pairs, some of each bit."""
-        from sklearn.linear_model import LogisticRegression  # slow to import
-
-        told = columns[:, :-RAW_COLUMNS]
-        self._scale = np.maximum(told.std(axis=0), 1e-6)
-        # Without an intercept: a pair the other way round has the opposite score.
-        self._model: Any = LogisticRegression(fit_intercept=False, solver="newton-cholesky")
-        self._model.fit(told / self._scale, bits)
-
-    def log_odds(self, columns: Floats) -> Floats:
-        """A weighted sum."""
-        odds: Floats = self._model.decision_function(columns[:, :-RAW_COLUMNS] / self._scale)
-        return odds
+    told = columns[:, :-RAW_COLUMNS]
+    scale = np.maximum(told.std(axis=0), 1e-6)
+    # Without an intercept: a pair the other way round has the opposite score.
+    model: Any = LogisticRegression(fit_intercept=False, solver="newton-cholesky").fit(told / scale, bits)
+    return lambda columns: model.decision_function(columns[:, :-RAW_COLUMNS] / scale)
 
 
-class BoostedWeights:
-    """Trees over log-likelihoods, place and labels."""
+def _boosting(columns: Floats, bits: NDArray[np.bool_]) -> LogOdds:
+    """Trees over log-likelihoods, place and labels, learned from pairs, some of each bit."""
+    from sklearn.ensemble import HistGradientBoostingClassifier  # slow to import
 
-    def __init__(self, columns: Floats, bits: NDArray[np.bool_]) -> None:
-        """Learns from pairs, some of each bit."""
-        from sklearn.ensemble import HistGradientBoostingClassifier  # slow to import
-
-        self._model: Any = HistGradientBoostingClassifier(
-            max_iter=60, max_leaf_nodes=15, min_samples_leaf=40, early_stopping=False, random_state=0
-        )
-        self._model.fit(columns, bits)
-
-    def log_odds(self, columns: Floats) -> Floats:
-        """The sum of the trees."""
-        odds: Floats = self._model.decision_function(columns)
-        return odds
+    trees: Any = HistGradientBoostingClassifier(
+        max_iter=60, max_leaf_nodes=15, min_samples_leaf=40, early_stopping=False, random_state=0
+    )
+    log_odds: LogOdds = trees.fit(columns, bits).decision_function
+    return log_odds
 
 
-def learned_weights(search: LabelReleases, lags: list[int]) -> Weights:
+def learned_odds(search: LabelReleases, lags: list[int]) -> LogOdds:
     """How far the columns are to be believed, learned on releases that the columns' tables were not counted on."""
     count = len(search.released)
     rng = np.random.default_rng(count)  # of the adversary's own
@@ -253,13 +220,12 @@ def learned_weights(search: LabelReleases, lags: list[int]) -> Weights:
     order = rng.permutation(bits.size)
     learned, kept = order[: 3 * bits.size // 4], order[3 * bits.size // 4 :]
     if not (bits[learned].any() and not bits[learned].all() and kept.size):
-        return SilentWeights()
+        return lambda columns: np.zeros(len(columns))
     losses = [
-        _loss(weigh(columns[learned], bits[learned]).log_odds(columns[kept]), bits[kept])
-        for weigh in (RegressionWeights, BoostedWeights)
+        _loss(learn(columns[learned], bits[learned])(columns[kept]), bits[kept]) for learn in (_regression, _boosting)
     ]
-    boosts = losses[1] < (1 - CLEARLY_BETTER) * losses[0]
-    return BoostedWeights(columns, bits) if boosts else RegressionWeights(columns, bits)
+    learn = _boosting if losses[1] < (1 - CLEARLY_BETTER) * losses[0] else _regression
+    return learn(columns, bits)
 
 
 def _drawn_pairs(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,32 +24,6 @@ class CanaryView:
     reference: NDArray[np.float32]
     labels: NDArray[np.int64]  # the labels it is shown (in the attribute game, the values), shape (m,)
     shows: ClassVar[str] = "a model's answers on the canaries of one training"
-
-
-class Answers(Protocol):
-    """One answer for each of n points."""
-
-    def __len__(self) -> int:
-        """n."""
-        ...
-
-    @classmethod
-    def silent(cls, count: int, classes: int) -> Answers:
-        """Answers of a mechanism that looked at nothing, for `count` points."""
-        ...
-
-    @classmethod
-    def telling(cls, labels: NDArray[np.int64], classes: int) -> Answers:
-        """Answers of a mechanism without privacy: the labels themselves, shape (n,)."""
-        ...
-
-    def at(self, points: NDArray[np.int64] | slice) -> Answers:
-        """Those for some of the points, in that order."""
-        ...
-
-    def view(self, reference: NDArray[np.float32], labels: NDArray[np.int64]) -> CanaryView:
-        """What the adversary sees: the answers, its own model's probabilities, the labels it is shown."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,6 +98,10 @@ class ReleaseView(CanaryView):
 
     release: LabelRelease  # the released labels themselves
     shows: ClassVar[str] = "the labels a label mechanism released"
+
+
+Answers = Predictions | LabelRelease
+"""What the mechanism says of each of n points: a learner's model, or a label mechanism."""
 
 
 def checked_release(released: Any, train: Examples, mechanism: str) -> LabelRelease:
