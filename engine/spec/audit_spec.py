@@ -17,8 +17,7 @@ from dpaudit.engine.data.in_memory import data_source
 from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.games.one_run.rules import OneRunRules
 from dpaudit.engine.games.protocol import Fits, Game, StopRule, View
-from dpaudit.engine.spec.anchored import anchored
-from dpaudit.engine.spec.build import build, describe
+from dpaudit.engine.spec.build import anchored, build, describe
 from dpaudit.engine.spec.error_budget import ErrorBudget, JointTest
 from dpaudit.engine.spec.plain_yaml import in_yaml
 from dpaudit.engine.spec.sweep import Sweep
