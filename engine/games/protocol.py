@@ -1,7 +1,5 @@
 """What a game (registered as "game") is: what it goes together with, what an attack sees and offers, what it is planned
-from, and what it hands the planner.
-
-Source: arXiv:2511.14084, Algorithm 1 (after Swanberg et al., 2025).
+from, and what it hands the planner. Source: arXiv:2511.14084, Algorithm 1 (after Swanberg et al., 2025).
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """What a game is planned against before anything runs: randomised response with a given epsilon, and the best attack.
 
-What one canary or trial tells is its log-odds, given all that is shown and released: the attack guesses their sign and
-is right with the probability they say. So for each game a response is a finite table of log-odds with their shares. At
-epsilon = inf it is a mechanism with no privacy.
-
+What one canary or trial tells is its log-odds: the attack guesses their sign and is right with the probability they
+say. So for each game a response is a finite table of log-odds with their shares; at epsilon = inf without privacy.
 Source: Warner (1965); with K answers Kairouz, Bonawitz and Ramage (2016), arXiv:1602.07387.
 """
 

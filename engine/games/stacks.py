@@ -29,7 +29,6 @@ class TrainingRun:
     seed: Seed
 
     def task(self, examples: Examples) -> TrainingTask:
-        """The same for what trains stacks."""
         return TrainingTask(self.rows, examples.labels[self.rows], self.seed.sequence())
 
 

@@ -1,8 +1,7 @@
 """Games of independent trials: each runs the mechanism once, in world 0 or world 1 by its own fair coin.
 
 A trial is decided by its number and the seed alone. Trials are run in stacks, one unit each; the attack is a unit of
-its own, so that another attack costs no run of the mechanism. What a trial leaves behind (confidences, a vector that
-sums up a run, ...) and the view that the attack has of it is the game's; `scored_trials` makes evidence of both.
+its own, so that another attack costs no run of the mechanism.
 """
 
 from __future__ import annotations
@@ -41,7 +40,6 @@ class TrialGame:
         require(self.stack >= 1, "stack must be >= 1", stack=self.stack)
 
     def reference(self) -> Reference:
-        """What the game's power is planned with."""
         return Reference(FairCoins(), self.trials, "trials")
 
     def fewest_units(self, rows: int, rows_per_unit: int) -> tuple[int, int]:

@@ -1,9 +1,7 @@
 """Label reconstruction: what is believed of each label before a release, and after it (Busa-Fekete et al., 2024).
 
-The challenger flips nothing. The prior of each example comes from a model that has not seen its label: one trained on
-the reference part, or, without one, on the other folds of the target part. The mechanism divides the examples into bags
-and releases; the attacker says what each release means for each label. Beliefs after it follow by Bayes, and the true
-labels stand beside them.
+The prior of each example comes from a model that has not seen its label; the attacker says what a release about bags
+means for each label, and beliefs after it follow by Bayes. The true labels stand beside them.
 """
 
 from __future__ import annotations
@@ -92,7 +90,6 @@ class LabelAdvantage:
         require(self.folds >= 2, "folds must be >= 2", folds=self.folds)
 
     def play(self, setting: Setting, work: Work) -> Played:
-        """Priors, releases, and what a model learns from them."""
         target = setting.parts.target
         if target.classes != 2:
             raise SpecError(

@@ -48,7 +48,6 @@ class Utility:
 
     @property
     def trainings(self) -> int:
-        """How many models are trained."""
         return self.runs * len(self.learning_rates)
 
 

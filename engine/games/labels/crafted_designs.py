@@ -36,7 +36,6 @@ class Design:
 
     @property
     def size(self) -> int:
-        """All rows."""
         return self.rows + self.others
 
     @property
@@ -98,7 +97,6 @@ def public_sizes(mechanism: Any) -> list[int]:
 
 
 def _of_labels(sizes: list[int]) -> list[Design]:
-    """Data sets of labels alone."""
     halves = [Design(rows) for rows in (1, 2, 3, 8, 20, *sizes)]
     two = [Design(8, labels="two")]
     ties = [Design(rows, at_stake=1, labels="balanced") for rows in (3, 20, *sizes)]

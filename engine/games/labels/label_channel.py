@@ -69,7 +69,6 @@ class LabelChannel:
         require(self.releases >= 1, "releases must be >= 1", releases=self.releases)
 
     def play(self, setting: Setting, work: Work) -> Played:
-        """Releases to learn from, fresh ones, and the guesses."""
         target, resources = setting.parts.target, setting.resources.on_cpus
         search, fresh = (
             work.add(

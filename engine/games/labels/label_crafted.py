@@ -1,9 +1,7 @@
 """Labels of tiny data sets that are made for the purpose: differential privacy holds for every pair of neighbours.
 
-Data that one happens to have hide what a mechanism gives away: one vote among twenty, one row in a split that nobody
-knows. So several small data sets are tried, in which nearly all labels are known to the attacker; the one that gives
-most away is released again, and fresh coins decide what is guessed there.
-
+Data that one happens to have hide what a mechanism gives away: one vote among twenty, one row in a split. Of several
+small data sets, nearly all of whose labels are known, the one that gives most away is released again and guessed.
 Source: ours. The fair pair is that of Malek et al. (2021), arXiv:2106.03408; that the auditor may choose the data is
 Jagielski et al. (2020), arXiv:2006.07709.
 """
@@ -109,7 +107,6 @@ class LabelCrafted:
         require(self.canaries >= 1, "canaries must be >= 1", canaries=self.canaries)
 
     def play(self, setting: Setting, work: Work) -> Played:
-        """Releases of each data set, the choice, fresh releases, the guesses, and what no secret at all would show."""
         designs = designs_for(setting.mechanism, setting.parts.target)
         each = self.search // len(designs)
         if each < FEWEST_TRIED:
@@ -284,7 +281,6 @@ def _paired(planted: Ints, at_stake: int | None, used: int, rng: np.random.Gener
 
 
 def _stacked(rows: list[tuple[NDArray[Any], ...]]) -> Iterator[NDArray[Any]]:
-    """Columns of several releases."""
     return (np.stack(column) for column in zip(*rows, strict=True))
 
 

@@ -66,12 +66,10 @@ class LabelReleases:
 
     @property
     def canaries(self) -> NDArray[np.bool_]:
-        """Which labels are at stake, shape (releases, n)."""
         hidden: NDArray[np.bool_] = self.planted == HIDDEN
         return hidden
 
     def at(self, releases: Ints | slice) -> LabelReleases:
-        """Some of the releases."""
         return replace(self, released=self.released[releases], planted=self.planted[releases])
 
 

@@ -1,7 +1,4 @@
-"""The seed check of label mechanisms: the same labels released again and again, with a generator of its own each time.
-
-Source: ours.
-"""
+"""The seed check of label mechanisms: the same labels released again and again, with a generator of its own each time."""
 
 from __future__ import annotations
 
@@ -106,7 +103,6 @@ class LabelRepeats:
         require(self.rows >= 1, "rows must be >= 1", rows=self.rows)
 
     def play(self, setting: Setting, work: Work) -> Played:
-        """Releases to learn from, fresh ones, and the guesses."""
         design, resources = setting.seed.child("design"), setting.resources.on_cpus
         search, fresh = (
             work.add(

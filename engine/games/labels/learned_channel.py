@@ -1,13 +1,9 @@
 """The channel of a label mechanism, learned from releases on labels of one's own: what a release says of a label.
 
-A label mechanism costs next to nothing to run, so its law need not be known. On releases whose labels are known, tables
-are counted: the released label given the planted one, by block and by position, given the rows of the same release
-whose labels are known, given neighbours. Each table makes a column: the log-likelihood of a hypothesised label. How far
-each column is to be believed is learned as well, by logistic regression or by gradient boosting, whichever does
-better on releases that neither learned from. A canary's score is the log-odds of its first label against its second.
-
-Everything is learned from other releases. From the fresh one come the released labels and the labels that are known:
-nothing of another canary's label, so that given all that is seen the odds of each canary's bit stay within e^+-epsilon.
+Tables are counted on releases whose labels are known: the released label given the planted one, by block and place,
+given known rows of the same release and neighbours. Each makes a column, the log-likelihood of a hypothesised label;
+how far it is believed is learned too. Of a fresh release no other canary's label is used: given all that is seen the
+odds of each canary's bit stay within e^+-epsilon.
 """
 
 from __future__ import annotations
@@ -251,7 +247,6 @@ def _drawn_pairs(
 
 
 def _loss(odds: Floats, bits: NDArray[np.bool_]) -> float:
-    """Mean logarithmic loss in nats."""
     return float(np.logaddexp(0.0, np.where(bits, -odds, odds)).mean())
 
 

@@ -1,9 +1,7 @@
 """Two neighbouring data sets, thousands of trainings on either, and an output set that is learned from them.
 
 The poisoning chooses D and D' before anything is trained. Search trainings, whose world is known, teach the attack
-which outputs speak for D'; fresh ones, each on D or D' by its own fair coin, are what it is judged by. From there on it
-is a game of independent trials like every other.
-
+which outputs speak for D'; fresh ones, each on D or D' by its own fair coin, are what it is judged by.
 Source: Lu et al. (2022), "A General Framework for Auditing Differentially Private Machine Learning", Algorithm 1.
 """
 
@@ -126,7 +124,6 @@ class Neighbours(TrialGame):
         object.__setattr__(self, "fits", own)
 
     def play(self, setting: Setting, work: Work) -> Played:
-        """The two data sets, search samples, fresh samples, scores."""
         worlds, left = self._worlds(setting, work)
         search = self._samples(setting, work, sample_summaries, worlds, "search", left)
         judged = self._judged(setting, work, search, left)
@@ -234,7 +231,6 @@ class Neighbours(TrialGame):
 def choose_worlds(
     poisoning: Poisoning, copies: int, scale: Scale, target: Examples, compute: Compute, *, seed: Seed
 ) -> Worlds:
-    """Makes the two data sets."""
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
     data: Examples = as_numbers(target, scale)

@@ -1,14 +1,8 @@
 """A learned output set: a classifier of trainings orders their summaries by how much they speak for world 1.
 
-By Neyman and Pearson the best sets are those of the largest likelihood ratio, whose logarithm a probabilistic
-classifier of equally many samples from both worlds estimates. Which classifier is best is not known beforehand: each
-learns on two thirds of the search samples, is judged on the last third by the bound it would give there, and the best
-one learns again on all. Fresh samples decide nothing of this.
-
-A summary may be longer than there are search samples, as a network's weights are. Then it is narrowed first: half of
-the samples that a classifier learns from choose the numbers that differ most between the worlds, and a weighted sum of
-all; from these the other half learns. So a leak in a few numbers of 100,000 is seen, and one that is spread over all.
-
+By Neyman and Pearson the best sets are those of the largest likelihood ratio. Each classifier learns on two thirds of
+the search samples and is judged on the last third by the bound it would give; the best learns again on all. A summary
+longer than there are samples is narrowed first, on samples that the classifier does not learn from.
 Source: Lu et al. (2022), section 4.2, after Bichsel et al. (2021).
 """
 
@@ -81,7 +75,6 @@ class OutputSet:
         return _log_odds(self._fitted(name, view.search, view.search_truth), view.fresh)
 
     def candidates(self) -> tuple[OutputSet, ...]:
-        """The attack with each classifier alone."""
         return tuple(replace(self, classifiers=(name,)) for name in self.classifiers)
 
     def best(self, worth: Sequence[float]) -> OutputSet:
@@ -148,7 +141,6 @@ class Narrowed:
         return self
 
     def predict_proba(self, summaries: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Of each world, shape (n, 2)."""
         likely: NDArray[np.float64] = self.classifier.predict_proba(self._narrow(summaries))
         return likely
 
@@ -170,7 +162,6 @@ class Whitened:
     regression: Any = None
 
     def fit(self, summaries: NDArray[np.float64], truth: NDArray[np.bool_]) -> Whitened:
-        """Learns; summaries of shape (n, d), the world of each."""
         from sklearn.linear_model import LogisticRegression
 
         self.centre = summaries.mean(0)
@@ -179,7 +170,6 @@ class Whitened:
         return self
 
     def predict_proba(self, summaries: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Of each world, shape (n, 2)."""
         likely: NDArray[np.float64] = self.regression.predict_proba(self._turned(summaries))
         return likely
 

@@ -43,15 +43,12 @@ class Predictions:
 
     @classmethod
     def telling(cls, labels: NDArray[np.int64], classes: int) -> Predictions:
-        """Certain of each label."""
         return cls(np.eye(classes, dtype=np.float32)[labels])
 
     def at(self, points: NDArray[np.int64] | slice) -> Predictions:
-        """Those for some of the points, in that order."""
         return Predictions(self.probabilities[points])
 
     def view(self, reference: NDArray[np.float32], labels: NDArray[np.int64]) -> CanaryView:
-        """Both models' probabilities."""
         return CanaryView(self.probabilities, reference, labels)
 
 
@@ -80,15 +77,12 @@ class LabelRelease:
 
     @classmethod
     def telling(cls, labels: NDArray[np.int64], classes: int) -> LabelRelease:
-        """These labels are released."""
         return cls(labels, classes)
 
     def at(self, points: NDArray[np.int64] | slice) -> LabelRelease:
-        """Those for some of the points, in that order."""
         return replace(self, labels=self.labels[points])
 
     def view(self, reference: NDArray[np.float32], labels: NDArray[np.int64]) -> ReleaseView:
-        """The released labels."""
         return ReleaseView(self.probabilities, reference, labels, self)
 
 

@@ -66,7 +66,6 @@ class AttributeInference(LabelInference):
         require(self.bins >= 2, "bins must be >= 2", bins=self.bins)
 
     def rests_on_proxy(self, setting: Setting) -> bool:
-        """Always: the law of an attribute given all the rest is known of no data."""
         return True
 
     def needs_reference(self) -> bool:
@@ -74,7 +73,6 @@ class AttributeInference(LabelInference):
         return True
 
     def play(self, setting: Setting, work: Work) -> Played:
-        """As for labels."""
         self._values(setting.parts.reference if len(setting.parts.reference) else None)
         return super().play(setting, work)
 
@@ -141,7 +139,6 @@ class Values:
 
     @property
     def size(self) -> int:
-        """How many values there are."""
         return len(self.shown)
 
     def codes(self, column: pa.ChunkedArray) -> NDArray[np.int64]:

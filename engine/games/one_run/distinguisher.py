@@ -1,8 +1,7 @@
 """A classifier that learns, without the mechanism, to tell what the proxy drew from what is true.
 
-The adversary's score is made to find what the mechanism remembers; it may be blind to what is wrong with the proxy
-alone. The classifier is made to find that: it sees what the attack sees, learns on some rows with the bits of rounds of
-its own, and is asked about the others (cross-fitting), so that no row is judged by what was learned from it.
+The attack may be blind to what is wrong with the proxy alone. The classifier sees what the attack sees, learns on some
+rows with the bits of rounds of its own, and is asked about the others: no row is judged by what was learned from it.
 """
 
 from __future__ import annotations

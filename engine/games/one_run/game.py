@@ -85,7 +85,6 @@ class ReleaseGame(OneRunGame[R]):
         """
 
     def play(self, setting: Setting, work: Work) -> Played:
-        """Trainings, replays."""
         require_units(self.fewest_units(len(setting.parts.target), setting.rows_per_unit)[0])
         rules = self.without_counts()
         trainings: list[Unit] = []

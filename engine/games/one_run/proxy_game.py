@@ -36,7 +36,6 @@ class ProxyGame(OneRunGame[Examples]):
     controlled_on: ClassVar[str] = "rows the mechanism never saw,"
 
     def play(self, setting: Setting, work: Work) -> Played:
-        """Reference, trainings, replays."""
         if setting.proxy is None:
             raise SpecError("this game needs a `proxy`: where the adversary's reference model comes from")
         asked = self._asked(setting, work)
@@ -88,7 +87,6 @@ class ProxyGame(OneRunGame[Examples]):
         return Asked(rules, queries, reference, LabelRelease if self._plays_releases(setting) else Predictions)
 
     def _training(self, setting: Setting, work: Work, asked: Asked, number: int) -> Unit:
-        """One run of the mechanism."""
         design_seed, seed = self.design_seed(setting, number), setting.seed.child("training", number)
         label, target = f"training {number + 1} of {self.trainings}", setting.required("target")
         if self._plays_releases(setting):
@@ -179,7 +177,6 @@ class ProxyGame(OneRunGame[Examples]):
         return (played,)
 
     def _reference(self, setting: Setting) -> Reference:
-        """What the game's power is planned with."""
         canaries = self.canaries_of(setting.parts.target)
         asked = self.proxy_task(canaries, setting.parts.reference if self.needs_reference() else None)
         return Reference(self.response(asked), len(canaries), "canaries", self.replays * self.trainings)

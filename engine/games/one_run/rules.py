@@ -1,10 +1,8 @@
 """Games that need one training: many canaries at once, each with its own fair bit.
 
-A one-run game is Algorithm 1 in four pure functions: `design` (those of the challenger's draws that decide the training
-data), `intervene` (the training data they lead to), `draw` (the bits, and what else is drawn after training) and `hint`
-(what the adversary is shown). One training serves as many replays as fresh draws make sense for. Whether a game is
-observational is not declared: the data before and after the intervention are compared (Definition 4).
-
+Algorithm 1 in four pure functions: `design` (those of the challenger's draws that decide the training data),
+`intervene` (the training data they lead to), `draw` (the bits, and what else is drawn after training) and `hint` (what
+the adversary is shown). Whether a game is observational is found by comparing the data (Definition 4).
 Source: arXiv:2511.14084, Algorithms 1 and 2, Definition 4.
 """
 

@@ -1,8 +1,7 @@
 """Adversaries of private predictors: which records are added, and what is asked (registered as "adversary").
 
-A crafter chooses records, a distinguisher queries. Whoever asks one query again and again chooses the records for it:
-each query has a pair of data sets of its own. Whoever asks natural queries has one pair for all of them.
-
+Whoever asks one query again and again chooses the records for it: each query has a pair of data sets of its own.
+Whoever asks natural queries has one pair for all of them.
 Source: Chadha et al. (2024), "Auditing Private Prediction", section 4.1 and appendix D.
 """
 
@@ -74,11 +73,9 @@ class Crafted:
 
     @property
     def points(self) -> int:
-        """Records of each pair."""
         return len(self.records) // len(self.asked)
 
     def of_pair(self, pair: int) -> Ints:
-        """Places of a pair's records."""
         return np.arange(pair * self.points, (pair + 1) * self.points)
 
     def told(self, natural: Features, *, cached: bool, repeats: int) -> Ints:
@@ -128,7 +125,6 @@ class PoisAdvQ:
     """A query with the label that has the most votes but one is the record that is added, and is asked again."""
 
     def craft(self, target: Target, rng: np.random.Generator) -> Crafted:
-        """Draws nothing."""
         return Crafted.query_by_query(target, target.second)
 
 
@@ -138,7 +134,6 @@ class NatAdvQ:
     """A query with its true label is the record that is added; it is asked again and again."""
 
     def craft(self, target: Target, rng: np.random.Generator) -> Crafted:
-        """Draws nothing."""
         return Crafted.query_by_query(target, target.queries.labels)
 
 

@@ -1,9 +1,8 @@
 """The exact law of a private predictor's answers in both worlds, and many answers drawn from it at once.
 
-Answers are independent and alike, so the counts of n of them are one multinomial draw over the probabilities of the
-answers: with votes that are random themselves, over the mean of these. For teachers that are alike and Gaussian noise
-that mean has a formula; elsewhere the law of the votes is taken as that of so many histograms drawn from it, the same
-ones in both worlds but for the votes that move.
+Answers are independent and alike, so the counts of n of them are one multinomial draw over their probabilities, means
+over the law of the votes: by a formula for teachers that are alike and Gaussian noise, else over histograms drawn from
+it, the same ones in both worlds but for the votes that move.
 """
 
 from __future__ import annotations
@@ -197,7 +196,6 @@ class _Runs:
     labels: Ints  # of the records, shape (m,)
 
     def worlds(self, predictor: VotingPredictor, classes: int) -> Worlds:
-        """The laws of the votes."""
         one, zero = (
             predictor.law(self.votes, self.moved, self.labels, added=added, classes=classes) for added in (True, False)
         )

@@ -1,9 +1,7 @@
 """Private predictors: what do answers tell of records, at least, as a Renyi divergence?
 
 The adversary adds records to the data and asks queries. Several runs of the training phase give the law of the votes in
-both worlds; answers are drawn from it by the hundred million, for little leaks from a single one. Or nothing is assumed
-of the votes, and each answer is that of a full run.
-
+both worlds, from which answers are drawn by the hundred million; or each answer is that of a full run.
 Source: Chadha et al. (2024), "Auditing Private Prediction".
 """
 
@@ -134,7 +132,6 @@ class PrivatePrediction:
         return self._in_full(setting, work)
 
     def _base(self, setting: Setting, work: Work) -> tuple[Unit, ...]:
-        """Runs without the records."""
         predictor, seed = setting.mechanism, setting.seed.child("runs")
         count = 1 if predictor.deterministic else self.runs
         return tuple(

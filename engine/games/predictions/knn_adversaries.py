@@ -44,7 +44,6 @@ class PoisNatQBestTest:
     """The query with the largest expected number of votes, with the label that has the most votes but one on it."""
 
     def craft(self, target: Target, rng: np.random.Generator) -> Crafted:
-        """Draws nothing."""
         predictor = target.required(PrivateKnn, adversary="pois-nat-q-best-test")
         hits = expected_hits(predictor, target, target.queries)
         best = int(hits.argmax())
@@ -57,7 +56,6 @@ class PoisNatQBestTrain:
     """The record with the largest expected number of votes, with the label that has the most votes but one over all."""
 
     def craft(self, target: Target, rng: np.random.Generator) -> Crafted:
-        """Draws nothing."""
         predictor = target.required(PrivateKnn, adversary="pois-nat-q-best-train")
         hits = expected_hits(predictor, target, target.data)
         best, label = int(hits.argmax()), least_expected(target)

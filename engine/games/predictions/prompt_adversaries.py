@@ -37,7 +37,6 @@ class PoisNatQAllSame:
         require(self.answer >= 0, "answer must be >= 0", answer=self.answer)
 
     def craft(self, target: Target, rng: np.random.Generator) -> Crafted:
-        """Draws nothing."""
         target.required(PromptPate, adversary="pois-nat-q-all-same")
         require(self.answer < target.data.classes, "answer must be one of the classes", answer=self.answer)
         return in_place_of_a_teacher(target, all_same(self.answer), self.answer)
@@ -53,7 +52,6 @@ class PoisNatQMapping:
     """
 
     def craft(self, target: Target, rng: np.random.Generator) -> Crafted:
-        """Draws nothing."""
         predictor = target.required(PromptPate, adversary="pois-nat-q-mapping")
         numbers = wrong_numbers(target)
         rows = range(predictor.shots)
@@ -63,7 +61,6 @@ class PoisNatQMapping:
 
 
 def wrong_numbers(target: Target) -> list[int]:
-    """The number that each class is given."""
     classes, top, second = target.data.classes, target.votes.argmax(axis=1), target.second
     found = []
     for label in range(classes):

@@ -25,7 +25,6 @@ Ints = NDArray[np.int64]
 
 
 def natural_queries(test: Examples, count: int) -> Examples:
-    """The first rows of the test part."""
     require(count <= len(test), f"queries must be at most the {len(test)} rows of the test part", queries=count)
     return test.take(np.arange(count))
 

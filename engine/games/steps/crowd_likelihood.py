@@ -1,10 +1,7 @@
 """White-box: the likelihood ratio of DP-SGD's steps on a crowd of records alike, by a law that is learned.
 
-What a record's coming does depends on how batches are made. Poisson sampling: it joins some steps and changes nothing
-else. Batches of one size: where it joins, one of the crowd stays out. Shuffled epochs: it joins exactly one batch of
-each, and some batch is larger by one. Each is a law with few numbers, which the search trainings fit; the one that
-tells held-out search trainings apart best is taken.
-
+What a record's coming does depends on how batches are made: by Poisson sampling, of one size, or in shuffled epochs.
+Each is a law with few numbers, fitted to search trainings; the one that tells held-out ones apart best is taken.
 Source: Neyman and Pearson (1933); Chua et al. (2024), arXiv:2403.17673, and Annamalai et al. (2024), arXiv:2411.10614,
 on shuffled batches.
 """

@@ -2,7 +2,6 @@
 
 Given all that was released before, a step is a mechanism of its own and its coin is fair, so n steps are n trials,
 however the training adapts. What is read is the step's claim: noise, clipping and, if asked for, sampling.
-
 Source: Nasr et al. (2023), arXiv:2302.07956, "Tight auditing of differentially private machine learning", section 5.
 """
 
@@ -120,7 +119,6 @@ class DpSgdSteps:
             raise SpecError("the game dp-sgd-steps needs a canary that is a gradient: random-gradient, dirac-gradient")
 
     def play(self, setting: Setting, work: Work) -> Played:
-        """The trainings, their scores, and what a training without privacy would show."""
         if self.sampling and not isinstance(setting.mechanism, ObservableLearner):
             raise SpecError(
                 "dp-sgd-steps with `sampling` needs a learner that samples gradients (dp-sgd); leave it out"
@@ -242,7 +240,6 @@ def score_steps(attack: Any, trainings: tuple[Steps, ...]) -> Iterator[StepScore
 
 
 def _guessed(attack: Any, steps: Steps) -> NDArray[np.float64]:
-    """The score of each step of a training, shape (steps,)."""
     # A view ends where its step does, so that no attack can use what comes later.
     seen = (StepView(steps.product[: step + 1].copy(), steps.coin[:step].copy()) for step in range(len(steps.coin)))
     return np.concatenate([attack.score(view) for view in seen])

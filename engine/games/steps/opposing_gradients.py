@@ -1,12 +1,10 @@
 """A crafted crowd: every record but one is the same, made so that its gradient is opposite to the canary's.
 
-DP-SGD's claim holds for every two neighbouring data sets, so the adversary may choose all of the data. In a crowd the
-sum of a step says how many records are in the batch, and a batch that is one short when the canary comes moves the sum
-by two clips instead of one. What sampling gets wrong is seen there: batches of one size, or shuffled epochs, that were
-accounted for as Poisson sampling. Under Poisson sampling itself the crowd adds binomial noise and tells nothing.
-
-Source: Chua et al. (2024), arXiv:2403.17673, and Annamalai et al. (2024), arXiv:2411.10614, whose worst-case data these
-are after; the learned law is ours.
+The sum of a step says how many of the crowd are in the batch, and a batch that is one short when the canary comes moves
+it by two clips instead of one: so batches of one size and shuffled epochs, accounted for as Poisson sampling, show.
+Under Poisson sampling itself the crowd adds binomial noise and tells nothing.
+Source: the worst-case data of Chua et al. (2024), arXiv:2403.17673, and Annamalai et al. (2024), arXiv:2411.10614; the
+learned law is ours.
 """
 
 from __future__ import annotations
@@ -102,7 +100,6 @@ class OpposingGradients(TrialGame):
         require(self.length > 0, "length must be > 0", length=self.length)
 
     def play(self, setting: Setting, work: Work) -> Played:
-        """Search trainings on each crowd, the choice of one, fresh trainings on it, scores."""
         mechanism = setting.mechanism
         sizes = self.sizes or sizes_for(mechanism, len(setting.parts.target))
         shape = crowd_shape(setting.parts.target.features)
@@ -256,7 +253,6 @@ def train_crowd(
 
 
 def _task(crowd: Crowd, there: bool, seed: Seed) -> TrainingTask:
-    """One training, with the canary as the last record or without it."""
     rows = np.full(crowd.size + there, CROWD, np.int64)
     if there:
         rows[-1] = CANARY
@@ -269,7 +265,6 @@ class WatchedCrowd:
     def __init__(
         self, mechanism: WatchedLearner, examples: Examples, trainings: int, size: int, compute: Compute
     ) -> None:
-        """Before the trainings."""
         claimed = mechanism.claimed_steps(size)
         clip = claimed.private.clip
         self._unit = claimed.divisor / clip
@@ -330,6 +325,5 @@ def _search_of(search: Sequence[CrowdTrainings], size: int, mechanism: WatchedLe
 
 
 def _finished(trainings: Sequence[CrowdTrainings]) -> CrowdSteps:
-    """The steps of those that did not fail."""
     parts = [part.steps.of(~part.failed) for part in trainings]
     return CrowdSteps(*(np.concatenate([getattr(part, name) for part in parts]) for name in COLUMNS))

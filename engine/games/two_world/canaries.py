@@ -75,7 +75,6 @@ def features_of(pool: Examples) -> NDArray[np.float32]:
 def crafted_challenges(
     pool: Examples, features: NDArray[np.float32], labels: NDArray[np.int64], rows: NDArray[np.int64]
 ) -> Challenges:
-    """Crafted challenge points."""
     examples = pool.with_(features=np.ascontiguousarray(features, np.float32), labels=labels.astype(np.int64))
     return Challenges(examples, rows.astype(np.int64), True, np.zeros(len(rows)))
 
@@ -99,7 +98,6 @@ class GivenRow:
         require(len(set(self.rows)) == len(self.rows), "rows must be different", rows=self.rows)
 
     def choose(self, pool: Examples, shadows: Shadows | None, rng: np.random.Generator) -> Challenges:
-        """Those rows."""
         rows = np.array(self.rows, np.int64)
         require(rows.min() >= 0 and rows.max() < len(pool), f"rows must be in 0..{len(pool) - 1}", rows=self.rows)
         return Challenges(pool.take(rows), rows, False, np.zeros(len(rows)))
@@ -138,7 +136,6 @@ class Blank(PointCanary):
     crafted: ClassVar[bool] = True
 
     def choose(self, pool: Examples, shadows: Shadows | None, rng: np.random.Generator) -> Challenges:
-        """One point a label."""
         require(self.count <= pool.classes, "count must be at most the number of classes", count=self.count)
         shape = (self.count, *features_of(pool).shape[1:])
         return crafted_challenges(
@@ -169,7 +166,6 @@ class ClipBackdoor(PointCanary):
         require(self.norm is None or self.norm > 0, "norm must be > 0", norm=self.norm)
 
     def choose(self, pool: Examples, shadows: Shadows | None, rng: np.random.Generator) -> Challenges:
-        """That point; draws nothing."""
         from sklearn.linear_model import LogisticRegression
 
         features = features_of(pool)

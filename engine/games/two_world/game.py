@@ -79,7 +79,6 @@ class TwoWorldGame(TwoWorldRules):
     def _prepared(
         self, setting: Setting, work: Work, *, attack_needs_shadows: bool
     ) -> tuple[tuple[Unit, ...], Unit | None]:
-        """Shadow models, and the challenge points that are chosen."""
         canary = self.challenge_canary
         if not isinstance(canary, Canary):
             return (self._shadows(setting, work, None) if attack_needs_shadows else ()), None
@@ -168,7 +167,6 @@ class IndMia(TwoWorldGame):
 
     @property
     def challenge_canary(self) -> Canary | GradientCanary:
-        """The canary."""
         return self.canary
 
     def setup(self, pool: int, challenges: Challenges | None, population: int, seed: Seed) -> TrialSetup:

@@ -1,9 +1,7 @@
 """What the adversary of a two-world game sees: challenge points, shadow models' confidences, all trials.
 
-Confidence is phi = log p_y - log(sum of the other probabilities). It is close to normal over models, which the
-likelihood-ratio attack lives on, and keeps its precision at both ends, where 1 - p is rounded to 0.
-
-Source: Carlini et al. (2022), arXiv:2112.03570, sections V and VI-B.
+Confidence is phi = log p_y - log(sum of the other probabilities): close to normal over models, and precise at both
+ends, where 1 - p is rounded to 0. Source: Carlini et al. (2022), arXiv:2112.03570, sections V and VI-B.
 """
 
 from __future__ import annotations
@@ -63,7 +61,6 @@ class Shadows:
         return Shadows(self.confidence[:, :, points], self.member[:, points])
 
     def of(self, models: NDArray[np.int64] | slice) -> Shadows:
-        """Some of the models."""
         return Shadows(self.confidence[models], self.member[models])
 
 

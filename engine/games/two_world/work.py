@@ -57,7 +57,6 @@ class TrainedTrials:
 
     @classmethod
     def joined(cls, stacks: Sequence[TrainedTrials]) -> TrainedTrials:
-        """The trials of several stacks."""
         whole = {field.name: np.concatenate([getattr(stack, field.name) for stack in stacks]) for field in fields(cls)}
         return cls(**{**whole, "population_points": stacks[0].population_points})
 
@@ -266,7 +265,6 @@ def train_observed(
 
 
 def with_crafted(pool: Examples, challenges: Challenges | None) -> Examples:
-    """The pool with the crafted challenge points behind it."""
     if challenges is None or not challenges.crafted:
         return pool
     added = challenges.examples

@@ -33,7 +33,6 @@ class ClassFlip:
     relation: ClassVar[Relation] = Relation.LABEL
 
     def worlds(self, data: Examples, copies: int, rng: np.random.Generator) -> Worlds:
-        """Draws nothing."""
         nearest = nearest_to_a_corner(data)
         same = data.labels[nearest] == data.labels[nearest[0]]
         rows = np.concatenate([nearest[same], nearest[~same]])[:copies]

@@ -1,10 +1,7 @@
 """Poisonings: in which records the two worlds of the game `neighbours` differ (registered as "poisoning").
 
 The adversary may choose any two neighbouring data sets, knowing the data and the learner, so every choice is valid; a
-good one shows more. The recipe: 1. sum the learner up as a vector; 2. take its model without noise; 3. find the records
-that move that vector most. What a learner limits (a box, a ball) limits the records. `docs/guides/ml-audit.md` has an
-example.
-
+good one shows more. What a learner limits (a box, a ball) limits the records. Recipe: `docs/guides/ml-audit.md`.
 Source: Lu et al. (2022), "A General Framework for Auditing Differentially Private Machine Learning", section 4.1.
 """
 
@@ -76,7 +73,6 @@ def fitted(poisoning: Poisoning, mechanism: Any) -> Poisoning:
 
 
 def other_class(labels: NDArray[np.int64], classes: int) -> NDArray[np.int64]:
-    """The next class of each label."""
     return (labels + 1) % classes
 
 
@@ -111,16 +107,13 @@ class Worlds:
 
     @cached_property
     def zero(self) -> Examples:
-        """D."""
         return self.rows.take(self.in_d)
 
     @cached_property
     def one(self) -> Examples:
-        """D'."""
         return self.rows.take(self.in_d_prime)
 
     def world(self, truth: bool) -> Examples:
-        """D' where the coin says True."""
         return self.one if truth else self.zero
 
     def places(self, truth: bool) -> NDArray[np.int64]:

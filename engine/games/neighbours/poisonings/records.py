@@ -31,7 +31,6 @@ class Remove:
     relation: ClassVar[Relation] = Relation.ADD_REMOVE
 
     def worlds(self, data: Examples, copies: int, rng: np.random.Generator) -> Worlds:
-        """Draws nothing."""
         rows = nearest_to_a_corner(data)[:copies]
         present = data.take(rows)
         return replaced(data, rows, None, present, features_of(present))
@@ -55,7 +54,6 @@ class InsertRecords:
         require(fits, "of must be a poisoning that makes label or replace neighbours", of=type(self.of).__name__)
 
     def for_mechanism(self, mechanism: Any) -> InsertRecords:
-        """With that poisoning fitted to the mechanism."""
         return replace(self, of=fitted(self.of, mechanism))
 
     def worlds(self, data: Examples, copies: int, rng: np.random.Generator) -> Worlds:
@@ -97,7 +95,6 @@ class Curvature:
     relation: ClassVar[Relation] = Relation.REPLACE
 
     def worlds(self, data: Examples, copies: int, rng: np.random.Generator) -> Worlds:
-        """Draws nothing."""
         flat = features_of(data).astype(np.float64)
         lengths = np.linalg.norm(flat, axis=1)
         rows = np.argsort(-lengths, kind="stable")[:copies]

@@ -78,14 +78,12 @@ class OfRegression:
         require(self.penalty is None or self.penalty > 0, "penalty must be > 0", penalty=self.penalty)
 
     def for_mechanism(self, mechanism: Any) -> Self:
-        """With the learner's penalty, where it states one and none was given."""
         stated = getattr(mechanism, "penalty", None)
         if self.penalty is None and isinstance(stated, int | float) and stated > 0:
             return replace(self, penalty=float(stated))
         return self
 
     def surrogate(self, data: Examples) -> Surrogate:
-        """The regression without privacy."""
         return Surrogate.of(data, 1, self.penalty or PENALTY)
 
 
@@ -108,7 +106,6 @@ class Influence(OfRegression):
         require(self.steps >= 1, "steps must be >= 1", steps=self.steps)
 
     def worlds(self, data: Examples, copies: int, rng: np.random.Generator) -> Worlds:
-        """Draws nothing."""
         surrogate = self.surrogate(data)
         nearest = nearest_to_a_corner(data)
         label = int(data.labels[nearest[0]])
@@ -189,7 +186,6 @@ class OpposingRecords(OfRegression):
         require(self.steps >= 1, "steps must be >= 1", steps=self.steps)
 
     def worlds(self, data: Examples, copies: int, rng: np.random.Generator) -> Worlds:
-        """Draws nothing."""
         surrogate = self.surrogate(data)
         if self.moved == "slope":
             surrogate = replace(surrogate, inverse=np.eye(len(surrogate.weights)))
@@ -212,7 +208,6 @@ class OpposingRecords(OfRegression):
     def _apart(
         self, surrogate: Surrogate, start: Floats, classes: tuple[bool, bool]
     ) -> tuple[tuple[Floats, Floats], tuple[bool, bool]]:
-        """The two records of these classes, each of shape (d,)."""
         points = [start, -start]
         for turn in range(ROUNDS):
             moving = turn % 2
@@ -243,7 +238,6 @@ def _squared_distance(surrogate: Surrogate, positive: bool, other: Floats, point
 
 
 def _slope_of_length(surrogate: Surrogate, point: Floats, positive: bool) -> Floats:
-    """The gradient of the squared influence by the point, shape (d,)."""
     row = np.append(point, 1.0)
     likely = float(special.expit(np.asarray(row @ surrogate.weights)))
     wrong, square = float(positive) - likely, surrogate.inverse @ surrogate.inverse
@@ -254,7 +248,6 @@ def _slope_of_length(surrogate: Surrogate, point: Floats, positive: bool) -> Flo
 
 
 def _slope_of_distance(surrogate: Surrogate, positive: bool, other: Floats, point: Floats) -> Floats:
-    """The gradient of |influence - other|^2 by the point, shape (d,)."""
     row = np.append(point, 1.0)
     likely = 1 / (1 + np.exp(-float(row @ surrogate.weights)))
     apart = surrogate.inverse @ (surrogate.influence(point, positive) - other)
@@ -290,6 +283,5 @@ def _ascended(
 
 
 def _within_length(point: Floats, limit: float) -> Floats:
-    """The point, shortened to the limit."""
     length = float(np.linalg.norm(point))
     return point if length <= limit else point * (limit / length)

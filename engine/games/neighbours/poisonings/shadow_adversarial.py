@@ -96,7 +96,6 @@ class ShadowAdversarial:
         return best
 
     def _trained(self, data: Examples, rng: np.random.Generator) -> list[Any]:
-        """Shadow networks as modules of torch."""
         import torch
 
         halves = [np.sort(rng.choice(len(data), (len(data) + 1) // 2, replace=False)) for _ in range(self.shadows)]

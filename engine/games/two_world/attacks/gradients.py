@@ -31,7 +31,6 @@ class StepsAttack:
     needs: ClassVar[frozenset[str]] = frozenset({"gradients"})
 
     def for_mechanism(self, mechanism: Any, classes: int) -> StepsAttack:
-        """The attack on this mechanism."""
         steps = mechanism.private_steps() if isinstance(mechanism, ObservableLearner) else None
         if steps is None or not steps.noise_multiplier:
             raise SpecError("the likelihood of steps needs DP-SGD that adds noise; use attack: gradient-dot")
@@ -39,7 +38,6 @@ class StepsAttack:
 
     @property
     def known(self) -> PrivateSteps:
-        """The steps."""
         if self.steps is None:
             raise SpecError("the likelihood of steps needs to know the mechanism, or the attack's field `steps`")
         return self.steps

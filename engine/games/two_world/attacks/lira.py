@@ -1,9 +1,7 @@
-"""LiRA: how much likelier the target's confidence is under models with the challenge than under models without; as an
-attack, and as what chooses the points that shadow models give away most.
+"""LiRA: how much likelier the target's confidence is under models with the challenge than without; and the points that
+it gives away most.
 
-phi is averaged over the queries, and taken as normal over models. Its deviation is that of residuals from each point's
-own mean, so that the spread between points is no part of it; that of the members comes from members alone.
-
+phi, the mean over queries, is taken as normal over models, its deviation as that of residuals from each point's mean.
 Source: Carlini et al. (2022), arXiv:2112.03570, sections V and VI; its code differs (medians, deviations of raw scores,
 the members' for both worlds, the density instead of the tail in the offline attack).
 """
@@ -39,7 +37,6 @@ class Normals:
         return -0.5 * ((phi - self.mean) / self.deviation) ** 2 - np.log(self.deviation)
 
     def of(self, rows: slice) -> Normals:
-        """The laws at some points."""
         return Normals(self.mean[rows], self.deviation[rows])
 
 

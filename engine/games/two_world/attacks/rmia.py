@@ -1,10 +1,8 @@
 """RMIA: whether the target's probability of the challenge grew more than that of other points.
 
 ratio(x) = p(x | target) / p(x); the score is the share of population points z with ratio(x) / ratio(z) > gamma. p(x) is
-the mean over models half of which were trained on x. Offline there are only those that were not, and
-p(x) = ((1 + a) p_out(x) + 1 - a) / 2 stands in, since p_in is about a p_out + 1 - a. Only the points as they are count,
-not their augmented queries.
-
+the mean over models half of which were trained on x; offline ((1 + a) p_out(x) + 1 - a) / 2 stands in, since p_in is
+about a p_out + 1 - a. Only the points as they are count, not their augmented queries.
 Source: Zarifzadeh et al. (2024), arXiv:2312.03262, sections 3 and 4.
 """
 
