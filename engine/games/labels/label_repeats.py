@@ -1,4 +1,4 @@
-"""The seed check of label mechanisms: the same labels released again and again, with a generator of its own each time."""
+"""The seed check of label mechanisms: the same labels released again and again, each time with a fresh generator."""
 
 from __future__ import annotations
 
