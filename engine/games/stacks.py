@@ -68,6 +68,17 @@ def _trained_alone(
     return model
 
 
+def failed_among(models: Sequence[Any]) -> NDArray[np.bool_]:
+    """Which trainings failed.
+
+    Raises: The first one's TrainingError when all did.
+    """
+    failed = np.array([isinstance(model, TrainingError) for model in models])
+    if failed.all():
+        raise models[0]
+    return failed
+
+
 class ExampleGradients:
     """The clipped gradient of one example for each run, at the weights of the step, in units of the clip norm."""
 

@@ -24,13 +24,19 @@ from dpaudit.engine.games.labels.crafted_designs import (
 from dpaudit.engine.games.labels.label_crafted import (
     LabelCrafted,
     Taken,
-    guessed,
     release_crafted,
     released_symbols,
     symbols_of,
     what_it_shows,
 )
-from dpaudit.engine.games.labels.label_releases import HIDDEN, ChannelView, LabelReleases, PairedReleases, hidden_half
+from dpaudit.engine.games.labels.label_releases import (
+    HIDDEN,
+    ChannelView,
+    LabelReleases,
+    PairedReleases,
+    guessed,
+    hidden_half,
+)
 from dpaudit.engine.games.labels.learned_channel import LearnedChannel, related_lags
 from dpaudit.engine.planning.plan import make_plan
 from dpaudit.engine.reading.result import AuditResult

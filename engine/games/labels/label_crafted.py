@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -21,8 +21,15 @@ from dpaudit.actors.seed import Seed
 from dpaudit.actors.work import Outcome, Work, unit
 from dpaudit.claims import Relation
 from dpaudit.engine.games.labels.crafted_designs import Design, crafted_features, designs_for, most_at_stake
-from dpaudit.engine.games.labels.label_releases import HIDDEN, ChannelView, LabelReleases, PairedReleases, hidden_half
-from dpaudit.engine.games.one_run.answers import checked_release
+from dpaudit.engine.games.labels.label_releases import (
+    HIDDEN,
+    ChannelView,
+    LabelReleases,
+    PairedReleases,
+    guessed,
+    hidden_half,
+    released_anew,
+)
 from dpaudit.engine.games.protocol import LABEL_MECHANISMS, LEARNERS, CheckTest, Fits, Played, Setting
 from dpaudit.errors import SpecError, require, shortened
 from dpaudit.estimators.bound import format_lower
@@ -177,11 +184,9 @@ def released_symbols(mechanism: Any, train: Examples, design: Design, seed: Seed
     A label mechanism says a class. A learner's model says the likeliest class of each row; where labels at stake are of
     two classes, which of the two is likelier, and how much.
     """
-    own, name = copy.deepcopy(mechanism), type(mechanism).__qualname__
     if isinstance(mechanism, LabelMechanism):
-        rng = np.random.default_rng(seed.sequence())
-        labels = own.release(train.labels.copy(), classes=train.classes, rng=rng)
-        return checked_release(labels, train, name).labels
+        return released_anew(mechanism, train, seed)
+    own, name = copy.deepcopy(mechanism), type(mechanism).__qualname__
     given = train.with_(features=own_features(train.features), labels=train.labels.copy())
     model = own.fit(given, seed=seed.sequence(), compute=compute)
     says = np.asarray(model.probabilities(own_features(train.features)))
@@ -266,7 +271,7 @@ def what_it_shows(attack: Any, releases: LabelReleases) -> tuple[float, float]:
     learned, judged = (releases.at(np.arange(start, len(releases.released), 2)) for start in (0, 1))
     used = releases.used or releases.classes
     asked = [_paired(planted, releases.at_stake, used, rng) for planted in judged.planted]
-    score, truth = guessed(attack, learned, PairedReleases(judged.released, *_stacked(asked)))
+    score, truth = guessed(attack, learned, PairedReleases(judged.released, *map(np.stack, zip(*asked, strict=True))))
     estimator = SimultaneousGuessCount(confidence=JUDGED_AT)
     bound = estimator.bound([estimator.tally(Scores(score, truth))])
     return bound.lower, float(((score > 0) == truth).mean())
@@ -278,25 +283,6 @@ def _paired(planted: Ints, at_stake: int | None, used: int, rng: np.random.Gener
     bit = rng.random(planted.size) < 0.5
     other = (planted + rng.integers(1, used, planted.size)) % used
     return known, np.where(bit, planted, other), np.where(bit, other, planted), bit
-
-
-def _stacked(rows: list[tuple[NDArray[Any], ...]]) -> Iterator[NDArray[Any]]:
-    return (np.stack(column) for column in zip(*rows, strict=True))
-
-
-def guessed(
-    attack: Any, learned: LabelReleases, asked: PairedReleases
-) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Scores and truths of all labels at stake; where a release failed, the worst guess."""
-    fresh = replace(learned, released=asked.released, planted=asked.known)
-    at_stake, truth = fresh.canaries, asked.truth
-    scores = np.where(truth, -np.inf, np.inf)
-    there = (asked.released != HIDDEN).all(axis=1)
-    if there.any():
-        rows = at_stake & there[:, None]
-        view = ChannelView(learned, fresh.at(np.flatnonzero(there)), asked.first[rows], asked.second[rows])
-        scores[rows] = attack.score(view)
-    return scores[at_stake], truth[at_stake]
 
 
 @unit
@@ -339,7 +325,9 @@ def release_crafted(
             failures.append(f"release {release} (seed {own}): {type(err).__name__}: {shortened(err)}")
     if not released:
         return Outcome(_no_releases(design.size))
-    return Outcome(PairedReleases(np.stack(released), *_stacked(asked)), failures=tuple(failures))
+    return Outcome(
+        PairedReleases(np.stack(released), *map(np.stack, zip(*asked, strict=True))), failures=tuple(failures)
+    )
 
 
 def _no_releases(size: int) -> PairedReleases:

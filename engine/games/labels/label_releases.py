@@ -21,12 +21,11 @@ HIDDEN = -1
 Ints = NDArray[np.int64]
 
 
-def released_anew(mechanism: Any, labels: Ints, target: Examples, noise: Seed) -> Ints:
-    """What a copy of the mechanism that has released nothing before releases."""
-    rng = np.random.default_rng(noise.child("noise").sequence())
-    given = Examples(target.features, labels, target.classes)
-    released = copy.deepcopy(mechanism).release(labels.copy(), classes=target.classes, rng=rng)
-    return checked_release(released, given, type(mechanism).__qualname__).labels
+def released_anew(mechanism: Any, train: Examples, noise: Seed) -> Ints:
+    """What a copy of a label mechanism that has released nothing before releases of some labels."""
+    rng = np.random.default_rng(noise.sequence())
+    released = copy.deepcopy(mechanism).release(train.labels.copy(), classes=train.classes, rng=rng)
+    return checked_release(released, train, type(mechanism).__qualname__).labels
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,6 +81,21 @@ class ChannelView:
     first: Ints  # the first label shown for each canary, shape (canaries,): world 1 planted this one
     second: Ints  # the second label shown, never the same: world 0 planted this one
     shows: ClassVar[str] = "releases of a label mechanism on labels of the adversary's own, and fresh ones"
+
+
+def guessed(
+    attack: Any, learned: LabelReleases, asked: PairedReleases
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Scores and truths of all labels at stake; where a release failed (all is `HIDDEN`), the worst guess."""
+    fresh = replace(learned, released=asked.released, planted=asked.known)
+    at_stake, truth = fresh.canaries, asked.truth
+    scores = np.where(truth, -np.inf, np.inf)
+    there = (asked.released != HIDDEN).all(axis=1)
+    if there.any():
+        rows = at_stake & there[:, None]
+        view = ChannelView(learned, fresh.at(np.flatnonzero(there)), asked.first[rows], asked.second[rows])
+        scores[rows] = attack.score(view)
+    return scores[at_stake], truth[at_stake]
 
 
 def hidden_half(planted: Ints, rng: np.random.Generator, *, at_stake: int | None = None) -> tuple[Ints, Ints]:

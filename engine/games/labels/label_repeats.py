@@ -157,7 +157,7 @@ def release_repeatedly(
     for release, bit in enumerate(truth):
         given = labels.copy()
         given[canary] = pair[0 if bit else 1]
-        released[release] = released_anew(mechanism, given, target, seed.child(release))
+        released[release] = released_anew(mechanism, target.with_(labels=given), seed.child(release, "noise"))
     metrics = {"same_labels_released_alike": _alike(released, truth)}
     return Outcome(Repeats(released, truth, canary, target.classes), metrics=metrics)
 

@@ -56,6 +56,8 @@ class AttributeInference(LabelInference):
         helps="more rows in the target part, or columns that the rest of the record tells less about",
     )
 
+    needs_reference: ClassVar[bool] = True  # the values and bins come from it
+
     columns: tuple[str, ...] = ()
     bins: int = 4
 
@@ -66,10 +68,6 @@ class AttributeInference(LabelInference):
         require(self.bins >= 2, "bins must be >= 2", bins=self.bins)
 
     def rests_on_proxy(self, setting: Setting) -> bool:
-        return True
-
-    def needs_reference(self) -> bool:
-        """The values and bins come from it."""
         return True
 
     def play(self, setting: Setting, work: Work) -> Played:

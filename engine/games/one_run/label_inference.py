@@ -51,6 +51,8 @@ class LabelInference(ProxyGame):
         ),
     )
 
+    answers_with_labels: ClassVar[bool] = True
+
     control: bool = True
 
     def has_control(self) -> bool:
@@ -66,10 +68,6 @@ class LabelInference(ProxyGame):
         bits = rng.random(len(setup.canaries)) < 0.5
         assert setup.proxy_cdf is not None
         return TrialRandomness(bits, drawn_classes(setup.proxy_cdf, rng.random(len(setup.canaries))))
-
-    def answers_with_labels(self) -> bool:
-        """With the training labels."""
-        return True
 
     def response(self, canaries: Examples) -> Response:
         """The proxy's labels come as often as the canaries'."""
@@ -117,6 +115,8 @@ class LabelCanaries(ProxyGame):
         ),
     )
 
+    answers_with_labels: ClassVar[bool] = True
+
     def design(self, canaries: Examples, rng: np.random.Generator) -> Design:
         """A uniformly random label for each canary."""
         return Design(labels=rng.integers(0, canaries.classes, len(canaries)))
@@ -127,10 +127,6 @@ class LabelCanaries(ProxyGame):
         bits = rng.random(len(setup.canaries)) < 0.5
         steps = rng.integers(1, setup.canaries.classes, len(setup.canaries))
         return TrialRandomness(bits, (design.labels + steps) % setup.canaries.classes)
-
-    def answers_with_labels(self) -> bool:
-        """With the planted labels."""
-        return True
 
     def response(self, canaries: Examples) -> Response:
         """The other label is one of those that were not planted."""

@@ -74,6 +74,7 @@ class ObservationalMembership(ProxyGame):
         helps="more `canaries`, and rows in the test part for each",
     )
 
+    needs_fresh_points: ClassVar[bool] = True
     controlled_on: ClassVar[str] = "pairs of a canary and a fresh point, without the model,"
 
     fresh: Any = field(default=None, metadata={"kind": "data"})
@@ -87,10 +88,6 @@ class ObservationalMembership(ProxyGame):
         if not self.rests_on_proxy(setting):
             return []
         return [("reference alone", asked.canaries(asked.silence()))]
-
-    def needs_fresh_points(self) -> bool:
-        """One for each canary."""
-        return True
 
     def draw_fresh(self, count: int, rng: np.random.Generator) -> Examples | None:
         """The generator's, when there is one."""

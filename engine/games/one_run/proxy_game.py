@@ -34,6 +34,11 @@ class ProxyGame(OneRunGame[Examples]):
     """A one-run game whose adversary has a reference of its own: what the spec's proxy says of what is at stake."""
 
     controlled_on: ClassVar[str] = "rows the mechanism never saw,"
+    answers_with_labels: ClassVar[bool] = False
+    """Whether a mechanism with no privacy answers with the labels at stake. Otherwise it tells every bit, whatever the
+    data are, and need not be played to know what it would show."""
+    needs_reference: ClassVar[bool] = False
+    """Whether the question at stake is worded with the help of the reference part."""
 
     def play(self, setting: Setting, work: Work) -> Played:
         if setting.proxy is None:
@@ -70,7 +75,7 @@ class ProxyGame(OneRunGame[Examples]):
             setting.required("target"),
             setting.given("test"),
             None if drawn is None else work.share(shared_name("fresh", drawn), drawn),
-            setting.given("reference") if self.needs_reference() else None,
+            setting.given("reference") if self.needs_reference else None,
         )
         reference = work.add(
             ask_proxy,
@@ -160,7 +165,7 @@ class ProxyGame(OneRunGame[Examples]):
 
     def _ceiling(self, setting: Setting, work: Work, asked: Asked) -> tuple[Unit, ...]:
         """The game against a mechanism without privacy, where that has to be played."""
-        if not self.answers_with_labels():
+        if not self.answers_with_labels:
             return ()
         played = work.add(
             play_replays,
@@ -178,7 +183,7 @@ class ProxyGame(OneRunGame[Examples]):
 
     def _reference(self, setting: Setting) -> Reference:
         canaries = self.canaries_of(setting.parts.target)
-        asked = self.proxy_task(canaries, setting.parts.reference if self.needs_reference() else None)
+        asked = self.proxy_task(canaries, setting.parts.reference if self.needs_reference else None)
         return Reference(self.response(asked), len(canaries), "canaries", self.replays * self.trainings)
 
     def _plays_releases(self, setting: Setting) -> bool:
@@ -190,17 +195,6 @@ class ProxyGame(OneRunGame[Examples]):
 
     def has_control(self) -> bool:
         """Whether the game is played on held-out rows too, which the mechanism never saw."""
-        return False
-
-    def answers_with_labels(self) -> bool:
-        """Whether a mechanism with no privacy answers with the labels at stake.
-
-        Otherwise it tells every bit, whatever the data are, and need not be played to know what it would show.
-        """
-        return False
-
-    def needs_reference(self) -> bool:
-        """Whether the question at stake is worded with the help of the reference part."""
         return False
 
     def proxy_task(self, examples: Examples, reference: Examples | None) -> Examples:

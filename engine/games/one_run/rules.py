@@ -83,6 +83,8 @@ class OneRunRules(ABC, Generic[R]):
     canaries: int | None = None
     trainings: int = 1
     fits: ClassVar[Fits]
+    needs_fresh_points: ClassVar[bool] = False
+    """Whether held-out points are shown in world 0."""
 
     def __post_init__(self) -> None:
         require(self.replays >= 1, "replays must be >= 1", replays=self.replays)
@@ -104,10 +106,6 @@ class OneRunRules(ABC, Generic[R]):
     def view(self, replayed: Replayed[R], shown: Reveal) -> Any:
         """What the attack gets to see. Here: the release as it is, and the canaries that are shown."""
         return Candidates(replayed.release, replayed.setup.canaries.take(shown.points))
-
-    def needs_fresh_points(self) -> bool:
-        """Whether held-out points are shown in world 0."""
-        return False
 
     def response(self, canaries: R) -> Response:
         """What the game makes of randomised response on these canaries, where their labels are at stake."""
@@ -148,7 +146,7 @@ class OneRunRules(ABC, Generic[R]):
 
         Raises: SpecError when the game needs them and there are too few.
         """
-        if not self.needs_fresh_points():
+        if not self.needs_fresh_points:
             assert test is not None
             return test.take(np.arange(0))
         if test is None or len(test) < count:

@@ -22,12 +22,12 @@ from dpaudit.actors.unit import Resources
 from dpaudit.actors.work import Outcome, Work, unit
 from dpaudit.claims import Relation
 from dpaudit.engine.games.protocol import Capability, CheckTest, Fits, Played, Setting, require_units
-from dpaudit.engine.games.stacks import ExampleGradients
+from dpaudit.engine.games.stacks import ExampleGradients, failed_among
 from dpaudit.engine.games.steps.crowd_likelihood import CrowdSearch, CrowdSteps, CrowdView, Flags, told
 from dpaudit.engine.games.trials import MOST_TRIALS, TrialGame, grouped_for_reading, scored_trials
 from dpaudit.errors import SpecError, require
 from dpaudit.estimators.scores import Scores
-from dpaudit.mechanisms.compute import Compute, TrainingError
+from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.protocols import WatchedLearner
 from dpaudit.mechanisms.training.inputs import example_shape
@@ -243,11 +243,9 @@ def train_crowd(
     watched = WatchedCrowd(mechanism, examples, len(tasks), crowd.size, compute)
     with threadpool_limits(compute.threads):
         models = mechanism.watch(examples.features, tasks, classes=examples.classes, compute=compute, observer=watched)
-    errors = [model for model in models if isinstance(model, TrainingError)]
-    if len(errors) == len(models):
-        raise errors[0]
-    failed = np.array([isinstance(model, TrainingError) for model in models])
-    failed |= ~np.all([np.isfinite(getattr(watched.seen, name)).all(1) for name in COLUMNS], axis=0)
+    failed = failed_among(models) | ~np.all(
+        [np.isfinite(getattr(watched.seen, name)).all(1) for name in COLUMNS], axis=0
+    )
     made = CrowdTrainings(np.arange(first, last), truth, failed, crowd.size, watched.seen)
     return Outcome(made, metrics={"failed_share": float(failed.mean())})
 

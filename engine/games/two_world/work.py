@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.work import Outcome, unit
-from dpaudit.engine.games.stacks import ExampleGradients, TrainingRun, train_runs
+from dpaudit.engine.games.stacks import ExampleGradients, TrainingRun, failed_among, train_runs
 from dpaudit.engine.games.trials import scored_trials
 from dpaudit.engine.games.two_world.asking import accuracy, confidences
 from dpaudit.engine.games.two_world.canaries import Canary, GradientCanary
@@ -109,10 +109,7 @@ def train_trials(
     else:
         models = train_runs(mechanism, points, runs, compute=compute, validation=validation)
         trained = ObservedTrainings(models, np.zeros((len(runs), 0)), np.zeros((len(runs), 0)))
-    errors = [model for model in trained.models if isinstance(model, TrainingError)]
-    if len(errors) == len(trials):
-        raise errors[0]
-    failed = np.array([isinstance(model, TrainingError) for model in trained.models])
+    failed = failed_among(trained.models)
     left = TrainedTrials(
         number=np.array(numbers),
         truth=truth,
@@ -180,9 +177,7 @@ def train_shadows(
         for model, row in zip(numbers, member, strict=True)
     ]
     models = train_runs(mechanism, points, runs, compute=compute)
-    errors = [model for model in models if isinstance(model, TrainingError)]
-    if len(errors) == len(models):
-        raise errors[0]
+    failed_among(models)
     return Shadows(confidences(models, points, queries=queries, compute=compute), member)
 
 
