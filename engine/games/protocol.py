@@ -100,13 +100,7 @@ class StopRule:
         )
 
     def reached(self, lower: float, trials: int, claimed: float) -> str:
-        """Why to stop, as words; "" to go on.
-
-        Args:
-            lower: The bound so far, in nats.
-            trials: How many trials it rests on.
-            claimed: The claim's epsilon, may be inf.
-        """
+        """Why to stop, as words; "" to go on."""
         if self.refuted and lower > claimed and not math.isinf(claimed):
             return "the claim is refuted"
         if self.epsilon is not None and lower >= self.epsilon:
@@ -201,10 +195,7 @@ class Fits:
         require(len(self.views) > 0, "a game must play with some mechanism")
 
     def compared(self, claim: Claim, *, audit: str = "") -> ConvertedClaim:
-        """What a claim says of the two worlds of the game.
-
-        Raises: SpecError where it says nothing of them.
-        """
+        """What a claim says of the two worlds of the game."""
         return claim_under(claim, self.relation, records=self.records, audit=audit)
 
     def face_of(self, mechanism: Any) -> Capability | None:
@@ -227,10 +218,7 @@ MOST_UNITS = 100_000
 
 
 def require_units(count: int) -> None:
-    """Refuses a plan of more units than can be planned in reasonable time; games ask before they make them.
-
-    Raises: SpecError.
-    """
+    """Refuses a plan of more units than can be planned in reasonable time; games ask before they make them."""
     if count > MOST_UNITS:
         raise SpecError(
             f"a plan must have at most {MOST_UNITS:,} units, this one has {shortened(f'{count:,}')} or more; ask for "
@@ -260,10 +248,7 @@ class Setting:
         return Shared(name) if name else None
 
     def required(self, part: str) -> Any:
-        """The same for a part that must have rows.
-
-        Raises: SpecError when it has none.
-        """
+        """The same for a part that must have rows."""
         given = self.given(part)
         if given is None:
             raise SpecError(f"the {part} part of the data is empty; give `split.{part}` a share above 0")
@@ -271,10 +256,7 @@ class Setting:
 
     @property
     def informed_attack(self) -> Any:
-        """The attack, told which mechanism it attacks if it asks for it.
-
-        Raises: SpecError when the mechanism does not tell what the attack must know.
-        """
+        """The attack, told which mechanism it attacks if it asks for it."""
         if isinstance(self.attack, InformedAttack):
             return self.attack.for_mechanism(self.mechanism, getattr(self.parts.target, "classes", 0))
         return self.attack

@@ -42,8 +42,8 @@ def train_runs(
 ) -> list[Model | TrainingError]:
     """One model for each run, or the error of a training that failed.
 
-    How models of a stack are grouped follows from the network and the device alone, never from a
-    timing, so that a stack trained again gives the same numbers.
+    How models of a stack are grouped follows from the network and the device alone, never from a timing: a stack
+    trained again gives the same numbers.
     """
     stacked = mechanism.model if isinstance(mechanism, NonPrivate) else mechanism
     if isinstance(stacked, StackLearner):
@@ -69,10 +69,7 @@ def _trained_alone(
 
 
 def failed_among(models: Sequence[Any]) -> NDArray[np.bool_]:
-    """Which trainings failed.
-
-    Raises: The first one's TrainingError when all did.
-    """
+    """Which trainings failed; raises the first one's TrainingError when all did."""
     failed = np.array([isinstance(model, TrainingError) for model in models])
     if failed.all():
         raise models[0]

@@ -252,10 +252,7 @@ def members_by_size(bags: Bags) -> Iterator[NDArray[np.int64]]:
 
 @singledispatch
 def expected_advantage(mechanism: Any, prior: Floats) -> Floats | None:
-    """Additive advantage of each example on average over releases, priors and result of shape (bags, k).
-
-    Returns: None for a mechanism whose mean is not known in closed form.
-    """
+    """Additive advantage of each example on average over releases, shape (bags, k); None without a formula."""
     return None
 
 

@@ -152,13 +152,7 @@ class _Context:
 
 
 def related_lags(noise: Ints, classes: int) -> list[int]:
-    """Distances at which the noise of rows is clearly related, the clearest first, at most `MOST_LAGS`.
-
-    Args:
-        noise: Released minus planted label, modulo K, shape (releases, n).
-        classes: K.
-    Returns: Distances in 1 .. n / 2.
-    """
+    """Distances at which noise (released minus planted label, modulo K, shape (releases, n)) is clearly related."""
     n = noise.shape[1]
     noise = noise[: max(1, MOST_CORRELATED // n)]
     shares = np.bincount(noise.ravel(), minlength=classes) / noise.size

@@ -242,12 +242,8 @@ def choose_worlds(
 def as_numbers(data: Examples, scale: Scale) -> Examples:
     """The same rows as float32 of shape (n, d): categories become columns of 0 and 1.
 
-    The range is that of all rows, which the audit takes for public, as the paper does.
-
-    Args:
-        data: n rows.
-        scale: "box": each column from 0 to 1; "ball": each column from -1 to 1, then every row divided by the largest
-            length, so that none is longer than 1; "none": as they are.
+    The range is that of all rows, which the audit takes for public, as the paper does. In a "box" each column is from 0
+    to 1; in a "ball" from -1 to 1, then every row divided by the largest length; by "none" they are as they were.
     """
     features = np.column_stack(_columns(data)) if isinstance(data.features, pa.Table) else data.features
     flat = np.asarray(features, np.float64).reshape(len(data), -1)

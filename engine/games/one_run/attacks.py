@@ -65,10 +65,7 @@ class PlantedLabel(WeightedByDoubt):
 
 
 def known_share(target: NDArray[np.float32], reference: NDArray[np.float32]) -> float:
-    """How much of what the reference says beyond 1 / K the target says too.
-
-    Returns: In [0, 1]; 0 where it is not clear that it says any of it.
-    """
+    """How much of what the reference says beyond 1 / K the target says too, in [0, 1]; 0 where that is not clear."""
     even = 1 / target.shape[1]
     beyond, ours = target.astype(np.float64) - even, reference.astype(np.float64) - even
     weight = max(float(np.sum(ours**2)), 1e-12)

@@ -128,10 +128,7 @@ class OneRunRules(ABC, Generic[R]):
         return self.intervene(target, self.design(self.canaries_of(target), seed.rng()))
 
     def canary_count(self, target: R) -> int:
-        """How many canaries there are in a target set.
-
-        Raises: SpecError when it has fewer rows than canaries are asked for.
-        """
+        """How many canaries there are in a target set."""
         if self.canaries is not None and self.canaries > len(target):
             raise SpecError(f"canaries must be at most the {len(target)} rows of the target set, got {self.canaries}")
         return self.canaries or len(target)
@@ -142,10 +139,7 @@ class OneRunRules(ABC, Generic[R]):
         return target if count == len(target) else target.take(np.arange(count))
 
     def fresh_of(self, test: R | None, count: int) -> R:
-        """As many held-out points as there are canaries.
-
-        Raises: SpecError when the game needs them and there are too few.
-        """
+        """As many held-out points as there are canaries."""
         if not self.needs_fresh_points:
             assert test is not None
             return test.take(np.arange(0))

@@ -40,10 +40,7 @@ class Target:
     compute: Compute  # what may be used
 
     def required(self, kind: type[P], *, adversary: str) -> P:
-        """The predictor, where it is of the kind that an adversary is for.
-
-        Raises: SpecError where it is another one.
-        """
+        """The predictor, where it is of the kind that an adversary is for."""
         if not isinstance(self.predictor, kind):
             raise SpecError(
                 f"the adversary {adversary} is for {getattr(kind, 'registered_name', kind.__name__)}, got "
@@ -79,13 +76,7 @@ class Crafted:
         return np.arange(pair * self.points, (pair + 1) * self.points)
 
     def told(self, natural: Features, *, cached: bool, repeats: int) -> Ints:
-        """Answers to each query asked that tell something new: a cached one repeats itself, by whomever it was asked.
-
-        Args:
-            natural: The natural queries.
-            cached: Whether a query that is asked again gets the answer it got before.
-            repeats: Answers to a query that is asked again and again.
-        """
+        """Answers to each query asked that tell something new: of `repeats` a cached one gives the first alone."""
         if self.repeated:
             return np.full(len(self.asked), 1 if cached else repeats, np.int64)
         (asked,) = self.asked

@@ -57,10 +57,7 @@ class AnswerSet:
 
 
 def chosen_set(attack: Any, one: NDArray[np.int64], zero: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Which answers speak for the records.
-
-    Raises: RunError when the attack gives no score for each answer.
-    """
+    """Which answers speak for the records."""
     score = np.asarray(attack.score(AnswerView(one, zero)), np.float64)
     if score.shape != one.shape or np.isnan(score).any():
         raise RunError(f"the attack {type(attack).__name__} must give one number for each answer, got {score.shape}")

@@ -77,10 +77,7 @@ class PoisNatQEmbedding:
         require(self.nearest >= 1, "nearest must be >= 1", nearest=self.nearest)
 
     def craft(self, target: Target, rng: np.random.Generator) -> Crafted:
-        """Draws nothing.
-
-        Raises: SpecError for features that cannot be averaged.
-        """
+        """Draws nothing."""
         predictor = target.required(PrivateKnn, adversary="pois-nat-q-embedding")
         features = target.data.features
         if not isinstance(features, np.ndarray):

@@ -173,10 +173,7 @@ def _whole_training(
 
 
 def _composed(steps: ClaimedSteps, whole: Claim, seen: StepAccuracy) -> str:
-    """What the accountant makes of the noise that was found.
-
-    An accuracy of Phi(1 / (2 m)) is all that Gaussian noise of multiplier m allows.
-    """
+    """What the accountant makes of the noise: of multiplier m it allows no accuracy above Phi(1 / (2 m))."""
     private = steps.private
     most = 1 / (2 * float(ndtri(expit(seen.odds))))
     claimed = f"{private.noise_multiplier:.3g} are claimed"
@@ -202,10 +199,7 @@ class Steps:
 def train_steps(
     mechanism: Any, canary: GradientCanary, target: Examples, compute: Compute, *, sampled: bool = False, seed: Seed
 ) -> Steps:
-    """One training with a canary that each step's own coin lets in. A step that was not made is one that told nothing.
-
-    With `sampled` the step's own sampling has to take the canary as well.
-    """
+    """One training with a canary that each step's own coin lets in, and its sampling, if that is `sampled`, takes."""
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
     train = target.writable()

@@ -216,15 +216,10 @@ def train_observed(
 ) -> ObservedTrainings:
     """Trains by DP-SGD and observes every step.
 
-    Args:
-        mechanism: A learner of the DP-SGD family.
-        examples: Shared by the runs.
-        runs: What is trained.
-        compute: Threads and device.
-        points: The challenge of each run, positions in the examples, shape (runs,); its own clipped gradient at the
-            weights of each step is what is looked for.
-        gradients: Or a fixed gradient for each run, shape (runs, P), of norm 1 in units of the clip norm.
-        inserted: Which runs are given their gradient as if it were an example's, shape (runs,).
+    Looked for is the challenge of each run, one of the `points` of shape (runs,), by its own clipped gradient at the
+    weights of the step; or one of the `gradients` of shape (runs, P), of norm 1 in units of the clip norm, which those
+    that are `inserted` are given as if it were an example's.
+
     Source: Nasr et al. (2023), arXiv:2302.07956: white-box audits of DP-SGD.
     """
     private, batch = mechanism.private_steps(), mechanism.recipe.batch_size

@@ -133,15 +133,7 @@ def features_of(data: Examples) -> NDArray[np.float32]:
 def replaced(
     data: Examples, rows: NDArray[np.int64], zero: Examples | None, one: Examples | None, points: NDArray[np.float32]
 ) -> Worlds:
-    """Worlds that differ in some rows of the data.
-
-    Args:
-        data: n rows.
-        rows: Those that differ, shape (k,), all different.
-        zero: What stands in their places in D, k rows; None leaves the places out.
-        one: What stands there in D'.
-        points: As in `Worlds`.
-    """
+    """Worlds that differ in k rows: `zero` stands in their places in D and `one` in D'; None leaves the places out."""
     kept = np.setdiff1d(np.arange(len(data)), rows)
     parts = [data.take(kept), *(part for part in (zero, one) if part is not None)]
     counts = [len(part) for part in parts]

@@ -140,10 +140,7 @@ class CoefficientTarget(OfRegression):
     """
 
     def worlds(self, data: Examples, copies: int, rng: np.random.Generator) -> Worlds:
-        """Draws nothing.
-
-        Raises: InputError for data with one feature: nothing is at right angles.
-        """
+        """Draws nothing."""
         surrogate = self.surrogate(data)
         weights = surrogate.weights[:-1]
         require(len(weights) >= 2, "coefficient-target needs at least two features", features=len(weights))

@@ -43,12 +43,8 @@ class Normals:
 def normals(shadows: Shadows, points: NDArray[np.int64], *, members: bool, variance: Variance) -> Normals:
     """The laws of phi at some points, over the shadow models trained on the point or over those that were not.
 
-    Args:
-        shadows: M models, n points.
-        points: Which points, shape (k,).
-        members: Which of the two.
-        variance: "fixed" pools the squared residuals of all n points (each costs its mean one degree of freedom), for
-            few models; "per-point" keeps them apart, for some 64 models and more.
+    A "fixed" variance pools the squared residuals of all points (each costs its mean one degree of freedom), for few
+    models; "per-point" keeps them apart, for some 64 models and more.
     """
     mean, squares, counts = _residuals(shadows.at(points), members)
     least, world = (2 if variance == "per-point" else 1), ("trained on" if members else "left out of")
