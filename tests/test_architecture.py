@@ -101,7 +101,7 @@ ENGINE = Rooms(
 GAMES = Rooms(
     "dpaudit.engine.games",
     (
-        *("reference", "protocol", "trials", "stacks"),
+        *("reference", "protocol", "trials"),
         *("proxies", "one_run", "labels", "two_world", "neighbours", "steps", "predictions", "advantages"),
     ),
 )

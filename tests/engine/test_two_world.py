@@ -27,7 +27,7 @@ from dpaudit.actors.events import Event, EventKind, read_events
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.values import decode, encode
 from dpaudit.claims import Claim, Relation
-from dpaudit.engine.games.stacks import TrainingRun
+from dpaudit.engine.games.trials import TrainingRun
 from dpaudit.engine.games.two_world.attacks.loss import LossThreshold
 from dpaudit.engine.games.two_world.canaries import GivenRow
 from dpaudit.engine.games.two_world.game import IndMia, Mia

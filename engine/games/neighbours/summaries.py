@@ -15,7 +15,7 @@ from dpaudit.actors.seed import Seed
 from dpaudit.actors.work import Outcome, unit
 from dpaudit.engine.games.neighbours.poisonings.protocol import Worlds
 from dpaudit.engine.games.protocol import Capability
-from dpaudit.engine.games.stacks import TrainingRun, train_runs
+from dpaudit.engine.games.trials import TrainingRun, train_runs
 from dpaudit.errors import RunError, shortened
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.protocols import LogitModel, SampledLearner, SummarisedLearner

@@ -22,9 +22,15 @@ from dpaudit.actors.unit import Resources
 from dpaudit.actors.work import Outcome, Work, unit
 from dpaudit.claims import Relation
 from dpaudit.engine.games.protocol import Capability, CheckTest, Fits, Played, Setting, require_units
-from dpaudit.engine.games.stacks import ExampleGradients, failed_among
 from dpaudit.engine.games.steps.crowd_likelihood import CrowdSearch, CrowdSteps, CrowdView, Flags, told
-from dpaudit.engine.games.trials import MOST_TRIALS, TrialGame, grouped_for_reading, scored_trials
+from dpaudit.engine.games.trials import (
+    MOST_TRIALS,
+    ExampleGradients,
+    TrialGame,
+    failed_among,
+    grouped_for_reading,
+    scored_trials,
+)
 from dpaudit.errors import SpecError, require
 from dpaudit.estimators.scores import Scores
 from dpaudit.mechanisms.compute import Compute

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.work import Outcome, unit
-from dpaudit.engine.games.stacks import ExampleGradients, TrainingRun, failed_among, train_runs
-from dpaudit.engine.games.trials import scored_trials
+from dpaudit.engine.games.trials import ExampleGradients, TrainingRun, failed_among, scored_trials, train_runs
 from dpaudit.engine.games.two_world.asking import accuracy, confidences
 from dpaudit.engine.games.two_world.canaries import Canary, GradientCanary
 from dpaudit.engine.games.two_world.rules import TrialSetup, TwoWorldRules
