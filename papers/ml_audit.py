@@ -24,10 +24,9 @@ from dpaudit.claims import Claim
 from dpaudit.engine import drawing as style
 from dpaudit.engine.data.bundled import Iris, Wine
 from dpaudit.engine.games.neighbours.game import Neighbours, as_numbers
-from dpaudit.engine.games.neighbours.poisonings.labels import ClipBackdoorPair, CornerFlip
 from dpaudit.engine.games.neighbours.poisonings.protocol import Poisoning, Worlds, features_of
-from dpaudit.engine.games.neighbours.poisonings.records import Remove, SwapX
 from dpaudit.engine.games.neighbours.poisonings.regression import Influence, OpposingRecords, Surrogate
+from dpaudit.engine.games.neighbours.poisonings.rows import ClipBackdoorPair, CornerFlip, Remove, SwapX
 from dpaudit.engine.reading.result import AuditResult
 from dpaudit.engine.report.charts import DetectedLine, detected_panel, lines_of, point_of
 from dpaudit.engine.run.driver import audit

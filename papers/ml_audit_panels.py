@@ -16,10 +16,9 @@ from dpaudit.engine.data.csv import Csv
 from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.games.neighbours.game import COPIES, Scale, as_numbers
 from dpaudit.engine.games.neighbours.output_set import OutputSet
-from dpaudit.engine.games.neighbours.poisonings.labels import ClassFlip, ClipBackdoorPair, CornerFlip, FarthestFlip
 from dpaudit.engine.games.neighbours.poisonings.protocol import Poisoning
-from dpaudit.engine.games.neighbours.poisonings.records import SwapX
 from dpaudit.engine.games.neighbours.poisonings.regression import CoefficientTarget, Influence, OpposingRecords
+from dpaudit.engine.games.neighbours.poisonings.rows import ClassFlip, ClipBackdoorPair, CornerFlip, FarthestFlip, SwapX
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.learners.gaussian_naive_bayes import GaussianNaiveBayes
 from dpaudit.mechanisms.learners.logistic_objective import LogisticObjectivePerturbation

@@ -14,9 +14,16 @@ from scipy.stats import norm
 from dpaudit.engine.games.two_world.asking import QUERIES, confidences, phi_of_logits, phi_of_probabilities, queries_of
 from dpaudit.engine.games.two_world.attacks.gradients import GradientDot
 from dpaudit.engine.games.two_world.attacks.lira import LiraOffline, LiraOnline
-from dpaudit.engine.games.two_world.attacks.loss import DifficultyCalibration, LossThreshold
-from dpaudit.engine.games.two_world.attacks.rmia import CANDIDATES, Rmia, inverse_ratio, offline_marginal, tuned_a
-from dpaudit.engine.games.two_world.views import ChallengeView, Shadows, log_probability, probability
+from dpaudit.engine.games.two_world.attacks.loss import DifficultyCalibration, LossThreshold, log_probability
+from dpaudit.engine.games.two_world.attacks.rmia import (
+    CANDIDATES,
+    Rmia,
+    inverse_ratio,
+    offline_marginal,
+    probability,
+    tuned_a,
+)
+from dpaudit.engine.games.two_world.views import ChallengeView, Shadows
 from dpaudit.errors import InputError
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples

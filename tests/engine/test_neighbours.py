@@ -20,10 +20,9 @@ from dpaudit.actors.values import decode, encode
 from dpaudit.engine.data.bundled import BreastCancer, Iris
 from dpaudit.engine.games.neighbours.game import Neighbours, as_numbers
 from dpaudit.engine.games.neighbours.output_set import OutputSet, SummaryView
-from dpaudit.engine.games.neighbours.poisonings.labels import ClassFlip, CornerFlip
 from dpaudit.engine.games.neighbours.poisonings.protocol import Worlds
-from dpaudit.engine.games.neighbours.poisonings.records import Remove
 from dpaudit.engine.games.neighbours.poisonings.regression import Influence, Surrogate
+from dpaudit.engine.games.neighbours.poisonings.rows import ClassFlip, CornerFlip, Remove
 from dpaudit.engine.games.protocol import StopRule
 from dpaudit.engine.report.charts import detected, lines_of
 from dpaudit.engine.spec.loading import load_spec

@@ -16,8 +16,6 @@ from dpaudit import Audit, AuditSpec, Claim, Examples, Relation, RunOptions, Ver
 from dpaudit.engine.data.bundled import BreastCancer, Iris
 from dpaudit.engine.games.neighbours.game import Neighbours, as_numbers
 from dpaudit.engine.games.neighbours.output_set import OutputSet
-from dpaudit.engine.games.neighbours.poisonings.automatic import Automatic
-from dpaudit.engine.games.neighbours.poisonings.labels import ClassFlip, ClipBackdoorPair, CornerFlip, FarthestFlip
 from dpaudit.engine.games.neighbours.poisonings.protocol import (
     InformedPoisoning,
     PoisoningSearch,
@@ -25,8 +23,17 @@ from dpaudit.engine.games.neighbours.poisonings.protocol import (
     features_of,
     fitted,
 )
-from dpaudit.engine.games.neighbours.poisonings.records import Curvature, InsertRecords, Remove
 from dpaudit.engine.games.neighbours.poisonings.regression import Influence, OpposingRecords
+from dpaudit.engine.games.neighbours.poisonings.rows import (
+    Automatic,
+    ClassFlip,
+    ClipBackdoorPair,
+    CornerFlip,
+    Curvature,
+    FarthestFlip,
+    InsertRecords,
+    Remove,
+)
 from dpaudit.engine.games.neighbours.poisonings.shadow_adversarial import ShadowAdversarial
 from dpaudit.engine.spec.check import CheckRequest, check_spec
 from dpaudit.errors import InputError, SpecError

@@ -21,8 +21,8 @@ from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Outcome, Work, unit
 from dpaudit.claims import Relation
 from dpaudit.engine.games.neighbours.output_set import SummaryView
-from dpaudit.engine.games.neighbours.poisonings.automatic import Automatic
 from dpaudit.engine.games.neighbours.poisonings.protocol import Poisoning, PoisoningSearch, Worlds, fitted
+from dpaudit.engine.games.neighbours.poisonings.rows import Automatic
 from dpaudit.engine.games.neighbours.summaries import SAMPLED, SUMMARISED, Samples, sample_summaries
 from dpaudit.engine.games.protocol import LEARNERS, Capability, CheckTest, Fits, Played, Reading, Setting, require_units
 from dpaudit.engine.games.trials import MOST_TRIALS, TrialGame, grouped_for_reading, scored_trials

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -90,15 +90,3 @@ class ChallengeView:
         """The different challenge points, and which of them each trial is about."""
         different, place = np.unique(self.point, return_inverse=True)
         return different, place
-
-
-def log_probability(phi: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
-    """log p_y = -log(1 + e^-phi), in nats."""
-    return -np.logaddexp(0.0, -phi.astype(np.float64))
-
-
-def probability(phi: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
-    """p_y = 1 / (1 + e^-phi); 0 below e^-709."""
-    with np.errstate(over="ignore"):
-        found: NDArray[np.float64] = 1.0 / (1.0 + np.exp(-phi.astype(np.float64)))
-    return found

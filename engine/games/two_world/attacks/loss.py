@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.engine.games.two_world.views import ChallengeView, Shadows, log_probability
+from dpaudit.engine.games.two_world.views import ChallengeView, Shadows
 from dpaudit.errors import require
 from dpaudit.registry import register
 
@@ -44,6 +44,11 @@ class DifficultyCalibration:
         points, place = view.points()
         gained: NDArray[np.float64] = log_probability(view.target).mean(1) - _outside(view.shadows.at(points))[place]
         return gained
+
+
+def log_probability(phi: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
+    """log p_y = -log(1 + e^-phi), in nats."""
+    return -np.logaddexp(0.0, -phi.astype(np.float64))
 
 
 def _outside(shadows: Shadows) -> NDArray[np.float64]:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.engine.games.two_world.views import ChallengeView, Shadows, probability
+from dpaudit.engine.games.two_world.views import ChallengeView, Shadows
 from dpaudit.errors import require
 from dpaudit.registry import register
 
@@ -158,3 +158,10 @@ def _area(score: NDArray[np.float64], member: NDArray[np.bool_]) -> float:
         return 0.5
     ranks = rankdata(score)
     return float((ranks[member].sum() - inside * (inside + 1) / 2) / (inside * (len(member) - inside)))
+
+
+def probability(phi: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
+    """p_y = 1 / (1 + e^-phi); 0 below e^-709."""
+    with np.errstate(over="ignore"):
+        found: NDArray[np.float64] = 1.0 / (1.0 + np.exp(-phi.astype(np.float64)))
+    return found
