@@ -207,7 +207,6 @@ class Fits:
         return self.estimator if claim.is_point else self.curve_estimator or self.estimator
 
     def reading(self, *, stops_early: bool) -> Reading:
-        """How the evidence is read."""
         if stops_early:
             return Reading.IN_ORDER
         return Reading.TOGETHER if self.independent_trials else Reading.PER_REPLAY

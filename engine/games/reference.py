@@ -52,7 +52,6 @@ class GuessLevels:
         return self._scores(level[shuffled], place[shuffled] < missed[level[shuffled]])
 
     def drawn(self, rows: int, rng: np.random.Generator) -> Scores:
-        """The scores of one game, drawn at random."""
         level = rng.choice(self.share.size, rows, p=self.share)
         return self._scores(level, rng.random(rows) < special.expit(-np.abs(self.log_odds[level])))
 
@@ -81,7 +80,6 @@ class FairCoins:
     assumes: str = ""
 
     def levels(self, epsilon: float) -> GuessLevels:
-        """Half the answers say world 1, half world 0."""
         return GuessLevels(np.array([0.5, 0.5]), np.array([epsilon, -epsilon]))
 
 

@@ -53,7 +53,6 @@ class TrialGame:
         return Reference(FairCoins(), self.trials, "trials")
 
     def fewest_units(self, rows: int, rows_per_unit: int) -> tuple[int, int]:
-        """One for each stack, and their scores."""
         return -(-self.trials // self.stack) + 1, 1
 
 

@@ -105,7 +105,6 @@ class LabelAdvantage:
         return Played(releases, trainings=self._measured(setting, work), replays=self.releases, observational=True)
 
     def _priors(self, setting: Setting, work: Work) -> tuple[Unit, ...]:
-        """One for each model that priors come from."""
         alone = isinstance(setting.proxy, KnownLaw) or len(setting.parts.reference) > 0
         folds = 1 if alone else self.folds
         if len(setting.parts.target) < 2 * folds:
@@ -147,7 +146,6 @@ class LabelAdvantage:
         )
 
     def _measured(self, setting: Setting, work: Work) -> tuple[Unit, ...]:
-        """What models learn from releases, if that is asked for."""
         if self.utility is None:
             return ()
         if len(setting.parts.test) < 4:

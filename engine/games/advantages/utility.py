@@ -81,7 +81,6 @@ def measure_utility(
 def _trained(
     mechanism: BagMechanism, utility: Utility, target: Examples, compute: Compute, seed: Seed
 ) -> Sequence[Any]:
-    """A model for each learning rate, release by release."""
     from dpaudit.mechanisms.training.bag_stack import BagTask, train_on_bags
 
     tasks = []

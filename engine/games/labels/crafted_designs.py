@@ -40,7 +40,6 @@ class Design:
 
     @property
     def stake(self) -> int:
-        """Labels at stake in a release."""
         return ((self.at_stake or self.rows) + 1) // 2
 
     def used(self, classes: int) -> int:
@@ -48,7 +47,6 @@ class Design:
         return classes if self.labels == "drawn" else 2
 
     def planted(self, classes: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        """Labels of one release, shape (size,)."""
         labels = np.zeros(self.size, np.int64)
         drawn = (self.at_stake or self.rows) if self.labels in ("balanced", "alike") else self.rows
         labels[:drawn] = rng.integers(0, self.used(classes), drawn)

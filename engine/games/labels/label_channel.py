@@ -100,7 +100,6 @@ class LabelChannel:
 
 @unit
 def release_known(mechanism: Any, count: int, target: Examples, *, seed: Seed) -> LabelReleases:
-    """Releases of labels that are drawn evenly and known."""
     planted = [seed.child(release, "labels").rng().integers(0, target.classes, len(target)) for release in range(count)]
     released = [
         released_anew(mechanism, target.with_(labels=labels), seed.child(release, "noise"))

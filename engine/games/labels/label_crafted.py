@@ -199,7 +199,6 @@ def released_symbols(mechanism: Any, train: Examples, design: Design, seed: Seed
 
 
 def symbols_of(mechanism: Any, design: Design, classes: int) -> int:
-    """How many different things are said of a label."""
     if isinstance(mechanism, LabelMechanism) or design.used(classes) > 2:
         return classes
     return 2 * (len(SURE) + 1)

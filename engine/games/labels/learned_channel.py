@@ -105,7 +105,6 @@ class ChannelTables:
         return np.column_stack([told, raw])
 
     def _columns(self, context: _Context, rows: Ints, label: Ints) -> Floats:
-        """Log-likelihoods of a hypothesised label, shape (m, columns)."""
         k, n = self._classes, context.released.size
         z = context.released[rows]
         d = (z - label) % k
@@ -245,7 +244,6 @@ def _loss(odds: Floats, bits: NDArray[np.bool_]) -> float:
 
 
 def _counts(places: tuple[Ints, ...], shape: tuple[int, ...]) -> Floats:
-    """How often each place of a table occurs."""
     flat = np.ravel_multi_index(tuple(np.ravel(place) for place in places), shape)
     return np.bincount(flat, minlength=int(np.prod(shape))).reshape(shape).astype(np.float64)
 

@@ -344,7 +344,6 @@ class Tried:
 def offer_worlds(
     poisoning: Poisoning, copies: int, scale: Scale, target: Examples, compute: Compute, *, seed: Seed
 ) -> Offer:
-    """As `choose_worlds`, or why not."""
     try:
         return Offer(choose_worlds(poisoning, copies, scale, target, compute, seed=seed))
     except InputError as err:
@@ -355,7 +354,6 @@ def offer_worlds(
 def try_summaries(
     mechanism: Any, offer: Offer, limit_s: float | None, compute: Compute, *, first: int, last: int, seed: Seed
 ) -> Tried:
-    """As `sample_summaries`, or why not."""
     if offer.worlds is None:
         return Tried(None, offer.refused)
     try:

@@ -78,7 +78,6 @@ class OutputSet:
         return tuple(replace(self, classifiers=(name,)) for name in self.classifiers)
 
     def best(self, worth: Sequence[float]) -> OutputSet:
-        """The candidate that is worth most, the first of equals."""
         return self.candidates()[int(np.argmax(worth))]
 
     def worth(self, view: SummaryView) -> float:

@@ -99,7 +99,6 @@ Answers = Predictions | LabelRelease
 
 
 def checked_release(released: Any, train: Examples, mechanism: str) -> LabelRelease:
-    """What a label mechanism released."""
     labels = np.asarray(released)
     require(
         labels.shape == train.labels.shape and np.issubdtype(labels.dtype, np.integer),

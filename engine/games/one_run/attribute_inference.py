@@ -106,7 +106,6 @@ class AttributeInference(LabelInference):
         return examples.with_(features=like(examples.features, table))
 
     def _values(self, reference: Examples | None) -> tuple[Values, ...]:
-        """The values of each protected column."""
         if reference is None:
             raise SpecError(
                 "attribute inference takes its values from the reference part; give `split.reference` a share"

@@ -28,7 +28,6 @@ class OneRunGame(OneRunRules[R]):
     def replays_of(
         self, setting: Setting, work: Work, rules: OneRunRules[R], replayed: Any, number: int
     ) -> tuple[Unit, ...]:
-        """The replays of one training."""
         return work.split(
             play_replays,
             self.replays,
@@ -44,7 +43,6 @@ class OneRunGame(OneRunRules[R]):
         )
 
     def fewest_units(self, rows: int, rows_per_unit: int) -> tuple[int, int]:
-        """Trainings and their replays; the replays."""
         plays = self.trainings * -(-self.replays // self._replays_per_unit(self.canaries or rows, rows_per_unit))
         return self.trainings + plays, plays
 
@@ -53,7 +51,6 @@ class OneRunGame(OneRunRules[R]):
         return max(1, min(rows_per_unit // canaries, -(-self.replays // 2)))
 
     def design_seed(self, setting: Setting, number: int) -> Seed:
-        """Of the draws that decide the data of one training."""
         return setting.seed.child("design", number)
 
     def without_counts(self) -> Self:
@@ -128,7 +125,6 @@ def run_mechanism(rules: Any, mechanism: Any, target: Any, compute: Compute, *, 
 
 @unit
 def release_replayed(rules: OneRunRules[R], target: R, release: Any) -> Replayed[R]:
-    """The canaries, and what the mechanism gave out."""
     canaries = rules.canaries_of(target)
     return Replayed(CanarySetup(canaries, canaries.take(np.arange(0))), release)
 
@@ -157,7 +153,6 @@ class Round:
 def rounds_of(
     rules: OneRunRules[R], attack: Any, replayed: Replayed[R], design_seed: Seed, seed: Seed, numbers: Iterable[int]
 ) -> Iterator[tuple[int, Round]]:
-    """Rounds of the game with their numbers."""
     design = rules.design(replayed.setup.canaries, design_seed.rng())
     for number in numbers:
         draw = rules.draw(replayed.setup, design, seed.child(number).rng())

@@ -56,7 +56,6 @@ class LabelInference(ProxyGame):
     control: bool = True
 
     def has_control(self) -> bool:
-        """As chosen; needs a test part."""
         return self.control
 
     def rests_on_proxy(self, setting: Setting) -> bool:
@@ -118,7 +117,6 @@ class LabelCanaries(ProxyGame):
     answers_with_labels: ClassVar[bool] = True
 
     def design(self, canaries: Examples, rng: np.random.Generator) -> Design:
-        """A uniformly random label for each canary."""
         return Design(labels=rng.integers(0, canaries.classes, len(canaries)))
 
     def draw(self, setup: CanarySetup[Examples], design: Design, rng: np.random.Generator) -> TrialRandomness:

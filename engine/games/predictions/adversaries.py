@@ -134,7 +134,6 @@ class PoisNatQConfident:
     """The query on which most voters agree, with the label that has the most votes but one, is added; all are asked."""
 
     def craft(self, target: Target, rng: np.random.Generator) -> Crafted:
-        """Draws among queries that are agreed upon alike."""
         most = target.votes.max(axis=1)
         query = int(rng.choice(np.flatnonzero(most == most.max())))
         return Crafted.of_one(target, target.queries.take([query]).with_(labels=target.second[[query]]))
@@ -146,7 +145,6 @@ class PoisNatQUnconfident:
     """The query whose two most voted labels are nearest, with the second of them, is added; all are asked."""
 
     def craft(self, target: Target, rng: np.random.Generator) -> Crafted:
-        """Draws among queries of equal gaps."""
         ranked = np.sort(target.votes, axis=1)
         gap = ranked[:, -1] - ranked[:, -2]
         query = int(rng.choice(np.flatnonzero(gap == gap.min())))

@@ -370,7 +370,6 @@ def torch_counts(law: VoteLaw, sigma: float, answers: int, seed: Seed, *, device
 
 
 def releases_of(predictor: VotingPredictor, queries: Features, voters: int, compute: Compute) -> Sequence[Release]:
-    """How each query is answered."""
     if isinstance(predictor, StudentPredictor):
         return predictor.releases(queries, voters=voters, compute=compute)
     return [predictor.release()] * len(queries)

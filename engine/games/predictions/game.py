@@ -118,7 +118,6 @@ class PrivatePrediction:
         object.__setattr__(self, "fits", replace(type(self).fits, relation=relation, records=self.points))
 
     def play(self, setting: Setting, work: Work) -> Played:
-        """Runs of the training phase, the records, runs with them, answers."""
         if self.queries > len(setting.parts.test):
             raise SpecError(
                 f"private-prediction asks {self.queries} natural queries, the test part has {len(setting.parts.test)} "

@@ -153,7 +153,6 @@ class DpSgdSteps:
         )
 
     def step_claim(self, steps: ClaimedSteps, delta: float) -> Claim:
-        """What one step claims, printed at a delta."""
         noise = steps.private.noise_multiplier
         if not noise:
             return Claim(math.inf, relation=Relation.ADD_REMOVE)

@@ -32,7 +32,6 @@ class TwoWorldGame(TwoWorldRules):
     """A two-world membership game: the rules, and the plan that plays them."""
 
     def play(self, setting: Setting, work: Work) -> Played:
-        """Shadow models and choice of challenges in the order they need each other, trials, scores."""
         self.setup(len(setting.parts.target), None, self.population, setting.seed)
         needs: frozenset[str] = setting.attack.needs
         canary = self.challenge_canary
@@ -180,7 +179,6 @@ class IndMia(TwoWorldGame):
         return TrialSetup(pool, places, sources, order[size : size + population], order[:size])
 
     def trial(self, setup: TrialSetup, rng: np.random.Generator) -> Trial:
-        """The coin, and which of the challenges."""
         truth = bool(rng.random() < 0.5)
         if not len(setup.challenges):  # the canary is a gradient
             return Trial(truth, -1, setup.base)
@@ -219,18 +217,15 @@ class Mia(TwoWorldGame):
 
     @property
     def challenge_canary(self) -> None:
-        """None: points are drawn by the trials."""
         return None
 
     def setup(self, pool: int, challenges: Challenges | None, population: int, seed: Seed) -> TrialSetup:
-        """The population is set aside; the rest is drawn from."""
         _require_room(pool - population - 2, pool, population)
         none = np.empty(0, np.int64)
         order = seed.child("population").rng().permutation(pool)
         return TrialSetup(pool, none, none, order[:population], order[population:])
 
     def trial(self, setup: TrialSetup, rng: np.random.Generator) -> Trial:
-        """The coin, the base set, the point shown and the point in its place."""
         truth = bool(rng.random() < 0.5)
         size = min(setup.pool // 2, len(setup.base) - 1)
         drawn = rng.choice(setup.base, size + 1, replace=False)

@@ -82,7 +82,6 @@ class ChallengeView:
 
     @property
     def phi(self) -> NDArray[np.float64]:
-        """Mean over the queries, shape (T,)."""
         mean: NDArray[np.float64] = self.target.mean(1, dtype=np.float64)
         return mean
 

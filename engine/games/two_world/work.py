@@ -89,7 +89,6 @@ def train_trials(
     last: int,
     seed: Seed,
 ) -> Outcome[TrainedTrials]:
-    """Trains the models of trials and asks each about its challenge."""
     points = with_crafted(pool, challenges)
     setup = game.setup(len(pool), challenges, population, seed)
     numbers = range(first, last)

@@ -58,7 +58,6 @@ class CornerFlip:
     relation: ClassVar[Relation] = Relation.LABEL
 
     def worlds(self, data: Examples, copies: int, rng: np.random.Generator) -> Worlds:
-        """Draws which rows are taken."""
         features = features_of(data)
         lower, upper = box(data)
         middle = features.mean(0)
@@ -89,7 +88,6 @@ class FarthestFlip:
     relation: ClassVar[Relation] = Relation.LABEL
 
     def worlds(self, data: Examples, copies: int, rng: np.random.Generator) -> Worlds:
-        """Draws rows to compare with where there are many."""
         features = features_of(data).astype(np.float64)
         lower, upper = box(data)
         place = (features - lower) / np.maximum(upper - lower, 1e-12)
@@ -124,7 +122,6 @@ class ClipBackdoorPair:
         ClipBackdoor(norm=self.norm)
 
     def worlds(self, data: Examples, copies: int, rng: np.random.Generator) -> Worlds:
-        """Draws which rows are taken, and which are asked about."""
         challenge = ClipBackdoor(norm=self.norm).choose(data, None, rng).examples
         rows = np.sort(rng.choice(len(data), copies, replace=False))
         poisoned = challenge.take(np.zeros(copies, np.int64))
@@ -168,7 +165,6 @@ class InsertRecords:
         return replace(self, of=fitted(self.of, mechanism))
 
     def worlds(self, data: Examples, copies: int, rng: np.random.Generator) -> Worlds:
-        """Draws what the other poisoning draws."""
         both = self.of.worlds(data, copies, rng)
         kept = both.rows.take(both.in_d_prime)
         return Worlds(kept, both.in_d[both.in_d_prime], np.ones(len(kept), np.bool_), both.points)
@@ -182,7 +178,6 @@ class SwapX:
     relation: ClassVar[Relation] = Relation.REPLACE
 
     def worlds(self, data: Examples, copies: int, rng: np.random.Generator) -> Worlds:
-        """Draws the rows, and one row whose features all of them get."""
         label = data.labels[rng.integers(len(data))]
         of_class, others = np.flatnonzero(data.labels == label), np.flatnonzero(data.labels != label)
         require(len(of_class) >= copies and len(others) > 0, "swap-x needs rows of two classes", rows=len(data))
