@@ -8,8 +8,9 @@ Source: Warner (1965); with K answers Kairouz, Bonawitz and Ramage (2016), arXiv
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,35 +61,30 @@ class GuessLevels:
         return Scores(scores, (self.log_odds[level] > 0) != wrong)
 
 
-class Response(Protocol):
+class Response(ABC):
     """What a game makes of randomised response."""
 
-    @property
-    def assumes(self) -> str:
-        """What the planned numbers take for granted of the data; "" where they depend on none."""
-        ...
+    assumes: ClassVar[str] = ""
+    """What the planned numbers take for granted of the data; "" where they depend on none."""
 
+    @abstractmethod
     def levels(self, epsilon: float) -> GuessLevels:
         """How much each canary or trial tells when the mechanism spends epsilon >= 0, which may be inf."""
-        ...
 
 
 @dataclass(frozen=True)
-class FairCoins:
+class FairCoins(Response):
     """One answer about each fair coin, right with the odds e^epsilon: membership, one training a trial."""
-
-    assumes: str = ""
 
     def levels(self, epsilon: float) -> GuessLevels:
         return GuessLevels(np.array([0.5, 0.5]), np.array([epsilon, -epsilon]))
 
 
 @dataclass(frozen=True)
-class _EvenLabels:
+class _EvenLabels(Response):
     """K-ary randomised response on labels drawn evenly."""
 
     classes: int  # K, >= 2
-    assumes: str = ""
 
     def __post_init__(self) -> None:
         require(self.classes >= 2, "a label must be one of at least 2 classes", classes=self.classes)
@@ -120,11 +116,13 @@ class PairedLabels(_EvenLabels):
 
 
 @dataclass(frozen=True)
-class ProxyLabels:
-    """K-ary randomised response on labels of given frequencies; in world 0 a label of the same frequencies is shown."""
+class ProxyLabels(Response):
+    """K-ary randomised response on labels of given frequencies; in world 0 a label drawn alike is shown."""
 
     frequencies: tuple[float, ...]  # of each class, >= 0, with sum 1
-    assumes: str = "as if features told nothing of what is at stake; the better the proxy, the less can be shown"
+    assumes: ClassVar[str] = (
+        "as if features told nothing of what is at stake; the better the proxy, the less can be shown"
+    )
 
     def __post_init__(self) -> None:
         total = math.fsum(self.frequencies)

@@ -11,7 +11,6 @@ from mpmath import mp, mpf
 from numpy.typing import NDArray
 from scipy.stats import norm
 
-from dpaudit.engine.games.two_world.asking import QUERIES, confidences, phi_of_logits, phi_of_probabilities, queries_of
 from dpaudit.engine.games.two_world.attacks.gradients import GradientDot
 from dpaudit.engine.games.two_world.attacks.lira import LiraOffline, LiraOnline
 from dpaudit.engine.games.two_world.attacks.loss import DifficultyCalibration, LossThreshold, log_probability
@@ -24,6 +23,7 @@ from dpaudit.engine.games.two_world.attacks.rmia import (
     tuned_a,
 )
 from dpaudit.engine.games.two_world.views import ChallengeView, Shadows
+from dpaudit.engine.games.two_world.work import QUERIES, confidences, phi_of_logits, phi_of_probabilities, queries_of
 from dpaudit.errors import InputError
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
