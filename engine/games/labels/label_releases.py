@@ -65,8 +65,7 @@ class LabelReleases:
 
     @property
     def canaries(self) -> NDArray[np.bool_]:
-        hidden: NDArray[np.bool_] = self.planted == HIDDEN
-        return hidden
+        return np.asarray(self.planted == HIDDEN)
 
     def at(self, releases: Ints | slice) -> LabelReleases:
         return replace(self, released=self.released[releases], planted=self.planted[releases])

@@ -123,8 +123,7 @@ class ChannelTables:
             precedes = self._before_released[label, context.released[after], z]
             columns.append(np.where(rows > 0, follows, self._law[label, z]))
             columns.append(np.where(rows < n - 1, precedes, self._law[label, z]))
-        told: Floats = np.log(np.column_stack(columns))
-        return told
+        return np.asarray(np.log(np.column_stack(columns)))
 
     def _given(self, context: _Context, neighbours: Ints, table: Floats, d: Ints) -> Floats:
         """Probability of noise given that of a neighbour, where that one is known."""
@@ -250,5 +249,4 @@ def _counts(places: tuple[Ints, ...], shape: tuple[int, ...]) -> Floats:
 
 def _shares(counts: Floats, weight: float, prior: Floats) -> Floats:
     """Shares along the last axis, drawn towards a prior that weighs as much as so many rows."""
-    shares: Floats = (counts + weight * prior) / (counts.sum(axis=-1, keepdims=True) + weight)
-    return shares
+    return np.asarray((counts + weight * prior) / (counts.sum(axis=-1, keepdims=True) + weight))

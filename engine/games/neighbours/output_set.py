@@ -107,8 +107,7 @@ class OutputSet:
 
 def _log_odds(classifier: Any, summaries: NDArray[np.float64]) -> NDArray[np.float64]:
     likely = np.clip(classifier.predict_proba(summaries)[:, 1], SMALLEST, 1 - SMALLEST)
-    odds: NDArray[np.float64] = np.log(likely) - np.log1p(-likely)
-    return odds
+    return np.asarray(np.log(likely) - np.log1p(-likely))
 
 
 @dataclass
@@ -140,8 +139,7 @@ class Narrowed:
         return self
 
     def predict_proba(self, summaries: NDArray[np.float64]) -> NDArray[np.float64]:
-        likely: NDArray[np.float64] = self.classifier.predict_proba(self._narrow(summaries))
-        return likely
+        return np.asarray(self.classifier.predict_proba(self._narrow(summaries)))
 
     def _narrow(self, summaries: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.column_stack([summaries[:, self.kept], summaries @ self.weights])
@@ -169,8 +167,7 @@ class Whitened:
         return self
 
     def predict_proba(self, summaries: NDArray[np.float64]) -> NDArray[np.float64]:
-        likely: NDArray[np.float64] = self.regression.predict_proba(self._turned(summaries))
-        return likely
+        return np.asarray(self.regression.predict_proba(self._turned(summaries)))
 
     def _turned(self, summaries: NDArray[np.float64]) -> Any:
         return (summaries - self.centre) @ self.directions
@@ -189,8 +186,7 @@ def _whitening(centred: NDArray[np.float64]) -> NDArray[np.float64]:
     kept = sizes > sizes[0] * max(n, d) * np.finfo(np.float64).eps
     if not kept.any():
         return np.zeros((d, 1))
-    directions: NDArray[np.float64] = along[:, kept] * (np.sqrt(n) / sizes[kept])
-    return directions
+    return np.asarray(along[:, kept] * (np.sqrt(n) / sizes[kept]))
 
 
 def _linear(seed: int) -> Any:

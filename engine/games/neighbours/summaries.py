@@ -177,8 +177,7 @@ def _answers(model: Any, points: NDArray[np.float32]) -> NDArray[np.float64]:
         scale = model.logits(points.copy()).astype(np.float64)
     else:
         scale = np.log(np.maximum(model.probabilities(points.copy()), SMALLEST_PROBABILITY))
-    vector: NDArray[np.float64] = (scale[:, :-1] - scale[:, -1:]).ravel()
-    return vector
+    return np.asarray((scale[:, :-1] - scale[:, -1:]).ravel())
 
 
 def _fault(vector: NDArray[np.float64] | None) -> str:

@@ -38,8 +38,7 @@ class LabelInferenceScore(WeightedByDoubt):
         rows = np.arange(len(view.labels))
         ours = view.reference[rows, view.labels].astype(np.float64)
         difference = view.target[rows, view.labels] - ours
-        scores: NDArray[np.float64] = difference * (1.0 - ours) ** self.t
-        return scores
+        return np.asarray(difference * (1.0 - ours) ** self.t)
 
 
 Floats = NDArray[np.float64]
@@ -99,8 +98,7 @@ class AttributeInferenceScore(WeightedByDoubt):
             total > 0, joint[rows, view.labels] / np.where(total > 0, total, 1), prior[rows, view.labels]
         )
         ours = prior[rows, view.labels]
-        scores: NDArray[np.float64] = (posterior - ours) * (1 - ours) ** self.t
-        return scores
+        return np.asarray((posterior - ours) * (1 - ours) ** self.t)
 
 
 SMALLEST_PROBABILITY = 1e-30
@@ -118,8 +116,7 @@ class CalibratedLoss:
         rows = np.arange(len(view.labels))
         target = np.log(np.maximum(view.target[rows, view.labels].astype(np.float64), SMALLEST_PROBABILITY))
         reference = np.log(np.maximum(view.reference[rows, view.labels].astype(np.float64), SMALLEST_PROBABILITY))
-        scores: NDArray[np.float64] = target - reference
-        return scores
+        return np.asarray(target - reference)
 
 
 @register("attack", "canary-confidence", source="Malek et al. (2021), arXiv:2106.03408, memorisation attack")
@@ -148,8 +145,7 @@ class CanaryConfidence:
             true = view.reference.argmax(axis=1)
             others[rows, true] = -np.inf
             silent = view.labels == true
-        scores: NDArray[np.float64] = np.where(silent, 0.0, target[rows, view.labels] - others.max(axis=1))
-        return scores
+        return np.asarray(np.where(silent, 0.0, target[rows, view.labels] - others.max(axis=1)))
 
 
 @runtime_checkable
@@ -198,5 +194,4 @@ class LikelihoodRatio:
         )
         released = view.release.labels
         world_0 = np.einsum("ij,ij->i", view.reference, law.T[released])
-        scores: NDArray[np.float64] = np.log(law[view.labels, released]) - np.log(world_0)
-        return scores
+        return np.asarray(np.log(law[view.labels, released]) - np.log(world_0))

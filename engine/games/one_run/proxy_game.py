@@ -339,8 +339,7 @@ def train_model(
     )
 
     def predict(examples: Examples) -> NDArray[np.float64]:
-        answers: NDArray[np.float64] = model.probabilities(own_features(examples.features))
-        return answers
+        return np.asarray(model.probabilities(own_features(examples.features)))
 
     asked = queries.ask(lambda points: rules.model_answers(predict, points, queries.reference))
     return Outcome(Predictions(asked), metrics=utility(model, test) if test is not None else {})

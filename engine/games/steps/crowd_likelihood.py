@@ -205,8 +205,7 @@ def _places(epochs: Ints) -> Ints:
 def _fitted_counts(released: Floats, each: Floats, groups: Ints) -> Floats:
     """How many records that add `each` explain what is released, by least squares, alike in a group; shape (steps,)."""
     explained, length = (np.bincount(groups, values.sum(0)) for values in (released * each, each**2))
-    fitted: Floats = np.divide(explained, length, out=np.zeros_like(explained), where=length > 0)[groups]
-    return fitted
+    return np.asarray(np.divide(explained, length, out=np.zeros_like(explained), where=length > 0)[groups])
 
 
 def _cut_anew(out: Floats, there: Floats, epochs: Ints, records: int) -> tuple[Floats, Floats]:

@@ -183,8 +183,7 @@ def last_direction(flat: NDArray[np.float64]) -> NDArray[np.float64]:
     centred = flat - flat.mean(0)
     _, vectors = np.linalg.eigh(centred.T @ centred)
     direction = vectors[:, 0]
-    signed: NDArray[np.float64] = direction * np.sign(direction[np.abs(direction).argmax()])
-    return signed
+    return np.asarray(direction * np.sign(direction[np.abs(direction).argmax()]))
 
 
 @register("canary", "dirac-gradient", source="Nasr et al. (2023), arXiv:2302.07956, section 4")

@@ -53,8 +53,7 @@ class Shadows:
     @cached_property
     def phi(self) -> NDArray[np.float64]:
         """Mean over the queries, shape (models, points); for many points take those needed first."""
-        mean: NDArray[np.float64] = self.confidence.mean(1, dtype=np.float64)
-        return mean
+        return np.asarray(self.confidence.mean(1, dtype=np.float64))
 
     def at(self, points: NDArray[np.int64]) -> Shadows:
         """The same models at some points, in that order."""
@@ -82,8 +81,7 @@ class ChallengeView:
 
     @property
     def phi(self) -> NDArray[np.float64]:
-        mean: NDArray[np.float64] = self.target.mean(1, dtype=np.float64)
-        return mean
+        return np.asarray(self.target.mean(1, dtype=np.float64))
 
     def points(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The different challenge points, and which of them each trial is about."""

@@ -369,8 +369,7 @@ def phi_of_logits(logits: NDArray[np.floating[Any]], labels: NDArray[np.int64]) 
     np.put_along_axis(wide, at_label, -np.inf, -1)
     largest = wide.max(-1)
     others = largest + np.log(np.exp(wide - largest[..., None]).sum(-1))
-    phi: NDArray[np.float64] = own - others
-    return phi
+    return np.asarray(own - others)
 
 
 def phi_of_probabilities(probabilities: NDArray[np.floating[Any]], labels: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -58,8 +58,7 @@ class Surrogate:
     def influence(self, point: Floats, positive: bool) -> Floats:
         """What adding a record does to the weights, to first order, shape (d + 1,)."""
         row = np.append(point, 1.0)
-        moved: Floats = (float(positive) - special.expit(row @ self.weights)) * (self.inverse @ row)
-        return moved
+        return np.asarray((float(positive) - special.expit(row @ self.weights)) * (self.inverse @ row))
 
 
 @dataclass(frozen=True)
@@ -240,8 +239,7 @@ def _slope_of_length(surrogate: Surrogate, point: Floats, positive: bool) -> Flo
     wrong, square = float(positive) - likely, surrogate.inverse @ surrogate.inverse
     spread = float(row @ square @ row)
     whole = -2 * wrong * likely * (1 - likely) * spread * surrogate.weights + 2 * wrong**2 * (square @ row)
-    slope: Floats = whole[:-1]
-    return slope
+    return np.asarray(whole[:-1])
 
 
 def _slope_of_distance(surrogate: Surrogate, positive: bool, other: Floats, point: Floats) -> Floats:
@@ -249,8 +247,7 @@ def _slope_of_distance(surrogate: Surrogate, positive: bool, other: Floats, poin
     likely = 1 / (1 + np.exp(-float(row @ surrogate.weights)))
     apart = surrogate.inverse @ (surrogate.influence(point, positive) - other)
     whole = 2 * (float(positive) - likely) * apart - 2 * likely * (1 - likely) * float(row @ apart) * surrogate.weights
-    slope: Floats = whole[:-1]
-    return slope
+    return np.asarray(whole[:-1])
 
 
 def _ascended(

@@ -109,14 +109,12 @@ class LiraOffline(Lira):
     def score(self, view: ChallengeView) -> NDArray[np.float64]:
         """(phi - mean) / deviation: the tail's probability is Phi of it, but does not run into 1."""
         outside = self._normals(view, members=False)
-        scores: NDArray[np.float64] = (view.phi - outside.mean) / outside.deviation
-        return scores
+        return np.asarray((view.phi - outside.mean) / outside.deviation)
 
 
 def log_likelihood_ratio(inside: Normals, outside: Normals, phi: NDArray[np.float64]) -> NDArray[np.float64]:
     """LiRA's score at phi of shape (..., points), in nats."""
-    ratio: NDArray[np.float64] = inside.log_density(phi) - outside.log_density(phi)
-    return ratio
+    return np.asarray(inside.log_density(phi) - outside.log_density(phi))
 
 
 @register("canary", "select-worst", source="arXiv:2206.05199, Algorithm 3 and section 4.1")

@@ -76,8 +76,7 @@ def shares_beaten(
 
     least = (gamma * own).astype(np.float32)
     counts = above(least, np.ascontiguousarray(population, np.float32), marginal.astype(np.float32))
-    share: NDArray[np.float64] = counts / len(marginal)
-    return share
+    return np.asarray(counts / len(marginal))
 
 
 def inverse_ratio(phi: NDArray[np.float32], marginal: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
@@ -93,8 +92,7 @@ def beaten_of_one_model(
     ratio: NDArray[np.float64], of_others: NDArray[np.float64], gamma: float
 ) -> NDArray[np.float64]:
     """Share of one model's population with ratio > gamma times theirs; shapes (n,) and (P,) to (n,)."""
-    share: NDArray[np.float64] = np.searchsorted(np.sort(gamma * of_others), ratio) / len(of_others)
-    return share
+    return np.asarray(np.searchsorted(np.sort(gamma * of_others), ratio) / len(of_others))
 
 
 def online_marginal(shadows: Shadows) -> NDArray[np.float64]:
@@ -109,8 +107,7 @@ def offline_marginal(shadows: Shadows, a: float) -> NDArray[np.float64]:
 
 
 def _from_outside(p_out: NDArray[np.float64], a: float) -> NDArray[np.float64]:
-    marginal: NDArray[np.float64] = ((1 + a) * p_out + 1 - a) / 2
-    return marginal
+    return np.asarray(((1 + a) * p_out + 1 - a) / 2)
 
 
 def tuned_a(shadows: Shadows, population: NDArray[np.int64], gamma: float) -> float:
@@ -145,8 +142,7 @@ def tuned_a(shadows: Shadows, population: NDArray[np.int64], gamma: float) -> fl
 
 def _mean(probabilities: NDArray[np.float64], chosen: NDArray[np.bool_]) -> NDArray[np.float64]:
     require(bool(chosen.any(0).all()), "each point must have a shadow model of its world")
-    mean: NDArray[np.float64] = np.where(chosen, probabilities, 0.0).sum(0) / chosen.sum(0)
-    return mean
+    return np.asarray(np.where(chosen, probabilities, 0.0).sum(0) / chosen.sum(0))
 
 
 def _area(score: NDArray[np.float64], member: NDArray[np.bool_]) -> float:
