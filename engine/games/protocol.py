@@ -254,6 +254,11 @@ class Setting:
         return given
 
     @property
+    def running(self) -> dict[str, Any]:
+        """Keywords of a unit that runs the mechanism: what it occupies, and what must be finished before."""
+        return {"resources": self.resources, "after": self.after}
+
+    @property
     def informed_attack(self) -> Any:
         """The attack, told which mechanism it attacks if it asks for it."""
         if isinstance(self.attack, InformedAttack):

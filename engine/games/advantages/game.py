@@ -122,8 +122,7 @@ class LabelAdvantage:
                 folds=folds,
                 seed=setting.seed.child("prior"),
                 label=f"priors, fold {fold + 1} of {folds}" if folds > 1 else "priors",
-                resources=setting.resources,
-                after=setting.after,
+                **setting.running,
             )
             for fold in range(folds)
         )
@@ -158,8 +157,7 @@ class LabelAdvantage:
             setting.required("test"),
             seed=setting.seed.child("utility"),
             label=f"utility, {self.utility.trainings} trainings",
-            resources=setting.resources,
-            after=setting.after,
+            **setting.running,
         )
         return (measured,)
 

@@ -131,8 +131,7 @@ class LabelCrafted:
                 target,
                 seed=seed.child("search", number),
                 label=f"tried: {design}",
-                resources=setting.resources,
-                after=setting.after,
+                **setting.running,
             )
             for number, design in enumerate(designs)
         )
@@ -170,10 +169,7 @@ class LabelCrafted:
             resources=setting.resources.on_cpus,
         )
         told = work.add(
-            tell_labels,
-            fresh,
-            label="what a mechanism without privacy would show",
-            resources=setting.resources.on_cpus,
+            tell_labels, fresh, label="what a mechanism without privacy would show", resources=setting.resources.on_cpus
         )
         return Played((guesses,), trainings=fresh, ceiling=(told,), choices=(choice,))
 

@@ -187,8 +187,7 @@ class Neighbours(TrialGame):
             setting.required("target"),
             seed=setting.seed.child("worlds"),
             label=label,
-            resources=setting.resources,
-            after=setting.after,
+            **setting.running,
         )
 
     def _samples(
@@ -204,8 +203,7 @@ class Neighbours(TrialGame):
             self.training_limit_s,
             seed=setting.seed.child(part),
             label=f"{part} samples",
-            resources=setting.resources,
-            after=setting.after,
+            **setting.running,
         )
 
     def _judged(self, setting: Setting, work: Work, search: tuple[Unit, ...], samples: int) -> tuple[Unit, ...]:

@@ -95,8 +95,7 @@ class ReleaseGame(OneRunGame[R]):
                 design_seed=self.design_seed(setting, number),
                 seed=setting.seed.child("training", number),
                 label=f"training {number + 1} of {self.trainings}",
-                resources=setting.resources,
-                after=setting.after,
+                **setting.running,
                 gives=kind_of(type(self).released),
             )
             trainings.append(ran)

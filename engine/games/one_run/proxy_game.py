@@ -86,8 +86,7 @@ class ProxyGame(OneRunGame[Examples]):
             setting.given("reference"),
             seed=setting.seed.child("reference"),
             label="reference model",
-            resources=setting.resources,
-            after=setting.after,
+            **setting.running,
         )
         return Asked(rules, queries, reference, LabelRelease if self._plays_releases(setting) else Predictions)
 
@@ -117,8 +116,7 @@ class ProxyGame(OneRunGame[Examples]):
             design_seed=design_seed,
             seed=seed,
             label=label,
-            resources=setting.resources,
-            after=setting.after,
+            **setting.running,
         )
 
     def rests_on_proxy(self, setting: Setting) -> bool:

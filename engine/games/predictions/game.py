@@ -138,8 +138,7 @@ class PrivatePrediction:
                 *_data(setting),
                 seed=seed.child(run),
                 label=f"training {run + 1} of {count}, asked",
-                resources=setting.resources,
-                after=setting.after,
+                **setting.running,
             )
             for run in range(count)
         )
@@ -155,8 +154,7 @@ class PrivatePrediction:
             *_data(setting),
             seed=setting.seed.child("craft"),
             label="records to add",
-            resources=setting.resources,
-            after=setting.after,
+            **setting.running,
         )
 
     def _modelled(self, setting: Setting, work: Work) -> Played:
@@ -174,8 +172,7 @@ class PrivatePrediction:
                 *_data(setting),
                 seed=setting.seed.child("moved", run),
                 label=f"training {run + 1} of {count} with the records, asked",
-                resources=setting.resources,
-                after=setting.after,
+                **setting.running,
             )
             for run in range(count)
         )
@@ -192,8 +189,7 @@ class PrivatePrediction:
             *_data(setting),
             seed=setting.seed.child("answers"),
             label="answers to queries",
-            resources=setting.resources,
-            after=setting.after,
+            **setting.running,
         )
         return self._played(setting, work, answers, base, self.answers)
 
@@ -212,8 +208,7 @@ class PrivatePrediction:
             replaced=self.relation is Relation.REPLACE,
             seed=setting.seed.child("full"),
             label="full runs",
-            resources=setting.resources,
-            after=setting.after,
+            **setting.running,
         )
         counted = work.add(
             count_runs,

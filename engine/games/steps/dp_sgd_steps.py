@@ -135,8 +135,7 @@ class DpSgdSteps:
                 sampled=self.sampling,
                 seed=setting.seed.child("steps", number),
                 label=f"training {number + 1} step by step",
-                resources=setting.resources,
-                after=setting.after,
+                **setting.running,
             )
             for number in range(count)
         )

@@ -126,8 +126,7 @@ class OpposingGradients(TrialGame):
                 offset=number * each,
                 seed=setting.seed.child("search"),
                 label=f"crowd of {size}: trainings",
-                resources=setting.resources,
-                after=setting.after,
+                **setting.running,
             )
         )
         chosen = work.add(take_crowd, mechanism, search, label="choice of a crowd", resources=Resources())
@@ -141,8 +140,7 @@ class OpposingGradients(TrialGame):
             chosen,
             seed=setting.seed.child("fresh"),
             label="the crowd taken: trainings",
-            resources=setting.resources,
-            after=setting.after,
+            **setting.running,
         )
         scores = tuple(
             work.add(

@@ -58,8 +58,7 @@ class TwoWorldGame(TwoWorldRules):
             watched="gradients" in needs,
             seed=setting.seed.child("trials"),
             label="training trials",
-            resources=setting.resources,
-            after=setting.after,
+            **setting.running,
         )
         alone = setting.reading is Reading.IN_ORDER
         scores = tuple(
@@ -109,8 +108,7 @@ class TwoWorldGame(TwoWorldRules):
             queries=self.queries,
             seed=setting.seed.child("shadows"),
             label="shadow models",
-            resources=setting.resources,
-            after=setting.after,
+            **setting.running,
         )
 
 
