@@ -131,8 +131,6 @@ class Capability:
 
 
 LABEL_MECHANISMS = Capability(LabelMechanism, "label mechanisms (with methods `claim` and `release`)")
-
-
 LEARNERS = Capability(Learner, "learners (with methods `claim` and `fit`)")
 
 

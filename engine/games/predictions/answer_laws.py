@@ -36,7 +36,6 @@ from dpaudit.mechanisms.predictors.releases import ConfidentArgmax, GaussianArgm
 from dpaudit.mechanisms.predictors.vote_laws import AlikeTeachers, ApartTeachers, KnownVotes, SampledNeighbours, VoteLaw
 
 Floats = NDArray[np.float64]
-
 Ints = NDArray[np.int64]
 
 Sampler = Literal["exact", "simulated", "torch"]

@@ -22,9 +22,7 @@ from dpaudit.mechanisms.training.private.private_steps import PrivateSteps
 from dpaudit.registry import register
 
 Floats = NDArray[np.float64]
-
 Ints = NDArray[np.int64]
-
 Flags = NDArray[np.bool_]
 
 FOLDS = 3
