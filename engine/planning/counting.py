@@ -14,8 +14,7 @@ import numpy as np
 
 from dpaudit.actors.unit import Resources, Unit
 from dpaudit.actors.work import Work, inlined, unit
-from dpaudit.engine.games.fits import Reading
-from dpaudit.engine.games.protocol import Played
+from dpaudit.engine.games.protocol import Played, Reading
 from dpaudit.estimators.divided import DividedByReplay, DividedByThreshold, EachReplay, EachThreshold
 from dpaudit.estimators.estimator import Estimator
 from dpaudit.estimators.one_run.signed_scores import GuessRule, OneRun, Shiftable
