@@ -9,9 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.errors import require
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from dpaudit.estimators.arguments import Floats, Ints
 
 
 def _none() -> Floats:

@@ -8,18 +8,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpaudit.errors import require
+from dpaudit.estimators.arguments import Floats, Ints
 from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.divided import EachReplay, complete
 from dpaudit.estimators.finding import CurveEvidence, Series, Validity
 from dpaudit.estimators.replays import median_rule, per_replay_confidence
 from dpaudit.estimators.scores import ScoreEstimator, replay_bounds
 from dpaudit.estimators.selection import AsPublished, Grid, Selection, parse_selection
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 class ReplayTally(Protocol):

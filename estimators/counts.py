@@ -16,11 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.errors import InputError, printable, require
+from dpaudit.estimators.arguments import Floats, Ints
 from dpaudit.estimators.bound import Bound, format_lower, format_upper
 from dpaudit.estimators.finding import Validity
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 Table = Mapping[str, NDArray[Any] | Sequence[Any]]
 """Columns of one length by name; columns that an estimator does not read are ignored."""
 

@@ -10,12 +10,9 @@ from dataclasses import dataclass, fields
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpaudit.estimators.arguments import Floats, Ints
 from dpaudit.estimators.finding import Finding
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)

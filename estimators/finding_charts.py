@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import expit, logit
 
 from dpaudit.claims import Claim
+from dpaudit.estimators.arguments import Floats, Ints
 from dpaudit.estimators.chart import (
     CLAIM,
     INK,
@@ -34,9 +34,6 @@ from dpaudit.estimators.finding import Comparison, Series
 from dpaudit.estimators.private_prediction.conversion import rdp_to_epsilon
 from dpaudit.estimators.proportions.binomial import clopper_pearson
 from dpaudit.estimators.two_world.confusion import epsilon_posterior_cdf, epsilon_posterior_pdf
-
-Floats: TypeAlias = NDArray[np.float64]
-Ints: TypeAlias = NDArray[np.int64]
 
 BOUND = Axis("lower bound on ε, nats", low=0)
 MOST_NAMED = 25

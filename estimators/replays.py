@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 from scipy import special
 
 from dpaudit.errors import require
-from dpaudit.estimators.arguments import Counts, Floats, common_shape, successes_of_trials, unboxed
+from dpaudit.estimators.arguments import Floats, Ints, common_shape, successes_of_trials, unboxed
 from dpaudit.estimators.bisection import last_true, last_true_from
 
 SEARCH_TOLERANCE = 1e-9
@@ -147,8 +147,8 @@ def _shares(weights: Sequence[float] | Floats | None, alternative: float | Seque
 
 
 class _Mixture(NamedTuple):
-    n: Counts
-    k: Counts
+    n: Ints
+    k: Ints
     q: Floats  # ascending
     shares: Floats
 

@@ -10,9 +10,8 @@ import math
 
 import numba
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from dpaudit.estimators.arguments import Floats
 
 
 @numba.njit(cache=True)

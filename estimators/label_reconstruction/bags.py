@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.errors import require
-from dpaudit.estimators.counts import BAGS, Column, CountEstimator, Floats, Ints, Table, TextTable, number_columns
+from dpaudit.estimators.arguments import Floats, Ints
+from dpaudit.estimators.counts import BAGS, Column, CountEstimator, Table, TextTable, number_columns
 from dpaudit.estimators.estimator import Estimator
 from dpaudit.estimators.finding import Series
 from dpaudit.estimators.label_reconstruction.advantage import (

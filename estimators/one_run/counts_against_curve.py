@@ -11,15 +11,12 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpaudit.claims import PrivacyCurve
 from dpaudit.errors import require
+from dpaudit.estimators.arguments import Floats, Ints
 from dpaudit.estimators.bound import along_curve
 from dpaudit.estimators.finding import Comparison
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 TANGENTS = 300
 """Lines that stand for a trade-off function: it lies nowhere below them, so they reject no more than it does."""

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpaudit.errors import InputError, require
-from dpaudit.estimators.arguments import Counts, Floats, as_confidence, as_delta, as_reals, common_shape, elementwise
+from dpaudit.estimators.arguments import Floats, Ints, as_confidence, as_delta, as_reals, common_shape, elementwise
 from dpaudit.estimators.bisection import last_true, last_true_from
 from dpaudit.estimators.one_run.guessing_game import binomial_epsilon, checked_counts
 from dpaudit.estimators.one_run.trade_off import BUILT_IN, Family, member
@@ -143,7 +143,7 @@ def f_dp_p_value(
 class Best(NamedTuple):
     """The best candidate of each sweep."""
 
-    candidate: Counts  # position along the last axis
+    candidate: Ints  # position along the last axis
     parameter: Floats
 
 

@@ -34,9 +34,7 @@ from scipy.special import betainc, expit, ndtri
 from scipy.stats import binom
 
 from dpaudit.errors import require
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from dpaudit.estimators.arguments import Floats, Ints
 
 LARGEST_EPSILON = 60.0
 """No number of guesses that fits into memory rejects more."""

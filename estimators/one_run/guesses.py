@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 from scipy import special
 
 from dpaudit.errors import require
-from dpaudit.estimators.arguments import Counts, Floats, as_confidence, as_delta, as_reals, elementwise, require_one_of
+from dpaudit.estimators.arguments import Floats, Ints, as_confidence, as_delta, as_reals, elementwise, require_one_of
 from dpaudit.estimators.bisection import last_true_of_each
 from dpaudit.estimators.one_run.f_dp import f_dp_p_value, f_dp_parameter
 from dpaudit.estimators.one_run.guessing_game import (
@@ -35,7 +35,7 @@ SEARCH_TOLERANCE = 1e-9
 """Width, relative to 1 + epsilon, at which the search for a root stops; the lower end is reported."""
 
 
-def theorem_16_epsilon(n: Counts, k: Counts, m: Counts, delta: Floats, alpha: Floats) -> Floats:
+def theorem_16_epsilon(n: Ints, k: Ints, m: Ints, delta: Floats, alpha: Floats) -> Floats:
     """inf{epsilon: formula >= alpha}, by bisection below the root at delta = 0; the formula increases up to there."""
     low, high = np.zeros(n.shape), binomial_epsilon(n, k, alpha, np.ones(n.shape)) + 2 * SAFETY
     high = np.where(_formula(n, k, m, delta, low) < alpha, high, 0.0)
@@ -48,13 +48,13 @@ def theorem_16_epsilon(n: Counts, k: Counts, m: Counts, delta: Floats, alpha: Fl
     )
 
 
-def theorem_16_p_value(n: Counts, k: Counts, m: Counts, delta: Floats, epsilon: Floats) -> Floats:
+def theorem_16_p_value(n: Ints, k: Ints, m: Ints, delta: Floats, epsilon: Floats) -> Floats:
     """The formula, rounded up; 1 where it is 1/2 or more, for it is false there."""
     formula = _formula(n, k, m, delta, epsilon)
     return np.where(formula < 0.5, formula, 1.0)
 
 
-def _formula(n: Counts, k: Counts, m: Counts, delta: Floats, epsilon: Floats) -> Floats:
+def _formula(n: Ints, k: Ints, m: Ints, delta: Floats, epsilon: Floats) -> Floats:
     """Pr[Bin(n, beta) >= k] + m delta max_j Pr[k - j <= Bin(n, beta) <= k - 1] / j, rounded up."""
     from dpaudit.estimators.one_run._window import steepest_window  # compiled code is loaded when first used
 
@@ -70,7 +70,7 @@ def _formula(n: Counts, k: Counts, m: Counts, delta: Floats, epsilon: Floats) ->
     return formula * (1 + 1e-9)
 
 
-def _mass(n: Counts, k: Counts, log_odds: Floats) -> Floats:
+def _mass(n: Ints, k: Ints, log_odds: Floats) -> Floats:
     """Pr[Bin = k] for k < n: a difference of tails, from the side on which they are small."""
     above = upper_tail(n, k, log_odds) - upper_tail(n, k + 1, log_odds)
     below = lower_tail(n, k, log_odds) - lower_tail(n, k - 1, log_odds)
@@ -178,20 +178,20 @@ def _method(method: str, delta: Floats, ratio: Floats) -> str:
     return method
 
 
-def _f_dp_epsilon(n: Counts, k: Counts, m: Counts, delta: Floats, alpha: Floats, _: Floats) -> Floats:
+def _f_dp_epsilon(n: Ints, k: Ints, m: Ints, delta: Floats, alpha: Floats, _: Floats) -> Floats:
     return np.asarray(f_dp_parameter(n, k, canaries=m, confidence=1 - alpha, family="approx-dp", delta=delta))
 
 
-def _f_dp_p_value(n: Counts, k: Counts, m: Counts, delta: Floats, epsilon: Floats, _: Floats) -> Floats:
+def _f_dp_p_value(n: Ints, k: Ints, m: Ints, delta: Floats, epsilon: Floats, _: Floats) -> Floats:
     return np.asarray(f_dp_p_value(n, k, canaries=m, parameter=epsilon, family="approx-dp", delta=delta))
 
 
-def _larger_epsilon(n: Counts, k: Counts, m: Counts, delta: Floats, alpha: Floats, ratio: Floats) -> Floats:
+def _larger_epsilon(n: Ints, k: Ints, m: Ints, delta: Floats, alpha: Floats, ratio: Floats) -> Floats:
     published = np.where(alpha < 0.5, theorem_16_epsilon(n, k, m, delta, np.minimum(alpha, 0.5)), 0.0)
     return np.maximum(_f_dp_epsilon(n, k, m, delta, alpha, ratio), published)
 
 
-def _smaller_p_value(n: Counts, k: Counts, m: Counts, delta: Floats, epsilon: Floats, ratio: Floats) -> Floats:
+def _smaller_p_value(n: Ints, k: Ints, m: Ints, delta: Floats, epsilon: Floats, ratio: Floats) -> Floats:
     return np.minimum(_f_dp_p_value(n, k, m, delta, epsilon, ratio), theorem_16_p_value(n, k, m, delta, epsilon))
 
 

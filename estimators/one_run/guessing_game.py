@@ -23,14 +23,14 @@ from numpy.typing import ArrayLike
 from scipy import special
 
 from dpaudit.errors import require
-from dpaudit.estimators.arguments import Counts, Floats, as_counts, common_shape, successes_of_trials
+from dpaudit.estimators.arguments import Floats, Ints, as_counts, common_shape, successes_of_trials
 
 SAFETY = 1e-12
 """Relative (and absolute) amount by which closed forms are moved to the safe side: over ten times the error of the
 incomplete Beta function and its inverse against 40 digits (`tests/estimators/test_one_run.py`)."""
 
 
-def checked_counts(guesses: ArrayLike, correct: ArrayLike, canaries: ArrayLike) -> tuple[Counts, Counts, Counts]:
+def checked_counts(guesses: ArrayLike, correct: ArrayLike, canaries: ArrayLike) -> tuple[Ints, Ints, Ints]:
     """The counts of a game, of one shape; refuses all but 0 <= correct <= guesses <= canaries and canaries >= 1."""
     k, n = successes_of_trials(correct, guesses, names=("correct", "guesses"), fewest=0)
     m = as_counts("canaries", canaries)
@@ -41,7 +41,7 @@ def checked_counts(guesses: ArrayLike, correct: ArrayLike, canaries: ArrayLike) 
     return n, k, m
 
 
-def binomial_epsilon(n: Counts, k: Counts, alpha: Floats, likelihood_ratio: Floats) -> Floats:
+def binomial_epsilon(n: Ints, k: Ints, alpha: Floats, likelihood_ratio: Floats) -> Floats:
     """The epsilon with Pr[Bin(n, beta) >= k] = alpha, >= 0 and rounded down; beta is a quantile of a Beta law."""
     positive = np.maximum(k, 1)
     hit = special.betaincinv(positive, n - positive + 1.0, alpha)
@@ -50,19 +50,19 @@ def binomial_epsilon(n: Counts, k: Counts, alpha: Floats, likelihood_ratio: Floa
     return np.maximum(0.0, root - SAFETY * (1 + np.abs(root)))
 
 
-def binomial_p_value(n: Counts, k: Counts, epsilon: Floats, likelihood_ratio: Floats) -> Floats:
+def binomial_p_value(n: Ints, k: Ints, epsilon: Floats, likelihood_ratio: Floats) -> Floats:
     """Pr[Bin(n, beta) >= k], rounded up."""
     return np.minimum(1.0, (1 + SAFETY) * upper_tail(n, k, epsilon + np.log(likelihood_ratio)))
 
 
-def upper_tail(n: Counts, k: Counts, log_odds: Floats) -> Floats:
+def upper_tail(n: Ints, k: Ints, log_odds: Floats) -> Floats:
     """Pr[Bin(n, 1 / (1 + e^-log_odds)) >= k]."""
     inside = np.clip(k, 1, np.maximum(n, 1))
     tail = cast(Floats, special.betaincc(np.maximum(n - inside, 0) + 1.0, inside, special.expit(-log_odds)))
     return np.where(k <= 0, 1.0, np.where(k > n, 0.0, tail))
 
 
-def lower_tail(n: Counts, k: Counts, log_odds: Floats) -> Floats:
+def lower_tail(n: Ints, k: Ints, log_odds: Floats) -> Floats:
     """Pr[Bin(n, 1 / (1 + e^-log_odds)) <= k]."""
     inside = np.clip(k, 0, np.maximum(n - 1, 0))
     tail = cast(Floats, special.betainc(np.maximum(n - inside, 1), inside + 1.0, special.expit(-log_odds)))

@@ -9,8 +9,9 @@ from typing import ClassVar, Literal, get_args
 import numpy as np
 
 from dpaudit.errors import require
+from dpaudit.estimators.arguments import Ints
 from dpaudit.estimators.bound import Bound
-from dpaudit.estimators.counts import GUESSES, CountEstimator, Ints, Table, count_columns
+from dpaudit.estimators.counts import GUESSES, CountEstimator, Table, count_columns
 from dpaudit.estimators.finding import Validity
 from dpaudit.estimators.one_run.guesses import one_run_epsilon, one_run_p_value
 from dpaudit.estimators.replays import (

@@ -27,7 +27,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from dpaudit.estimators.one_run.signed_scores import Floats, Ints, OneRunEstimator, OneRunTally
+from dpaudit.estimators.arguments import Floats, Ints
+from dpaudit.estimators.one_run.signed_scores import OneRunEstimator, OneRunTally
 from dpaudit.estimators.proportions.binomial import clopper_pearson
 from dpaudit.estimators.replays import median_rule
 

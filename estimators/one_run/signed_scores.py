@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.errors import require
+from dpaudit.estimators.arguments import Floats, Ints
 from dpaudit.estimators.best_candidate import BestLook, in_order
 from dpaudit.estimators.bound import Bound, format_lower
 from dpaudit.estimators.counts import GUESSES, CountEstimator, Table, bound_rows, count_columns
@@ -41,9 +42,6 @@ from dpaudit.estimators.selection import (
     Split,
 )
 from dpaudit.registry import register
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 GuessRule = Literal["signed", "both-tails", "member-only"]
 """Which canaries are guessed first, and what is guessed; no rule looks at the truth.

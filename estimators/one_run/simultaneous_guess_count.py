@@ -8,9 +8,9 @@ from functools import lru_cache
 from typing import Any, ClassVar, Protocol, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpaudit.errors import require
+from dpaudit.estimators.arguments import Floats, Ints
 from dpaudit.estimators.best_candidate import in_order
 from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.divided import EachReplay, complete
@@ -35,10 +35,6 @@ from dpaudit.estimators.replays import median_rule, per_replay_confidence
 from dpaudit.estimators.scores import ScoreEstimator, Scores, replay_bounds
 from dpaudit.estimators.selection import PERCENTS
 from dpaudit.registry import register
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-
 
 LEAST_S, ROW_S = 5e-3, 3e-7
 """Seconds that the bound of a replay takes, and what each canary adds."""

@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpaudit.claims import PrivacyCurve
 from dpaudit.errors import require
+from dpaudit.estimators.arguments import Ints
 from dpaudit.estimators.bound import Bound, along_curve
 from dpaudit.estimators.estimator import Estimator
 from dpaudit.estimators.finding import Comparison, Validity
@@ -30,8 +30,6 @@ from dpaudit.estimators.one_run.guess_band import IndependentTrials, deciding_lo
 from dpaudit.estimators.one_run.simultaneous_guess_count import bound_of_guesses, check_fields
 from dpaudit.estimators.scores import StepScores
 from dpaudit.registry import register
-
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,13 +13,11 @@ from functools import cache
 from typing import Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import special
 
 from dpaudit.errors import InputError, require
+from dpaudit.estimators.arguments import Floats
 from dpaudit.estimators.bisection import last_true
-
-Floats: TypeAlias = NDArray[np.float64]
 
 Profile: TypeAlias = Callable[[Floats], Floats]
 """Epsilons >= 0, shape (n,) -> the smallest delta of (epsilon, delta)-DP in both directions at each, or more."""

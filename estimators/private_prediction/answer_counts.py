@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.errors import require
+from dpaudit.estimators.arguments import Ints
 from dpaudit.estimators.bound import format_upper
 from dpaudit.estimators.counts import (
     GUARANTEE,
@@ -24,7 +25,6 @@ from dpaudit.estimators.counts import (
     VOTES,
     Column,
     CountEstimator,
-    Ints,
     Table,
     TextTable,
     classes,

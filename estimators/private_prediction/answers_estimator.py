@@ -13,6 +13,7 @@ from scipy.special import logsumexp
 
 from dpaudit.errors import require
 from dpaudit.estimators.answered_queries import AnsweredQuery
+from dpaudit.estimators.arguments import Floats, Ints
 from dpaudit.estimators.estimator import Estimator
 from dpaudit.estimators.finding import Validity
 from dpaudit.estimators.private_prediction.answers_finding import AnswersFinding, Directions
@@ -24,8 +25,6 @@ from dpaudit.estimators.private_prediction.two_cut import TwoCut, two_cut_bound
 from dpaudit.estimators.two_world.ratio import ratio_epsilon
 from dpaudit.registry import register
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 Cut = Literal["corner", "termwise", "clopper-pearson", "goodman", "sison-glaz", "bootstrap", "k-bootstrap"]
 
 ORDERS = (1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 12.0, 16.0, 24.0, 32.0, 64.0)

@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.claims import Claim, PrivacyCurve
+from dpaudit.estimators.arguments import Floats
 from dpaudit.estimators.bound import format_lower
 from dpaudit.estimators.finding import Comparison, Series, Validity, ViolationPoint, breach_at
 
 if TYPE_CHECKING:
     from dpaudit.estimators.chart import Chart
 
-Floats = NDArray[np.float64]
 
 DIGITS = 9
 """Of a printed divergence: those of single answers are small."""

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpaudit.errors import require
-from dpaudit.estimators.arguments import Counts, Floats, as_confidence, unboxed
+from dpaudit.estimators.arguments import Floats, Ints, as_confidence, unboxed
 from dpaudit.estimators.private_prediction._laws import as_orders, as_probabilities, divergences, log_power_sum
 from dpaudit.estimators.private_prediction.divergence import renyi_divergence
 from dpaudit.estimators.proportions.binomial import clopper_pearson
@@ -94,7 +94,7 @@ def two_cut_set(p: ArrayLike, q: ArrayLike, order: float) -> NDArray[np.bool_]:
     return chosen
 
 
-def _limits(k: Counts, n: Counts, confidence: float) -> tuple[Floats, Floats]:
+def _limits(k: Ints, n: Ints, confidence: float) -> tuple[Floats, Floats]:
     """Both Clopper-Pearson limits of one proportion, each with a quarter of the error."""
     as_confidence(confidence)
     interval = clopper_pearson(k, n, confidence=1 - (1 - confidence) / 2, side="two-sided")

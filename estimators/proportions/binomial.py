@@ -14,8 +14,8 @@ from scipy import special
 
 from dpaudit.errors import require
 from dpaudit.estimators.arguments import (
-    Counts,
     Floats,
+    Ints,
     as_confidence,
     as_counts,
     common_shape,
@@ -125,7 +125,7 @@ def sison_glaz(counts: ArrayLike, *, confidence: ArrayLike) -> Interval:
     return Interval(lower, upper)
 
 
-def _prepared(k: ArrayLike, n: ArrayLike, confidence: ArrayLike, side: str) -> tuple[Counts, Counts, Floats]:
+def _prepared(k: ArrayLike, n: ArrayLike, confidence: ArrayLike, side: str) -> tuple[Ints, Ints, Floats]:
     """Checked successes and trials, and the error left to each limit."""
     successes, trials = successes_of_trials(k, n)
     level = as_confidence(confidence)
@@ -134,7 +134,7 @@ def _prepared(k: ArrayLike, n: ArrayLike, confidence: ArrayLike, side: str) -> t
     return successes, trials, (1 - level) / (2 if side == "two-sided" else 1)
 
 
-def _ends(lower: Floats, upper: Floats, successes: Counts, misses: Counts, side: str) -> Interval:
+def _ends(lower: Floats, upper: Floats, successes: Ints, misses: Ints, side: str) -> Interval:
     low = np.where(successes == 0, 0.0, lower * (1 - OUTWARD))
     high = np.where(misses == 0, 1.0, np.minimum(upper * (1 + OUTWARD), 1.0))
     if side == "lower":
@@ -145,7 +145,7 @@ def _ends(lower: Floats, upper: Floats, successes: Counts, misses: Counts, side:
 
 
 def _multinomial(counts: ArrayLike, confidence: ArrayLike) -> tuple[Floats, Floats, Floats]:
-    """Counts, their sums and the confidence, the latter two with a last axis of length 1."""
+    """Ints, their sums and the confidence, the latter two with a last axis of length 1."""
     cells = as_counts("counts", counts)
     level = as_confidence(confidence)
     require(cells.ndim >= 1 and cells.shape[-1] >= 2, "counts must have shape (..., K) with K >= 2", shape=cells.shape)

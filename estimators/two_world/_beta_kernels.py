@@ -20,7 +20,7 @@ from typing import TypeVar, cast
 import numpy as np
 from numba import njit, prange
 
-from dpaudit.estimators.arguments import Counts, Floats
+from dpaudit.estimators.arguments import Floats, Ints
 
 _F = TypeVar("_F", bound=Callable[..., object])
 
@@ -369,7 +369,7 @@ def _start(level: float, tp: int, fp: int, tn: int, fn: int, delta: float) -> fl
 
 @_compiled
 def quantiles_of_range(
-    first: int, last: int, tp: Counts, fp: Counts, tn: Counts, fn: Counts, delta: Floats, lower: Floats, upper: Floats
+    first: int, last: int, tp: Ints, fp: Ints, tn: Ints, fn: Ints, delta: Floats, lower: Floats, upper: Floats
 ) -> None:
     """Replaces masses by quantiles in place: `lower` holds the mass to leave below, `upper` that above, 0 for none.
 
@@ -408,7 +408,7 @@ def quantiles_of_range(
 @_compiled
 def masses_of_range(
     first: int, last: int,
-    epsilon: Floats, tp: Counts, fp: Counts, tn: Counts, fn: Counts, delta: Floats, filled: Floats,
+    epsilon: Floats, tp: Ints, fp: Ints, tn: Ints, fn: Ints, delta: Floats, filled: Floats,
 ) -> None:  # fmt: skip
     """Fills rows with (mass inside, mass outside, density) at each epsilon; tables as in `quantiles_of_range`."""
     x = np.empty((PIECES, COLUMNS))
@@ -433,14 +433,14 @@ BLOCK = 256
 
 
 @_parallel
-def quantiles(tp: Counts, fp: Counts, tn: Counts, fn: Counts, delta: Floats, lower: Floats, upper: Floats) -> None:
+def quantiles(tp: Ints, fp: Ints, tn: Ints, fn: Ints, delta: Floats, lower: Floats, upper: Floats) -> None:
     """`quantiles_of_range` over all rows, on all cores."""
     for block in prange((tp.size + BLOCK - 1) // BLOCK):
         quantiles_of_range(block * BLOCK, min(tp.size, (block + 1) * BLOCK), tp, fp, tn, fn, delta, lower, upper)
 
 
 @_parallel
-def masses(epsilon: Floats, tp: Counts, fp: Counts, tn: Counts, fn: Counts, delta: Floats, filled: Floats) -> None:
+def masses(epsilon: Floats, tp: Ints, fp: Ints, tn: Ints, fn: Ints, delta: Floats, filled: Floats) -> None:
     """`masses_of_range` over all rows, on all cores."""
     for block in prange((tp.size + BLOCK - 1) // BLOCK):
         masses_of_range(block * BLOCK, min(tp.size, (block + 1) * BLOCK), epsilon, tp, fp, tn, fn, delta, filled)

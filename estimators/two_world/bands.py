@@ -32,8 +32,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from dpaudit.errors import require
-
-Floats = NDArray[np.float64]
+from dpaudit.estimators.arguments import Floats, Ints
 
 FROM, UP_TO = 10_000, 2_000_000
 """Scores that it is for."""
@@ -87,8 +86,6 @@ def fitted_level(n: int, error: float, weight: str) -> float | None:
         return None
     return float(np.exp(terms(n, error) @ np.array(_COEFFICIENTS) - MARGIN))
 
-
-Ints = NDArray[np.int64]
 
 WEIGHTS: Mapping[str, Callable[[Floats], Floats]] = {
     "flat": np.ones_like,

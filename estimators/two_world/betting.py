@@ -40,17 +40,14 @@ from itertools import groupby
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpaudit.errors import require
+from dpaudit.estimators.arguments import Floats, Ints
 from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.finding import Series, Validity
 from dpaudit.estimators.replays import median_rule, per_replay_confidence
 from dpaudit.estimators.scores import ScoreEstimator, Scores, replay_bounds
 from dpaudit.registry import register
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 EPSILONS: Floats = np.arange(25 * 512 + 1) / 512
 """The grid: bounds are rounded down to a multiple of 1/512 nat. More than 24 needs 10^10 pairs."""

@@ -26,8 +26,8 @@ from numpy.typing import ArrayLike
 
 from dpaudit.errors import require
 from dpaudit.estimators.arguments import (
-    Counts,
     Floats,
+    Ints,
     as_confidence,
     as_counts,
     as_delta,
@@ -55,7 +55,7 @@ def epsilon_interval(
     """Bounds, in nats, on the smallest epsilon that this attack's true error rates allow at `delta`.
 
     Args:
-        tp, fp, tn, fn: Counts >= 0, at least one trial in each world.
+        tp, fp, tn, fn: Ints >= 0, at least one trial in each world.
         delta: In [0, 1).
         confidence: In (0, 1). "two-sided" leaves half the error alpha = 1 - confidence to each end. The rectangle
             methods split it over both rates besides: each rate's two-sided interval has confidence 1 - alpha / 2, and
@@ -136,10 +136,10 @@ def epsilon_posterior_pdf(
 class _Tables(NamedTuple):
     """Checked tables, flat and of one length, and the shape they came in."""
 
-    tp: Counts
-    fp: Counts
-    tn: Counts
-    fn: Counts
+    tp: Ints
+    fp: Ints
+    tn: Ints
+    fn: Ints
     delta: Floats
     confidence: Floats
     shape: tuple[int, ...]
@@ -159,14 +159,14 @@ class _Tables(NamedTuple):
         return tables
 
     @property
-    def counts(self) -> tuple[Counts, Counts, Counts, Counts]:
+    def counts(self) -> tuple[Ints, Ints, Ints, Ints]:
         return self.tp, self.fp, self.tn, self.fn
 
     def inverted(self) -> _Tables:
         """The tables of the attack that guesses the other world each time."""
         return self._replace(tp=self.fn, fp=self.tn, tn=self.fp, fn=self.tp)
 
-    def take(self, rows: Counts) -> _Tables:
+    def take(self, rows: Ints) -> _Tables:
         flat: list[Any] = [np.ascontiguousarray(column[rows]) for column in self[:6]]
         return _Tables._make([*flat, rows.shape])
 
@@ -259,7 +259,7 @@ def _posterior(
 def _best_bayesian(tables: _Tables) -> tuple[int, float]:
     alpha = 1 - tables.confidence
     best_index, best = 0, -1.0
-    rows: Counts = np.arange(alpha.size)
+    rows: Ints = np.arange(alpha.size)
     pick = int(np.argmax(_plausible(tables)))
     while True:
         found = float(_quantiles(tables.take(rows[pick : pick + 1]), alpha[rows[pick : pick + 1]], np.zeros(1))[0][0])

@@ -16,10 +16,10 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import special
 
 from dpaudit.claims import PrivacyCurve
+from dpaudit.estimators.arguments import Floats, Ints
 from dpaudit.estimators.bound import Bound, along_curve
 from dpaudit.estimators.finding import Comparison, Series
 from dpaudit.estimators.one_run.guess_band import IndependentTrials, guess_looks
@@ -29,9 +29,6 @@ from dpaudit.estimators.replays import median_rule, per_replay_confidence
 from dpaudit.estimators.scores import ScoreEstimator, Scores, replay_bounds
 from dpaudit.estimators.two_world.two_sample import Band, TwoSampleTally
 from dpaudit.registry import register
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 GUESS_SHARE, BAND_SHARE, ACCURACY_SHARE = 0.4, 0.4, 0.2
 """Of the error, for each look."""

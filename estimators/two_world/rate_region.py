@@ -10,16 +10,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpaudit.claims import PrivacyCurve
 from dpaudit.errors import require
+from dpaudit.estimators.arguments import Floats, Ints
 from dpaudit.estimators.bound import along_curve
 from dpaudit.estimators.finding import Comparison
 from dpaudit.estimators.replays import median_rule
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 EPSILONS = 128
 """At how many epsilons a claimed curve is looked at: any of them is valid, the best one is shown."""

@@ -19,8 +19,8 @@ from scipy import special
 
 from dpaudit.errors import require
 from dpaudit.estimators.arguments import (
-    Counts,
     Floats,
+    Ints,
     as_confidence,
     as_counts,
     as_delta,
@@ -98,13 +98,13 @@ def detectable_ceiling(trials: ArrayLike, *, confidence: ArrayLike) -> float | F
 
 
 class _Sample(NamedTuple):
-    n1: Counts
-    n0: Counts
-    trials1: Counts
-    trials0: Counts
+    n1: Ints
+    n0: Ints
+    trials1: Ints
+    trials0: Ints
     delta: Floats
     alpha: Floats
-    group: Counts
+    group: Ints
 
     @classmethod
     def of(
@@ -172,7 +172,7 @@ def _katz_one(sample: _Sample, z: Floats) -> Floats:
     return cast(Floats, np.where(defined & (estimate > 0), np.maximum(lower, 0.0), 0.0))
 
 
-def _epsilon_between(p1: Floats, p0: Floats, delta: Floats, group: Counts) -> Floats:
+def _epsilon_between(p1: Floats, p0: Floats, delta: Floats, group: Ints) -> Floats:
     """The epsilon with p1 = e^{k eps} p0 + delta (e^{k eps} - 1) / (e^eps - 1), rounded down; 0 where negative."""
     p1, p0, delta, records = np.broadcast_arrays(p1, p0, delta, group)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -189,7 +189,7 @@ def _epsilon_between(p1: Floats, p0: Floats, delta: Floats, group: Counts) -> Fl
     return cast(Floats, np.where((records > 1) & (delta > 0), root, pure))
 
 
-def _leak(epsilon: Floats, group: Counts) -> tuple[Floats, Floats]:
+def _leak(epsilon: Floats, group: Ints) -> tuple[Floats, Floats]:
     """S = (e^{k eps} - 1) / (e^eps - 1) = 1 + e^eps + ... + e^{(k-1) eps}, and its derivative by epsilon."""
     total = slope = np.zeros(np.broadcast_shapes(epsilon.shape, group.shape))
     for power in range(int(group.max())):

@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from dpaudit.errors import require
+from dpaudit.estimators.arguments import Floats, Ints
 from dpaudit.estimators.best_candidate import BestLook, in_order
 from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.counts import CONFUSION, RATIO, CountEstimator, Table, bound_rows, count_columns
@@ -52,9 +53,6 @@ from dpaudit.estimators.two_world.rate_region import RateRegions, epsilon_of_rat
 from dpaudit.estimators.two_world.ratio import detectable_ceiling, ratio_epsilon
 from dpaudit.estimators.two_world.ratio_counts import Directions, grouping, require_group
 from dpaudit.registry import register
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
