@@ -37,7 +37,7 @@ from dpaudit.estimators.counts import (
     has_columns,
     matches,
 )
-from dpaudit.estimators.one_run.signed_scores import Guessing
+from dpaudit.estimators.one_run.right_guesses import Guessing
 from dpaudit.estimators.scores import ScoreEstimator, Scores, content_seed
 from dpaudit.estimators.two_world.betting import Betting
 from dpaudit.given import argument, check_fields, require_words

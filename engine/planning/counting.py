@@ -8,7 +8,8 @@ from typing import Any
 from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Kind, Work, inlined, unit
 from dpaudit.estimators.estimator import Estimator
-from dpaudit.estimators.one_run.signed_scores import GuessRule, OneRun, Shiftable
+from dpaudit.estimators.one_run.right_guesses import GuessRule
+from dpaudit.estimators.one_run.signed_scores import OneRun, Shiftable
 
 
 def counting(estimator: Any, evidence: Unit, *, kept: bool) -> Unit:

@@ -28,7 +28,8 @@ from numpy.typing import NDArray
 from scipy import special
 
 from dpaudit.estimators.arguments import Floats, Ints
-from dpaudit.estimators.one_run.signed_scores import OneRunEstimator, OneRunTally
+from dpaudit.estimators.one_run.right_guesses import OneRunTally
+from dpaudit.estimators.one_run.signed_scores import OneRunEstimator
 from dpaudit.estimators.proportions.binomial import clopper_pearson
 from dpaudit.estimators.replays import median_rule
 

@@ -26,36 +26,32 @@ from dpaudit.estimators.arguments import Ints
 from dpaudit.estimators.bound import Bound, along_curve
 from dpaudit.estimators.estimator import Estimator
 from dpaudit.estimators.finding import Comparison, Validity
-from dpaudit.estimators.one_run.guess_band import IndependentTrials, deciding_look, guess_band_p_value, guess_looks
-from dpaudit.estimators.one_run.simultaneous_guess_count import bound_of_guesses, check_fields
+from dpaudit.estimators.one_run.guess_band import (
+    IndependentTrials,
+    check_fields,
+    deciding_look,
+    guess_band_epsilon,
+    guess_band_p_value,
+    guess_looks,
+)
 from dpaudit.estimators.scores import StepScores
 from dpaudit.registry import register
 
 
 @dataclass(frozen=True, eq=False)
 class StepTally:
-    """Right guesses of one game.
+    """Right guesses of one game."""
 
-    Attributes:
-        looks: Numbers of steps at which they were counted, ascending, the last one all of them, shape (looks,).
-        right: Right guesses among those first steps, shape (looks,).
-    """
-
-    looks: Ints
-    right: Ints
+    looks: Ints  # numbers of steps at which they were counted, ascending, the last one all of them, shape (looks,)
+    right: Ints  # right guesses among those first steps, shape (looks,)
 
 
 @dataclass(frozen=True, eq=False)
 class StepAccuracy:
-    """Evidence against a claim's total variation: right guesses about the steps so far, at every look.
-
-    Attributes:
-        tally: The counts.
-        odds: Lower limit on the log-odds of a right guess, in nats, >= 0.
-    """
+    """Evidence against a claim's total variation: right guesses about the steps so far, at every look."""
 
     tally: StepTally
-    odds: float
+    odds: float  # lower limit on the log-odds of a right guess, in nats, >= 0
 
     @property
     def total_variation(self) -> float:
@@ -104,8 +100,10 @@ class StepMartingale(Estimator[StepScores, StepTally]):
         require(len(tallies) == 1 and lost == 0, "steps must make one game", games=len(tallies) + lost)
         (tally,) = tallies
         steps = int(tally.looks[-1])
-        odds = bound_of_guesses(tally.right, tally.looks, IndependentTrials(steps), 1 - self.confidence)
-        look = deciding_look(odds, tally.right, tally.looks)
+        odds = guess_band_epsilon(
+            tally.right, tally.looks, significance=1 - self.confidence, bad=IndependentTrials(steps)
+        )
+        look = deciding_look(odds, tally)
         return Bound(
             lower=_epsilon(odds, self.delta),
             delta=self.delta,

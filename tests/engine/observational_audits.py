@@ -23,8 +23,9 @@ from dpaudit.engine.games.one_run.label_inference import LabelInference
 from dpaudit.engine.games.one_run.rules import CanarySetup
 from dpaudit.engine.games.one_run.work import LEARNED_ROUNDS, Replayed, cumulative, rounds_of
 from dpaudit.engine.reading.shift import shift_control
+from dpaudit.estimators.one_run.right_guesses import OneRunTally
 from dpaudit.estimators.one_run.shift_corrected import ShiftCorrected, bound_beyond_shift
-from dpaudit.estimators.one_run.signed_scores import OneRun, OneRunEstimator, OneRunTally
+from dpaudit.estimators.one_run.signed_scores import OneRun, OneRunEstimator
 from dpaudit.estimators.scores import Scores
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse

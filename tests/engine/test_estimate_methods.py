@@ -24,6 +24,7 @@ from dpaudit.estimators.label_reconstruction.advantage import (
     rr_additive_advantage,
 )
 from dpaudit.estimators.one_run.f_dp import f_dp_epsilon, f_dp_p_value, f_dp_parameter
+from dpaudit.estimators.one_run.guess_tables import mean_e_value, twice_mean_p
 from dpaudit.estimators.one_run.guesses import one_run_epsilon, one_run_p_value
 from dpaudit.estimators.private_prediction.conversion import rdp_to_epsilon
 from dpaudit.estimators.private_prediction.divergence import renyi_divergence
@@ -31,7 +32,7 @@ from dpaudit.estimators.private_prediction.k_cut import k_cut_bound
 from dpaudit.estimators.private_prediction.noisy_argmax import noisy_argmax_probabilities
 from dpaudit.estimators.private_prediction.two_cut import two_cut_bound
 from dpaudit.estimators.proportions.binomial import clopper_pearson, goodman, jeffreys, sison_glaz
-from dpaudit.estimators.replays import mean_e_value, median_rule, twice_mean_p
+from dpaudit.estimators.replays import median_rule
 from dpaudit.estimators.two_world.confusion import epsilon_posterior_cdf
 from dpaudit.estimators.two_world.ratio import detectable_ceiling, ratio_epsilon
 from dpaudit.registry import catalogue, functions, load

@@ -9,14 +9,9 @@ import pytest
 from scipy.stats import binom
 
 from dpaudit.errors import InputError
+from dpaudit.estimators.one_run.guess_tables import mean_e_value, twice_mean_p
 from dpaudit.estimators.one_run.guesses import one_run_epsilon, one_run_p_value
-from dpaudit.estimators.replays import (
-    mean_and_deviation,
-    mean_e_value,
-    median_rule,
-    per_replay_confidence,
-    twice_mean_p,
-)
+from dpaudit.estimators.replays import mean_and_deviation, median_rule, per_replay_confidence
 
 
 def test_half_the_error_for_each_replay() -> None:
