@@ -57,6 +57,7 @@ FORMER_NAMES = {
 
 CORE = (
     "proportions/binomial",
+    "proportions/multinomial",
     "two_world/confusion",
     "one_run/guesses",
     "one_run/f_dp",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,6 +16,13 @@ from dpaudit.errors import InputError, require
 
 Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
+
+
+class Interval(NamedTuple):
+    """Ends of a confidence or credible interval, rounded outwards; one-sided lower bounds have `upper = inf`."""
+
+    lower: float | Floats
+    upper: float | Floats
 
 
 def as_counts(name: str, values: ArrayLike) -> Ints:

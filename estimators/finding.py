@@ -34,7 +34,7 @@ class Validity(StrEnum):
     CONDITIONAL_ON_PROXY = "conditional-on-proxy"
     """Only as far as the proxy has the law of the truth; what held-out rows say of that is evidence, not proof."""
     AS_PUBLISHED = "as-published"
-    """The best of several looks at the same samples, uncorrected, as in the paper; errs more often than it says."""
+    """The best of several candidates on the same samples, uncorrected, as published; errs more often than it says."""
 
 
 @dataclass(frozen=True)

@@ -126,10 +126,10 @@ def trade_off(
     members: int,
     non_members: int,
 ) -> Chart:
-    """An attack's errors at the thresholds that were looked at.
+    """An attack's errors at the candidate thresholds.
 
-    Columns of shape (looks,): member at or above this score; both rates; each look's bound at the error it has. And the
-    trials of worlds 1 and 0.
+    Columns of shape (candidates,): member at or above this score; both rates; each one's bound at the error it has. And
+    the trials of worlds 1 and 0.
     """
     # The axes end where half a trial would be.
     ends = 0.5 / max(non_members, 1), 0.5 / max(members, 1)

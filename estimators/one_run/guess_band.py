@@ -228,20 +228,16 @@ def bounds_of_guesses(tallies: Sequence[Guesses], bad: Callable[[int], BadGuesse
     )
 
 
-def deciding_look(epsilon: float, guesses: Guesses) -> int:
-    """The look at which a walk of so large an epsilon explains the right guesses least, weighted as the band is."""
-    tails = _at_least(guesses.right, guesses.looks, float(expit(epsilon)))
-    return int(np.argmin(tails / look_weights(guesses.looks)))
-
-
 def deciding_counts(tallies: Sequence[Guesses], bounds: Floats, lost: int, *, of: str) -> tuple[tuple[str, int], ...]:
     """What is printed beside the median of the replays' bounds: the middle replay at the look that decides.
 
-    `of` says what all guesses are: "canaries" or "trials".
+    There a walk of so large an epsilon explains the right guesses least, weighted as the band is. `of` says what all
+    guesses are: "canaries", "trials" or "steps".
     """
     middle = int(np.argsort(bounds[: len(tallies)], kind="stable")[(len(tallies) - 1) // 2])
     tally = tallies[middle]
-    look = deciding_look(float(bounds[middle]), tally)
+    tails = _at_least(tally.right, tally.looks, float(expit(float(bounds[middle]))))
+    look = int(np.argmin(tails / look_weights(tally.looks)))
     counts = {
         "guesses": int(tally.looks[look]),
         "correct": int(tally.right[look]),

@@ -1,7 +1,7 @@
 """One training run: signed scores of many canaries in, a bound on epsilon out.
 
 The challenger flips a fair bit for each canary; the attack scores every canary, guesses the bits of those it is surest
-of and abstains on the rest. How many it guesses is the look that has to be chosen honestly:
+of and abstains on the rest. How many it guesses has to be chosen honestly:
 
 * delta = 0: given everything released, each bit is still hidden in turn, so the number of guesses may depend on the
   scores and on the bits of canaries that come earlier in the order: a split is valid.

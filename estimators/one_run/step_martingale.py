@@ -28,9 +28,9 @@ from dpaudit.estimators.estimator import Estimator
 from dpaudit.estimators.finding import Comparison, Validity
 from dpaudit.estimators.one_run.guess_band import (
     IndependentTrials,
+    bounds_of_guesses,
     check_fields,
-    deciding_look,
-    guess_band_epsilon,
+    deciding_counts,
     guess_band_p_value,
     guess_looks,
 )
@@ -99,25 +99,23 @@ class StepMartingale(Estimator[StepScores, StepTally]):
         """The bound of one game; more trainings are more steps of one game, not games of their own."""
         require(len(tallies) == 1 and lost == 0, "steps must make one game", games=len(tallies) + lost)
         (tally,) = tallies
-        steps = int(tally.looks[-1])
-        odds = guess_band_epsilon(
-            tally.right, tally.looks, significance=1 - self.confidence, bad=IndependentTrials(steps)
-        )
-        look = deciding_look(odds, tally)
+        odds = bounds_of_guesses(tallies, IndependentTrials, 1 - self.confidence)
+        deciding = dict(deciding_counts(tallies, odds, 0, of="steps"))
+        lower = float(odds[0])
         return Bound(
-            lower=_epsilon(odds, self.delta),
+            lower=_epsilon(lower, self.delta),
             delta=self.delta,
             confidence=self.confidence,
             method="step-martingale",
             selection="all numbers of steps at once",
             validity=Validity.FINITE_SAMPLE,
             counts=(
-                ("steps", steps),
+                ("steps", deciding["steps"]),
                 ("correct", int(tally.right[-1])),
-                ("deciding steps", int(tally.looks[look])),
-                ("correct among them", int(tally.right[look])),
+                ("deciding steps", deciding["guesses"]),
+                ("correct among them", deciding["correct"]),
             ),
-            evidence=(StepAccuracy(tally, odds),),
+            evidence=(StepAccuracy(tally, lower),),
         )
 
 

@@ -19,7 +19,8 @@ from dpaudit.estimators.arguments import Floats, Ints, as_confidence, as_counts,
 from dpaudit.estimators.private_prediction._laws import as_orders, divergences, log_power_sum, require_same_answers
 from dpaudit.estimators.private_prediction.divergence import renyi_divergence_of_logs
 from dpaudit.estimators.private_prediction.two_cut import ROUNDING
-from dpaudit.estimators.proportions.binomial import clopper_pearson, goodman, sison_glaz
+from dpaudit.estimators.proportions.binomial import clopper_pearson
+from dpaudit.estimators.proportions.multinomial import goodman, sison_glaz
 
 KCut = Literal["clopper-pearson", "goodman", "sison-glaz"]
 

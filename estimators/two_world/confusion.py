@@ -27,6 +27,7 @@ from numpy.typing import ArrayLike
 from dpaudit.errors import require
 from dpaudit.estimators.arguments import (
     Floats,
+    Interval,
     Ints,
     as_confidence,
     as_counts,
@@ -35,7 +36,6 @@ from dpaudit.estimators.arguments import (
     require_one_of,
     unboxed,
 )
-from dpaudit.estimators.interval import Interval
 from dpaudit.estimators.proportions.binomial import clopper_pearson, jeffreys
 
 METHODS = ("bayesian", "jeffreys", "clopper-pearson")

@@ -32,7 +32,7 @@ class _Confusion(TwoSampleEstimator, CountEstimator):
     def seconds(self, replays: int, rows: int) -> float:
         """About how long the bounds at every threshold of so many replays of so many rows take on one core.
 
-        A fifth of the rows are corners where members and others overlap; other selections look at a few thresholds.
+        A fifth of the rows are corners where members and others overlap; other selections try a few.
         """
         return self.threshold_s * replays * rows / 5 if isinstance(self.selection, Bonferroni | AsPublished) else 0.0
 

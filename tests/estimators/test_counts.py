@@ -26,7 +26,8 @@ from dpaudit.estimators.one_run.guesses import one_run_epsilon
 from dpaudit.estimators.one_run.signed_scores import OneRun, OneRunFDP
 from dpaudit.estimators.private_prediction.answer_counts import GNMax, KCutCounts, TwoCutCounts
 from dpaudit.estimators.private_prediction.two_cut import two_cut_bound
-from dpaudit.estimators.proportions.tables import Multinomial, Proportion
+from dpaudit.estimators.proportions.binomial import Proportion
+from dpaudit.estimators.proportions.multinomial import Multinomial
 from dpaudit.estimators.two_world.confusion import epsilon_interval
 from dpaudit.estimators.two_world.confusion_tables import Bayesian, BayesianPosterior
 from dpaudit.estimators.two_world.ratio_tables import KatzLog, Ratio
