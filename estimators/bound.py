@@ -5,18 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from dpaudit.claims import Claim, PrivacyCurve
+from dpaudit.claims import PrivacyCurve
 from dpaudit.errors import require
-from dpaudit.estimators.finding import Comparison, CurveEvidence, Series, Validity, ViolationPoint, breach_at
-
-if TYPE_CHECKING:
-    from dpaudit.estimators.chart import Chart
+from dpaudit.estimators.finding import Comparison, CurveEvidence, FindingBase, Series, Validity
 
 
 @dataclass(frozen=True)
-class Bound:
+class Bound(FindingBase):
     """A bound on epsilon beside the evidence it rests on.
 
     Attributes:
@@ -75,16 +72,6 @@ class Bound:
         """The lower bound beside the epsilon that is claimed at its delta."""
         return Comparison("epsilon", f"delta = {self.delta:g}", self.lower, curve.epsilon(self.delta), self.headline)
 
-    def violation_point(self, curve: PrivacyCurve) -> ViolationPoint | None:
-        """Where the claim broke; None where it did not, or where the bound is `as-published`."""
-        return breach_at(self.comparison(curve), self.validity)
-
-    def charts(self, claim: Claim) -> list[Chart]:
-        """What there is to see beside a claim."""
-        from dpaudit.estimators.finding_charts import charts  # only where something is drawn
-
-        return charts(self.series, claim, self.comparison(claim.curve))
-
     def on_a_proxy(self) -> Bound:
         """The same bound where the game takes a proxy for the truth; what makes it weaker still stays a note.
 
@@ -108,9 +95,6 @@ class Bound:
             "counts": dict(self.counts),
             "notes": list(self.notes),
         }
-
-    def __str__(self) -> str:
-        return f"{self.headline} ({self.confidence:.6g} confidence, {self.validity}; {self.method}, {self.selection})"
 
 
 def along_curve(quantity: str, where: str, observed: float, claimed: float) -> Comparison:

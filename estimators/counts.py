@@ -154,27 +154,28 @@ def number_columns(table: Table, names: Sequence[str]) -> dict[str, Floats]:
     return columns
 
 
-def classes(table: Table, prefix: str) -> tuple[str, ...]:
-    """What follows the prefix in the names of the table's columns, in their order: the classes."""
-    found = tuple(name.removeprefix(prefix) for name in table if matches(f"{prefix}*", name))
+def classes(table: Table, prefix: str, *others: str) -> tuple[str, ...]:
+    """What follows the prefix in the names of the table's columns, in their order; the same for each other prefix."""
+    named = tuple(name.removeprefix(prefix) for name in table if matches(f"{prefix}*", name))
     require(
-        len(found) >= 2,
+        len(named) >= 2,
         f"the table must have a column {prefix}NAME for each class, at least two",
         columns=", ".join(table),
     )
-    return found
-
-
-def same_classes(table: Table, first: str, second: str) -> tuple[str, ...]:
-    """The classes that the columns of two prefixes have in common: all of them."""
-    named = classes(table, first)
-    require(
-        set(named) == set(classes(table, second)),
-        f"the columns {first}* and {second}* must name the same classes",
-        first=", ".join(named),
-        second=", ".join(classes(table, second)),
-    )
+    for other in others:
+        second = classes(table, other)
+        require(
+            set(named) == set(second),
+            f"the columns {prefix}* and {other}* must name the same classes",
+            first=", ".join(named),
+            second=", ".join(second),
+        )
     return named
+
+
+def query_names(table: Table, rows: int) -> list[str]:
+    """What the rows of a table of queries are called."""
+    return [f"query {name}" for name in (table["query"] if "query" in table else range(1, rows + 1))]
 
 
 def per_class(table: Table, prefix: str, named: Sequence[str]) -> Ints:

@@ -74,18 +74,6 @@ class CurveEvidence(Protocol):
         ...
 
 
-def breach_at(comparison: Comparison, validity: Validity) -> ViolationPoint | None:
-    """The breach that a standing is; None where the claim is kept, or where nothing valid speaks against it.
-
-    What was chosen on the samples it is measured on errs more often than it says: it refutes no claim.
-    """
-    if validity is Validity.AS_PUBLISHED or not comparison.exceeds:
-        return None
-    return ViolationPoint(
-        comparison.quantity, comparison.where, comparison.observed, comparison.claimed, comparison.words
-    )
-
-
 class Finding(Protocol):
     """What an audit found. Frozen; `str` prints it with all its numbers."""
 
@@ -144,3 +132,26 @@ class Finding(Protocol):
     def to_dict(self) -> Mapping[str, Any]:
         """Plain values for JSON, without the series."""
         ...
+
+
+class FindingBase:
+    """What the findings of dpaudit share."""
+
+    def violation_point(self: Finding, curve: PrivacyCurve) -> ViolationPoint | None:
+        """Where the claim broke; None where it did not.
+
+        What was chosen on the samples it is measured on errs more often than it says: it refutes no claim.
+        """
+        found = self.comparison(curve)
+        if self.validity is Validity.AS_PUBLISHED or not found.exceeds:
+            return None
+        return ViolationPoint(found.quantity, found.where, found.observed, found.claimed, found.words)
+
+    def charts(self: Finding, claim: Claim) -> list[Chart]:
+        """What there is to see beside a claim."""
+        from dpaudit.estimators.finding_charts import charts  # only where something is drawn
+
+        return charts(self.series, claim, self.comparison(claim.curve))
+
+    def __str__(self: Finding) -> str:
+        return f"{self.headline} ({self.confidence:.6g} confidence, {self.validity}; {self.method}, {self.selection})"

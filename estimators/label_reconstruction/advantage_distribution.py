@@ -5,16 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from dpaudit.claims import Claim, PrivacyCurve
+from dpaudit.claims import PrivacyCurve
 from dpaudit.errors import require
 from dpaudit.estimators.bound import format_lower
-from dpaudit.estimators.finding import Comparison, Series, Validity, ViolationPoint, breach_at
+from dpaudit.estimators.finding import Comparison, FindingBase, Series, Validity
 from dpaudit.estimators.label_reconstruction.advantage import label_privacy_ceiling
-
-if TYPE_CHECKING:
-    from dpaudit.estimators.chart import Chart
 
 Kind = Literal["additive", "multiplicative", "tail"]
 WORDS: Mapping[str, str] = {
@@ -70,7 +67,7 @@ class Realised:
 
 
 @dataclass(frozen=True)
-class AdvantageDistribution:
+class AdvantageDistribution(FindingBase):
     """Advantages of all examples, in absolute value; exact given the priors: no confidence.
 
     Attributes:
@@ -135,16 +132,6 @@ class AdvantageDistribution:
         """Beside the most that label privacy with the epsilon claimed at delta = 0 allows."""
         allowed = _allowed(self.kind, curve.epsilon(0.0))
         return Comparison(QUANTITIES[self.kind], "delta = 0", self._compared, allowed, self.headline)
-
-    def violation_point(self, curve: PrivacyCurve) -> ViolationPoint | None:
-        """Where the claim broke; None where it did not."""
-        return breach_at(self.comparison(curve), self.validity)
-
-    def charts(self, claim: Claim) -> list[Chart]:
-        """What there is to see beside a claim."""
-        from dpaudit.estimators.finding_charts import charts  # only where something is drawn
-
-        return charts(self.series, claim, self.comparison(claim.curve))
 
     def to_dict(self) -> Mapping[str, Any]:
         """Plain values for JSON, without the series."""

@@ -24,7 +24,8 @@ from dpaudit.estimators.one_run.f_dp import f_dp_parameter
 from dpaudit.estimators.one_run.guess_tables import OneRunPValue, OneRunReplays
 from dpaudit.estimators.one_run.guesses import one_run_epsilon
 from dpaudit.estimators.one_run.signed_scores import OneRun, OneRunFDP
-from dpaudit.estimators.private_prediction.answer_counts import GNMax, KCutCounts, TwoCutCounts
+from dpaudit.estimators.private_prediction.noisy_argmax import GNMax
+from dpaudit.estimators.private_prediction.rdp_bound import KCutCounts, TwoCutCounts
 from dpaudit.estimators.private_prediction.two_cut import two_cut_bound
 from dpaudit.estimators.proportions.binomial import Proportion
 from dpaudit.estimators.proportions.multinomial import Multinomial
