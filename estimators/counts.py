@@ -66,17 +66,12 @@ class CountEstimator(ABC):
 
 @dataclass(frozen=True)
 class Column:
-    """One printed column of a `TextTable`; bounds are rounded to the side on which they hold as printed.
+    """One printed column of a `TextTable`; bounds are rounded to the side on which they hold as printed."""
 
-    Attributes:
-        name: Its heading.
-        values: Words, or numbers, which are printed with six decimals (rounded) or six digits (nearest).
-        rounding: The direction in which numbers are rounded.
-    """
-
-    name: str
+    name: str  # its heading
+    # words, or numbers, which are printed with six decimals (rounded) or six digits (nearest)
     values: tuple[float | str, ...]
-    rounding: Literal["down", "up", "nearest"] = "nearest"
+    rounding: Literal["down", "up", "nearest"] = "nearest"  # the direction in which numbers are rounded
 
     def cells(self) -> list[str]:
         """The heading and the values as they are printed."""
@@ -92,17 +87,11 @@ class Column:
 
 @dataclass(frozen=True)
 class TextTable:
-    """Something read off counts, printed as columns: intervals, exact values, conversions.
+    """Something read off counts, printed as columns: intervals, exact values, conversions."""
 
-    Attributes:
-        title: What it is, at which confidence and in what sense that holds.
-        columns: Equally long columns.
-        notes: Sentences a reader must see beside it.
-    """
-
-    title: str
-    columns: tuple[Column, ...] = ()
-    notes: tuple[str, ...] = ()
+    title: str  # what it is, at which confidence and in what sense that holds
+    columns: tuple[Column, ...] = ()  # equally long columns
+    notes: tuple[str, ...] = ()  # sentences a reader must see beside it
 
     def __str__(self) -> str:
         columns = [list(map(printable, column.cells())) for column in self.columns]

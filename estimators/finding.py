@@ -39,21 +39,13 @@ class Validity(StrEnum):
 
 @dataclass(frozen=True)
 class Comparison:
-    """How a finding stands to a claim, at the point where it speaks most against it.
+    """How a finding stands to a claim, at the point where it speaks most against it."""
 
-    Attributes:
-        quantity: What is compared: "epsilon", "RDP", ...
-        where: At which point: "delta = 1e-05", "order 8".
-        observed: What was found there, on the safe side of rounding.
-        claimed: The most that the claim allows there; inf where it implies nothing.
-        words: The observation at that point as a headline: "RDP >= 1.246163 at order 2".
-    """
-
-    quantity: str
-    where: str
-    observed: float
-    claimed: float
-    words: str
+    quantity: str  # what is compared: "epsilon", "RDP",
+    where: str  # at which point: "delta = 1e-05", "order 8"
+    observed: float  # what was found there, on the safe side of rounding
+    claimed: float  # the most that the claim allows there; inf where it implies nothing
+    words: str  # the observation at that point as a headline: "RDP >= 1.246163 at order 2"
 
     @property
     def exceeds(self) -> bool:

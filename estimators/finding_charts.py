@@ -223,10 +223,7 @@ def advantages(
     """
     marks: list[Mark] = [spread(share, advantage, "examples", MEMBER, 100)]
     compared = reported == comparison.quantity
-    words = (
-        (comparison.observed, OTHER, "--", "observed"),
-        (comparison.claimed, CLAIM, "-", "the claim allows"),
-    )
+    words = ((comparison.observed, OTHER, "--", "observed"), (comparison.claimed, CLAIM, "-", "the claim allows"))
     marks += [
         Rule(value, f"{comparison.quantity}, {word}", colour, dash, upright=True)
         for value, colour, dash, word in words

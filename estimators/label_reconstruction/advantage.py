@@ -23,6 +23,7 @@ from dpaudit.estimators.arguments import Floats, as_counts, common_shape, unboxe
 
 # Below this likelihood of a bag, on the scale of its likeliest sum, underflow may have eaten what matters.
 _SMALLEST = 1e-250
+_PLAIN, _LAPLACE, _GEOMETRIC = range(3)
 
 
 def rr_posterior(prior: ArrayLike, released: ArrayLike, *, epsilon: float) -> float | Floats:
@@ -166,10 +167,7 @@ def llp_additive_advantage(prior: ArrayLike) -> Floats:
     Returns: Advantages in [0, min(eta, 1 - eta)], the shape of `prior`.
     Source: Busa-Fekete et al. (2024), Definition 3.1 (individual), conditioned on the bag.
     """
-    # Compiled code is imported where it is called: numba takes half a second to load.
-    from dpaudit.estimators.label_reconstruction._poisson_binomial import plain_advantages
-
-    return np.asarray(plain_advantages(_bag_priors(prior))).reshape(np.shape(prior))
+    return _additive(prior, 0.0, _PLAIN)
 
 
 def llp_laplace_additive_advantage(prior: ArrayLike, *, epsilon: float) -> Floats:
@@ -183,10 +181,8 @@ def llp_laplace_additive_advantage(prior: ArrayLike, *, epsilon: float) -> Float
         epsilon: In (0, inf).
     Returns: Advantages in [0, min(eta, 1 - eta)], the shape of `prior`.
     """
-    from dpaudit.estimators.label_reconstruction._poisson_binomial import laplace_advantages
-
     _check_epsilon(epsilon)
-    return np.asarray(laplace_advantages(_bag_priors(prior), float(epsilon))).reshape(np.shape(prior))
+    return _additive(prior, epsilon, _LAPLACE)
 
 
 def llp_geometric_additive_advantage(prior: ArrayLike, *, epsilon: float) -> Floats:
@@ -197,10 +193,8 @@ def llp_geometric_additive_advantage(prior: ArrayLike, *, epsilon: float) -> Flo
         epsilon: In (0, inf).
     Returns: Advantages in [0, min(eta, 1 - eta)], the shape of `prior`.
     """
-    from dpaudit.estimators.label_reconstruction._poisson_binomial import geometric_advantages
-
     _check_epsilon(epsilon)
-    return np.asarray(geometric_advantages(_bag_priors(prior), float(epsilon))).reshape(np.shape(prior))
+    return _additive(prior, epsilon, _GEOMETRIC)
 
 
 def multiplicative_advantage(prior: ArrayLike, posterior: ArrayLike) -> float | Floats:
@@ -252,6 +246,13 @@ def advantage_quantile(advantage: ArrayLike, level: ArrayLike) -> float | Floats
     ranked, levels = _ranked(advantage), np.asarray(level, np.float64)
     require(bool(np.all((levels >= 0) & (levels <= 1))), "level must be in [0, 1]", level=level)
     return unboxed(np.asarray(np.quantile(ranked, levels, method="inverted_cdf"), np.float64))
+
+
+def _additive(prior: ArrayLike, epsilon: float, noise: int) -> Floats:
+    # Compiled code is imported where it is called: numba takes half a second to load.
+    from dpaudit.estimators.label_reconstruction._poisson_binomial import advantages
+
+    return np.asarray(advantages(_bag_priors(prior), float(epsilon), noise)).reshape(np.shape(prior))
 
 
 def _posteriors(eta: Floats, log_channel: Floats) -> tuple[Floats, Floats]:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dpaudit.claims import PrivacyCurve
 from dpaudit.errors import require
 from dpaudit.estimators.arguments import Floats, Ints
+from dpaudit.estimators.bound import format_lower
 from dpaudit.estimators.counts import BAGS, Column, CountEstimator, Table, TextTable, number_columns
 from dpaudit.estimators.estimator import Estimator
-from dpaudit.estimators.finding import Series
+from dpaudit.estimators.finding import Comparison, FindingBase, Series, Validity
 from dpaudit.estimators.label_reconstruction.advantage import (
     advantage_cdf,
     advantage_quantile,
@@ -30,16 +32,24 @@ from dpaudit.estimators.label_reconstruction.advantage import (
     rr_additive_advantage,
     rr_posterior,
 )
-from dpaudit.estimators.label_reconstruction.advantage_distribution import (
-    QUANTITIES,
-    WORDS,
-    AdvantageDistribution,
-    Kind,
-    Realised,
-)
 from dpaudit.estimators.posteriors import Posteriors
 from dpaudit.registry import register
 
+Kind = Literal["additive", "multiplicative", "tail"]
+WORDS: Mapping[str, str] = {
+    "additive": "additive advantage",
+    "multiplicative": "multiplicative advantage",
+    "tail": "additive advantage at one release",
+}
+QUANTITIES: Mapping[str, str] = {
+    "additive": "mean additive advantage",
+    "multiplicative": "largest multiplicative advantage",
+    "tail": "largest additive advantage at one release",
+}
+"""What is compared with a claim: the mean additive advantage, the largest shift of log-odds, the largest gain."""
+
+# Log-odds of posteriors carry rounding errors of some 1e-16: what is compared with a claim is lowered by far more.
+_SAFE = 1 - 1e-9
 Mechanism = Literal["rr", "llp", "llp-laplace", "llp-geometric"]
 RELEASED = {"rr": "released", "llp": "positives", "llp-laplace": "count", "llp-geometric": "count"}
 """The column that holds what each mechanism released: one label a row, or one number a bag, repeated on its rows."""
@@ -50,43 +60,144 @@ GROUPS = 10
 """Of examples, to see whether their priors are calibrated."""
 SHOWN = 4_000
 """Examples in a figure of beliefs at most."""
+APART = 3.0
+"""Standard errors beyond which computed and realised advantage are said to differ."""
+
+
+@dataclass(frozen=True)
+class Realised:
+    """The attacker played against true labels, beside what its beliefs say of itself."""
+
+    computed: float  # how much likelier its guesses are right once the release is out, by its own posteriors; mean
+    realised: float  # how much more often they were right
+    error: float  # standard error of the difference, at most
+
+    @property
+    def parts(self) -> bool:
+        """Whether the two differ by more than chance."""
+        return abs(self.realised - self.computed) > APART * self.error
+
+    def __str__(self) -> str:
+        said = (
+            "they part: the priors are not calibrated, and advantages computed from them are off by as much"
+            if self.parts
+            else "no more apart than chance"
+        )
+        return (
+            f"played against true labels the attacker gains {self.realised:.5f}, by its own beliefs "
+            f"{self.computed:.5f} (difference {self.realised - self.computed:+.5f}, standard error {self.error:.5f}): "
+            f"{said}"
+        )
+
+
+@dataclass(frozen=True)
+class AdvantageDistribution(FindingBase):
+    """Advantages of all examples, in absolute value; exact given the priors: no confidence."""
+
+    # "additive": how much likelier the best guess is right, on average over releases, in [0, 1]. "multiplicative": how
+    # far one release moves the log-odds, in nats. "tail": how much likelier the best guess is right at one release than
+    # before it, 0 where it is not
+    kind: Kind
+    mean: float  # over the examples, >= 0; may be inf
+    largest: float  # over the examples, >= 0; may be inf
+    # level in [0, 1] and the advantage that this share of the examples stays within
+    quantiles: tuple[tuple[float, float], ...]
+    method: str  # the estimator's registered name, with its variant
+    within: tuple[tuple[float, float], ...] = ()  # threshold and the share of examples that stays within it
+    counts: tuple[tuple[str, int], ...] = ()  # examples, bags, releases
+    notes: tuple[str, ...] = ()  # sentences a reader must see beside it
+    # what there is to draw, by name
+    series: Mapping[str, Series] = field(default_factory=dict, compare=False, repr=False)
+    realised: Realised | None = None  # the attacker played against true labels; None where they are not known
+
+    def __post_init__(self) -> None:
+        require(self.kind in QUANTITIES, f"kind must be one of {', '.join(QUANTITIES)}", kind=self.kind)
+        require(self.mean >= 0, "a mean of advantages must be >= 0", mean=self.mean)
+        require(self.largest >= 0, "the largest advantage must be >= 0", largest=self.largest)
+        if self.realised is not None:
+            object.__setattr__(self, "notes", (*self.notes, str(self.realised)))
+
+    @property
+    def validity(self) -> Validity:
+        """Exact: nothing was sampled."""
+        return Validity.EXACT
+
+    @property
+    def confidence(self) -> None:
+        """None: there is nothing to be confident about."""
+        return None
+
+    @property
+    def selection(self) -> str:
+        """Nothing was chosen."""
+        return "every example"
+
+    @property
+    def _compared(self) -> float:
+        return (self.mean if self.kind == "additive" else self.largest) * _SAFE
+
+    @property
+    def headline(self) -> str:
+        """What is compared with a claim."""
+        unit = " nats" if self.kind == "multiplicative" else ""
+        return f"{QUANTITIES[self.kind]} {format_lower(self._compared, 6)}{unit}"
+
+    def comparison(self, curve: PrivacyCurve) -> Comparison:
+        """Beside the most that label privacy with the epsilon claimed at delta = 0 allows."""
+        allowed = _allowed(self.kind, curve.epsilon(0.0))
+        return Comparison(QUANTITIES[self.kind], "delta = 0", self._compared, allowed, self.headline)
+
+    def to_dict(self) -> Mapping[str, Any]:
+        """Plain values for JSON, without the series."""
+        return {
+            "kind": self.kind,
+            "mean": self.mean,
+            "largest": self.largest,
+            "quantiles": [list(pair) for pair in self.quantiles],
+            "within": [list(pair) for pair in self.within],
+            "confidence": None,
+            "method": self.method,
+            "selection": self.selection,
+            "validity": self.validity.value,
+            "counts": dict(self.counts),
+            "realised": None if self.realised is None else asdict(self.realised),
+            "notes": list(self.notes),
+        }
+
+    def __str__(self) -> str:
+        shown = ", ".join(f"{level:g} quantile {value:.6g}" for level, value in self.quantiles)
+        return f"{self.headline} (exact given the priors; {self.method}; {shown})"
+
+
+def _allowed(kind: Kind, epsilon: float) -> float:
+    """The most that a release with label privacy `epsilon` allows.
+
+    A belief whose log-odds move by epsilon makes the best guess likelier right by at most e^eps/(1 + e^eps) - 1/2, from
+    a prior of 1/2: half of what Wu et al. (2023) allow the mean.
+    """
+    if kind == "multiplicative" or math.isinf(epsilon):
+        return epsilon
+    return label_privacy_ceiling(epsilon) / (2 if kind == "tail" else 1)
 
 
 @dataclass(frozen=True, eq=False)
 class AdvantageTally:
-    """The advantages at one release.
+    """The advantages at one release."""
 
-    Attributes:
-        release: Number of the release.
-        bags: How many bags it is made of.
-        left_out: Examples that nothing was released about, which are not among the others.
-        multiplicative: How far the log-odds of each other example moved, nats, shape (n,); may be infinite.
-        additive: Additive advantage of each, on average over releases, shape (n,); (0,) where that is not known.
-        gain: How much likelier the best guess of each is right than before, shape (n,); below 0 where it is not.
-        prior: Of some of them, for a figure, shape (shown,).
-        posterior: Of the same, shape (shown,).
-        believed: Mean prior of groups of examples, by the prior, shape (groups,); (0,) where labels are not known.
-        observed: Share of each group whose label is 1, likewise.
-        grouped: Examples in each group, likewise.
-        computed: How much likelier the best guess is right than before the release, as the beliefs say; mean.
-        realised: The same as true labels say; NaN where they are not known.
-        error: Standard error of the difference of the two means, bags being independent; NaN likewise.
-    """
-
-    release: int
-    bags: int
-    left_out: int
-    multiplicative: Floats
-    additive: Floats
-    gain: Floats
-    prior: Floats
-    posterior: Floats
-    believed: Floats
-    observed: Floats
-    grouped: Ints
-    computed: float
-    realised: float
-    error: float
+    release: int  # number of the release
+    bags: int  # how many bags it is made of
+    left_out: int  # examples that nothing was released about, which are not among the others
+    multiplicative: Floats  # how far the log-odds of each other example moved, nats, shape (n,); may be infinite
+    additive: Floats  # additive advantage of each, on average over releases, shape (n,); (0,) where that is not known
+    gain: Floats  # how much likelier the best guess of each is right than before, shape (n,); below 0 where it is not
+    prior: Floats  # of some of them, for a figure, shape (shown,)
+    posterior: Floats  # of the same, shape (shown,)
+    believed: Floats  # mean prior of groups of examples, by the prior, shape (groups,); (0,) where labels are not known
+    observed: Floats  # share of each group whose label is 1, likewise
+    grouped: Ints  # examples in each group, likewise
+    computed: float  # how much likelier the best guess is right than before the release, as the beliefs say; mean
+    realised: float  # the same as true labels say; NaN where they are not known
+    error: float  # standard error of the difference of the two means, bags being independent; NaN likewise
 
 
 @register("estimator", "label-advantage", source="Busa-Fekete et al. (2024), Definitions 3.1 and 3.6, section 4")

@@ -14,11 +14,7 @@ from numpy.typing import ArrayLike
 from dpaudit.errors import require
 from dpaudit.estimators.arguments import Floats
 from dpaudit.estimators.counts import Column, CountEstimator, Table, TextTable, number_columns
-from dpaudit.estimators.label_reconstruction.advantage import (
-    advantage_quantile,
-    bag_log_ratio,
-    llp_additive_advantage,
-)
+from dpaudit.estimators.label_reconstruction.advantage import advantage_quantile, bag_log_ratio, llp_additive_advantage
 from dpaudit.registry import register
 
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -28,23 +24,16 @@ LEVEL = 0.98
 
 @dataclass(frozen=True)
 class Equivalent:
-    """What bags of one size tell, and the randomised response that tells as much.
+    """What bags of one size tell, and the randomised response that tells as much."""
 
-    Attributes:
-        size: Examples in a bag.
-        additive: Mean additive advantage.
-        additive_epsilon: Randomised response with this epsilon has the same mean; inf where only the labels themselves
-            tell as much.
-        multiplicative: Quantile of the multiplicative advantage, nats: it is also the epsilon of the randomised
-            response that has it, since that one's advantage is epsilon for every example. May be inf.
-        infinite: Share of the examples whose label is given away.
-    """
-
-    size: int
-    additive: float
+    size: int  # examples in a bag
+    additive: float  # mean additive advantage
+    # randomised response with this epsilon has the same mean; inf where only the labels themselves tell as much
     additive_epsilon: float
+    # quantile of the multiplicative advantage, nats: it is also the epsilon of the randomised response that has it,
+    # since that one's advantage is epsilon for every example. May be inf
     multiplicative: float
-    infinite: float
+    infinite: float  # share of the examples whose label is given away
 
 
 def equivalent_epsilons(

@@ -146,11 +146,7 @@ class OneRunReplays(CountEstimator):
                 confidence=self.confidence,
             )
         each = one_run_epsilon(
-            guesses,
-            correct,
-            canaries=canaries,
-            delta=self.delta,
-            confidence=per_replay_confidence(self.confidence),
+            guesses, correct, canaries=canaries, delta=self.delta, confidence=per_replay_confidence(self.confidence)
         )
         return float(median_rule(np.asarray(each)))
 

@@ -33,39 +33,23 @@ ORDERS = (1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 12.0, 16.0, 24.0, 32.0, 64.0)
 
 @dataclass(frozen=True, eq=False)
 class QueryTally:
-    """One query: its counts, and what is known of the law of its answers at the estimator's orders.
+    """One query: its counts, and what is known of the law of its answers at the estimator's orders."""
 
-    Attributes:
-        query: Its number.
-        world_1: Counts with the records, shape (answers,).
-        world_0: Counts without them, shape (answers,).
-        chosen: Whether each answer is in the set, shape (answers,).
-        exact_forward: D(with || without), shape (orders,); NaN where it is not known.
-        exact_backward: D(without || with).
-        dependent_forward: What data-dependent accounting charges for the former; NaN where there is none.
-        dependent_backward: The same for the latter.
-        low: Smallest exact divergence over resampled trainings; NaN where nothing was fitted.
-        high: The largest.
-        unmoved: Mean exact divergence where records change nothing, by the fit alone; NaN where nothing was fitted.
-        fitted: Whether the law of the votes was fitted.
-        asked: Answers that a total counts.
-        together: Whether all queries are about one pair of data sets.
-    """
-
-    query: int
-    world_1: Ints
-    world_0: Ints
-    chosen: NDArray[np.bool_]
-    exact_forward: Floats
-    exact_backward: Floats
-    dependent_forward: Floats
-    dependent_backward: Floats
-    low: Floats
-    high: Floats
+    query: int  # its number
+    world_1: Ints  # counts with the records, shape (answers,)
+    world_0: Ints  # counts without them, shape (answers,)
+    chosen: NDArray[np.bool_]  # whether each answer is in the set, shape (answers,)
+    exact_forward: Floats  # D(with || without), shape (orders,); NaN where it is not known
+    exact_backward: Floats  # D(without || with)
+    dependent_forward: Floats  # what data-dependent accounting charges for the former; NaN where there is none
+    dependent_backward: Floats  # the same for the latter
+    low: Floats  # smallest exact divergence over resampled trainings; NaN where nothing was fitted
+    high: Floats  # the largest
+    # mean exact divergence where records change nothing, by the fit alone; NaN where nothing was fitted
     unmoved: Floats
-    fitted: bool
-    asked: int
-    together: bool
+    fitted: bool  # whether the law of the votes was fitted
+    asked: int  # answers that a total counts
+    together: bool  # whether all queries are about one pair of data sets
 
 
 @register("estimator", "answers", source="Chadha et al. (2024), section 4.2 and appendix B; the corner is ours")
@@ -262,15 +246,10 @@ DEPENDENT = "RDP of an answer by data-dependent accounting"
 
 @dataclass(frozen=True, eq=False)
 class Directions:
-    """Numbers by query and order for both directions, D(with || without) and D(without || with).
+    """Numbers by query and order for both directions, D(with || without) and D(without || with)."""
 
-    Attributes:
-        forward: Shape (n, m), nats.
-        backward: Shape (n, m), nats.
-    """
-
-    forward: Floats
-    backward: Floats
+    forward: Floats  # shape (n, m), nats
+    backward: Floats  # shape (n, m), nats
 
     @property
     def larger(self) -> Floats:
@@ -280,44 +259,27 @@ class Directions:
 
 @dataclass(frozen=True, eq=False)
 class AnswersFinding(FindingBase):
-    """Lower bounds on the Renyi divergence of single answers, all of which hold together, beside what is known of it.
+    """Lower bounds on the Renyi divergence of single answers that hold together, beside what is known of it."""
 
-    Attributes:
-        orders: Orders > 1, ascending, shape (m,).
-        queries: Number of each query, shape (n,).
-        bound: Lower bounds.
-        exact: Divergences of the exact laws of answers; NaN where these are not known.
-        dependent: What data-dependent accounting charges; NaN where there is none.
-        k_cut: Lower bounds for the worst query that look at every answer by itself, shape (m,).
-        spread: Smallest and largest exact divergence of the worst query over resampled trainings, and the mean where
-            records change nothing, by the fit alone; shape (3, m), empty where nothing was fitted.
-        asked: Answers to each query that a total counts, shape (n,).
-        together: Whether all queries are about one pair of data sets.
-        epsilon: A valid lower bound on the epsilon of one answer at `delta`, from the same counts; None without one.
-        delta: In [0, 1).
-        confidence: With this probability everything above holds at once; in (0, 1).
-        method: The estimator's name with its variant.
-        validity: In what sense the confidence holds.
-        selection: How the sets of answers were chosen, in words.
-        counts: The integers it rests on, by name.
-    """
-
-    orders: Floats
-    queries: NDArray[np.int64]
-    bound: Directions
-    exact: Directions
-    dependent: Directions
-    k_cut: Floats
+    orders: Floats  # orders > 1, ascending, shape (m,)
+    queries: NDArray[np.int64]  # number of each query, shape (n,)
+    bound: Directions  # lower bounds
+    exact: Directions  # divergences of the exact laws of answers; NaN where these are not known
+    dependent: Directions  # what data-dependent accounting charges; NaN where there is none
+    k_cut: Floats  # lower bounds for the worst query that look at every answer by itself, shape (m,)
+    # smallest and largest exact divergence of the worst query over resampled trainings, and the mean where records
+    # change nothing, by the fit alone; shape (3, m), empty where nothing was fitted
     spread: Floats
-    asked: NDArray[np.int64]
-    together: bool
+    asked: NDArray[np.int64]  # answers to each query that a total counts, shape (n,)
+    together: bool  # whether all queries are about one pair of data sets
+    # a valid lower bound on the epsilon of one answer at `delta`, from the same counts; None without one
     epsilon: float | None
-    delta: float
-    confidence: float
-    method: str
-    validity: Validity
-    selection: str
-    counts: tuple[tuple[str, int], ...]
+    delta: float  # in [0, 1)
+    confidence: float  # with this probability everything above holds at once; in (0, 1)
+    method: str  # the estimator's name with its variant
+    validity: Validity  # in what sense the confidence holds
+    selection: str  # how the sets of answers were chosen, in words
+    counts: tuple[tuple[str, int], ...]  # the integers it rests on, by name
 
     @property
     def worst(self) -> int:

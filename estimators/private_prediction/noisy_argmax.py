@@ -13,23 +13,9 @@ from scipy.special import log_ndtr
 
 from dpaudit.errors import require
 from dpaudit.estimators.arguments import Floats, Ints, unboxed
-from dpaudit.estimators.counts import (
-    VOTES,
-    Column,
-    CountEstimator,
-    Table,
-    TextTable,
-    classes,
-    per_class,
-    query_names,
-)
+from dpaudit.estimators.counts import VOTES, Column, CountEstimator, Table, TextTable, classes, per_class, query_names
 from dpaudit.estimators.private_prediction.conversion import RdpToEpsilon
-from dpaudit.estimators.private_prediction.divergence import (
-    ORDERS,
-    as_orders,
-    renyi_divergence_of_logs,
-    require_orders,
-)
+from dpaudit.estimators.private_prediction.divergence import ORDERS, as_orders, renyi_divergence_of_logs, require_orders
 from dpaudit.estimators.private_prediction.two_cut import two_cut_set
 from dpaudit.registry import register
 

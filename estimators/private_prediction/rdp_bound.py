@@ -58,31 +58,18 @@ VALIDITY = MappingProxyType(
 
 @dataclass(frozen=True)
 class RenyiBound(FindingBase):
-    """Lower bounds on the Renyi divergence of two neighbouring data sets, in both directions and for every order.
+    """Lower bounds on the Renyi divergence of two neighbouring data sets, in both directions and for every order."""
 
-    Attributes:
-        orders: The orders a > 1, at least one.
-        forward: Lower bounds on D_a(first || second) in nats, one for each order.
-        backward: Lower bounds on D_a(second || first).
-        confidence: With this probability all of them hold together; in (0, 1).
-        method: The method, a key of `renyi.VALIDITY`, or the estimator's registered name with it.
-        validity: In what sense the confidence holds.
-        queries: How many queries' bounds it was made from.
-        selection: How the set of answers was chosen, in words.
-        counts: The integers it was computed from, by name.
-        notes: Sentences a reader must see beside it.
-    """
-
-    orders: tuple[float, ...]
-    forward: tuple[float, ...]
-    backward: tuple[float, ...]
-    confidence: float
-    method: str
-    validity: Validity
-    queries: int = 1
-    selection: str = "fixed beforehand"
-    counts: tuple[tuple[str, int], ...] = ()
-    notes: tuple[str, ...] = ()
+    orders: tuple[float, ...]  # the orders a > 1, at least one
+    forward: tuple[float, ...]  # lower bounds on D_a(first || second) in nats, one for each order
+    backward: tuple[float, ...]  # lower bounds on D_a(second || first)
+    confidence: float  # with this probability all of them hold together; in (0, 1)
+    method: str  # the method, a key of `renyi.VALIDITY`, or the estimator's registered name with it
+    validity: Validity  # in what sense the confidence holds
+    queries: int = 1  # how many queries' bounds it was made from
+    selection: str = "fixed beforehand"  # how the set of answers was chosen, in words
+    counts: tuple[tuple[str, int], ...] = ()  # the integers it was computed from, by name
+    notes: tuple[str, ...] = ()  # sentences a reader must see beside it
 
     def __post_init__(self) -> None:
         require(0 < self.confidence < 1, "confidence must be in (0, 1)", confidence=self.confidence)
@@ -156,20 +143,14 @@ def _multiple(observed: float, claimed: float) -> float:
 
 @dataclass(frozen=True, eq=False)
 class AnswerCounts:
-    """The answers to one query: independent draws of a private predictor on each of two neighbouring data sets.
-
-    Attributes:
-        world_1: How often each class was answered with the first data set, shape (classes,), classes >= 2; at least one
-            answer.
-        world_0: The same with its neighbour, shape (classes,).
-        query: Which query this is.
-    """
+    """The answers to one query: independent draws of a private predictor on each of two neighbouring data sets."""
 
     words: ClassVar[str] = "counts of answers"
 
+    # how often each class was answered with the first data set, shape (classes,), classes >= 2; at least one answer
     world_1: NDArray[np.int64]
-    world_0: NDArray[np.int64]
-    query: int = 0
+    world_0: NDArray[np.int64]  # the same with its neighbour, shape (classes,)
+    query: int = 0  # which query this is
 
     def __post_init__(self) -> None:
         for name in ("world_1", "world_0"):
@@ -393,10 +374,7 @@ class KCutCounts(Estimator[AnswerCounts, AnswerCounts], CountEstimator):
         ends = [
             np.atleast_1d(
                 bootstrap_bound(
-                    *pair,
-                    self.orders,
-                    confidence=confidence,
-                    rng=np.random.default_rng([self.seed, row, direction]),
+                    *pair, self.orders, confidence=confidence, rng=np.random.default_rng([self.seed, row, direction])
                 )
             )
             for direction, pair in enumerate(((first, second), (second, first)))

@@ -87,10 +87,7 @@ def katz_log(k1: ArrayLike, n1: ArrayLike, k0: ArrayLike, n0: ArrayLike, *, conf
     p1, p0 = np.maximum(first, 1) / trials1, np.maximum(second, 1) / trials0
     spread = special.ndtri((1 + level) / 2) * np.sqrt((1 - p1) / (p1 * trials1) + (1 - p0) / (p0 * trials0))
     centre = np.log(p1 / p0)
-    return Interval(
-        unboxed(np.where(seen, centre - spread, -np.inf)),
-        unboxed(np.where(seen, centre + spread, np.inf)),
-    )
+    return Interval(unboxed(np.where(seen, centre - spread, -np.inf)), unboxed(np.where(seen, centre + spread, np.inf)))
 
 
 def _prepared(k: ArrayLike, n: ArrayLike, confidence: ArrayLike, side: str) -> tuple[Ints, Ints, Floats]:

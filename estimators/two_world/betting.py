@@ -69,27 +69,18 @@ def _counts() -> Ints:
 
 @dataclass(frozen=True, eq=False)
 class BettingState:
-    """All a betting test knows between two trials. Made of numbers and arrays; `BettingState()` has seen nothing.
+    """All a betting test knows between two trials. Made of numbers and arrays; `BettingState()` has seen nothing."""
 
-    Attributes:
-        members: Scores of world 1 in trial order.
-        non_members: Scores of world 0 in trial order; the i-th of each make pair i.
-        rejected: How many epsilons of the grid are rejected after each pair, shape (pairs,).
-        thresholds: In force for the next pair, NaN = no bet; shape (2, ways), high side and mirrored low side.
-        hits: Bets won, by the world the set is expected in; shape (2, ways).
-        alarms: Bets lost, by the other world; shape (2, ways).
-        bets: Pairs bet on, shape (2, ways).
-        chooses_at: Number of the pair before which thresholds are chosen again.
-    """
-
-    members: Floats = field(default_factory=_none)
-    non_members: Floats = field(default_factory=_none)
+    members: Floats = field(default_factory=_none)  # scores of world 1 in trial order
+    non_members: Floats = field(default_factory=_none)  # scores of world 0 in trial order; the i-th of each make pair i
+    # how many epsilons of the grid are rejected after each pair, shape (pairs,)
     rejected: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    # in force for the next pair, NaN = no bet; shape (2, ways), high side and mirrored low side
     thresholds: Floats = field(default_factory=lambda: np.full((2, _DESIGNS.size), np.nan))
-    hits: Ints = field(default_factory=_counts)
-    alarms: Ints = field(default_factory=_counts)
-    bets: Ints = field(default_factory=_counts)
-    chooses_at: int = 1
+    hits: Ints = field(default_factory=_counts)  # bets won, by the world the set is expected in; shape (2, ways)
+    alarms: Ints = field(default_factory=_counts)  # bets lost, by the other world; shape (2, ways)
+    bets: Ints = field(default_factory=_counts)  # pairs bet on, shape (2, ways)
+    chooses_at: int = 1  # number of the pair before which thresholds are chosen again
 
     @property
     def trials(self) -> int:
@@ -237,8 +228,7 @@ class Betting(ScoreEstimator[Scores]):
 
     def _stream(self, tallies: Sequence[Scores]) -> BettingState:
         joined = Scores(
-            np.concatenate([tally.score for tally in tallies]),
-            np.concatenate([tally.truth for tally in tallies]),
+            np.concatenate([tally.score for tally in tallies]), np.concatenate([tally.truth for tally in tallies])
         )
         return self.update(BettingState(), joined)
 

@@ -32,21 +32,13 @@ Member = Literal["gaussian", "dp-sgd"]
 
 @dataclass(frozen=True)
 class CurveFamily:
-    """Curves ordered by one parameter.
+    """Curves ordered by one parameter."""
 
-    Attributes:
-        name: In words.
-        curve: The member at a parameter > 0; a larger parameter is less private.
-        most_private: Where the search begins.
-        least_private: Where it ends.
-        words: What a parameter that is rejected says.
-    """
-
-    name: str
-    curve: Callable[[float], PrivacyCurve]
-    most_private: float
-    least_private: float
-    words: Callable[[float], str]
+    name: str  # in words
+    curve: Callable[[float], PrivacyCurve]  # the member at a parameter > 0; a larger parameter is less private
+    most_private: float  # where the search begins
+    least_private: float  # where it ends
+    words: Callable[[float], str]  # what a parameter that is rejected says
 
 
 GAUSSIAN = CurveFamily("Gaussian", GaussianDP, 1e-4, 40.0, lambda mu: f"mu >= {format_lower(mu)}")
@@ -76,19 +68,12 @@ def _(curve: SubsampledGaussian) -> CurveFamily:
 
 @dataclass(frozen=True)
 class FamilyBound:
-    """What a family makes of the same evidence.
+    """What a family makes of the same evidence."""
 
-    Attributes:
-        epsilon: Lower bound at `delta` if the mechanism's curve belongs to the family, in nats.
-        delta: In [0, 1).
-        member: What the rejected member says; "" where none was rejected.
-        family: Its name.
-    """
-
-    epsilon: float
-    delta: float
-    member: str
-    family: str
+    epsilon: float  # lower bound at `delta` if the mechanism's curve belongs to the family, in nats
+    delta: float  # in [0, 1)
+    member: str  # what the rejected member says; "" where none was rejected
+    family: str  # its name
 
     def __str__(self) -> str:
         shown = f" ({self.member})" if self.member else ""

@@ -49,11 +49,7 @@ class Ratio(CountEstimator):
         """One bound a row."""
         counts = count_columns(table, RATIO)
         lower = ratio_epsilon(
-            *counts.values(),
-            delta=self.delta,
-            confidence=self.confidence,
-            group=self.group,
-            directions=self.directions,
+            *counts.values(), delta=self.delta, confidence=self.confidence, group=self.group, directions=self.directions
         )
         return bound_rows(
             lower,

@@ -35,14 +35,7 @@ from dpaudit.estimators.best_candidate import BestCandidate, EachReplay, in_orde
 from dpaudit.estimators.counts import CONFUSION
 from dpaudit.estimators.finding import CurveEvidence, Series, Validity
 from dpaudit.estimators.scores import Scores
-from dpaudit.estimators.selection import (
-    Bonferroni,
-    Fixed,
-    Grid,
-    Selection,
-    SimultaneousBand,
-    Split,
-)
+from dpaudit.estimators.selection import Bonferroni, Fixed, Grid, Selection, SimultaneousBand, Split
 from dpaudit.estimators.two_world.bands import WEIGHTS, upper_rates_at
 from dpaudit.estimators.two_world.rate_region import RateRegions, epsilon_of_rates, telling_thresholds
 from dpaudit.registry import register
@@ -156,11 +149,7 @@ class TwoSampleEstimator(BestCandidate[TwoSampleTally]):
         if first is None:
             first = self.epsilon(ordered[0], self._error(ordered[0].error_shares, replays))
         counts = {**self.counts_at(*self._middle(ordered, each)), "delta": self.delta, "confidence": self.confidence}
-        return {
-            "trade-off": _roc(ordered[0], first),
-            "posterior": counts,
-            "replays": self._replay_series(each, lost),
-        }
+        return {"trade-off": _roc(ordered[0], first), "posterior": counts, "replays": self._replay_series(each, lost)}
 
     def best_candidates(self, ordered: Sequence[TwoSampleTally], replays: int) -> tuple[Floats, Ints]:
         found = [self.best(tally, self._error(tally.error_shares, replays)) for tally in ordered]
