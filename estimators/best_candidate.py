@@ -131,7 +131,7 @@ class BestCandidate(ScoreEstimator[T]):
             lower=float(shown.mean() if self._published else median_rule(shown)),
             delta=self.delta,
             confidence=self.confidence,
-            method=self._method(),
+            method=self.method(),
             validity=Validity.AS_PUBLISHED if self._published else self.validity(),
             selection=str(self.selection),
             counts=tuple(counts.items()),
@@ -155,7 +155,8 @@ class BestCandidate(ScoreEstimator[T]):
     def _published(self) -> bool:
         return isinstance(self.selection, AsPublished)
 
-    def _method(self) -> str:
+    def method(self) -> str:
+        """What the bound says it was found by."""
         return str(getattr(self, "registered_name", type(self).__name__))
 
     def _notes(self, each: EachReplay, tally: T, candidate: int) -> tuple[str, ...]:

@@ -172,28 +172,36 @@ def per_class(table: Table, prefix: str, named: Sequence[str]) -> Ints:
     return np.stack(list(count_columns(table, [prefix + name for name in named]).values()), axis=1)
 
 
+class _Bounding(Protocol):
+    """An estimator that says of its bounds where they are stated, and in what sense they hold."""
+
+    @property
+    def delta(self) -> float: ...
+    @property
+    def confidence(self) -> float: ...
+    def method(self) -> str: ...
+    def validity(self) -> Validity: ...
+
+
 def bound_rows(
+    estimator: _Bounding,
     lower: Any,
-    upper: Any,
     counts: Mapping[str, Ints],
     *,
-    delta: float,
-    confidence: float,
-    method: str,
-    validity: Validity,
+    upper: Any = None,
     notes: Sequence[tuple[str, ...]] | None = None,
 ) -> list[Bound]:
-    """One `Bound` a row from arrays of shape (rows,); `upper` may be None."""
+    """One `Bound` a row from arrays of shape (rows,)."""
     low = np.asarray(lower, dtype=np.float64)
     high = None if upper is None else np.asarray(upper, dtype=np.float64)
     return [
         Bound(
             lower=float(low[row]),
             upper=None if high is None else float(high[row]),
-            delta=delta,
-            confidence=confidence,
-            method=method,
-            validity=validity,
+            delta=estimator.delta,
+            confidence=estimator.confidence,
+            method=estimator.method(),
+            validity=estimator.validity(),
             counts=tuple((name, int(column[row])) for name, column in counts.items()),
             notes=notes[row] if notes else (),
         )

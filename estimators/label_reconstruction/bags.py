@@ -56,12 +56,9 @@ RELEASED = {"rr": "released", "llp": "positives", "llp-laplace": "count", "llp-g
 MEASURES: tuple[Kind, ...] = ("multiplicative", "additive")
 """The paper's two, which are shown beside each other."""
 UNITS: Mapping[str, str] = {"multiplicative": ", nats", "additive": "", "tail": ""}
-GROUPS = 10
-"""Of examples, to see whether their priors are calibrated."""
-SHOWN = 4_000
-"""Examples in a figure of beliefs at most."""
-APART = 3.0
-"""Standard errors beyond which computed and realised advantage are said to differ."""
+GROUPS = 10  # of examples, to see whether their priors are calibrated
+SHOWN = 4_000  # examples in a figure of beliefs at most
+APART = 3.0  # standard errors beyond which computed and realised advantage are said to differ
 
 
 @dataclass(frozen=True)
@@ -110,27 +107,16 @@ class AdvantageDistribution(FindingBase):
     series: Mapping[str, Series] = field(default_factory=dict, compare=False, repr=False)
     realised: Realised | None = None  # the attacker played against true labels; None where they are not known
 
+    validity = Validity.EXACT  # nothing was sampled
+    confidence = None
+    selection = "every example"  # nothing was chosen
+
     def __post_init__(self) -> None:
         require(self.kind in QUANTITIES, f"kind must be one of {', '.join(QUANTITIES)}", kind=self.kind)
         require(self.mean >= 0, "a mean of advantages must be >= 0", mean=self.mean)
         require(self.largest >= 0, "the largest advantage must be >= 0", largest=self.largest)
         if self.realised is not None:
             object.__setattr__(self, "notes", (*self.notes, str(self.realised)))
-
-    @property
-    def validity(self) -> Validity:
-        """Exact: nothing was sampled."""
-        return Validity.EXACT
-
-    @property
-    def confidence(self) -> None:
-        """None: there is nothing to be confident about."""
-        return None
-
-    @property
-    def selection(self) -> str:
-        """Nothing was chosen."""
-        return "every example"
 
     @property
     def _compared(self) -> float:
@@ -330,12 +316,13 @@ class LabelAdvantage(Estimator[Posteriors, AdvantageTally], CountEstimator):
         return found
 
     def _additive(self, prior: Floats, bags: list[Ints]) -> Floats:
+        epsilon = self.epsilon or 0.0  # plain counts have none
         if self.mechanism == "rr":
-            return np.asarray(rr_additive_advantage(prior, epsilon=self._epsilon()))
+            return np.asarray(rr_additive_advantage(prior, epsilon=epsilon))
         advantages: dict[str, Callable[[Floats], Floats]] = {
             "llp": llp_additive_advantage,
-            "llp-laplace": lambda eta: llp_laplace_additive_advantage(eta, epsilon=self._epsilon()),
-            "llp-geometric": lambda eta: llp_geometric_additive_advantage(eta, epsilon=self._epsilon()),
+            "llp-laplace": lambda eta: llp_laplace_additive_advantage(eta, epsilon=epsilon),
+            "llp-geometric": lambda eta: llp_geometric_additive_advantage(eta, epsilon=epsilon),
         }
         found = np.empty(prior.size)
         for group in bags:
@@ -343,12 +330,13 @@ class LabelAdvantage(Estimator[Posteriors, AdvantageTally], CountEstimator):
         return found
 
     def _posterior(self, prior: Floats, released: Floats, bags: list[Ints]) -> Floats:
+        epsilon = self.epsilon or 0.0
         if self.mechanism == "rr":
-            return np.asarray(rr_posterior(prior, released, epsilon=self._epsilon()))
+            return np.asarray(rr_posterior(prior, released, epsilon=epsilon))
         posteriors: dict[str, Callable[[Floats, Floats], Floats]] = {
             "llp": llp_posterior,
-            "llp-laplace": lambda eta, count: llp_laplace_posterior(eta, count, epsilon=self._epsilon()),
-            "llp-geometric": lambda eta, count: llp_geometric_posterior(eta, count, epsilon=self._epsilon()),
+            "llp-laplace": lambda eta, count: llp_laplace_posterior(eta, count, epsilon=epsilon),
+            "llp-geometric": lambda eta, count: llp_geometric_posterior(eta, count, epsilon=epsilon),
         }
         found = np.empty(prior.size)
         for group in bags:
@@ -374,10 +362,6 @@ class LabelAdvantage(Estimator[Posteriors, AdvantageTally], CountEstimator):
             return ("plain counts promise no label privacy",)
         ceiling = label_privacy_ceiling(self.epsilon)
         return (f"no release with label privacy {self.epsilon:g} has a mean above {ceiling:.6g}",)
-
-    def _epsilon(self) -> float:
-        assert self.epsilon is not None  # required in __post_init__ by all that call this
-        return self.epsilon
 
 
 def _shifts(evidence: Posteriors) -> Floats:

@@ -42,14 +42,7 @@ def equivalent_epsilons(
     """What exact counts of random bags tell, size by size.
 
     Bags are drawn `draws` times, and labels from the priors in each; the additive advantage is exact for those bags,
-    the quantile that of the labels drawn.
-
-    Args:
-        prior: P[label = 1] of each example, in [0, 1], shape (n,).
-        sizes: Of bags, each in 1 .. n.
-        level: Of the quantile, in (0, 1).
-        draws: Divisions into bags, >= 1.
-        seed: Decides bags and labels.
+    the quantile (`level`, in (0, 1)) that of the labels drawn.
     """
     eta = np.asarray(prior, np.float64)
     require(eta.ndim == 1 and eta.size > 0, "priors must be one column", shape=eta.shape)
@@ -78,12 +71,7 @@ def response_epsilon(prior: ArrayLike, advantage: float) -> float:
     """The epsilon at which randomised response has this mean additive advantage; the largest one for 0.
 
     The mean of max(0, min(eta, 1 - eta) - flip) falls in straight lines with the flip probability, so it is solved
-    exactly.
-
-    Args:
-        prior: P[label = 1] of each example, shape (n,).
-        advantage: >= 0; from the mean of min(eta, 1 - eta) on, up to rounding, only the labels themselves tell as much:
-            inf.
+    exactly. From the mean of min(eta, 1 - eta) on, up to rounding, only the labels themselves tell as much: inf.
     """
     eta = np.asarray(prior, np.float64)
     require(advantage >= 0, "an additive advantage must be >= 0", advantage=advantage)

@@ -122,16 +122,8 @@ class OneRunEstimator(BestCandidate[OneRunTally], CountEstimator):
         """A bound for each row of counts by itself, whose number of guesses was fixed beforehand."""
         counts = count_columns(table, GUESSES)
         guesses, correct, canaries = counts.values()
-        return bound_rows(
-            self.epsilon(guesses, correct, canaries, self.confidence),
-            None,
-            counts,
-            delta=self.delta,
-            confidence=self.confidence,
-            method=self._method(),
-            validity=self.validity(),
-            notes=self._row_notes(guesses, correct, canaries),
-        )
+        lower = self.epsilon(guesses, correct, canaries, self.confidence)
+        return bound_rows(self, lower, counts, notes=self._row_notes(guesses, correct, canaries))
 
     def _row_notes(self, guesses: Ints, correct: Ints, canaries: Ints) -> Sequence[tuple[str, ...]]:
         return [()] * guesses.size
@@ -303,8 +295,8 @@ class OneRun(_ShiftedOneRun):
             tau=self.tau,
         )
 
-    def _method(self) -> str:
-        return super()._method() + (f" (Theorem 10, tau {self.tau:g})" if self.tau else "")
+    def method(self) -> str:
+        return super().method() + (f" (Theorem 10, tau {self.tau:g})" if self.tau else "")
 
     def epsilon(self, guesses: Ints, correct: Ints, canaries: int | Ints, confidence: float) -> Floats:
         if self.tau:
@@ -356,7 +348,7 @@ class OneRunFDP(_ShiftedOneRun):
             delta=self.delta,
         )
 
-    def _method(self) -> str:
+    def method(self) -> str:
         return f"one-run-f-dp ({self.family}" + (f", tau {self.tau:g})" if self.tau else ")")
 
     def validity(self) -> Validity:

@@ -9,19 +9,16 @@ and S' and stakes 0 <= a, b <= e^-epsilon fixed before the two are drawn,
 is never negative and has mean at most 1. Proof: write p, q for the probabilities of S, S'. Multiplying out, the first
 product has mean at most 1 + a p1 - b e^epsilon q1, the second at most 1 + b q0 - a e^epsilon p0. The product of two
 numbers >= 0 is at most the square of their mean, which is 1 + a (p1 - e^epsilon p0) / 2 + b (q0 - e^epsilon q1) / 2,
-and both brackets are at most delta. (The payoff [z1 in S] - e^epsilon [z0 in S] - delta, whose mean is <= 0, is the
-linear bet on one set; staking on both scores of a pair doubles what a pair can gain.) No coin decides which trial is in
-which world: any design with fixed bits will do.
+and both brackets are at most delta. No coin decides which trial is in which world: any design with fixed bits will do.
 
 The wealth of one who so bets on pair after pair, each time choosing S, S', a and b from past pairs alone, is a
-supermartingale; so is an average of such wealths, begun with the same capital 1. By Ville's inequality it ever reaches
-1 / error with probability at most `error`, for any number of pairs and any reason to stop (Ville 1939; Waudby-Smith and
-Ramdas 2024 on betting; Shafer 2021).
+supermartingale; so is an average of such wealths. By Ville's inequality it ever reaches 1 / error with probability at
+most `error`, for any number of pairs and any reason to stop (Ville 1939; Waudby-Smith and Ramdas 2024; Shafer 2021).
 
 There is one wealth for each epsilon of a fixed grid. An epsilon is rejected when its wealth reaches 1 / error and all
-smaller ones of the grid are rejected; the bound is the largest rejected one. If the bound exceeds the true epsilon,
-then the smallest grid value at or above the true one was rejected. The mechanism satisfies that one too, so its wealth
-is a supermartingale and the probability of this is at most `error`: the many looks and epsilons cost nothing.
+smaller ones of the grid are rejected; the bound is the largest rejected one. If that exceeds the true epsilon, then the
+smallest grid value at or above the true one was rejected, which the mechanism satisfies too: the many epsilons cost
+nothing.
 
 The bets: S is "score at or above t", S' is "score at or below t'", each of them under several ways of choosing, from
 past pairs, the threshold that would have gained most; the stakes are a fixed grid. What is averaged: all pairs of a way
@@ -92,8 +89,6 @@ class BettingState:
 @dataclass(frozen=True)
 class Betting(ScoreEstimator[Scores]):
     """Two-sample scores in trial order, an anytime-valid test by betting: holds whenever the audit stops.
-
-    Drawn: the `TrialPath` of the first replay, at most a thousand points, and `ReplayBounds`.
 
     Attributes:
         delta: The delta the bound is stated at, in [0, 1).

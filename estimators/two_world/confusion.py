@@ -87,15 +87,12 @@ def best_epsilon(
     confidence: ArrayLike,
     method: str = "bayesian",
 ) -> tuple[int, float]:
-    """The table with the largest one-sided lower bound, and that bound.
+    """The table with the largest one-sided lower bound, and that bound: (index into the flattened broadcast arrays,
+    nats).
 
     Same answer as the maximum of `epsilon_interval(..., side="lower").lower`, with ties within 1e-7 of a posterior's
     width decided either way. A Bayesian candidate is solved only if its posterior mass at the best bound so far shows
-    that it is larger, so nearly all of them cost one evaluation. Nothing corrects for having looked at all of them:
-    give a `confidence` that does.
-
-    Returns: (index into the flattened broadcast arrays, bound in nats >= 0, rounded down).
-    Args, raises and source: As `epsilon_interval`.
+    that it is larger. Nothing corrects for having tried all of them: give a `confidence` that does.
     """
     tables = _Tables.of(tp, fp, tn, fn, delta, confidence)
     require_one_of("method", method, METHODS)
@@ -111,11 +108,8 @@ def epsilon_posterior_cdf(
 ) -> float | Floats:
     """Posterior probability that the true rates lie in R(epsilon, delta), all four of its edges.
 
-    Args:
-        epsilon: Nats >= 0.
-        tp, fp, tn, fn, delta: As in `epsilon_interval`.
-    Returns: Probabilities of the broadcast shape, within 1e-11; the value at 0 is the mass at epsilon = 0.
-    Raises: InputError.
+    Epsilon is in nats, >= 0; the value at 0 is the mass at epsilon = 0. Of the broadcast shape, within 1e-11.
+
     Source: Zanella-Beguelin et al. (2022), Eq. 3 and 6, with the rates' product density.
     """
     return _posterior(epsilon, tp, fp, tn, fn, delta, column=0)
@@ -126,7 +120,6 @@ def epsilon_posterior_pdf(
 ) -> float | Floats:
     """Derivative of `epsilon_posterior_cdf` by epsilon, per nat; the mass at epsilon = 0 is not part of it.
 
-    Args, raises: As `epsilon_posterior_cdf`.
     Source: Zanella-Beguelin et al. (2022), appendix A.2, where R_HI must read
         min{1, 1 + (delta - x) e^-eps, delta + (1 - x) e^eps}.
     """

@@ -70,21 +70,13 @@ class _Confusion(TwoSampleEstimator, CountEstimator):
         """A two-sided interval for each row of counts, whose threshold was fixed beforehand."""
         counts = count_columns(table, CONFUSION)
         interval = epsilon_interval(
-            *counts.values(), delta=self.delta, confidence=self.confidence, method=self._method()
+            *counts.values(), delta=self.delta, confidence=self.confidence, method=self.method()
         )
-        return bound_rows(
-            interval.lower,
-            interval.upper,
-            counts,
-            delta=self.delta,
-            confidence=self.confidence,
-            method=self._method(),
-            validity=self.validity(),
-        )
+        return bound_rows(self, interval.lower, counts, upper=interval.upper)
 
     def epsilon(self, tally: TwoSampleTally, error: float) -> Floats:
         interval = epsilon_interval(
-            *tally.errors, delta=self.delta, confidence=1 - error, method=self._method(), side="lower"
+            *tally.errors, delta=self.delta, confidence=1 - error, method=self.method(), side="lower"
         )
         return np.asarray(interval.lower, dtype=np.float64)
 

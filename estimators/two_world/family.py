@@ -104,8 +104,6 @@ def family_bound(regions: RateRegions, family: CurveFamily, delta: float) -> Fam
 class BandFamily(ScoreEstimator[TwoSampleTally]):
     """Two-sample scores, the least private member of a family that the bands reject: holds for that family only.
 
-    Drawn: what `band` draws.
-
     Attributes:
         delta: The delta the bound is stated at, in (0, 1).
         confidence: Stated confidence if the family is right, in (0, 1).

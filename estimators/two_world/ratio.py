@@ -72,15 +72,11 @@ def ratio_epsilon(
 
 
 def detectable_ceiling(trials: ArrayLike, *, confidence: ArrayLike) -> float | Floats:
-    """The largest bound the published Katz-log audit can report from `trials` runs a world, in nats.
+    """The largest bound the published Katz-log audit can report from `trials` >= 1 runs a world, in nats, >= 0.
 
     All runs of world 1 hit, and `n0` of world 0; the paper's ln N - z sqrt(1 - 1/N) takes n0 = 1, which is the largest
     only while z < ln 2 / (1 - 1/sqrt 2) = 2.366: at 99 % and N = 10^4, n0 = 2 gives 6.696 instead of 6.635.
 
-    Args:
-        trials: Runs in each world, >= 1.
-        confidence: Of the two-sided interval, in (0, 1).
-    Returns: The ceiling >= 0 (n0 = N gives 0), of the broadcast shape.
     Source: Lu et al. (2022), Corollary 4.0.1, corrected.
     """
     runs, level = as_counts("trials", trials), as_confidence(confidence)

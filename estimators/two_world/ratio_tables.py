@@ -51,15 +51,15 @@ class Ratio(CountEstimator):
         lower = ratio_epsilon(
             *counts.values(), delta=self.delta, confidence=self.confidence, group=self.group, directions=self.directions
         )
-        return bound_rows(
-            lower,
-            None,
-            counts,
-            delta=self.delta,
-            confidence=self.confidence,
-            method="ratio" + _grouping(self.group, self.directions),
-            validity=Validity.FINITE_SAMPLE,
-        )
+        return bound_rows(self, lower, counts)
+
+    def method(self) -> str:
+        """What the bounds say they were found by."""
+        return "ratio" + _grouping(self.group, self.directions)
+
+    def validity(self) -> Validity:
+        """In what sense they hold."""
+        return Validity.FINITE_SAMPLE
 
 
 @register("estimator", "katz-log", source="Katz et al. (1978)")
@@ -83,8 +83,8 @@ class KatzLog(TwoSampleEstimator, CountEstimator):
         super().__post_init__()
         _require_group(self.group, self.directions)
 
-    def _method(self) -> str:
-        return super()._method() + _grouping(self.group, self.directions)
+    def method(self) -> str:
+        return super().method() + _grouping(self.group, self.directions)
 
     def validity(self) -> Validity:
         return Validity.ASYMPTOTIC
@@ -107,16 +107,7 @@ class KatzLog(TwoSampleEstimator, CountEstimator):
             (f"ln(p1/p0) in [{lower[row]:.6f}, {upper[row]:.6f}]", *self._ceiling(int(trials1[row]), int(trials0[row])))
             for row in range(n1.size)
         ]
-        return bound_rows(
-            bounds,
-            None,
-            counts,
-            delta=self.delta,
-            confidence=self.confidence,
-            method=self._method(),
-            validity=self.validity(),
-            notes=notes,
-        )
+        return bound_rows(self, bounds, counts, notes=notes)
 
     def _epsilon(
         self, n1: Ints, n0: Ints, trials1: Ints, trials0: Ints, error: float, directions: Directions

@@ -4,8 +4,7 @@ A threshold turns the scores into an attack: "member" at or above it. Its false-
 counts, and (epsilon, delta)-DP bounds them in return: epsilon >= log((1 - delta - miss) / alarm), and the same with the
 rates exchanged. What differs is the interval for the two rates, and how the threshold was chosen:
 
-* `Fixed`: a threshold stated beforehand.
-* `Split`: chosen on one part of the trials, applied to the rest.
+* `Fixed`: a threshold stated beforehand. `Split`: chosen on one part of the trials, applied to the rest.
 * `Grid`: thresholds at ranks stated beforehand, of one world's scores. The k-th largest score of the non-members leaves
   a false-alarm rate that follows Beta(k, n - k + 1) whatever the distribution: its upper limit is Clopper and Pearson's
   for k - 1 alarms. Given that threshold the members' counts are binomial. Likewise with the worlds exchanged.
