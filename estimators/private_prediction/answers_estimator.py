@@ -315,7 +315,6 @@ class AnswersFinding(FindingBase):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """The epsilon that does hold, and what totals are."""
         lines = [self._average]
         if self.epsilon is not None:
             lines.append(
@@ -358,7 +357,6 @@ class AnswersFinding(FindingBase):
         return series
 
     def to_dict(self) -> Mapping[str, Any]:
-        """Plain values for JSON, without the series."""
         return {
             "orders": self.orders.tolist(),
             "query": int(self.queries[self.worst]),

@@ -123,10 +123,9 @@ def _closest_laws(a: Floats, b: Floats, c: Floats, d: Floats) -> Floats:
     """Pairs of laws p in [a, b] and q in [c, d], one of which has the least D_o(p || q) of all, for every order o > 1.
 
     The multipliers of sum p = 1 and sum q = 1 enter as two levels s, t of the ratio r = p/q: p is at its lower end
-    where r > s and at its upper end where r < s; q at its upper end where r > t and at its lower end where r < t. If
-    s < t, both sit at their lower ends in between (p = clip(s c, a, b), q = clip(a/t, c, d)); if s > t, at their upper
-    ends; if s = t, there p = s q. The order of the divergence has dropped out.
-    Shape (candidates, 2, k).
+    where r > s and at its upper end where r < s; q at its upper end where r > t and at its lower end where r < t. If s
+    < t, both sit at their lower ends in between (p = clip(s c, a, b), q = clip(a/t, c, d)); if s > t, at their upper
+    ends; if s = t, there p = s q. The order of the divergence has dropped out. Shape (candidates, 2, k).
     """
     low_s, low_u = _level(c, a, b), _level(a, c, d)  # u = 1/t
     high_s, high_u = _level(d, a, b), _level(b, c, d)

@@ -23,14 +23,13 @@ from dpaudit.registry import register
 def noisy_argmax_probabilities(histogram: ArrayLike, sigma: ArrayLike, *, log: bool = False) -> Floats:
     """Probability that each class is the argmax of its count plus Gaussian noise.
 
-    Every probability is right to about 1e-13 of itself, however small; `log` returns logarithms, for those below what a
-    float holds. The integrand is log-concave and analytic, so the trapezoid rule, with a step fitted to its sharpest
-    peak, converges exponentially.
+    Every probability is right to about 1e-13 of itself, however small. The integrand is log-concave and analytic, so
+    the trapezoid rule, with a step fitted to its sharpest peak, converges exponentially.
 
     Args:
         histogram: Counts n_c, finite, shape (..., classes).
         sigma: Standard deviation of the noise on each count, > 0; scalar or shape (...,).
-        log: Return natural logarithms.
+        log: Return natural logarithms, for probabilities below what a float holds.
     Returns: Probabilities (or their logarithms), shape (..., classes).
     Source: Chadha et al. (2024), Eq. 4, with the 1/sigma it lacks.
     """
@@ -69,17 +68,13 @@ def gnmax_log_flips(histograms: ArrayLike, sigma: float) -> Floats:
 
 
 def gnmax_rdp_data_dependent(histogram: ArrayLike, sigma: float, orders: ArrayLike) -> float | Floats:
-    """Data-dependent RDP of one noisy-argmax answer when one vote may move: what PATE charges for this histogram.
+    """Data-dependent RDP of one noisy-argmax answer when one vote may move: what PATE charges for this histogram, in
+    nats.
 
     The smaller of a / sigma^2 (data-independent) and, where its conditions hold, the data-dependent bound. That bounds
     D_a(this histogram || a neighbour) only: the other direction can be larger, up to a / sigma^2. It depends on the
-    data, so publishing it as it is leaks.
+    data, so publishing it as it is leaks. Votes of shape (classes,); orders a > 1, finite, scalar or shape (m,).
 
-    Args:
-        histogram: Votes, shape (classes,).
-        sigma: Standard deviation of the noise on each count.
-        orders: Orders a > 1, finite, scalar or shape (m,).
-    Returns: Nats, shape of `orders`.
     Source: Papernot et al. (2018), Theorem 6 with Propositions 7 and 10.
     """
     return gnmax_rdp_of_flip(gnmax_log_flip(histogram, sigma), sigma, orders)

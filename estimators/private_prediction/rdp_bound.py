@@ -84,12 +84,10 @@ class RenyiBound(FindingBase):
 
     @property
     def headline(self) -> str:
-        """The largest bound, at its order."""
         return _in_words(*max(zip(self.lower, self.orders, strict=True)))
 
     @property
     def series(self) -> Mapping[str, Series]:
-        """Both directions against the finite orders."""
         ranked = sorted(
             point for point in zip(self.orders, self.forward, self.backward, strict=True) if math.isfinite(point[0])
         )
@@ -109,7 +107,6 @@ class RenyiBound(FindingBase):
         return Comparison("RDP", f"order {order:g}", observed, claimed[index], _in_words(observed, order))
 
     def to_dict(self) -> Mapping[str, Any]:
-        """Plain values for JSON, without the series."""
         return {
             "orders": list(self.orders),
             "forward": list(self.forward),
@@ -301,7 +298,6 @@ class TwoCutCounts(Estimator[AnswerCounts, AnswerCounts], CountEstimator):
         return AnswerCounts(sums[0], sums[1], evidence.query)
 
     def find(self, tallies: Sequence[AnswerCounts], *, lost: int = 0) -> RenyiBound:
-        """The largest bound of all queries at each order."""
         each = query_confidence(self.confidence, len(tallies) + lost)
         bounds = [self._audit(*_hits(tally.world_1), *_hits(tally.world_0), confidence=each) for tally in tallies]
         return _worst(f"two-cut ({self.cut})", tallies, bounds, self.confidence, lost)
@@ -355,13 +351,11 @@ class KCutCounts(Estimator[AnswerCounts, AnswerCounts], CountEstimator):
         return evidence
 
     def find(self, tallies: Sequence[AnswerCounts], *, lost: int = 0) -> RenyiBound:
-        """The largest bound of all queries at each order."""
         each = query_confidence(self.confidence, len(tallies) + lost)
         bounds = [self._audit(tally.world_1, tally.world_0, each, tally.query) for tally in tallies]
         return _worst(f"k-cut ({self.intervals})", tallies, bounds, self.confidence, lost)
 
     def read(self, table: Table) -> Sequence[TextTable]:
-        """Bounds of each query, then of all together."""
         named = classes(table, "c1_", "c2_")
         first, second = (per_class(table, prefix, named) for prefix in ("c1_", "c2_"))
         each = query_confidence(self.confidence, len(first))

@@ -73,14 +73,10 @@ def two_cut_bound(
 
 
 def two_cut_set(p: ArrayLike, q: ArrayLike, order: float) -> NDArray[np.bool_]:
-    """The set of answers whose 2-cut D_a(p || q) is largest, shape (k,) to (k,).
+    """The set of answers whose 2-cut D_a(p || q) is largest, shape (k,) to (k,), for two laws of k >= 2 answers.
 
-    By the Neyman-Pearson lemma it is a level set of the likelihood ratio, so k - 1 candidates are looked at, not all
-    2^k - 2. Choose it on other draws than those the bound is computed from.
-
-    Args:
-        p, q: Probabilities or frequencies of the k >= 2 answers; each sums to 1.
-        order: Order a > 0.
+    By the Neyman-Pearson lemma it is a level set of the likelihood ratio, so k - 1 candidates are tried, not all 2^k -
+    2. Choose it on other draws than those the bound is computed from.
     """
     p, q = as_probabilities(p, "p"), as_probabilities(q, "q")
     require(

@@ -210,26 +210,18 @@ def _bayesian(tables: _Tables, side: str) -> tuple[Floats, Floats]:
 
 def _quantiles(tables: _Tables, below: Floats, beyond: Floats) -> tuple[Floats, Floats]:
     """Epsilons that leave the posterior mass `below` under and `beyond` above them; (0, inf) where a mass is 0."""
-    from dpaudit.estimators.two_world import _beta_kernels as kernels
+    from dpaudit.estimators.two_world._beta_kernels import quantiles  # compiled when first used
 
     lower, upper = below.copy(), beyond.copy()
-    if lower.size <= kernels.BLOCK:
-        kernels.quantiles_of_range(0, lower.size, *tables.counts, tables.delta, lower, upper)
-    else:
-        kernels.quantiles(*tables.counts, tables.delta, lower, upper)
+    quantiles(tables.counts, tables.delta, lower, upper)
     return lower, upper
 
 
 def _masses(epsilon: Floats, tables: _Tables) -> Floats:
     """Rows (mass inside, mass outside, density)."""
-    from dpaudit.estimators.two_world import _beta_kernels as kernels
+    from dpaudit.estimators.two_world._beta_kernels import masses
 
-    filled = np.empty((epsilon.size, 3))
-    if epsilon.size <= kernels.BLOCK:
-        kernels.masses_of_range(0, epsilon.size, epsilon, *tables.counts, tables.delta, filled)
-    else:
-        kernels.masses(epsilon, *tables.counts, tables.delta, filled)
-    return filled
+    return masses(epsilon, tables.counts, tables.delta)
 
 
 def _posterior(
