@@ -156,7 +156,6 @@ class BestCandidate(ScoreEstimator[T]):
         return isinstance(self.selection, AsPublished)
 
     def method(self) -> str:
-        """What the bound says it was found by."""
         return str(getattr(self, "registered_name", type(self).__name__))
 
     def _notes(self, each: EachReplay, tally: T, candidate: int) -> tuple[str, ...]:

@@ -53,7 +53,6 @@ class Bound(FindingBase):
 
     @property
     def headline(self) -> str:
-        """The bound as it is printed, at its delta."""
         shown = f"epsilon >= {format_lower(self.lower)} at delta={self.delta:g}"
         if self.upper is not None and math.isfinite(self.upper):
             shown += f", <= {format_upper(self.upper)} for this attack"
@@ -83,7 +82,6 @@ class Bound(FindingBase):
         return replace(self, validity=Validity.CONDITIONAL_ON_PROXY, notes=(*self.notes, *also), evidence=())
 
     def to_dict(self) -> Mapping[str, Any]:
-        """Plain values for JSON, without the series."""
         return {
             "lower": self.lower,
             "upper": self.upper,

@@ -101,7 +101,6 @@ class TextTable:
         return "\n  ".join([printable(self.title), *lines])
 
     def column(self, name: str) -> tuple[float | str, ...]:
-        """The values of the column called `name`."""
         return {column.name: column.values for column in self.columns}[name]
 
 

@@ -140,7 +140,6 @@ class FindingBase:
         return ViolationPoint(found.quantity, found.where, found.observed, found.claimed, found.words)
 
     def charts(self: Finding, claim: Claim) -> list[Chart]:
-        """What there is to see beside a claim."""
         from dpaudit.estimators.finding_charts import charts  # only where something is drawn
 
         return charts(self.series, claim, self.comparison(claim.curve))

@@ -131,7 +131,6 @@ def content_seed(*replays: tuple[NDArray[np.float64], NDArray[np.bool_]]) -> int
 
 
 def _rises(values: NDArray[np.int64]) -> bool:
-    """Whether each is larger than the one before it."""
     return bool((values[1:] > values[:-1]).all())
 
 

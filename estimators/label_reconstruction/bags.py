@@ -124,7 +124,6 @@ class AdvantageDistribution(FindingBase):
 
     @property
     def headline(self) -> str:
-        """What is compared with a claim."""
         unit = " nats" if self.kind == "multiplicative" else ""
         return f"{QUANTITIES[self.kind]} {format_lower(self._compared, 6)}{unit}"
 
@@ -134,7 +133,6 @@ class AdvantageDistribution(FindingBase):
         return Comparison(QUANTITIES[self.kind], "delta = 0", self._compared, allowed, self.headline)
 
     def to_dict(self) -> Mapping[str, Any]:
-        """Plain values for JSON, without the series."""
         return {
             "kind": self.kind,
             "mean": self.mean,
@@ -233,7 +231,6 @@ class LabelAdvantage(Estimator[Posteriors, AdvantageTally], CountEstimator):
         require(all(at >= 0 for at in self.within), "within must be thresholds >= 0", within=self.within)
 
     def tally(self, evidence: Posteriors) -> AdvantageTally:
-        """The advantages of each example at one release."""
         inside = evidence.bag >= 0
         prior, posterior = evidence.prior[inside], evidence.posterior[inside]
         gains = np.asarray(release_gain(prior, posterior))

@@ -110,7 +110,6 @@ class BagSizeEquivalents(CountEstimator):
         require(self.draws >= 1, "draws must be >= 1", draws=self.draws)
 
     def read(self, table: Table) -> Sequence[TextTable]:
-        """One row for each size of a bag."""
         prior = number_columns(table, self.columns)["prior"]
         found = equivalent_epsilons(prior, self.sizes, level=self.level, draws=self.draws, seed=self.seed)
         return [equivalence_table(found, self.level, examples=prior.size)]

@@ -270,7 +270,6 @@ class _StepLevels:
 
 @lru_cache(maxsize=1 << 14)
 def _step_levels(looks: tuple[int, ...], low: float, high: float, error: float) -> _StepLevels:
-    """One for each step, shared by all counts with these looks."""
     return _StepLevels(low, high, error)
 
 

@@ -64,7 +64,6 @@ class OneRunPValue(CountEstimator):
         require(not self.tau or self.family is not None, "tau needs a family", do="name one", tau=self.tau)
 
     def read(self, table: Table) -> Sequence[TextTable]:
-        """One finding for the whole table, a line a row."""
         guesses, correct, canaries = count_columns(table, GUESSES).values()
         values: object
         if self.family is None:
@@ -122,7 +121,6 @@ class OneRunReplays(CountEstimator):
         require(inside, "alternative must be accuracies in (1/2, 1)", alternative=self.alternative)
 
     def read(self, table: Table) -> Sequence[Bound]:
-        """One bound for the whole table."""
         guesses, correct, canaries = count_columns(table, GUESSES).values()
         alone = one_run_epsilon(guesses, correct, canaries=canaries, delta=self.delta, confidence=self.confidence)
         return [

@@ -123,7 +123,6 @@ class _Candidates:
 
     @property
     def share(self) -> Floats:
-        """Of the canaries that are guessed."""
         return self.guesses / self.canaries
 
     def on(self, rows: int) -> _Candidates:
@@ -192,7 +191,6 @@ def _right(control: Sequence[OneRunTally], candidates: _Candidates) -> Floats:
 
 
 def _combined(candidates: _Candidates, game: Floats, shift: Floats, lost: int) -> ShiftCorrected:
-    """The best candidate of each replay, and the median over the replays."""
     beyond = np.where(np.isfinite(shift), game - np.where(np.isfinite(shift), shift, 0.0), -np.inf)
     best = beyond.argmax(axis=1)
     replays = np.maximum(beyond.max(axis=1), 0.0)

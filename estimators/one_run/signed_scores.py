@@ -211,7 +211,6 @@ class OneRunEstimator(BestCandidate[OneRunTally], CountEstimator):
         return best, candidate
 
     def unshifted(self) -> OneRunEstimator:
-        """The same estimator without what it allows for a shift of the proxy."""
         return self
 
     def unique_epsilon(self, guesses: Ints, correct: Ints, canaries: int, confidence: float) -> Floats:
@@ -223,7 +222,6 @@ class OneRunEstimator(BestCandidate[OneRunTally], CountEstimator):
     def series(
         self, tallies: Sequence[OneRunTally], *, lost: int = 0, each: EachReplay | None = None
     ) -> dict[str, Series]:
-        """The sweep over guess fractions, and the replays one by one."""
         each = each or self.bounds_of_replays(tallies, len(tallies) + lost)
         return {"fractions": self.sweep(in_order(tallies)), "replays": self._replay_series(each, lost)}
 

@@ -118,7 +118,6 @@ class SimultaneousGuessCount(ScoreEstimator[GuessTally]):
         return {"fractions": self.unshifted().sweep(ordered), "replays": replays}
 
     def seconds(self, replays: int, rows: int) -> float:
-        """About how long the bounds of so many replays of so many canaries take on one core."""
         if rows * self.delta > MOST_DELTA:
             return self.unshifted().seconds(replays, rows)
         return 2 * replays * (LEAST_S + rows * ROW_S)  # in the median, and alone
@@ -140,7 +139,6 @@ class SimultaneousGuessCount(ScoreEstimator[GuessTally]):
         return bounds_of_guesses(tallies, self._bad, 1 - confidence)
 
     def _bad(self, canaries: int) -> OneTraining | SeveralTrainings:
-        """What delta may add."""
         if self.sharing is None:
             return OneTraining(canaries, self.delta)
         return SeveralTrainings(canaries, self.sharing, self.delta)

@@ -55,11 +55,9 @@ class StepAccuracy:
 
     @property
     def total_variation(self) -> float:
-        """Its lower limit, in [0, 1]."""
         return math.tanh(self.odds / 2)
 
     def comparison(self, curve: PrivacyCurve, /) -> Comparison:
-        """Total variation observed and claimed."""
         return along_curve("total variation", "epsilon = 0", self.total_variation, curve.delta(0.0))
 
     def p_value(self, curve: PrivacyCurve, /) -> float:

@@ -186,7 +186,6 @@ class Answers(Estimator[AnsweredQuery, QueryTally]):
         return Validity.CONDITIONAL_ON_MODEL if fitted and own is not Validity.AS_PUBLISHED else own
 
     def _bounds(self, tallies: Sequence[QueryTally], confidence: float, *, forward: bool) -> Floats:
-        """Shape (queries, orders)."""
         pairs = [(one.world_1, one.world_0) if forward else (one.world_0, one.world_1) for one in tallies]
         if self.cut == "corner" or self.cut == "termwise":
             k1, n1, k2, n2 = _in_sets(tallies, pairs)
@@ -253,7 +252,6 @@ class Directions:
 
     @property
     def larger(self) -> Floats:
-        """The larger direction, shape (n, m)."""
         return np.maximum(self.forward, self.backward)
 
 

@@ -73,7 +73,6 @@ class RdpToEpsilon(CountEstimator):
         require(self.conversion in known, f"conversion must be one of {', '.join(known)}", conversion=self.conversion)
 
     def read(self, table: Table) -> Sequence[TextTable]:
-        """One finding for the whole table."""
         rows = number_columns(table, GUARANTEE)
         return [self.converted(rows["order"], rows["rdp"], "the guarantee of the table")]
 

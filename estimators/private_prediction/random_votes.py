@@ -81,7 +81,6 @@ class _Mixture:
         )
 
     def probabilities(self) -> Floats:
-        """Shape (K,), up to rounding."""
         found = np.zeros(self._classes)
         for first in range(0, len(self._x), NODES):
             found += self._at(self._x[first : first + NODES])

@@ -306,7 +306,6 @@ class TwoCutCounts(Estimator[AnswerCounts, AnswerCounts], CountEstimator):
         return two_cut_audit(k1, n1, k2, n2, self.orders, confidence=confidence, method=self.cut)
 
     def read(self, table: Table) -> Sequence[TextTable]:
-        """Bounds of each query, then of all together."""
         rows = np.stack(list(count_columns(table, TWO_CUT).values()), axis=1).tolist()
         each = query_confidence(self.confidence, len(rows))
         bounds = [self._audit(*row, confidence=each) for row in rows]
@@ -347,7 +346,6 @@ class KCutCounts(Estimator[AnswerCounts, AnswerCounts], CountEstimator):
         require(self.seed >= 0, "a seed must be >= 0", seed=self.seed)
 
     def tally(self, evidence: AnswerCounts) -> AnswerCounts:
-        """The counts themselves: all of them are needed."""
         return evidence
 
     def find(self, tallies: Sequence[AnswerCounts], *, lost: int = 0) -> RenyiBound:
@@ -378,7 +376,6 @@ class KCutCounts(Estimator[AnswerCounts, AnswerCounts], CountEstimator):
 
 
 def _hits(inside_and_outside: Ints) -> tuple[int, int]:
-    """Answers in the set, and all answers."""
     return int(inside_and_outside[0]), int(inside_and_outside.sum())
 
 

@@ -126,7 +126,6 @@ class Proportion(CountEstimator):
         require(0 < self.confidence < 1, "confidence must be in (0, 1)", confidence=self.confidence)
 
     def read(self, table: Table) -> Sequence[TextTable]:
-        """Both intervals of each row."""
         counts = count_columns(table, PROPORTION)
         exact = clopper_pearson(counts["k"], counts["n"], confidence=self.confidence)
         credible = jeffreys(counts["k"], counts["n"], confidence=self.confidence)

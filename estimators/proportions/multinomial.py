@@ -54,7 +54,7 @@ def sison_glaz(counts: ArrayLike, *, confidence: ArrayLike) -> Interval:
 
 
 def _multinomial(counts: ArrayLike, confidence: ArrayLike) -> tuple[Floats, Floats, Floats]:
-    """Ints, their sums and the confidence, the latter two with a last axis of length 1."""
+    """Counts, their sums and the confidence, the latter two with a last axis of length 1."""
     cells = as_counts("counts", counts)
     level = as_confidence(confidence)
     require(cells.ndim >= 1 and cells.shape[-1] >= 2, "counts must have shape (..., K) with K >= 2", shape=cells.shape)
@@ -151,7 +151,6 @@ class Multinomial(CountEstimator):
         require(0 < self.confidence < 1, "confidence must be in (0, 1)", confidence=self.confidence)
 
     def read(self, table: Table) -> Sequence[TextTable]:
-        """Both kinds of intervals for the classes of each row."""
         named = classes(table, "c_")
         counts = per_class(table, "c_", named)
         score, common = goodman(counts, confidence=self.confidence), sison_glaz(counts, confidence=self.confidence)

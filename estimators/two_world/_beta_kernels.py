@@ -102,7 +102,6 @@ def _window_end(k: float, m: float, cotangent: float, tangent: float, limit: flo
 
 @_compiled
 def _tabulate(errors: int, hits: int) -> Law:
-    """The posterior of one rate."""
     table = np.empty((PIECES, COLUMNS))
     k = float(errors)
     m = float(hits)
@@ -382,7 +381,6 @@ def _quantiles_of_range(
 def _masses_of_range(
     first: int, last: int, epsilon: Floats, tp: Ints, fp: Ints, tn: Ints, fn: Ints, delta: Floats, filled: Floats
 ) -> None:
-    """`masses` of some rows."""
     x = _with_mirror(_tabulate(fn[first], tp[first]))
     y = _with_mirror(_tabulate(fp[first], tn[first]))
     for i in range(first, last):

@@ -81,7 +81,6 @@ class BettingState:
 
     @property
     def trials(self) -> int:
-        """How many trials were seen."""
         return self.members.size + self.non_members.size
 
 
@@ -107,7 +106,6 @@ class Betting(ScoreEstimator[Scores]):
         require(0 < self.confidence < 1, "confidence must be in (0, 1)", confidence=self.confidence)
 
     def start(self) -> BettingState:
-        """Nothing seen."""
         return BettingState()
 
     def update(self, state: BettingState, scores: Scores) -> BettingState:

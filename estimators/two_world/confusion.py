@@ -218,7 +218,6 @@ def _quantiles(tables: _Tables, below: Floats, beyond: Floats) -> tuple[Floats, 
 
 
 def _masses(epsilon: Floats, tables: _Tables) -> Floats:
-    """Rows (mass inside, mass outside, density)."""
     from dpaudit.estimators.two_world._beta_kernels import masses
 
     return masses(epsilon, tables.counts, tables.delta)

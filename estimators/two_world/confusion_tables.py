@@ -131,7 +131,6 @@ class BayesianPosterior(CountEstimator):
         require(good, "epsilon must be finite points >= 0", epsilon=self.epsilon)
 
     def read(self, table: Table) -> Sequence[TextTable]:
-        """One finding a row."""
         counts = np.stack(list(count_columns(table, CONFUSION).values()))
         points = np.array(self.epsilon)
         return [

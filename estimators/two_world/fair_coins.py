@@ -59,14 +59,12 @@ class GuessAccuracy:
 
     @property
     def total_variation(self) -> float:
-        """Its lower limit, the median over replays; exact, in [0, 1]."""
         some = np.maximum(self.right, 1)
         accuracy = np.where(self.right > 0, special.betaincinv(some, self.trials - some + 1.0, self.error), 0.0)
         limits = np.maximum(0.0, 2 * accuracy * (1 - 1e-11) - 1)
         return float(median_rule(np.append(limits, np.zeros(self.lost))))
 
     def comparison(self, curve: PrivacyCurve, /) -> Comparison:
-        """Total variation observed and claimed."""
         return along_curve("total variation", "epsilon = 0", self.total_variation, curve.delta(0.0))
 
 
@@ -93,7 +91,6 @@ class FairCoins(ScoreEstimator[FairCoinTally]):
 
     @property
     def band(self) -> Band:
-        """The band at its share of the error."""
         return Band(delta=self.delta, confidence=1 - BAND_SHARE * (1 - self.confidence))
 
     def tally(self, scores: Scores) -> FairCoinTally:

@@ -133,11 +133,9 @@ class BandFamily(ScoreEstimator[TwoSampleTally]):
 
     @property
     def band(self) -> Band:
-        """The bands that the members are compared with."""
         return Band(delta=self.delta, confidence=self.confidence)
 
     def tally(self, scores: Scores) -> TwoSampleTally:
-        """As of `band`."""
         return self.band.tally(scores)
 
     def bound(self, tallies: Sequence[TwoSampleTally], *, lost: int = 0) -> Bound:
@@ -154,7 +152,6 @@ class BandFamily(ScoreEstimator[TwoSampleTally]):
         )
 
     def series(self, tallies: Sequence[TwoSampleTally], *, lost: int = 0) -> dict[str, Series]:
-        """What the bands draw."""
         return self.band.series(tallies, lost=lost)
 
 

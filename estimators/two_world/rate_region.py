@@ -107,7 +107,6 @@ class RateRegions:
         return float(median_rule(np.array(bounds + [0.0] * self.lost)))
 
     def profile(self, deltas: Sequence[float] | Floats) -> Floats:
-        """The bound at each delta, shape as `deltas`."""
         return np.array([self.epsilon(float(delta)) for delta in deltas])
 
     def comparison(self, curve: PrivacyCurve, /) -> Comparison:

@@ -46,7 +46,6 @@ class Ratio(CountEstimator):
         _require_group(self.group, self.directions)
 
     def read(self, table: Table) -> Sequence[Bound]:
-        """One bound a row."""
         counts = count_columns(table, RATIO)
         lower = ratio_epsilon(
             *counts.values(), delta=self.delta, confidence=self.confidence, group=self.group, directions=self.directions
@@ -54,11 +53,9 @@ class Ratio(CountEstimator):
         return bound_rows(self, lower, counts)
 
     def method(self) -> str:
-        """What the bounds say they were found by."""
         return "ratio" + _grouping(self.group, self.directions)
 
     def validity(self) -> Validity:
-        """In what sense they hold."""
         return Validity.FINITE_SAMPLE
 
 

@@ -283,7 +283,6 @@ _TRIED = 2_000
 
 
 def _limit(counts: Ints, trials: int, error: float) -> Floats:
-    """Clopper and Pearson's upper limit."""
     inside = np.minimum(counts, trials - 1)
     limits = special.betainccinv(inside + 1.0, (trials - inside).astype(np.float64), error)
     return np.where(counts < trials, limits, 1.0)
