@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, get_args
 
@@ -191,22 +191,17 @@ class Answers(Estimator[AnsweredQuery, QueryTally]):
             k1, n1, k2, n2 = _in_sets(tallies, pairs)
             cut: TwoCut = self.cut
             return np.asarray(two_cut_bound(k1, n1, k2, n2, self.orders, confidence=confidence, method=cut))
-        bounds = self._each(forward, confidence)
-        return np.array([bounds(one, *pair) for one, pair in zip(tallies, pairs, strict=True)])
+        return np.array(
+            [self._of_query(one, *pair, confidence, forward) for one, pair in zip(tallies, pairs, strict=True)]
+        )
 
-    def _each(self, forward: bool, confidence: float) -> Callable[[QueryTally, Ints, Ints], Floats]:
-        def bootstrapped(tally: QueryTally, first: Ints, second: Ints) -> Floats:
-            rng = np.random.default_rng([self.seed, tally.query, int(forward)])
-            if self.cut == "bootstrap":
-                first, second = (
-                    np.array([one[tally.chosen].sum(), one[~tally.chosen].sum()]) for one in (first, second)
-                )
-            return np.asarray(bootstrap_bound(first, second, self.orders, confidence=confidence, rng=rng))
-
-        def cut(tally: QueryTally, first: Ints, second: Ints) -> Floats:
+    def _of_query(self, tally: QueryTally, first: Ints, second: Ints, confidence: float, forward: bool) -> Floats:
+        if "bootstrap" not in self.cut:
             return np.asarray(k_cut_bound(first, second, self.orders, confidence=confidence, method=self.cut))  # type: ignore[arg-type]
-
-        return bootstrapped if "bootstrap" in self.cut else cut
+        rng = np.random.default_rng([self.seed, tally.query, int(forward)])
+        if self.cut == "bootstrap":
+            first, second = (np.array([one[tally.chosen].sum(), one[~tally.chosen].sum()]) for one in (first, second))
+        return np.asarray(bootstrap_bound(first, second, self.orders, confidence=confidence, rng=rng))
 
     def _k_cut(self, tally: QueryTally, confidence: float) -> Floats:
         pairs = ((tally.world_1, tally.world_0), (tally.world_0, tally.world_1))

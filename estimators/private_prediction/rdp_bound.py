@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -229,32 +230,64 @@ def _joined(bounds: Sequence[RenyiBound], reduce: Callable[[tuple[float, ...]], 
     require(len(bounds) >= 1, "at least one query's bound is needed", bounds=len(bounds))
     require(len({bound.orders for bound in bounds}) == 1, "all queries must have the same orders")
     error = math.fsum(1 - bound.confidence for bound in bounds)
-    require(
-        error < 1, "the errors of all queries must add up to less than 1", error=error,
-        do="bound each query at query_confidence(confidence, queries)",
-    )  # fmt: skip
+    do = "bound each query at query_confidence(confidence, queries)"
+    require(error < 1, "the errors of all queries must add up to less than 1", error=error, do=do)
     forward = tuple(reduce(column) for column in zip(*(bound.forward for bound in bounds), strict=True))
     backward = tuple(reduce(column) for column in zip(*(bound.backward for bound in bounds), strict=True))
-    weakest = max((bound.validity for bound in bounds), key=_WEAKNESS.index)
+    weakest = max((bound.validity for bound in bounds), key=tuple(Validity).index)
     methods = "+".join(sorted({bound.method for bound in bounds}))
     return RenyiBound(
         bounds[0].orders, forward, backward, 1 - error, methods, weakest, sum(bound.queries for bound in bounds)
     )
 
 
-_WEAKNESS = (
-    Validity.FINITE_SAMPLE,
-    Validity.ASYMPTOTIC,
-    Validity.CREDIBLE,
-    Validity.CONDITIONAL_ON_FAMILY,
-    Validity.CONDITIONAL_ON_MODEL,
-    Validity.AS_PUBLISHED,
-)
+@dataclass(frozen=True)
+class _Cut(Estimator[AnswerCounts, AnswerCounts], CountEstimator):
+    """What both cuts share: several queries that share the error."""
+
+    evidence: ClassVar[type[Any]] = AnswerCounts
+    tally_type: ClassVar[type[Any]] = AnswerCounts
+    optional_columns: ClassVar[tuple[str, ...]] = ("query",)
+
+    orders: tuple[float, ...] = ORDERS
+    confidence: float = 0.95
+
+    def __post_init__(self) -> None:
+        require_orders(self.orders)
+        require(0 < self.confidence < 1, "confidence must be in (0, 1)", confidence=self.confidence)
+
+    @abstractmethod
+    def _bound(self, tally: AnswerCounts, confidence: float) -> RenyiBound: ...
+
+    @abstractmethod
+    def _method(self) -> str: ...
+
+    def find(self, tallies: Sequence[AnswerCounts], *, lost: int = 0) -> RenyiBound:
+        """The largest bound of all queries at each order; those that failed keep their share of the error.
+
+        It speaks against a claim about one query and against one about all of them; the sum only against the latter.
+        """
+        each = query_confidence(self.confidence, len(tallies) + lost)
+        bounds = [self._bound(tally, each) for tally in tallies]
+        counts = {
+            "queries": len(tallies) + lost,
+            "answers in world 1": sum(int(tally.world_1.sum()) for tally in tallies),
+            "answers in world 0": sum(int(tally.world_0.sum()) for tally in tallies),
+        }
+        if lost:
+            counts["lost queries"] = lost
+        return dataclasses.replace(
+            worst_query(bounds) if len(bounds) > 1 else bounds[0],
+            confidence=self.confidence,
+            method=self._method(),
+            counts=tuple(counts.items()),
+            notes=(NO_EPSILON,),
+        )
 
 
 @register("estimator", "two-cut", source="Chadha et al. (2024), section 4.2 and appendix B; the corner is ours")
 @dataclass(frozen=True)
-class TwoCutCounts(Estimator[AnswerCounts, AnswerCounts], CountEstimator):
+class TwoCutCounts(_Cut):
     """Counts k1 of n1 and k2 of n2 answers in one fixed set: lower bounds on the Renyi divergence of two data sets.
 
     Several rows are several queries that share the error: each row's bound, the largest and their sum hold together.
@@ -266,20 +299,13 @@ class TwoCutCounts(Estimator[AnswerCounts, AnswerCounts], CountEstimator):
         answers: For answers of several classes: numbers of those in the set, chosen without looking at these answers.
     """
 
-    evidence: ClassVar[type[Any]] = AnswerCounts
-    tally_type: ClassVar[type[Any]] = AnswerCounts
-
     columns: ClassVar[tuple[str, ...]] = TWO_CUT
-    optional_columns: ClassVar[tuple[str, ...]] = ("query",)
 
-    orders: tuple[float, ...] = ORDERS
-    confidence: float = 0.95
     cut: TwoCut = "corner"
     answers: tuple[int, ...] = (0,)
 
     def __post_init__(self) -> None:
-        require_orders(self.orders)
-        require(0 < self.confidence < 1, "confidence must be in (0, 1)", confidence=self.confidence)
+        super().__post_init__()
         distinct = len(set(self.answers)) == len(self.answers) > 0 and min(self.answers) >= 0
         require(distinct, "answers must be distinct numbers of classes, from 0, at least one", answers=self.answers)
         require(self.cut in get_args(TwoCut), f"cut must be one of {', '.join(get_args(TwoCut))}", cut=self.cut)
@@ -297,10 +323,12 @@ class TwoCutCounts(Estimator[AnswerCounts, AnswerCounts], CountEstimator):
         sums = [np.array([world[inside].sum(), world[~inside].sum()]) for world in (evidence.world_1, evidence.world_0)]
         return AnswerCounts(sums[0], sums[1], evidence.query)
 
-    def find(self, tallies: Sequence[AnswerCounts], *, lost: int = 0) -> RenyiBound:
-        each = query_confidence(self.confidence, len(tallies) + lost)
-        bounds = [self._audit(*_hits(tally.world_1), *_hits(tally.world_0), confidence=each) for tally in tallies]
-        return _worst(f"two-cut ({self.cut})", tallies, bounds, self.confidence, lost)
+    def _method(self) -> str:
+        return f"two-cut ({self.cut})"
+
+    def _bound(self, tally: AnswerCounts, confidence: float) -> RenyiBound:
+        (k1, out1), (k2, out2) = tally.world_1.tolist(), tally.world_0.tolist()
+        return self._audit(k1, k1 + out1, k2, k2 + out2, confidence=confidence)
 
     def _audit(self, k1: int, n1: int, k2: int, n2: int, *, confidence: float) -> RenyiBound:
         return two_cut_audit(k1, n1, k2, n2, self.orders, confidence=confidence, method=self.cut)
@@ -314,7 +342,7 @@ class TwoCutCounts(Estimator[AnswerCounts, AnswerCounts], CountEstimator):
 
 @register("estimator", "k-cut", source="Chadha et al. (2024), appendix B; Huber and Strassen (1973)")
 @dataclass(frozen=True)
-class KCutCounts(Estimator[AnswerCounts, AnswerCounts], CountEstimator):
+class KCutCounts(_Cut):
     """Counts c1_* and c2_* of every answer: lower bounds on the Renyi divergence of two data sets.
 
     Several rows are several queries that share the error, as with two-cut.
@@ -327,20 +355,13 @@ class KCutCounts(Estimator[AnswerCounts, AnswerCounts], CountEstimator):
         seed: Of the bootstrap.
     """
 
-    evidence: ClassVar[type[Any]] = AnswerCounts
-    tally_type: ClassVar[type[Any]] = AnswerCounts
-
     columns: ClassVar[tuple[str, ...]] = K_CUT
-    optional_columns: ClassVar[tuple[str, ...]] = ("query",)
 
-    orders: tuple[float, ...] = ORDERS
-    confidence: float = 0.95
     intervals: KCut | Literal["bootstrap"] = "clopper-pearson"
     seed: int = 0
 
     def __post_init__(self) -> None:
-        require_orders(self.orders)
-        require(0 < self.confidence < 1, "confidence must be in (0, 1)", confidence=self.confidence)
+        super().__post_init__()
         known = (*get_args(KCut), "bootstrap")
         require(self.intervals in known, f"intervals must be one of {', '.join(known)}", intervals=self.intervals)
         require(self.seed >= 0, "a seed must be >= 0", seed=self.seed)
@@ -348,10 +369,11 @@ class KCutCounts(Estimator[AnswerCounts, AnswerCounts], CountEstimator):
     def tally(self, evidence: AnswerCounts) -> AnswerCounts:
         return evidence
 
-    def find(self, tallies: Sequence[AnswerCounts], *, lost: int = 0) -> RenyiBound:
-        each = query_confidence(self.confidence, len(tallies) + lost)
-        bounds = [self._audit(tally.world_1, tally.world_0, each, tally.query) for tally in tallies]
-        return _worst(f"k-cut ({self.intervals})", tallies, bounds, self.confidence, lost)
+    def _method(self) -> str:
+        return f"k-cut ({self.intervals})"
+
+    def _bound(self, tally: AnswerCounts, confidence: float) -> RenyiBound:
+        return self._audit(tally.world_1, tally.world_0, confidence, tally.query)
 
     def read(self, table: Table) -> Sequence[TextTable]:
         named = classes(table, "c1_", "c2_")
@@ -363,44 +385,13 @@ class KCutCounts(Estimator[AnswerCounts, AnswerCounts], CountEstimator):
     def _audit(self, first: Ints, second: Ints, confidence: float, row: int) -> RenyiBound:
         if self.intervals != "bootstrap":
             return k_cut_audit(first, second, self.orders, confidence=confidence, method=self.intervals)
-        ends = [
-            np.atleast_1d(
-                bootstrap_bound(
-                    *pair, self.orders, confidence=confidence, rng=np.random.default_rng([self.seed, row, direction])
-                )
+        forward, backward = (
+            bootstrap_bound(
+                *pair, self.orders, confidence=confidence, rng=np.random.default_rng([self.seed, row, direction])
             )
             for direction, pair in enumerate(((first, second), (second, first)))
-        ]
-        forward, backward = (tuple(float(value) for value in end) for end in ends)
-        return RenyiBound(self.orders, forward, backward, confidence, "bootstrap", VALIDITY["bootstrap"])
-
-
-def _hits(inside_and_outside: Ints) -> tuple[int, int]:
-    return int(inside_and_outside[0]), int(inside_and_outside.sum())
-
-
-def _worst(
-    method: str, tallies: Sequence[AnswerCounts], bounds: Sequence[RenyiBound], confidence: float, lost: int
-) -> RenyiBound:
-    """The finding of several queries that share the error with those that failed.
-
-    The largest bound speaks against a claim about one query and against one about all of them; the sum only against the
-    latter.
-    """
-    counts = {
-        "queries": len(tallies) + lost,
-        "answers in world 1": sum(int(tally.world_1.sum()) for tally in tallies),
-        "answers in world 0": sum(int(tally.world_0.sum()) for tally in tallies),
-    }
-    if lost:
-        counts["lost queries"] = lost
-    return dataclasses.replace(
-        worst_query(bounds) if len(bounds) > 1 else bounds[0],
-        confidence=confidence,
-        method=method,
-        counts=tuple(counts.items()),
-        notes=(NO_EPSILON,),
-    )
+        )
+        return _rdp_bound(self.orders, forward, backward, confidence, "bootstrap")
 
 
 def _queries(

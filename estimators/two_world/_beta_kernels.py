@@ -14,7 +14,7 @@ times the distribution function of the other, integrated by Gauss-Legendre panel
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TypeAlias, TypeVar, cast
 
 import numpy as np
@@ -411,7 +411,7 @@ def _masses_on_all_cores(
         _masses_of_range(block * BLOCK, min(tp.size, (block + 1) * BLOCK), epsilon, tp, fp, tn, fn, delta, filled)
 
 
-def quantiles(counts: Sequence[Ints], delta: Floats, lower: Floats, upper: Floats) -> None:
+def quantiles(counts: tuple[Ints, Ints, Ints, Ints], delta: Floats, lower: Floats, upper: Floats) -> None:
     """Replaces masses by quantiles in place: `lower` holds the mass to leave below, `upper` that above, 0 for none."""
     if lower.size <= BLOCK:
         _quantiles_of_range(0, lower.size, *counts, delta, lower, upper)
@@ -419,7 +419,7 @@ def quantiles(counts: Sequence[Ints], delta: Floats, lower: Floats, upper: Float
         _quantiles_on_all_cores(*counts, delta, lower, upper)
 
 
-def masses(epsilon: Floats, counts: Sequence[Ints], delta: Floats) -> Floats:
+def masses(epsilon: Floats, counts: tuple[Ints, Ints, Ints, Ints], delta: Floats) -> Floats:
     """Rows (mass inside, mass outside, density) at each epsilon."""
     filled = np.empty((epsilon.size, 3))
     if epsilon.size <= BLOCK:
