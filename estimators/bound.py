@@ -5,11 +5,36 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dpaudit.claims import PrivacyCurve
+from dpaudit.claims import Claim, PrivacyCurve
 from dpaudit.errors import require
-from dpaudit.estimators.finding import Comparison, CurveEvidence, FindingBase, Series, Validity
+from dpaudit.estimators.finding import Comparison, CurveEvidence, Finding, Series, Validity, ViolationPoint
+
+if TYPE_CHECKING:
+    from dpaudit.estimators.chart import Chart
+
+
+class FindingBase:
+    """What the findings of dpaudit share."""
+
+    def violation_point(self: Finding, curve: PrivacyCurve) -> ViolationPoint | None:
+        """Where the claim broke; None where it did not.
+
+        What was chosen on the samples it is measured on errs more often than it says: it refutes no claim.
+        """
+        found = self.comparison(curve)
+        if self.validity is Validity.AS_PUBLISHED or not found.exceeds:
+            return None
+        return ViolationPoint(found.quantity, found.where, found.observed, found.claimed, found.words)
+
+    def charts(self: Finding, claim: Claim) -> list[Chart]:
+        from dpaudit.estimators.finding_charts import charts  # only where something is drawn
+
+        return charts(self.series, claim, self.comparison(claim.curve))
+
+    def __str__(self: Finding) -> str:
+        return f"{self.headline} ({self.confidence:.6g} confidence, {self.validity}; {self.method}, {self.selection})"
 
 
 @dataclass(frozen=True)

@@ -124,25 +124,3 @@ class Finding(Protocol):
     def to_dict(self) -> Mapping[str, Any]:
         """Plain values for JSON, without the series."""
         ...
-
-
-class FindingBase:
-    """What the findings of dpaudit share."""
-
-    def violation_point(self: Finding, curve: PrivacyCurve) -> ViolationPoint | None:
-        """Where the claim broke; None where it did not.
-
-        What was chosen on the samples it is measured on errs more often than it says: it refutes no claim.
-        """
-        found = self.comparison(curve)
-        if self.validity is Validity.AS_PUBLISHED or not found.exceeds:
-            return None
-        return ViolationPoint(found.quantity, found.where, found.observed, found.claimed, found.words)
-
-    def charts(self: Finding, claim: Claim) -> list[Chart]:
-        from dpaudit.estimators.finding_charts import charts  # only where something is drawn
-
-        return charts(self.series, claim, self.comparison(claim.curve))
-
-    def __str__(self: Finding) -> str:
-        return f"{self.headline} ({self.confidence:.6g} confidence, {self.validity}; {self.method}, {self.selection})"

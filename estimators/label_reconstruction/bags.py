@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from dpaudit.claims import PrivacyCurve
 from dpaudit.errors import require
 from dpaudit.estimators.arguments import Floats, Ints
-from dpaudit.estimators.bound import format_lower
+from dpaudit.estimators.bound import FindingBase, format_lower
 from dpaudit.estimators.counts import BAGS, Column, CountEstimator, Table, TextTable, number_columns
 from dpaudit.estimators.estimator import Estimator
-from dpaudit.estimators.finding import Comparison, FindingBase, Series, Validity
+from dpaudit.estimators.finding import Comparison, Series, Validity
 from dpaudit.estimators.label_reconstruction.advantage import (
     advantage_cdf,
     advantage_quantile,

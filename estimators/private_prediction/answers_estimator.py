@@ -15,9 +15,9 @@ from dpaudit.claims import PrivacyCurve
 from dpaudit.errors import require
 from dpaudit.estimators.answered_queries import AnsweredQuery
 from dpaudit.estimators.arguments import Floats, Ints
-from dpaudit.estimators.bound import format_lower
+from dpaudit.estimators.bound import FindingBase, format_lower
 from dpaudit.estimators.estimator import Estimator
-from dpaudit.estimators.finding import Comparison, FindingBase, Series, Validity
+from dpaudit.estimators.finding import Comparison, Series, Validity
 from dpaudit.estimators.private_prediction.divergence import renyi_divergence
 from dpaudit.estimators.private_prediction.k_cut import bootstrap_bound, k_cut_bound
 from dpaudit.estimators.private_prediction.noisy_argmax import gnmax_rdp_of_flip

@@ -7,19 +7,14 @@ A lower bound on the Renyi divergence turned into epsilon is *not* a lower bound
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, get_args
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from dpaudit.errors import require
 from dpaudit.estimators.arguments import Floats, unboxed
-from dpaudit.estimators.bound import format_upper
-from dpaudit.estimators.counts import GUARANTEE, CountEstimator, Table, TextTable, number_columns
 from dpaudit.estimators.private_prediction.divergence import as_orders
-from dpaudit.registry import register
 
 Conversion = Literal["improved", "classical"]
 
@@ -50,34 +45,3 @@ def rdp_to_epsilon(
         finite = np.where(np.isinf(orders), 2.0, orders)  # both terms vanish in the limit
         cost = cost + np.where(np.isinf(orders), 0.0, np.log1p(-1 / finite) - np.log(finite) / (finite - 1))
     return unboxed(np.maximum(0.0, np.min(rdp + cost, axis=-1)))
-
-
-@register("estimator", "rdp-to-epsilon", source="Balle et al. (2020), Theorem 21; Mironov (2017), Proposition 3")
-@dataclass(frozen=True)
-class RdpToEpsilon(CountEstimator):
-    """A guarantee rdp at each order, one a row: the epsilon that it implies; a conversion of upper bounds, no audit.
-
-    Attributes:
-        delta: Where epsilon is stated, in (0, 1).
-        conversion: "improved" or "classical".
-    """
-
-    columns: ClassVar[tuple[str, ...]] = GUARANTEE
-
-    delta: float = 1e-5
-    conversion: Conversion = "improved"
-
-    def __post_init__(self) -> None:
-        require(0 < self.delta < 1, "delta must be in (0, 1)", delta=self.delta)
-        known = get_args(Conversion)
-        require(self.conversion in known, f"conversion must be one of {', '.join(known)}", conversion=self.conversion)
-
-    def read(self, table: Table) -> Sequence[TextTable]:
-        rows = number_columns(table, GUARANTEE)
-        return [self.converted(rows["order"], rows["rdp"], "the guarantee of the table")]
-
-    def converted(self, orders: Any, rdp: Any, what: str) -> TextTable:
-        """The epsilon of one guarantee, in a line."""
-        epsilon = float(rdp_to_epsilon(orders, rdp, delta=self.delta, conversion=self.conversion))
-        title = f"epsilon <= {format_upper(epsilon, 6)} at delta={self.delta:g} ({what}, {self.conversion} conversion)"
-        return TextTable(title, notes=("a conversion of upper bounds, no result of an audit",))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,8 +13,20 @@ from scipy.special import log_ndtr
 
 from dpaudit.errors import require
 from dpaudit.estimators.arguments import Floats, Ints, unboxed
-from dpaudit.estimators.counts import VOTES, Column, CountEstimator, Table, TextTable, classes, per_class, query_names
-from dpaudit.estimators.private_prediction.conversion import RdpToEpsilon
+from dpaudit.estimators.bound import format_upper
+from dpaudit.estimators.counts import (
+    GUARANTEE,
+    VOTES,
+    Column,
+    CountEstimator,
+    Table,
+    TextTable,
+    classes,
+    number_columns,
+    per_class,
+    query_names,
+)
+from dpaudit.estimators.private_prediction.conversion import Conversion, rdp_to_epsilon
 from dpaudit.estimators.private_prediction.divergence import ORDERS, as_orders, renyi_divergence_of_logs, require_orders
 from dpaudit.estimators.private_prediction.two_cut import two_cut_set
 from dpaudit.registry import register
@@ -68,12 +80,12 @@ def gnmax_log_flips(histograms: ArrayLike, sigma: float) -> Floats:
 
 
 def gnmax_rdp_data_dependent(histogram: ArrayLike, sigma: float, orders: ArrayLike) -> float | Floats:
-    """Data-dependent RDP of one noisy-argmax answer when one vote may move: what PATE charges for this histogram, in
-    nats.
+    """Data-dependent RDP of one noisy-argmax answer when one vote may move: what PATE charges for this histogram.
 
-    The smaller of a / sigma^2 (data-independent) and, where its conditions hold, the data-dependent bound. That bounds
-    D_a(this histogram || a neighbour) only: the other direction can be larger, up to a / sigma^2. It depends on the
-    data, so publishing it as it is leaks. Votes of shape (classes,); orders a > 1, finite, scalar or shape (m,).
+    In nats: the smaller of a / sigma^2 (data-independent) and, where its conditions hold, the data-dependent bound.
+    That bounds D_a(this histogram || a neighbour) only: the other direction can be larger, up to a / sigma^2. It
+    depends on the data, so publishing it as it is leaks. Votes of shape (classes,); orders a > 1, finite, scalar or
+    shape (m,).
 
     Source: Papernot et al. (2018), Theorem 6 with Propositions 7 and 10.
     """
@@ -225,3 +237,34 @@ class GNMax(CountEstimator):
 
 def _column(name: str, values: Any, rounding: Literal["down", "up", "nearest"] = "nearest") -> Column:
     return Column(name, tuple(float(value) for value in np.atleast_1d(values)), rounding)
+
+
+@register("estimator", "rdp-to-epsilon", source="Balle et al. (2020), Theorem 21; Mironov (2017), Proposition 3")
+@dataclass(frozen=True)
+class RdpToEpsilon(CountEstimator):
+    """A guarantee rdp at each order, one a row: the epsilon that it implies; a conversion of upper bounds, no audit.
+
+    Attributes:
+        delta: Where epsilon is stated, in (0, 1).
+        conversion: "improved" or "classical".
+    """
+
+    columns: ClassVar[tuple[str, ...]] = GUARANTEE
+
+    delta: float = 1e-5
+    conversion: Conversion = "improved"
+
+    def __post_init__(self) -> None:
+        require(0 < self.delta < 1, "delta must be in (0, 1)", delta=self.delta)
+        known = get_args(Conversion)
+        require(self.conversion in known, f"conversion must be one of {', '.join(known)}", conversion=self.conversion)
+
+    def read(self, table: Table) -> Sequence[TextTable]:
+        rows = number_columns(table, GUARANTEE)
+        return [self.converted(rows["order"], rows["rdp"], "the guarantee of the table")]
+
+    def converted(self, orders: Any, rdp: Any, what: str) -> TextTable:
+        """The epsilon of one guarantee, in a line."""
+        epsilon = float(rdp_to_epsilon(orders, rdp, delta=self.delta, conversion=self.conversion))
+        title = f"epsilon <= {format_upper(epsilon, 6)} at delta={self.delta:g} ({what}, {self.conversion} conversion)"
+        return TextTable(title, notes=("a conversion of upper bounds, no result of an audit",))

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from dpaudit.claims import PrivacyCurve
 from dpaudit.errors import require
 from dpaudit.estimators.arguments import Ints, as_confidence
-from dpaudit.estimators.bound import format_lower
+from dpaudit.estimators.bound import FindingBase, format_lower
 from dpaudit.estimators.counts import (
     K_CUT,
     TWO_CUT,
@@ -34,7 +34,7 @@ from dpaudit.estimators.counts import (
     query_names,
 )
 from dpaudit.estimators.estimator import Estimator
-from dpaudit.estimators.finding import Comparison, FindingBase, Series, Validity
+from dpaudit.estimators.finding import Comparison, Series, Validity
 from dpaudit.estimators.private_prediction.divergence import ORDERS, require_orders
 from dpaudit.estimators.private_prediction.k_cut import KCut, bootstrap_bound, k_cut_bound
 from dpaudit.estimators.private_prediction.two_cut import TwoCut, two_cut_bound

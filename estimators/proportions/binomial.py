@@ -6,15 +6,10 @@ every sample size; `jeffreys` and `katz_log` hold in the limit of many trials.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar
-
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
-from dpaudit.errors import require
 from dpaudit.estimators.arguments import (
     Floats,
     Interval,
@@ -25,9 +20,6 @@ from dpaudit.estimators.arguments import (
     successes_of_trials,
     unboxed,
 )
-from dpaudit.estimators.counts import PROPORTION, Column, CountEstimator, Table, TextTable, count_columns
-from dpaudit.estimators.finding import Validity
-from dpaudit.registry import register
 
 OUTWARD = 1e-13
 """Relative distance each proportion's limit is moved outwards: a hundred times the error of the Beta quantiles used."""
@@ -107,38 +99,3 @@ def _ends(lower: Floats, upper: Floats, successes: Ints, misses: Ints, side: str
     elif side == "upper":
         low = np.zeros_like(high)
     return Interval(unboxed(low), unboxed(high))
-
-
-@register("estimator", "proportion", source="Clopper and Pearson (1934); Brown, Cai and DasGupta (2001)")
-@dataclass(frozen=True)
-class Proportion(CountEstimator):
-    """Counts k of n: two-sided Clopper-Pearson and Jeffreys intervals for one proportion a row.
-
-    Attributes:
-        confidence: Of each interval by itself, in (0, 1).
-    """
-
-    columns: ClassVar[tuple[str, ...]] = PROPORTION
-
-    confidence: float = 0.95
-
-    def __post_init__(self) -> None:
-        require(0 < self.confidence < 1, "confidence must be in (0, 1)", confidence=self.confidence)
-
-    def read(self, table: Table) -> Sequence[TextTable]:
-        counts = count_columns(table, PROPORTION)
-        exact = clopper_pearson(counts["k"], counts["n"], confidence=self.confidence)
-        credible = jeffreys(counts["k"], counts["n"], confidence=self.confidence)
-        lower, upper = np.stack([exact.lower, credible.lower]), np.stack([exact.upper, credible.upper])
-        return [
-            TextTable(
-                f"proportion, {k} of {n} ({self.confidence:.6g} confidence)",
-                (
-                    Column("interval", ("clopper-pearson", "jeffreys")),
-                    Column("lower", tuple(lower[:, row].tolist()), "down"),
-                    Column("upper", tuple(upper[:, row].tolist()), "up"),
-                    Column("validity", (Validity.FINITE_SAMPLE, Validity.ASYMPTOTIC)),
-                ),
-            )
-            for row, (k, n) in enumerate(zip(counts["k"], counts["n"], strict=True))
-        ]

@@ -1,4 +1,4 @@
-"""Intervals for all cells of a multinomial at once; they hold in the limit of many independent trials."""
+"""Intervals for all cells of a multinomial at once, asymptotic; and tables of plain counts."""
 
 from __future__ import annotations
 
@@ -12,8 +12,19 @@ from scipy import special
 
 from dpaudit.errors import require
 from dpaudit.estimators.arguments import Floats, Interval, as_confidence, as_counts, common_shape
-from dpaudit.estimators.counts import MULTINOMIAL, Column, CountEstimator, Table, TextTable, classes, per_class
+from dpaudit.estimators.counts import (
+    MULTINOMIAL,
+    PROPORTION,
+    Column,
+    CountEstimator,
+    Table,
+    TextTable,
+    classes,
+    count_columns,
+    per_class,
+)
 from dpaudit.estimators.finding import Validity
+from dpaudit.estimators.proportions.binomial import clopper_pearson, jeffreys
 from dpaudit.registry import register
 
 
@@ -132,6 +143,41 @@ def _poisson(y: ArrayLike, mean: ArrayLike) -> Floats:
     small_value = np.exp(special.xlogy(few, rate) - rate - special.gammaln(few + 1))
     value = np.where(small, small_value, np.where(rate > 0, large_value, 0.0))
     return cast(Floats, value)
+
+
+@register("estimator", "proportion", source="Clopper and Pearson (1934); Brown, Cai and DasGupta (2001)")
+@dataclass(frozen=True)
+class Proportion(CountEstimator):
+    """Counts k of n: two-sided Clopper-Pearson and Jeffreys intervals for one proportion a row.
+
+    Attributes:
+        confidence: Of each interval by itself, in (0, 1).
+    """
+
+    columns: ClassVar[tuple[str, ...]] = PROPORTION
+
+    confidence: float = 0.95
+
+    def __post_init__(self) -> None:
+        require(0 < self.confidence < 1, "confidence must be in (0, 1)", confidence=self.confidence)
+
+    def read(self, table: Table) -> Sequence[TextTable]:
+        counts = count_columns(table, PROPORTION)
+        exact = clopper_pearson(counts["k"], counts["n"], confidence=self.confidence)
+        credible = jeffreys(counts["k"], counts["n"], confidence=self.confidence)
+        lower, upper = np.stack([exact.lower, credible.lower]), np.stack([exact.upper, credible.upper])
+        return [
+            TextTable(
+                f"proportion, {k} of {n} ({self.confidence:.6g} confidence)",
+                (
+                    Column("interval", ("clopper-pearson", "jeffreys")),
+                    Column("lower", tuple(lower[:, row].tolist()), "down"),
+                    Column("upper", tuple(upper[:, row].tolist()), "up"),
+                    Column("validity", (Validity.FINITE_SAMPLE, Validity.ASYMPTOTIC)),
+                ),
+            )
+            for row, (k, n) in enumerate(zip(counts["k"], counts["n"], strict=True))
+        ]
 
 
 @register("estimator", "multinomial", source="Goodman (1965); Sison and Glaz (1995)")

@@ -129,8 +129,7 @@ def upper_rates_at(counts: Ints, n: int, *, error: float, weight: str = "flat") 
 
 @cache
 def local_level(n: int, *, error: float, weight: str = "flat") -> float:
-    """The level each rank's limit is taken at (times its weight), so that all n hold together; arguments as
-    `upper_rates`.
+    """The level each rank's limit is taken at (times its weight), so that all n hold together; as for `upper_rates`.
 
     The computed probability that some limit fails is at most `error` at it, and at least (1 - `_SLACK`) `error`, or
     0.96 `error` where it was fitted.

@@ -87,8 +87,7 @@ def best_epsilon(
     confidence: ArrayLike,
     method: str = "bayesian",
 ) -> tuple[int, float]:
-    """The table with the largest one-sided lower bound, and that bound: (index into the flattened broadcast arrays,
-    nats).
+    """The table with the largest one-sided lower bound (its place in the flattened broadcast arrays), and that bound.
 
     Same answer as the maximum of `epsilon_interval(..., side="lower").lower`, with ties within 1e-7 of a posterior's
     width decided either way. A Bayesian candidate is solved only if its posterior mass at the best bound so far shows

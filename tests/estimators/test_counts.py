@@ -27,8 +27,7 @@ from dpaudit.estimators.one_run.signed_scores import OneRun, OneRunFDP
 from dpaudit.estimators.private_prediction.noisy_argmax import GNMax
 from dpaudit.estimators.private_prediction.rdp_bound import KCutCounts, TwoCutCounts
 from dpaudit.estimators.private_prediction.two_cut import two_cut_bound
-from dpaudit.estimators.proportions.binomial import Proportion
-from dpaudit.estimators.proportions.multinomial import Multinomial
+from dpaudit.estimators.proportions.multinomial import Multinomial, Proportion
 from dpaudit.estimators.two_world.confusion import epsilon_interval
 from dpaudit.estimators.two_world.confusion_tables import Bayesian, BayesianPosterior
 from dpaudit.estimators.two_world.ratio_tables import KatzLog, Ratio
