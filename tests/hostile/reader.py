@@ -16,10 +16,12 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
+
+from tests.warm import run_warm
 
 ROOT = Path(__file__).parents[2]
 WATCHING = Path(__file__).parent / "watching"
@@ -117,7 +119,13 @@ class Reader:
     def opens(
         self, *arguments: str | Path, cwd: Path | None = None, time_limit_s: float = 120.0, **environment: str
     ) -> Opened:
-        """Runs `dpaudit ARGUMENTS` as the reader would, in `work` unless said otherwise."""
+        """Runs `dpaudit ARGUMENTS` as the reader would, in `work` unless said otherwise; from a warm start."""
+        return self._watched(list(map(str, arguments)), cwd, time_limit_s, environment, run_warm)
+
+    def starts(
+        self, *arguments: str | Path, cwd: Path | None = None, time_limit_s: float = 120.0, **environment: str
+    ) -> Opened:
+        """The same in a Python of its own: for what is imported from where, and for processes that are left."""
         command = [sys.executable, "-m", "dpaudit", *map(str, arguments)]
         return self.runs(command, cwd=cwd, time_limit_s=time_limit_s, environment=environment)
 
@@ -130,26 +138,28 @@ class Reader:
         environment: Mapping[str, str] | None = None,
     ) -> Opened:
         """Runs any command as the reader would."""
+        return self._watched(command, cwd, time_limit_s, environment or {}, _run_cold)
+
+    def _watched(
+        self,
+        command: Sequence[str],
+        cwd: Path | None,
+        time_limit_s: float,
+        environment: Mapping[str, str],
+        run: Callable[..., int | None],
+    ) -> Opened:
         self._log.write_bytes(b"")
         before = self._walk()
         began = time.monotonic()
         with tempfile.TemporaryFile() as out_file, tempfile.TemporaryFile() as err_file:
-            process = subprocess.Popen(  # files, not pipes: a process that is left behind holds a pipe open
+            code = run(
                 command,
                 cwd=cwd or self.work,
-                env=self.environment(**(environment or {})),
-                stdin=subprocess.DEVNULL,
-                stdout=out_file,
-                stderr=err_file,
-                start_new_session=True,
+                environment=self.environment(**environment),
+                out=out_file,  # files, not pipes: a process that is left behind holds a pipe open
+                err=err_file,
+                time_limit_s=time_limit_s,
             )
-            code: int | None
-            try:
-                code = process.wait(time_limit_s)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-                code = None
             out, err = (_text(file) for file in (out_file, err_file))
         seconds = time.monotonic() - began
         left = tuple(self._left())
@@ -221,6 +231,26 @@ class Reader:
                 continue
             if f"WATCHED_MARK={self._mark}".encode() in environment and not zombie:
                 yield int(entry.name)
+
+
+def _run_cold(
+    command: Sequence[str],
+    *,
+    cwd: Path,
+    environment: Mapping[str, str],
+    out: IO[bytes],
+    err: IO[bytes],
+    time_limit_s: float,
+) -> int | None:
+    process = subprocess.Popen(
+        command, cwd=cwd, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True
+    )
+    try:
+        return process.wait(time_limit_s)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        return None
 
 
 def _what_is(path: Path) -> tuple[object, ...]:

@@ -106,9 +106,9 @@ def test_what_was_looked_at_is_imported_from_the_readers_own_folder_only(
     evil(folder / "evil.py", mark)
     changed(folder, mechanism={"name": "evil:M"})
     for where in (folder, reader.stranger):
-        reader.opens("resume", folder, "--allow-code", cwd=where).refused("evil:M", "must be in PYTHONPATH")
+        reader.starts("resume", folder, "--allow-code", cwd=where).refused("evil:M", "must be in PYTHONPATH")
     shutil.copy(folder / "evil.py", reader.work)
-    assert reader.opens("resume", folder, "--allow-code", cwd=reader.work).code == 2  # a mechanism that claims nothing
+    assert reader.starts("resume", folder, "--allow-code", cwd=reader.work).code == 2  # a mechanism that claims nothing
     assert mark.read_text() == "ran"
 
 
@@ -122,13 +122,13 @@ def test_nothing_beside_the_reader_is_imported(reader: Reader, folder: Path, mar
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: evil\nVersion: 1.0\n")
     (about / "entry_points.txt").write_text("[dpaudit.mechanisms]\nnice = opacus:M\n")
-    found = reader.opens("report", folder, cwd=cwd)
+    found = reader.starts("report", folder, cwd=cwd)
     found.harmless()
     assert found.code == 0, found.err
     script = Path(sys.executable).with_name("dpaudit")
     reader.runs([str(script), "status", str(folder)], cwd=cwd).harmless()
     changed(folder, mechanism={"name": "nice"})
-    reader.opens("report", folder, cwd=cwd).refused("mechanism must be one of")
+    reader.starts("report", folder, cwd=cwd).refused("mechanism must be one of")
 
 
 @pytest.mark.ray

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.hostile.conftest import SPEC
 from tests.hostile.reader import Opened, Reader
 
 
@@ -24,6 +25,15 @@ from tests.hostile.reader import Opened, Reader
 def test_the_watch_sees(reader: Reader, code: str, seen: str) -> None:
     found = reader.runs([sys.executable, "-c", f"ELSE = {str(reader.elsewhere)!r}\n{code}"])
     assert getattr(found, seen)
+
+
+def test_the_watch_sees_what_a_command_writes(reader: Reader) -> None:
+    """From a warm start too."""
+    (reader.work / "spec.yaml").write_text(SPEC)
+    opened = reader.opens("run", "spec.yaml", "--output", reader.elsewhere / "run")
+    assert opened.code == 0
+    assert any("bounds.json" in path for path in opened.changed)
+    assert any("bounds.json" in event for event in opened.written)
 
 
 @pytest.mark.parametrize("verb", ["report", "status", "resume"])
