@@ -50,6 +50,17 @@ class EachReplay:
         order = np.argsort(columns[0], kind="stable")
         return cls(*(column[order] for column in columns))
 
+    @classmethod
+    def complete(
+        cls, tallies: Sequence[T], parts: Sequence[EachReplay], find: Callable[[list[T]], EachReplay]
+    ) -> EachReplay:
+        """Of all these tallies, in the order of their numbers: those of the parts, and the others found now."""
+        found = {int(number) for part in parts for number in part.replay}
+        missing = [tally for tally in tallies if tally.replay not in found]
+        if not found:
+            return find(missing)
+        return cls.joined([*parts, find(missing)] if missing else parts)
+
 
 @dataclass(frozen=True, eq=False)
 class EachThreshold:
@@ -57,15 +68,6 @@ class EachThreshold:
 
     candidate: Ints  # which thresholds
     bound: Floats
-
-
-def complete(tallies: Sequence[T], parts: Sequence[EachReplay], find: Callable[[list[T]], EachReplay]) -> EachReplay:
-    """The bounds of all these replays, in the order of their numbers: those of the parts, and the others found now."""
-    found = {int(number) for part in parts for number in part.replay}
-    missing = [tally for tally in tallies if tally.replay not in found]
-    if not found:
-        return find(missing)
-    return EachReplay.joined([*parts, find(missing)] if missing else parts)
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,7 @@ class BestCandidate(ScoreEstimator[T]):
 
     def find(self, tallies: Sequence[T], *, lost: int = 0, parts: Sequence[Any] = ()) -> Bound:
         """The bound with all there is to draw; the parts are what `bounds_of_replays` gave for some of the tallies."""
-        each = complete(tallies, parts, lambda missing: self.bounds_of_replays(missing, len(tallies) + lost))
+        each = EachReplay.complete(tallies, parts, lambda missing: self.bounds_of_replays(missing, len(tallies) + lost))
         bound = self.bound(tallies, lost=lost, each=each)
         return replace(bound, series=self.series(tallies, lost=lost, each=each))
 

@@ -336,12 +336,11 @@ def totals(
     columns = total_epsilons(claim, order, answers, delta, bound, exact, dependent)
     known = {name: epsilon for name, epsilon in columns.items() if not np.isnan(epsilon).all()}
     title = "Totals as epsilon, as published (what is observed is not a bound there)"
-    panel = bars_side_by_side(known, names, delta, "{:.2f}", f"{answers:,} answers; {NOT_A_BOUND}")
+    panel = bars_side_by_side(known, names, delta, "{:.2f}", f"{answers:,} answers; ")
     return Chart("epsilon", title, [[panel]])
 
 
 COLUMNS = {"claim": CLAIM, "data-dependent": OTHER, "exact": INK, "observed*": MEMBER}
-NOT_A_BOUND = "* converted as published, not a bound"
 
 
 def total_epsilons(
@@ -367,7 +366,7 @@ def total_epsilons(
 
 
 def bars_side_by_side(
-    columns: Mapping[str, Floats], names: Sequence[str], delta: float, digits: str, title: str
+    columns: Mapping[str, Floats], names: Sequence[str], delta: float, digits: str, said: str = ""
 ) -> Panel:
     """Epsilon at delta: a group of bars a name, a bar a column, each with its number; columns of shape (names,)."""
     width, marks = 0.8 / len(columns), []
@@ -378,6 +377,7 @@ def bars_side_by_side(
     top = max((float(np.nanmax(values)) for values in columns.values() if not np.isnan(values).all()), default=1.0)
     x = Axis(ticks=np.arange(len(names)), words=names, low=-0.6, high=len(names) - 0.4)
     y = Axis(f"ε at δ = {delta:g}", low=0, high=1.35 * top or 1.0)
+    title = f"{said}* converted as published, not a bound"
     return Panel(marks, x, y, title, legend="upper right", legend_size=8, legend_columns=len(columns))
 
 

@@ -68,12 +68,21 @@ class Scores:
         """The place of each row in the order of the canaries' numbers, shape (n,)."""
         return _inverse(self._by_canary())
 
+    @staticmethod
+    def content_seed(*replays: tuple[NDArray[np.float64], NDArray[np.bool_]]) -> int:
+        """A seed that all scores and truths decide together: no order of the rows can have been made to suit it."""
+        content = hashlib.blake2b(digest_size=8)
+        for score, truth in replays:
+            content.update(np.ascontiguousarray(score).data)
+            content.update(np.packbits(truth).data)
+        return int.from_bytes(content.digest(), "little")
+
     def tie_ranks(self) -> NDArray[np.int64]:
         """The place of each row in `shuffled`, shape (n,)."""
         if _rises(self.canary):  # no copies: there may be a hundred million rows
-            return np.random.default_rng(content_seed((self.score, self.truth))).permutation(self.canary.size)
+            return np.random.default_rng(self.content_seed((self.score, self.truth))).permutation(self.canary.size)
         by_canary = self._by_canary()
-        seed = content_seed((self.score[by_canary], self.truth[by_canary]))
+        seed = self.content_seed((self.score[by_canary], self.truth[by_canary]))
         ranks = np.empty(by_canary.size, dtype=np.int64)
         ranks[by_canary] = np.random.default_rng(seed).permutation(by_canary.size)
         return ranks
@@ -115,19 +124,10 @@ class StepScores(Scores):
 
     words: ClassVar[str] = "scores of steps in their order"
 
-
-def steps_scored(truth: NDArray[np.bool_], score: NDArray[np.floating]) -> StepScores:
-    """The scores of steps in single precision, as they are kept."""
-    return StepScores(np.asarray(score).astype(np.float32), truth)
-
-
-def content_seed(*replays: tuple[NDArray[np.float64], NDArray[np.bool_]]) -> int:
-    """A seed that all scores and truths decide together: no order of the rows can have been made to suit it."""
-    content = hashlib.blake2b(digest_size=8)
-    for score, truth in replays:
-        content.update(np.ascontiguousarray(score).data)
-        content.update(np.packbits(truth).data)
-    return int.from_bytes(content.digest(), "little")
+    @classmethod
+    def kept(cls, truth: NDArray[np.bool_], score: NDArray[np.floating]) -> StepScores:
+        """In single precision, as they are kept."""
+        return cls(np.asarray(score).astype(np.float32), truth)
 
 
 def _rises(values: NDArray[np.int64]) -> bool:

@@ -13,9 +13,22 @@ import numpy as np
 
 from dpaudit.estimators.arguments import Floats
 
+# Below this likelihood of a bag, on the scale of its likeliest sum, underflow may have eaten what matters.
+SMALLEST = 1e-250
+
+
+def posteriors(prior: Floats, log_channel: Floats) -> tuple[Floats, Floats, list[int]]:
+    """Posteriors, how far they moved the log-odds, both of shape (bags, k), and the bags that cannot be."""
+    posterior, shift, likelihood = _posteriors(prior, np.exp(log_channel))
+    unlikely = np.flatnonzero(~(likelihood > SMALLEST))
+    if not unlikely.size:
+        return posterior, shift, []
+    posterior[unlikely], shift[unlikely], log_likelihood = _log_posteriors(prior[unlikely], log_channel[unlikely])
+    return posterior, shift, unlikely[np.isneginf(log_likelihood)].tolist()
+
 
 @numba.njit(cache=True)
-def posteriors(prior: Floats, channel: Floats) -> tuple[Floats, Floats, Floats]:
+def _posteriors(prior: Floats, channel: Floats) -> tuple[Floats, Floats, Floats]:
     """P[label = 1 | release] for every example of every bag, and how far that moved the log-odds, shape (bags, k).
 
     The channel, shape (bags, k + 1), is the likelihood of what was released given the true sum, scaled to a largest
@@ -52,8 +65,8 @@ def posteriors(prior: Floats, channel: Floats) -> tuple[Floats, Floats, Floats]:
 
 
 @numba.njit(cache=True)
-def log_posteriors(prior: Floats, log_channel: Floats) -> tuple[Floats, Floats, Floats]:
-    """`posteriors` in logarithms: ten times slower, right for bags however improbable; NaN in impossible ones."""
+def _log_posteriors(prior: Floats, log_channel: Floats) -> tuple[Floats, Floats, Floats]:
+    """`_posteriors` in logarithms: ten times slower, right for bags however improbable; NaN in impossible ones."""
     bags, k = prior.shape
     posterior = np.empty((bags, k))
     shift = np.empty((bags, k))

@@ -22,8 +22,6 @@ from scipy.stats import binom
 from dpaudit.errors import require
 from dpaudit.estimators.arguments import Floats, as_counts, common_shape, unboxed
 
-# Below this likelihood of a bag, on the scale of its likeliest sum, underflow may have eaten what matters.
-_SMALLEST = 1e-250
 _PLAIN, _LAPLACE, _GEOMETRIC = range(3)
 
 
@@ -219,15 +217,11 @@ def _additive(prior: ArrayLike, epsilon: float, noise: int) -> Floats:
 
 def _posteriors(eta: Floats, log_channel: Floats) -> tuple[Floats, Floats]:
     """Posteriors, and how far they moved the log-odds; both of shape (bags, k)."""
-    from dpaudit.estimators.label_reconstruction._poisson_binomial import log_posteriors, posteriors
+    from dpaudit.estimators.label_reconstruction._poisson_binomial import posteriors
 
-    posterior, shift, likelihood = posteriors(eta, np.exp(log_channel))
-    unlikely = np.flatnonzero(~(likelihood > _SMALLEST))
-    if unlikely.size:
-        posterior[unlikely], shift[unlikely], log_likelihood = log_posteriors(eta[unlikely], log_channel[unlikely])
-        impossible = unlikely[np.isneginf(log_likelihood)].tolist()
-        must = "what each bag released must be possible under its priors"
-        require(not impossible, must, bags=impossible, do="keep priors away from 0 and 1")
+    posterior, shift, impossible = posteriors(eta, log_channel)
+    must = "what each bag released must be possible under its priors"
+    require(not impossible, must, bags=impossible, do="keep priors away from 0 and 1")
     return posterior, shift
 
 

@@ -135,3 +135,8 @@ RATES: dict[str, Rate] = {
     "lines": highest_line,
 }
 REJECTS: dict[str, Rejects] = {name: njit(cache=True, nogil=True)(walk(rate)) for name, rate in RATES.items()}
+
+
+def rejects_by(rate: str | Callable[[float], float]) -> Rejects:
+    """The rejection of trade-off functions by the name of their rate, or of one by its own rate."""
+    return REJECTS[rate] if isinstance(rate, str) else walk(lambda power, parameter, delta: rate(power))

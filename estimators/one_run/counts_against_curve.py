@@ -65,12 +65,13 @@ def most_allowed(lines: Floats, guesses: int, *, canaries: int, error: float, ta
 
     `lines` are `tangents`; tau is as for `dpaudit.estimators.one_run.f_dp.f_dp_parameter`.
     """
-    from dpaudit.estimators.one_run._f_dp_walk import REJECTS  # compiled code is loaded when first used
+    from dpaudit.estimators.one_run._f_dp_walk import rejects_by  # compiled code is loaded when first used
 
+    rejects = rejects_by("lines")
     low, high = guesses // 2, guesses + 1  # chance explains half of them under any curve; more than all cannot be
     while high - low > 1:
         middle = (low + high) // 2
-        rejected = REJECTS["lines"](lines, 0.0, tau, guesses, middle, canaries, error)
+        rejected = rejects(lines, 0.0, tau, guesses, middle, canaries, error)
         low, high = (low, middle) if rejected else (middle, high)
     return low
 

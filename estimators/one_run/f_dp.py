@@ -212,14 +212,13 @@ def _checked(
 
 
 def _rejects(family: Family) -> Rejects:
-    from dpaudit.estimators.one_run._f_dp_walk import REJECTS, walk  # compiled code is loaded when first used
+    from dpaudit.estimators.one_run._f_dp_walk import rejects_by  # compiled code is loaded when first used
 
     if isinstance(family, str):
-        return REJECTS[family]
+        return rejects_by(family)
 
     def rejects(parameter: float, *rest: Any) -> bool:
-        rate = member(family, parameter).false_positive_rate
-        return walk(lambda power, parameter, delta: rate(power))(parameter, *rest)
+        return rejects_by(member(family, parameter).false_positive_rate)(parameter, *rest)
 
     return rejects
 

@@ -170,6 +170,11 @@ class SeveralTrainings:
         return int(min(allowed.min(), self.canaries)), share
 
 
+def bad_guesses(canaries: int, sharing: int | None, delta: float) -> BadGuesses:
+    """What delta may add where so many canaries share one training at most; None where all do."""
+    return OneTraining(canaries, delta) if sharing is None else SeveralTrainings(canaries, sharing, delta)
+
+
 def guess_band_p_value(epsilon: float, right: Ints, looks: Ints) -> float:
     """p-value of pure epsilon >= 0 against the numbers of right guesses (as in `guess_band_epsilon`), at delta = 0.
 

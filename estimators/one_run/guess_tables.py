@@ -23,7 +23,7 @@ from dpaudit.estimators.counts import GUESSES, Column, CountEstimator, Table, Te
 from dpaudit.estimators.finding import Validity
 from dpaudit.estimators.one_run.f_dp import f_dp_p_value
 from dpaudit.estimators.one_run.guesses import Method, one_run_epsilon, one_run_p_value
-from dpaudit.estimators.replays import mean_and_deviation, median_rule, per_replay_confidence, replay_note
+from dpaudit.estimators.replays import median_rule, per_replay_confidence, replay_note
 from dpaudit.registry import register
 
 Rule = Literal["median", "twice-mean-p", "mean-e-value"]
@@ -164,14 +164,14 @@ def twice_mean_p(p_values: Callable[[float], ArrayLike], *, confidence: float) -
 
     def rejected(epsilon: float) -> bool:
         replays = np.asarray(p_values(epsilon), dtype=np.float64)
-        mean = mean_and_deviation(replays).mean
+        require(replays.size > 0, "there must be at least one replay", shape=replays.shape)
         require(
             bool(np.all((replays >= 0) & (replays <= 1))),
             "p-values must be in [0, 1]",
             smallest=replays.min(),
             largest=replays.max(),
         )
-        return bool(2 * mean < 1 - confidence)
+        return bool(2 * replays.mean() < 1 - confidence)
 
     return last_true_from(rejected, largest=LARGEST_EPSILON, absolute=SEARCH_TOLERANCE, relative=SEARCH_TOLERANCE)
 
@@ -182,7 +182,6 @@ def mean_e_value(
     *,
     confidence: float,
     alternative: float | Sequence[float] | Floats,
-    weights: Sequence[float] | Floats | None = None,
 ) -> float:
     """The largest epsilon up to which the mean e-value of the replays is at least 1 / (1 - confidence); delta = 0 only.
 
@@ -193,8 +192,7 @@ def mean_e_value(
         guesses: Number of bits guessed in each replay, >= 0, broadcast against `correct`.
         correct: Number of right guesses in each replay, 0 .. guesses.
         confidence: Of the combined bound, in (0, 1).
-        alternative: The accuracy q expected, in (1/2, 1), or several: their mixture. Fixed before the replays are seen.
-        weights: Of the mixture, >= 0, with a positive sum; equal by default.
+        alternative: The accuracy q expected, in (1/2, 1), or several: their equal mixture. Fixed beforehand.
     Returns: Epsilon in nats, >= 0, within 1e-9 (1 + epsilon) and never above; below the log-odds of the largest q.
     Raises: InputError for arguments out of range.
     Source: Vovk and Wang (2021): the mean of e-values is an e-value. Correct guesses are dominated by
@@ -206,25 +204,13 @@ def mean_e_value(
     k, n = np.broadcast_to(k, shape), np.broadcast_to(n, shape)
     q = np.sort(np.atleast_1d(np.asarray(alternative, dtype=np.float64)))
     require(bool(np.all((q > 0.5) & (q < 1))), "alternative must be accuracies in (1/2, 1)", alternative=alternative)
-    return _first_crossing(_Mixture(n.ravel(), k.ravel(), q, _shares(weights, alternative)), -np.log1p(-confidence))
-
-
-def _shares(weights: Sequence[float] | Floats | None, alternative: float | Sequence[float] | Floats) -> Floats:
-    """The mixture's weights in the order of ascending accuracies, with sum 1."""
-    q = np.atleast_1d(np.asarray(alternative, dtype=np.float64))
-    raw = np.ones(q.shape) if weights is None else np.atleast_1d(np.asarray(weights, dtype=np.float64))
-    require(raw.shape == q.shape, "weights must be one for each alternative", weights=raw.shape, alternative=q.shape)
-    positive = bool(np.all(np.isfinite(raw) & (raw >= 0))) and raw.sum() > 0
-    require(positive, "weights must be finite and >= 0 with a positive sum", weights=weights)
-    shares: Floats = raw[np.argsort(q)] / raw.sum()
-    return shares
+    return _first_crossing(_Mixture(n.ravel(), k.ravel(), q), -np.log1p(-confidence))
 
 
 class _Mixture(NamedTuple):
     n: Ints
     k: Ints
     q: Floats  # ascending
-    shares: Floats
 
     def log_mean(self, epsilon: float) -> float:
         """Log of the mean over replays of the mixture of likelihood ratios."""
@@ -233,7 +219,7 @@ class _Mixture(NamedTuple):
         odds = special.logit(self.q)
         # log (q / beta)^k ((1 - q) / (1 - beta))^(n - k), without losing the digits of 1 - beta
         ratio = k * (odds - epsilon) + n * (np.logaddexp(0.0, epsilon) - np.logaddexp(0.0, odds))
-        mixture = special.logsumexp(np.where(open_, ratio, 0.0), b=np.broadcast_to(self.shares, ratio.shape))
+        mixture = special.logsumexp(np.where(open_, ratio, 0.0), b=np.full(ratio.shape, 1 / self.q.size))
         return float(mixture - np.log(len(self.n)))
 
 

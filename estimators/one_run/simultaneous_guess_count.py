@@ -10,12 +10,11 @@ import numpy as np
 
 from dpaudit.errors import require
 from dpaudit.estimators.arguments import Floats, Ints
-from dpaudit.estimators.best_candidate import EachReplay, complete, in_order
+from dpaudit.estimators.best_candidate import EachReplay, in_order
 from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.finding import Series, Validity
 from dpaudit.estimators.one_run.guess_band import (
-    OneTraining,
-    SeveralTrainings,
+    bad_guesses,
     bounds_of_guesses,
     check_fields,
     deciding_counts,
@@ -84,7 +83,7 @@ class SimultaneousGuessCount(ScoreEstimator[GuessTally]):
 
     def find(self, tallies: Sequence[GuessTally], *, lost: int = 0, parts: Sequence[Any] = ()) -> Bound:
         """The bound with all there is to draw; the parts are what `bounds_of_replays` gave for some of the tallies."""
-        each = complete(tallies, parts, lambda missing: self.bounds_of_replays(missing, len(tallies) + lost))
+        each = EachReplay.complete(tallies, parts, lambda missing: self.bounds_of_replays(missing, len(tallies) + lost))
         bound = self.bound(tallies, lost=lost, each=each)
         return replace(bound, series=self.series(tallies, lost=lost, each=each))
 
@@ -136,9 +135,4 @@ class SimultaneousGuessCount(ScoreEstimator[GuessTally]):
         return max((tally.canaries for tally in tallies), default=0) * self.delta > MOST_DELTA
 
     def _bounds(self, tallies: Sequence[GuessTally], confidence: float) -> Floats:
-        return bounds_of_guesses(tallies, self._bad, 1 - confidence)
-
-    def _bad(self, canaries: int) -> OneTraining | SeveralTrainings:
-        if self.sharing is None:
-            return OneTraining(canaries, self.delta)
-        return SeveralTrainings(canaries, self.sharing, self.delta)
+        return bounds_of_guesses(tallies, lambda count: bad_guesses(count, self.sharing, self.delta), 1 - confidence)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from dpaudit.estimators.bound import FindingBase, format_lower
 from dpaudit.estimators.estimator import Estimator
 from dpaudit.estimators.finding import Comparison, Series, Validity
 from dpaudit.estimators.private_prediction.divergence import renyi_divergence
-from dpaudit.estimators.private_prediction.k_cut import bootstrap_bound, k_cut_bound
+from dpaudit.estimators.private_prediction.k_cut import KCut, bootstrap_bound, k_cut_bound
 from dpaudit.estimators.private_prediction.noisy_argmax import gnmax_rdp_of_flip
 from dpaudit.estimators.private_prediction.rdp_bound import VALIDITY, query_confidence
 from dpaudit.estimators.private_prediction.two_cut import TwoCut, two_cut_bound
@@ -197,7 +197,9 @@ class Answers(Estimator[AnsweredQuery, QueryTally]):
 
     def _of_query(self, tally: QueryTally, first: Ints, second: Ints, confidence: float, forward: bool) -> Floats:
         if "bootstrap" not in self.cut:
-            return np.asarray(k_cut_bound(first, second, self.orders, confidence=confidence, method=self.cut))  # type: ignore[arg-type]
+            return np.asarray(
+                k_cut_bound(first, second, self.orders, confidence=confidence, method=cast(KCut, self.cut))
+            )
         rng = np.random.default_rng([self.seed, tally.query, int(forward)])
         if self.cut == "bootstrap":
             first, second = (np.array([one[tally.chosen].sum(), one[~tally.chosen].sum()]) for one in (first, second))

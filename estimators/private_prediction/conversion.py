@@ -16,11 +16,9 @@ from dpaudit.errors import require
 from dpaudit.estimators.arguments import Floats, unboxed
 from dpaudit.estimators.private_prediction.divergence import as_orders
 
-Conversion = Literal["improved", "classical"]
-
 
 def rdp_to_epsilon(
-    orders: ArrayLike, rdp: ArrayLike, *, delta: float, conversion: Conversion = "improved"
+    orders: ArrayLike, rdp: ArrayLike, *, delta: float, conversion: Literal["improved", "classical"] = "improved"
 ) -> float | Floats:
     """The smallest epsilon >= 0 that an RDP guarantee implies at `delta`, over the given orders.
 

@@ -16,6 +16,8 @@ from dpaudit.estimators.arguments import Floats, unboxed
 
 ORDERS = (2.0, 4.0, 8.0, 16.0, 32.0)
 """Of the divergences that are computed where none are named."""
+ROUNDING = 1e-12
+"""Taken off every bound: more than the rounding errors of limits, powers and logarithms together."""
 
 
 def renyi_divergence(p: ArrayLike, q: ArrayLike, orders: ArrayLike) -> float | Floats:

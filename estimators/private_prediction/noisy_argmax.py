@@ -26,10 +26,12 @@ from dpaudit.estimators.counts import (
     per_class,
     query_names,
 )
-from dpaudit.estimators.private_prediction.conversion import Conversion, rdp_to_epsilon
+from dpaudit.estimators.private_prediction.conversion import rdp_to_epsilon
 from dpaudit.estimators.private_prediction.divergence import ORDERS, as_orders, renyi_divergence_of_logs, require_orders
 from dpaudit.estimators.private_prediction.two_cut import two_cut_set
 from dpaudit.registry import register
+
+Conversion = Literal["improved", "classical"]
 
 
 def noisy_argmax_probabilities(histogram: ArrayLike, sigma: ArrayLike, *, log: bool = False) -> Floats:

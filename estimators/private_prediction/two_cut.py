@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from dpaudit.errors import require
 from dpaudit.estimators.arguments import Floats, Ints, as_confidence, unboxed
 from dpaudit.estimators.private_prediction.divergence import (
+    ROUNDING,
     as_orders,
     as_probabilities,
     divergences,
@@ -25,9 +26,6 @@ from dpaudit.estimators.private_prediction.divergence import (
 from dpaudit.estimators.proportions.binomial import clopper_pearson
 
 TwoCut = Literal["corner", "termwise"]
-
-ROUNDING = 1e-12
-"""Taken off every bound: more than the rounding errors of limits, powers and logarithms together."""
 
 
 def two_cut_bound(

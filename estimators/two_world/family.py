@@ -155,6 +155,7 @@ class BandFamily(ScoreEstimator[TwoSampleTally]):
         return self.band.series(tallies, lost=lost)
 
 
-def regions_of(bound: Bound) -> RateRegions | None:
-    """The regions among a bound's evidence; None where it has none."""
-    return next((evidence for evidence in bound.evidence if isinstance(evidence, RateRegions)), None)
+def bound_under_family(bound: Bound, claimed: PrivacyCurve) -> FamilyBound | None:
+    """What a bound's bands show if the mechanism's curve is of the claimed one's family; None where it has no bands."""
+    regions = next((evidence for evidence in bound.evidence if isinstance(evidence, RateRegions)), None)
+    return None if regions is None else family_bound(regions, family_of(claimed), bound.delta)

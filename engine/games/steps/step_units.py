@@ -14,7 +14,7 @@ from dpaudit.actors.work import unit
 from dpaudit.engine.games.steps.step_midpoint import StepView
 from dpaudit.engine.games.two_world.canaries.protocol import GradientCanary
 from dpaudit.errors import RunError, require
-from dpaudit.estimators.scores import StepScores, steps_scored
+from dpaudit.estimators.scores import StepScores
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.training.private.step_canary import StepCanary
@@ -81,7 +81,7 @@ def score_steps(attack: Any, trainings: tuple[Steps, ...]) -> Iterator[StepScore
     score = np.concatenate([_guessed(attack, steps) for steps in trainings])
     if np.isnan(score).any():
         raise RunError(f"the attack {type(attack).__name__} gave scores that are no numbers")
-    yield steps_scored(coins, score)
+    yield StepScores.kept(coins, score)
 
 
 def _guessed(attack: Any, steps: Steps) -> NDArray[np.float64]:
@@ -95,4 +95,4 @@ def _guessed(attack: Any, steps: Steps) -> NDArray[np.float64]:
 def tell_steps(count: int) -> Iterator[StepScores]:
     """The game against a training without privacy: the coin of each of `count` steps is told."""
     coins = np.arange(count) % 2 == 0
-    yield steps_scored(coins, np.where(coins, 1.0, -1.0))
+    yield StepScores.kept(coins, np.where(coins, 1.0, -1.0))
