@@ -241,7 +241,9 @@ class LabelAdvantage(Estimator[Posteriors, AdvantageTally], CountEstimator):
             release=evidence.release,
             bags=np.unique(evidence.bag[inside]).size,
             left_out=int(np.count_nonzero(~inside)),
-            multiplicative=_shifts(evidence)[inside],
+            multiplicative=np.asarray(
+                multiplicative_advantage(prior, posterior) if evidence.shift is None else evidence.shift[inside]
+            ),
             additive=np.empty(0) if evidence.expected is None else evidence.expected[inside],
             gain=gains,
             prior=prior[shown],
@@ -275,8 +277,7 @@ class LabelAdvantage(Estimator[Posteriors, AdvantageTally], CountEstimator):
             "lost releases": lost,
         }
         counts |= {name: count for name, count in extra.items() if count}
-        values = np.atleast_1d(advantage_quantile(advantages, self.quantiles)).tolist()
-        shares = np.atleast_1d(advantage_cdf(advantages, self.within)).tolist() if self.within else []
+        values, shares = self._spread(advantages)
         shown = [self.kind, *(kind for kind in MEASURES if kind != self.kind and spread[kind].size)]
         return AdvantageDistribution(
             kind=self.kind,
@@ -346,25 +347,26 @@ class LabelAdvantage(Estimator[Posteriors, AdvantageTally], CountEstimator):
             found[group] = posteriors[self.mechanism](prior[group], one[:, 0])
         return found
 
+    def _spread(self, advantages: Floats) -> tuple[list[float], list[float]]:
+        """The quantiles, and the shares that stay within the thresholds."""
+        shares = np.atleast_1d(advantage_cdf(advantages, self.within)).tolist() if self.within else []
+        return np.atleast_1d(advantage_quantile(advantages, self.quantiles)).tolist(), shares
+
     def _finding(self, title: str, advantages: Floats, notes: tuple[str, ...]) -> TextTable:
-        names = ["mean", *(f"{level:g} quantile" for level in self.quantiles)]
-        values = [float(advantages.mean()), *np.atleast_1d(advantage_quantile(advantages, self.quantiles)).tolist()]
-        names += [f"share within {at:g}" for at in self.within]
-        if self.within:
-            values += np.atleast_1d(advantage_cdf(advantages, self.within)).tolist()
-        return TextTable(title, (Column("of |advantage|", tuple(names)), Column("value", tuple(values))), notes)
+        names = (
+            "mean",
+            *(f"{level:g} quantile" for level in self.quantiles),
+            *(f"share within {at:g}" for at in self.within),
+        )
+        quantiles, shares = self._spread(advantages)
+        values = (float(advantages.mean()), *quantiles, *shares)
+        return TextTable(title, (Column("of |advantage|", names), Column("value", values)), notes)
 
     def _ceiling(self) -> tuple[str, ...]:
         if self.epsilon is None:
             return ("plain counts promise no label privacy",)
         ceiling = label_privacy_ceiling(self.epsilon)
         return (f"no release with label privacy {self.epsilon:g} has a mean above {ceiling:.6g}",)
-
-
-def _shifts(evidence: Posteriors) -> Floats:
-    if evidence.shift is not None:
-        return evidence.shift
-    return np.asarray(multiplicative_advantage(evidence.prior, evidence.posterior))
 
 
 def _all(tallies: Sequence[AdvantageTally], kind: Kind, lost: int) -> Floats:

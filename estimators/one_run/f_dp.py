@@ -1,7 +1,9 @@
-"""Lower bounds on a whole trade-off function from the guesses of one run of the game.
+"""Lower bounds on a whole trade-off function from the guesses of one run of the game; families of such functions.
 
-Algorithm 3 proves, for one trade-off function, that so many right guesses have probability at most 1 - confidence. The
-bound is the smallest parameter of a family for which it does not. (`False` in the paper's listing is this proof.)
+A trade-off function f gives the smallest miss rate f(x) of a test between neighbouring data sets whose false positive
+rate is x (Dong, Roth and Su, 2022); a family orders them by one parameter >= 0, larger = less private. Algorithm 3
+proves, for one trade-off function, that so many right guesses have probability at most 1 - confidence. The bound is the
+smallest parameter of a family for which it does not. (`False` in the paper's listing is this proof.)
 
 Assumed: the number of guesses was fixed beforehand, and the mechanism's trade-off function lies nowhere below the
 family's at the true parameter. Only "approx-dp" makes that no assumption: *every* (epsilon, delta)-DP mechanism
@@ -83,14 +85,11 @@ def f_dp_epsilon(
     family: Family = "gaussian",
     tau: ArrayLike = 0.0,
 ) -> float | Floats:
-    """The epsilon at `delta` of the smallest parameter that the count does not reject.
+    """The epsilon at `delta` of the smallest parameter that the count does not reject; other arguments as
+    `f_dp_parameter`.
 
-    Args:
-        delta: Where epsilon is read, in [0, 1); for "approx-dp" also the delta of the family.
-        guesses, correct, canaries, confidence, family, tau: As for `f_dp_parameter`.
-    Returns: Epsilon in nats, >= 0, rounded down; inf at delta = 0 for a family without pure DP, as the Gaussian.
-    Raises: InputError for arguments out of range.
-    Source: Definition 9, with a negative epsilon raised to 0.
+    Epsilon in nats, >= 0, rounded down; inf at delta = 0 for a family without pure DP, as the Gaussian. For "approx-dp"
+    delta is that of the family, too. Source: Definition 9, with a negative epsilon raised to 0.
     """
     at = as_delta(delta)
     parameter = f_dp_parameter(
@@ -121,11 +120,7 @@ def f_dp_p_value(
 ) -> float | Floats:
     """The smallest significance at which the count rejects `parameter`: a p-value, since Lemma 15 is monotone in it.
 
-    Args:
-        parameter: The hypothesis, finite and >= 0.
-        guesses, correct, canaries, family, tau, delta: As for `f_dp_parameter`.
-    Returns: In [1e-300, 1], within 2e-9 relative and never below.
-    Raises: InputError for arguments out of range.
+    The hypothesis is finite and >= 0; the p-value in [1e-300, 1], within 2e-9 relative and never below.
     """
     n, k, m = checked_counts(guesses, correct, canaries)
     _, shift, d = _checked(0.5, tau, delta, family)
@@ -156,14 +151,11 @@ def best_f_dp(
     tau: ArrayLike = 0.0,
     delta: ArrayLike | None = None,
 ) -> Best:
-    """The largest `f_dp_parameter` along the last axis, at about one verdict for each candidate.
+    """The largest `f_dp_parameter` along the last axis (at least one candidate), at about one verdict for each
+    candidate.
 
     A candidate that does not reject the best parameter so far cannot be better. The maximum is not corrected for the
     number of candidates: hand in a confidence that is, 1 - alpha / candidates for one, or call the result as published.
-
-    Args: As for `f_dp_parameter`; broadcast together they have shape (..., candidates), candidates >= 1.
-    Returns: `Best`, both of shape (...): the position of the best candidate, and its parameter within 2e-9 (1 + it).
-    Raises: InputError for arguments out of range, or without a candidate.
     """
     n, k, m = checked_counts(guesses, correct, canaries)
     level, shift, d = _checked(confidence, tau, delta, family)
@@ -440,13 +432,12 @@ class FromProfile:
 
 
 def from_profile(profiles: Callable[[float], Profile], *, grid: Floats | None = None) -> Family:
-    """A family from privacy profiles, for one those of a privacy accountant.
+    """A family from privacy profiles, for one those of a privacy accountant; valid for every grid, tighter for a finer
+    one.
 
     Args:
-        profiles: Parameter >= 0 -> its profile. Called once for each parameter looked at, about 40 times a bound.
+        profiles: Parameter >= 0 -> its profile. Called once for each parameter tried, about 40 times a bound.
         grid: Epsilons, >= 0, at which each profile is read; by default 0 to 20 in steps of 0.01.
-    Returns: The family; its bounds are valid for every grid, and tighter for a finer one.
-    Raises: InputError for a negative or empty grid.
     """
     points = np.arange(2001) / 100 if grid is None else np.sort(np.asarray(grid, dtype=np.float64).ravel())
     require(points.size > 0 and bool(points[0] >= 0), "grid must hold epsilons >= 0", grid=points)

@@ -10,6 +10,7 @@ Nasr and Jagielski (2023), arXiv:2305.08846; Mahloujifar et al. (2025).
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
@@ -67,7 +68,7 @@ def one_run_epsilon(
             do='use method "f-dp"',
             confidence=level.min(),
         )
-    return elementwise(_EPSILON[chosen], n, k, m, d, 1 - level, ratio)
+    return elementwise(partial(_epsilon, chosen), n, k, m, d, 1 - level, ratio)
 
 
 def one_run_p_value(
@@ -93,7 +94,7 @@ def one_run_p_value(
     d, hypothesis, ratio = as_delta(delta), as_reals("epsilon", epsilon), _as_ratio(likelihood_ratio)
     allowed = bool(np.all(np.isfinite(hypothesis) & (hypothesis >= 0)))
     require(allowed, "epsilon must be finite and >= 0", epsilon=epsilon)
-    return elementwise(_P_VALUE[_method(method, d, ratio)], n, k, m, d, hypothesis, ratio)
+    return elementwise(partial(_p_value, _method(method, d, ratio)), n, k, m, d, hypothesis, ratio)
 
 
 def _as_ratio(values: ArrayLike) -> Floats:
@@ -124,37 +125,31 @@ def _method(method: str, delta: Floats, ratio: Floats) -> str:
     return method
 
 
-def _f_dp_epsilon(n: Ints, k: Ints, m: Ints, delta: Floats, alpha: Floats, _: Floats) -> Floats:
-    from dpaudit.estimators.one_run.f_dp import f_dp_parameter  # only above delta = 0
+def _epsilon(method: str, n: Ints, k: Ints, m: Ints, delta: Floats, alpha: Floats, ratio: Floats) -> Floats:
+    """Of flat arrays: guesses, correct, canaries, delta, the error and the likelihood ratio."""
+    if method == "binomial":
+        return binomial_epsilon(n, k, alpha, ratio)
+    found = np.zeros(n.shape)
+    if method != "f-dp":
+        found = np.where(alpha < 0.5, theorem_16_epsilon(n, k, m, delta, np.minimum(alpha, 0.5)), 0.0)
+    if method != "theorem-16":
+        from dpaudit.estimators.one_run.f_dp import f_dp_parameter  # only above delta = 0
 
-    return np.asarray(f_dp_parameter(n, k, canaries=m, confidence=1 - alpha, family="approx-dp", delta=delta))
-
-
-def _f_dp_p_value(n: Ints, k: Ints, m: Ints, delta: Floats, epsilon: Floats, _: Floats) -> Floats:
-    from dpaudit.estimators.one_run.f_dp import f_dp_p_value
-
-    return np.asarray(f_dp_p_value(n, k, canaries=m, parameter=epsilon, family="approx-dp", delta=delta))
-
-
-def _larger_epsilon(n: Ints, k: Ints, m: Ints, delta: Floats, alpha: Floats, ratio: Floats) -> Floats:
-    published = np.where(alpha < 0.5, theorem_16_epsilon(n, k, m, delta, np.minimum(alpha, 0.5)), 0.0)
-    return np.maximum(_f_dp_epsilon(n, k, m, delta, alpha, ratio), published)
+        proved = f_dp_parameter(n, k, canaries=m, confidence=1 - alpha, family="approx-dp", delta=delta)
+        found = np.maximum(proved, found)
+    return found
 
 
-def _smaller_p_value(n: Ints, k: Ints, m: Ints, delta: Floats, epsilon: Floats, ratio: Floats) -> Floats:
-    return np.minimum(_f_dp_p_value(n, k, m, delta, epsilon, ratio), theorem_16_p_value(n, k, m, delta, epsilon))
+def _p_value(method: str, n: Ints, k: Ints, m: Ints, delta: Floats, epsilon: Floats, ratio: Floats) -> Floats:
+    """As `_epsilon`, with the hypothesis for the error."""
+    if method == "binomial":
+        return binomial_p_value(n, k, epsilon, ratio)
+    found = np.ones(n.shape)
+    if method != "f-dp":
+        found = theorem_16_p_value(n, k, m, delta, epsilon)
+    if method != "theorem-16":
+        from dpaudit.estimators.one_run.f_dp import f_dp_p_value
 
-
-# Of flat arrays: guesses, correct, canaries, delta, then the error or the hypothesis, and the likelihood ratio.
-_EPSILON = {
-    "binomial": lambda n, k, m, delta, alpha, ratio: binomial_epsilon(n, k, alpha, ratio),
-    "theorem-16": lambda n, k, m, delta, alpha, ratio: theorem_16_epsilon(n, k, m, delta, alpha),
-    "f-dp": _f_dp_epsilon,
-    "larger": _larger_epsilon,
-}
-_P_VALUE = {
-    "binomial": lambda n, k, m, delta, epsilon, ratio: binomial_p_value(n, k, epsilon, ratio),
-    "theorem-16": lambda n, k, m, delta, epsilon, ratio: theorem_16_p_value(n, k, m, delta, epsilon),
-    "f-dp": _f_dp_p_value,
-    "larger": _smaller_p_value,
-}
+        proved = f_dp_p_value(n, k, canaries=m, parameter=epsilon, family="approx-dp", delta=delta)
+        found = np.minimum(proved, found)
+    return found

@@ -3,18 +3,14 @@
 Let p be the law of what is shown in world 1 and q the proxy's, given all that the attack sees but the mechanism's
 answers. Before it sees those, the odds of a canary's bit are e^s, s = log p/q at what is shown; afterwards, under
 epsilon-DP, at most e^(|s| + epsilon). The odds a e^epsilon / (1 - a) of a right guess, as a probability, are concave in
-a; so by Jensen the share of right guesses among any share of the canaries, the surest included, has odds of at most
-e^epsilon a / (1 - a), where a is the best share of right guesses among as many canaries that anybody reaches *without*
-the mechanism. Hence
+a; so by Jensen the share of right guesses among any share of the canaries has odds of at most e^epsilon a / (1 - a),
+where a is the best share of right guesses among as many canaries that anybody reaches *without* the mechanism: log-odds
+in the game less those of the best distinguisher without it are at most epsilon.
 
-    log-odds(right guesses in the game) - log-odds(right guesses of the best distinguisher without it) <= epsilon.
-
-Held-out rows, which the mechanism never saw, bound the second for any distinguisher that is tried on them. The result
+Held-out rows, which the mechanism never saw, bound the latter for any distinguisher that is tried on them. The result
 holds if none is better than the best of those tried: evidence, not a theorem (`conditional-on-proxy`). At delta > 0 the
 log-odds of the game give way to its bound at 2 a delta: given the shown value, a bit that is true with probability a
-weighs what the mechanism may hide with probability delta by 2 a instead of by 1.
-
-Source: ours; FINDINGS on proxies that are off. Medians over replays: `dpaudit.estimators.replays`.
+weighs what the mechanism may hide with probability delta by 2 a instead of by 1. Source: ours.
 """
 
 from __future__ import annotations
@@ -58,12 +54,9 @@ def bound_beyond_shift(
 ) -> ShiftCorrected:
     """A bound on epsilon at the estimator's delta and confidence, half of the error for the game, half for the control.
 
-    Args:
-        estimator: The audit's; what it allows for a shift itself (tau) is left aside.
-        tallies: Of the game, at least one.
-        held_out: Of the game without the mechanism, replay by replay, for each distinguisher; at least one. The largest
-            of their limits is taken, so the best of them need not be known.
-        lost: Replays of the game that failed: each counts as a bound of 0.
+    `held_out` holds tallies of the game without the mechanism, replay by replay, for each distinguisher; the largest of
+    their limits is taken, so the best of them need not be known. What the estimator allows for a shift itself (tau) is
+    left aside. A lost replay of the game counts as a bound of 0.
     """
     candidates = _Candidates.of(tallies).on(min(tally.all_canaries for control in held_out for tally in control))
     error = _error_of_a_candidate(estimator, candidates, lost)
@@ -81,11 +74,8 @@ def rows_to_decide(
 ) -> int | None:
     """About how many held-out rows would show more than `epsilon` beyond the shift, if they went on as they began.
 
-    Args:
-        estimator, tallies, lost: As in `bound_beyond_shift`.
-        held_out: As there, or empty: then the rows are taken to show no shift.
-        epsilon: What is to be exceeded, nats.
-    Returns: The number, within a tenth; None where no number of such rows would do.
+    Within a tenth; None where no number of such rows would do. Without held-out tallies the rows are taken to show no
+    shift.
     """
     candidates = _Candidates.of(tallies)
     error = _error_of_a_candidate(estimator, candidates, lost)
@@ -156,8 +146,8 @@ def _game_limits(estimator: OneRunEstimator, candidates: _Candidates, shift: Flo
 def _counts(control: Sequence[OneRunTally], candidates: _Candidates) -> tuple[Ints, Ints]:
     """Guesses and right guesses of the held-out rows at the game's shares, shape (held-out replays, *candidates).
 
-    The best distinguisher is right the less often the more it guesses, so the next smaller share that was counted is
-    on the safe side; shares that differ by the rounding of counts are the same.
+    The best distinguisher is right the less often the more it guesses, so the next smaller share that was counted is on
+    the safe side; shares that differ by the rounding of counts are the same.
     """
     guesses, correct = [], []
     for tally in control:

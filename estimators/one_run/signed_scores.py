@@ -1,14 +1,10 @@
 """One training run: signed scores of many canaries in, a bound on epsilon out.
 
 The challenger flips a fair bit for each canary; the attack scores every canary, guesses the bits of those it is surest
-of and abstains on the rest. How many it guesses has to be chosen honestly:
-
-* delta = 0: given everything released, each bit is still hidden in turn, so the number of guesses may depend on the
-  scores and on the bits of canaries that come earlier in the order: a split is valid.
-* delta > 0: that holds only on average over what is released, so the number of guesses is fixed beforehand: one
-  fraction, or a few that share the error.
-
-Several replays of the game on one trained model are dependent; their bounds are combined by the median rule.
+of and abstains on the rest. At delta = 0 each bit is still hidden in turn, given everything released, so the number of
+guesses may depend on the scores and on the bits of canaries that come earlier in the order: a split is valid. At
+delta > 0 that holds only on average over what is released, so the number of guesses is fixed beforehand: one fraction,
+or a few that share the error. Replays of the game on one trained model are dependent: the median rule combines them.
 """
 
 from __future__ import annotations
@@ -60,10 +56,9 @@ class Shiftable(Guessing, Protocol):
 class OneRunEstimator(BestCandidate[OneRunTally], CountEstimator):
     """What the one-run estimators share: guessing, choosing the fraction, combining replays.
 
-    Drawn: a `GuessSweep` at 1 %, 2 %, ..., 100 % of the canaries, and `ReplayBounds`. The default selection, a grid of
-    guess fractions, is valid at every delta. At delta = 0 a split is valid too, but pays with half the canaries and
-    with fractions that were best by luck; it is tighter where few canaries leak strongly
-    (docs/statistics/calibration.md).
+    The default selection, a grid of guess fractions, is valid at every delta. At delta = 0 a split is valid too, but
+    pays with half the canaries and with fractions that were best by luck; it is tighter where few canaries leak
+    strongly (docs/statistics/calibration.md).
 
     Attributes:
         guess: Which canaries are guessed first, and what is guessed.
@@ -144,8 +139,8 @@ class OneRunEstimator(BestCandidate[OneRunTally], CountEstimator):
     def _split(self, scores: Scores, ranks: Ints, split: Split) -> tuple[int, Ints, Ints]:
         """Canaries, guesses and right guesses of the reporting part, at the fraction best on the choosing part.
 
-        The choosing canaries come first in the order of the proof, and all bits that come earlier may be used
-        (delta = 0).
+        The choosing canaries come first in the order of the proof, and all bits that come earlier may be used (delta =
+        0).
         """
         n = ranks.size
         choosing = round(split.fraction * n)

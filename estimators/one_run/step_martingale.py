@@ -1,11 +1,10 @@
 """Steps of a training as trials: given the past, each guess is right with probability at most (1 + TV) / 2.
 
 A fair coin of its own decides in which world a step is made, and TV is the total variation between the two worlds of a
-step given all that was released before. Whatever is guessed from the past and the step itself is right with conditional
-probability at most (1 + TV) / 2, so the numbers of right guesses S_1, S_2, ... in the order of the steps are dominated,
-all together, by a Bernoulli walk with that drift, and the guess band's limits hold for all of them at once: at whatever
+step given all that was released before. So the numbers of right guesses in the order of the steps are dominated, all
+together, by a Bernoulli walk with that drift, and the guess band's limits hold for all of them at once: at whatever
 step the training ends, and whatever it did in between. (In any other order they would not: a guess may use the coins of
-earlier steps.) Every step is guessed; nothing is known of how right guesses are distributed when some are left out.
+earlier steps.) Every step is guessed; nothing is known of right guesses when some are left out.
 
 A claim's TV is its delta at epsilon = 0, and TV <= 1 - 2 (1 - delta) / (1 + e^epsilon) under (epsilon, delta) turns the
 limit on TV into one on epsilon.

@@ -103,19 +103,11 @@ class _Sample(NamedTuple):
     group: Ints
 
     @classmethod
-    def of(
-        cls,
-        n1: ArrayLike,
-        n0: ArrayLike,
-        trials1: ArrayLike,
-        trials0: ArrayLike,
-        delta: ArrayLike,
-        confidence: ArrayLike,
-        group: ArrayLike,
-    ) -> _Sample:
+    def of(cls, n1: ArrayLike, n0: ArrayLike, trials1: ArrayLike, trials0: ArrayLike, *rest: ArrayLike) -> _Sample:
+        """Checked; the rest are delta, confidence and group."""
         hits1, runs1 = successes_of_trials(n1, trials1, names=("n1", "trials1"))
         hits0, runs0 = successes_of_trials(n0, trials0, names=("n0", "trials0"))
-        deltas, level, records = as_delta(delta), as_confidence(confidence), as_counts("group", group)
+        deltas, level, records = as_delta(rest[0]), as_confidence(rest[1]), as_counts("group", rest[2])
         require(bool(np.all(records >= 1)), "group must be >= 1", group=records)
         names = ("n1", "n0", "trials1", "trials0", "delta", "confidence", "group")
         common_shape(hits1, hits0, runs1, runs0, deltas, level, records, names=names)
