@@ -148,14 +148,9 @@ def replay_bounds(
     lost: int,
     mean: bool,
 ) -> Series:
-    """The bounds of replays as columns; lost replays come last with a bound of 0.
+    """The bounds of replays as columns: as they enter the combination, and if each were the only replay.
 
-    Args:
-        replays: Numbers of the replays that were played.
-        epsilon: Their bounds as they enter the combination, shape (played,).
-        alone: Their bounds if each were the only replay, shape (played,).
-        lost: Replays that failed.
-        mean: Whether they are combined by their mean, as published, instead of by the median rule.
+    Lost replays come last with a bound of 0. They are combined by the median rule, or by their `mean`, as published.
     """
     every = np.concatenate([epsilon, np.zeros(lost)])
     combined: NDArray[np.float64]

@@ -97,9 +97,6 @@ class IndependentTrials:
     trials: int
     delta: float = 0.0
 
-    def __post_init__(self) -> None:
-        _check(self.trials, self.delta)
-
     def allowance(self, epsilon: float, significance: float) -> tuple[int, float]:
         """The smallest B that is exceeded with probability <= a fifth of the error."""
         if self.delta == 0:
@@ -119,9 +116,6 @@ class OneTraining:
 
     canaries: int  # all of them, guessed or not
     delta: float = 0.0
-
-    def __post_init__(self) -> None:
-        _check(self.canaries, self.delta)
 
     def allowance(self, epsilon: float, significance: float) -> tuple[int, float]:
         """The smallest B of 0, 1, 2, 4, ... that costs at most a fifth of the error, and what it costs at most.
@@ -150,10 +144,6 @@ class SeveralTrainings:
     canaries: int  # all of them, guessed or not
     sharing: int  # how many share one training at most
     delta: float = 0.0
-
-    def __post_init__(self) -> None:
-        _check(self.canaries, self.delta)
-        _check(self.sharing, self.delta)
 
     def allowance(self, epsilon: float, significance: float) -> tuple[int, float]:
         """The smallest B that any k gives at a fifth of the error, and what it costs at most."""
@@ -330,11 +320,6 @@ def _limits(looks: Ints, p: float, levels: Floats) -> Ints:
         enough = within(middle)
         low, high = np.where(enough, low, middle + 1), np.where(enough, middle, high)
     return np.asarray(low)
-
-
-def _check(count: int, delta: float) -> None:
-    require(count >= 1, "canaries or trials must be >= 1", count=count)
-    require(0 <= delta < 1, "delta must be in [0, 1)", delta=delta)
 
 
 def _check_counts(right: Ints, looks: Ints) -> None:

@@ -29,14 +29,11 @@ from scipy import special
 from dpaudit.errors import require
 from dpaudit.estimators.arguments import Floats, Ints
 
+# The fitted level is for so many scores, such errors, and the default weight; its logarithm is lowered by the margin.
 FROM, UP_TO = 10_000, 2_000_000
-"""Scores that it is for."""
 LEAST_ERROR, MOST_ERROR = 1e-5, 0.3
-"""Errors that it is for."""
 WEIGHT = "low"
-"""The weight of ranks that it is for: the default."""
 MARGIN = 0.011
-"""By which the logarithm of the level is lowered."""
 
 _DEGREE = 5
 _COEFFICIENTS = (
@@ -134,7 +131,9 @@ def local_level(n: int, *, error: float, weight: str = "flat") -> float:
     The computed probability that some limit fails is at most `error` at it, and at least (1 - `_SLACK`) `error`, or
     0.96 `error` where it was fitted.
     """
-    _require_band(n, error, weight)
+    require(n >= 1, "a band needs at least one score", n=n)
+    require(0 < error < 1, "the error of a band must be in (0, 1)", error=error)
+    require(weight in WEIGHTS, f"weight must be one of {', '.join(WEIGHTS)}", weight=weight)
     fitted = fitted_level(n, error, weight)
     if fitted is not None:
         return fitted
@@ -159,7 +158,7 @@ def crossing_probability(n: int, level: float, weight: str = "flat", *, coarse: 
     times = _limits(n, first, level, weight)
     # The Beta quantile is wrong now and then (scipy 1.17.1: rank 1,000 of 87,270). A lower limit fails more often.
     times = np.minimum.accumulate(times[::-1])[::-1]
-    return 1.0 - _staying_probability(times, last, n)
+    return 1.0 - float(_compiled()(times, last.astype(np.int64), n, _REACH)) * (1 - _ROUNDING)
 
 
 def _limits(n: int, ranks: Ints, level: float, weight: str) -> Floats:
@@ -181,12 +180,6 @@ def _blocks(n: int, *, coarse: bool, block: float = _BLOCK) -> tuple[Ints, Ints]
         first.append(rank + max(1, int(max(block, least) * math.sqrt(rank * (n - rank) / n))))
     starts = np.array(first)
     return starts, np.append(starts[1:] - 1, n)
-
-
-def _require_band(n: int, error: float, weight: str) -> None:
-    require(n >= 1, "a band needs at least one score", n=n)
-    require(0 < error < 1, "the error of a band must be in (0, 1)", error=error)
-    require(weight in WEIGHTS, f"weight must be one of {', '.join(WEIGHTS)}", weight=weight)
 
 
 def _solve(crossing: Callable[[float], float], level: float, n: int, error: float) -> float:
@@ -230,14 +223,8 @@ def _start(n: int, error: float, weight: str) -> float:
     return (1 - slack / 2) * error * math.exp(float(share))
 
 
-def _staying_probability(times: Floats, at_least: Ints, n: int) -> float:
-    followed = _compiled()(times, at_least.astype(np.int64), n, _REACH)
-    return float(followed) * (1 - _ROUNDING)
-
-
 @cache
 def _compiled() -> Callable[..., float]:
-    """The recursion below, compiled; numba is imported only when a band is asked for."""
     import numba  # slow to import
 
     compiled: Callable[..., float] = numba.njit(cache=True, fastmath={"reassoc", "contract"})(_stay)

@@ -1,7 +1,8 @@
 """Epsilon from a confusion table: a fixed attack guessed, in independent trials, which of two worlds it was shown.
 
 Positives are trials of world 1. The true FNR and FPR of any attack on an (epsilon, delta)-private mechanism lie in the
-privacy region R(epsilon, delta), so rates outside it refute epsilon.
+privacy region R(epsilon, delta), so rates outside it refute epsilon. The threshold of the attack must not have been
+chosen on the table's own samples.
 
 - `clopper-pearson`: holds for every sample size; the error is split over the limits of the two rates.
 - `jeffreys`: the same with Jeffreys limits; no coverage guarantee.
@@ -12,8 +13,6 @@ privacy region R(epsilon, delta), so rates outside it refute epsilon.
 The region has four edges: an attack that is nearly always wrong is evidence too. All two-sided intervals and the
 one-sided Bayesian bound use the four; the one-sided rectangles use the two of Eq. 1, the only ones whose limits they
 pay for, and show nothing for such an attack (take its guesses back beforehand).
-
-The threshold of the attack must not have been chosen on the table's own samples.
 Source: Zanella-Beguelin et al. (2022), "Bayesian Estimation of Differential Privacy"; Kairouz et al. (2017).
 """
 
