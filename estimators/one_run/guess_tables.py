@@ -177,11 +177,7 @@ def twice_mean_p(p_values: Callable[[float], ArrayLike], *, confidence: float) -
 
 
 def mean_e_value(
-    guesses: ArrayLike,
-    correct: ArrayLike,
-    *,
-    confidence: float,
-    alternative: float | Sequence[float] | Floats,
+    guesses: ArrayLike, correct: ArrayLike, *, confidence: float, alternative: float | Sequence[float] | Floats
 ) -> float:
     """The largest epsilon up to which the mean e-value of the replays is at least 1 / (1 - confidence); delta = 0 only.
 

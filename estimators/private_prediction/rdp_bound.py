@@ -65,7 +65,7 @@ class RenyiBound(FindingBase):
     forward: tuple[float, ...]  # lower bounds on D_a(first || second) in nats, one for each order
     backward: tuple[float, ...]  # lower bounds on D_a(second || first)
     confidence: float  # with this probability all of them hold together; in (0, 1)
-    method: str  # the method, a key of `renyi.VALIDITY`, or the estimator's registered name with it
+    method: str  # the method, a key of `VALIDITY`, or the estimator's registered name with it
     validity: Validity  # in what sense the confidence holds
     queries: int = 1  # how many queries' bounds it was made from
     selection: str = "fixed beforehand"  # how the set of answers was chosen, in words
