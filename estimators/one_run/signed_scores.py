@@ -328,7 +328,7 @@ class OneRunFDP(_ShiftedOneRun):
         family: "gaussian", "laplace" or "approx-dp" (which holds for every mechanism).
     """
 
-    family: Family = "gaussian"
+    family: Literal["gaussian", "laplace", "approx-dp"] = "gaussian"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from dpaudit.errors import require
 from dpaudit.estimators.arguments import Floats, unboxed
-from dpaudit.estimators.private_prediction.divergence import as_orders
+from dpaudit.estimators.private_prediction._laws import as_orders
 
 
 def rdp_to_epsilon(

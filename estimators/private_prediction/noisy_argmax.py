@@ -26,8 +26,9 @@ from dpaudit.estimators.counts import (
     per_class,
     query_names,
 )
+from dpaudit.estimators.private_prediction._laws import ORDERS, as_orders, require_orders
 from dpaudit.estimators.private_prediction.conversion import rdp_to_epsilon
-from dpaudit.estimators.private_prediction.divergence import ORDERS, as_orders, renyi_divergence_of_logs, require_orders
+from dpaudit.estimators.private_prediction.divergence import renyi_divergence_of_logs
 from dpaudit.estimators.private_prediction.two_cut import two_cut_set
 from dpaudit.registry import register
 
