@@ -33,6 +33,17 @@ class FindingBase:
 
         return charts(self.series, claim, self.comparison(claim.curve))
 
+    def _said(self: Finding) -> dict[str, Any]:
+        """What every finding says of itself, as plain values for JSON."""
+        return {
+            "confidence": self.confidence,
+            "method": self.method,
+            "selection": self.selection,
+            "validity": self.validity.value,
+            "counts": dict(self.counts),
+            "notes": list(self.notes),
+        }
+
     def __str__(self: Finding) -> str:
         return f"{self.headline} ({self.confidence:.6g} confidence, {self.validity}; {self.method}, {self.selection})"
 
@@ -107,17 +118,7 @@ class Bound(FindingBase):
         return replace(self, validity=Validity.CONDITIONAL_ON_PROXY, notes=(*self.notes, *also), evidence=())
 
     def to_dict(self) -> Mapping[str, Any]:
-        return {
-            "lower": self.lower,
-            "upper": self.upper,
-            "delta": self.delta,
-            "confidence": self.confidence,
-            "method": self.method,
-            "selection": self.selection,
-            "validity": self.validity.value,
-            "counts": dict(self.counts),
-            "notes": list(self.notes),
-        }
+        return {"lower": self.lower, "upper": self.upper, "delta": self.delta, **self._said()}
 
 
 def along_curve(quantity: str, where: str, observed: float, claimed: float) -> Comparison:

@@ -139,13 +139,8 @@ class AdvantageDistribution(FindingBase):
             "largest": self.largest,
             "quantiles": [list(pair) for pair in self.quantiles],
             "within": [list(pair) for pair in self.within],
-            "confidence": None,
-            "method": self.method,
-            "selection": self.selection,
-            "validity": self.validity.value,
-            "counts": dict(self.counts),
             "realised": None if self.realised is None else asdict(self.realised),
-            "notes": list(self.notes),
+            **self._said(),
         }
 
     def __str__(self) -> str:

@@ -362,12 +362,7 @@ class AnswersFinding(FindingBase):
             "k_cut": _known(self.k_cut),
             "epsilon_of_an_answer": self.epsilon,
             "delta": self.delta,
-            "confidence": self.confidence,
-            "method": self.method,
-            "selection": self.selection,
-            "validity": self.validity.value,
-            "counts": dict(self.counts),
-            "notes": list(self.notes),
+            **self._said(),
         }
 
     def total(self, values: Directions) -> dict[str, Floats]:

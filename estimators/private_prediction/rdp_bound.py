@@ -113,13 +113,8 @@ class RenyiBound(FindingBase):
             "forward": list(self.forward),
             "backward": list(self.backward),
             "lower": list(self.lower),
-            "confidence": self.confidence,
-            "method": self.method,
-            "selection": self.selection,
-            "validity": self.validity.value,
             "queries": self.queries,
-            "counts": dict(self.counts),
-            "notes": list(self.notes),
+            **self._said(),
         }
 
     def __str__(self) -> str:

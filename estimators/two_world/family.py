@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import singledispatch
 from typing import Any, ClassVar, Literal, get_args
 
 from dpaudit.claims import GaussianDP, PrivacyCurve, SubsampledGaussian
@@ -24,8 +23,7 @@ from dpaudit.estimators.two_world.rate_region import RateRegions
 from dpaudit.estimators.two_world.two_sample import Band, TwoSampleTally
 from dpaudit.registry import register
 
-STEPS = 14
-"""Halvings of the search for the member; the end that the data reject is taken."""
+STEPS = 14  # halvings of the search for the member; the end that the data reject is taken
 
 Member = Literal["gaussian", "dp-sgd"]
 
@@ -55,15 +53,9 @@ def dp_sgd(sample_rate: float, steps: int) -> CurveFamily:
     )
 
 
-@singledispatch
 def family_of(curve: PrivacyCurve) -> CurveFamily:
     """The family that a claimed curve suggests: the accountant's own where it has one parameter, else the Gaussian."""
-    return GAUSSIAN
-
-
-@family_of.register
-def _(curve: SubsampledGaussian) -> CurveFamily:
-    return dp_sgd(curve.sample_rate, curve.steps)
+    return dp_sgd(curve.sample_rate, curve.steps) if isinstance(curve, SubsampledGaussian) else GAUSSIAN
 
 
 @dataclass(frozen=True)
