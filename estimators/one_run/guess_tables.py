@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple, get_args
+from typing import ClassVar, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -197,29 +197,23 @@ def mean_e_value(
     require(0 < confidence < 1, "confidence must be in (0, 1)", confidence=confidence)
     k, n = successes_of_trials(correct, guesses, names=("correct", "guesses"), fewest=0)
     shape = common_shape(k, n)
-    k, n = np.broadcast_to(k, shape), np.broadcast_to(n, shape)
+    k, n = (np.broadcast_to(count, shape).reshape(-1, 1) for count in (k, n))
     q = np.sort(np.atleast_1d(np.asarray(alternative, dtype=np.float64)))
     require(bool(np.all((q > 0.5) & (q < 1))), "alternative must be accuracies in (1/2, 1)", alternative=alternative)
-    return _first_crossing(_Mixture(n.ravel(), k.ravel(), q), -np.log1p(-confidence))
+    odds = special.logit(q)
 
-
-class _Mixture(NamedTuple):
-    n: Ints
-    k: Ints
-    q: Floats  # ascending
-
-    def log_mean(self, epsilon: float) -> float:
+    def log_mean(epsilon: float) -> float:
         """Log of the mean over replays of the mixture of likelihood ratios."""
-        open_ = self.q > special.expit(epsilon)
-        n, k = self.n[:, None], self.k[:, None]
-        odds = special.logit(self.q)
         # log (q / beta)^k ((1 - q) / (1 - beta))^(n - k), without losing the digits of 1 - beta
         ratio = k * (odds - epsilon) + n * (np.logaddexp(0.0, epsilon) - np.logaddexp(0.0, odds))
-        mixture = special.logsumexp(np.where(open_, ratio, 0.0), b=np.full(ratio.shape, 1 / self.q.size))
-        return float(mixture - np.log(len(self.n)))
+        open_ = q > special.expit(epsilon)
+        mixture = special.logsumexp(np.where(open_, ratio, 0.0), b=np.full(ratio.shape, 1 / q.size))
+        return float(mixture - np.log(len(n)))
+
+    return _first_crossing(log_mean, odds.tolist(), -np.log1p(-confidence))
 
 
-def _first_crossing(mixture: _Mixture, log_limit: float) -> float:
+def _first_crossing(log_mean: Callable[[float], float], odds: list[float], log_limit: float) -> float:
     """Where the mean e-value first falls below its limit.
 
     It need not fall all the way: a replay with few right guesses pulls it up again. A bound must lie before the first
@@ -228,17 +222,15 @@ def _first_crossing(mixture: _Mixture, log_limit: float) -> float:
     """
 
     def rejected(epsilon: float) -> bool:
-        return mixture.log_mean(epsilon) >= log_limit
+        return log_mean(epsilon) >= log_limit
 
     if not rejected(0.0):
         return 0.0
     from scipy import optimize  # slow to import
 
     low = 0.0
-    for high in special.logit(mixture.q).tolist():
-        lowest = optimize.minimize_scalar(
-            mixture.log_mean, bounds=(low, high), method="bounded", options={"xatol": 1e-9}
-        )
+    for high in odds:
+        lowest = optimize.minimize_scalar(log_mean, bounds=(low, high), method="bounded", options={"xatol": 1e-9})
         for end in (float(lowest.x), high):
             if not rejected(end):
                 return last_true(rejected, low, end, absolute=SEARCH_TOLERANCE, relative=SEARCH_TOLERANCE)
