@@ -37,7 +37,8 @@ from dpaudit.estimators.bound import format_lower
 from dpaudit.estimators.finding import Series
 from dpaudit.estimators.selection import Fixed
 from dpaudit.estimators.two_world.confusion import best_epsilon, epsilon_interval
-from dpaudit.estimators.two_world.two_sample import Band, Bayesian
+from dpaudit.estimators.two_world.confusion_tables import Bayesian
+from dpaudit.estimators.two_world.two_sample import Band
 from dpaudit.mechanisms.learners.dp_sgd import DpSgd
 from dpaudit.mechanisms.learners.non_private import NonPrivate
 from dpaudit.mechanisms.models.networks import Mlp, Network, TanhCnn

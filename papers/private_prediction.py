@@ -34,7 +34,7 @@ from dpaudit.engine.run.driver import audit
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
 from dpaudit.errors import RunError
 from dpaudit.estimators import chart
-from dpaudit.estimators.private_prediction.answers_finding import AnswersFinding, Directions
+from dpaudit.estimators.private_prediction.answers_estimator import AnswersFinding, Directions
 from dpaudit.estimators.private_prediction.conversion import rdp_to_epsilon
 from dpaudit.mechanisms.language_models.stand_in import StandIn
 from dpaudit.mechanisms.models.networks import Mlp
