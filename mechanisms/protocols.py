@@ -15,11 +15,8 @@ from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.labels.bags import Bags
 
 if TYPE_CHECKING:
-    from dpaudit.mechanisms.training.private.private_steps import ClaimedSteps, Observer, PrivateSteps
-    from dpaudit.mechanisms.training.private.step_canary import StepCanary
-    from dpaudit.mechanisms.training.recipe import Recipe
-    from dpaudit.mechanisms.training.stack_plan import StackPlan
-    from dpaudit.mechanisms.training.task import TrainingTask
+    from dpaudit.mechanisms.training.private.private_steps import ClaimedSteps, Observer, PrivateSteps, StepCanary
+    from dpaudit.mechanisms.training.recipe import Recipe, StackPlan, TrainingTask
 
 
 @runtime_checkable

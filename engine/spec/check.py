@@ -17,7 +17,7 @@ from dpaudit.engine.spec.error_budget import JointTest
 from dpaudit.errors import AuditError, SpecError, require
 from dpaudit.given import check_fields
 from dpaudit.mechanisms.compute import Compute
-from dpaudit.mechanisms.learners.aggregated_labels import AggregatedLabels
+from dpaudit.mechanisms.learners.recalled_labels import AggregatedLabels
 from dpaudit.mechanisms.protocols import BagMechanism, LabelMechanism, StackLearner
 from dpaudit.registry import catalogue, load
 

@@ -13,9 +13,8 @@ from dpaudit.mechanisms.budget import require_finite_epsilon
 from dpaudit.mechanisms.labels.one_hot_laplace import OneHotLaplace, laplace_evidence
 from dpaudit.mechanisms.models.networks import Network, SmallCnn, require_network
 from dpaudit.mechanisms.seeds import spawned
-from dpaudit.mechanisms.training.recipe import Recipe
+from dpaudit.mechanisms.training.recipe import Recipe, TrainingTask
 from dpaudit.mechanisms.training.stack_trainer import StackTrainer
-from dpaudit.mechanisms.training.task import TrainingTask
 from dpaudit.registry import register
 
 if TYPE_CHECKING:

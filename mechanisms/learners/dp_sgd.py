@@ -29,14 +29,12 @@ from dpaudit.mechanisms.training.private.private_steps import (
     ClaimedSteps,
     Observer,
     PrivateSteps,
+    StepCanary,
     require_clip_and_rate,
     steps_in,
 )
-from dpaudit.mechanisms.training.private.step_canary import StepCanary
-from dpaudit.mechanisms.training.recipe import Recipe, one_of
-from dpaudit.mechanisms.training.stack_plan import StackPlan
+from dpaudit.mechanisms.training.recipe import Recipe, StackPlan, TrainingTask, one_of
 from dpaudit.mechanisms.training.stack_trainer import StackTrainer
-from dpaudit.mechanisms.training.task import TrainingTask
 from dpaudit.registry import register
 
 if TYPE_CHECKING:

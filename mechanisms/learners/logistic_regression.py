@@ -13,12 +13,15 @@ Source: Chaudhuri, Monteleoni and Sarwate (2011), "Differentially Private Empiri
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.random import SeedSequence
 from numpy.typing import NDArray
+from scipy.linalg import cho_factor, cho_solve
 from scipy.special import expit
 
 from dpaudit.claims import Claim, Relation
@@ -176,3 +179,181 @@ class LinearModel:
         safe = ahead + 1e-300
         probabilities: Floats = safe / safe.sum(1, keepdims=True)
         return probabilities
+
+
+Ints = NDArray[np.int64]
+
+EXACT = 1e-6
+"""How far noise may be off because a minimiser is not exact, as a share of the noise's scale."""
+SHARED_STEPS = 20
+"""With the one factorisation: each costs two products of matrices, and gains a digit or more where noise is small."""
+REMEMBERED = 5
+"""Steps that correct the next one."""
+AT_ONCE = 4_000_000
+"""Numbers of one block: margins, or Hessians."""
+FEWEST_AT_ONCE = 256
+"""Minimisers of one block, at least: products of matrices with fewer columns are slower."""
+IN_CACHE = 250_000
+"""Margins that are made and used up together."""
+CURVATURE = 0.25
+"""The largest second derivative of the logistic loss."""
+
+
+@register(
+    "mechanism",
+    "logistic-objective-perturbation",
+    source="Chaudhuri, Monteleoni and Sarwate (2011), Algorithm 2, with the jump c R^2",
+)
+@dataclass(frozen=True)
+class LogisticObjectivePerturbation(PrivateLogistic):
+    """Logistic regression with a random linear term in its objective, minimised exactly."""
+
+    def sample_summaries(
+        self, train: Examples, points: NDArray[np.float32], count: int, *, seed: SeedSequence, compute: Compute
+    ) -> Floats:
+        """Noise for each training, and all minimisers together: coefficients, shape (count, problems (d + 1))."""
+        from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+        rng, rows, problems = np.random.default_rng(seed), self.rows(train.features), self.problems(train.classes)
+        extra, scale = self.noise(len(rows), len(problems))
+        found = np.empty((count, len(problems), rows.shape[1]))
+        with threadpool_limits(compute.threads):
+            for place, label in enumerate(problems):
+                signs = np.where(train.labels == label, 1.0, -1.0)
+                tilt = spherical_noise(count, rows.shape[1], scale, rng) / len(rows)
+                found[:, place] = minimisers(rows, signs, self.penalty + extra, tilt, EXACT * scale / len(rows))
+        return found.reshape(count, found.shape[1] * found.shape[2])
+
+    def noise(self, n: int, problems: int) -> tuple[float, float]:
+        """The extra penalty, and the scale of the length of b, 2 / eps', for each problem's share of epsilon."""
+        epsilon = self.epsilon / problems
+        left = epsilon - 2 * math.log1p(CURVATURE / (n * self.penalty))
+        if left > 0:
+            return 0.0, 2 / left
+        return CURVATURE / (n * math.expm1(epsilon / 4)) - self.penalty, 4 / epsilon
+
+
+def minimisers(rows: Floats, signs: Floats, penalty: float, tilt: Floats, small: float) -> Floats:
+    """The minimisers of mean log(1 + exp(-y w.x)) + (penalty / 2) |w|^2 + tilt.w, one a tilt.
+
+    Args:
+        rows: Shape (n, d).
+        signs: -1 or 1, shape (n,).
+        penalty: > 0.
+        tilt: Shape (count, d).
+        small: The longest gradient that may be left, > 0.
+    Returns: Shape (count, d).
+    Raises: TrainingError when one is not reached.
+    """
+    signed = rows * signs[:, None]
+    rough = signed.astype(np.float32)
+    still = minimiser(rows, signs, penalty)
+    wrong = expit(-signed @ still)
+    hessian = (rows * (wrong * (1 - wrong))[:, None]).T @ rows / len(rows) + penalty * np.eye(rows.shape[1])
+    factor = cho_factor(hessian)
+    found = np.empty_like(tilt)
+    block = max(FEWEST_AT_ONCE, AT_ONCE // len(rows))
+    for first in range(0, len(tilt), block):
+        part = slice(first, first + block)
+        w = still - cho_solve(factor, tilt[part].T).T
+        w -= cho_solve(factor, _gradient(rough, penalty, tilt[part], w).T).T
+        far = _shared_steps(signed, penalty, tilt[part], w, factor, small)
+        # Where the one Hessian did not do, the step may have led anywhere: from the start, with each its own.
+        w[far] = _newton(rows, signed, penalty, tilt[part][far], np.repeat(still[None], len(far), 0), small)
+        found[part] = w
+    return found
+
+
+def _shared_steps(signed: Floats, penalty: float, tilt: Floats, w: Floats, factor: Any, small: float) -> Ints:
+    """Steps with one Hessian for all, each corrected by what the last ones changed (Anderson, 1965); w is moved.
+
+    Returns: Those that are not there after `SHARED_STEPS`.
+    """
+    far = np.arange(len(w))
+    moves, changes = np.empty((2, len(w), 0, w.shape[1]))
+    here, before = w, np.empty_like(w)
+    for done in range(SHARED_STEPS + 1):
+        gradient = _gradient(signed, penalty, tilt[far], here)
+        w[far] = here
+        left = np.linalg.norm(gradient, axis=1) > small
+        far, here, gradient, before = far[left], here[left], gradient[left], before[left]
+        if done == SHARED_STEPS or not len(far):
+            break
+        step = -cho_solve(factor, gradient.T).T
+        moves, changes = moves[left], changes[left]
+        move = step.copy()
+        if done:
+            changes = np.concatenate([changes[:, 1 - REMEMBERED :], (step - before)[:, None]], axis=1)
+            products = changes @ changes.transpose(0, 2, 1)
+            ridge = 1e-12 * np.trace(products, axis1=1, axis2=2)
+            products += ridge[:, None, None] * np.eye(products.shape[1])
+            share = np.linalg.solve(products, changes @ step[..., None])
+            move -= (share * (moves + changes)).sum(1)
+        moves = np.concatenate([moves[:, 1 - REMEMBERED :], move[:, None]], axis=1)
+        here, before = here + move, step
+    return far
+
+
+def _gradient(signed: NDArray[Any], penalty: float, tilt: Floats, w: Floats) -> Floats:
+    """Gradients at w, one a tilt, shape (count, d); sums over records in the precision of `signed`."""
+    own, pull = w.astype(signed.dtype), np.zeros_like(w)
+    some = max(1, IN_CACHE // max(1, len(w)))
+    with np.errstate(over="ignore"):  # 1 / (1 + inf) is 0, as it should be
+        for first in range(0, len(signed), some):
+            rows = signed[first : first + some]
+            wrong = own @ rows.T
+            np.exp(wrong, out=wrong)
+            wrong += 1
+            pull += np.reciprocal(wrong, out=wrong) @ rows
+    gradient: Floats = penalty * w + tilt - pull / len(signed)
+    return gradient
+
+
+def _objectives(signed: Floats, penalty: float, tilt: Floats, w: Floats) -> Floats:
+    value: Floats = np.logaddexp(0.0, -(w @ signed.T)).mean(1) + penalty / 2 * (w * w).sum(1) + (tilt * w).sum(1)
+    return value
+
+
+def _newton(rows: Floats, signed: Floats, penalty: float, tilt: Floats, start: Floats, small: float) -> Floats:
+    """Newton's method with halved steps, a Hessian for each, in blocks that fit into memory."""
+    n, d = rows.shape
+    products = (rows[:, :, None] * rows[:, None, :]).reshape(n, d * d) if n * d * d <= 8 * AT_ONCE else None
+    block = max(1, AT_ONCE // max(n, d * d))
+    found = start.copy()
+    for first in range(0, len(tilt), block):
+        part = slice(first, first + block)
+        found[part] = _newton_block(rows, products, signed, penalty, tilt[part], found[part], small)
+    return found
+
+
+def _newton_block(
+    rows: Floats, products: Floats | None, signed: Floats, penalty: float, tilt: Floats, w: Floats, small: float
+) -> Floats:
+    n, d = rows.shape
+    for _ in range(MOST_STEPS):
+        gradient = _gradient(signed, penalty, tilt, w)
+        far = np.flatnonzero(np.linalg.norm(gradient, axis=1) > small)
+        if not len(far):
+            return w
+        wrong = expit(-(w[far] @ signed.T))
+        weight = wrong * (1 - wrong) / n
+        if products is not None:
+            hessian = (weight @ products).reshape(len(far), d, d)
+        else:
+            hessian = np.stack([(rows * each[:, None]).T @ rows for each in weight])
+        hessian += penalty * np.eye(d)
+        step = np.linalg.solve(hessian, gradient[far][..., None])[..., 0]
+        w[far] -= step * _lengths(signed, penalty, tilt[far], w[far], step)[:, None]
+    raise TrainingError("Newton's method did not reach the minimum; give a larger penalty")
+
+
+def _lengths(signed: Floats, penalty: float, tilt: Floats, w: Floats, step: Floats) -> Floats:
+    """The largest of 1, 1/2, 1/4, ... with which each objective does not grow."""
+    here, size = _objectives(signed, penalty, tilt, w), np.ones(len(w))
+    for _ in range(14):
+        there = _objectives(signed, penalty, tilt, w - size[:, None] * step)
+        grows = there > here + 1e-14 * (1 + np.abs(here))
+        if not grows.any():
+            break
+        size[grows] /= 2
+    return size

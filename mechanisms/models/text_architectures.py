@@ -13,8 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from dpaudit.errors import require
-from dpaudit.mechanisms.training.compute.batched import BatchedMlp
-from dpaudit.mechanisms.training.compute.kernels import Kernel, clip_factors
+from dpaudit.mechanisms.training.compute.kernels import BatchedMlp, Kernel, clip_factors
 from dpaudit.mechanisms.training.losses import Loss, slope
 
 

@@ -18,7 +18,7 @@ from dpaudit.registry import register
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from dpaudit.mechanisms.training.compute.batched import BatchedMlp
+    from dpaudit.mechanisms.training.compute.kernels import BatchedMlp
 
 
 @dataclass(frozen=True, kw_only=True)

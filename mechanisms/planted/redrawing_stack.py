@@ -12,10 +12,8 @@ from dpaudit.mechanisms.planted.labels import redrawn_labels
 from dpaudit.mechanisms.protocols import LabelMechanism
 from dpaudit.mechanisms.seeds import spawned
 from dpaudit.mechanisms.training.losses import Loss
-from dpaudit.mechanisms.training.recipe import Recipe
+from dpaudit.mechanisms.training.recipe import Recipe, StackPlan, TrainingTask
 from dpaudit.mechanisms.training.stack import Stack
-from dpaudit.mechanisms.training.stack_plan import StackPlan
-from dpaudit.mechanisms.training.task import TrainingTask
 
 
 class RedrawingStack(Stack):

@@ -20,16 +20,14 @@ from torch import Tensor
 from dpaudit.errors import require
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Features
-from dpaudit.mechanisms.seeds import spawned
-from dpaudit.mechanisms.training.compute.batched import BatchedMlp
-from dpaudit.mechanisms.training.generators import epoch_generator, torch_generator
-from dpaudit.mechanisms.training.inputs import as_array
+from dpaudit.mechanisms.seeds import epoch_generator, spawned, torch_generator
+from dpaudit.mechanisms.training.compute.kernels import BatchedMlp
+from dpaudit.mechanisms.training.inputs import as_array, scaled, scaling_of, stack_scaling
 from dpaudit.mechanisms.training.losses import CrossEntropy
 from dpaudit.mechanisms.training.network_model import NetworkModel
 from dpaudit.mechanisms.training.optimizers import Optimizer
 from dpaudit.mechanisms.training.parameters import initial
 from dpaudit.mechanisms.training.recipe import Recipe
-from dpaudit.mechanisms.training.scaling import scaled, scaling_of, stack_scaling
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 
 from dpaudit.errors import printable
 from dpaudit.mechanisms.compute import TrainingError
+from dpaudit.mechanisms.training.inputs import Scaling
 from dpaudit.mechanisms.training.network_model import NetworkModel
-from dpaudit.mechanisms.training.scaling import Scaling
-from dpaudit.mechanisms.training.task import TrainingTask
+from dpaudit.mechanisms.training.recipe import TrainingTask
 from dpaudit.plain_files import created
 
 CHECKPOINT_EVERY_S = 60.0

@@ -15,10 +15,9 @@ from torch import Tensor
 
 from dpaudit.errors import require
 from dpaudit.mechanisms.compute import Compute, TrainingError
-from dpaudit.mechanisms.seeds import spawned
+from dpaudit.mechanisms.seeds import spawned, torch_generator
 from dpaudit.mechanisms.training.augment import Augment, RandAugment
 from dpaudit.mechanisms.training.compute.kernels import Kernel, Looped, couples_examples
-from dpaudit.mechanisms.training.generators import torch_generator
 from dpaudit.mechanisms.training.losses import CrossEntropy
 from dpaudit.mechanisms.training.network_model import NetworkModel
 from dpaudit.mechanisms.training.optimizers import Optimizer, scheduled

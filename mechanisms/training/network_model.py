@@ -14,10 +14,9 @@ from dpaudit.errors import require
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Features
 from dpaudit.mechanisms.training.compute.kernels import Kernel, Looped
-from dpaudit.mechanisms.training.inputs import as_array
+from dpaudit.mechanisms.training.inputs import Scaling, as_array, scaled, stack_scaling
 from dpaudit.mechanisms.training.losses import CrossEntropy
 from dpaudit.mechanisms.training.recipe import Recipe
-from dpaudit.mechanisms.training.scaling import Scaling, scaled, stack_scaling
 
 ROWS = 512
 STACK = 64

@@ -18,20 +18,17 @@ from torch import Tensor, nn
 
 from dpaudit.errors import require
 from dpaudit.mechanisms.compute import Compute, TrainingError
-from dpaudit.mechanisms.seeds import spawned
+from dpaudit.mechanisms.seeds import child, epoch_generator, spawned, torch_generator
 from dpaudit.mechanisms.training.augment import Augment
 from dpaudit.mechanisms.training.checkpoint import Checkpoint
 from dpaudit.mechanisms.training.compute.compiled_mlp import CompiledMlp
 from dpaudit.mechanisms.training.compute.kernels import Kernel, Looped, Vmapped
-from dpaudit.mechanisms.training.generators import child, epoch_generator, torch_generator
+from dpaudit.mechanisms.training.inputs import Scaling, scaled, scaling_of, stack_scaling
 from dpaudit.mechanisms.training.losses import Loss
 from dpaudit.mechanisms.training.network_model import NetworkModel
 from dpaudit.mechanisms.training.optimizers import Optimizer, scheduled
 from dpaudit.mechanisms.training.parameters import initial
-from dpaudit.mechanisms.training.recipe import Recipe
-from dpaudit.mechanisms.training.scaling import Scaling, scaled, scaling_of, stack_scaling
-from dpaudit.mechanisms.training.stack_plan import StackPlan
-from dpaudit.mechanisms.training.task import TrainingTask
+from dpaudit.mechanisms.training.recipe import Recipe, StackPlan, TrainingTask
 
 
 class Stack:

@@ -12,9 +12,7 @@ from numpy.random import SeedSequence
 
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples, Features
-from dpaudit.mechanisms.training.recipe import Recipe
-from dpaudit.mechanisms.training.stack_plan import StackPlan
-from dpaudit.mechanisms.training.task import TrainingTask
+from dpaudit.mechanisms.training.recipe import Recipe, StackPlan, TrainingTask
 
 if TYPE_CHECKING:
     from dpaudit.mechanisms.training.losses import Loss

@@ -22,13 +22,10 @@ from dpaudit.mechanisms.training.compute.compiled_mlp import CompiledMlp
 from dpaudit.mechanisms.training.compute.kernels import couples_examples
 from dpaudit.mechanisms.training.inputs import as_array, example_shape
 from dpaudit.mechanisms.training.losses import CrossEntropy, Loss
-from dpaudit.mechanisms.training.memory import bytes_per_model, stack_bytes
 from dpaudit.mechanisms.training.network_model import NetworkModel
-from dpaudit.mechanisms.training.plan import single_plan
-from dpaudit.mechanisms.training.recipe import Recipe
+from dpaudit.mechanisms.training.plan import bytes_per_model, single_plan, stack_bytes
+from dpaudit.mechanisms.training.recipe import Recipe, StackPlan, TrainingTask
 from dpaudit.mechanisms.training.stack import Stack
-from dpaudit.mechanisms.training.stack_plan import StackPlan
-from dpaudit.mechanisms.training.task import TrainingTask
 
 SIZES = (8, 32, 128, 512)
 STEPS = 2

@@ -22,8 +22,7 @@ from dpaudit.mechanisms.planted.redrawn_noise import RedrawnNoise
 from dpaudit.mechanisms.protocols import Learner
 from dpaudit.mechanisms.training.losses import Alibi as AlibiLoss
 from dpaudit.mechanisms.training.network_model import NetworkModel
-from dpaudit.mechanisms.training.stack_plan import StackPlan
-from dpaudit.mechanisms.training.task import TrainingTask
+from dpaudit.mechanisms.training.recipe import StackPlan, TrainingTask
 
 CPU = Compute()
 DATA = load_digits()

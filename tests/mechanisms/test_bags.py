@@ -16,7 +16,7 @@ from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.labels.bags import LEFT_OUT, Bags, keyed_bags, random_bags
 from dpaudit.mechanisms.labels.proportions import GeometricProportions, LabelProportions, LaplaceProportions
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
-from dpaudit.mechanisms.learners.aggregated_labels import AggregatedLabels
+from dpaudit.mechanisms.learners.recalled_labels import AggregatedLabels
 from dpaudit.mechanisms.protocols import BagMechanism
 
 RNG = np.random.default_rng

@@ -19,7 +19,7 @@ from dpaudit.mechanisms.learners.dp_sgd import dp_sgd_epsilon
 from dpaudit.mechanisms.models.networks import Mlp, Network, SmallCnn
 from dpaudit.mechanisms.models.text_networks import BagOfEmbeddings, SmallTransformer
 from dpaudit.mechanisms.protocols import Learner
-from dpaudit.mechanisms.training.private.step_canary import StepCanary
+from dpaudit.mechanisms.training.private.private_steps import StepCanary
 
 CPU = Compute()
 RAW = load_digits()

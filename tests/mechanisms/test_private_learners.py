@@ -13,8 +13,13 @@ from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.learners import logistic_objective
 from dpaudit.mechanisms.learners.gaussian_naive_bayes import GaussianNaiveBayes
-from dpaudit.mechanisms.learners.logistic_objective import LogisticObjectivePerturbation, minimisers
-from dpaudit.mechanisms.learners.logistic_regression import GRADIENT, LogisticOutputPerturbation, minimiser
+from dpaudit.mechanisms.learners.logistic_regression import (
+    GRADIENT,
+    LogisticObjectivePerturbation,
+    LogisticOutputPerturbation,
+    minimiser,
+    minimisers,
+)
 from dpaudit.mechanisms.learners.random_forest import PrivateForest, leaf_counts
 from dpaudit.mechanisms.protocols import Learner, SampledLearner
 

@@ -19,23 +19,19 @@ from torch import nn
 from dpaudit.errors import InputError
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.models.networks import Mlp, Network, ResNet18, SmallCnn
-from dpaudit.mechanisms.seeds import spawned
+from dpaudit.mechanisms.seeds import epoch_generator, spawned, torch_generator
 from dpaudit.mechanisms.training import checkpoint
 from dpaudit.mechanisms.training.augment import OPERATIONS, Augment, RandAugment, crop, flip
 from dpaudit.mechanisms.training.checkpoint import Checkpoint
-from dpaudit.mechanisms.training.compute.batched import BatchedMlp
-from dpaudit.mechanisms.training.compute.kernels import Kernel, Looped, Vmapped, compiled_or_plain
-from dpaudit.mechanisms.training.generators import epoch_generator, torch_generator
+from dpaudit.mechanisms.training.compute.kernels import BatchedMlp, Kernel, Looped, Vmapped, compiled_or_plain
+from dpaudit.mechanisms.training.inputs import Scaling
 from dpaudit.mechanisms.training.losses import CrossEntropy
-from dpaudit.mechanisms.training.memory import bytes_per_model
 from dpaudit.mechanisms.training.network_model import NetworkModel, softmax, stack_logits
 from dpaudit.mechanisms.training.optimizers import Optimizer, scheduled
 from dpaudit.mechanisms.training.parameters import initial
-from dpaudit.mechanisms.training.plan import private_plan, whole_plan
-from dpaudit.mechanisms.training.scaling import Scaling
+from dpaudit.mechanisms.training.plan import bytes_per_model, private_plan, whole_plan
+from dpaudit.mechanisms.training.recipe import StackPlan, TrainingTask
 from dpaudit.mechanisms.training.stack import Stack
-from dpaudit.mechanisms.training.stack_plan import StackPlan
-from dpaudit.mechanisms.training.task import TrainingTask
 from dpaudit.mechanisms.training.train import calibrate, stack_sizes, train_stack
 
 CPU = Compute()

@@ -20,7 +20,7 @@ from dpaudit.estimators.scores import Scores
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.protocols import WatchedLearner
-from dpaudit.mechanisms.training.task import TrainingTask
+from dpaudit.mechanisms.training.recipe import TrainingTask
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -17,7 +17,7 @@ from dpaudit.errors import RunError, require
 from dpaudit.estimators.scores import StepScores, steps_scored
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
-from dpaudit.mechanisms.training.private.step_canary import StepCanary
+from dpaudit.mechanisms.training.private.private_steps import StepCanary
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,12 +7,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from dpaudit.mechanisms.training.compute.batched import BatchedMlp
-from dpaudit.mechanisms.training.compute.kernels import NORM_FLOOR, Kernel
+from dpaudit.mechanisms.training.compute.kernels import NORM_FLOOR, BatchedMlp, Kernel
+from dpaudit.mechanisms.training.inputs import Scaling
 from dpaudit.mechanisms.training.losses import Alibi, CrossEntropy, Loss
 from dpaudit.mechanisms.training.optimizers import Optimizer
 from dpaudit.mechanisms.training.recipe import Recipe
-from dpaudit.mechanisms.training.scaling import Scaling
 
 LARGEST = 2**20
 """Parameters of a small perceptron at most; of larger ones one model alone keeps several cores busy."""

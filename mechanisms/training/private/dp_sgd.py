@@ -16,20 +16,16 @@ from torch import Tensor
 from dpaudit.errors import require
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Features
-from dpaudit.mechanisms.seeds import spawned
+from dpaudit.mechanisms.seeds import child, epoch_generator, spawned, torch_generator
 from dpaudit.mechanisms.training.compute.compiled_mlp import CompiledMlp
 from dpaudit.mechanisms.training.compute.kernels import clip_factors
-from dpaudit.mechanisms.training.generators import child, epoch_generator, torch_generator
 from dpaudit.mechanisms.training.inputs import example_shape
 from dpaudit.mechanisms.training.losses import CrossEntropy
 from dpaudit.mechanisms.training.network_model import NetworkModel
 from dpaudit.mechanisms.training.plan import private_plan
-from dpaudit.mechanisms.training.private.private_steps import Observer, PrivateSteps
-from dpaudit.mechanisms.training.private.step_canary import StepCanary
-from dpaudit.mechanisms.training.recipe import Recipe
+from dpaudit.mechanisms.training.private.private_steps import Observer, PrivateSteps, StepCanary
+from dpaudit.mechanisms.training.recipe import Recipe, StackPlan, TrainingTask
 from dpaudit.mechanisms.training.stack import Stack
-from dpaudit.mechanisms.training.stack_plan import StackPlan
-from dpaudit.mechanisms.training.task import TrainingTask
 from dpaudit.mechanisms.training.train import run_stacks
 
 
