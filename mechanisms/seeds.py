@@ -1,10 +1,14 @@
-"""Seeds of the parts of a training, all from the one seed the plan gave it."""
+"""Seeds and generators of the parts of a training, all from the one seed the plan gave it."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
-import torch
 from numpy.random import SeedSequence
+
+if TYPE_CHECKING:
+    import torch
 
 
 def spawned(seed: SeedSequence, parts: int) -> list[SeedSequence]:
@@ -16,9 +20,9 @@ def spawned(seed: SeedSequence, parts: int) -> list[SeedSequence]:
     return SeedSequence(seed.entropy, spawn_key=seed.spawn_key, pool_size=seed.pool_size).spawn(parts)
 
 
-def torch_generator(seed: SeedSequence, device: torch.device | str = "cpu") -> torch.Generator:
-    """A generator of torch, on the CPU unless told otherwise: there, what is drawn does not depend on the device."""
-    return torch.Generator(device).manual_seed(int(seed.generate_state(1, np.uint64)[0]))
+def child(seed: SeedSequence, index: int) -> SeedSequence:
+    """The seed of one epoch: an epoch can be run again without those before it."""
+    return SeedSequence(seed.entropy, spawn_key=(*seed.spawn_key, index), pool_size=seed.pool_size)
 
 
 def epoch_generator(seed: SeedSequence, epoch: int) -> np.random.Generator:
@@ -26,6 +30,8 @@ def epoch_generator(seed: SeedSequence, epoch: int) -> np.random.Generator:
     return np.random.default_rng(child(seed, epoch))
 
 
-def child(seed: SeedSequence, index: int) -> SeedSequence:
-    """The seed of one epoch: an epoch can be run again without those before it."""
-    return SeedSequence(seed.entropy, spawn_key=(*seed.spawn_key, index), pool_size=seed.pool_size)
+def torch_generator(seed: SeedSequence, device: torch.device | str = "cpu") -> torch.Generator:
+    """A generator of torch, on the CPU unless told otherwise: there, what is drawn does not depend on the device."""
+    import torch
+
+    return torch.Generator(device).manual_seed(int(seed.generate_state(1, np.uint64)[0]))

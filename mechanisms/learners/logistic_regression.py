@@ -8,7 +8,19 @@ Output perturbation: replacing one record moves the minimiser by at most 2 / (n 
 proportional to exp(-n penalty epsilon |b| / 2) is added: its direction is uniform, its length Gamma(d, 2 / (n penalty
 epsilon)). That holds for the exact minimiser, so Newton's method goes on until the gradient is far below the noise.
 
-Source: Chaudhuri, Monteleoni and Sarwate (2011), "Differentially Private Empirical Risk Minimization", Algorithm 1.
+Objective perturbation: minimised is J(w) + b.w / n + (extra / 2) |w|^2, |b| from Gamma(d, 2 / eps') and its direction
+uniform. With c = 1/4, the largest second derivative of the loss, and rows no longer than 1 (bias included, so that the
+Hessian's jump is c R^2 with R = 1): eps' = epsilon - 2 log(1 + c / (n penalty)) and extra = 0; where that is not
+positive, extra = c / (n (e^(epsilon / 4) - 1)) - penalty and eps' = epsilon / 2.
+
+Many of its minimisers at once: all start from the one without noise, and take steps with the inverse of its Hessian,
+which is factorised once, each corrected by what the last ones changed (Anderson, 1965); those that are not there after
+some steps go on by Newton's method, each with its own Hessian. The first gradient, which the next one corrects, is of
+32 bits. All end with a gradient r so small that they are the exact minimisers, as the proof wants them, for noise
+b - n r that is off by at most `EXACT` of its scale.
+
+Source: Chaudhuri, Monteleoni and Sarwate (2011), "Differentially Private Empirical Risk Minimization", Algorithms 1
+and 2.
 """
 
 from __future__ import annotations
@@ -33,10 +45,25 @@ from dpaudit.mechanisms.learners.gaussian_naive_bayes import flat_features
 from dpaudit.registry import register
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 GRADIENT = 1e-11
 """Where Newton's method ends: the minimiser is then off by at most this over the penalty."""
 MOST_STEPS = 100
+EXACT = 1e-6
+"""How far noise may be off because a minimiser is not exact, as a share of the noise's scale."""
+SHARED_STEPS = 20
+"""With the one factorisation: each costs two products of matrices, and gains a digit or more where noise is small."""
+REMEMBERED = 5
+"""Steps that correct the next one."""
+AT_ONCE = 4_000_000
+"""Numbers of one block: margins, or Hessians."""
+FEWEST_AT_ONCE = 256
+"""Minimisers of one block, at least: products of matrices with fewer columns are slower."""
+IN_CACHE = 250_000
+"""Margins that are made and used up together."""
+CURVATURE = 0.25
+"""The largest second derivative of the logistic loss."""
 
 
 @dataclass(frozen=True)
@@ -179,24 +206,6 @@ class LinearModel:
         safe = ahead + 1e-300
         probabilities: Floats = safe / safe.sum(1, keepdims=True)
         return probabilities
-
-
-Ints = NDArray[np.int64]
-
-EXACT = 1e-6
-"""How far noise may be off because a minimiser is not exact, as a share of the noise's scale."""
-SHARED_STEPS = 20
-"""With the one factorisation: each costs two products of matrices, and gains a digit or more where noise is small."""
-REMEMBERED = 5
-"""Steps that correct the next one."""
-AT_ONCE = 4_000_000
-"""Numbers of one block: margins, or Hessians."""
-FEWEST_AT_ONCE = 256
-"""Minimisers of one block, at least: products of matrices with fewer columns are slower."""
-IN_CACHE = 250_000
-"""Margins that are made and used up together."""
-CURVATURE = 0.25
-"""The largest second derivative of the logistic loss."""
 
 
 @register(

@@ -1,4 +1,4 @@
-"""A release about bags as a learner: what it says of each label, before a model is trained on it."""
+"""Releases of labels as learners: what they say of each label, before a model is trained on them."""
 
 from __future__ import annotations
 

@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from dpaudit.errors import require
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples, Features
-from dpaudit.mechanisms.models.tables import single_class
+from dpaudit.mechanisms.models.tables import columns, single_class
 from dpaudit.mechanisms.protocols import Model
 from dpaudit.registry import register
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-MISSING = "unknown"
-"""What a missing category becomes: a category of its own."""
 
 
 @register("model", "catboost", source="Prokhorenkova et al. (2018); settings of arXiv:2511.14084, section 6.4")
@@ -92,16 +84,6 @@ class CatBoostModel:
         """Class probabilities, shape (n, classes)."""
         predicted = self.classifier.predict_proba(columns(features, self.categorical), thread_count=self.threads)
         return cast(NDArray[np.float64], np.asarray(predicted, dtype=np.float64))
-
-
-def columns(features: Features, categorical: tuple[str, ...]) -> pd.DataFrame | NDArray[np.float32]:
-    """Features as CatBoost and scikit-learn read them: rows of numbers, or a data frame with categories as strings."""
-    if not isinstance(features, pa.Table):
-        return features.reshape(len(features), -1)
-    for name in categorical:
-        filled = pc.fill_null(features[name].cast(pa.string()), MISSING)
-        features = features.set_column(features.column_names.index(name), name, filled)
-    return cast("pd.DataFrame", features.to_pandas())
 
 
 def _pool(examples: Examples) -> Any:

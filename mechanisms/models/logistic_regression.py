@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from dpaudit.errors import require
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples, Features
-from dpaudit.mechanisms.models.catboost import columns
-from dpaudit.mechanisms.models.tables import single_class
+from dpaudit.mechanisms.models.tables import columns, single_class
 from dpaudit.mechanisms.protocols import Model
 from dpaudit.registry import register
 

@@ -1,19 +1,39 @@
-"""Tables as numbers for networks: categories one-hot, missing numbers their column's mean."""
+"""What models of tables share: how columns are read, and the model of labels that are all the same."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from dpaudit.mechanisms.examples import Examples, Features
-from dpaudit.mechanisms.models.catboost import columns
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MISSING = "unknown"
+"""What a missing category becomes: a category of its own."""
 
 
-def one_hot_numbers(train: Examples, test: Examples, *, categories: int = 20) -> tuple[Examples, Examples]:
-    """Both as float32 arrays, coded by what the features of `train` hold; arrays stay as they are."""
+def columns(features: Features, categorical: tuple[str, ...]) -> pd.DataFrame | NDArray[np.float32]:
+    """Features as CatBoost and scikit-learn read them: rows of numbers, or a data frame with categories as strings."""
+    if not isinstance(features, pa.Table):
+        return features.reshape(len(features), -1)
+    for name in categorical:
+        filled = pc.fill_null(features[name].cast(pa.string()), MISSING)
+        features = features.set_column(features.column_names.index(name), name, filled)
+    return cast("pd.DataFrame", features.to_pandas())
+
+
+def one_hot_numbers(train: Examples, test: Examples) -> tuple[Examples, Examples]:
+    """Both as float32 arrays for a network, coded by what `train` holds; arrays stay as they are.
+
+    Categories become one-hot, the rare ones of a column together; missing numbers their column's mean.
+    """
     if not isinstance(train.features, pa.Table):
         return train, test
     from sklearn.compose import make_column_transformer
@@ -21,17 +41,17 @@ def one_hot_numbers(train: Examples, test: Examples, *, categories: int = 20) ->
     from sklearn.preprocessing import OneHotEncoder
 
     encoder = OneHotEncoder(
-        max_categories=categories, handle_unknown="infrequent_if_exist", sparse_output=False, dtype=np.float32
+        max_categories=20, handle_unknown="infrequent_if_exist", sparse_output=False, dtype=np.float32
     )
     numbers = [name for name in train.features.column_names if name not in train.categorical]
     coder = make_column_transformer((SimpleImputer(), numbers), (encoder, list(train.categorical)))
     coder.fit(columns(train.features, train.categorical))
-    coded = (
-        part.with_(features=np.asarray(coder.transform(columns(part.features, part.categorical)), np.float32))
-        for part in (train, test)
-    )
-    first, second = coded
-    return first, second
+
+    def coded(part: Examples) -> Examples:
+        table = columns(part.features, part.categorical)
+        return part.with_(features=np.asarray(coder.transform(table), np.float32))
+
+    return coded(train), coded(test)
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
-
 from dpaudit.errors import require
 from dpaudit.mechanisms.models.networks import Network
 from dpaudit.registry import register
@@ -50,10 +47,6 @@ class TextNetwork(Network):
             lowest=low,
             highest=high,
         )
-
-    def synthetic_features(self, shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[np.float32]:
-        """Texts without padding."""
-        return rng.integers(1, self.vocabulary, shape).astype(np.float32)
 
 
 @register("model", "bag-of-embeddings", source="Joulin et al. (2017), arXiv:1607.01759, without n-grams")

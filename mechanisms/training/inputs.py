@@ -1,17 +1,21 @@
-"""What a network takes of `Features`: one float32 array."""
+"""What a network takes of `Features`: one float32 array, scaled where the recipe says so."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-import torch
 from numpy.typing import NDArray
 
 from dpaudit.errors import require
 from dpaudit.mechanisms.examples import Features
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 
 def as_array(features: Features) -> NDArray[np.float32]:
@@ -49,8 +53,8 @@ def _column(table: pa.Table, name: str) -> NDArray[np.float32]:
 class Scaling:
     """What turns features into the network's inputs: (x - mean) / deviation, missing numbers becoming 0."""
 
-    mean: NDArray[np.float32]  # of each feature, shape of one example
-    deviation: NDArray[np.float32]  # of each feature, > 0 (1 where the feature does not vary)
+    mean: NDArray[np.float32]  # shape of one example
+    deviation: NDArray[np.float32]  # > 0; 1 where the feature does not vary
 
 
 def scaling_of(features: NDArray[np.float32]) -> Scaling:
@@ -64,8 +68,10 @@ def scaling_of(features: NDArray[np.float32]) -> Scaling:
     return Scaling(mean.astype(np.float32), deviation.astype(np.float32))
 
 
-def stack_scaling(scalings: Sequence[Scaling | None], device: torch.device) -> tuple[torch.Tensor, torch.Tensor] | None:
+def stack_scaling(scalings: Sequence[Scaling | None], device: torch.device) -> tuple[Tensor, Tensor] | None:
     """Means and deviations of a stack, each of shape (models, 1, *shape), or None when nothing is scaled."""
+    import torch
+
     present = [scaling for scaling in scalings if scaling is not None]
     if not present:
         return None
@@ -74,7 +80,7 @@ def stack_scaling(scalings: Sequence[Scaling | None], device: torch.device) -> t
     return mean[:, None], deviation[:, None]
 
 
-def scaled(inputs: torch.Tensor, scaling: tuple[torch.Tensor, torch.Tensor] | None) -> torch.Tensor:
+def scaled(inputs: Tensor, scaling: tuple[Tensor, Tensor] | None) -> Tensor:
     """Inputs (A, b, *shape) under the scaling of the first A models."""
     if scaling is None:
         return inputs

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.special import softmax
 from torch import nn
 
 from dpaudit.errors import require
@@ -41,7 +42,7 @@ class NetworkModel:
 
     def probabilities(self, features: Features) -> NDArray[np.float64]:
         """Class probabilities, shape (n, classes)."""
-        return softmax(self.logits(features))
+        return np.asarray(softmax(self.logits(features), axis=-1))
 
 
 def stack_logits(models: Sequence[NetworkModel], features: Features, *, compute: Compute) -> NDArray[np.float64]:
@@ -67,13 +68,6 @@ def stack_logits(models: Sequence[NetworkModel], features: Features, *, compute:
             logits = kernel.logits(parameters, scaled(inputs, scaling))
             answers[first : first + group, row : row + ROWS] = logits.double().cpu().numpy()
     return answers
-
-
-def softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Softmax over the last axis."""
-    powers: NDArray[np.float64] = np.exp(logits - logits.max(-1, keepdims=True))
-    powers /= powers.sum(-1, keepdims=True)
-    return powers
 
 
 def _module(model: NetworkModel) -> nn.Module:

@@ -1,4 +1,4 @@
-"""The settings of a training and the network it makes: all that the training of stacks knows of a network.
+"""What the training of stacks is told: the network and its settings, what each model learns, how they are grouped.
 
 Holds hyper-parameters only; torch is imported when a network is built.
 """
@@ -24,6 +24,7 @@ OPTIMIZERS = ("sgd", "adam")
 SCHEDULES = ("constant", "cosine", "cosine-7-16", "warmup-tenths", "warmup-fifths")
 AUGMENTS = ("none", "flip", "crop", "crop-flip", "crop-flip-cutout")
 PRECISIONS = ("float32", "bfloat16")
+METHODS = ("looped", "batched", "vmapped")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,10 +91,6 @@ class Recipe(ABC):
     def check(self, features: Tensor) -> None:  # noqa: B027, most networks need no more than this
         """Refuses features that it cannot be trained on; takes all of them unless a subclass knows better."""
 
-    def synthetic_features(self, shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[np.float32]:
-        """Features of `shape` to time a training with: images or columns in [0, 1)."""
-        return rng.random(shape, dtype=np.float32)
-
     def batched_kernel(self, module: nn.Module) -> type[BatchedMlp] | None:
         """What trains a stack of this network, built as `module`, in batched products; None when nothing can."""
         from dpaudit.mechanisms.training.compute.kernels import BatchedMlp
@@ -114,19 +111,11 @@ class TrainingTask:
     # Of those examples: int64 of shape (n,), or one number for each class, float of shape (n, classes)
     labels: NDArray[np.int64] | NDArray[np.float32]
     seed: SeedSequence  # decides everything that is drawn
-    weights: NDArray[np.float32] | None = None  # of the examples' losses, shape (n,), >= 0; 1 each by default
 
     def __post_init__(self) -> None:
         require(len(self.rows) >= 1, "a training needs at least one example", rows=len(self.rows))
-        require(
-            len(self.rows) == len(self.labels),
-            "a task needs one label for each row",
-            rows=len(self.rows),
-            labels=len(self.labels),
-        )
-
-
-METHODS = ("looped", "batched", "vmapped")
+        labels = len(self.labels)
+        require(len(self.rows) == labels, "a task needs one label for each row", rows=len(self.rows), labels=labels)
 
 
 @dataclass(frozen=True)

@@ -492,7 +492,6 @@ def train_epoch(
     features: Floats,
     rows: Ints,
     targets: Floats,
-    weights: Floats,
     scaling: Floats,
     rates: Floats,
     batch: int,
@@ -514,7 +513,6 @@ def train_epoch(
         features: Shape (n, inputs).
         rows: In the order of the epoch, shape (count,).
         targets: In the same order, shape (count, classes).
-        weights: In the same order, shape (count,).
         scaling: Mean and deviation of each feature, shape (2, inputs), or (0, inputs).
         rates: Learning rate of each step.
         batch: Examples a step.
@@ -537,8 +535,8 @@ def train_epoch(
             _scale(by_row[0], scaling, size)
         _forward(parameters, widths, activation, size, by_row, by_column)
         _last_errors(loss, floor, by_column[last + 1], targets[begin : begin + size], size, losses, errors[last])
+        share = _ONE / np.float32(size)
         for i in range(size):
-            share = weights[begin + i] / np.float32(size)
             total += losses[i] * share
             for k in range(widths[-1]):
                 errors[last, k, i] *= share

@@ -58,7 +58,6 @@ class CompiledMlp(BatchedMlp):
         features: Tensor,
         rows: NDArray[np.int64],
         targets: NDArray[np.float32],
-        weights: NDArray[np.float32],
         scaling: Scaling | None,
         rates: NDArray[np.float32],
     ) -> float:
@@ -72,7 +71,6 @@ class CompiledMlp(BatchedMlp):
             features: Shape (n, *shape).
             rows: In the order of the epoch, shape (count,).
             targets: In the same order, shape (count, classes).
-            weights: Of the losses, in the same order, shape (count,).
             scaling: Of the features.
             rates: Learning rate of each step, shape (steps,).
         Returns: Sum of the batches' mean losses.
@@ -93,7 +91,6 @@ class CompiledMlp(BatchedMlp):
             features.flatten(1).numpy(),
             rows,
             targets,
-            weights,
             scales,
             rates,
             recipe.batch_size,
