@@ -43,14 +43,13 @@ def tasks_of(models: int, *, rows: int = 150) -> list[TrainingTask]:
 
 
 def softened(tasks: list[TrainingTask]) -> list[TrainingTask]:
-    """The same with a probability for each class and a weight for each example."""
+    """The same with a probability for each class."""
     rng = np.random.default_rng(5)
     return [
         TrainingTask(
             task.rows,
             rng.dirichlet(np.ones(10), len(task.rows)).astype(np.float32),
             task.seed,
-            rng.random(len(task.rows), dtype=np.float32),
         )
         for task in tasks
     ]
