@@ -10,7 +10,7 @@ import numpy as np
 
 from dpaudit.claims import Claim
 from dpaudit.mechanisms.budget import require_finite_epsilon
-from dpaudit.mechanisms.labels.one_hot_laplace import OneHotLaplace, laplace_evidence
+from dpaudit.mechanisms.labels.one_hot_laplace import OneHotLaplace
 from dpaudit.mechanisms.models.networks import Network, SmallCnn, require_network
 from dpaudit.mechanisms.seeds import spawned
 from dpaudit.mechanisms.training.recipe import Recipe, TrainingTask
@@ -72,5 +72,5 @@ class Alibi(StackTrainer):
         mechanism = self.labels()
         true = np.asarray(task.labels, np.int64)
         observed = mechanism.observe(true, classes=classes, rng=np.random.default_rng(noise))
-        evidence = laplace_evidence(observed, mechanism.scale()).astype(np.float32)
+        evidence = mechanism.evidence(observed).astype(np.float32)
         return replace(task, labels=evidence, seed=training)

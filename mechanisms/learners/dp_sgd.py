@@ -30,8 +30,6 @@ from dpaudit.mechanisms.training.private.private_steps import (
     Observer,
     PrivateSteps,
     StepCanary,
-    require_clip_and_rate,
-    steps_in,
 )
 from dpaudit.mechanisms.training.recipe import Recipe, StackPlan, TrainingTask, one_of
 from dpaudit.mechanisms.training.stack_trainer import StackTrainer
@@ -122,7 +120,7 @@ class DpSgd(StackTrainer):
     def __post_init__(self) -> None:
         require_epsilon(self.epsilon)
         require_delta(self.delta)
-        require_clip_and_rate(self.clip, self.sample_rate)
+        self._sampling()
         one_of("accountant", self.accountant, ACCOUNTANTS)
         require_network(self.model, of="dp-sgd")
 
@@ -135,7 +133,7 @@ class DpSgd(StackTrainer):
 
     def steps(self) -> int:
         """Number of steps."""
-        return steps_in(self.model.epochs, self.sample_rate)
+        return self._sampling().steps(self.model.epochs)
 
     def noise_multiplier(self) -> float:
         """Standard deviation of the noise over `clip`: the least that costs no more than epsilon."""
@@ -159,6 +157,10 @@ class DpSgd(StackTrainer):
             delta=self.delta,
             accountant=self.accountant,
         )
+
+    def _sampling(self) -> PrivateSteps:
+        """The steps before their noise is known; refuses a clip and a sampling rate that cannot be."""
+        return PrivateSteps(self.clip, 0.0, self.sample_rate)
 
     def private_steps(self) -> PrivateSteps:
         """Sampling, clipping and noise."""

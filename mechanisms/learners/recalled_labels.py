@@ -14,7 +14,7 @@ from dpaudit.errors import require
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.labels.bags import LEFT_OUT
-from dpaudit.mechanisms.labels.one_hot_laplace import OneHotLaplace, laplace_posterior
+from dpaudit.mechanisms.labels.one_hot_laplace import OneHotLaplace
 from dpaudit.mechanisms.labels.proportions import GeometricProportions
 from dpaudit.mechanisms.models.recall import recalling
 from dpaudit.mechanisms.protocols import BagMechanism, Model
@@ -97,4 +97,4 @@ class NoisyOneHotLabels:
     ) -> Model:
         """Draws the noisy rows once and keeps their posteriors; `validation` changes nothing."""
         observed = self.labels.observe(train.labels, classes=train.classes, rng=np.random.default_rng(seed))
-        return recalling(train.features, laplace_posterior(observed, np.zeros(train.classes), self.labels.scale()))
+        return recalling(train.features, self.labels.posterior(observed, np.zeros(train.classes)))

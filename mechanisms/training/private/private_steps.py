@@ -1,4 +1,11 @@
-"""What makes a training private, and what an attacker of the training itself sees of it."""
+"""What makes a training private, and what an attacker of its steps sees: all gradients, or a canary's share in them.
+
+A `StepCanary` is let into each step by a fair coin. A loop of DP-SGD asks at every step for its gradient (`gradient`,
+or `join`, which appends it to the gradients of the batch), treats it as if it were one more example's, and shows the
+noisy gradient it goes on with (`observe`).
+
+Source: Nasr et al. (2023), arXiv:2302.07956, section 5.
+"""
 
 from __future__ import annotations
 
@@ -35,11 +42,12 @@ class PrivateSteps:
 
     def __post_init__(self) -> None:
         require(self.noise_multiplier >= 0, "noise_multiplier must be >= 0", noise_multiplier=self.noise_multiplier)
-        require_clip_and_rate(self.clip, self.sample_rate)
+        require(self.clip > 0, "clip must be > 0", clip=self.clip)
+        require(0 < self.sample_rate <= 1, "sample_rate must be in (0, 1]", sample_rate=self.sample_rate)
 
     def steps(self, epochs: int) -> int:
         """Steps in `epochs` expected passes over the data."""
-        return steps_in(epochs, self.sample_rate)
+        return max(1, round(epochs / self.sample_rate))
 
 
 @dataclass(frozen=True)
@@ -53,17 +61,6 @@ class ClaimedSteps:
     def __post_init__(self) -> None:
         require(self.count >= 1, "a training must have at least one step", count=self.count)
         require(self.divisor > 0, "divisor must be > 0", divisor=self.divisor)
-
-
-def steps_in(epochs: int, sample_rate: float) -> int:
-    """Steps in `epochs` expected passes over the data at a sampling rate in (0, 1]."""
-    return max(1, round(epochs / sample_rate))
-
-
-def require_clip_and_rate(clip: float, sample_rate: float) -> None:
-    """Refuses a clip that is not > 0 and a sampling rate outside (0, 1]."""
-    require(clip > 0, "clip must be > 0", clip=clip)
-    require(0 < sample_rate <= 1, "sample_rate must be in (0, 1]", sample_rate=sample_rate)
 
 
 LENGTH = 10.0
@@ -87,7 +84,6 @@ class StepCanary:
     def __init__(
         self, direction: Direction, rng: np.random.Generator, *, clip: float, divisor: float, sampled: bool = False
     ) -> None:
-        """A canary for one training."""
         self.sampled = sampled
         self.coins: list[bool] = []
         self.products: list[float] = []
