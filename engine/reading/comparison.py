@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 
 from dpaudit.engine.reading.result import AuditResult
-from dpaudit.engine.reading.words import in_words
-from dpaudit.engine.spec.build import describe
+from dpaudit.engine.spec.build import describe, in_words
 from dpaudit.estimators.finding import Series
 from dpaudit.estimators.label_reconstruction.advantage_distribution import AdvantageDistribution
 from dpaudit.estimators.label_reconstruction.bags import MEASURES

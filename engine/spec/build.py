@@ -9,12 +9,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import os
 import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from dpaudit.claims import Claim
 from dpaudit.consent import require_code, require_file
@@ -318,3 +319,43 @@ def _dataclass_of(hint: Any) -> Any:
 def _parses_itself(hint: Any) -> bool:
     """Whether the class reads what a spec writes for this field: it may hold one of several dataclasses."""
     return sum(dataclasses.is_dataclass(option) for option in options_of(hint)) > 1
+
+
+T = TypeVar("T")
+
+
+def anchored(part: T) -> T:
+    """A data set or another of dpaudit's parts with its relative paths made absolute, at any depth.
+
+    Paths that begin with `~` or a `$VARIABLE` stay as they are written.
+    """
+    if not dataclasses.is_dataclass(part) or isinstance(part, type):
+        return part
+    changes: dict[str, Any] = {}
+    for field in dataclasses.fields(part):
+        value = getattr(part, field.name)
+        new = _absolute(value) if field.name == "path" and isinstance(value, str) else anchored(value)
+        if new is not value and field.init:
+            changes[field.name] = new
+    return dataclasses.replace(part, **changes) if changes else part
+
+
+def _absolute(path: str) -> str:
+    apart = not path or path.startswith(("~", "$")) or "://" in path or os.path.isabs(path)
+    return path if apart else os.path.abspath(path)
+
+
+def in_words(value: Any) -> str:
+    """A part of an audit as `name(field=value, ...)`, defaults left out."""
+    words = describe(value)
+    return _call(words) if isinstance(words, Mapping) else str(words)
+
+
+def _call(words: Mapping[str, Any]) -> str:
+    fields = ", ".join(
+        f"{key}={_call(value) if isinstance(value, Mapping) else value}"
+        for key, value in words.items()
+        if key != "name"
+    )
+    name = words.get("name", "")
+    return f"{name}({fields})" if fields else str(name)

@@ -13,9 +13,8 @@ from dpaudit.actors.seed import Seed
 from dpaudit.atomic_write import write_whole
 from dpaudit.engine.data.in_memory import data_source, found_again, keep
 from dpaudit.engine.reading.sweep_summary import fresh_name
-from dpaudit.engine.spec.anchored import anchored
 from dpaudit.engine.spec.audit_spec import MOST_SEED, Audit, AuditSpec, RunOptions
-from dpaudit.engine.spec.build import build, build_dataclass, describe
+from dpaudit.engine.spec.build import anchored, build, build_dataclass, describe
 from dpaudit.engine.spec.loading import read_content, spec_parts
 from dpaudit.engine.spec.override import overridden
 from dpaudit.engine.spec.plain_yaml import in_yaml, read_text
