@@ -248,7 +248,7 @@ def values_of(train: Examples, column: str) -> NDArray[np.int64]:
 def nearest_centres(vectors: NDArray[np.float64], clusters: int, seed: SeedSequence) -> NDArray[np.int64]:
     """k-means cluster of each vector, numbered without gaps; shape (n, d) to (n,)."""
     from sklearn.cluster import KMeans
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+    from threadpoolctl import threadpool_limits
 
     different, place = np.unique(vectors, axis=0, return_inverse=True)
     if clusters >= len(different):  # nothing to put together

@@ -11,8 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,14 +47,7 @@ ACCOUNTANTS = ("rdp", "pld")
 def dp_sgd_epsilon(
     *, noise_multiplier: float, sample_rate: float, steps: int, delta: float, accountant: str = "rdp"
 ) -> float:
-    """Epsilon of `steps` steps at `delta` under adding or removing a record.
-
-    Args:
-        noise_multiplier: m > 0.
-        sample_rate: q in (0, 1].
-        steps: Number of steps, >= 1.
-        delta: In (0, 1).
-    """
+    """Epsilon of some steps >= 1 at `delta` in (0, 1) when a record is added or removed; noise > 0, rate in (0, 1]."""
     require(accountant in ACCOUNTANTS, f"accountant must be one of {', '.join(ACCOUNTANTS)}", accountant=accountant)
     require(steps >= 1, "steps must be >= 1", steps=steps)
     if accountant == "pld":
@@ -137,26 +129,21 @@ class DpSgd(StackTrainer):
 
     def noise_multiplier(self) -> float:
         """Standard deviation of the noise over `clip`: the least that costs no more than epsilon."""
-        return dp_sgd_noise_multiplier(
-            self.epsilon,
-            sample_rate=self.sample_rate,
-            steps=self.steps(),
-            delta=self.delta,
-            accountant=self.accountant,
-        )
+        return dp_sgd_noise_multiplier(self.epsilon, **self._accounting())
 
     def spent(self) -> float:
         """Epsilon the accountant gives for the noise used; at most epsilon."""
         noise = self.noise_multiplier()
-        if not noise:
-            return math.inf
-        return dp_sgd_epsilon(
-            noise_multiplier=noise,
-            sample_rate=self.sample_rate,
-            steps=self.steps(),
-            delta=self.delta,
-            accountant=self.accountant,
-        )
+        return dp_sgd_epsilon(noise_multiplier=noise, **self._accounting()) if noise else math.inf
+
+    def _accounting(self) -> dict[str, Any]:
+        """What the cost of a noise multiplier depends on."""
+        return {
+            "sample_rate": self.sample_rate,
+            "steps": self.steps(),
+            "delta": self.delta,
+            "accountant": self.accountant,
+        }
 
     def _sampling(self) -> PrivateSteps:
         """The steps before their noise is known; refuses a clip and a sampling rate that cannot be."""
@@ -225,7 +212,6 @@ class DpSgd(StackTrainer):
         classes: int,
         compute: Compute,
         plan: StackPlan | None = None,
-        checkpoint: Path | None = None,
         canaries: Sequence[NDArray[np.float32] | None] | None = None,
         observer: Observer | None = None,
     ) -> list[NetworkModel | TrainingError]:
@@ -240,7 +226,6 @@ class DpSgd(StackTrainer):
             classes=classes,
             compute=compute,
             plan=plan,
-            checkpoint=checkpoint,
             canaries=canaries,
             observer=observer,
             stack_type=self.stack_type(),

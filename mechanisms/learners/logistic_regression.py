@@ -221,7 +221,7 @@ class LogisticObjectivePerturbation(PrivateLogistic):
         self, train: Examples, points: NDArray[np.float32], count: int, *, seed: SeedSequence, compute: Compute
     ) -> Floats:
         """Noise for each training, and all minimisers together: coefficients, shape (count, problems (d + 1))."""
-        from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+        from threadpoolctl import threadpool_limits
 
         rng, rows, problems = np.random.default_rng(seed), self.rows(train.features), self.problems(train.classes)
         extra, scale = self.noise(len(rows), len(problems))

@@ -52,12 +52,7 @@ class TextNetwork(Network):
 @register("model", "bag-of-embeddings", source="Joulin et al. (2017), arXiv:1607.01759, without n-grams")
 @dataclass(frozen=True, kw_only=True)
 class BagOfEmbeddings(TextNetwork):
-    """A linear classifier on the mean of the words' vectors, trained from scratch: stacked, fast, DP-SGD too.
-
-    Attributes:
-        vocabulary: Number of words, padding among them, >= 2; at least that of the data.
-        width: Of a word's vector, >= 1.
-    """
+    """A linear classifier on the mean of the words' vectors, trained from scratch: stacked, fast, DP-SGD too."""
 
     def module(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         from dpaudit.mechanisms.models import text_architectures
@@ -77,7 +72,6 @@ class SmallTransformer(TextNetwork):
     """A small transformer encoder on word numbers, trained from scratch.
 
     Attributes:
-        vocabulary: Number of words, padding among them, >= 2; at least that of the data.
         width: Of a word's vector, a multiple of `heads`.
         heads: Of the attention, >= 1.
         layers: Encoder blocks, >= 1.

@@ -77,8 +77,8 @@ class TransformerFineTune:
         # The new head and the dropout draw from torch's own generators: they are borrowed, and given back as they were.
         with torch.random.fork_rng(devices):
             torch.manual_seed(int(of_torch) % 2**63)
-            tokenizer = _loaded(transformers.AutoTokenizer, self.path)
-            module = _loaded(transformers.AutoModelForSequenceClassification, self.path, num_labels=train.classes).to(
+            tokenizer = loaded(transformers.AutoTokenizer, self.path)
+            module = loaded(transformers.AutoModelForSequenceClassification, self.path, num_labels=train.classes).to(
                 compute.device
             )
             module.train()
@@ -158,7 +158,7 @@ def _transformers(asking: str) -> Any:
     return transformers
 
 
-def _loaded(kind: Any, path: str, **settings: Any) -> Any:
+def loaded(kind: Any, path: str, **settings: Any) -> Any:
     """What a class of transformers makes of a local folder.
 
     Raises: InputError when the folder holds no such thing.
@@ -185,8 +185,8 @@ def encoded(texts: list[str], path: str, *, length: int, device: str = "cpu") ->
     transformers = _transformers("sentence embeddings need")
     import torch
 
-    tokenizer = _loaded(transformers.AutoTokenizer, path)
-    module: Any = _loaded(transformers.AutoModel, path).to(device).eval()
+    tokenizer = loaded(transformers.AutoTokenizer, path)
+    module: Any = loaded(transformers.AutoModel, path).to(device).eval()
     order = sorted(range(len(texts)), key=lambda row: len(texts[row]))  # texts of a length go together
     found = np.empty((len(texts), module.config.hidden_size), np.float32)
     with torch.inference_mode():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -58,7 +57,6 @@ class StackTrainer(ABC):
         classes: int,
         compute: Compute,
         plan: StackPlan | None = None,
-        checkpoint: Path | None = None,
     ) -> list[NetworkModel | TrainingError]:
         """One model, or its error, for each task; arguments as in `train_stack`."""
         from dpaudit.mechanisms.training.train import train_stack
@@ -71,7 +69,6 @@ class StackTrainer(ABC):
             compute=compute,
             loss=self.loss(),
             plan=plan,
-            checkpoint=checkpoint,
             stack_type=self.stack_type(),
         )
 

@@ -18,7 +18,7 @@ from torch.func import functional_call, grad, grad_and_value, vmap
 
 from dpaudit.errors import require
 from dpaudit.mechanisms.training.losses import Loss, slope
-from dpaudit.mechanisms.training.parameters import Layout, layout_of
+from dpaudit.mechanisms.training.parameters import layout_of
 
 PER_SAMPLE_BYTES = 256 * 2**20
 NORM_FLOOR = 1e-6
@@ -31,7 +31,7 @@ class Kernel(ABC):
     """
 
     def __init__(self, module: nn.Module, *, loss: Loss, bfloat16: bool = False) -> None:
-        self.layout: Layout = layout_of(module)
+        self.layout = layout_of(module)
         self.loss = loss
         self._bfloat16 = bfloat16
 
