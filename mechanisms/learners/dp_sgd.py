@@ -161,19 +161,9 @@ class DpSgd(StackTrainer):
         self, train: Examples, canary: StepCanary, *, seed: np.random.SeedSequence, compute: Compute
     ) -> None:
         """Trains one model that the canary takes part in."""
-        from dpaudit.mechanisms.training.private.dp_sgd import train_private_stack
-
         task = TrainingTask(np.arange(len(train)), train.labels, seed)
-        train_private_stack(
-            self.model,
-            self.private_steps(),
-            train.features,
-            [task],
-            classes=train.classes,
-            compute=replace(compute, scratch=None),  # a training that goes on later would show the rest alone
-            step_canary=canary,
-            stack_type=self.stack_type(),
-        )
+        alone = replace(compute, scratch=None)  # a training that goes on later would show the rest alone
+        self._trained(train.features, [task], classes=train.classes, compute=alone, step_canary=canary)
 
     def watch(
         self,
@@ -216,17 +206,14 @@ class DpSgd(StackTrainer):
         observer: Observer | None = None,
     ) -> list[NetworkModel | TrainingError]:
         """One model, or its error, for each task; arguments as in `train_private_stack`."""
+        return self._trained(
+            features, tasks, classes=classes, compute=compute, plan=plan, canaries=canaries, observer=observer
+        )
+
+    def _trained(
+        self, features: Features, tasks: Sequence[TrainingTask], **settings: Any
+    ) -> list[NetworkModel | TrainingError]:
         from dpaudit.mechanisms.training.private.dp_sgd import train_private_stack
 
-        return train_private_stack(
-            self.model,
-            self.private_steps(),
-            features,
-            tasks,
-            classes=classes,
-            compute=compute,
-            plan=plan,
-            canaries=canaries,
-            observer=observer,
-            stack_type=self.stack_type(),
-        )
+        steps, kind = self.private_steps(), self.stack_type()
+        return train_private_stack(self.model, steps, features, tasks, stack_type=kind, **settings)

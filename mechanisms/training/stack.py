@@ -42,11 +42,14 @@ class Stack:
         classes: int,
         loss: Loss,
         plan: StackPlan,
+        first: int = 0,
     ) -> None:
+        """`first` is the position of the first task in the list of all."""
         recipe.check(features)
         self.recipe, self.features, self.classes = recipe, features, classes
         self.device = features.device
         self.order = sorted(range(len(tasks)), key=lambda task: -len(tasks[task].rows))
+        self.places = np.asarray(self.order) + first
         self.tasks = [tasks[task] for task in self.order]
         self.seeds = [spawned(task.seed, 3) for task in self.tasks]  # first weights, order, augmentation
         self.counts = np.array([len(task.rows) for task in self.tasks])

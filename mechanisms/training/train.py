@@ -18,7 +18,6 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from dpaudit.errors import printable
 from dpaudit.mechanisms.compute import Compute, TrainingError
@@ -48,9 +47,12 @@ def train_stack(
     plan: StackPlan | None = None,
     checkpoint: Path | None = None,
     stack_type: Callable[..., Stack] = Stack,
+    told: tuple[object, ...] = (),
 ) -> list[NetworkModel | TrainingError]:
     """Trains one model for each task.
 
+    Args:
+        told: What decides the numbers, for the digest of checkpoints, where `stack_type` does not say it itself.
     Returns: For each task its model, or the error when its loss stopped being a number.
     Raises: TrainingError when the GPU has not enough memory for the plan.
     """
@@ -61,52 +63,24 @@ def train_stack(
             plan = single_plan(recipe, shape, classes)
         else:
             plan = whole_plan(recipe, shape, classes=classes, models=len(tasks), compute=compute)
-
-    def stack_of(resident: Tensor, group: Sequence[TrainingTask], first: int) -> Stack:
-        return stack_type(recipe, resident, group, classes=classes, loss=loss, plan=plan)
-
-    settings = (recipe, plan, loss, stack_type)
-    return run_stacks(
-        stack_of,
-        features,
-        tasks,
-        recipe=recipe,
-        classes=classes,
-        size=plan.size,
-        settings=settings,
-        compute=compute,
-        checkpoint=checkpoint,
-    )
-
-
-def run_stacks(
-    stack_of: Callable[[Tensor, Sequence[TrainingTask], int], Stack],
-    features: Features,
-    tasks: Sequence[TrainingTask],
-    *,
-    recipe: Recipe,
-    classes: int,
-    size: int,
-    settings: tuple[object, ...],
-    compute: Compute,
-    checkpoint: Path | None,
-) -> list[NetworkModel | TrainingError]:
-    """Trains the tasks in stacks of `size`."""
     torch.set_num_threads(compute.threads)
     array = as_array(features)
     # Arrays from an object store are read-only, which torch cannot wrap: those are copied.
     writeable = np.ascontiguousarray(array) if array.flags.writeable else np.array(array)
     torch.backends.cudnn.deterministic = True  # else a GPU may choose another algorithm, and other rounding, each time
     resident = torch.from_numpy(writeable).to(torch.device(compute.device))
+    settings = told or (recipe, plan, loss, stack_type)
     digest = _training_digest(settings, array, tasks) if checkpoint or compute.scratch else ""
     trained = partial(NetworkModel, recipe, tuple(array.shape[1:]), classes, compute=compute)
     saved = Checkpoint(checkpoint or (compute.scratch and compute.scratch / f"{digest}.pt"), digest, trained)
     outcomes: list[NetworkModel | TrainingError] = list(saved.finished)
-    for first in range(len(outcomes), len(tasks), size):
+    for first in range(len(outcomes), len(tasks), plan.size):
+        group = tasks[first : first + plan.size]
         try:
-            outcomes += _trained(stack_of(resident, tasks[first : first + size], first), saved, compute)
+            stack = stack_type(recipe, resident, group, classes=classes, loss=loss, plan=plan, first=first)
+            outcomes += _trained(stack, saved, compute)
         except torch.cuda.OutOfMemoryError as error:
-            raise TrainingError(f"the GPU has no memory for a stack of {size}; use a smaller plan") from error
+            raise TrainingError(f"the GPU has no memory for a stack of {plan.size}; use a smaller plan") from error
         if len(outcomes) < len(tasks):
             saved.finish(outcomes)
     return outcomes
