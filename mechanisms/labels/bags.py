@@ -38,10 +38,7 @@ class Bags:
         return np.bincount(self.of[self.of != LEFT_OUT])
 
     def counts(self, labels: NDArray[np.int64], classes: int) -> NDArray[np.int64]:
-        """How often each label is in each bag; labels of shape (n,) to (B, classes).
-
-        Raises: InputError for a label outside 0 .. classes - 1.
-        """
+        """How often each label, in 0 .. classes - 1, is in each bag; labels of shape (n,) to (B, classes)."""
         require(labels.shape == self.of.shape, "there must be one label for each example", shape=labels.shape)
         known = bool(((labels >= 0) & (labels < classes)).all())
         require(known, f"labels must be in 0..{classes - 1}", given=np.unique(labels)[:5].tolist())

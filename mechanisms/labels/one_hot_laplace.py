@@ -57,12 +57,7 @@ class OneHotLaplace:
         return np.asarray((np.abs(observed) - np.abs(observed - 1)) / self.scale())
 
     def posterior(self, observed: NDArray[np.float64], log_prior: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Probability of each label given its noisy row, shape (n, K), by Bayes' rule.
-
-        Args:
-            observed: Noisy one-hot rows, shape (n, K).
-            log_prior: Logs of prior weights, shape (n, K) or (K,); a row's constant is ignored.
-        """
+        """Probability of each label given its noisy row, shape (n, K); log prior weights of shape (n, K) or (K,)."""
         return np.asarray(softmax(log_prior + self.evidence(observed), axis=1))
 
 

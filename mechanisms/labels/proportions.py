@@ -101,10 +101,7 @@ class NoisyAggregation(Aggregation):
         return Claim(self.epsilon)
 
     def release_counts(self, counts: Ints, *, rng: np.random.Generator) -> Floats:
-        """Noisy counts that sum to the bag's size; shape (B, 2) to (B, 2).
-
-        Raises: InputError for more than two classes.
-        """
+        """Noisy counts that sum to the bag's size; shape (B, 2) to (B, 2). Refuses more than two classes."""
         classes = counts.shape[1]
         require(classes == 2, f"{type(self).__name__} is for two classes", classes=classes, do="use llp, or merge some")
         sizes = counts.sum(axis=1)
