@@ -92,10 +92,7 @@ class BagMechanism(Claiming, Protocol):
     def log_likelihood(self, released: NDArray[np.float64], size: int) -> NDArray[np.float64]:
         """The exact law, of two classes: log P[released | s of `size` labels are 1], up to a constant for each bag.
 
-        Args:
-            released: The numbers released for label 1 of bags of one size, shape (B,).
-            size: Of those bags.
-        Returns: Shape (B, size + 1), of each s; -inf where it is impossible.
+        From the numbers released for label 1 of bags of one size, shape (B,), to (B, size + 1); -inf where impossible.
         """
         ...
 
@@ -131,14 +128,10 @@ class SampledLearner(Claiming, Protocol):
         seed: SeedSequence,
         compute: Compute,
     ) -> NDArray[np.float64]:
-        """`count` independent trainings summed up, shape (count, width), with the law of one training after another.
+        """`count` >= 0 independent trainings on `train`, summed up, with the law of one training after another.
 
-        Args:
-            train: What every one of them is trained on.
-            points: What models may be asked about, shape (m, d); parameters need none.
-            count: >= 0.
-            seed: Decides everything that is drawn.
-            compute: What may be used.
+        Models may be asked about `points`, shape (m, d); parameters need none. Shape (count, width).
+
         Raises: TrainingError when the trainings failed.
         """
         ...

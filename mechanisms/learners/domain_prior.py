@@ -209,17 +209,11 @@ def noisy_class_shares(
     epsilon: float,
     rng: np.random.Generator,
 ) -> NDArray[np.float64]:
-    """Share of each class in each cluster, from counts with noise.
+    """Share of each class in each cluster, from counts with noise; rows, shape (C, classes).
 
-    The noise is discrete Laplace, its probability of t in proportion to e^(-|t| eps / 2).
-    Changing a label moves one unit between two counts of one cluster, an L1 distance of 2: epsilon-label-DP. Counts
-    below 0 become 0; a cluster with nothing left gets equal shares.
-
-    Args:
-        cluster: Cluster of each example, 0 .. C - 1, shape (n,); independent of the labels.
-        labels: Values 0 .. classes - 1, shape (n,).
-        epsilon: Privacy loss in nats, > 0.
-    Returns: Rows of shares, shape (C, classes).
+    The clusters (n,), in 0 .. C - 1, must not depend on the labels. The noise is discrete Laplace, its probability of t
+    in proportion to e^(-|t| eps / 2): changing a label moves one unit between two counts of one cluster, an L1 distance
+    of 2, so it is epsilon-label-DP. Counts below 0 become 0; a cluster with nothing left gets equal shares.
     """
     clusters = int(cluster.max()) + 1 if len(cluster) else 0
     counts = np.bincount(cluster * classes + labels, minlength=clusters * classes).reshape(clusters, classes)

@@ -116,14 +116,7 @@ class PrivateLogistic(ABC):
 
 
 def minimiser(rows: Floats, signs: Floats, penalty: float) -> Floats:
-    """The exact minimiser of J, by Newton's method with halved steps.
-
-    Args:
-        rows: Shape (n, d).
-        signs: -1 or 1, shape (n,).
-        penalty: > 0.
-    Raises: TrainingError when it does not end.
-    """
+    """The exact minimiser of J for rows (n, d) with signs -1 or 1, by Newton's method with halved steps."""
     signed = rows * signs[:, None]
     w = np.zeros(rows.shape[1])
     for _ in range(MOST_STEPS):
@@ -243,16 +236,9 @@ class LogisticObjectivePerturbation(PrivateLogistic):
 
 
 def minimisers(rows: Floats, signs: Floats, penalty: float, tilt: Floats, small: float) -> Floats:
-    """The minimisers of mean log(1 + exp(-y w.x)) + (penalty / 2) |w|^2 + tilt.w, one a tilt.
+    """The minimisers of mean log(1 + exp(-y w.x)) + (penalty / 2) |w|^2 + tilt.w, one for each tilt (count, d).
 
-    Args:
-        rows: Shape (n, d).
-        signs: -1 or 1, shape (n,).
-        penalty: > 0.
-        tilt: Shape (count, d).
-        small: The longest gradient that may be left, > 0.
-    Returns: Shape (count, d).
-    Raises: TrainingError when one is not reached.
+    Rows as in `minimiser`; the gradients that are left are no longer than `small`.
     """
     signed = rows * signs[:, None]
     rough = signed.astype(np.float32)
@@ -276,7 +262,7 @@ def minimisers(rows: Floats, signs: Floats, penalty: float, tilt: Floats, small:
 def _shared_steps(signed: Floats, penalty: float, tilt: Floats, w: Floats, factor: Any, small: float) -> Ints:
     """Steps with one Hessian for all, each corrected by what the last ones changed (Anderson, 1965); w is moved.
 
-    Returns: Those that are not there after `SHARED_STEPS`.
+    Returns those that are not there after `SHARED_STEPS`.
     """
     far = np.arange(len(w))
     moves, changes = np.empty((2, len(w), 0, w.shape[1]))

@@ -143,12 +143,6 @@ class PATE:
         return votes
 
     def answers(self, votes: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
-        """One released label for each row of votes, the only place where the votes are looked at.
-
-        Args:
-            votes: Votes for each class, shape (queries, K).
-            rng: Source of the noise.
-        Returns: Labels, shape (queries,).
-        """
+        """One released label for each row of votes (queries, K), the only place where the votes are looked at."""
         release = laplace_sample if self.answer == "sampled" else laplace_argmax
         return release(votes, self.affordable_noise(), rng)

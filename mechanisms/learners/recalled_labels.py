@@ -48,10 +48,7 @@ class AggregatedLabels:
     def fit(
         self, train: Examples, *, seed: np.random.SeedSequence, compute: Compute, validation: Examples | None = None
     ) -> Model:
-        """Releases once and keeps the posteriors; `validation` changes nothing.
-
-        Raises: InputError for more than two classes.
-        """
+        """Releases once and keeps the posteriors; refuses more than two classes. `validation` changes nothing."""
         require(train.classes == 2, "aggregated-labels is for two classes", classes=train.classes)
         division, noise = (np.random.default_rng(child) for child in spawned(seed, 2))
         bags = self.labels.bags(train, rng=division)

@@ -63,8 +63,7 @@ class TransformerFineTune:
     ) -> Model:
         """Fine-tunes on all texts; `validation` is not used.
 
-        Raises: InputError when transformers or the folder is missing, or the features are no texts; TrainingError when
-            the loss stops being a number.
+        Raises: InputError without transformers, the folder or texts; TrainingError when the loss stops being a number.
         """
         texts = texts_of(train.features)
         transformers = _transformers("transformer-fine-tune needs")
@@ -133,10 +132,7 @@ class FineTuned:
 
 
 def texts_of(features: Features) -> list[str]:
-    """The texts of a table with one text column.
-
-    Raises: InputError for other features.
-    """
+    """The texts of a table with one text column; refuses other features."""
     is_text = (
         isinstance(features, pa.Table)
         and features.num_columns == 1
@@ -159,10 +155,7 @@ def _transformers(asking: str) -> Any:
 
 
 def loaded(kind: Any, path: str, **settings: Any) -> Any:
-    """What a class of transformers makes of a local folder.
-
-    Raises: InputError when the folder holds no such thing.
-    """
+    """What a class of transformers makes of a local folder; refuses one that holds no such thing."""
     folder = expanded(path)
     do = "set `path` to what save_pretrained of the model and its tokenizer wrote"
     require((folder / "config.json").is_file(), "path must be the folder of a pre-trained model", do=do, path=path)
@@ -178,10 +171,7 @@ def _tokens(tokenizer: Any, texts: list[str], length: int, device: str) -> Any:
 
 
 def encoded(texts: list[str], path: str, *, length: int, device: str = "cpu") -> NDArray[np.float32]:
-    """The mean of the encoder's last states over a text's tokens, scaled to length 1; shape (n, width).
-
-    Raises: InputError when transformers or the folder is missing.
-    """
+    """The mean of the encoder's last states over a text's tokens, scaled to length 1; shape (n, width)."""
     transformers = _transformers("sentence embeddings need")
     import torch
 

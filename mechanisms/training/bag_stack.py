@@ -52,11 +52,7 @@ class BagTask:
 def train_on_bags(
     recipe: Recipe, features: Features, tasks: Sequence[BagTask], *, classes: int, compute: Compute
 ) -> list[NetworkModel | TrainingError]:
-    """One model for each task, or its error when its loss stopped being a number.
-
-    Args:
-        tasks: What each model is trained on; bags of all tasks have one shape (B, k).
-    """
+    """One model for each task, or its error when its loss is no number; bags of all tasks have one shape (B, k)."""
     array = as_array(features)
     module = recipe.meta_module(tuple(array.shape[1:]), classes)
     must = "proportions are matched by perceptrons with relu or tanh"
@@ -106,16 +102,11 @@ def train_on_bags(
 
 
 def matched(logits: Tensor, shares: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Cross-entropy of each bag's mean answer m against its target t, and its derivatives by the logits.
+    """Cross-entropy of each bag's mean answer m against its target t (models, bags, classes), and its slope by logits.
 
-    -sum_c t_c log m_c with m = sum_j w_j p_j, so by the logits of example j: p_jc sum_a t_a r_ja - t_c r_jc, with
-    r_jc = w_j p_jc / m_c, the share of example j in the bag's mean.
-
-    Args:
-        logits: Shape (models, bags, k, classes).
-        shares: w, shape (models, bags, k).
-        targets: t, shape (models, bags, classes).
-    Returns: Losses, shape (models, bags), and derivatives of each, the shape of `logits`.
+    -sum_c t_c log m_c with m = sum_j w_j p_j, so by the logits (models, bags, k, classes) of example j: p_jc sum_a t_a
+    r_ja - t_c r_jc, with shares w (models, bags, k) and r_jc = w_j p_jc / m_c, the share of example j in the bag's
+    mean.
     """
     logs = torch.log_softmax(logits, -1)
     weighted = logs + shares.log()[..., None]

@@ -19,10 +19,7 @@ if TYPE_CHECKING:
 
 
 def as_array(features: Features) -> NDArray[np.float32]:
-    """Features as one float32 array of shape (n, ...), missing numbers as NaN.
-
-    Raises: InputError when a table has a column that is not of numbers, or an array is not float32.
-    """
+    """Features as one float32 array of shape (n, ...), missing numbers as NaN; refuses other types."""
     if isinstance(features, pa.Table):
         return np.stack([_column(features, name) for name in features.column_names], axis=1)
     require(features.dtype == np.float32, "features of a network must be float32", dtype=features.dtype)
@@ -30,10 +27,7 @@ def as_array(features: Features) -> NDArray[np.float32]:
 
 
 def example_shape(features: Features) -> tuple[int, ...]:
-    """Shape of one example in the array of `as_array`, without making it.
-
-    Raises: InputError as `as_array` does.
-    """
+    """Shape of one example in the array of `as_array`, without making it."""
     return tuple(as_array(features[:1] if isinstance(features, np.ndarray) else features.slice(0, 1)).shape[1:])
 
 

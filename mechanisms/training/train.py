@@ -49,11 +49,10 @@ def train_stack(
     stack_type: Callable[..., Stack] = Stack,
     told: tuple[object, ...] = (),
 ) -> list[NetworkModel | TrainingError]:
-    """Trains one model for each task.
+    """Trains one model for each task: its model, or the error when its loss stopped being a number.
 
-    Args:
-        told: What decides the numbers, for the digest of checkpoints, where `stack_type` does not say it itself.
-    Returns: For each task its model, or the error when its loss stopped being a number.
+    `told` decides the numbers, for the digest of checkpoints, where `stack_type` does not say it itself.
+
     Raises: TrainingError when the GPU has not enough memory for the plan.
     """
     loss = loss or CrossEntropy()
@@ -99,12 +98,7 @@ def _trained(stack: Stack, saved: Checkpoint, compute: Compute) -> list[NetworkM
 class Checkpoint:
     """A file with the finished models and the state of the stack in training; does nothing without a path.
 
-    One that cannot be read is left aside, with a warning: the training begins anew.
-
-    Args:
-        path: The file; None keeps nothing.
-        digest: Of the training; a file of another one is not used.
-        trained: Makes a model of what the file holds of it.
+    One that cannot be read is left aside, with a warning, and one of another digest too: the training begins anew.
     """
 
     def __init__(self, path: Path | None, digest: str, trained: Trained) -> None:

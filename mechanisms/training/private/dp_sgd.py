@@ -130,8 +130,7 @@ class PrivateStack(Stack):
     def sum_gradients(self, batch: list[NDArray[np.int64]], canaries: Tensor | None) -> None:
         """Writes each model's sum of clipped gradients to `gradient`, its canary's among them; 0 for an empty batch.
 
-        Args:
-            canaries: Each model's canary, zeros where it takes no part, shape (models, P); None where there are none.
+        Canaries are zeros where they take no part, shape (models, P); None where there are none.
         """
         clip = self.private.clip
         if isinstance(self.kernel, CompiledMlp):

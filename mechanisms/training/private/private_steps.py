@@ -114,11 +114,9 @@ class StepCanary:
         return LENGTH * self.clip * self._points if self.coins[-1] else None
 
     def join(self, step: int, gradients: Any) -> Any:
-        """The gradients of the examples of a batch, not yet clipped, with the canary's behind them if it takes part.
+        """The gradients of a batch, not yet clipped, with the canary's behind them if it takes part.
 
-        Args:
-            step: Number of the step, from 0.
-            gradients: One row an example, shape (batch, weights): a NumPy array or a tensor of torch.
+        Shape (batch, weights), a NumPy array or a tensor of torch.
         """
         row = self.gradient(step, gradients.shape[1])
         if row is None:
@@ -152,10 +150,7 @@ class StepCanary:
         self.products.append(along)
 
     def shown(self) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
-        """Coins and products of all steps, each of shape (steps,).
-
-        Raises: InputError when there were none.
-        """
+        """Coins and products of all steps, each of shape (steps,); refuses a training that showed none."""
         if not self.products:
             raise InputError("a training must show its steps: it never called `observe`")
         return np.array(self.coins[: len(self.products)]), np.array(self.products)
