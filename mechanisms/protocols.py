@@ -120,13 +120,7 @@ class SampledLearner(Claiming, Protocol):
     """A learner whose trained models, summed up as vectors, can be drawn many at a time (see `SummarisedLearner`)."""
 
     def sample_summaries(
-        self,
-        train: Examples,
-        points: NDArray[np.float32],
-        count: int,
-        *,
-        seed: SeedSequence,
-        compute: Compute,
+        self, train: Examples, points: NDArray[np.float32], count: int, *, seed: SeedSequence, compute: Compute
     ) -> NDArray[np.float64]:
         """`count` >= 0 independent trainings on `train`, summed up, with the law of one training after another.
 
@@ -214,13 +208,7 @@ class WatchedLearner(Claiming, Protocol):
         ...
 
     def watch(
-        self,
-        features: Features,
-        tasks: Sequence[TrainingTask],
-        *,
-        classes: int,
-        compute: Compute,
-        observer: Observer,
+        self, features: Features, tasks: Sequence[TrainingTask], *, classes: int, compute: Compute, observer: Observer
     ) -> Sequence[Model | TrainingError]:
         """One model, or its error, for each task; the observer is shown every step, its sum divided as is claimed."""
         ...

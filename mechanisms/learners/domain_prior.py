@@ -203,11 +203,7 @@ class LP1STOutOfDomainPrior(LP1STDomainPrior):
 
 
 def noisy_class_shares(
-    cluster: NDArray[np.int64],
-    labels: NDArray[np.int64],
-    classes: int,
-    epsilon: float,
-    rng: np.random.Generator,
+    cluster: NDArray[np.int64], labels: NDArray[np.int64], classes: int, epsilon: float, rng: np.random.Generator
 ) -> NDArray[np.float64]:
     """Share of each class in each cluster, from counts with noise; rows, shape (C, classes).
 

@@ -24,12 +24,7 @@ from dpaudit.mechanisms.budget import require_delta, require_epsilon
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.models.networks import Mlp, Network, require_network
-from dpaudit.mechanisms.training.private.private_steps import (
-    ClaimedSteps,
-    Observer,
-    PrivateSteps,
-    StepCanary,
-)
+from dpaudit.mechanisms.training.private.private_steps import ClaimedSteps, Observer, PrivateSteps, StepCanary
 from dpaudit.mechanisms.training.recipe import Recipe, StackPlan, TrainingTask, one_of
 from dpaudit.mechanisms.training.stack_trainer import StackTrainer
 from dpaudit.registry import register
@@ -166,13 +161,7 @@ class DpSgd(StackTrainer):
         self._trained(train.features, [task], classes=train.classes, compute=alone, step_canary=canary)
 
     def watch(
-        self,
-        features: Features,
-        tasks: Sequence[TrainingTask],
-        *,
-        classes: int,
-        compute: Compute,
-        observer: Observer,
+        self, features: Features, tasks: Sequence[TrainingTask], *, classes: int, compute: Compute, observer: Observer
     ) -> Sequence[NetworkModel | TrainingError]:
         """`fit_stack`, watched."""
         return self.fit_stack(features, tasks, classes=classes, compute=compute, observer=observer)

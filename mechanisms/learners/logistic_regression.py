@@ -147,11 +147,7 @@ def spherical_noise(count: int, d: int, scale: float, rng: np.random.Generator) 
     return noise
 
 
-@register(
-    "mechanism",
-    "logistic-output-perturbation",
-    source="Chaudhuri, Monteleoni and Sarwate (2011), Algorithm 1",
-)
+@register("mechanism", "logistic-output-perturbation", source="Chaudhuri, Monteleoni and Sarwate (2011), Algorithm 1")
 @dataclass(frozen=True)
 class LogisticOutputPerturbation(PrivateLogistic):
     """Logistic regression whose exact minimiser gets noise of density exp(-n penalty epsilon |b| / 2)."""

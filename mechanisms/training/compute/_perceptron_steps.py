@@ -119,16 +119,7 @@ _EIGHT_WIDE, _EIGHT, _PAIR_WIDE, _PAIR, _SINGLE_WIDE, _SINGLE = (
 
 
 @_compiled
-def add_product(
-    c: Floats,
-    s: Floats,
-    s_row: int,
-    s_column: int,
-    v: Floats,
-    rows: int,
-    depth: int,
-    width: int,
-) -> None:
+def add_product(c: Floats, s: Floats, s_row: int, s_column: int, v: Floats, rows: int, depth: int, width: int) -> None:
     """c[m, n] += sum_k s[m s_row + k s_column] v[k, n] for m < rows, k < depth and n < width rounded up to vectors.
 
     All are contiguous; c has at least `rows` rows and v at least `depth`, both padded; s has one axis.
