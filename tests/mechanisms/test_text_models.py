@@ -15,8 +15,8 @@ from dpaudit.errors import InputError
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.learners.dp_sgd import DpSgd
-from dpaudit.mechanisms.models.text_architectures import BatchedBag
-from dpaudit.mechanisms.models.text_networks import BagOfEmbeddings, SmallTransformer, TextNetwork
+from dpaudit.mechanisms.models.architectures import BatchedBag
+from dpaudit.mechanisms.models.networks import BagOfEmbeddings, SmallTransformer, TextNetwork
 from dpaudit.mechanisms.protocols import Trainer
 from dpaudit.mechanisms.training.compute.kernels import Vmapped
 from dpaudit.mechanisms.training.losses import CrossEntropy
