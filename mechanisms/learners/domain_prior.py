@@ -15,8 +15,7 @@ from dpaudit.errors import require
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.labels.rr_with_prior import rr_with_prior
-from dpaudit.mechanisms.models.catboost import CatBoost
-from dpaudit.mechanisms.models.tables import MISSING
+from dpaudit.mechanisms.models.tables import MISSING, CatBoost
 from dpaudit.mechanisms.protocols import Model, Trainer
 from dpaudit.mechanisms.seeds import spawned
 from dpaudit.registry import register

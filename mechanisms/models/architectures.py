@@ -1,8 +1,8 @@
 """Residual networks, and networks of texts, as modules of torch; the kernel that trains stacks of bags of embeddings.
 
-Nothing couples the examples of a batch unless the norm is "batch". Weights are drawn by `mechanisms.training.parameters`,
-never by the constructors here. A text is a row of word numbers, of which 0 is padding, whatever stands behind its end; they
-come as float32, as all features do, which is exact below 2^24.
+Nothing couples the examples of a batch unless the norm is "batch". Weights are drawn by `training.parameters`, never by
+the constructors here. A text is a row of word numbers, of which 0 is padding, whatever stands behind its end; they come
+as float32, as all features do, which is exact below 2^24.
 """
 
 from __future__ import annotations

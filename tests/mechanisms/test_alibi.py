@@ -15,8 +15,8 @@ from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.labels.one_hot_laplace import OneHotLaplace
 from dpaudit.mechanisms.learners.alibi import Alibi
-from dpaudit.mechanisms.models.catboost import CatBoost
 from dpaudit.mechanisms.models.networks import Mlp
+from dpaudit.mechanisms.models.tables import CatBoost
 from dpaudit.mechanisms.planted.alibi import AlibiSigmaForB
 from dpaudit.mechanisms.planted.redrawn_noise import RedrawnNoise
 from dpaudit.mechanisms.protocols import Learner

@@ -36,8 +36,8 @@ from dpaudit.mechanisms.learners.lp_2st import LP2ST
 from dpaudit.mechanisms.learners.non_private import NonPrivate
 from dpaudit.mechanisms.learners.pate import PATE
 from dpaudit.mechanisms.learners.recalled_labels import NoisyOneHotLabels
-from dpaudit.mechanisms.models.catboost import CatBoost
 from dpaudit.mechanisms.models.recall import Recall, recalling
+from dpaudit.mechanisms.models.tables import CatBoost
 from dpaudit.mechanisms.planted.labels import OneHotLaplaceSigmaForB
 from dpaudit.mechanisms.planted.learners import LP1STDomainPriorUncharged, LP1STDrawnAgain
 from dpaudit.mechanisms.planted.rr_leaky import LeakyRandomizedResponse
