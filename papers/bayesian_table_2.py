@@ -41,8 +41,7 @@ from dpaudit.estimators.two_world.confusion_tables import Bayesian
 from dpaudit.estimators.two_world.two_sample import Band
 from dpaudit.mechanisms.learners.dp_sgd import DpSgd
 from dpaudit.mechanisms.learners.non_private import NonPrivate
-from dpaudit.mechanisms.models.networks import Mlp, Network, TanhCnn
-from dpaudit.mechanisms.models.text_networks import BagOfEmbeddings, SmallTransformer
+from dpaudit.mechanisms.models.networks import BagOfEmbeddings, Mlp, Network, SmallTransformer, TanhCnn
 from dpaudit.registry import register
 from papers.making import Made, Options
 

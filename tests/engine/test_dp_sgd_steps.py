@@ -28,7 +28,7 @@ from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.learners.dp_sgd import DpSgd
 from dpaudit.mechanisms.models.networks import Mlp
 from dpaudit.mechanisms.protocols import StepLearner
-from dpaudit.mechanisms.training.private.step_canary import StepCanary
+from dpaudit.mechanisms.training.private.private_steps import StepCanary
 
 SMALL = {"name": "mlp", "hidden": [32], "epochs": 20, "batch_size": 100, "learning_rate": 0.5, "momentum": 0.0}
 
