@@ -24,12 +24,10 @@ if TYPE_CHECKING:
     from dpaudit.errors import AuditError
     from dpaudit.estimators.bound import Bound
     from dpaudit.estimators.finding import Validity
-    from dpaudit.mechanisms.adapters.own_opacus import from_opacus
     from dpaudit.mechanisms.adapters.own_predictor import from_predictor
     from dpaudit.mechanisms.adapters.own_steps import from_steps
-    from dpaudit.mechanisms.adapters.own_summary import from_summary
-    from dpaudit.mechanisms.adapters.own_torch import from_torch
-    from dpaudit.mechanisms.adapters.own_training import from_callable
+    from dpaudit.mechanisms.adapters.own_torch import from_opacus, from_torch
+    from dpaudit.mechanisms.adapters.own_training import from_callable, from_summary
     from dpaudit.mechanisms.adapters.scikit_learn import from_sklearn
     from dpaudit.mechanisms.examples import Examples
 
@@ -54,11 +52,11 @@ _HOMES = {
     "check": "dpaudit.engine.run.checking",
     "estimate": "dpaudit.engine.estimate.estimating",
     "from_callable": "dpaudit.mechanisms.adapters.own_training",
-    "from_opacus": "dpaudit.mechanisms.adapters.own_opacus",
+    "from_opacus": "dpaudit.mechanisms.adapters.own_torch",
     "from_predictor": "dpaudit.mechanisms.adapters.own_predictor",
     "from_sklearn": "dpaudit.mechanisms.adapters.scikit_learn",
     "from_steps": "dpaudit.mechanisms.adapters.own_steps",
-    "from_summary": "dpaudit.mechanisms.adapters.own_summary",
+    "from_summary": "dpaudit.mechanisms.adapters.own_training",
     "from_torch": "dpaudit.mechanisms.adapters.own_torch",
     "load_spec": "dpaudit.engine.spec.loading",
     "restore_sweep": "dpaudit.engine.sweep.running",

@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq
 
-from dpaudit.claims import ComposedLaplace, GaussianDP
+from dpaudit.claims import GaussianDP
+from dpaudit.claims.composition import ComposedLaplace
 from dpaudit.errors import require
 
 Accounting = Literal["exact", "moments"]

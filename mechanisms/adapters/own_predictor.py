@@ -15,8 +15,7 @@ from dpaudit.claims import Claim
 from dpaudit.errors import InputError, require
 from dpaudit.given import check_fields
 from dpaudit.locations import location
-from dpaudit.mechanisms.adapters.randomness import global_randomness
-from dpaudit.mechanisms.adapters.user_code import code_of, stated
+from dpaudit.mechanisms.adapters.user_code import ClaimedByUser, code_of, global_randomness
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples, Features, own_features
 from dpaudit.mechanisms.predictors.releases import GaussianArgmax
@@ -28,7 +27,7 @@ Ints = NDArray[np.int64]
 
 @register("mechanism", "own-predictor", source="one's own code")
 @dataclass(frozen=True)
-class OwnPredictor:
+class OwnPredictor(ClaimedByUser):
     """A class with `answer(query, data, rng)`, or with `votes(queries, data, rng)` whose votes are given noise here.
 
     `data` is a pair (X, y); `query` is one row of the same kind, `queries` several. `answer` gives a class, or None
@@ -42,6 +41,8 @@ class OwnPredictor:
         claimed: What one answer promises.
         sigma: Standard deviation of the Gaussian noise that is added to votes, > 0; None for a class that answers.
     """
+
+    made_by = "from_predictor"
 
     predictor: Any
     parameters: Mapping[str, Any] = field(default_factory=dict)
@@ -59,13 +60,6 @@ class OwnPredictor:
             given=location(code),
         )
         require(self.sigma is None or self.sigma > 0, "sigma must be > 0", sigma=self.sigma)
-
-    def claim(self) -> Claim:
-        """The claim it was given.
-
-        Raises: InputError when it has none.
-        """
-        return stated(self.claimed, adapter="from_predictor")
 
     def answers(self, data: Examples, queries: Features, *, seed: SeedSequence, compute: Compute) -> Ints:
         """One full run; its own exceptions pass.

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.random import SeedSequence
 
-from dpaudit.claims import Claim, Relation, SubsampledGaussian
+from dpaudit.claims import Claim, Relation
+from dpaudit.claims.composition import SubsampledGaussian
 from dpaudit.errors import require
 from dpaudit.given import check_fields
-from dpaudit.mechanisms.adapters.randomness import global_randomness, whole_number
-from dpaudit.mechanisms.adapters.user_code import code_of
+from dpaudit.mechanisms.adapters.user_code import code_of, global_randomness, whole_number
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.training.inputs import as_array

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from dpaudit.claims import Claim
 from dpaudit.consent import ADDRESS, VARIABLE
 from dpaudit.errors import InputError, require
-from dpaudit.mechanisms.adapters.randomness import whole_number
-from dpaudit.mechanisms.adapters.user_code import stated
+from dpaudit.mechanisms.adapters.user_code import ClaimedByUser, whole_number
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.language_models.parsing import UNREAD, read_class
@@ -33,7 +32,7 @@ LONGEST_ASKED_S = 600.0
 
 @register("mechanism", "prediction-endpoint", source="one's own service")
 @dataclass(frozen=True, kw_only=True)
-class PredictionEndpoint:
+class PredictionEndpoint(ClaimedByUser):
     """A service of one's own that answers privately; each run is a POST of JSON, its answers are read strictly.
 
     A request is `{"data": D, "seed": S, "queries": [...]}`: train on the data called D, with randomness of its own or
@@ -55,6 +54,8 @@ class PredictionEndpoint:
             machine or its link it never may: write `localhost` or the address itself.
     """
 
+    made_by = "prediction-endpoint"
+
     url: str = field(metadata=ADDRESS)
     claimed: Claim | None = None
     key_variable: str = field(default="", metadata=VARIABLE)
@@ -72,13 +73,6 @@ class PredictionEndpoint:
         for name in ("timeout_s", "first_wait_s", "longest_wait_s"):
             value = getattr(self, name)
             require(0 < value < math.inf, f"{name} must be > 0 and finite", given=value)
-
-    def claim(self) -> Claim:
-        """As stated.
-
-        Raises: InputError when nothing is.
-        """
-        return stated(self.claimed, adapter="prediction-endpoint")
 
     def answers(self, data: Examples, queries: Features, *, seed: SeedSequence, compute: Compute) -> NDArray[np.int64]:
         """One full run; see `AnsweringPredictor`. K, the number of classes, stands for a refusal to answer.

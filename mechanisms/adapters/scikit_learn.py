@@ -19,8 +19,13 @@ from dpaudit.claims import Claim
 from dpaudit.errors import InputError, require
 from dpaudit.given import check_fields
 from dpaudit.locations import has_location
-from dpaudit.mechanisms.adapters.randomness import global_randomness, whole_number
-from dpaudit.mechanisms.adapters.user_code import checked_probabilities, code_of, stated
+from dpaudit.mechanisms.adapters.user_code import (
+    ClaimedByUser,
+    checked_probabilities,
+    code_of,
+    global_randomness,
+    whole_number,
+)
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.models.catboost import columns
@@ -178,7 +183,7 @@ MOST_CATEGORIES = 100
 @register("mechanism", "sklearn", source="the package of the estimator; Pedregosa et al. (2011) for the interface")
 @register("model", "sklearn", source="the package of the estimator; Pedregosa et al. (2011) for the interface")
 @dataclass(frozen=True)
-class SklearnClassifier:
+class SklearnClassifier(ClaimedByUser):
     """A classifier of scikit-learn's kind: a model inside any learner, or with a claim a learner of its own.
 
     A new estimator is made for each fit. Every `random_state` in it is seeded from the plan's seed, every `n_jobs` set
@@ -193,6 +198,8 @@ class SklearnClassifier:
             with enable_categorical=True).
         claimed: What it promises, for a learner; a model needs none.
     """
+
+    made_by = "from_sklearn"
 
     estimator: Any
     parameters: Mapping[str, Any] = field(default_factory=dict)
@@ -221,13 +228,6 @@ class SklearnClassifier:
         except (TypeError, ValueError) as err:
             name = self.estimator.__qualname__
             raise InputError(f"{name} cannot be made from parameters {dict(self.parameters)}: {err}") from err
-
-    def claim(self) -> Claim:
-        """The claim it was given.
-
-        Raises: InputError when it has none.
-        """
-        return stated(self.claimed, adapter="from_sklearn")
 
     def fit(
         self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None

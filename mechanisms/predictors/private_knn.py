@@ -10,7 +10,8 @@ import pyarrow as pa
 from numpy.random import SeedSequence
 from numpy.typing import NDArray
 
-from dpaudit.claims import Claim, Relation, SubsampledGaussian
+from dpaudit.claims import Claim, Relation
+from dpaudit.claims.composition import SubsampledGaussian
 from dpaudit.errors import require
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples, Features

@@ -12,7 +12,8 @@ from typing import Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.claims import ComposedLaplace, GaussianDP, PrivacyCurve
+from dpaudit.claims import GaussianDP, PrivacyCurve
+from dpaudit.claims.composition import ComposedLaplace
 from dpaudit.errors import require
 from dpaudit.mechanisms.accounting.gnmax import laplace_argmax
 

@@ -14,15 +14,16 @@ from functools import singledispatch
 
 import numpy as np
 
-from dpaudit.claims.closed_forms import ApproximateDP, GaussianDP, PureDP
 from dpaudit.claims.curve import (
     LARGEST_EPSILON,
+    ApproximateDP,
     DeltaCurve,
+    GaussianDP,
     PrivacyCurve,
+    PureDP,
     checked_alarm,
     checked_epsilon,
     checked_order,
-    delta_at,
     largest,
 )
 from dpaudit.claims.renyi import RenyiDP
@@ -87,6 +88,16 @@ def triangle(curve: PrivacyCurve, order: float) -> float:
     )
 
 
+def delta_at(curve: PrivacyCurve, epsilon: float) -> float:
+    """The hockey-stick divergence at any real `epsilon`, where below 0 the other direction's serves.
+
+    sup_S P(S) - e^-x Q(S) = 1 - e^-x (1 - sup_S Q(S) - e^x P(S)), and a curve covers both directions.
+    """
+    if epsilon >= 0:
+        return curve.delta(epsilon)
+    return 1 - math.exp(epsilon) * (1 - curve.delta(-epsilon))
+
+
 @singledispatch
 def _two_step_delta(curve: PrivacyCurve, epsilon: float) -> float:
     if math.isinf(epsilon):
@@ -101,17 +112,9 @@ def _two_step_delta(curve: PrivacyCurve, epsilon: float) -> float:
 
 
 @_two_step_delta.register
-def _(curve: PureDP, epsilon: float) -> float:
-    return _two_step_point(curve.bound, 0.0, epsilon)
-
-
-@_two_step_delta.register
-def _(curve: ApproximateDP, epsilon: float) -> float:
-    return _two_step_point(curve.bound, curve.missed, epsilon)
-
-
-def _two_step_point(bound: float, missed: float, epsilon: float) -> float:
+def _(curve: PureDP | ApproximateDP, epsilon: float) -> float:
     """f(1 - f) has slopes -e^(2 b), -1 and -e^(-2 b): delta is a line in e^epsilon between epsilon = 0 and 2 b."""
+    bound, missed = curve.bound, curve.missed if isinstance(curve, ApproximateDP) else 0.0
     if math.isinf(bound):
         return 1.0
     flat = 1 - math.exp(-bound) * (1 - 2 * missed)
