@@ -104,17 +104,11 @@ def _lies_in(path: str, folder: Path) -> bool:
 
 @dataclass(frozen=True)
 class Contact:
-    """Whom a part sends requests to.
+    """Whom a part sends requests to."""
 
-    Attributes:
-        address: As the spec has it.
-        variables: The environment variables whose values go with them.
-        cluster: Whether it is a Ray cluster that is joined.
-    """
-
-    address: str
-    variables: tuple[str, ...] = ()
-    cluster: bool = False
+    address: str  # as the spec has it
+    variables: tuple[str, ...] = ()  # the environment variables whose values go with them
+    cluster: bool = False  # whether it is a Ray cluster that is joined
 
     def __str__(self) -> str:
         named = printable(shortened(self.address))

@@ -82,23 +82,14 @@ CORE = (
 
 @dataclass(frozen=True)
 class Entry:
-    """One registered name.
+    """One registered name."""
 
-    Attributes:
-        kind: A key of `PACKAGES`.
-        name: The name users write.
-        summary: First line of the docstring.
-        source: Paper or package it comes from.
-        module: Where it is defined.
-        attribute: Its name in that module.
-    """
-
-    kind: str
-    name: str
-    summary: str
-    source: str
-    module: str
-    attribute: str
+    kind: str  # A key of `PACKAGES`
+    name: str  # the name users write
+    summary: str  # first line of the docstring
+    source: str  # Paper or package it comes from
+    module: str  # where it is defined
+    attribute: str  # its name in that module
 
 
 def register(kind: str, name: str, *, source: str) -> Callable[[T], T]:
@@ -132,17 +123,11 @@ def catalogue(kind: str) -> dict[str, Entry]:
 
 @dataclass(frozen=True)
 class Documented:
-    """A public function or type of the functional core.
+    """A public function or type of the functional core."""
 
-    Attributes:
-        module: The module of `dpaudit.estimators` it is in.
-        name: Its name there.
-        summary: First line of the docstring.
-    """
-
-    module: str
-    name: str
-    summary: str
+    module: str  # the module of `dpaudit.estimators` it is in
+    name: str  # its name there
+    summary: str  # first line of the docstring
 
 
 def functions() -> list[Documented]:

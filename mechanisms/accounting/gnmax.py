@@ -153,15 +153,10 @@ def confident_gnmax_noise_factor(
 
 @dataclass(frozen=True, eq=False)
 class Answers:
-    """Queries that were answered.
+    """Queries that were answered."""
 
-    Attributes:
-        queries: Row of each answered query, ascending, shape (m,).
-        labels: Its released label, shape (m,).
-    """
-
-    queries: NDArray[np.int64]
-    labels: NDArray[np.int64]
+    queries: NDArray[np.int64]  # row of each answered query, ascending, shape (m,)
+    labels: NDArray[np.int64]  # its released label, shape (m,)
 
 
 def confident_gnmax(

@@ -93,7 +93,7 @@ class Diffprivlib:
 
         Raises: InputError when there is no such Python or library; TrainingError when all trainings failed.
         """
-        by_length = self.learner in ("logistic-regression",)
+        by_length = self.learner == "logistic-regression"
         shift, stretch = (0.0, self.norm) if by_length else (self.lower, self.upper - self.lower)
         arrays = {
             "X": flat_features(train.features) * stretch + shift,
@@ -101,16 +101,9 @@ class Diffprivlib:
             "points": points.astype(np.float64) * stretch + shift,
             "seeds": seed.generate_state(count).astype(np.int64) >> 1,
         }
-        asked = {
-            "learner": self.learner,
-            "epsilon": self.epsilon,
-            "lower": self.lower,
-            "upper": self.upper,
-            "norm": self.norm,
-            "expose_counts": self.expose_counts,
-            "settings": dict(self.settings),
-            "classes": train.classes,
-        }
+        names = ("learner", "epsilon", "lower", "upper", "norm", "expose_counts")
+        asked = {name: getattr(self, name) for name in names}
+        asked |= {"settings": dict(self.settings), "classes": train.classes}
         vectors, errors = _answered(asked, arrays, self.version)
         if all(errors):
             raise TrainingError(f"diffprivlib's {self.learner} failed every time; the first: {errors[0]}")

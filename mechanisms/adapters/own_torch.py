@@ -95,13 +95,14 @@ class OwnTorch(ClaimedByUser):
         import torch
 
         check_fields(self)
-        match self.module:
+        made: Any = self.module
+        match made:
             case _Copies():
-                made = self.module
+                pass
             case {"architecture": str() as architecture, "digest": str() as digest}:  # as a spec writes copies
                 made = _Copies(architecture, digest)
             case _:
-                made = code_of(self.module, field="module")
+                made = code_of(made, field="module")
         train = code_of(self.train, field="train", arguments=("module", "X", "y", "seed"))
         object.__setattr__(self, "module", made)
         object.__setattr__(self, "train", train)

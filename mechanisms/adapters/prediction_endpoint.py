@@ -20,14 +20,19 @@ from dpaudit.errors import InputError, require
 from dpaudit.mechanisms.adapters.user_code import ClaimedByUser, whole_number
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples, Features
-from dpaudit.mechanisms.language_models.parsing import UNREAD, read_class
-from dpaudit.mechanisms.language_models.secret import key_in, require_variable
-from dpaudit.mechanisms.language_models.transport import Trouble, post, require_url
+from dpaudit.mechanisms.language_models.prompts import UNREAD, read_class
+from dpaudit.mechanisms.language_models.transport import (
+    LONGEST_ASKED_S,
+    Trouble,
+    key_in,
+    post,
+    require_url,
+    require_variable,
+)
 from dpaudit.registry import register
 
 SEND_DATA = 428
 """Precondition Required: the server has not got these data."""
-LONGEST_ASKED_S = 600.0
 
 
 @register("mechanism", "prediction-endpoint", source="one's own service")

@@ -1,23 +1,15 @@
-"""A language model behind an HTTP address that speaks as OpenAI's does: hosted ones, vLLM, llama.cpp, Ollama, TGI.
-
-No more requests and tokens a minute than a server allows, counted over all processes of a machine.
-
-Each request takes the next free moment and moves it on by its share of a minute: requests are evenly spaced. The
-moments stand in a small file under a lock, so that many workers keep one limit together.
-"""
+"""A language model behind an HTTP address that speaks as OpenAI's does: hosted ones, vLLM, llama.cpp, Ollama, TGI."""
 
 from __future__ import annotations
 
-import fcntl
+import hashlib
 import json
 import math
 import os
 import random
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -25,73 +17,18 @@ from urllib.parse import urlsplit, urlunsplit
 
 from dpaudit.consent import ADDRESS, PATH, VARIABLE
 from dpaudit.errors import InputError, require
-from dpaudit.mechanisms.language_models.answer_store import AnswerStore, content_key, open_regular
-from dpaudit.mechanisms.language_models.protocol import Completion, Expected
-from dpaudit.mechanisms.language_models.secret import key_in, require_variable
-from dpaudit.mechanisms.language_models.transport import Trouble, post, require_url
+from dpaudit.mechanisms.language_models.answer_store import AnswerStore, Pace
+from dpaudit.mechanisms.language_models.protocol import CHARACTERS_PER_TOKEN, Completion, Expected
+from dpaudit.mechanisms.language_models.transport import (
+    LONGEST_ASKED_S,
+    Trouble,
+    key_in,
+    post,
+    require_url,
+    require_variable,
+)
 from dpaudit.registry import register
 from dpaudit.variables import expanded
-
-FARTHEST_S = 86_400.0
-"""A moment farther away than this was not written by a request that waited for its turn."""
-
-
-@dataclass(frozen=True)
-class Pace:
-    """The limits of one server.
-
-    Attributes:
-        file: Where the next free moments are kept; shared by whoever shares the limit.
-        requests: A minute; None: no limit.
-        tokens: A minute; None: no limit.
-        clock: Seconds, the same for all processes of a machine.
-    """
-
-    file: Path
-    requests: float | None = None
-    tokens: float | None = None
-    clock: Callable[[], float] = time.time
-
-    def reserve(self, tokens: int) -> float:
-        """Takes the next free moment for one request of so many tokens; the seconds until then."""
-        now = self.clock()
-        with self._moments() as moments:
-            start = max(now, *moments.values())
-            if self.requests is not None:
-                moments["requests"] = start + 60 / self.requests
-            if self.tokens is not None:
-                moments["tokens"] = start + 60 * tokens / self.tokens
-        return start - now
-
-    def hold(self, seconds: float) -> None:
-        """Nobody starts a request within so many seconds: the server asked for that."""
-        with self._moments() as moments:
-            moments["held"] = max(moments["held"], self.clock() + seconds)
-
-    @contextmanager
-    def _moments(self) -> Iterator[dict[str, float]]:
-        file = open_regular(self.file, os.O_RDWR | os.O_CREAT)
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            moments = {"requests": 0.0, "tokens": 0.0, "held": 0.0}
-            try:
-                kept = json.loads(os.pread(file, 4096, 0))
-                found = {name: float(kept[name]) for name in moments}
-                if all(moment <= self.clock() + FARTHEST_S for moment in found.values()):
-                    moments |= found
-            except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
-                pass  # new, or cut while it was written: nobody has waited for anything yet
-            yield moments
-            os.ftruncate(file, 0)
-            os.pwrite(file, json.dumps(moments).encode(), 0)
-        finally:
-            os.close(file)  # which lets go of the lock
-
-
-CHARACTERS_PER_TOKEN = 3.5
-"""On the high side of what English takes; a server's own count is kept with each answer."""
-LONGEST_ASKED_S = 600.0
-"""More than a server may make everybody wait by its Retry-After."""
 
 
 @register("language-model", "endpoint", source="OpenAI's HTTP interface, chat/completions and completions")
@@ -168,7 +105,7 @@ class Endpoint:
         require(alone, "a chat request holds one prompt", do="set style: completions or prompts_per_request: 1")
         require(self.most_cost is None or self._priced, "most_cost needs price_in and price_out")
         try:
-            content_key(dict(self.extra))
+            _content_key(dict(self.extra))
         except (TypeError, ValueError):
             raise InputError("extra must hold plain values, as JSON has them") from None
 
@@ -226,14 +163,14 @@ class Endpoint:
         return urlunsplit(parts._replace(path=parts.path.rstrip("/") + last))
 
     def _key(self, prompt: str) -> str:
-        return content_key({"url": self.url, "style": self.style, "body": self.body([prompt])})
+        return _content_key({"url": self.url, "style": self.style, "body": self.body([prompt])})
 
     def _folder(self) -> Path:
         # One folder for each model: its answers are read as a whole.
-        return answers_folder(self.cache) / content_key([self.url, self.model_name])[:16]
+        return answers_folder(self.cache) / _content_key([self.url, self.model_name])[:16]
 
     def _pace_file(self) -> Path:
-        return answers_folder(self.cache) / f"pace-{content_key([self.url, self.key_variable])[:16]}.json"
+        return answers_folder(self.cache) / f"pace-{_content_key([self.url, self.key_variable])[:16]}.json"
 
     def _expected(self, asked: Sequence[str], *, known: int) -> Expected:
         written = len(asked) * self.max_tokens
@@ -351,3 +288,8 @@ def _answers(reply: Mapping[str, Any], count: int) -> list[dict[str, Any]] | Tro
 
 def _completion(answer: Mapping[str, Any]) -> Completion:
     return Completion(str(answer["text"]))
+
+
+def _content_key(asked: object) -> str:
+    """SHA-256 of what is asked of whom: every setting that can change an answer is in it."""
+    return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()

@@ -6,9 +6,11 @@ to by the time a request is made.
 
 from __future__ import annotations
 
+import base64
 import http.client
 import ipaddress
 import json
+import os
 import re
 import socket
 import time
@@ -20,44 +22,73 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import lru_cache, partial
 from typing import Any, TypeAlias
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from dpaudit.errors import InputError, printable, require, shortened
-from dpaudit.mechanisms.language_models.secret import without_key
 
-MOST_BYTES = 8 << 20
-LOCAL = ("localhost", "127.0.0.1", "::1")
-PRIVATE = tuple(
+LONGEST_ASKED_S = 600.0
+"""More than a server may make everybody wait by its Retry-After."""
+_MOST_BYTES = 8 << 20
+_VARIABLE = re.compile(r"[A-Z][A-Z0-9_]{0,39}")
+_SHORTEST = 8
+"""Characters from which on a key is looked for in texts: "EMPTY" or "none", as local servers want, are no secrets."""
+_LOCAL = ("localhost", "127.0.0.1", "::1")
+_PRIVATE = tuple(
     map(ipaddress.ip_network, ("10.0.0.0/8", "100.64.0.0/10", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7"))
 )
 """Networks of one's own, to which one's own name servers give names."""
-TRANSLATED = ipaddress.ip_network("64:ff9b::/96")
+_TRANSLATED = ipaddress.ip_network("64:ff9b::/96")
 """IPv4 addresses as networks without IPv4 write them."""
 
 Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
-AGAIN = (408, 409, 425, 429)
+_AGAIN = (408, 409, 425, 429)
 """Beside all of 500 and above."""
-USELESS = (301, 302, 303, 307, 308, 401, 402, 403, 404, 405)
+_USELESS = (301, 302, 303, 307, 308, 401, 402, 403, 404, 405)
 """Whoever gets one of these gets it for every request."""
 
 
 @dataclass(frozen=True)
 class Trouble:
-    """A request without an answer.
+    """A request without an answer."""
 
-    Attributes:
-        what: In words, without secrets: "timed out", "HTTP 429".
-        again: Whether asking again may help.
-        useless: Whether any other request would end the same.
-        wait_s: What the server asked to wait before the next request, in seconds; None where it did not.
-        status: Of the response; None where there was none.
+    what: str  # in words, without secrets: "timed out", "HTTP 429"
+    again: bool = True  # whether asking again may help
+    useless: bool = False  # whether any other request would end the same
+    wait_s: float | None = None  # what the server asked to wait before the next request
+    status: int | None = None  # of the response; None where there was none
+
+
+def require_variable(name: str, *, field: str) -> None:
+    """Refuses what is no name of an environment variable, without showing it: it may be the key itself.
+
+    Raises: InputError.
     """
+    must = f"{field} must be the name of an environment variable, capitals such as OPENAI_API_KEY, never the key itself"
+    require(not name or _VARIABLE.fullmatch(name) is not None, must)
 
-    what: str
-    again: bool = True
-    useless: bool = False
-    wait_s: float | None = None
-    status: int | None = None
+
+def key_in(variable: str) -> str:
+    """The key; "" where no variable is named.
+
+    Raises: InputError, without the key, when the variable is not set or cannot be sent.
+    """
+    if not variable:
+        return ""
+    key = os.environ.get(variable, "").strip()
+    require(bool(key), f"the environment variable {variable} must hold the key on every machine that asks; it is empty")
+    if not (key.isascii() and key.isprintable()):
+        raise InputError(f"the key in {variable} must be one line of printable ASCII characters")
+    return key
+
+
+def _without_key(text: str, key: str, variable: str) -> str:
+    """The text with `$VARIABLE` in place of the key, as it is or as a URL, JSON or base64 would write it."""
+    if len(key) < _SHORTEST:
+        return text
+    encoded = base64.b64encode(key.encode()).decode()
+    for form in sorted({key, quote(key, safe=""), json.dumps(key)[1:-1], encoded}, key=len, reverse=True):
+        text = text.replace(form, f"${variable}")
+    return text
 
 
 def require_url(url: str, *, sends_key: bool, plain_http: bool) -> None:
@@ -77,7 +108,7 @@ def require_url(url: str, *, sends_key: bool, plain_http: bool) -> None:
     require("@" not in parts.netloc, "url must hold no user and password; name a variable in key_variable")
     usual = "%" not in parts.netloc and _usual(parts.hostname or "")
     require(usual, "the host in url must be a name, or a number in its usual form such as 127.0.0.1 or [::1]")
-    open_to_all = sends_key and parts.scheme == "http" and parts.hostname not in LOCAL
+    open_to_all = sends_key and parts.scheme == "http" and parts.hostname not in _LOCAL
     if open_to_all and not plain_http:
         raise InputError("a key is sent over https only; set plain_http: true where the network is your own")
 
@@ -102,7 +133,7 @@ def _meant(address: Address) -> Address:
     """The IPv4 address in one of IPv6, where it holds one."""
     if isinstance(address, ipaddress.IPv4Address):
         return address
-    translated = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF) if address in TRANSLATED else None
+    translated = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF) if address in _TRANSLATED else None
     return address.ipv4_mapped or address.sixtofour or translated or address
 
 
@@ -122,7 +153,7 @@ def named(host: str, address: Address, *, private_network: bool) -> bool:
     """
     if _outside(address) or _literal(host) == address or (host == "localhost" and address.is_loopback):
         return True
-    return private_network and any(_meant(address) in network for network in PRIVATE)
+    return private_network and any(_meant(address) in network for network in _PRIVATE)
 
 
 def post(
@@ -159,7 +190,7 @@ def post(
     except (OSError, http.client.HTTPException) as err:
         return Trouble(f"connection lost ({type(err).__name__})")
     try:
-        found = json.loads(without_key(answer.decode(), key, variable))
+        found = json.loads(_without_key(answer.decode(), key, variable))
     except ValueError:
         return Trouble("answer is no JSON")
     return found if isinstance(found, dict) else Trouble("answer is no JSON object")
@@ -202,22 +233,17 @@ class _SecureConnection(http.client.HTTPSConnection):
             self._create_connection = partial(_connected, self.host, private_network)
 
 
-class _Plain(urllib.request.HTTPHandler):
-    def __init__(self, private_network: bool) -> None:
-        super().__init__()
-        self._connection: Any = partial(_Connection, private_network=private_network)
-
-    def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(self._connection, req)
-
-
-class _Secure(urllib.request.HTTPSHandler):
+class _Handler(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
     def __init__(self, private_network: bool, proxy: str) -> None:
         super().__init__()
-        self._connection: Any = partial(_SecureConnection, private_network=private_network, proxy=proxy)
+        self._plain: Any = partial(_Connection, private_network=private_network)
+        self._secure: Any = partial(_SecureConnection, private_network=private_network, proxy=proxy)
+
+    def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(self._plain, req)
 
     def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(self._connection, req)
+        return self.do_open(self._secure, req)
 
 
 def _proxy(url: str) -> str:
@@ -227,7 +253,7 @@ def _proxy(url: str) -> str:
     """
     parts = urlsplit(url)
     host = parts.hostname or ""
-    if parts.scheme != "https" or host in LOCAL or _literal(host) is not None or urllib.request.proxy_bypass(host):
+    if parts.scheme != "https" or host in _LOCAL or _literal(host) is not None or urllib.request.proxy_bypass(host):
         return ""
     return urllib.request.getproxies().get("https", "")
 
@@ -241,9 +267,7 @@ class _NoRedirection(urllib.request.HTTPRedirectHandler):
 def _opener(private_network: bool, proxy: str) -> urllib.request.OpenerDirector:
     """What sends requests; over https, and only there, through a proxy."""
     proxies = urllib.request.ProxyHandler({"https": proxy} if proxy else {})
-    return urllib.request.build_opener(
-        _NoRedirection, proxies, _Plain(private_network), _Secure(private_network, proxy)
-    )
+    return urllib.request.build_opener(_NoRedirection, proxies, _Handler(private_network, proxy))
 
 
 def _read(response: Any, deadline: float) -> bytes:
@@ -253,7 +277,7 @@ def _read(response: Any, deadline: float) -> bytes:
         held += len(piece)
         if time.monotonic() > deadline:
             raise TimeoutError
-        if held > MOST_BYTES:
+        if held > _MOST_BYTES:
             raise http.client.HTTPException
     if response.length:  # fewer bytes than were promised
         raise http.client.IncompleteRead(b"")
@@ -263,10 +287,10 @@ def _read(response: Any, deadline: float) -> bytes:
 def _refused(err: urllib.error.HTTPError, key: str, variable: str) -> Trouble:
     said = _said(err)
     spent = "insufficient_quota" in said
-    useless = err.code in USELESS or spent
+    useless = err.code in _USELESS or spent
     # What a server says of a key it does not know may hold half of that key.
-    shown = "" if err.code in (401, 403) or not said else f": {shortened(printable(without_key(said, key, variable)))}"
-    again = (err.code in AGAIN or err.code >= 500) and not spent
+    shown = "" if err.code in (401, 403) or not said else f": {shortened(printable(_without_key(said, key, variable)))}"
+    again = (err.code in _AGAIN or err.code >= 500) and not spent
     wait_s = retry_after(err.headers.get("Retry-After"))
     return Trouble(f"HTTP {err.code}{shown}", again, useless, wait_s, err.code)
 

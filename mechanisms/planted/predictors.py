@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.claims import GaussianDP, PrivacyCurve
-from dpaudit.mechanisms.predictors.capc import CaPC
-from dpaudit.mechanisms.predictors.pate import PatePredictor
+from dpaudit.mechanisms.predictors.ensemble import CaPC, PatePredictor
 from dpaudit.mechanisms.predictors.private_knn import PrivateKnn
 from dpaudit.mechanisms.predictors.releases import ConfidentArgmax, GaussianArgmax, Release
 from dpaudit.registry import register
@@ -38,13 +37,9 @@ class CaPCHalfTheNoise(CaPC):
 
 @dataclass(frozen=True)
 class _ArgmaxFirst:
-    """The most voted class as it is; the noise comes when nothing depends on it any more.
+    """The most voted class as it is; the noise comes when nothing depends on it any more."""
 
-    Attributes:
-        sigma: Of the noise that is claimed.
-    """
-
-    sigma: float
+    sigma: float  # of the noise that is claimed
 
     def answers(self, votes: Ints, rng: np.random.Generator) -> Ints:
         """The argmax; noise that comes later changes nothing."""
@@ -80,13 +75,9 @@ class CaPCCountedTwice(CaPC):
 
 @dataclass(frozen=True)
 class _ThresholdAsItIs(ConfidentArgmax):
-    """Claimed as if there were noise at the threshold.
+    """Claimed as if there were noise at the threshold."""
 
-    Attributes:
-        said: The deviation that is claimed.
-    """
-
-    said: float
+    said: float  # the deviation that is claimed
 
     def curve(self) -> PrivacyCurve:
         """As of the noise that is said to be there."""

@@ -15,8 +15,8 @@ from dpaudit.claims.composition import SubsampledGaussian
 from dpaudit.errors import require
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples, Features
-from dpaudit.mechanisms.predictors.added import Added
 from dpaudit.mechanisms.predictors.ensemble import NoisyVotes
+from dpaudit.mechanisms.predictors.protocol import Added
 from dpaudit.mechanisms.predictors.vote_laws import SampledNeighbours, VoteLaw
 from dpaudit.registry import register
 

@@ -13,16 +13,17 @@ Whoever has no voters to show, only answers, is an `AnsweringPredictor`: it is r
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.claims import Claim
+from dpaudit.errors import require
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.language_models.protocol import Expected
-from dpaudit.mechanisms.predictors.added import Added
 from dpaudit.mechanisms.predictors.releases import Release
 from dpaudit.mechanisms.predictors.vote_laws import VoteLaw
 
@@ -141,3 +142,23 @@ class AnsweringPredictor(Protocol):
         Raises: TrainingError when this seed's run failed.
         """
         ...
+
+
+@dataclass(frozen=True, eq=False)
+class Added:
+    """Several records, each in a data set of its own."""
+
+    data: Examples  # what all of these data sets hold besides
+    records: Examples  # the records, p rows
+    # which of the voters each falls to, where they are told apart: 0 where it is the only record that is added, 0 to
+    # m - 1 where m are; shape (p,)
+    places: Ints
+
+    def __post_init__(self) -> None:
+        shape = (len(self.records),)
+        require(self.places.shape == shape, "each record must have a place", places=self.places.shape)
+
+    @classmethod
+    def alone(cls, data: Examples, records: Examples) -> Added:
+        """Each record is the only one that is added."""
+        return cls(data, records, np.zeros(len(records), np.int64))

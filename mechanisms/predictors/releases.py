@@ -35,13 +35,9 @@ class Release(Protocol):
 
 @dataclass(frozen=True)
 class GaussianArgmax:
-    """The largest count after Gaussian noise on each (GNMax).
+    """The largest count after Gaussian noise on each (GNMax)."""
 
-    Attributes:
-        sigma: Standard deviation, > 0.
-    """
-
-    sigma: float
+    sigma: float  # standard deviation, > 0
 
     def __post_init__(self) -> None:
         require(0 < self.sigma < math.inf, "sigma must be > 0 and finite", sigma=self.sigma)
@@ -58,13 +54,9 @@ class GaussianArgmax:
 
 @dataclass(frozen=True)
 class LaplaceArgmax:
-    """The largest count after Laplace noise on each (LNMax).
+    """The largest count after Laplace noise on each (LNMax)."""
 
-    Attributes:
-        scale: b > 0.
-    """
-
-    scale: float
+    scale: float  # b > 0
 
     def __post_init__(self) -> None:
         require(0 < self.scale < math.inf, "scale must be > 0 and finite", scale=self.scale)
@@ -83,16 +75,11 @@ class ConfidentArgmax:
     """The largest count after Gaussian noise on each, where the largest count, noised by itself, exceeds a threshold.
 
     The answer K says that it does not (Confident-GNMax).
-
-    Attributes:
-        sigma: Standard deviation of the noise on each count, > 0.
-        threshold: What the largest count must exceed, in votes.
-        threshold_sigma: Standard deviation of the noise on the largest count, > 0.
     """
 
-    sigma: float
-    threshold: float
-    threshold_sigma: float
+    sigma: float  # standard deviation of the noise on each count, > 0
+    threshold: float  # what the largest count must exceed, in votes
+    threshold_sigma: float  # standard deviation of the noise on the largest count, > 0
 
     def __post_init__(self) -> None:
         require(0 < self.sigma < math.inf, "sigma must be > 0 and finite", sigma=self.sigma)
@@ -127,14 +114,10 @@ class InteractiveArgmax(ConfidentArgmax):
     What the student expects is taken off the counts; where the largest that is left, noised by itself, exceeds the
     threshold, the teachers answer. Elsewhere the student's own class is the answer where it is sure of it, else K. What
     the student expects is public: it was learned from public data, or from earlier answers.
-
-    Attributes:
-        expected: Votes that the student expects for each class, shape (K,), finite.
-        own: The student's class where it is sure of it; None where it is not.
     """
 
-    expected: tuple[float, ...]
-    own: int | None = None
+    expected: tuple[float, ...]  # votes that the student expects for each class, shape (K,), finite
+    own: int | None = None  # the student's class where it is sure of it; None where it is not
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -39,11 +39,7 @@ class VoteLaw(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class KnownVotes:
-    """Votes without randomness, as of a language model that answers at temperature 0.
-
-    Attributes:
-        counts: Votes for each class, shape (K,).
-    """
+    """Votes without randomness, as of a language model that answers at temperature 0."""
 
     counts: Ints
 
@@ -63,17 +59,11 @@ class KnownVotes:
 
 @dataclass(frozen=True, eq=False)
 class AlikeTeachers:
-    """Teachers that vote by one law, each on a random part of the data, and some that vote by laws of their own (PATE).
+    """Teachers that vote by one law, each on a random part of the data, and some by laws of their own (PATE)."""
 
-    Attributes:
-        teachers: Number of those alike, >= 0.
-        shares: How they vote, shape (K,), sums to 1.
-        others: How each other teacher votes, shape (m, K); in the world without the points they are like the rest.
-    """
-
-    teachers: int
-    shares: Floats
-    others: Floats
+    teachers: int  # number of those alike, >= 0
+    shares: Floats  # how they vote, shape (K,), sums to 1
+    others: Floats  # how each other teacher votes, shape (m, K); in the world without the points they are like the rest
 
     def __post_init__(self) -> None:
         require(self.teachers >= 0, "teachers must be >= 0", teachers=self.teachers)
@@ -99,15 +89,10 @@ class AlikeTeachers:
 
 @dataclass(frozen=True, eq=False)
 class ApartTeachers:
-    """Teachers each of which votes by a law of its own, on a part of the data that never changes (CaPC).
+    """Teachers each of which votes by a law of its own, on a part of the data that never changes (CaPC)."""
 
-    Attributes:
-        shares: How each votes, shape (k, K), rows sum to 1.
-        weights: How many votes each has, shape (k,), whole numbers >= 1; one each by default.
-    """
-
-    shares: Floats
-    weights: Ints | None = None
+    shares: Floats  # how each votes, shape (k, K), rows sum to 1
+    weights: Ints | None = None  # how many votes each has, shape (k,), whole numbers >= 1; one each by default
 
     def __post_init__(self) -> None:
         _require_shares(self.shares)
@@ -135,23 +120,14 @@ class ApartTeachers:
 
 @dataclass(frozen=True, eq=False)
 class SampledNeighbours:
-    """Labels of the nearest records, after each record was kept with some probability for this answer (Private-kNN).
+    """Labels of the nearest records, after each record was kept with some probability for this answer (Private-kNN)."""
 
-    Attributes:
-        labels: Of the records by their distance to the query, nearest first, shape (n,).
-        neighbours: How many of those kept vote at most, k >= 1.
-        rate: Probability with which a record is kept, in (0, 1].
-        classes: Number of classes K.
-        ranks: Ranks that added records have among the records that were there, each >= 1, ascending, shape (m,).
-        added: Their labels, shape (m,).
-    """
-
-    labels: Ints
-    neighbours: int
-    rate: float
+    labels: Ints  # of the records by their distance to the query, nearest first, shape (n,)
+    neighbours: int  # how many of those kept vote at most, k >= 1
+    rate: float  # Probability with which a record is kept, in (0, 1]
     classes: int
-    ranks: Ints
-    added: Ints
+    ranks: Ints  # ranks that added records have among the records that were there, each >= 1, ascending, shape (m,)
+    added: Ints  # their labels, shape (m,)
 
     def draw(self, count: int, rng: np.random.Generator) -> Ints:
         """Walks from the nearest record on until enough are kept."""

@@ -22,8 +22,8 @@ from dpaudit.engine.spec.build import build, describe
 from dpaudit.errors import AuditError, InputError, SpecError
 from dpaudit.mechanisms.language_models import endpoint as endpoints
 from dpaudit.mechanisms.language_models import transport
-from dpaudit.mechanisms.language_models.answer_store import AnswerStore
-from dpaudit.mechanisms.language_models.endpoint import Endpoint, Pace
+from dpaudit.mechanisms.language_models.answer_store import AnswerStore, Pace
+from dpaudit.mechanisms.language_models.endpoint import Endpoint
 from dpaudit.mechanisms.language_models.protocol import LanguageModel
 from dpaudit.mechanisms.language_models.transport import retry_after
 from tests.http_servers import Does, Server, chat, prompt_of, serving

@@ -47,8 +47,7 @@ from dpaudit.mechanisms.learners.pate_fm import PateFm
 from dpaudit.mechanisms.learners.random_forest import PrivateForest
 from dpaudit.mechanisms.learners.released_labels import ReleasedLabels
 from dpaudit.mechanisms.models.networks import Mlp
-from dpaudit.mechanisms.predictors.capc import CaPC
-from dpaudit.mechanisms.predictors.pate import PatePredictor
+from dpaudit.mechanisms.predictors.ensemble import CaPC, PatePredictor
 from dpaudit.mechanisms.predictors.private_knn import PrivateKnn
 from dpaudit.mechanisms.predictors.prompt_pate import PromptPate
 from dpaudit.mechanisms.protocols import LabelMechanism

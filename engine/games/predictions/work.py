@@ -29,9 +29,9 @@ from dpaudit.errors import RunError, require
 from dpaudit.estimators.answered_queries import AnsweredQuery
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples, Features
-from dpaudit.mechanisms.predictors.added import Added
 from dpaudit.mechanisms.predictors.ensemble import joined
 from dpaudit.mechanisms.predictors.protocol import (
+    Added,
     AnsweringPredictor,
     PricedPredictor,
     StudentPredictor,

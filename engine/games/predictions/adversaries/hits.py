@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from dpaudit.engine.games.predictions.adversaries.protocol import Target, required
 from dpaudit.mechanisms.examples import Examples
-from dpaudit.mechanisms.predictors.added import Added
 from dpaudit.mechanisms.predictors.private_knn import PrivateKnn
+from dpaudit.mechanisms.predictors.protocol import Added
 from dpaudit.mechanisms.predictors.vote_laws import inclusion
 
 Floats = NDArray[np.float64]

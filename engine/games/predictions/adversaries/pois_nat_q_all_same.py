@@ -9,7 +9,7 @@ import numpy as np
 from dpaudit.engine.games.predictions.adversaries.prompts import in_place_of_a_teacher, prompted
 from dpaudit.engine.games.predictions.adversaries.protocol import Crafted, Target
 from dpaudit.errors import require
-from dpaudit.mechanisms.language_models.prompts import all_same
+from dpaudit.mechanisms.language_models.prompts import Teacher
 from dpaudit.registry import register
 
 NAME = "pois-nat-q-all-same"
@@ -33,4 +33,4 @@ class PoisNatQAllSame:
         """Draws nothing."""
         prompted(target, adversary=NAME)
         require(self.answer < target.data.classes, "answer must be one of the classes", answer=self.answer)
-        return in_place_of_a_teacher(target, all_same(self.answer), self.answer)
+        return in_place_of_a_teacher(target, Teacher.all_same(self.answer), self.answer)

@@ -8,7 +8,6 @@ import numpy as np
 
 from dpaudit.engine.games.predictions.adversaries.prompts import in_place_of_a_teacher, prompted
 from dpaudit.engine.games.predictions.adversaries.protocol import Crafted, Target
-from dpaudit.mechanisms.language_models.prompts import mapping
 from dpaudit.mechanisms.models.transformer_fine_tune import texts_of
 from dpaudit.registry import register
 
@@ -31,7 +30,7 @@ class PoisNatQMapping:
         rows = range(predictor.shots)
         texts = texts_of(target.data.features)
         shots = [(texts[row], int(target.data.labels[row])) for row in rows]
-        return in_place_of_a_teacher(target, mapping(predictor.task(target.data), numbers, shots), shots[0][1])
+        return in_place_of_a_teacher(target, predictor.task(target.data).mapped(numbers, shots), shots[0][1])
 
 
 def wrong_numbers(target: Target) -> list[int]:
