@@ -69,10 +69,7 @@ def given() -> Consent:
 
 
 def require_code(name: str) -> None:
-    """Refuses to import what a spec names without consent, whatever it is.
-
-    Raises: SpecError naming it.
-    """
+    """Refuses to import what a spec names without consent, whatever it is."""
     if not given().code:
         raise SpecError(
             f"{given().spec} names code ({printable(shortened(name))}), and you did not make this folder here; look at "
@@ -81,10 +78,8 @@ def require_code(name: str) -> None:
 
 
 def require_file(path: str) -> None:
-    """Refuses a path outside of the spec's folder without consent; nothing is opened.
+    """Refuses a path, as the spec has it, outside of the spec's folder without consent; nothing is opened.
 
-    Args:
-        path: As the spec has it, `~` and `$NAME` in it.
     Raises: SpecError naming it, not what its variables stand for.
     """
     consent = given()
@@ -149,7 +144,6 @@ def require_contacts(value: object, price: Callable[[], str]) -> None:
     Args:
         value: What is run.
         price: Tells in words how many requests there are and what they cost; "" where it cannot be told.
-    Raises: SpecError naming who would be sent what.
     """
     consent, found = given(), contacts(value)
     if not consent.network and found:

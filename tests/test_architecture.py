@@ -63,9 +63,7 @@ FLOORS = Rooms(
         *(
             "errors",
             "given",
-            "memory",
             "plain_files",
-            "atomic_write",
             "consent",
             "locations",
             "variables",

@@ -15,8 +15,7 @@ import pyarrow.parquet as pq
 
 from dpaudit.actors.storage.parquet_footer import read_footer
 from dpaudit.errors import DataError
-from dpaudit.memory import readable_bytes
-from dpaudit.plain_files import require_fits
+from dpaudit.plain_files import readable_bytes, require_fits
 
 UNSUSPECTED = 256 << 20
 """Files that unpack to so many bytes at most may do so whatever their size is."""

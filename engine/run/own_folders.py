@@ -8,8 +8,8 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from dpaudit.atomic_write import write_whole
 from dpaudit.consent import OWN, Consent, given
+from dpaudit.plain_files import write_whole
 
 SPEC = "spec.yaml"
 

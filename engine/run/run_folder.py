@@ -16,7 +16,6 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from dpaudit.actors.unit import code_version, user_code
-from dpaudit.atomic_write import write_whole
 from dpaudit.engine.data.in_memory import keep
 from dpaudit.engine.planning.plan import Plan
 from dpaudit.engine.planning.plan_file import PLAN, no_plan, read_plan
@@ -24,7 +23,7 @@ from dpaudit.engine.run.own_folders import remember
 from dpaudit.engine.spec.audit_spec import AuditSpec, slug
 from dpaudit.engine.spec.loading import load_spec
 from dpaudit.errors import RunError, SpecError, shortened
-from dpaudit.plain_files import bytes_of, reading
+from dpaudit.plain_files import bytes_of, reading, write_whole
 
 EARLIER = "earlier"
 """Where a run folder keeps the files of plans before the last one; their units stay beside the others."""

@@ -33,7 +33,7 @@ class PlantedDpSgd(DpSgd):
 
     def stack_type(self) -> type[PrivateStack]:
         """The class with the defect."""
-        return _with_defect(self.Stack)
+        return _with_defect(self.Stack)  # type: ignore[arg-type]  # mypy takes no class for hashable
 
 
 @cache

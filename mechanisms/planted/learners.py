@@ -181,7 +181,7 @@ class RedrawnNoise(StackTrainer):
 
 
 @cache
-def _redrawing_stack() -> type[Stack]:
+def _redrawing_stack() -> Callable[..., Stack]:
     import torch
 
     from dpaudit.mechanisms.training.stack import Stack
