@@ -14,20 +14,13 @@ class TrainingError(AuditError):
 
 @dataclass(frozen=True)
 class Compute:
-    """What one piece of work may use.
+    """What one piece of work may use."""
 
-    Attributes:
-        threads: CPU threads, >= 1.
-        device: A device name of torch ("cpu", "cuda:0").
-        scratch: A folder of this piece's own for checkpoints of a long training; they change no result. None keeps
-            none.
-        device_share: Of a GPU's memory, how much is this piece's, in (0, 1].
-    """
-
-    threads: int = 1
-    device: str = "cpu"
+    threads: int = 1  # CPU threads, >= 1
+    device: str = "cpu"  # A device name of torch ("cpu", "cuda:0")
+    # A folder of this piece's own for checkpoints of a long training; they change no result. None keeps none
     scratch: Path | None = None
-    device_share: float = 1.0
+    device_share: float = 1.0  # of a GPU's memory, how much is this piece's, in (0, 1]
 
     def __post_init__(self) -> None:
         require(self.threads >= 1, "threads must be >= 1", threads=self.threads)

@@ -6,8 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from dpaudit.engine.data.criteo import Criteo
-from dpaudit.engine.data.criteo_synthetic import CriteoSynthetic
+from dpaudit.engine.data.criteo import Criteo, CriteoSynthetic
 from dpaudit.engine.data.joined import Joined
 from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.games.proxies.model import ModelProxy

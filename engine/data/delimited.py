@@ -22,21 +22,13 @@ BLOCK_BYTES = 8 << 20
 
 @dataclass(frozen=True)
 class Layout:
-    """How a text file is cut into cells.
+    """How a text file is cut into cells."""
 
-    Attributes:
-        columns: Names of the columns, in order.
-        delimiter: One character.
-        quoted: Whether "..." keeps delimiters and line ends inside a cell.
-        skip: Lines before the first row.
-        missing: Cells that mean there is no value.
-    """
-
-    columns: tuple[str, ...]
-    delimiter: str = ","
-    quoted: bool = True
-    skip: int = 0
-    missing: tuple[str, ...] = ("",)
+    columns: tuple[str, ...]  # names of the columns, in order
+    delimiter: str = ","  # one character
+    quoted: bool = True  # whether "..." keeps delimiters and line ends inside a cell
+    skip: int = 0  # lines before the first row
+    missing: tuple[str, ...] = ("",)  # cells that mean there is no value
 
 
 def first_record(path: Path, *, delimiter: str, quoted: bool) -> tuple[list[str], int]:

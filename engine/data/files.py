@@ -25,12 +25,8 @@ def fault(
     """The error for one place in a file: "file, line 3, column 'I5': must be a number, got 'x'; correct the cell".
 
     Args:
-        path: The file.
-        problem: What must hold and what was found.
         line: Physical line of a text file, counted from 1.
         row: Row or record of any other file, counted from 1.
-        column: Name of the column.
-        do: What the user can do.
     """
     place = str(path)
     place += f", line {line:,}" if line is not None else ""

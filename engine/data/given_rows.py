@@ -28,7 +28,6 @@ def column(name: str, values: object) -> pa.ChunkedArray:
     """One column of plain values, null where one is missing or masked.
 
     Args:
-        name: What messages call it.
         values: An array of shape (n,), a list, a pandas Series, an Arrow array, a tensor.
     Raises: DataError for anything else, and for values that Arrow has no plain type for.
     """
@@ -44,9 +43,6 @@ def column(name: str, values: object) -> pa.ChunkedArray:
 def matrix(name: str, values: object) -> NDArray[np.float64]:
     """An array of numbers, NaN where one is missing or masked.
 
-    Args:
-        name: What messages call it.
-        values: An array, a list of lists, a tensor.
     Raises: DataError for anything else.
     """
     advice = "for columns of text use dpaudit.table(frame, label=...)"
@@ -100,8 +96,6 @@ def is_frame(value: object) -> bool:
 def require_one_index(given: Mapping[str, object]) -> None:
     """Refuses Series and frames of pandas whose rows have two indices: which of them belong together is not said.
 
-    Args:
-        given: What goes row by row, by its name; what has no index is left alone.
     Raises: DataError naming the two.
     """
     pandas = sys.modules.get("pandas")

@@ -80,34 +80,21 @@ COUNTS = {
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked of a table.
+    """What is asked of a table."""
 
-    Attributes:
-        method: A registered estimator. None: "band" for scores ("clopper-pearson" with another selection), the natural
-            one for counts.
-        delta: In [0, 1). None: the claim's, else the estimator's own default, which is 0.
-        confidence: In (0, 1). None: the estimator's own default, which is 0.95.
-        selection: How the threshold or guess fraction is chosen. None: the estimator's own default.
-        options: Further fields of the estimator, by name.
-        claim: What the bound is compared with; None compares with nothing.
-        score_column: Name of the score's column.
-        member_column: Name of the truth's column, values 0 and 1 or false and true.
-        group_column: Rows that share a value of it speak of one canary; None: each row is a canary.
-        group_score: The canary's score, from those of its rows.
-        ordered: Whether rows are in the order of their trials, for "betting".
-    """
-
+    # A registered estimator. None: "band" for scores ("clopper-pearson" with another selection), the natural one for
+    # counts
     method: str | None = None
-    delta: float | None = None
-    confidence: float | None = None
-    selection: str | None = None
-    options: Mapping[str, object] = field(default_factory=dict)
-    claim: Claim | None = None
-    score_column: str = "score"
-    member_column: str = "member"
-    group_column: str | None = None
-    group_score: GroupScore = "max"
-    ordered: bool = False
+    delta: float | None = None  # In [0, 1). None: the claim's, else the estimator's own default, which is 0
+    confidence: float | None = None  # In (0, 1). None: the estimator's own default, which is 0.95
+    selection: str | None = None  # How the threshold or guess fraction is chosen. None: the estimator's own default
+    options: Mapping[str, object] = field(default_factory=dict)  # further fields of the estimator, by name
+    claim: Claim | None = None  # what the bound is compared with; None compares with nothing
+    score_column: str = "score"  # name of the score's column
+    member_column: str = "member"  # name of the truth's column, values 0 and 1 or false and true
+    group_column: str | None = None  # rows that share a value of it speak of one canary; None: each row is a canary
+    group_score: GroupScore = "max"  # the canary's score, from those of its rows
+    ordered: bool = False  # whether rows are in the order of their trials, for "betting"
 
     def __post_init__(self) -> None:
         check_fields(self)

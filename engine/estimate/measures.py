@@ -37,23 +37,14 @@ FALSE_POSITIVE_RATES = (0.01, 0.001)
 
 @dataclass(frozen=True)
 class Measure:
-    """One number that describes an attack, with its interval.
+    """One number that describes an attack, with its interval."""
 
-    Attributes:
-        name: "AUC", "TPR at 1 % FPR", "accuracy".
-        value: As measured, in [0, 1].
-        lower: Lower end of the interval, in [0, 1].
-        upper: Upper end.
-        confidence: Stated confidence of this interval alone, in (0, 1).
-        method: How the interval was made.
-    """
-
-    name: str
-    value: float
-    lower: float
-    upper: float
-    confidence: float
-    method: str
+    name: str  # "AUC", "TPR at 1 % FPR", "accuracy"
+    value: float  # as measured, in [0, 1]
+    lower: float  # lower end of the interval, in [0, 1]
+    upper: float  # upper end
+    confidence: float  # stated confidence of this interval alone, in (0, 1)
+    method: str  # how the interval was made
 
     def __str__(self) -> str:
         ends = f"[{np.floor(self.lower * 1e4) / 1e4:.4f}, {np.ceil(self.upper * 1e4) / 1e4:.4f}]"
@@ -64,9 +55,7 @@ def measures(replays: Sequence[Scores], *, confidence: float, seed: int) -> tupl
     """AUC, true-positive rate at 1 % and 0.1 % false-positive rate, and accuracy of scores with both worlds.
 
     Args:
-        replays: Scores of each replay. Several are combined by their medians, each interval with half the error.
         confidence: Two-sided, of each interval on its own, in (0, 1).
-        seed: Decides which rows choose the accuracy's threshold.
     """
     each = per_replay_confidence(confidence, len(replays))
     found = [_of_replay(scores, each, seed) for scores in replays]

@@ -32,16 +32,11 @@ MEMBERS_APART = {"in_scores", "out_scores"}
 
 @dataclass(frozen=True, eq=False)
 class SourceTable:
-    """A table of scores or counts that knows where it comes from.
+    """A table of scores or counts that knows where it comes from."""
 
-    Attributes:
-        name: What messages call it: the file's name, "standard input", "the table".
-        columns: The columns, at least one row; no name twice.
-        header_lines: Lines above the first row where rows are lines of a text file; None where rows are just counted.
-    """
-
-    name: str
-    columns: pa.Table
+    name: str  # what messages call it: the file's name, "standard input", "the table"
+    columns: pa.Table  # the columns, at least one row; no name twice
+    # Lines above the first row where rows are lines of a text file; None where rows are just counted
     header_lines: int | None = None
 
     def __post_init__(self) -> None:

@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 
 from dpaudit.engine.reading.result import AuditResult
-from dpaudit.engine.reading.words import in_words
-from dpaudit.engine.spec.build import describe
+from dpaudit.engine.spec.build import describe, in_words
 from dpaudit.estimators.finding import Series
 from dpaudit.estimators.label_reconstruction.advantage_distribution import AdvantageDistribution
 from dpaudit.estimators.label_reconstruction.bags import MEASURES
@@ -30,31 +29,18 @@ LEVEL = 0.98
 
 @dataclass(frozen=True, eq=False)
 class Compared:
-    """One setting of a mechanism on one data set.
+    """One setting of a mechanism on one data set."""
 
-    Attributes:
-        mechanism: In words.
-        family: The mechanism without its settings: one colour.
-        curve: The settings that differ in one parameter alone: one line.
-        auc: Of models trained on its releases; NaN where that was not measured.
-        auc_error: Its standard error; NaN with one run.
-        advantage: By kind: the mean additive one, the 98 % quantile of the multiplicative one.
-        largest: The largest multiplicative advantage; NaN where that was not asked for.
-        claimed: The epsilon it promises; inf where it promises none.
-        spread: By kind: the columns of how the advantages are spread.
-        beliefs: Those of some priors and posteriors.
-    """
-
-    mechanism: str
-    family: str
-    curve: str
-    auc: float
-    auc_error: float
-    advantage: dict[str, float]
-    largest: float
-    claimed: float
-    spread: dict[str, Series]
-    beliefs: Series
+    mechanism: str  # in words
+    family: str  # the mechanism without its settings: one colour
+    curve: str  # the settings that differ in one parameter alone: one line
+    auc: float  # of models trained on its releases; NaN where that was not measured
+    auc_error: float  # its standard error; NaN with one run
+    advantage: dict[str, float]  # by kind: the mean additive one, the 98 % quantile of the multiplicative one
+    largest: float  # the largest multiplicative advantage; NaN where that was not asked for
+    claimed: float  # the epsilon it promises; inf where it promises none
+    spread: dict[str, Series]  # by kind: the columns of how the advantages are spread
+    beliefs: Series  # those of some priors and posteriors
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,14 +23,13 @@ from dpaudit.engine.planning.bounding import found_parts
 from dpaudit.engine.planning.counting import control_estimator
 from dpaudit.engine.planning.plan import Plan, PlannedAudit, keys_of
 from dpaudit.engine.planning.power import ceiling_bound
-from dpaudit.engine.reading.ceiling import Ceiling
 from dpaudit.engine.reading.joint import refutes
-from dpaudit.engine.reading.result import AuditResult, Failure
+from dpaudit.engine.reading.result import AuditResult, Ceiling, Failure
 from dpaudit.engine.reading.shift import ShiftControl, rows_needed, shift_control
 from dpaudit.engine.reading.stopping import SequentialReader
 from dpaudit.engine.reading.verdict import Verdict
-from dpaudit.engine.reading.words import in_words
 from dpaudit.engine.spec.audit_spec import Audit
+from dpaudit.engine.spec.build import in_words
 from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.finding import Finding
 
@@ -46,11 +45,6 @@ def read_audit(
     """The result of an audit from what is finished of it.
 
     Args:
-        entry: What was planned.
-        finished: Keys of the units that are finished.
-        store: Where finished ones are.
-        reader: How far a sequential one is read.
-        failures: What failed, by key.
         evidence: Folder that its scores are linked into; None links none.
     """
     found = _Finished(entry, frozenset(finished), store, reader)

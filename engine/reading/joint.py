@@ -19,24 +19,17 @@ class JointVerdict:
     A test that refutes the claim in the first pass is repeated, with other seeds and at a stricter confidence: the
     verdict is VIOLATION where that refutes the claim too. A test that takes a proxy for the truth is followed by
     planted labels instead, and leaves the verdict UNDECIDED where these do not refute the claim.
-
-    Attributes:
-        tests: What was found by each that was played, in order.
-        confirmations: By the name of a test, what was found when it was confirmed.
-        confidence: Stated confidence of the verdict: whatever the first pass was, with at most the rest of probability
-            it is a VIOLATION though the claim holds.
-        screening: Confidence of all bounds of the first pass together.
-        chosen: Why each game is among them.
-        left_out: Which games are not, and why.
-        not_played: Names of tests that were chosen and not played: nothing was left to find, or of the budget.
     """
 
-    tests: tuple[AuditResult, ...]
-    confirmations: Mapping[str, AuditResult]
+    tests: tuple[AuditResult, ...]  # what was found by each that was played, in order
+    confirmations: Mapping[str, AuditResult]  # by the name of a test, what was found when it was confirmed
+    # Stated confidence of the verdict: whatever the first pass was, with at most the rest of probability it is a
+    # VIOLATION though the claim holds
     confidence: float
-    screening: float
-    chosen: tuple[str, ...] = ()
-    left_out: tuple[str, ...] = ()
+    screening: float  # confidence of all bounds of the first pass together
+    chosen: tuple[str, ...] = ()  # why each game is among them
+    left_out: tuple[str, ...] = ()  # which games are not, and why
+    # Names of tests that were chosen and not played: nothing was left to find, or of the budget
     not_played: tuple[str, ...] = ()
 
     @property
@@ -142,12 +135,7 @@ class JointVerdict:
         return "the claim is refuted" if self.verdict is Verdict.VIOLATION else "the budget was spent"
 
     def text(self, name: str, *, verbose: bool = False) -> str:
-        """The verdict of a run in three lines, in the form of `AuditResult.text`.
-
-        Args:
-            name: The run's.
-            verbose: Whether it is followed by which tests were chosen, left out, not run, and run again.
-        """
+        """The verdict of a run in three lines, in the form of `AuditResult.text`."""
         lines = [f"{self.verdict:<{INDENT}}{name}: {self.headline}", self.how_sure, *self.detectable]
         return f"\n{'':{INDENT}}".join(printable(line) for line in [*lines, *(self.lines if verbose else ())] if line)
 

@@ -10,13 +10,12 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpaudit.claims import Claim, ConvertedClaim
-from dpaudit.engine.reading.ceiling import Ceiling
+from dpaudit.claims import Claim, ConvertedClaim, PrivacyCurve
 from dpaudit.engine.reading.shift import ShiftControl
 from dpaudit.engine.reading.stopping import Stopped
 from dpaudit.engine.reading.verdict import Verdict, caution, verdict
 from dpaudit.errors import RunError, UnknownNameError, printable
-from dpaudit.estimators.bound import Bound
+from dpaudit.estimators.bound import Bound, format_upper
 from dpaudit.estimators.finding import Comparison, Finding, Series, Validity, ViolationPoint
 
 if TYPE_CHECKING:
@@ -35,19 +34,12 @@ CONTROL_LOST = "the control on held-out rows failed: a proxy that differs from t
 
 @dataclass(frozen=True)
 class Failure:
-    """A unit that was not finished.
+    """A unit that was not finished."""
 
-    Attributes:
-        label: What it was.
-        key: Its key; `units/<key>.failed` holds the log.
-        error: The last line of its error.
-        skipped: Whether it was never tried, most often because it needs a failed one.
-    """
-
-    label: str
-    key: str
-    error: str
-    skipped: bool = False
+    label: str  # what it was
+    key: str  # its key; `units/<key>.failed` holds the log
+    error: str  # the last line of its error
+    skipped: bool = False  # whether it was never tried, most often because it needs a failed one
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -357,3 +349,37 @@ FAILED_SHOWN = 3
 """Failed trials that are printed."""
 INDENT = 19
 """Columns that the verdict takes in printed text."""
+
+
+@dataclass(frozen=True)
+class Ceiling:
+    """What a mechanism with no privacy would show."""
+
+    finding: Finding  # the estimator's, from its evidence
+    # Whether the game was played, with what is at stake as the mechanism's answers; else every bit is told, which needs
+    # no playing
+    played: bool
+    helps: str = ""  # what would let the audit show more; "" where nothing is known
+
+    def exceeds(self, curve: PrivacyCurve) -> bool:
+        """Whether it exceeds the claim anywhere."""
+        comparison = self.finding.comparison(curve)
+        return comparison.observed > comparison.claimed
+
+    @property
+    def line(self) -> str:
+        """For a reader, in one line."""
+        return f"maximum detectable: {self.finding.headline}, what a mechanism with no privacy would show"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {**self.finding.to_dict(), "played": self.played, "says": self.line, "helps": self.helps}
+
+    def too_low(self, curve: PrivacyCurve) -> str:
+        """Why nothing follows from a finding below the claim, and what would help."""
+        comparison = self.finding.comparison(curve)
+        helps = f"; for more power: {self.helps}" if self.helps else ""
+        return (
+            f"this audit cannot detect a violation: even a mechanism with no privacy would show only "
+            f"{comparison.quantity} {format_upper(comparison.observed)} at {comparison.where}{helps}"
+        )

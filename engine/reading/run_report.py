@@ -28,15 +28,10 @@ NOT_SHOWN = (
 
 @dataclass(frozen=True)
 class Repeat:
-    """A unit that was run a second time, with the same seed, to see whether it gives the same.
+    """A unit that was run a second time, with the same seed, to see whether it gives the same."""
 
-    Attributes:
-        label: What it is.
-        difference: What was different; "" when every bit was the same.
-    """
-
-    label: str
-    difference: str
+    label: str  # what it is
+    difference: str  # what was different; "" when every bit was the same
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -34,31 +34,21 @@ from dpaudit.estimators.replays import median_rule, per_replay_confidence
 
 @dataclass(frozen=True)
 class ShiftControl:
-    """What distinguishers show where there is nothing of the mechanism to see, and what is left of the bound beyond it.
+    """What distinguishers show where nothing of the mechanism can be seen, and what is left of the bound beyond it."""
 
-    Attributes:
-        where: What they were tried on, in words.
-        rows: Rows of a replay.
-        distinguishers: How many were tried.
-        epsilon: Lower bound at delta = 0 on what the best of them shows; above 0 there is a shift.
-        confidence: Of `epsilon`, of the limits `advantage`, and of `beyond`.
-        tau: What the audit's bound allows for the shift already.
-        advantage: Limits of the best distinguisher's advantage |2 Pr[right] - 1| over all rows, in [0, 1]. The mean
-            total variation over the rows, and so its maximum, is at least the lower one; nothing is known above.
-        beyond: The audit's bound without what the best distinguisher may reach by itself, half of the error spent on
-            each, at a few numbers of guesses fixed beforehand; None for an estimator that does not guess.
-        explained: The number of guesses that showed most.
-    """
-
-    where: str
-    rows: int
-    distinguishers: int
-    epsilon: float
-    confidence: float
-    tau: float
+    where: str  # what they were tried on, in words
+    rows: int  # rows of a replay
+    distinguishers: int  # how many were tried
+    epsilon: float  # lower bound at delta = 0 on what the best of them shows; above 0 there is a shift
+    confidence: float  # of `epsilon`, of the limits `advantage`, and of `beyond`
+    tau: float  # what the audit's bound allows for the shift already
+    # Limits of the best distinguisher's advantage |2 Pr[right] - 1| over all rows, in [0, 1]. The mean total variation
+    # over the rows, and so its maximum, is at least the lower one; nothing is known above
     advantage: tuple[float, float]
+    # The audit's bound without what the best distinguisher may reach by itself, half of the error spent on each, at a
+    # few numbers of guesses fixed beforehand; None for an estimator that does not guess
     beyond: Bound | None
-    explained: ShiftCorrected | None
+    explained: ShiftCorrected | None  # the number of guesses that showed most
 
     @property
     def shift_detected(self) -> bool:
@@ -126,12 +116,6 @@ def shift_control(
 ) -> ShiftControl | None:
     """The control of one audit.
 
-    Args:
-        estimator: The audit's.
-        tallies: Of the game itself.
-        held_out: Of the game where the mechanism remembers nothing, replay by replay, for each distinguisher.
-        where: What that was played on, in words.
-        lost: Replays of the game itself that failed.
     Returns: None when no distinguisher was played.
     """
     if not held_out:
@@ -180,7 +164,6 @@ def advantage_limits(tallies: Sequence[OneRunTally], *, confidence: float) -> tu
     Rows are independent and so are their bits, so the right guesses of a replay are binomial; replays share the rows.
 
     Args:
-        tallies: One for each replay, at least one.
         confidence: Of both together, in (0, 1).
     Returns: Lower and upper limit, in [0, 1].
     """

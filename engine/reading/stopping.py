@@ -21,17 +21,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Stopped:
-    """How far a sequential audit went.
+    """How far a sequential audit went."""
 
-    Attributes:
-        reason: Why it needed no more trials; "" when it read all of the plan, or is not finished.
-        trainings: Units finished that ran the mechanism, those in flight at the end among them.
-        planned: Units planned that run the mechanism.
-    """
-
-    reason: str
-    trainings: int
-    planned: int
+    reason: str  # why it needed no more trials; "" when it read all of the plan, or is not finished
+    trainings: int  # units finished that ran the mechanism, those in flight at the end among them
+    planned: int  # units planned that run the mechanism
 
     def __str__(self) -> str:
         saved = f"{self.trainings:,} of {self.planned:,} training units run, {self.planned - self.trainings:,} saved"

@@ -43,35 +43,21 @@ def epsilons(result: AuditResult) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class SweepRow:
-    """One configuration.
+    """One configuration."""
 
-    Attributes:
-        configuration: Its name and values, and whether it was audited, stopped or failed.
-        utility: What is wanted large or small, where it was audited, or where it was stopped; NaN when not known.
-        metrics: All metrics of utility.
-        audited: Lower bound on the epsilon of one record; NaN where it was not audited.
-        claimed: What is claimed; inf where nothing is, NaN where it was not audited.
-        ceiling: The most that this audit could have shown; NaN where that is not known.
-        verdict: Of the audit; "" without one.
-        validity: In what sense the bound holds; "" without one.
-        dominated_claim: Whether another one claims no more epsilon and is no less useful, and better in one of both.
-        dominated_audit: The same by what was shown.
-        meets: Whether it meets the limits of the sweep, as far as is known.
-        why: How it stands to the limits, in words; "" without limits.
-    """
-
-    configuration: Configuration
-    utility: float
-    metrics: dict[str, float] = field(default_factory=dict)
-    audited: float = math.nan
-    claimed: float = math.nan
-    ceiling: float = math.nan
-    verdict: str = ""
-    validity: str = ""
+    configuration: Configuration  # its name and values, and whether it was audited, stopped or failed
+    utility: float  # what is wanted large or small, where it was audited, or where it was stopped; NaN when not known
+    metrics: dict[str, float] = field(default_factory=dict)  # all metrics of utility
+    audited: float = math.nan  # lower bound on the epsilon of one record; NaN where it was not audited
+    claimed: float = math.nan  # what is claimed; inf where nothing is, NaN where it was not audited
+    ceiling: float = math.nan  # the most that this audit could have shown; NaN where that is not known
+    verdict: str = ""  # of the audit; "" without one
+    validity: str = ""  # in what sense the bound holds; "" without one
+    # Whether another one claims no more epsilon and is no less useful, and better in one of both
     dominated_claim: bool = False
-    dominated_audit: bool = False
-    meets: bool = False
-    why: str = ""
+    dominated_audit: bool = False  # the same by what was shown
+    meets: bool = False  # whether it meets the limits of the sweep, as far as is known
+    why: str = ""  # how it stands to the limits, in words; "" without limits
 
     @property
     def name(self) -> str:
@@ -134,38 +120,23 @@ class SweepRow:
 
 @dataclass(frozen=True)
 class Reaudit:
-    """The best configuration, audited once more with another seed after it was chosen.
+    """The best configuration, audited once more with another seed after it was chosen."""
 
-    Attributes:
-        headline: What was found.
-        verdict: On its claim.
-        seed: Of the fresh audit.
-        confidence: Of its bound, on its own.
-        utility: Of its fresh trainings; NaN when not known.
-    """
-
-    headline: str
-    verdict: str
-    seed: int
-    confidence: float
-    utility: float
+    headline: str  # what was found
+    verdict: str  # on its claim
+    seed: int  # of the fresh audit
+    confidence: float  # of its bound, on its own
+    utility: float  # of its fresh trainings; NaN when not known
 
 
 @dataclass(frozen=True)
 class SweepSummary:
-    """A sweep's configurations, and what may be said of them together.
+    """A sweep's configurations, and what may be said of them together."""
 
-    Attributes:
-        sweep: What was varied, and what for.
-        rows: One for each configuration that was carried out.
-        confidence: Of all bounds together.
-        reaudit: The best one audited afresh; None where that was not asked for or is not there yet.
-    """
-
-    sweep: Sweep
-    rows: tuple[SweepRow, ...]
-    confidence: float
-    reaudit: Reaudit | None = None
+    sweep: Sweep  # what was varied, and what for
+    rows: tuple[SweepRow, ...]  # one for each configuration that was carried out
+    confidence: float  # of all bounds together
+    reaudit: Reaudit | None = None  # the best one audited afresh; None where that was not asked for or is not there yet
 
     @property
     def metric(self) -> str:
@@ -283,9 +254,6 @@ def sweep_summary(
     """The configurations of a sweep side by side.
 
     Args:
-        sweep: What was varied, with the configurations that were carried out.
-        results: Of the audited ones.
-        confidence: Of all bounds together.
         folder: The sweep's, where the best one's fresh audit may be; None does not look for it.
     """
     found = {result.name: result for result in results}

@@ -101,14 +101,10 @@ def scores(truth: NDArray[np.bool_], score: NDArray[np.floating[Any]]) -> Chart:
 
 @dataclass(frozen=True)
 class DetectedLine:
-    """Audits that differ in their claim alone.
+    """Audits that differ in their claim alone."""
 
-    Attributes:
-        label: What their names share.
-        points: Epsilon claimed, detected and the most that could have been, each of one record; ascending.
-    """
-
-    label: str
+    label: str  # what their names share
+    # Epsilon claimed, detected and the most that could have been, each of one record; ascending
     points: tuple[tuple[float, float, float], ...]
 
 
@@ -126,10 +122,8 @@ def detected_panel(
     """Every line, what is claimed, and the most that could have been shown, on logarithmic axes; without a legend.
 
     Args:
-        lines: At least one.
         colours: By label; None takes them in turn.
         floor: Where what is below it, or nothing, is drawn, > 0; 0 takes half of the smallest number there is.
-        title: Of the panel.
     """
     every = [point for line in lines for point in line.points]
     seen = [value for _, value, _ in every if value > 0]

@@ -34,30 +34,19 @@ FEWEST = 3
 
 @dataclass(frozen=True)
 class PageFigure:
-    """A figure in the page.
+    """A figure in the page."""
 
-    Attributes:
-        title: Its caption.
-        svg: The drawing itself.
-    """
-
-    title: str
-    svg: Markup
+    title: str  # its caption
+    svg: Markup  # the drawing itself
 
 
 @dataclass(frozen=True)
 class CountsInterval:
-    """One way to read the counts at the reported threshold.
+    """One way to read the counts at the reported threshold."""
 
-    Attributes:
-        method: The interval's name.
-        lower: Lower end, nats.
-        upper: Upper end for this attack, nats; may be inf.
-    """
-
-    method: str
-    lower: float
-    upper: float
+    method: str  # the interval's name
+    lower: float  # lower end, nats
+    upper: float  # upper end for this attack, nats; may be inf
 
 
 def write_page(report: Report, folder: Path, *, draw: bool = True) -> None:

@@ -31,21 +31,13 @@ _ENDED = {EventKind.UNIT_DONE, EventKind.UNIT_RETRIED, EventKind.UNIT_FAILED}
 
 @dataclass(frozen=True)
 class Attempt:
-    """One attempt at a unit, on its worker.
+    """One attempt at a unit, on its worker."""
 
-    Attributes:
-        worker: "host:process", or "lost" for one that died.
-        kind: Of the unit, in words.
-        begin: Seconds since the first one began.
-        end: The same.
-        failed: Whether it came to nothing.
-    """
-
-    worker: str
-    kind: str
-    begin: float
-    end: float
-    failed: bool
+    worker: str  # "host:process", or "lost" for one that died
+    kind: str  # of the unit, in words
+    begin: float  # seconds since the first one began
+    end: float  # the same
+    failed: bool  # whether it came to nothing
 
 
 def attempts_in(events: Iterable[Event]) -> list[Attempt]:

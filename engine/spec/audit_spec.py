@@ -20,8 +20,7 @@ from dpaudit.engine.games.fits import Fits
 from dpaudit.engine.games.one_run.rules import OneRunRules
 from dpaudit.engine.games.protocol import Game
 from dpaudit.engine.games.stop_rule import StopRule
-from dpaudit.engine.spec.anchored import anchored
-from dpaudit.engine.spec.build import build, describe
+from dpaudit.engine.spec.build import anchored, build, describe
 from dpaudit.engine.spec.error_budget import ErrorBudget, JointTest
 from dpaudit.engine.spec.plain_yaml import in_yaml
 from dpaudit.engine.spec.sweep import Sweep

@@ -9,12 +9,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import os
 import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from dpaudit.claims import Claim
 from dpaudit.consent import require_code, require_file
@@ -31,10 +32,7 @@ def build(kind: str, spec: object, *, location: str = "", defaults: Mapping[str,
     """The value a spec describes.
 
     Args:
-        kind: Which catalogue the name is looked up in; "module:Class" names one's own class.
-        spec: A name, a mapping with `name` and fields, or a value that is built already.
         location: Where in the spec file, for messages: "audits[2].mechanism".
-        defaults: Fields to fill in where the class has them and the spec does not say.
     Raises: SpecError naming the place, what was given and what is possible.
     """
     location = location or kind
@@ -221,11 +219,6 @@ def _is_default(field: dataclasses.Field[Any], value: object) -> bool:
 def checked_value(field: dataclasses.Field[Any], hint: Any, value: object, location: str) -> Any:
     """What a spec writes for a field, as the field takes it.
 
-    Args:
-        field: Of a dataclass.
-        hint: Its type.
-        value: In words or as a value.
-        location: Where in the spec, for messages.
     Raises: SpecError.
     """
     if value is None and type(None) in typing.get_args(hint):
@@ -326,3 +319,43 @@ def _dataclass_of(hint: Any) -> Any:
 def _parses_itself(hint: Any) -> bool:
     """Whether the class reads what a spec writes for this field: it may hold one of several dataclasses."""
     return sum(dataclasses.is_dataclass(option) for option in options_of(hint)) > 1
+
+
+T = TypeVar("T")
+
+
+def anchored(part: T) -> T:
+    """A data set or another of dpaudit's parts with its relative paths made absolute, at any depth.
+
+    Paths that begin with `~` or a `$VARIABLE` stay as they are written.
+    """
+    if not dataclasses.is_dataclass(part) or isinstance(part, type):
+        return part
+    changes: dict[str, Any] = {}
+    for field in dataclasses.fields(part):
+        value = getattr(part, field.name)
+        new = _absolute(value) if field.name == "path" and isinstance(value, str) else anchored(value)
+        if new is not value and field.init:
+            changes[field.name] = new
+    return dataclasses.replace(part, **changes) if changes else part
+
+
+def _absolute(path: str) -> str:
+    apart = not path or path.startswith(("~", "$")) or "://" in path or os.path.isabs(path)
+    return path if apart else os.path.abspath(path)
+
+
+def in_words(value: Any) -> str:
+    """A part of an audit as `name(field=value, ...)`, defaults left out."""
+    words = describe(value)
+    return _call(words) if isinstance(words, Mapping) else str(words)
+
+
+def _call(words: Mapping[str, Any]) -> str:
+    fields = ", ".join(
+        f"{key}={_call(value) if isinstance(value, Mapping) else value}"
+        for key, value in words.items()
+        if key != "name"
+    )
+    name = words.get("name", "")
+    return f"{name}({fields})" if fields else str(name)

@@ -29,15 +29,10 @@ CONFIDENCE = 0.999
 
 @dataclass(frozen=True)
 class Budget:
-    """What a check may cost.
+    """What a check may cost."""
 
-    Attributes:
-        seconds: After which nothing is begun any more, > 0; None for no limit.
-        trainings: Of all tests together, >= 0, half of them for playing one again; None for no limit.
-    """
-
-    seconds: float | None = None
-    trainings: int | None = None
+    seconds: float | None = None  # after which nothing is begun any more, > 0; None for no limit
+    trainings: int | None = None  # of all tests together, >= 0, half of them for playing one again; None for no limit
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -110,15 +105,10 @@ class CheckOptions:
 
 @dataclass(frozen=True)
 class Choice:
-    """A test of a game.
+    """A test of a game."""
 
-    Attributes:
-        game: The game's registered name.
-        test: How it takes part.
-    """
-
-    game: str
-    test: CheckTest
+    game: str  # the game's registered name
+    test: CheckTest  # how it takes part
 
     @property
     def name(self) -> str:
@@ -204,17 +194,11 @@ def made_data(mechanism: Any, claim: Claim) -> Any:
 
 @dataclass(frozen=True)
 class Affordable:
-    """A test that a budget is enough for.
+    """A test that a budget is enough for."""
 
-    Attributes:
-        choice: The test.
-        trainings: What it may be played with.
-        again: By how much fields of its game grow when it is repeated.
-    """
-
-    choice: Choice
-    trainings: int
-    again: dict[str, float]
+    choice: Choice  # the test
+    trainings: int  # what it may be played with
+    again: dict[str, float]  # by how much fields of its game grow when it is repeated
 
 
 def affordable_looks(chosen: list[Choice], trainings: int | None) -> tuple[list[Affordable], list[str]]:

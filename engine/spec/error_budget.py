@@ -17,16 +17,12 @@ class ErrorBudget:
 
     The error is split evenly; the union bound asks nothing of how the bounds depend on each other, so they may share
     data, seeds and trainings, and whichever is picked afterwards holds.
-
-    Attributes:
-        confidence: The spec's, in (0, 1): of each bound where none share, else of all that share.
-        sharing: How many bounds share the error, fixed before any was seen, >= 1.
-        screening: Of a check: confidence of the bounds of its first pass, all together. Given all that was seen in it,
-            a confirmatory run is a test of its own, which has its share of what `confidence` leaves.
     """
 
-    confidence: float
-    sharing: int = 1
+    confidence: float  # the spec's, in (0, 1): of each bound where none share, else of all that share
+    sharing: int = 1  # how many bounds share the error, fixed before any was seen, >= 1
+    # Of a check: confidence of the bounds of its first pass, all together. Given all that was seen in it, a
+    # confirmatory run is a test of its own, which has its share of what `confidence` leaves
     screening: float | None = None
 
     def __post_init__(self) -> None:
@@ -44,8 +40,6 @@ class ErrorBudget:
     def require_kept(self, confidences: Mapping[str, float]) -> None:
         """Refuses bounds of a first pass that spend more than there is.
 
-        Args:
-            confidences: From the names of the audits that share the error to the confidence of their bounds.
         Raises: InputError.
         """
         if self.screening is None:

@@ -18,19 +18,12 @@ NEEDED = "needed"
 
 @dataclass(frozen=True)
 class DescribedField:
-    """One field of a part, in words.
+    """One field of a part, in words."""
 
-    Attributes:
-        name: What a spec calls it.
-        type: Its type as it is written in the source; for a nested part its kind: "a model".
-        default: What it is when left out; "needed" where it may not be.
-        meaning: What the docstring says of it; "" where it says nothing.
-    """
-
-    name: str
-    type: str
-    default: str
-    meaning: str
+    name: str  # what a spec calls it
+    type: str  # its type as it is written in the source; for a nested part its kind: "a model"
+    default: str  # what it is when left out; "needed" where it may not be
+    meaning: str  # what the docstring says of it; "" where it says nothing
 
 
 def described_fields(part: type) -> tuple[DescribedField, ...]:

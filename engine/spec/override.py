@@ -19,10 +19,6 @@ def overridden(audit: Audit, path: str, value: Any) -> Audit:
     Parts that are names or mappings stay so, with one more field in words: what they leave open is still open, and what
     is wrong with a field is said when the spec is completed. Where a nested part is left out, its usual one is varied.
 
-    Args:
-        audit: As it was written, what it leaves open still open.
-        path: Names of fields, separated by dots.
-        value: In words or as a value.
     Raises: SpecError when there is no such field, or it cannot take the value.
     """
     first, _, rest = path.partition(".")

@@ -132,13 +132,7 @@ def size(space: Mapping[str, Any], samples: int) -> int:
 
 
 def configurations(space: Mapping[str, Any], samples: int, seed: int) -> list[dict[str, Any]]:
-    """All configurations, each from a field to its value; drawn from the seed alone, each one once.
-
-    Args:
-        space: In words.
-        samples: How often each point of the grid is drawn.
-        seed: Of the draws.
-    """
+    """All configurations, each from a field to its value; drawn from the seed alone, each one once."""
     size(space, samples)
     rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(1,)))
     grids = {path: axis for path, axis in space.items() if isinstance(axis, list)}

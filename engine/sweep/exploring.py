@@ -24,24 +24,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Explorer:
-    """Tries configurations of a sweep.
+    """Tries configurations of a sweep."""
 
-    Attributes:
-        request: The sweep.
-        tuner: Says what is tried and what goes on.
-        run: Runs the units of a plan.
-        store: Where finished units are.
-        at_a_time: How many configurations a search algorithm proposes before it is told of them.
-        in_time: Whether anything may be begun still.
-        drawn: Told of all configurations that a search algorithm has proposed so far, so that they are kept.
-    """
-
-    request: Request
-    tuner: Tuner
-    run: Callable[[Plan], RunOutcome]
-    store: UnitStore
-    at_a_time: int
-    in_time: Callable[[], bool]
+    request: Request  # the sweep
+    tuner: Tuner  # says what is tried and what goes on
+    run: Callable[[Plan], RunOutcome]  # runs the units of a plan
+    store: UnitStore  # where finished units are
+    at_a_time: int  # how many configurations a search algorithm proposes before it is told of them
+    in_time: Callable[[], bool]  # whether anything may be begun still
+    # Told of all configurations that a search algorithm has proposed so far, so that they are kept
     drawn: Callable[[Sequence[Configuration]], None]
 
     def explored(self) -> list[Configuration]:

@@ -12,9 +12,8 @@ from dpaudit import given
 from dpaudit.actors.seed import Seed
 from dpaudit.engine.data.in_memory import data_source, found_again, keep
 from dpaudit.engine.reading.sweep_summary import fresh_name
-from dpaudit.engine.spec.anchored import anchored
 from dpaudit.engine.spec.audit_spec import MOST_SEED, Audit, AuditSpec, RunOptions
-from dpaudit.engine.spec.build import build, build_dataclass, describe
+from dpaudit.engine.spec.build import anchored, build, build_dataclass, describe
 from dpaudit.engine.spec.loading import read_content, spec_parts
 from dpaudit.engine.spec.override import overridden
 from dpaudit.engine.spec.plain_yaml import in_yaml, read_text
@@ -29,23 +28,14 @@ FILE = "sweep.yaml"
 
 @dataclass(frozen=True)
 class Request:
-    """A sweep that can be carried out.
+    """A sweep that can be carried out."""
 
-    Attributes:
-        base: The audit that is varied, as it was written.
-        sweep: What is varied, its space in words, and over how many configurations the error is split.
-        name: For reports and the default folder.
-        seed: Everything random follows from it.
-        confidence: Of all bounds together.
-        run: Where the work runs.
-    """
-
-    base: Audit
-    sweep: Sweep
-    name: str
-    seed: int = 0
-    confidence: float = 0.95
-    run: RunOptions = RunOptions()
+    base: Audit  # the audit that is varied, as it was written
+    sweep: Sweep  # what is varied, its space in words, and over how many configurations the error is split
+    name: str  # for reports and the default folder
+    seed: int = 0  # everything random follows from it
+    confidence: float = 0.95  # of all bounds together
+    run: RunOptions = RunOptions()  # where the work runs
 
     def __post_init__(self) -> None:
         check_fields(self)

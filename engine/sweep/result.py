@@ -19,21 +19,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class SweepTrial:
-    """One configuration and what was found of it.
+    """One configuration and what was found of it."""
 
-    Attributes:
-        config: From each field that is varied to its value.
-        metrics: Utility, `audited_epsilon`, `claimed_epsilon` and `ceiling_epsilon` of one record.
-        error: Why it failed, in one line; "" when it did not.
-        audit: What its audit found; None where it was stopped or failed.
-        row: The same beside the other configurations.
-    """
-
-    config: dict[str, Any]
-    metrics: dict[str, float]
-    error: str
-    audit: AuditResult | None
-    row: SweepRow
+    config: dict[str, Any]  # from each field that is varied to its value
+    metrics: dict[str, float]  # utility, `audited_epsilon`, `claimed_epsilon` and `ceiling_epsilon` of one record
+    error: str  # why it failed, in one line; "" when it did not
+    audit: AuditResult | None  # what its audit found; None where it was stopped or failed
+    row: SweepRow  # the same beside the other configurations
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -190,12 +190,6 @@ def carry_out(
 ) -> SweepResult:
     """Runs what is missing of a sweep and reads what came out.
 
-    Args:
-        request: The sweep.
-        place: Its folder, a path or a URI: new, empty, or one that a run or a sweep made.
-        config: Of Ray Tune.
-        listeners: Told of every event.
-        quiet: Show no progress.
     Raises: SpecError when a configuration is none; RunError when no configuration could be audited.
     """
     began = time.monotonic()
@@ -252,21 +246,13 @@ def _running(request: Request, place: str | Path, listeners: Sequence[Listener],
 
 @dataclass(frozen=True)
 class _Running:
-    """A sweep that is carried out.
+    """A sweep that is carried out."""
 
-    Attributes:
-        request: The sweep.
-        folder: Its working folder.
-        place: The same, a path or a URI.
-        events: Told of what happens.
-        began: When it began, by `time.monotonic`.
-    """
-
-    request: Request
-    folder: Path
-    place: str | Path
-    events: EventStream
-    began: float
+    request: Request  # the sweep
+    folder: Path  # its working folder
+    place: str | Path  # the same, a path or a URI
+    events: EventStream  # told of what happens
+    began: float  # when it began, by `time.monotonic`
 
     def explored(self, tuner: Tuner, config: TuneConfig | None) -> list[Configuration]:
         """The configurations after those were left out that early stopping stops."""
@@ -286,9 +272,6 @@ class _Running:
     def audited(self, tried: Sequence[Configuration], budget_s: float | None) -> tuple[Plan, Configuration | None]:
         """Audits those that are left, all in one plan.
 
-        Args:
-            tried: All configurations, with what became of them so far.
-            budget_s: Seconds after which none is begun any more.
         Returns: The plan of the report, and the configuration to be audited afresh, where that was asked for.
         """
         plan = make_plan(self.request.spec(_some_audited(tried)))

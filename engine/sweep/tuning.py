@@ -33,9 +33,6 @@ class Asked:
 class Tuner:
     """Ray Tune's search algorithm and scheduler, asked and told.
 
-    Args:
-        sweep: What is wanted.
-        config: The user's own settings.
     Raises: SpecError when they cannot be kept to, or would make the bounds invalid.
     """
 

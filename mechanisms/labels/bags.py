@@ -18,12 +18,9 @@ LEFT_OUT = -1
 
 @dataclass(frozen=True, eq=False)
 class Bags:
-    """A division of examples into bags, public.
+    """A division of examples into bags, public."""
 
-    Attributes:
-        of: The bag of each example, shape (n,): 0 .. B - 1, every one of them used, or -1 for an example left out.
-    """
-
+    # The bag of each example, shape (n,): 0 .. B - 1, every one of them used, or -1 for an example left out
     of: NDArray[np.int64]
 
     def __post_init__(self) -> None:
@@ -62,10 +59,7 @@ def random_bags(examples: int, size: int, rng: np.random.Generator, *, keep_rest
     """Bags of `size` examples drawn at random; the rest, fewer than `size`, is left out.
 
     Args:
-        examples: n.
         size: In 1 .. n.
-        rng: Decides who is with whom.
-        keep_rest: Make the rest a smaller bag of its own, which tells more about each of its labels.
     """
     require(1 <= size <= examples, f"the size of a bag must be in 1..{examples}, the number of examples", size=size)
     place = rng.permutation(examples)  # a random rank for each example
@@ -80,7 +74,6 @@ def keyed_bags(features: Features, key: str | int) -> Bags:
 
     Args:
         features: A table, or an array of shape (n, d).
-        key: The column's name, or its number in an array.
     """
     if isinstance(features, pa.Table):
         names = features.column_names

@@ -47,7 +47,6 @@ def rr_with_prior(
         labels: Values 0 .. K - 1, shape (n,).
         prior: Rows of weights >= 0, shape (n, K), each independent of its own label.
         epsilon: Privacy loss, > 0; `inf` allowed.
-        rng: Source of the noise.
     Returns: Released labels, shape (n,).
     Source: Ghazi et al. (2021), arXiv:2102.06062, RRTop-k and RRWithPrior.
     """

@@ -120,9 +120,7 @@ def noisy_class_shares(
     Args:
         cluster: Cluster of each example, 0 .. C - 1, shape (n,); independent of the labels.
         labels: Values 0 .. classes - 1, shape (n,).
-        classes: Number of classes.
         epsilon: Privacy loss in nats, > 0.
-        rng: Source of the noise.
     Returns: Rows of shares, shape (C, classes).
     """
     clusters = int(cluster.max()) + 1 if len(cluster) else 0

@@ -59,7 +59,6 @@ def dp_sgd_epsilon(
         sample_rate: q in (0, 1].
         steps: Number of steps, >= 1.
         delta: In (0, 1).
-        accountant: "rdp", or "pld" for the tighter privacy loss distribution, composed numerically.
     """
     require(accountant in ACCOUNTANTS, f"accountant must be one of {', '.join(ACCOUNTANTS)}", accountant=accountant)
     require(steps >= 1, "steps must be >= 1", steps=steps)

@@ -40,32 +40,20 @@ AT_ONCE = 4_000_000
 
 @dataclass(frozen=True, eq=False)
 class ClassSums:
-    """What the learner needs of its data: each class's exact count, sums and sums of squares about the middle.
+    """What the learner needs of its data: each class's exact count, sums and sums of squares about the middle."""
 
-    Attributes:
-        count: Shape (K,).
-        total: Sums of x - middle, shape (K, d).
-        squares: Sums of (x - middle)^2, shape (K, d).
-    """
-
-    count: NDArray[np.int64]
-    total: Floats
-    squares: Floats
+    count: NDArray[np.int64]  # shape (K,)
+    total: Floats  # sums of x - middle, shape (K, d)
+    squares: Floats  # sums of (x - middle)^2, shape (K, d)
 
 
 @dataclass(frozen=True, eq=False)
 class NoisySums:
-    """What is released, of each of some trainings.
+    """What is released, of each of some trainings."""
 
-    Attributes:
-        count: At least 1, shape (trainings, K).
-        mean: Within the range, shape (trainings, K, d).
-        variance: > 0, shape (trainings, K, d).
-    """
-
-    count: Floats
-    mean: Floats
-    variance: Floats
+    count: Floats  # at least 1, shape (trainings, K)
+    mean: Floats  # within the range, shape (trainings, K, d)
+    variance: Floats  # > 0, shape (trainings, K, d)
 
     def vectors(self) -> Floats:
         """Counts, sums and sums of squares, all that is released, shape (trainings, K (1 + 2 d))."""
@@ -170,21 +158,13 @@ class GaussianNaiveBayes:
 
 @dataclass(frozen=True, eq=False)
 class NaiveBayesModel:
-    """Gaussian naive Bayes as released.
+    """Gaussian naive Bayes as released."""
 
-    Attributes:
-        count: Noisy counts, shape (K,).
-        mean: Shape (K, d).
-        variance: Shape (K, d).
-        lower: Features are clipped from here.
-        upper: To here.
-    """
-
-    count: Floats
-    mean: Floats
-    variance: Floats
-    lower: float
-    upper: float
+    count: Floats  # noisy counts, shape (K,)
+    mean: Floats  # shape (K, d)
+    variance: Floats  # shape (K, d)
+    lower: float  # features are clipped from here
+    upper: float  # to here
 
     def probabilities(self, features: Features) -> Floats:
         """Class probabilities, shape (n, K)."""

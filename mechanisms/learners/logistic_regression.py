@@ -163,15 +163,10 @@ class LogisticOutputPerturbation(PrivateLogistic):
 
 @dataclass(frozen=True, eq=False)
 class LinearModel:
-    """Coefficients as released.
+    """Coefficients as released."""
 
-    Attributes:
-        weights: The bias last, shape (problems, d + 1).
-        learner: What shortened its rows.
-    """
-
-    weights: Floats
-    learner: PrivateLogistic
+    weights: Floats  # the bias last, shape (problems, d + 1)
+    learner: PrivateLogistic  # what shortened its rows
 
     def probabilities(self, features: Features) -> Floats:
         """Class probabilities, shape (n, K); of K > 2 classes each against the others, scaled to sum 1."""

@@ -62,15 +62,10 @@ class LP1STNoiseCorrection(LP1ST):
 
 @dataclass(frozen=True, eq=False)
 class NoiseCorrectedModel:
-    """Predicts true labels from a model of labels released by randomised response.
+    """Predicts true labels from a model of labels released by randomised response."""
 
-    Attributes:
-        noisy: The model of the released labels.
-        epsilon: Privacy loss of the randomised response, > 0.
-    """
-
-    noisy: Model
-    epsilon: float
+    noisy: Model  # the model of the released labels
+    epsilon: float  # privacy loss of the randomised response, > 0
 
     def probabilities(self, features: Features) -> NDArray[np.float64]:
         """Class probabilities, shape (n, classes)."""

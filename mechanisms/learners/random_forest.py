@@ -154,11 +154,9 @@ def leaf_counts(
     Args:
         columns: Features of n records, shape (d, n).
         labels: In 0 .. classes - 1, shape (n,).
-        classes: K.
         split: The feature of each split on the way to a leaf, shape (leaves, depth).
         low: Lower limits of these, shape (leaves, depth).
         high: Upper limits, shape (leaves, depth).
-        end: The range's own end, which belongs to the last box.
     Returns: Shape (leaves, K).
     """
     leaves, depth = split.shape
@@ -184,21 +182,13 @@ def leaf_counts(
 
 @dataclass(frozen=True, eq=False)
 class ForestModel:
-    """A forest as released.
+    """A forest as released."""
 
-    Attributes:
-        feature: Of each node, shape (trees, 2^depth - 1); the children of node i are 2 i + 1 (below) and 2 i + 2.
-        threshold: Shape as `feature`.
-        answers: Of each leaf, shape (trees, 2^depth).
-        classes: K.
-        learner: What made it.
-    """
-
-    feature: Ints
-    threshold: Floats
-    answers: Ints
-    classes: int
-    learner: PrivateForest
+    feature: Ints  # of each node, shape (trees, 2^depth - 1); the children of node i are 2 i + 1 (below) and 2 i + 2
+    threshold: Floats  # shape as `feature`
+    answers: Ints  # of each leaf, shape (trees, 2^depth)
+    classes: int  # K
+    learner: PrivateForest  # what made it
 
     def leaves(self, features: Floats, tree: int) -> Ints:
         """The leaf of each record, shape (n,)."""

@@ -82,17 +82,11 @@ class CatBoost:
 
 @dataclass(frozen=True, eq=False)
 class CatBoostModel:
-    """Trained trees.
+    """Trained trees."""
 
-    Attributes:
-        classifier: CatBoost's own object.
-        categorical: Names of the categorical columns.
-        threads: CPU threads to predict with.
-    """
-
-    classifier: Any
-    categorical: tuple[str, ...]
-    threads: int
+    classifier: Any  # catBoost's own object
+    categorical: tuple[str, ...]  # names of the categorical columns
+    threads: int  # CPU threads to predict with
 
     def probabilities(self, features: Features) -> NDArray[np.float64]:
         """Class probabilities, shape (n, classes)."""

@@ -12,13 +12,9 @@ from dpaudit.mechanisms.examples import Examples, Features
 
 @dataclass(frozen=True)
 class ConstantModel:
-    """Predicts the same for every example.
+    """Predicts the same for every example."""
 
-    Attributes:
-        prediction: One probability for each class, summing to 1.
-    """
-
-    prediction: tuple[float, ...]
+    prediction: tuple[float, ...]  # one probability for each class, summing to 1
 
     def probabilities(self, features: Features) -> NDArray[np.float64]:
         """Class probabilities, shape (n, classes)."""

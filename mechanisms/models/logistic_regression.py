@@ -86,17 +86,11 @@ class LogisticRegression:
 
 @dataclass(frozen=True, eq=False)
 class LogisticModel:
-    """A fitted regression.
+    """A fitted regression."""
 
-    Attributes:
-        pipeline: scikit-learn's own object.
-        classes: Number of classes K; those without a training example have probability 0.
-        categorical: Names of the categorical columns.
-    """
-
-    pipeline: Any
-    classes: int
-    categorical: tuple[str, ...]
+    pipeline: Any  # scikit-learn's own object
+    classes: int  # number of classes K; those without a training example have probability 0
+    categorical: tuple[str, ...]  # names of the categorical columns
 
     def probabilities(self, features: Features) -> NDArray[np.float64]:
         """Class probabilities, shape (n, classes)."""

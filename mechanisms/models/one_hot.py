@@ -10,13 +10,7 @@ from dpaudit.mechanisms.models.catboost import columns
 
 
 def one_hot_numbers(train: Examples, test: Examples, *, categories: int = 20) -> tuple[Examples, Examples]:
-    """Both as float32 arrays, coded by what the features of `train` hold; arrays stay as they are.
-
-    Args:
-        train: Its features decide, never its labels.
-        test: Coded likewise; categories that `train` lacks are among the rare ones.
-        categories: One-hot columns for each categorical column at most; the rare ones share one.
-    """
+    """Both as float32 arrays, coded by what the features of `train` hold; arrays stay as they are."""
     if not isinstance(train.features, pa.Table):
         return train, test
     from sklearn.compose import make_column_transformer

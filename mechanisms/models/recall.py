@@ -32,15 +32,10 @@ class Recall:
 
 @dataclass(frozen=True, eq=False)
 class RecallModel:
-    """What was learned by heart.
+    """What was learned by heart."""
 
-    Attributes:
-        rows: Fingerprint of each different training example, ascending, shape (m,).
-        answers: Its class probabilities, shape (m, classes).
-    """
-
-    rows: NDArray[np.uint64]
-    answers: NDArray[np.float64]
+    rows: NDArray[np.uint64]  # fingerprint of each different training example, ascending, shape (m,)
+    answers: NDArray[np.float64]  # its class probabilities, shape (m, classes)
 
     def probabilities(self, features: Features) -> NDArray[np.float64]:
         """Class probabilities, shape (n, classes)."""
@@ -58,7 +53,6 @@ def recalling(features: Features, answers: NDArray[np.float64]) -> RecallModel:
     """The model that answers each example as given, examples with the very same features with their mean answer.
 
     Args:
-        features: n rows.
         answers: Class probabilities, shape (n, classes).
     """
     rows, place = np.unique(fingerprints(features), return_inverse=True)

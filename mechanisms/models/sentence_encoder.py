@@ -16,11 +16,6 @@ BATCH = 32
 def encoded(texts: list[str], path: str, *, length: int, device: str = "cpu") -> NDArray[np.float32]:
     """The mean of the encoder's last states over a text's tokens, scaled to length 1; shape (n, width).
 
-    Args:
-        texts: n of them.
-        path: The folder that `save_pretrained` of the encoder and of its tokenizer wrote.
-        length: Tokens kept of a text.
-        device: A device name of torch.
     Raises: InputError when transformers or the folder is missing.
     """
     try:

@@ -104,19 +104,12 @@ class TransformerFineTune:
 
 @dataclass(frozen=True, eq=False)
 class FineTuned:
-    """A fine-tuned transformer.
+    """A fine-tuned transformer."""
 
-    Attributes:
-        module: Of transformers, on its device.
-        tokenizer: That belongs to it.
-        length: Tokens kept of a text.
-        compute: Threads, and where predictions are made.
-    """
-
-    module: Any
-    tokenizer: Any
-    length: int
-    compute: Compute
+    module: Any  # of transformers, on its device
+    tokenizer: Any  # that belongs to it
+    length: int  # tokens kept of a text
+    compute: Compute  # threads, and where predictions are made
 
     def probabilities(self, features: Features) -> NDArray[np.float64]:
         """Class probabilities, shape (n, classes)."""

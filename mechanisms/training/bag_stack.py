@@ -34,21 +34,15 @@ from dpaudit.mechanisms.training.scaling import scaled, scaling_of, stack_scalin
 
 @dataclass(frozen=True, eq=False)
 class BagTask:
-    """One model to train on released proportions.
+    """One model to train on released proportions."""
 
-    Attributes:
-        rows: Positions of each bag's examples in the features, shape (B, k); any row where `shares` is 0.
-        shares: Of each example in its bag's mean, >= 0 with sum 1 in each bag, shape (B, k).
-        targets: Of the mean answer, one row of sum 1 for each bag, shape (B, classes); may leave [0, 1].
-        learning_rate: Step size, > 0.
-        seed: Decides first weights and order.
-    """
-
+    # Positions of each bag's examples in the features, shape (B, k); any row where `shares` is 0
     rows: NDArray[np.int64]
-    shares: NDArray[np.float32]
+    shares: NDArray[np.float32]  # of each example in its bag's mean, >= 0 with sum 1 in each bag, shape (B, k)
+    # Of the mean answer, one row of sum 1 for each bag, shape (B, classes); may leave [0, 1]
     targets: NDArray[np.float32]
-    learning_rate: float
-    seed: SeedSequence
+    learning_rate: float  # step size, > 0
+    seed: SeedSequence  # decides first weights and order
 
     def __post_init__(self) -> None:
         require(self.rows.ndim == 2 and self.rows.size > 0, "a training needs at least one bag", shape=self.rows.shape)
@@ -63,11 +57,7 @@ def train_on_bags(
     """One model for each task, or its error when its loss stopped being a number.
 
     Args:
-        recipe: A perceptron and how it is trained; its learning rate is each task's own, `batch_size` counts examples.
-        features: Shared by all tasks.
         tasks: What each model is trained on; bags of all tasks have one shape (B, k).
-        classes: Number of classes K.
-        compute: Threads and device.
     """
     array = as_array(features)
     module = recipe.meta_module(tuple(array.shape[1:]), classes)

@@ -28,26 +28,17 @@ from dpaudit.mechanisms.training.recipe import Recipe
 
 @dataclass(frozen=True)
 class FixMatch:
-    """Settings of FixMatch.
+    """Settings of FixMatch."""
 
-    Attributes:
-        network: Network, step sizes, batch size of labelled images, and the weak augmentation; its epochs are not used.
-            Weight decay acts on weights, not on biases or normalisation.
-        steps: Training steps, >= 1.
-        ratio: Unlabelled images for each labelled one in a batch, >= 1.
-        threshold: Least confidence of a pseudo-label, in [0, 1].
-        temperature: Sharpens pseudo-label confidences, > 0.
-        unlabelled_weight: Of the loss on pseudo-labels, >= 0.
-        average: Decay of the averaged weights that are the result, in [0, 1).
-    """
-
+    # Network, step sizes, batch size of labelled images, and the weak augmentation; its epochs are not used. Weight
+    # decay acts on weights, not on biases or normalisation
     network: Recipe
-    steps: int
-    ratio: int = 7
-    threshold: float = 0.95
-    temperature: float = 1.0
-    unlabelled_weight: float = 1.0
-    average: float = 0.999
+    steps: int  # training steps, >= 1
+    ratio: int = 7  # unlabelled images for each labelled one in a batch, >= 1
+    threshold: float = 0.95  # least confidence of a pseudo-label, in [0, 1]
+    temperature: float = 1.0  # sharpens pseudo-label confidences, > 0
+    unlabelled_weight: float = 1.0  # of the loss on pseudo-labels, >= 0
+    average: float = 0.999  # decay of the averaged weights that are the result, in [0, 1)
 
     def __post_init__(self) -> None:
         require(self.steps >= 1, "steps must be >= 1", steps=self.steps)
@@ -72,9 +63,6 @@ class FixMatch:
             images: All of them, unlabelled, shape (n, channels, height, width).
             rows: Which of them are labelled, shape (m,), m >= 1.
             labels: Their labels, shape (m,).
-            classes: Number of classes K.
-            seed: Decides everything that is drawn.
-            compute: Threads and device.
         Raises: TrainingError when the weights stop being numbers; InputError for a network with batch norm.
         """
         require(len(rows) >= 1, "FixMatch needs at least one labelled image", rows=len(rows))

@@ -13,14 +13,7 @@ GPU_SHARE = 0.7
 
 
 def bytes_per_model(recipe: Recipe, module: nn.Module, shape: tuple[int, ...], *, each_gradient: bool = False) -> int:
-    """About what one model of a stack needs: weights, gradients and moments, and the activations of a batch.
-
-    Args:
-        recipe: How it is trained.
-        module: The network, on the meta device.
-        shape: Of one example.
-        each_gradient: Whether every example's gradient is held by itself, as DP-SGD does.
-    """
+    """About what one model of a stack needs: weights, gradients and moments, and the activations of a batch."""
     parameters = sum(parameter.numel() for parameter in module.parameters())
     outputs = 0
 

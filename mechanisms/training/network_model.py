@@ -25,25 +25,16 @@ STACK = 64
 
 @dataclass(frozen=True, eq=False)
 class NetworkModel:
-    """A trained network.
+    """A trained network."""
 
-    Attributes:
-        recipe: What it was trained by; says which network it is.
-        shape: Of one example.
-        classes: Number of classes K.
-        parameters: Its weights, float32 of shape (P,).
-        buffers: Running statistics of batch norm by name, usually none.
-        scaling: How features are scaled first, or None.
-        compute: Where predictions are made.
-    """
-
-    recipe: Recipe
-    shape: tuple[int, ...]
-    classes: int
-    parameters: NDArray[np.float32]
+    recipe: Recipe  # what it was trained by; says which network it is
+    shape: tuple[int, ...]  # of one example
+    classes: int  # number of classes K
+    parameters: NDArray[np.float32]  # its weights, float32 of shape (P,)
+    # Running statistics of batch norm by name, usually none
     buffers: dict[str, NDArray[np.float32]] = field(default_factory=dict)
-    scaling: Scaling | None = None
-    compute: Compute = field(default=Compute())
+    scaling: Scaling | None = None  # how features are scaled first, or None
+    compute: Compute = field(default=Compute())  # where predictions are made
 
     def logits(self, features: Features) -> NDArray[np.float64]:
         """Logits before the softmax, shape (n, classes)."""

@@ -11,17 +11,11 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class Layout:
-    """Where each parameter of a network lies in its flat vector.
+    """Where each parameter of a network lies in its flat vector."""
 
-    Attributes:
-        names: Of the parameters, in order.
-        shapes: Of the parameters.
-        sizes: Their numbers of elements.
-    """
-
-    names: tuple[str, ...]
-    shapes: tuple[tuple[int, ...], ...]
-    sizes: tuple[int, ...]
+    names: tuple[str, ...]  # of the parameters, in order
+    shapes: tuple[tuple[int, ...], ...]  # of the parameters
+    sizes: tuple[int, ...]  # their numbers of elements
 
     @property
     def total(self) -> int:

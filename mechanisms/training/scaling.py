@@ -12,15 +12,10 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, eq=False)
 class Scaling:
-    """What turns features into the network's inputs: (x - mean) / deviation, missing numbers becoming 0.
+    """What turns features into the network's inputs: (x - mean) / deviation, missing numbers becoming 0."""
 
-    Attributes:
-        mean: Of each feature, shape of one example.
-        deviation: Of each feature, > 0 (1 where the feature does not vary).
-    """
-
-    mean: NDArray[np.float32]
-    deviation: NDArray[np.float32]
+    mean: NDArray[np.float32]  # of each feature, shape of one example
+    deviation: NDArray[np.float32]  # of each feature, > 0 (1 where the feature does not vary)
 
 
 def scaling_of(features: NDArray[np.float32]) -> Scaling:

@@ -11,15 +11,10 @@ METHODS = ("looped", "batched", "vmapped")
 
 @dataclass(frozen=True)
 class StackPlan:
-    """How models are grouped.
+    """How models are grouped."""
 
-    Attributes:
-        method: "looped", "batched" (perceptrons, bags of embeddings) or "vmapped".
-        size: Models in a stack, >= 1; 1 when looped.
-    """
-
-    method: str
-    size: int = 1
+    method: str  # "looped", "batched" (perceptrons, bags of embeddings) or "vmapped"
+    size: int = 1  # models in a stack, >= 1; 1 when looped
 
     def __post_init__(self) -> None:
         require(self.method in METHODS, f"method must be one of {', '.join(METHODS)}", method=self.method)

@@ -13,19 +13,13 @@ from dpaudit.errors import require
 
 @dataclass(frozen=True, eq=False)
 class TrainingTask:
-    """One model to train on some rows of shared features.
+    """One model to train on some rows of shared features."""
 
-    Attributes:
-        rows: Positions of its examples in the features, shape (n,), n >= 1.
-        labels: Of those examples: int64 of shape (n,), or one number for each class, float of shape (n, classes).
-        seed: Decides everything that is drawn.
-        weights: Of the examples' losses, shape (n,), >= 0; 1 each by default.
-    """
-
-    rows: NDArray[np.int64]
+    rows: NDArray[np.int64]  # positions of its examples in the features, shape (n,), n >= 1
+    # Of those examples: int64 of shape (n,), or one number for each class, float of shape (n, classes)
     labels: NDArray[np.int64] | NDArray[np.float32]
-    seed: SeedSequence
-    weights: NDArray[np.float32] | None = None
+    seed: SeedSequence  # decides everything that is drawn
+    weights: NDArray[np.float32] | None = None  # of the examples' losses, shape (n,), >= 0; 1 each by default
 
     def __post_init__(self) -> None:
         require(len(self.rows) >= 1, "a training needs at least one example", rows=len(self.rows))

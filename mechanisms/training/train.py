@@ -60,11 +60,6 @@ def calibrate(
     with the run, so that it is repeated exactly.
 
     Args:
-        recipe: What is to be trained.
-        shape: Of one example.
-        classes: Number of classes K.
-        models: How many there are to train; no stack is larger.
-        compute: Threads and device.
         memory_bytes: What a stack may use; by default 2 GiB, or 70 % of this piece's share of the GPU.
     """
     torch.set_num_threads(compute.threads)
@@ -137,17 +132,6 @@ def train_stack(
 ) -> list[NetworkModel | TrainingError]:
     """Trains one model for each task.
 
-    Args:
-        recipe: The network, and how it is trained.
-        features: Shared by all tasks, n rows.
-        tasks: What each model is trained on.
-        classes: Number of classes K.
-        compute: Threads and device.
-        loss: Of one example; cross-entropy by default.
-        plan: How to group the models; found by a short calibration when there are several and none is given.
-        checkpoint: A file that keeps finished stacks and the epoch of the current one, so that the same call goes on
-            where it was cut off; removed by nobody but the caller. Left out: one in `compute.scratch`, if there is any.
-        stack_type: What trains the models of a stack; takes the arguments of `Stack`.
     Returns: For each task its model, or the error when its loss stopped being a number.
     Raises: TrainingError when the GPU has not enough memory for the plan.
     """
@@ -183,19 +167,7 @@ def run_stacks(
     compute: Compute,
     checkpoint: Path | None,
 ) -> list[NetworkModel | TrainingError]:
-    """Trains the tasks in stacks of `size`.
-
-    Args:
-        stack_of: Gives the stack of some tasks, from the features on the device, the tasks, and the place of the first.
-        features: Shared by all tasks.
-        tasks: What each model is trained on.
-        recipe: The network of all of them.
-        classes: Number of classes K.
-        size: Models in a stack.
-        settings: Whatever else decides the numbers, with a repr that says it all; guards the checkpoint.
-        compute: Threads and device.
-        checkpoint: See `train_stack`.
-    """
+    """Trains the tasks in stacks of `size`."""
     torch.set_num_threads(compute.threads)
     array = as_array(features)
     # Arrays from an object store are read-only, which torch cannot wrap: those are copied.

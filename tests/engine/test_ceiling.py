@@ -16,7 +16,7 @@ from dpaudit.engine.games.one_run.label_inference import LabelCanaries, LabelInf
 from dpaudit.engine.games.one_run.membership import Membership, ObservationalMembership
 from dpaudit.engine.games.two_world.game import IndMia
 from dpaudit.engine.planning.plan import make_plan
-from dpaudit.engine.reading.ceiling import Ceiling
+from dpaudit.engine.reading.result import Ceiling
 from dpaudit.engine.reading.run_report import Report
 from dpaudit.engine.reading.verdict import COLOURS, Verdict
 from dpaudit.engine.run.driver import report_again

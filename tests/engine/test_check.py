@@ -12,8 +12,23 @@ import pytest
 import yaml
 from click.testing import CliRunner
 from numpy.typing import NDArray
+from sklearn.linear_model import LogisticRegression
 
-from dpaudit import Claim, Relation, Report, RunOptions, Verdict, check
+from dpaudit import (
+    Claim,
+    Relation,
+    Report,
+    RunOptions,
+    Verdict,
+    check,
+    from_callable,
+    from_opacus,
+    from_predictor,
+    from_sklearn,
+    from_steps,
+    from_summary,
+    from_torch,
+)
 from dpaudit.actors.storage.store import UnitStore
 from dpaudit.actors.work import Call
 from dpaudit.engine.cli.main import main
@@ -39,6 +54,7 @@ from dpaudit.mechanisms.learners.lp_1st import LP1ST
 from dpaudit.mechanisms.models.networks import SmallCnn
 from dpaudit.mechanisms.models.recall import Recall
 from dpaudit.mechanisms.protocols import Model
+from tests.mechanisms import user_code
 
 HERE = RunOptions(runner="in-process", figures=False, repeats=0)
 SMALL = GaussianMixture(classes=2, rows=400)
@@ -423,3 +439,36 @@ def test_a_part_s_ceiling_is_not_held_against_that_of_the_whole_claim(leak: Repo
     blind = silent("blind", 0.5)
     object.__setattr__(blind, "verdict", Verdict.INCONCLUSIVE)
     assert JointVerdict((step, blind), {}, 0.999, 0.95).deciding is step
+
+
+def steps_of(X: Any, y: Any, seed: int, canary: Any) -> Any:
+    """A loop that shows its steps."""
+    return iter(())
+
+
+def means_of(X: Any, y: Any, seed: int) -> Any:
+    """Releases numbers."""
+    return X.mean(0)
+
+
+OWN_CODE = {
+    "callable": lambda claim: from_callable(user_code.shares, claim, pull=2.0),
+    "sklearn": lambda claim: from_sklearn(LogisticRegression(max_iter=50), claim),
+    "torch": lambda claim: from_torch(user_code.Linear, user_code.descend, claim),
+    "summary": lambda claim: from_summary(means_of, claim),
+    "predictor": lambda claim: from_predictor(user_code.Frank, claim),
+    "opacus": lambda claim: from_opacus(user_code.with_opacus, delta=1e-5, epsilon=claim.epsilon),
+    "steps": lambda claim: from_steps(steps_of, noise_multiplier=1.0, steps=3),
+}
+"""Each way in which one's own code comes into an audit."""
+
+
+@pytest.mark.parametrize("relation", [Relation.LABEL, Relation.REPLACE, Relation.ADD_REMOVE])
+@pytest.mark.parametrize("way", OWN_CODE)
+def test_each_way_of_own_code_is_planned(way: str, relation: Relation) -> None:
+    if (way, relation) == ("predictor", Relation.LABEL):
+        with pytest.raises(SpecError, match="no game fits"):
+            check_spec(CheckRequest(OWN_CODE[way](Claim(1.0, relation=relation))))
+    else:
+        spec = check_spec(CheckRequest(OWN_CODE[way](Claim(1.0, relation=relation))))
+        assert make_plan(spec).units

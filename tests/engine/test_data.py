@@ -16,12 +16,11 @@ import pyarrow.parquet as pq
 import pytest
 from scipy.stats import binom, multivariate_normal
 
-from dpaudit.engine.data import criteo_synthetic, delimited
+from dpaudit.engine.data import criteo, delimited
 from dpaudit.engine.data.adult import Adult
 from dpaudit.engine.data.bundled import BreastCancer, Digits, Iris, Wine
 from dpaudit.engine.data.cifar import Cifar10
-from dpaudit.engine.data.criteo import CATEGORICAL, NUMERIC, Criteo
-from dpaudit.engine.data.criteo_synthetic import CriteoSynthetic
+from dpaudit.engine.data.criteo import CATEGORICAL, NUMERIC, Criteo, CriteoSynthetic
 from dpaudit.engine.data.csv import Csv
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.data.idx import FashionMnist, Mnist
@@ -150,9 +149,9 @@ def test_synthetic_criteo_has_the_columns_gaps_and_clicks_it_states() -> None:
     # The stated rate is "about 3 %"; 2.7 % to 3.3 % widened by the sampling error.
     clicks = int(examples.labels.sum())
     assert binom.ppf(1e-7, rows, 0.027) <= clicks <= binom.ppf(1 - 1e-7, rows, 0.033)
-    for name, category in zip(CATEGORICAL, criteo_synthetic.CATEGORIES, strict=True):
+    for name, category in zip(CATEGORICAL, criteo.CATEGORIES, strict=True):
         texts = np.array(table[name].to_pylist())
-        gaps, share = int((texts == "unknown").sum()), criteo_synthetic.GAPS[category.gap]
+        gaps, share = int((texts == "unknown").sum()), criteo.GAPS[category.gap]
         assert binom.ppf(1e-7, rows, share) <= gaps <= binom.ppf(1 - 1e-7, rows, share)
         known = texts[texts != "unknown"]
         assert all(len(text) == 8 for text in set(known))

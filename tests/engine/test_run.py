@@ -264,6 +264,7 @@ def test_a_failed_training_of_several_counts_as_having_shown_nothing(tmp_path: P
     assert "training 2 of 3" in str(lossy)
 
 
+@pytest.mark.nightly
 def test_memory_stays_small_for_many_canaries(tmp_path: Path) -> None:
     """200,000 canaries and 100 replays: below 1.5 GB, measured in a process of its own."""
     code = f"""

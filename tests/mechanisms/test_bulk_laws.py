@@ -82,7 +82,11 @@ class Case:
 
 
 CASES = [
-    Case(LogisticOutputPerturbation(1.0, penalty=0.05), output_noise, FEATURES + 1, 1_050, 40_000),
+    pytest.param(
+        Case(LogisticOutputPerturbation(1.0, penalty=0.05), output_noise, FEATURES + 1, 1_050, 40_000),
+        marks=pytest.mark.nightly,
+        id="LogisticOutputPerturbation",
+    ),
     Case(LogisticObjectivePerturbation(4.0, penalty=0.05), objective_noise, FEATURES + 1, 1_150, 15_000),
     Case(GaussianNaiveBayes(40.0, lower=-50.0, upper=50.0), sums_noise, 2 * FEATURES, 560, 20_000),
 ]

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dpaudit.engine.data.criteo_synthetic import CriteoSynthetic
+from dpaudit.engine.data.criteo import CriteoSynthetic
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.data.joined import Joined
 from dpaudit.engine.planning.plan import make_plan

@@ -247,5 +247,11 @@ def test_posteriors_average_to_the_prior() -> None:
     posteriors = [advantage_twin.posterior(prior, advantage_twin.exactly(s)) for s in range(5)]
     averages = [mp.fsum(p * each[i] for p, each in zip(law, posteriors, strict=True)) for i in range(4)]
     assert np.allclose([float(a) for a in averages], prior, rtol=0, atol=1e-15)
+
+
+@pytest.mark.nightly
+def test_a_posterior_is_a_ratio_of_convolutions() -> None:
+    """To 30 digits."""
+    prior = [0.1, 0.5, 0.3, 0.8]
     by_convolution = advantage_twin.posterior_by_convolution(prior, 2, advantage_twin.laplace(1.3, 0.8))
     assert abs(by_convolution - advantage_twin.posterior(prior, advantage_twin.laplace(1.3, 0.8))[2]) < mpf(10) ** -30

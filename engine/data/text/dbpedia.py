@@ -12,8 +12,7 @@ import pyarrow.compute as pc
 from dpaudit.engine.data import delimited
 from dpaudit.engine.data.delimited import Layout
 from dpaudit.engine.data.files import existing, find, reading
-from dpaudit.engine.data.headed_lines import headed_lines
-from dpaudit.engine.data.text.labelled_texts import LabelledTexts, require_texts
+from dpaudit.engine.data.text.labelled_texts import LabelledTexts, headed_lines, require_texts
 from dpaudit.errors import require
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.registry import register

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import zlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from dpaudit.consent import PATH
 from dpaudit.engine.data.delimited import Layout, line_of
-from dpaudit.engine.data.files import fault
-from dpaudit.engine.data.text.word_numbers import word_numbers
+from dpaudit.engine.data.files import fault, reading
 from dpaudit.errors import require
 from dpaudit.mechanisms.examples import Examples, Features
 
@@ -72,14 +76,6 @@ def require_texts(
 ) -> None:
     """Refuses a row without a text, or of another class.
 
-    Args:
-        path: The file, for the message.
-        layout: Where its lines are.
-        table: The rows.
-        text: Name of the column of texts.
-        label: Name of the column of classes.
-        known: What may stand in it.
-        must: That in words.
     Raises: DataError naming the line and the column.
     """
     for column, good, rule in (
@@ -90,3 +86,59 @@ def require_texts(
         if odd >= 0:
             got = "" if column == text else f", got {table[label][odd].as_py()!r}"
             raise fault(path, f"{rule}{got}", line=line_of(path, layout, odd), column=column, do="correct the row")
+
+
+def word_numbers(texts: list[str], *, length: int, vocabulary: int) -> NDArray[np.float32]:
+    """Hashed words of texts, 1 .. vocabulary - 1, and 0 behind their ends; shape (n, length).
+
+    Words are what blanks separate, in lower case. A word's number is a hash of its letters, so it depends on no other
+    text: nothing of the data is looked at beforehand. Two words may share one.
+    """
+    numbers = np.zeros((len(texts), length), np.float32)
+    known: dict[str, int] = {}
+    for row, text in enumerate(texts):
+        for place, word in enumerate(text.lower().split()[:length]):
+            number = known.get(word)
+            if number is None:
+                number = known[word] = 1 + zlib.crc32(word.encode()) % (vocabulary - 1)
+            numbers[row, place] = number
+    return numbers
+
+
+def headed_lines(
+    path: Path, *, separator: str, numbers: Mapping[str, int], rows: int | None, after: str = ""
+) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
+    """The texts and the numbers of their classes, of the first `rows` lines or all; blank lines are passed over.
+
+    A line that is not UTF-8 is read as Latin-1, as some of TREC's are.
+
+    Raises: DataError with the line where one has no class that is known, or no text.
+    """
+    found = list(islice(_lines(path, separator, numbers, after), rows))
+    if not found:
+        raise fault(path, "has no rows")
+    texts, labels = zip(*found, strict=True)
+    return pa.chunked_array([pa.array(texts)]), pa.chunked_array([pa.array(labels)])
+
+
+def _lines(path: Path, separator: str, numbers: Mapping[str, int], after: str) -> Iterator[tuple[str, int]]:
+    with reading(path) as file:
+        for number, raw in enumerate(file, start=1):
+            line = _decoded(raw).strip()
+            if not line:
+                continue
+            head, _, text = line.partition(separator)
+            if head.strip() not in numbers:
+                must = f"must begin with one of {', '.join(numbers)}, got {head[:40]!r}"
+                raise fault(path, must, line=number, do="correct the line")
+            text = text.partition(after)[2] if after else text
+            if not text.strip():
+                raise fault(path, "must be a text, is empty", line=number, do="correct the line")
+            yield " ".join(text.split()), numbers[head.strip()]
+
+
+def _decoded(raw: bytes) -> str:
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return raw.decode("latin-1")

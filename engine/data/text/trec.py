@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from dpaudit.engine.data.files import existing, find
-from dpaudit.engine.data.headed_lines import headed_lines
-from dpaudit.engine.data.text.labelled_texts import LabelledTexts
+from dpaudit.engine.data.text.labelled_texts import LabelledTexts, headed_lines
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.registry import register
 

@@ -190,7 +190,7 @@ def public_sizes(mechanism: Any) -> list[int]:
     """Whole numbers among the fields of a mechanism that could be numbers of rows, the smallest first."""
     if not is_dataclass(mechanism):
         return []
-    values = {getattr(mechanism, field.name) for field in fields(mechanism) if field.init}
+    values = [getattr(mechanism, field.name) for field in fields(mechanism) if field.init]
     whole = {value for value in values if isinstance(value, int) and not isinstance(value, bool)}
     return sorted(value for value in whole if 2 <= value <= LARGEST_SIZE)[:MOST_SIZES]
 

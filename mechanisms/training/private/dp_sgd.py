@@ -54,18 +54,8 @@ def train_private_stack(
     steps are made, those with an empty batch too.
 
     Args:
-        recipe: The network and its step sizes.
-        steps: Sampling, clipping and noise.
-        features: Shared by all tasks.
-        tasks: What each model is trained on.
-        classes: Number of classes K.
-        compute: Threads and device.
         plan: How to group the models; perceptrons in stacks of 64, others one by one (on a GPU in stacks of 64).
-        checkpoint: See `train_stack`.
         canaries: For each task a gradient of shape (P,) that takes part in it as if it were an example's, or None.
-        observer: Is shown every step.
-        step_canary: Takes part in the steps that its coins choose, and is shown every step; for a single task.
-        stack_type: What trains the models; `PrivateStack` by default.
     Raises: InputError for a recipe that looks at several examples at once or at the data beforehand.
     """
     require(not recipe.standardise, "DP-SGD cannot look at the features beforehand", do="set standardise: false")
@@ -150,7 +140,6 @@ class PrivateStack(Stack):
         """Writes each model's sum of clipped gradients to `gradient`, its canary's among them; 0 for an empty batch.
 
         Args:
-            batch: Positions of each model's examples.
             canaries: Each model's canary, zeros where it takes no part, shape (models, P); None where there are none.
         """
         clip = self.private.clip

@@ -44,17 +44,11 @@ class PrivateSteps:
 
 @dataclass(frozen=True)
 class ClaimedSteps:
-    """What a training says of its steps.
+    """What a training says of its steps."""
 
-    Attributes:
-        private: Sampling, clipping and noise of one.
-        count: How many there are, >= 1.
-        divisor: What each noisy sum is divided by, > 0.
-    """
-
-    private: PrivateSteps
-    count: int
-    divisor: float = 1.0
+    private: PrivateSteps  # sampling, clipping and noise of one
+    count: int  # how many there are, >= 1
+    divisor: float = 1.0  # what each noisy sum is divided by, > 0
 
     def __post_init__(self) -> None:
         require(self.count >= 1, "a training must have at least one step", count=self.count)

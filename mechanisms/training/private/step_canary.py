@@ -37,15 +37,7 @@ class StepCanary:
     def __init__(
         self, direction: Direction, rng: np.random.Generator, *, clip: float, divisor: float, sampled: bool = False
     ) -> None:
-        """A canary for one training.
-
-        Args:
-            direction: Where it points, fixed before the training.
-            rng: Draws the coins.
-            clip: The largest norm of one example's gradient.
-            divisor: What the training divides its noisy sums by; if it is another one, less is seen.
-            sampled: See the attribute.
-        """
+        """A canary for one training."""
         self.sampled = sampled
         self.coins: list[bool] = []
         self.products: list[float] = []
