@@ -59,13 +59,7 @@ class Claim:
 
     @classmethod
     def of(cls, curve: PrivacyCurve, *, relation: Relation, delta: float = 0.0) -> Claim:
-        """The claim that a curve makes.
-
-        Args:
-            curve: All that is promised.
-            relation: The neighbouring relation it is about.
-            delta: Where it is printed, and where a bound is compared with it in short; in [0, 1).
-        """
+        """The claim that a curve makes under a relation, printed and compared in short at `delta` in [0, 1)."""
         return cls(delta=delta, relation=relation, curve=curve)
 
     @property

@@ -294,12 +294,8 @@ def _one_release(e: float, cells: int) -> _Losses:
 
 
 def subsampled_gaussian_rdp(order: float, *, noise_multiplier: float, sample_rate: float) -> float:
-    """Renyi cost of one step.
+    """Renyi cost of one step; whole orders a > 1 by the binomial sum, others by quadrature.
 
-    Args:
-        order: a > 1; whole orders by the binomial sum, others by quadrature.
-        noise_multiplier: m, standard deviation over sensitivity, > 0.
-        sample_rate: q in [0, 1].
     Source: Mironov, Talwar and Zhang (2019), arXiv:1908.10530, section 3.3.
     """
     require(order > 1, "order must be > 1", order=order)

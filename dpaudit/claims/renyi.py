@@ -124,12 +124,8 @@ def _turns_down(first: Sequence[float], middle: Sequence[float], last: Sequence[
 def rdp_to_epsilon(orders: NDArray[np.float64], rdp: NDArray[np.float64], delta: float) -> float:
     """The best epsilon at `delta` that Renyi costs imply.
 
-    The smallest over the orders a of rdp + log(1 - 1/a) - log(delta a) / (a - 1), at least 0.
+    The smallest over the orders a > 1 of rdp + log(1 - 1/a) - log(delta a) / (a - 1), at least 0.
 
-    Args:
-        orders: Renyi orders a, > 1, shape (n,).
-        rdp: Cost at each order, shape (n,).
-        delta: In (0, 1).
     Source: Canonne, Kamath and Steinke (2020), arXiv:2004.00010, proposition 12.
     """
     require(0 < delta < 1, "delta must be in (0, 1)", delta=delta)

@@ -212,10 +212,7 @@ def _table_of_event(text: str) -> DeltaTable:
 
 
 def _event(words: Any) -> Any:
-    """The event that words describe; an event stands for itself.
-
-    Raises: InputError when dp_accounting is not installed or has no such event.
-    """
+    """The event that words describe; an event stands for itself."""
     package = _package()
     if isinstance(words, package.DpEvent):
         return words

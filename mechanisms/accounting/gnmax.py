@@ -29,18 +29,12 @@ form 4 T g^2 + 2 g sqrt(2 T log(1 / delta)) of Papernot et al. (2017), about twi
 """
 
 
-# Laplace noise on the counts
-
-
 def laplace_counts_curve(queries: int, noise: float) -> ComposedLaplace:
     """What `queries` vote counts, each released with Laplace noise on every class, tell of one teacher's votes.
 
     On each query two counts move by one and the others stay: the two are what can be told apart, and no less. Holds for
-    whatever is made of the noisy counts: their argmax, or a label sampled in proportion to them.
-
-    Args:
-        queries: Number of queries T, >= 1.
-        noise: Laplace scale b on each count, > 0.
+    whatever is made of the noisy counts: their argmax, or a label sampled in proportion to them. `noise` is the Laplace
+    scale on each count.
     """
     require(queries >= 1, "queries must be >= 1", queries=queries)
     require(noise > 0, "noise must be > 0", noise=noise)
@@ -48,14 +42,8 @@ def laplace_counts_curve(queries: int, noise: float) -> ComposedLaplace:
 
 
 def laplace_counts_epsilon(queries: int, noise: float, delta: float, accounting: Accounting = "exact") -> float:
-    """Total cost of `queries` vote counts, each released with Laplace noise on every class.
+    """The epsilon at `delta` of so many vote counts, each with Laplace noise of scale b = 1 / g on every class.
 
-    Args:
-        queries: Number of queries T, >= 1.
-        noise: Laplace scale b on each count, > 0; g = 1 / b.
-        delta: In (0, 1).
-        accounting: See `Accounting`.
-    Returns: epsilon at `delta`.
     Source: Papernot et al. (2017), arXiv:1610.05755, for the closed form.
     """
     require(0 < delta < 1, "delta must be in (0, 1)", delta=delta)
@@ -109,9 +97,6 @@ def _least_noise(excess: Callable[[float], float]) -> float:
     return noise
 
 
-# Gaussian noise on the counts
-
-
 def confident_gnmax_curve(*, asked: int, answered: int, threshold_noise: float, vote_noise: float) -> GaussianDP:
     """What Confident-GNMax with one Gaussian on the largest count tells of one teacher's votes.
 
@@ -120,8 +105,6 @@ def confident_gnmax_curve(*, asked: int, answered: int, threshold_noise: float, 
     what was seen, costs no more, and mu^2 adds up also where what is asked next depends on the answers.
 
     Args:
-        asked: Queries put to the teachers at most.
-        answered: Queries answered at most, <= asked.
         threshold_noise: Standard deviation s1 of the noise on the largest count, > 0.
         vote_noise: Standard deviation s2 of the noise on each count, > 0.
     Source: Papernot et al. (2018), arXiv:1802.08908, algorithm 1; Smith and Thakurta (2022), arXiv:2210.17520.
@@ -148,9 +131,6 @@ def confident_gnmax_noise_factor(
     return _least_noise(lambda factor: GaussianDP(unit.mu / factor).epsilon(delta) - epsilon)
 
 
-# The releases themselves
-
-
 @dataclass(frozen=True, eq=False)
 class Answers:
     """Queries that were answered."""
@@ -175,10 +155,8 @@ def confident_gnmax(
 
     Args:
         votes: Votes for each class, shape (queries, K).
-        threshold: T on the noisy largest count.
         threshold_noise: Standard deviation s1, >= 0.
         vote_noise: Standard deviation s2 of the noise on each count before the argmax, >= 0.
-        rng: Source of the noise.
         answers: Stop after this many answers; None answers all that pass.
     Source: Papernot et al. (2018), arXiv:1802.08908, algorithm 1.
     """
@@ -198,12 +176,7 @@ def laplace_sample(votes: NDArray[np.int64], noise: float, rng: np.random.Genera
     """A class drawn in proportion to max(count + Laplace noise, 0), any class where nothing is left.
 
     The published code falls back to the true share of each class there, which is not private; here it is uniform.
-
-    Args:
-        votes: Votes for each class, shape (queries, K).
-        noise: Laplace scale, >= 0.
-        rng: Source of the noise and of the draw.
-    Returns: Released labels, shape (queries,).
+    Shape (queries, K) to (queries,); the noise is of scale `noise` >= 0.
     """
     weights = np.maximum(votes + rng.laplace(scale=noise, size=votes.shape), 0)
     weights[weights.sum(axis=1) == 0] = 1

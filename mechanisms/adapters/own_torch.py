@@ -238,10 +238,7 @@ class OwnOpacus:
 
 
 def _spent_epsilon(engine: Any, delta: float) -> float:
-    """What a privacy engine's accountant says of the training it has seen, in nats.
-
-    Raises: InputError when it is no engine of Opacus, or has seen no step.
-    """
+    """What a privacy engine's accountant says of the training it has seen, in nats."""
     from opacus import PrivacyEngine
 
     require(isinstance(engine, PrivacyEngine), "engine must be an opacus.PrivacyEngine", engine=type(engine).__name__)

@@ -190,10 +190,7 @@ class SklearnClassifier(ClaimedByUser):
         _check(self.make())
 
     def make(self) -> Any:
-        """A new, unfitted estimator.
-
-        Raises: InputError when the class does not take the parameters.
-        """
+        """A new, unfitted estimator."""
         try:
             return Settings(self.estimator, self.parameters).make()
         except (TypeError, ValueError) as err:

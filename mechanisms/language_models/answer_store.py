@@ -35,11 +35,8 @@ class AnswerStore:
     """The answers in one folder, by key, and a journal of what went wrong on the way to them.
 
     Lines that are no answers are left where they are and not used: their questions are asked again. Which they are is
-    noted in a file beside them, and said by whoever finds them first.
-
-    Args:
-        folder: Made when it is not there, for its owner alone.
-    Raises: InputError for a folder that others can write in: their answers would be taken for the model's.
+    noted in a file beside them, and said by whoever finds them first. The folder is made where it is not there; one
+    that others can write in is refused: their answers would be taken for the model's.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -122,10 +119,7 @@ class AnswerStore:
 
 
 def _require_private(folder: Path) -> None:
-    """Makes a folder for its owner alone where there is none, and refuses one that others can write in.
-
-    Raises: InputError.
-    """
+    """Makes a folder for its owner alone where there is none, and refuses one that others can write in."""
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         found = folder.stat()
@@ -140,10 +134,7 @@ def _require_private(folder: Path) -> None:
 
 
 def _open_regular(path: Path, flags: int) -> int:
-    """Opens a file that is one: no link is followed, and no pipe waited for.
-
-    Raises: OSError.
-    """
+    """Opens a file that is one: no link is followed, and no pipe waited for."""
     file = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
     if stat.S_ISREG(os.fstat(file).st_mode):
         return file
@@ -152,10 +143,7 @@ def _open_regular(path: Path, flags: int) -> int:
 
 
 def _lines(path: Path, start: int) -> Iterator[tuple[int, bytes]]:
-    """Where each whole line from a byte on begins, and the line.
-
-    Raises: OSError for what is no file, or larger than one of answers can be.
-    """
+    """Where each whole line from a byte on begins, and the line; OSError for what is no file, or too large."""
     with open(_open_regular(path, os.O_RDONLY), "rb") as file:
         if os.fstat(file.fileno()).st_size > _MOST_BYTES:
             raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))

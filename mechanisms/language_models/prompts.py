@@ -112,12 +112,7 @@ def read_class(text: str | None, labels: Sequence[str], names: Sequence[str] = (
 
     A line may begin with "Answer:" and end with a full stop, be in quotes, and give label and name together where they
     agree: "1", "Answer: 1.", "Sports", "1 (Sports)". What follows the first line, a base model's own next question, is
-    not looked at. "0 or 1", "class 1", "10" for "1" and an empty line are unread.
-
-    Args:
-        text: The answer; None where there was none.
-        labels: What the model was told to write, one for each class.
-        names: Names of the classes, optional; case does not matter.
+    not looked at. "0 or 1", "class 1", "10" for "1" and an empty line are unread; case does not matter.
     """
     lines = (text or "").strip().splitlines()
     if not lines:

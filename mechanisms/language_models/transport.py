@@ -59,19 +59,13 @@ class Trouble:
 
 
 def require_variable(name: str, *, field: str) -> None:
-    """Refuses what is no name of an environment variable, without showing it: it may be the key itself.
-
-    Raises: InputError.
-    """
+    """Refuses what is no name of an environment variable, without showing it: it may be the key itself."""
     must = f"{field} must be the name of an environment variable, capitals such as OPENAI_API_KEY, never the key itself"
     require(not name or _VARIABLE.fullmatch(name) is not None, must)
 
 
 def key_in(variable: str) -> str:
-    """The key; "" where no variable is named.
-
-    Raises: InputError, without the key, when the variable is not set or cannot be sent.
-    """
+    """The key, never shown; "" where no variable is named."""
     if not variable:
         return ""
     key = os.environ.get(variable, "").strip()
@@ -92,10 +86,8 @@ def _without_key(text: str, key: str, variable: str) -> str:
 
 
 def require_url(url: str, *, sends_key: bool, plain_http: bool) -> None:
-    """Refuses an address with a password in it, one that is not what it seems, and one that a key would be sent to in
-    the open.
-
-    Raises: InputError, which does not show the address.
+    """Refuses, without showing it, an address with a password in it, one that is not what it seems, and one that a key
+    would be sent to in the open.
     """
     require("$" not in url, "url must be written out: `$NAME` is looked up in paths only, never in an address")
     try:
@@ -144,13 +136,7 @@ def _outside(address: Address) -> bool:
 
 
 def named(host: str, address: Address, *, private_network: bool) -> bool:
-    """Whether a request to a host may go to an address that it leads to.
-
-    Args:
-        host: In the url.
-        address: What it was found to lead to.
-        private_network: Whether a name may lead to a network of one's own.
-    """
+    """Whether a request to a host in a url may go to an address that it leads to."""
     if _outside(address) or _literal(host) == address or (host == "localhost" and address.is_loopback):
         return True
     return private_network and any(_meant(address) in network for network in _PRIVATE)
@@ -162,9 +148,6 @@ def post(
     """Sends JSON, gives the JSON that came back; redirections are not followed, since the key would go with them.
 
     Args:
-        url: Where to.
-        body: What to send.
-        key: For the header `Authorization: Bearer`; "" sends none.
         variable: The environment variable that stands for the key in whatever is given back.
         timeout_s: For connecting, for each wait for bytes, and for all of them together.
         private_network: Whether the host's name may lead to a network of one's own.

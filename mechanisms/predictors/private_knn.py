@@ -96,10 +96,7 @@ class PrivateKnn(NoisyVotes):
 
 
 def squared_distances(records: Features, queries: Features) -> NDArray[np.float64]:
-    """Squared Euclidean distance of each record to each query, shape (n, q).
-
-    Raises: InputError for tables: make an array of their columns.
-    """
+    """Squared Euclidean distance of each record to each query, shape (n, q); tables are refused."""
     require(
         not isinstance(records, pa.Table) and not isinstance(queries, pa.Table),
         "private-knn compares arrays of numbers, got a table",

@@ -69,10 +69,7 @@ class PromptPate(NoisyVotes):
         return Task(self.given or usual.given, names)
 
     def prompts(self, data: Examples) -> list[Teacher]:
-        """The teachers; records beyond the last one's are not used.
-
-        Raises: InputError when there are too few records.
-        """
+        """The teachers; records beyond the last one's are not used."""
         needed = self.teachers * self.shots
         require(len(data) >= needed, f"{self.teachers} teachers need {needed} records", records=len(data))
         texts = texts_of(data.features)

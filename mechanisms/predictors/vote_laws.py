@@ -171,12 +171,8 @@ class SampledNeighbours:
 
 
 def inclusion(rank: Ints, *, neighbours: int, rate: float) -> Floats:
-    """Probability that the record of a rank votes: it is kept, and fewer than k of those before it are.
+    """Probability that the record of a rank >= 1 votes: it is kept, and fewer than k of those before it are.
 
-    Args:
-        rank: Ranks >= 1, any shape.
-        neighbours: k >= 1.
-        rate: Probability with which a record is kept, in (0, 1].
     Source: Chadha et al. (2024), section 6: nu.
     """
     from scipy.stats import binom
