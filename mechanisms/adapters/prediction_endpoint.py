@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import random
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,20 +14,12 @@ from numpy.random import SeedSequence
 from numpy.typing import NDArray
 
 from dpaudit.claims import Claim
-from dpaudit.consent import ADDRESS, VARIABLE
-from dpaudit.errors import InputError, require
+from dpaudit.errors import InputError
 from dpaudit.mechanisms.adapters.user_code import ClaimedByUser, whole_number
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.language_models.prompts import UNREAD, read_class
-from dpaudit.mechanisms.language_models.transport import (
-    LONGEST_ASKED_S,
-    Trouble,
-    key_in,
-    post,
-    require_url,
-    require_variable,
-)
+from dpaudit.mechanisms.language_models.transport import LONGEST_ASKED_S, HttpService, Trouble
 from dpaudit.registry import register
 
 SEND_DATA = 428
@@ -37,7 +28,7 @@ SEND_DATA = 428
 
 @register("mechanism", "prediction-endpoint", source="one's own service")
 @dataclass(frozen=True, kw_only=True)
-class PredictionEndpoint(ClaimedByUser):
+class PredictionEndpoint(HttpService, ClaimedByUser):
     """A service of one's own that answers privately; each run is a POST of JSON, its answers are read strictly.
 
     A request is `{"data": D, "seed": S, "queries": [...]}`: train on the data called D, with randomness of its own or
@@ -47,37 +38,16 @@ class PredictionEndpoint(ClaimedByUser):
     with one value for each column.
 
     Attributes:
-        url: Where requests go, written out.
         claimed: What one answer promises.
-        key_variable: Name of the environment variable with the key; "" sends none.
         timeout_s: Of one run, > 0.
         attempts: Of one run, >= 1.
-        first_wait_s: Before the second attempt, > 0; doubled each time.
-        longest_wait_s: Where doubling ends, unless the server asks for more.
-        plain_http: Whether the key may go over http to another machine.
-        private_network: Whether the host's name may lead to an address of a private network (10.x, 192.168.x); to this
-            machine or its link it never may: write `localhost` or the address itself.
     """
 
     made_by = "prediction-endpoint"
 
-    url: str = field(metadata=ADDRESS)
     claimed: Claim | None = None
-    key_variable: str = field(default="", metadata=VARIABLE)
     timeout_s: float = 600.0
     attempts: int = 4
-    first_wait_s: float = 1.0
-    longest_wait_s: float = 60.0
-    plain_http: bool = False
-    private_network: bool = False
-
-    def __post_init__(self) -> None:
-        require_variable(self.key_variable, field="key_variable")
-        require_url(self.url, sends_key=bool(self.key_variable), plain_http=self.plain_http)
-        require(self.attempts >= 1, "attempts must be >= 1", attempts=self.attempts)
-        for name in ("timeout_s", "first_wait_s", "longest_wait_s"):
-            value = getattr(self, name)
-            require(0 < value < math.inf, f"{name} must be > 0 and finite", given=value)
 
     def answers(self, data: Examples, queries: Features, *, seed: SeedSequence, compute: Compute) -> NDArray[np.int64]:
         """One full run; see `AnsweringPredictor`. K, the number of classes, stands for a refusal to answer.
@@ -98,16 +68,9 @@ class PredictionEndpoint(ClaimedByUser):
         return np.array([self._class(answer, data) for answer in given], np.int64)
 
     def _sent(self, body: Mapping[str, Any]) -> Mapping[str, Any] | Trouble:
-        key, wait = key_in(self.key_variable), self.first_wait_s
+        key, wait = self.key(), self.first_wait_s
         for attempt in range(1, self.attempts + 1):
-            reply = post(
-                self.url,
-                body,
-                key=key,
-                variable=self.key_variable,
-                timeout_s=self.timeout_s,
-                private_network=self.private_network,
-            )
+            reply = self.send(self.url, body, key=key)
             if not isinstance(reply, Trouble) or not reply.again or attempt == self.attempts:
                 return reply
             pause = min(wait, self.longest_wait_s) * random.uniform(0.5, 1)

@@ -15,25 +15,18 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit, urlunsplit
 
-from dpaudit.consent import ADDRESS, PATH, VARIABLE
+from dpaudit.consent import PATH
 from dpaudit.errors import InputError, require
 from dpaudit.mechanisms.language_models.answer_store import AnswerStore, Pace
 from dpaudit.mechanisms.language_models.protocol import CHARACTERS_PER_TOKEN, Completion, Expected
-from dpaudit.mechanisms.language_models.transport import (
-    LONGEST_ASKED_S,
-    Trouble,
-    key_in,
-    post,
-    require_url,
-    require_variable,
-)
+from dpaudit.mechanisms.language_models.transport import LONGEST_ASKED_S, HttpService, Trouble
 from dpaudit.registry import register
 from dpaudit.variables import expanded
 
 
 @register("language-model", "endpoint", source="OpenAI's HTTP interface, chat/completions and completions")
 @dataclass(frozen=True, kw_only=True)
-class Endpoint:
+class Endpoint(HttpService):
     """A language model behind an OpenAI-compatible HTTP address, asked at temperature 0.
 
     Requests that time out, are turned away for now (429, 5xx) or come back broken are sent again, later each time.
@@ -43,15 +36,11 @@ class Endpoint:
     Attributes:
         url: Where `/chat/completions` is found: "https://api.openai.com/v1", written out.
         model_name: What the server calls the model.
-        key_variable: Name of the environment variable with the key; "" sends none.
         style: "chat" sends each prompt as one message of a user, "completions" as a text to go on with.
         max_tokens: Of an answer, >= 1.
         prompts_per_request: Prompts sent together, >= 1; more than 1 with style "completions" only.
         parallel: Requests under way at once, >= 1, in each process that asks.
-        timeout_s: Of one request, > 0.
         attempts: Of one request, >= 1; after the last one its prompts have no answer.
-        first_wait_s: Before the second attempt, > 0; doubled each time, half of it at random.
-        longest_wait_s: Where doubling ends, unless the server asks for more.
         requests_per_minute: Of all processes of this machine together, > 0; None: no limit.
         tokens_per_minute: Likewise, of prompts and answers, estimated from the prompt's length.
         cache: Folder of the answers; left out: `dpaudit/answers` where this user's caches are.
@@ -59,22 +48,13 @@ class Endpoint:
         price_in: Of a million tokens read, for the estimate; None: not known.
         price_out: Of a million tokens written.
         most_cost: Asks nothing that is estimated to cost more; needs both prices.
-        plain_http: Whether the key may go over http to another machine.
-        private_network: Whether the host's name may lead to an address of a private network (10.x, 192.168.x); to this
-            machine or its link it never may: write `localhost` or the address itself.
     """
 
-    url: str = field(metadata=ADDRESS)
     model_name: str
-    key_variable: str = field(default="", metadata=VARIABLE)
     style: Literal["chat", "completions"] = "chat"
     max_tokens: int = 8
     prompts_per_request: int = 1
     parallel: int = 4
-    timeout_s: float = 60.0
-    attempts: int = 6
-    first_wait_s: float = 1.0
-    longest_wait_s: float = 60.0
     requests_per_minute: float | None = None
     tokens_per_minute: float | None = None
     cache: str = field(default="", metadata=PATH)
@@ -82,19 +62,13 @@ class Endpoint:
     price_in: float | None = None
     price_out: float | None = None
     most_cost: float | None = None
-    plain_http: bool = False
-    private_network: bool = False
 
     def __post_init__(self) -> None:
-        require_variable(self.key_variable, field="key_variable")
-        require_url(self.url, sends_key=bool(self.key_variable), plain_http=self.plain_http)
+        super().__post_init__()
         require(bool(self.model_name), "model_name must not be empty")
         require(self.style in ("chat", "completions"), "style must be 'chat' or 'completions'", style=self.style)
-        for name in ("max_tokens", "prompts_per_request", "parallel", "attempts"):
+        for name in ("max_tokens", "prompts_per_request", "parallel"):
             require(getattr(self, name) >= 1, f"{name} must be >= 1", given=getattr(self, name))
-        for name in ("timeout_s", "first_wait_s", "longest_wait_s"):
-            value = getattr(self, name)
-            require(0 < value < math.inf, f"{name} must be > 0 and finite", given=value)
         for name in ("requests_per_minute", "tokens_per_minute"):
             value = getattr(self, name)
             require(value is None or 0 < value < math.inf, f"{name} must be > 0", given=value)
@@ -205,7 +179,7 @@ class _Asking:
     pace: Pace
 
     def __post_init__(self) -> None:
-        self._key = key_in(self.endpoint.key_variable)
+        self._key = self.endpoint.key()
         self._address = self.endpoint.address
         self._ended = threading.Event()
         self._useless = ""
@@ -229,7 +203,8 @@ class _Asking:
         for attempt in range(1, self.endpoint.attempts + 1):
             if self._ended.wait(self.pace.reserve(tokens)):
                 break
-            answers = self._send(prompts)
+            reply = self.endpoint.send(self._address, self.endpoint.body(prompts), key=self._key)
+            answers = reply if isinstance(reply, Trouble) else _answers(reply, len(prompts))
             if not isinstance(answers, Trouble):
                 for prompt, answer in zip(prompts, answers, strict=True):
                     self.store.keep(keys[prompt], answer)
@@ -248,17 +223,6 @@ class _Asking:
             self._ended.wait(min(wait, self.endpoint.longest_wait_s) * random.uniform(0.5, 1))
             wait *= 2
         return {prompt: Completion(None, what) for prompt in prompts}
-
-    def _send(self, prompts: Sequence[str]) -> list[dict[str, Any]] | Trouble:
-        reply = post(
-            self._address,
-            self.endpoint.body(prompts),
-            key=self._key,
-            variable=self.endpoint.key_variable,
-            timeout_s=self.endpoint.timeout_s,
-            private_network=self.endpoint.private_network,
-        )
-        return reply if isinstance(reply, Trouble) else _answers(reply, len(prompts))
 
 
 def _answers(reply: Mapping[str, Any], count: int) -> list[dict[str, Any]] | Trouble:

@@ -10,6 +10,7 @@ import base64
 import http.client
 import ipaddress
 import json
+import math
 import os
 import re
 import socket
@@ -17,13 +18,14 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import lru_cache, partial
 from typing import Any, TypeAlias
 from urllib.parse import quote, urlsplit
 
+from dpaudit.consent import ADDRESS, VARIABLE
 from dpaudit.errors import InputError, printable, require, shortened
 
 LONGEST_ASKED_S = 600.0
@@ -58,21 +60,69 @@ class Trouble:
     status: int | None = None  # of the response; None where there was none
 
 
+@dataclass(frozen=True, kw_only=True)
+class HttpService:
+    """A server that is sent requests.
+
+    Attributes:
+        url: Where requests go, written out.
+        key_variable: Name of the environment variable with the key; "" sends none.
+        timeout_s: Of one request, > 0.
+        attempts: Of one request, >= 1.
+        first_wait_s: Before the second attempt, > 0; doubled each time, half of it at random.
+        longest_wait_s: Where doubling ends, unless the server asks for more.
+        plain_http: Whether the key may go over http to another machine.
+        private_network: Whether the host's name may lead to an address of a private network (10.x, 192.168.x); to this
+            machine or its link it never may: write `localhost` or the address itself.
+    """
+
+    url: str = field(metadata=ADDRESS)
+    key_variable: str = field(default="", metadata=VARIABLE)
+    timeout_s: float = 60.0
+    attempts: int = 6
+    first_wait_s: float = 1.0
+    longest_wait_s: float = 60.0
+    plain_http: bool = False
+    private_network: bool = False
+
+    def __post_init__(self) -> None:
+        require_variable(self.key_variable, field="key_variable")
+        require_url(self.url, sends_key=bool(self.key_variable), plain_http=self.plain_http)
+        require(self.attempts >= 1, "attempts must be >= 1", given=self.attempts)
+        for name in ("timeout_s", "first_wait_s", "longest_wait_s"):
+            value = getattr(self, name)
+            require(0 < value < math.inf, f"{name} must be > 0 and finite", given=value)
+
+    def key(self) -> str:
+        """The key, never shown; "" where no variable is named.
+
+        Raises: InputError, without the key, when the variable is not set or cannot be sent.
+        """
+        if not self.key_variable:
+            return ""
+        key, variable = os.environ.get(self.key_variable, "").strip(), self.key_variable
+        must = f"the environment variable {variable} must hold the key on every machine that asks; it is empty"
+        require(bool(key), must)
+        if not (key.isascii() and key.isprintable()):
+            raise InputError(f"the key in {variable} must be one line of printable ASCII characters")
+        return key
+
+    def send(self, url: str, body: Mapping[str, Any], *, key: str) -> Mapping[str, Any] | Trouble:
+        """One attempt of a request, see `post`."""
+        return post(
+            url,
+            body,
+            key=key,
+            variable=self.key_variable,
+            timeout_s=self.timeout_s,
+            private_network=self.private_network,
+        )
+
+
 def require_variable(name: str, *, field: str) -> None:
     """Refuses what is no name of an environment variable, without showing it: it may be the key itself."""
     must = f"{field} must be the name of an environment variable, capitals such as OPENAI_API_KEY, never the key itself"
     require(not name or _VARIABLE.fullmatch(name) is not None, must)
-
-
-def key_in(variable: str) -> str:
-    """The key, never shown; "" where no variable is named."""
-    if not variable:
-        return ""
-    key = os.environ.get(variable, "").strip()
-    require(bool(key), f"the environment variable {variable} must hold the key on every machine that asks; it is empty")
-    if not (key.isascii() and key.isprintable()):
-        raise InputError(f"the key in {variable} must be one line of printable ASCII characters")
-    return key
 
 
 def _without_key(text: str, key: str, variable: str) -> str:

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from dpaudit.mechanisms.training.network_model import NetworkModel
 
 Ints = NDArray[np.int64]
+Noise = Literal["gaussian", "laplace"]
 
 
 class _PublicData(Protocol):
@@ -70,7 +71,7 @@ class NoisyVotes:
     """
 
     sigma: float = 40.0
-    noise: Literal["gaussian", "laplace"] = "gaussian"
+    noise: Noise = "gaussian"
     threshold: float | None = None
     threshold_sigma: float = 40.0
     cached: bool = False
