@@ -87,7 +87,6 @@ MECHANISMS = Rooms(
             "protocols",
             "models",
             "language_models",
-            "accounting",
         ),
         *("learners", "predictors", "adapters", "planted"),
     ),

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from dpaudit.claims import GaussianDP, PrivacyCurve
 from dpaudit.claims.composition import ComposedLaplace
 from dpaudit.errors import require
-from dpaudit.mechanisms.accounting.gnmax import laplace_argmax
 
 Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
@@ -63,7 +62,8 @@ class LaplaceArgmax:
 
     def answers(self, votes: Ints, rng: np.random.Generator) -> Ints:
         """Shape (n, K) to (n,)."""
-        return laplace_argmax(votes, self.scale, rng)
+        noisy = votes + rng.laplace(scale=self.scale, size=votes.shape)
+        return np.asarray(noisy.argmax(axis=1), np.int64)
 
     def curve(self) -> PrivacyCurve:
         """Two Laplace counts that move by 1: 2 / b at delta = 0."""

@@ -23,7 +23,6 @@ from scipy.stats import gamma, laplace, norm
 
 from dpaudit.claims import ComposedLaplace
 from dpaudit.engine.data.text.made_phrases import MadePhrases
-from dpaudit.mechanisms.accounting.gnmax import Answers, confident_gnmax
 from dpaudit.mechanisms.adapters.opacus_dp_sgd import OpacusDpSgd
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
@@ -43,7 +42,7 @@ from dpaudit.mechanisms.learners.lp_1st import LP1ST, LP1STNoiseCorrection
 from dpaudit.mechanisms.learners.lp_2st import LP2ST
 from dpaudit.mechanisms.learners.noisy_labels import NoisyOneHotLabels
 from dpaudit.mechanisms.learners.pate import PATE
-from dpaudit.mechanisms.learners.pate_fm import PateFm
+from dpaudit.mechanisms.learners.pate_fm import Answers, PateFm, confident_gnmax
 from dpaudit.mechanisms.learners.random_forest import PrivateForest
 from dpaudit.mechanisms.learners.released_labels import ReleasedLabels
 from dpaudit.mechanisms.models.networks import Mlp
