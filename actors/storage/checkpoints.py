@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeAlias
@@ -13,7 +15,7 @@ import pyarrow as pa
 
 from dpaudit.actors.storage.mirror import Mirror, inside, is_remote
 from dpaudit.errors import RunError
-from dpaudit.plain_files import temporary_folder
+from dpaudit.plain_files import private_folder
 
 Scratch: TypeAlias = str | Path
 """A folder, or the URI of one."""
@@ -40,7 +42,7 @@ def checkpoints(scratch: Scratch | None, key: str) -> Iterator[Path | None]:
 
 @contextlib.contextmanager
 def _mirrored(uri: str) -> Iterator[Path]:
-    mirror = Mirror(temporary_folder() / hashlib.sha256(uri.encode()).hexdigest()[:24], uri)
+    mirror = Mirror(_temporary_folder() / hashlib.sha256(uri.encode()).hexdigest()[:24], uri)
     with contextlib.suppress(RunError):
         mirror.pull()
     done = False
@@ -52,3 +54,14 @@ def _mirrored(uri: str) -> Iterator[Path]:
         if done:
             with contextlib.suppress(OSError, pa.ArrowException):
                 mirror.forget()
+
+
+def _temporary_folder() -> Path:
+    """This user's own folder in the machine's temporary one, where what a run has left is found by the next.
+
+    A new one where somebody else has taken its name.
+    """
+    try:
+        return private_folder(Path(tempfile.gettempdir()) / f"dpaudit-of-{os.geteuid()}")
+    except RunError:
+        return Path(tempfile.mkdtemp(prefix="dpaudit-"))

@@ -166,11 +166,11 @@ def _about_one_record(claim: Claim, relation: Relation, audit: str) -> Converted
 
 
 def _two_step_claim(claim: Claim, relation: Relation) -> ConvertedClaim:
-    from dpaudit.claims.steps import two_step_missed, two_steps
+    from dpaudit.claims.steps import TwoSteps, two_steps
 
     curve = two_steps(claim.curve)
     if claim.is_point or claim.epsilon > claim.curve.epsilon(claim.delta):  # stated in two numbers of its own
-        delta = min(two_step_missed(claim.epsilon, claim.delta), 1 - 1e-12)
+        delta = min(TwoSteps.missed(claim.epsilon, claim.delta), 1 - 1e-12)
         converted = Claim(max(2 * claim.epsilon, curve.epsilon(delta)), delta, relation, curve)
     else:
         converted = Claim.of(curve, relation=relation, delta=claim.delta)

@@ -62,6 +62,11 @@ class TwoSteps(DeltaCurve):
     def __str__(self) -> str:
         return f"two steps of {self.curve}"
 
+    @staticmethod
+    def missed(bound: float, missed: float) -> float:
+        """(1 + e^b) d: what (b, d)-DP may miss over two steps, at epsilon 2 b."""
+        return (1 + math.exp(min(bound, 700.0))) * missed
+
     def delta(self, epsilon: float, /) -> float:
         """The least delta(s) + e^s delta(epsilon - s) over s: any s is valid, so a search only errs upwards."""
         checked_epsilon(epsilon)
@@ -118,12 +123,7 @@ def _(curve: PureDP | ApproximateDP, epsilon: float) -> float:
     if math.isinf(bound):
         return 1.0
     flat = 1 - math.exp(-bound) * (1 - 2 * missed)
-    least = min(two_step_missed(bound, missed), flat)
+    least = min(TwoSteps.missed(bound, missed), flat)
     if epsilon >= 2 * bound:
         return least
     return least + (flat - least) * math.expm1(epsilon - 2 * bound) / math.expm1(-2 * bound)
-
-
-def two_step_missed(bound: float, missed: float) -> float:
-    """(1 + e^b) d: what (b, d)-DP may miss over two steps, at epsilon 2 b."""
-    return (1 + math.exp(min(bound, 700.0))) * missed

@@ -65,12 +65,6 @@ class AnswerStore:
         """Writes down what went wrong with a question at its so-manieth attempt."""
         self._append("trouble", {"key": key, "what": what, "attempt": attempt})
 
-    def troubles(self) -> list[dict[str, Any]]:
-        """All that went wrong, in the order of each process; damaged lines are left out."""
-        lines = (line for path in sorted(self._folder.glob("trouble-*.jsonl")) for _, line in _lines(path, 0))
-        records = (_record(line, what=str, attempt=int) for line in lines)
-        return [record for record in records if record is not None]
-
     def _append(self, kind: str, record: Mapping[str, Any]) -> None:
         line = json.dumps({**record, "at": round(time.time(), 3)}).encode() + b"\n"
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW

@@ -77,15 +77,12 @@ class Endpoint(HttpService):
             require(value is None or 0 <= value < math.inf, f"{name} must be >= 0", given=value)
         alone = self.prompts_per_request == 1 or self.style == "completions"
         require(alone, "a chat request holds one prompt", do="set style: completions or prompts_per_request: 1")
-        require(self.most_cost is None or self._priced, "most_cost needs price_in and price_out")
+        priced = self.price_in is not None and self.price_out is not None
+        require(self.most_cost is None or priced, "most_cost needs price_in and price_out")
         try:
             _content_key(dict(self.extra))
         except (TypeError, ValueError):
             raise InputError("extra must hold plain values, as JSON has them") from None
-
-    @property
-    def _priced(self) -> bool:
-        return self.price_in is not None and self.price_out is not None
 
     def complete(self, prompts: Sequence[str]) -> list[Completion]:
         """One completion for each prompt, in their order; see `LanguageModel`.
@@ -97,11 +94,17 @@ class Endpoint(HttpService):
         store = AnswerStore(self._folder())
         known = store.known(keys.values())
         asked = [prompt for prompt, key in keys.items() if key not in known]
-        found = {prompt: _completion(known[key]) for prompt, key in keys.items() if key in known}
+        found = {prompt: Completion(known[key]["text"]) for prompt, key in keys.items() if key in known}
         if asked:
-            self._require_affordable(self._expected(asked, known=len(known)))
-            asking = _Asking(self, store, Pace(self._pace_file(), self.requests_per_minute, self.tokens_per_minute))
-            found |= asking.ask(asked, keys)
+            expected = self._expected(asked, known=len(known))
+            require(
+                self.most_cost is None or expected.cost is None or expected.cost <= self.most_cost,
+                f"this would ask {expected}; most_cost is {self.most_cost}",
+                do="raise most_cost, or ask with fewer teachers or queries",
+            )
+            moments = answers_folder(self.cache) / f"pace-{_content_key([self.url, self.key_variable])[:16]}.json"
+            pace = Pace(moments, self.requests_per_minute, self.tokens_per_minute)
+            found |= _Asking(self, store, pace).ask(asked, keys)
         return [found[prompt] for prompt in prompts]
 
     def expected(self, prompts: Sequence[str]) -> Expected:
@@ -110,11 +113,6 @@ class Endpoint(HttpService):
         folder = self._folder()
         known = AnswerStore(folder).known(keys.values()) if folder.is_dir() else {}
         return self._expected([prompt for prompt, key in keys.items() if key not in known], known=len(known))
-
-    def troubles(self) -> list[dict[str, Any]]:
-        """What went wrong so far, one record an attempt: `key` of the prompt, `what`, `attempt`, `at` (Unix time)."""
-        folder = self._folder()
-        return AnswerStore(folder).troubles() if folder.is_dir() else []
 
     def tokens(self, prompt: str) -> int:
         """Tokens that one prompt and its answer take, estimated."""
@@ -143,9 +141,6 @@ class Endpoint(HttpService):
         # One folder for each model: its answers are read as a whole.
         return answers_folder(self.cache) / _content_key([self.url, self.model_name])[:16]
 
-    def _pace_file(self) -> Path:
-        return answers_folder(self.cache) / f"pace-{_content_key([self.url, self.key_variable])[:16]}.json"
-
     def _expected(self, asked: Sequence[str], *, known: int) -> Expected:
         written = len(asked) * self.max_tokens
         tokens = sum(map(self.tokens, asked))
@@ -158,11 +153,6 @@ class Endpoint(HttpService):
             tokens / self.tokens_per_minute if self.tokens_per_minute else 0.0,
         )
         return Expected(len(asked) + known, known, requests, tokens - written, written, cost, minutes)
-
-    def _require_affordable(self, expected: Expected) -> None:
-        affordable = self.most_cost is None or expected.cost is None or expected.cost <= self.most_cost
-        do = "raise most_cost, or ask with fewer teachers or queries"
-        require(affordable, f"this would ask {expected}; most_cost is {self.most_cost}", do=do)
 
 
 def answers_folder(cache: str) -> Path:
@@ -208,7 +198,7 @@ class _Asking:
             if not isinstance(answers, Trouble):
                 for prompt, answer in zip(prompts, answers, strict=True):
                     self.store.keep(keys[prompt], answer)
-                return {prompt: _completion(answer) for prompt, answer in zip(prompts, answers, strict=True)}
+                return {prompt: Completion(answer["text"]) for prompt, answer in zip(prompts, answers, strict=True)}
             what = answers.what
             for prompt in prompts:
                 self.store.note(keys[prompt], what, attempt)
@@ -248,10 +238,6 @@ def _answers(reply: Mapping[str, Any], count: int) -> list[dict[str, Any]] | Tro
     if isinstance(usage, dict) and count == 1:
         found[0]["tokens"] = [usage.get("prompt_tokens"), usage.get("completion_tokens")]
     return [found[index] for index in range(count)]
-
-
-def _completion(answer: Mapping[str, Any]) -> Completion:
-    return Completion(str(answer["text"]))
 
 
 def _content_key(asked: object) -> str:

@@ -30,7 +30,7 @@ from dpaudit.mechanisms.predictors.releases import (
     LaplaceArgmax,
     Release,
 )
-from dpaudit.mechanisms.predictors.vote_laws import AlikeTeachers, ApartTeachers, VoteLaw, shares_of
+from dpaudit.mechanisms.predictors.vote_laws import AlikeTeachers, ApartTeachers, VoteLaw
 from dpaudit.mechanisms.protocols import Model, StackLearner, Trainer
 from dpaudit.mechanisms.seeds import spawned
 from dpaudit.mechanisms.training.task import TrainingTask
@@ -233,8 +233,8 @@ class PatePredictor(Ensemble):
 
     def law(self, votes: Ints, moved: Ints, labels: Ints, *, added: bool, classes: int) -> VoteLaw:
         """Mult(k - m, P) + the m teachers with a record each, by P' with them and by P without."""
-        shares = shares_of(votes.ravel(), classes)
-        others = [shares_of(column, classes) if added else shares for column in moved.T]
+        shares = _shares_of(votes.ravel(), classes)
+        others = [_shares_of(column, classes) if added else shares for column in moved.T]
         return AlikeTeachers(votes.shape[1] - len(others), shares, np.array(others).reshape(len(others), classes))
 
 
@@ -258,7 +258,12 @@ class CaPC(Ensemble):
     def law(self, votes: Ints, moved: Ints, labels: Ints, *, added: bool, classes: int) -> VoteLaw:
         """Each party by its own shares; those that a record falls to by the shares with it."""
         columns = [*moved.T, *votes.T[moved.shape[1] :]] if added else list(votes.T)
-        return ApartTeachers(np.stack([shares_of(column, classes) for column in columns]), self.weights(len(columns)))
+        return ApartTeachers(np.stack([_shares_of(column, classes) for column in columns]), self.weights(len(columns)))
+
+
+def _shares_of(votes: Ints, classes: int) -> NDArray[np.float64]:
+    """The maximum-likelihood shares of each class in some votes, shape (n,) to (K,)."""
+    return np.asarray(np.bincount(votes, minlength=classes) / len(votes))
 
 
 def _trained_votes(

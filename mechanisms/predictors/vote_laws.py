@@ -180,11 +180,6 @@ def inclusion(rank: Ints, *, neighbours: int, rate: float) -> Floats:
     return np.asarray(rate * binom.cdf(neighbours - 1, np.asarray(rank) - 1, rate))
 
 
-def shares_of(votes: Ints, classes: int) -> Floats:
-    """The maximum-likelihood shares of each class in some votes, shape (n,) to (K,)."""
-    return np.asarray(np.bincount(votes, minlength=classes) / len(votes))
-
-
 def _vote(counts: Ints, share: Floats, rng: np.random.Generator, weight: int = 1) -> None:
     """Adds one teacher's vote to each histogram."""
     rising = np.cumsum(share)[:-1]

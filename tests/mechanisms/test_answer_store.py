@@ -81,13 +81,6 @@ def test_a_file_of_answers_that_is_none(tmp_path: Path, kind: str) -> None:
         assert {*AnswerStore(tmp_path / "answers").known("abc")} == {"a", "b"}
 
 
-def test_a_journal_that_is_damaged_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
-    store = AnswerStore(tmp_path / "answers")
-    store.note("a", "timed out", 1)
-    (tmp_path / "answers" / "trouble-1-x.jsonl").write_bytes(b'{\n[]\n{"key": "a", "what": 3, "attempt": 1}\n\xff\n')
-    assert [trouble["what"] for trouble in store.troubles()] == ["timed out"]
-
-
 @pytest.mark.parametrize("mode", [0o770, 0o702, 0o777])
 def test_a_folder_that_others_can_write_in_is_refused(tmp_path: Path, mode: int) -> None:
     written(tmp_path / "answers", *GOOD)
