@@ -47,19 +47,15 @@ class PrivacyCurve(Protocol):
 
     def epsilon(self, delta: float, /) -> float:
         """The smallest epsilon >= 0 promised at `delta` in [0, 1]; inf where none is."""
-        ...
 
     def delta(self, epsilon: float, /) -> float:
         """The hockey-stick divergence promised at `epsilon` in [0, inf]; total variation at 0."""
-        ...
 
     def miss_rate(self, alarm: float, /) -> float:
         """The trade-off function: the least type II error of any test with type I error `alarm` in [0, 1]."""
-        ...
 
     def renyi(self, order: float, /) -> float:
         """The Renyi divergence promised at a finite `order` > 1; inf where nothing is implied."""
-        ...
 
 
 class DeltaCurve(ABC):
@@ -135,9 +131,46 @@ def checked_order(order: float) -> None:
     require(1 < order < math.inf, "the order must be > 1 and finite", order=order)
 
 
+class _Point(ABC):
+    """The faces of (b, d)-DP and nothing beside that one point; randomised response reaches those of (b, 0)-DP."""
+
+    bound: float
+
+    @property
+    @abstractmethod
+    def _missed(self) -> float:
+        """The delta d."""
+
+    def epsilon(self, delta: float, /) -> float:
+        """log(e^b - x (1 + e^b)), at least 0, where `delta` = d + (1 - d) x; below d, inf."""
+        checked_delta(delta)
+        if delta <= self._missed:
+            return self.bound if delta == self._missed else math.inf
+        if math.isinf(self.bound):
+            return 0.0 if delta == 1 else math.inf
+        # log(e^b - x (1 + e^b)) = b + log(1 - x (1 + e^-b)), with x the share of what is not missed.
+        left = 1 - (delta - self._missed) / (1 - self._missed) * (1 + math.exp(-self.bound))
+        return max(0.0, self.bound + math.log(left)) if left > 0 else 0.0
+
+    def delta(self, epsilon: float, /) -> float:
+        """d + (1 - d) (e^b - e^epsilon) / (1 + e^b) below b, d from there on."""
+        checked_epsilon(epsilon)
+        if epsilon >= self.bound:
+            return self._missed
+        if math.isinf(self.bound):
+            return 1.0
+        return self._missed + (1 - self._missed) * -math.expm1(epsilon - self.bound) / (1 + math.exp(-self.bound))
+
+    def miss_rate(self, alarm: float, /) -> float:
+        """max(0, 1 - d - e^b alarm, e^-b (1 - d - alarm))."""
+        checked_alarm(alarm)
+        steep = 1 - self._missed - (math.exp(min(self.bound, 700.0)) * alarm)
+        return max(0.0, steep, math.exp(-self.bound) * (1 - self._missed - alarm))
+
+
 @register("curve", "pure", source="Dwork et al. (2006)")
 @dataclass(frozen=True)
-class PureDP:
+class PureDP(_Point):
     """Epsilon-DP: no likelihood ratio exceeds e^epsilon. Randomised response on one bit reaches every face.
 
     Attributes:
@@ -152,17 +185,9 @@ class PureDP:
     def __str__(self) -> str:
         return f"{self.bound:g}-DP"
 
-    def epsilon(self, delta: float, /) -> float:
-        """log(e^b - delta (1 + e^b)), at least 0."""
-        return _epsilon(self.bound, 0.0, delta)
-
-    def delta(self, epsilon: float, /) -> float:
-        """(e^b - e^epsilon) / (1 + e^b), at least 0."""
-        return _delta(self.bound, 0.0, epsilon)
-
-    def miss_rate(self, alarm: float, /) -> float:
-        """max(0, 1 - e^b alarm, e^-b (1 - alarm))."""
-        return _miss_rate(self.bound, 0.0, alarm)
+    @property
+    def _missed(self) -> float:
+        return 0.0
 
     def renyi(self, order: float, /) -> float:
         """The divergence of randomised response (Mironov, 2017, arXiv:1702.07476, proposition 5)."""
@@ -176,7 +201,7 @@ class PureDP:
 
 @register("curve", "approximate", source="Dwork et al. (2006)")
 @dataclass(frozen=True)
-class ApproximateDP:
+class ApproximateDP(_Point):
     """(epsilon, delta)-DP, and nothing beside that one point.
 
     Attributes:
@@ -194,17 +219,9 @@ class ApproximateDP:
     def __str__(self) -> str:
         return f"({self.bound:g}, {self.missed:g})-DP"
 
-    def epsilon(self, delta: float, /) -> float:
-        """Where `delta` exceeds the stated one, less than the stated epsilon; below it, inf."""
-        return _epsilon(self.bound, self.missed, delta)
-
-    def delta(self, epsilon: float, /) -> float:
-        """d + (1 - d) (e^b - e^epsilon) / (1 + e^b) below the stated epsilon b, the stated delta d from there on."""
-        return _delta(self.bound, self.missed, epsilon)
-
-    def miss_rate(self, alarm: float, /) -> float:
-        """max(0, 1 - d - e^b alarm, e^-b (1 - d - alarm))."""
-        return _miss_rate(self.bound, self.missed, alarm)
+    @property
+    def _missed(self) -> float:
+        return self.missed
 
     def renyi(self, order: float, /) -> float:
         """inf unless delta is 0: what is missed may be everything."""
@@ -254,29 +271,3 @@ class GaussianDP(DeltaCurve):
         """order mu^2 / 2."""
         checked_order(order)
         return order * self.mu**2 / 2
-
-
-def _epsilon(bound: float, missed: float, delta: float) -> float:
-    checked_delta(delta)
-    if delta <= missed:
-        return bound if delta == missed else math.inf
-    if math.isinf(bound):
-        return 0.0 if delta == 1 else math.inf
-    # log(e^b - x (1 + e^b)) = b + log(1 - x (1 + e^-b)), with x the share of what is not missed.
-    left = 1 - (delta - missed) / (1 - missed) * (1 + math.exp(-bound))
-    return max(0.0, bound + math.log(left)) if left > 0 else 0.0
-
-
-def _delta(bound: float, missed: float, epsilon: float) -> float:
-    checked_epsilon(epsilon)
-    if epsilon >= bound:
-        return missed
-    if math.isinf(bound):
-        return 1.0
-    return missed + (1 - missed) * -math.expm1(epsilon - bound) / (1 + math.exp(-bound))
-
-
-def _miss_rate(bound: float, missed: float, alarm: float) -> float:
-    checked_alarm(alarm)
-    steep = 1 - missed - (math.exp(min(bound, 700.0)) * alarm)
-    return max(0.0, steep, math.exp(-bound) * (1 - missed - alarm))

@@ -83,7 +83,6 @@ class Diffprivlib:
         object.__setattr__(self, "relation", Relation(self.relation))
 
     def claim(self) -> Claim:
-        """Pure epsilon under its relation."""
         return Claim(self.epsilon, relation=self.relation)
 
     def sample_summaries(
@@ -111,7 +110,6 @@ class Diffprivlib:
 
 
 def _answered(asked: Mapping[str, Any], arrays: Any, version: str) -> tuple[NDArray[np.float64], list[str]]:
-    """What the other Python says."""
     python = os.environ.get(PYTHON) or sys.executable
     with tempfile.TemporaryDirectory(prefix="dpaudit-") as name:
         folder = Path(name)

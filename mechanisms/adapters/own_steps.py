@@ -65,7 +65,6 @@ class OwnSteps:
         return Claim.of(curve, relation=Relation.ADD_REMOVE, delta=self.delta)
 
     def claimed_steps(self, rows: int) -> ClaimedSteps:
-        """As stated, for any number of rows."""
         private = PrivateSteps(self.clip, self.noise_multiplier, self.sample_rate)
         return ClaimedSteps(private, self.steps, self.divisor)
 

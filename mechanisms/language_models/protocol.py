@@ -50,8 +50,6 @@ class LanguageModel(Protocol):
 
         Raises: AuditError when none of them can be asked at all.
         """
-        ...
 
     def expected(self, prompts: Sequence[str]) -> Expected:
         """What `complete` is going to take."""
-        ...

@@ -30,7 +30,6 @@ class PublicTexts(Protocol):
 
     def load(self, *, seed: int = 0) -> Examples:
         """The labelled texts."""
-        ...
 
     def __hash__(self) -> int: ...
 
@@ -61,13 +60,11 @@ class StandIn:
         require(self.penalty > 0, "penalty must be > 0", penalty=self.penalty)
 
     def complete(self, prompts: Sequence[str]) -> list[Completion]:
-        """One completion for each prompt, in their order; see `LanguageModel`."""
         weights, bias = _learned(self.public, self.penalty)
         answers = {prompt: self._answer(prompt, weights, bias) for prompt in dict.fromkeys(prompts)}
         return [Completion(answers[prompt]) for prompt in prompts]
 
     def expected(self, prompts: Sequence[str]) -> Expected:
-        """Nothing is sent anywhere."""
         different = len(set(prompts))
         return Expected(different, 0, 0, 0, 0, None, 0.0)
 

@@ -31,7 +31,6 @@ class OneHotLaplaceHalfScale(OneHotLaplace):
     """DEFECT ON PURPOSE: the change of one coordinate is paid for, not that of two; it costs twice the claim."""
 
     def scale(self) -> float:
-        """1 / eps, half of what another label needs."""
         return super().scale() / 2
 
 
@@ -41,11 +40,9 @@ class BinaryFormulaResponse(RandomizedResponse):
     """DEFECT ON PURPOSE: keeps a label as of two classes, however many there are; the truth is eps + log(K - 1)."""
 
     def keep(self, classes: int) -> float:
-        """e^eps / (e^eps + 1)."""
         return super().keep(2)
 
     def transition(self, classes: int) -> NDArray[np.float64]:
-        """Probability of each released label (columns) given each true one (rows), shape (K, K)."""
         return RandomizedResponse(self.epsilon + math.log(classes - 1)).transition(classes)
 
 
@@ -55,7 +52,6 @@ class OneDrawPerLabelResponse(RandomizedResponse):
     """DEFECT ON PURPOSE: answers all examples of one label alike, so classes stay apart, whatever they are called."""
 
     def release(self, labels: NDArray[np.int64], *, classes: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        """One draw for each class; shape (n,) to (n,)."""
         return super().release(np.arange(classes), classes=classes, rng=rng)[labels]
 
 
@@ -65,7 +61,6 @@ class ConstantSeedResponse(RandomizedResponse):
     """DEFECT ON PURPOSE: draws from one seed that everyone knows, so whoever repeats the draw can undo it."""
 
     def release(self, labels: NDArray[np.int64], *, classes: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        """The same draw each time; shape (n,) to (n,)."""
         return super().release(labels, classes=classes, rng=np.random.default_rng(2020))
 
 
@@ -84,15 +79,12 @@ class LeakyRandomizedResponse:
         require_epsilon(self.epsilon)
 
     def claim(self) -> Claim:
-        """(epsilon, 0)-label-DP, which is false."""
         return Claim(self.epsilon)
 
     def transition(self, classes: int) -> NDArray[np.float64]:
-        """Probability of each released label (columns) given each true one (rows), shape (K, K)."""
         return self._truth.transition(classes)
 
     def release(self, labels: NDArray[np.int64], *, classes: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        """One label for each label, kept with probability e^(3 eps) / (e^(3 eps) + K - 1); shape (n,) to (n,)."""
         return self._truth.release(labels, classes=classes, rng=rng)
 
     @property

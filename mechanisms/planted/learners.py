@@ -88,7 +88,6 @@ class LP1STDomainPriorUncharged(LP1STDomainPrior):
 
     @property
     def labels_epsilon(self) -> float:
-        """All of epsilon, as if the prior had cost nothing."""
         return self.epsilon
 
 
@@ -109,7 +108,6 @@ class PATEWithoutNoise(PATE):
     """DEFECT ON PURPOSE: the teachers' most voted class is released as it is, whatever is claimed."""
 
     def answers(self, votes: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
-        """The most voted class of each row."""
         return np.asarray(votes.argmax(axis=1), dtype=np.int64)
 
 
@@ -119,7 +117,6 @@ class AlibiSigmaForB(Alibi):
     """DEFECT ON PURPOSE: ALIBI with 2 / eps taken for the noise's standard deviation; the truth is sqrt(2) eps."""
 
     def labels(self) -> OneHotLaplace:
-        """Releases labels with too little noise."""
         return OneHotLaplaceSigmaForB(self.epsilon)
 
 
@@ -129,7 +126,6 @@ class AlibiHalfScale(Alibi):
     """DEFECT ON PURPOSE: ALIBI with half its noise; the truth is 2 eps."""
 
     def labels(self) -> OneHotLaplace:
-        """Releases labels with too little noise."""
         return OneHotLaplaceHalfScale(self.epsilon)
 
 
@@ -167,16 +163,13 @@ class RedrawnNoise(StackTrainer):
         require_network(self.model, of="planted-redrawn-noise")
 
     def claim(self) -> Claim:
-        """(epsilon, 0)-label-DP, which is false."""
         return Claim(self.epsilon)
 
     @property
     def recipe(self) -> Recipe:
-        """The model's."""
         return self.model
 
     def stack_type(self) -> Callable[..., Stack]:
-        """Stacks that draw the noise again."""
         return partial(_redrawing_stack(), mechanism=RandomizedResponse(self.epsilon))
 
 

@@ -29,7 +29,6 @@ class CaPCHalfTheNoise(_OtherRelease, CaPC):
     """DEFECT ON PURPOSE: half of the noise that is claimed; the truth is four times the claim."""
 
     def release(self) -> Release:
-        """Noise of sigma / 2."""
         return GaussianArgmax(self.sigma / 2)
 
 
@@ -52,7 +51,6 @@ class PateArgmaxBeforeNoise(PatePredictor):
     """DEFECT ON PURPOSE: the argmax is taken before the noise, so the most voted class is released as it is."""
 
     def release(self) -> Release:
-        """Without noise in effect."""
         return _ArgmaxFirst(self.sigma)
 
 
@@ -62,7 +60,6 @@ class CaPCCountedTwice(CaPC):
     """DEFECT ON PURPOSE: the first party's votes are counted twice; the truth is four times the claim."""
 
     def weights(self, voters: int) -> Ints:
-        """Two votes for the first party, one for each other."""
         weights = super().weights(voters)
         weights[0] = 2
         return weights
@@ -76,7 +73,6 @@ class CaPCThresholdWithoutNoise(_OtherRelease, CaPC):
     threshold: float | None = 20.0
 
     def release(self) -> Release:
-        """A threshold with next to no noise."""
         assert self.threshold is not None
         return ConfidentArgmax(self.sigma, self.threshold, 1e-6)
 
@@ -87,5 +83,4 @@ class PrivateKnnTwiceTheRate(PrivateKnn):
     """DEFECT ON PURPOSE: records are kept with twice the probability that is claimed."""
 
     def sampled(self) -> float:
-        """Twice the rate, at most 1."""
         return min(1.0, 2 * self.rate)

@@ -48,7 +48,6 @@ class _PublicData(Protocol):
 
     def load(self, *, seed: int = 0) -> Examples:
         """The labelled records."""
-        ...
 
     def __hash__(self) -> int: ...
 

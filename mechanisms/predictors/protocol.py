@@ -37,23 +37,19 @@ class VotingPredictor(Protocol):
     @property
     def cached(self) -> bool:
         """Whether a query that was answered before gets the same answer again: repeating it tells nothing new."""
-        ...
 
     @property
     def deterministic(self) -> bool:
         """Whether one run shows the law of the votes: it is known, nothing about it is estimated."""
-        ...
 
     def claim(self) -> Claim:
         """What one answer promises, as a curve, whatever the data are: the accounting of many answers adds these up.
 
         Its relation says how data sets differ: `add-remove` for a record more, `replace` for one in another's place.
         """
-        ...
 
     def release(self) -> Release:
         """How an answer is made of a histogram."""
-        ...
 
     def votes(self, data: Examples, queries: Features, *, seed: np.random.SeedSequence, compute: Compute) -> Ints:
         """One run of the training phase.
@@ -68,7 +64,6 @@ class VotingPredictor(Protocol):
             nearest first.
         Raises: TrainingError when this seed's training failed.
         """
-        ...
 
     def votes_with_canary(
         self, more: Added, queries: Features, *, seed: np.random.SeedSequence, compute: Compute
@@ -84,7 +79,6 @@ class VotingPredictor(Protocol):
             among the other records.
         Raises: TrainingError when this seed's training failed.
         """
-        ...
 
     def law(self, votes: Ints, moved: Ints, labels: Ints, *, added: bool, classes: int) -> VoteLaw:
         """The law of the histogram of one query, by maximum likelihood from several runs.
@@ -96,11 +90,9 @@ class VotingPredictor(Protocol):
             added: True: with the records; False: without them, in the form whose draws go with the other's.
             classes: Number of classes K.
         """
-        ...
 
     def histograms(self, votes: Ints, *, classes: int, rng: np.random.Generator) -> Ints:
         """The histogram of one answer to each query, from the votes of one run: shape (voters, q) to (q, K)."""
-        ...
 
 
 @runtime_checkable
@@ -115,7 +107,6 @@ class StudentPredictor(VotingPredictor, Protocol):
             voters: How many votes there are.
             compute: What may be used.
         """
-        ...
 
 
 @runtime_checkable
@@ -124,7 +115,6 @@ class PricedPredictor(VotingPredictor, Protocol):
 
     def expected(self, data: Examples, queries: Features) -> Expected:
         """What asking every voter every query is going to take; asks nothing."""
-        ...
 
 
 @runtime_checkable
@@ -133,7 +123,6 @@ class AnsweringPredictor(Protocol):
 
     def claim(self) -> Claim:
         """What one answer promises."""
-        ...
 
     def answers(self, data: Examples, queries: Features, *, seed: np.random.SeedSequence, compute: Compute) -> Ints:
         """One full run: trains on `data`, answers each query once.
@@ -141,7 +130,6 @@ class AnsweringPredictor(Protocol):
         Returns: Classes, shape (q,).
         Raises: TrainingError when this seed's run failed.
         """
-        ...
 
 
 @dataclass(frozen=True, eq=False)

@@ -25,11 +25,9 @@ class Release(Protocol):
 
     def answers(self, votes: Ints, rng: np.random.Generator) -> Ints:
         """One answer for each histogram, shape (n, K) to (n,); K where it refuses to answer."""
-        ...
 
     def curve(self) -> PrivacyCurve:
         """What one answer tells of one voter, whose vote moves from one class to another."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -42,7 +40,6 @@ class GaussianArgmax:
         require(0 < self.sigma < math.inf, "sigma must be > 0 and finite", sigma=self.sigma)
 
     def answers(self, votes: Ints, rng: np.random.Generator) -> Ints:
-        """Shape (n, K) to (n,)."""
         noisy = votes + rng.normal(scale=self.sigma, size=votes.shape)
         return np.asarray(noisy.argmax(axis=1), np.int64)
 
@@ -61,7 +58,6 @@ class LaplaceArgmax:
         require(0 < self.scale < math.inf, "scale must be > 0 and finite", scale=self.scale)
 
     def answers(self, votes: Ints, rng: np.random.Generator) -> Ints:
-        """Shape (n, K) to (n,)."""
         noisy = votes + rng.laplace(scale=self.scale, size=votes.shape)
         return np.asarray(noisy.argmax(axis=1), np.int64)
 
@@ -90,7 +86,6 @@ class ConfidentArgmax:
         )
 
     def answers(self, votes: Ints, rng: np.random.Generator) -> Ints:
-        """Shape (n, K) to (n,); K where the threshold is not exceeded."""
         passed = self.margins(votes) + rng.normal(scale=self.threshold_sigma, size=len(votes)) > 0
         return np.where(passed, GaussianArgmax(self.sigma).answers(votes, rng), self.otherwise(votes.shape[1]))
 

@@ -26,15 +26,12 @@ class VoteLaw(Protocol):
     @property
     def classes(self) -> int:
         """Number of classes K."""
-        ...
 
     def draw(self, count: int, rng: np.random.Generator) -> Ints:
         """Independent histograms, shape (count, K)."""
-        ...
 
     def mean(self) -> Floats:
         """Expected votes for each class, shape (K,)."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,15 +42,12 @@ class KnownVotes:
 
     @property
     def classes(self) -> int:
-        """Number of classes K."""
         return len(self.counts)
 
     def draw(self, count: int, rng: np.random.Generator) -> Ints:
-        """The same histogram each time."""
         return np.broadcast_to(self.counts, (count, len(self.counts)))
 
     def mean(self) -> Floats:
-        """The counts."""
         return self.counts.astype(np.float64)
 
 
@@ -72,7 +66,6 @@ class AlikeTeachers:
 
     @property
     def classes(self) -> int:
-        """Number of classes K."""
         return len(self.shares)
 
     def draw(self, count: int, rng: np.random.Generator) -> Ints:
@@ -83,7 +76,6 @@ class AlikeTeachers:
         return counts
 
     def mean(self) -> Floats:
-        """Expected votes for each class."""
         return np.asarray(self.teachers * self.shares + self.others.sum(axis=0))
 
 
@@ -99,22 +91,18 @@ class ApartTeachers:
 
     @property
     def classes(self) -> int:
-        """Number of classes K."""
         return int(self.shares.shape[1])
 
     def weight(self) -> Ints:
-        """Votes of each teacher, shape (k,)."""
         return np.ones(len(self.shares), np.int64) if self.weights is None else self.weights
 
     def draw(self, count: int, rng: np.random.Generator) -> Ints:
-        """One vote of each teacher."""
         counts = np.zeros((count, self.classes), np.int64)
         for share, weight in zip(self.shares, self.weight().tolist(), strict=True):
             _vote(counts, share, rng, weight)
         return counts
 
     def mean(self) -> Floats:
-        """Expected votes for each class."""
         return np.asarray(self.weight() @ self.shares)
 
 
@@ -181,7 +169,6 @@ def inclusion(rank: Ints, *, neighbours: int, rate: float) -> Floats:
 
 
 def _vote(counts: Ints, share: Floats, rng: np.random.Generator, weight: int = 1) -> None:
-    """Adds one teacher's vote to each histogram."""
     rising = np.cumsum(share)[:-1]
     vote = np.searchsorted(rising, rng.random(len(counts)), side="right")
     counts[np.arange(len(counts)), vote] += weight
