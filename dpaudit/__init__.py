@@ -25,9 +25,8 @@ if TYPE_CHECKING:
     from dpaudit.estimators.bound import Bound
     from dpaudit.estimators.finding import Validity
     from dpaudit.mechanisms.adapters.own_predictor import from_predictor
-    from dpaudit.mechanisms.adapters.own_steps import from_steps
     from dpaudit.mechanisms.adapters.own_torch import from_opacus, from_torch
-    from dpaudit.mechanisms.adapters.own_training import from_callable, from_summary
+    from dpaudit.mechanisms.adapters.own_training import from_callable, from_steps, from_summary
     from dpaudit.mechanisms.adapters.scikit_learn import from_sklearn
     from dpaudit.mechanisms.examples import Examples
 
@@ -55,7 +54,7 @@ _HOMES = {
     "from_opacus": "dpaudit.mechanisms.adapters.own_torch",
     "from_predictor": "dpaudit.mechanisms.adapters.own_predictor",
     "from_sklearn": "dpaudit.mechanisms.adapters.scikit_learn",
-    "from_steps": "dpaudit.mechanisms.adapters.own_steps",
+    "from_steps": "dpaudit.mechanisms.adapters.own_training",
     "from_summary": "dpaudit.mechanisms.adapters.own_training",
     "from_torch": "dpaudit.mechanisms.adapters.own_torch",
     "load_spec": "dpaudit.engine.spec.loading",

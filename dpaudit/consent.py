@@ -30,19 +30,12 @@ CLUSTER: Mapping[str, str] = {"holds": "cluster"}
 
 @dataclass(frozen=True)
 class Consent:
-    """What a spec may do.
+    """What a spec may do."""
 
-    Attributes:
-        code: Have code imported and run that is no registered part of dpaudit.
-        network: Have requests sent, and the values of environment variables with them.
-        files: Have files read, and answers kept, outside of its folder.
-        spec: The file of somebody else's spec; None for one's own, which may do everything.
-    """
-
-    code: bool = False
-    network: bool = False
-    files: bool = False
-    spec: Path | None = None
+    code: bool = False  # have code imported and run that is no registered part of dpaudit
+    network: bool = False  # have requests sent, and the values of environment variables with them
+    files: bool = False  # have files read, and answers kept, outside of its folder
+    spec: Path | None = None  # the file of somebody else's spec; None for one's own, which may do everything
 
     def __post_init__(self) -> None:
         for name in ("code", "network", "files"):
@@ -139,12 +132,7 @@ def _contacts(value: Any) -> Iterator[Contact]:
 
 
 def require_contacts(value: object, price: Callable[[], str]) -> None:
-    """Refuses to run what sends requests without consent.
-
-    Args:
-        value: What is run.
-        price: Tells in words how many requests there are and what they cost; "" where it cannot be told.
-    """
+    """Refuses to run what sends requests without consent; `price` tells in words what they cost, "" where it cannot."""
     consent, found = given(), contacts(value)
     if not consent.network and found:
         told = price()

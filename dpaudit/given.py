@@ -32,7 +32,6 @@ def argument(name: str, value: object, hint: Any) -> Any:
 
     Args:
         name: Of the argument, for messages.
-        value: What was given.
         hint: Its type, as annotations write it: `float`, `int | None`, `tuple[str, ...]`, a class.
     Raises: InputError when it is something else.
     """

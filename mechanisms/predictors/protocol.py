@@ -52,11 +52,9 @@ class VotingPredictor(Protocol):
         """How an answer is made of a histogram."""
 
     def votes(self, data: Examples, queries: Features, *, seed: np.random.SeedSequence, compute: Compute) -> Ints:
-        """One run of the training phase.
+        """One run of the training phase on `data`; q queries are asked, rows like its features.
 
         Args:
-            data: What is trained on.
-            queries: What is asked, q rows like the features of `data`.
             seed: Decides everything that is drawn: parts, weights, orders.
             compute: What may be used.
         Returns: The class each voter votes for, K where it has no vote, shape (voters, q); the same number of voters
@@ -68,13 +66,8 @@ class VotingPredictor(Protocol):
     def votes_with_canary(
         self, more: Added, queries: Features, *, seed: np.random.SeedSequence, compute: Compute
     ) -> Ints:
-        """One run of the training phase for each of several records: the data with it more (or in another's place).
+        """One run of the training phase for each of p records: the data with it more (or in another's place).
 
-        Args:
-            more: p records, each in a data set of its own.
-            queries: What is asked, q rows.
-            seed: Decides everything that is drawn.
-            compute: What may be used.
         Returns: What the voter that has the record votes for, shape (p, q); for neighbours the rank, >= 1, that it has
             among the other records.
         Raises: TrainingError when this seed's training failed.
@@ -100,13 +93,7 @@ class StudentPredictor(VotingPredictor, Protocol):
     """A predictor that may look at the query, beside the votes, when it makes an answer of them."""
 
     def releases(self, queries: Features, *, voters: int, compute: Compute) -> Sequence[Release]:
-        """How each query is answered: `release`, or one that costs as much and knows what a student expects.
-
-        Args:
-            queries: q rows.
-            voters: How many votes there are.
-            compute: What may be used.
-        """
+        """How each query is answered: `release`, or one that costs as much and knows what a student expects."""
 
 
 @runtime_checkable
