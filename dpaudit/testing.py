@@ -69,7 +69,7 @@ def check_mechanism(mechanism: Any, data: Examples | None = None, *, seed: int =
 
 
 def check_part(part: Any, kind: str) -> None:
-    """What parts of all kinds ("mechanism", "attack", ...) share: frozen, sent to other processes, written in a spec."""
+    """What parts of all kinds ("mechanism", "attack", ...) share: frozen, sent to other processes, read from a spec."""
     name = type(part).__name__
     frozen = getattr(getattr(type(part), "__dataclass_params__", None), "frozen", False)
     must(frozen, f"{name} must be a frozen dataclass: what was planned must not change while it is run")
@@ -187,10 +187,8 @@ def _check_coins(name: str, evidence: Sequence[Scores]) -> None:
 
     truth = evidence[0].truth
     fewest, heads = int(binom.ppf(FALSE_FAILURE / 2, truth.size, 0.5)), int(truth.sum())
-    must(
-        fewest <= heads <= truth.size - fewest,
-        f"the coins of {name} must be fair, {heads} of {truth.size} fell on world 1",
-    )
+    fair = fewest <= heads <= truth.size - fewest
+    must(fair, f"the coins of {name} must be fair, {heads} of {truth.size} fell on world 1")
 
 
 def _planned(audit: Audit, seed: int) -> Plan:
@@ -243,10 +241,8 @@ def check_estimator(estimator: Any, *, games: int = 300, rows: int = 400) -> Non
     lost = estimator.bound([tally], lost=1).lower
     must(lost <= bound.lower, f"{name}: a lost replay counts as having shown nothing, it must not raise the bound")
     surer = dataclasses.replace(estimator, confidence=1 - (1 - estimator.confidence) / 10)
-    must(
-        surer.bound([surer.tally(scores)]).lower <= bound.lower,
-        f"{name} must not give a larger bound at a larger confidence",
-    )
+    lower = surer.bound([surer.tally(scores)]).lower
+    must(lower <= bound.lower, f"{name} must not give a larger bound at a larger confidence")
     if bound.validity in SIMULATED:
         _check_coverage(estimator, games, rows)
 

@@ -75,12 +75,7 @@ class Claim:
 
     def to_dict(self) -> dict[str, object]:
         """Plain values for JSON; the curve in words."""
-        return {
-            "epsilon": self.epsilon,
-            "delta": self.delta,
-            "relation": self.relation.value,
-            "curve": str(self.curve),
-        }
+        return {"epsilon": self.epsilon, "delta": self.delta, "relation": self.relation.value, "curve": str(self.curve)}
 
 
 def _point(epsilon: float, delta: float) -> PureDP | ApproximateDP:

@@ -56,11 +56,8 @@ class SubsampledGaussian(TableCurve):
     steps: int
 
     def __post_init__(self) -> None:
-        require(
-            0 < self.noise_multiplier < math.inf,
-            "noise_multiplier must be > 0 and finite",
-            noise_multiplier=self.noise_multiplier,
-        )
+        finite = 0 < self.noise_multiplier < math.inf
+        require(finite, "noise_multiplier must be > 0 and finite", given=self.noise_multiplier)
         require(0 < self.sample_rate <= 1, "sample_rate must be in (0, 1]", sample_rate=self.sample_rate)
         require(self.steps >= 1, "steps must be >= 1", steps=self.steps)
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,18 +33,11 @@ class RenyiDP:
         object.__setattr__(self, "orders", tuple(map(float, self.orders)))
         object.__setattr__(self, "values", tuple(map(float, self.values)))
         require(len(self.orders) >= 1, "orders must hold at least one order", orders=self.orders)
-        rising = all(low < high for low, high in zip(self.orders, self.orders[1:], strict=False))
-        require(
-            rising and self.orders[0] > 1 and self.orders[-1] < math.inf,
-            "orders must be > 1, finite and rising",
-            orders=self.orders,
-        )
-        require(
-            len(self.values) == len(self.orders),
-            "values must hold one value for each order",
-            orders=len(self.orders),
-            values=len(self.values),
-        )
+        rising = all(low < high for low, high in pairwise(self.orders))
+        fine = rising and self.orders[0] > 1 and self.orders[-1] < math.inf
+        require(fine, "orders must be > 1, finite and rising", orders=self.orders)
+        orders, values = len(self.orders), len(self.values)
+        require(values == orders, "values must hold one value for each order", orders=orders, values=values)
         require(all(value >= 0 for value in self.values), "values must be >= 0", values=self.values)
         require(any(value < math.inf for value in self.values), "values must hold a finite one", values=self.values)
 

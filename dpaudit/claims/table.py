@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import pairwise
 from typing import Any, ClassVar
 
 import numpy as np
@@ -108,24 +109,15 @@ class PrivacyProfile(TableCurve):
     def __post_init__(self) -> None:
         object.__setattr__(self, "epsilons", tuple(map(float, self.epsilons)))
         object.__setattr__(self, "deltas", tuple(map(float, self.deltas)))
-        require(
-            len(self.epsilons) == len(self.deltas) >= 1,
-            "deltas must hold one value for each epsilon",
-            epsilons=len(self.epsilons),
-            deltas=len(self.deltas),
-        )
-        rising = all(low < high for low, high in zip(self.epsilons, self.epsilons[1:], strict=False))
-        require(
-            rising and self.epsilons[0] == 0 and self.epsilons[-1] < math.inf,
-            "epsilons must rise from 0 and be finite",
-            epsilons=self.epsilons,
-        )
-        falling = all(high >= low for high, low in zip(self.deltas, self.deltas[1:], strict=False))
-        require(
-            falling and self.deltas[0] <= 1 and self.deltas[-1] >= 0,
-            "deltas must be in [0, 1] and never rise",
-            deltas=self.deltas,
-        )
+        epsilons, deltas = len(self.epsilons), len(self.deltas)
+        as_many = epsilons == deltas >= 1
+        require(as_many, "deltas must hold one value for each epsilon", epsilons=epsilons, deltas=deltas)
+        rising = all(low < high for low, high in pairwise(self.epsilons))
+        finite = self.epsilons[0] == 0 and self.epsilons[-1] < math.inf
+        require(rising and finite, "epsilons must rise from 0 and be finite", epsilons=self.epsilons)
+        falling = all(high >= low for high, low in pairwise(self.deltas))
+        within = self.deltas[0] <= 1 and self.deltas[-1] >= 0
+        require(falling and within, "deltas must be in [0, 1] and never rise", deltas=self.deltas)
 
     @classmethod
     def of_pld(cls, pld: object) -> PrivacyProfile:
@@ -170,11 +162,8 @@ class AccountedEvent(TableCurve):
     def __post_init__(self) -> None:
         event = _event(self.event)
         object.__setattr__(self, "event", _words(event))
-        require(
-            _package().pld.PLDAccountant().supports(event),
-            "event must be one that the PLDAccountant of dp_accounting supports",
-            event=event,
-        )
+        supported = _package().pld.PLDAccountant().supports(event)
+        require(supported, "event must be one that the PLDAccountant of dp_accounting supports", event=event)
 
     def __hash__(self) -> int:
         return hash(self._text)

@@ -223,11 +223,7 @@ def _noise_multiplier(epsilon: float, delta: float, sample_rate: float, epochs: 
 
     return float(
         get_noise_multiplier(
-            target_epsilon=epsilon,
-            target_delta=delta,
-            sample_rate=sample_rate,
-            epochs=epochs,
-            accountant=accountant,
+            target_epsilon=epsilon, target_delta=delta, sample_rate=sample_rate, epochs=epochs, accountant=accountant
         )
     )
 

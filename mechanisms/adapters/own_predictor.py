@@ -1,4 +1,4 @@
-"""Private predictors of one's own: a class that answers, or votes and leaves the noise to us; a service that answers."""
+"""Private predictors of one's own: a class that answers, or votes and leaves the noise to us; a service."""
 
 from __future__ import annotations
 

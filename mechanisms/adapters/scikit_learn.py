@@ -69,20 +69,18 @@ def _settings_of(estimator: Any) -> Settings:
     """An estimator's class and parameters; the seeds are left out, they come from the plan."""
     name = type(estimator).__name__
     parameters = estimator.get_params(deep=False)
-    require(
-        isinstance(parameters, Mapping),
-        f"{name}.get_params must give a dictionary of parameters",
-        given=type(parameters).__name__,
-    )
-    defaults = _defaults(type(estimator))
-    return Settings(
-        type(estimator),
-        {
-            parameter: _as_settings(value, f"parameter {parameter} of {name}")
-            for parameter, value in parameters.items()
-            if parameter != "random_state" and not (parameter in defaults and _same(value, defaults[parameter]))
-        },
-    )
+    kind = type(parameters).__name__
+    require(isinstance(parameters, Mapping), f"{name}.get_params must give a dictionary of parameters", given=kind)
+    try:
+        defaults = type(estimator)().get_params(deep=False)
+    except TypeError:  # it must be given some
+        defaults = {}
+    described = {
+        parameter: _as_settings(value, f"parameter {parameter} of {name}")
+        for parameter, value in parameters.items()
+        if parameter != "random_state" and not (parameter in defaults and _same(value, defaults[parameter]))
+    }
+    return Settings(type(estimator), described)
 
 
 def _as_settings(value: Any, at: str) -> Any:
@@ -129,15 +127,6 @@ def _made(value: Any) -> Any:
         case Mapping():
             return {key: _made(item) for key, item in value.items()}
     return value
-
-
-def _defaults(kind: type) -> dict[str, Any]:
-    """The parameters of an object made without any; none where it must be given some."""
-    try:
-        defaults: dict[str, Any] = kind().get_params(deep=False)
-    except TypeError:
-        return {}
-    return defaults
 
 
 def _same(value: Any, default: Any) -> bool:

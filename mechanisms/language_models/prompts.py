@@ -94,8 +94,7 @@ _TASKS = {
         ),
     ),
     "trec": Task(
-        "question by the kind of its answer",
-        ("Abbreviation", "Entity", "Description", "Human", "Location", "Number"),
+        "question by the kind of its answer", ("Abbreviation", "Entity", "Description", "Human", "Location", "Number")
     ),
 }
 """The paper's four tasks. It prints the words of ag-news and says that the others' are similar."""

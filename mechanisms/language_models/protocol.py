@@ -6,8 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from dpaudit.mechanisms.examples import Examples
+
 CHARACTERS_PER_TOKEN = 3.5
 """On the high side of what English takes; a server's own count is kept with each answer."""
+
+
+class PublicData(Protocol):
+    """Data that are nobody's secret; any data set."""
+
+    def load(self, *, seed: int = 0) -> Examples:
+        """The labelled records."""
+
+    def __hash__(self) -> int: ...
 
 
 @dataclass(frozen=True)

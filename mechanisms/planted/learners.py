@@ -37,15 +37,11 @@ if TYPE_CHECKING:
 
 
 def redrawn_labels(
-    mechanism: LabelMechanism, labels: NDArray[np.int64], *, classes: int, seed: SeedSequence
-) -> Callable[[int], NDArray[np.int64]]:
+    mechanism: LabelMechanism, labels: NDArray[np.int64], epoch: int, *, classes: int, seed: SeedSequence
+) -> NDArray[np.int64]:
     """Labels released afresh for every epoch >= 0, each time at the mechanism's full cost."""
-
-    def draw(epoch: int) -> NDArray[np.int64]:
-        rng = np.random.default_rng(spawned(seed, epoch + 1)[epoch])
-        return mechanism.release(labels, classes=classes, rng=rng)
-
-    return draw
+    rng = np.random.default_rng(spawned(seed, epoch + 1)[epoch])
+    return mechanism.release(labels, classes=classes, rng=rng)
 
 
 @register("mechanism", "planted-lp-1st-drawn-again", source="planted defect")
@@ -71,9 +67,12 @@ class LP1STDrawnAgain(LP1ST):
     ) -> Model:
         """Trains on `draws` copies of the examples, each with labels of its own."""
         noise, training = spawned(seed, 2)
-        labels = redrawn_labels(RandomizedResponse(self.epsilon), train.labels, classes=train.classes, seed=noise)
-        copies = train.take(np.tile(np.arange(len(train)), self.draws))
-        released = np.concatenate([labels(draw) for draw in range(self.draws)])
+        copies, mechanism = train.take(np.tile(np.arange(len(train)), self.draws)), RandomizedResponse(self.epsilon)
+        draws = [
+            redrawn_labels(mechanism, train.labels, draw, classes=train.classes, seed=noise)
+            for draw in range(self.draws)
+        ]
+        released = np.concatenate(draws)
         return self.model.fit(copies.with_(labels=released), seed=training, compute=compute, validation=validation)
 
 
@@ -190,8 +189,9 @@ def _redrawing_stack() -> Callable[..., Stack]:
             drawn = []
             for task in self.tasks:
                 (noise,) = spawned(task.seed, 4)[3:]  # behind the three seeds of an ordinary training
-                labels = redrawn_labels(self.mechanism, np.asarray(task.labels), classes=self.classes, seed=noise)
-                drawn.append(torch.from_numpy(labels(epoch)))
+                true = np.asarray(task.labels)
+                labels = redrawn_labels(self.mechanism, true, epoch, classes=self.classes, seed=noise)
+                drawn.append(torch.from_numpy(labels))
             self.relabel(drawn)
             super().run_epoch(epoch)
 

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +21,7 @@ from dpaudit.errors import require
 from dpaudit.mechanisms.budget import require_delta
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples, Features
+from dpaudit.mechanisms.language_models.protocol import PublicData
 from dpaudit.mechanisms.models.networks import Mlp
 from dpaudit.mechanisms.predictors.protocol import Added
 from dpaudit.mechanisms.predictors.releases import (
@@ -41,15 +42,6 @@ if TYPE_CHECKING:
 
 Ints = NDArray[np.int64]
 Noise = Literal["gaussian", "laplace"]
-
-
-class _PublicData(Protocol):
-    """Data that are nobody's secret; any data set."""
-
-    def load(self, *, seed: int = 0) -> Examples:
-        """The labelled records."""
-
-    def __hash__(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -76,7 +68,7 @@ class NoisyVotes:
     cached: bool = False
     delta: float = 1e-6
     student: Trainer | None = field(default=None, metadata={"kind": "model"})
-    public: _PublicData | None = field(default=None, metadata={"kind": "data"})
+    public: PublicData | None = field(default=None, metadata={"kind": "data"})
     sure: float = 1.0
 
     def __post_init__(self) -> None:
@@ -127,7 +119,7 @@ class NoisyVotes:
 
 
 @lru_cache(maxsize=4)
-def _trained(student: Hashable, public: _PublicData, compute: Compute) -> Model:
+def _trained(student: Hashable, public: PublicData, compute: Compute) -> Model:
     """Trained once, by one seed, in each process."""
     return cast("Trainer", student).fit(public.load(), seed=SeedSequence(0), compute=compute)
 

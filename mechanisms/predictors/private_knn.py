@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dpaudit.claims import Claim, Relation
 from dpaudit.claims.composition import SubsampledGaussian
-from dpaudit.errors import require
+from dpaudit.errors import InputError, require
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.predictors.ensemble import NoisyVotes
@@ -97,12 +97,8 @@ class PrivateKnn(NoisyVotes):
 
 def squared_distances(records: Features, queries: Features) -> NDArray[np.float64]:
     """Squared Euclidean distance of each record to each query, shape (n, q); tables are refused."""
-    require(
-        not isinstance(records, pa.Table) and not isinstance(queries, pa.Table),
-        "private-knn compares arrays of numbers, got a table",
-    )
-    assert isinstance(records, np.ndarray)
-    assert isinstance(queries, np.ndarray)
+    if isinstance(records, pa.Table) or isinstance(queries, pa.Table):
+        raise InputError("private-knn compares arrays of numbers, got a table")
     own, asked = (part.reshape(len(part), -1).astype(np.float64) for part in (records, queries))
     distances = np.empty((len(own), len(asked)))
     squares = np.square(asked).sum(axis=1)

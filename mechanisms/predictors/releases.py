@@ -79,11 +79,8 @@ class ConfidentArgmax:
 
     def __post_init__(self) -> None:
         require(0 < self.sigma < math.inf, "sigma must be > 0 and finite", sigma=self.sigma)
-        require(
-            0 < self.threshold_sigma < math.inf,
-            "threshold_sigma must be > 0 and finite",
-            threshold_sigma=self.threshold_sigma,
-        )
+        finite = 0 < self.threshold_sigma < math.inf
+        require(finite, "threshold_sigma must be > 0 and finite", given=self.threshold_sigma)
 
     def answers(self, votes: Ints, rng: np.random.Generator) -> Ints:
         passed = self.margins(votes) + rng.normal(scale=self.threshold_sigma, size=len(votes)) > 0
