@@ -27,8 +27,7 @@ from dpaudit.claims import (
     claim_under,
     two_steps,
 )
-from dpaudit.claims.curve import DeltaCurve
-from dpaudit.claims.steps import delta_at
+from dpaudit.claims.curve import DeltaCurve, delta_at
 from dpaudit.engine.spec.audit_spec import AuditSpec
 from dpaudit.engine.spec.build import build, build_dataclass, describe
 from dpaudit.engine.spec.loading import load_spec

@@ -7,12 +7,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from dpaudit.claims.claim import Claim, ConvertedClaim, claim_under
-from dpaudit.claims.curve import ApproximateDP, GaussianDP, PrivacyCurve, PureDP, Relation
+from dpaudit.claims.curve import ApproximateDP, GaussianDP, PrivacyCurve, PureDP, Relation, TwoSteps, two_steps
 
 if TYPE_CHECKING:
     from dpaudit.claims.composition import ComposedLaplace, SubsampledGaussian
     from dpaudit.claims.renyi import RenyiDP
-    from dpaudit.claims.steps import TwoSteps, two_steps
     from dpaudit.claims.table import AccountedEvent, PrivacyProfile
 
 __all__ = [
@@ -37,7 +36,6 @@ _LATER = {
     "composition": ("ComposedLaplace", "SubsampledGaussian"),
     "renyi": ("RenyiDP",),
     "table": ("AccountedEvent", "PrivacyProfile"),
-    "steps": ("TwoSteps", "two_steps"),
 }
 
 

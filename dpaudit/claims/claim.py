@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import cast
 
-from dpaudit.claims.curve import ApproximateDP, PrivacyCurve, PureDP, Relation
+from dpaudit.claims.curve import ApproximateDP, PrivacyCurve, PureDP, Relation, TwoSteps, two_steps
 from dpaudit.errors import SpecError, require
 from dpaudit.given import argument, check_fields
 
@@ -132,8 +132,6 @@ def _about_group(claim: Claim, records: int) -> Claim:
     if claim.is_point:
         missed = claim.delta * sum(math.exp(min(step * claim.epsilon, 700.0)) for step in range(records))
         return Claim(records * claim.epsilon, min(missed, 1 - 1e-12), claim.relation)
-    from dpaudit.claims.steps import two_steps
-
     curve = claim.curve
     for _ in range(records.bit_length() - 1):
         curve = two_steps(curve)
@@ -161,8 +159,6 @@ def _about_one_record(claim: Claim, relation: Relation, audit: str) -> Converted
 
 
 def _two_step_claim(claim: Claim, relation: Relation) -> ConvertedClaim:
-    from dpaudit.claims.steps import TwoSteps, two_steps
-
     curve = two_steps(claim.curve)
     if claim.is_point or claim.epsilon > claim.curve.epsilon(claim.delta):  # stated in two numbers of its own
         delta = min(TwoSteps.missed(claim.epsilon, claim.delta), 1 - 1e-12)

@@ -11,7 +11,15 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.claims.curve import checked_alarm, checked_delta, checked_epsilon, checked_order
+from dpaudit.claims.curve import (
+    PrivacyCurve,
+    TwoSteps,
+    checked_alarm,
+    checked_delta,
+    checked_epsilon,
+    checked_order,
+    two_steps,
+)
 from dpaudit.errors import require
 from dpaudit.registry import register
 
@@ -108,6 +116,13 @@ class RenyiDP:
             hull.append(point)
         corners, heights = zip(*hull, strict=True)
         return np.array(corners), np.array(heights)
+
+
+@two_steps.register
+def _(curve: RenyiDP) -> PrivacyCurve:
+    # Order a in both terms of the triangle is enough for order a^2 / (2a - 1), and for no larger one.
+    orders = tuple(a * a / (2 * a - 1) for a in curve.orders)
+    return RenyiDP(orders, tuple(map(TwoSteps(curve).renyi, orders)))
 
 
 def _turns_down(first: Sequence[float], middle: Sequence[float], last: Sequence[float]) -> bool:

@@ -231,7 +231,7 @@ def _noise_multiplier(epsilon: float, delta: float, sample_rate: float, epochs: 
 def _optimizer(network: Network, parameters: Any) -> Any:
     import torch
 
-    rates = {"lr": network.learning_rate, "weight_decay": network.weight_decay}
+    rates: dict[str, Any] = {"lr": network.learning_rate, "weight_decay": network.weight_decay}
     if network.optimizer == "adam":
         return torch.optim.Adam(parameters, **rates)
     return torch.optim.SGD(parameters, momentum=network.momentum, nesterov=network.nesterov, **rates)

@@ -213,7 +213,7 @@ class OwnSteps:
 
     def show_steps(self, train: Examples, canary: StepCanary, *, seed: SeedSequence, compute: Compute) -> None:
         """Calls the function; its own exceptions pass."""
-        from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+        from threadpoolctl import threadpool_limits
 
         with global_randomness(seed), threadpool_limits(compute.threads):
             self.train(np.array(as_array(train.features)), train.labels.copy(), whole_number(seed), canary)

@@ -189,7 +189,7 @@ def _redrawing_stack() -> Callable[..., Stack]:
             drawn = []
             for task in self.tasks:
                 (noise,) = spawned(task.seed, 4)[3:]  # behind the three seeds of an ordinary training
-                true = np.asarray(task.labels)
+                true = np.asarray(task.labels, np.int64)
                 labels = redrawn_labels(self.mechanism, true, epoch, classes=self.classes, seed=noise)
                 drawn.append(torch.from_numpy(labels))
             self.relabel(drawn)
