@@ -86,7 +86,11 @@ class HttpService:
     private_network: bool = False
 
     def __post_init__(self) -> None:
-        require_variable(self.key_variable, field="key_variable")
+        # Without showing it: it may be the key itself.
+        must = (
+            "key_variable must be the name of an environment variable, capitals such as OPENAI_API_KEY, never the key"
+        )
+        require(not self.key_variable or _VARIABLE.fullmatch(self.key_variable) is not None, f"{must} itself")
         require_url(self.url, sends_key=bool(self.key_variable), plain_http=self.plain_http)
         require(self.attempts >= 1, "attempts must be >= 1", given=self.attempts)
         for name in ("timeout_s", "first_wait_s", "longest_wait_s"):
@@ -117,12 +121,6 @@ class HttpService:
             timeout_s=self.timeout_s,
             private_network=self.private_network,
         )
-
-
-def require_variable(name: str, *, field: str) -> None:
-    """Refuses what is no name of an environment variable, without showing it: it may be the key itself."""
-    must = f"{field} must be the name of an environment variable, capitals such as OPENAI_API_KEY, never the key itself"
-    require(not name or _VARIABLE.fullmatch(name) is not None, must)
 
 
 def _without_key(text: str, key: str, variable: str) -> str:
