@@ -9,7 +9,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dpaudit.claims import Claim, Relation
+    from dpaudit.claims.claim import Claim
+    from dpaudit.claims.curve import Relation
     from dpaudit.engine.data.in_memory import table
     from dpaudit.engine.estimate.estimating import Estimate, estimate
     from dpaudit.engine.reading.result import AuditResult
@@ -38,10 +39,10 @@ _HOMES = {
     "AuditResult": "dpaudit.engine.reading.result",
     "AuditSpec": "dpaudit.engine.spec.audit_spec",
     "Bound": "dpaudit.estimators.bound",
-    "Claim": "dpaudit.claims",
+    "Claim": "dpaudit.claims.claim",
     "Estimate": "dpaudit.engine.estimate.estimating",
     "Examples": "dpaudit.mechanisms.examples",
-    "Relation": "dpaudit.claims",
+    "Relation": "dpaudit.claims.curve",
     "Report": "dpaudit.engine.reading.run_report",
     "RunOptions": "dpaudit.engine.spec.audit_spec",
     "SweepResult": "dpaudit.engine.sweep.result",

@@ -87,10 +87,9 @@ class HttpService:
 
     def __post_init__(self) -> None:
         # Without showing it: it may be the key itself.
-        must = (
-            "key_variable must be the name of an environment variable, capitals such as OPENAI_API_KEY, never the key"
-        )
-        require(not self.key_variable or _VARIABLE.fullmatch(self.key_variable) is not None, f"{must} itself")
+        must = "the name of an environment variable, capitals such as OPENAI_API_KEY, never the key itself"
+        fine = not self.key_variable or _VARIABLE.fullmatch(self.key_variable) is not None
+        require(fine, f"key_variable must be {must}")
         require_url(self.url, sends_key=bool(self.key_variable), plain_http=self.plain_http)
         require(self.attempts >= 1, "attempts must be >= 1", given=self.attempts)
         for name in ("timeout_s", "first_wait_s", "longest_wait_s"):
