@@ -19,13 +19,7 @@ from dpaudit.claims import Claim, Relation
 from dpaudit.errors import InputError, require
 from dpaudit.given import check_fields
 from dpaudit.locations import location
-from dpaudit.mechanisms.adapters.user_code import (
-    ClaimedByUser,
-    checked_probabilities,
-    code_of,
-    global_randomness,
-    whole_number,
-)
+from dpaudit.mechanisms.adapters.user_code import ClaimedByUser, checked_probabilities, code_of, global_randomness
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.protocols import Model
@@ -120,9 +114,9 @@ class OwnTorch(ClaimedByUser):
         import torch
 
         torch.set_num_threads(compute.threads)
-        with global_randomness(seed):
+        with global_randomness(seed) as number:
             module = self.module(**self.parameters).to(compute.device)
-            trained = self.train(module, *_tensors(train, compute), whole_number(seed))
+            trained = self.train(module, *_tensors(train, compute), number)
         return _TorchModel(module if trained is None else trained, train.classes, compute, location(self.train))
 
 
@@ -217,8 +211,8 @@ class OwnOpacus:
         import torch
 
         torch.set_num_threads(compute.threads)
-        with global_randomness(seed):
-            given = self.train(*_tensors(train, compute), whole_number(seed))
+        with global_randomness(seed) as number:
+            given = self.train(*_tensors(train, compute), number)
         require(
             isinstance(given, tuple) and len(given) == 2,
             f"{location(self.train)} must give the trained module and its PrivacyEngine",

@@ -15,13 +15,7 @@ from dpaudit.claims.composition import SubsampledGaussian
 from dpaudit.errors import InputError, require
 from dpaudit.given import check_fields
 from dpaudit.locations import location
-from dpaudit.mechanisms.adapters.user_code import (
-    ClaimedByUser,
-    checked_probabilities,
-    code_of,
-    global_randomness,
-    whole_number,
-)
+from dpaudit.mechanisms.adapters.user_code import ClaimedByUser, checked_probabilities, code_of, global_randomness
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.models.catboost import columns
@@ -73,8 +67,8 @@ class OwnTraining(_OwnFunction):
         from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
         rows = _rows(train.features, train.categorical)
-        with global_randomness(seed), threadpool_limits(compute.threads):
-            model = self.train(rows, train.labels.copy(), whole_number(seed), **self.parameters)
+        with global_randomness(seed) as number, threadpool_limits(compute.threads):
+            model = self.train(rows, train.labels.copy(), number, **self.parameters)
         ask, seen, code = getattr(model, "predict_proba", None), None, location(self.train)
         if callable(ask):
             seen = getattr(model, "classes_", None)  # scikit-learn's word for the columns' classes
@@ -148,8 +142,8 @@ class OwnSummary(_OwnFunction):
         self, train: Examples, points: NDArray[np.float32], *, seed: SeedSequence, compute: Compute
     ) -> NDArray[np.float64]:
         """Calls the function; its own exceptions pass."""
-        with global_randomness(seed):
-            given = self.train(train.features, train.labels, whole_number(seed), **self.parameters)
+        with global_randomness(seed) as number:
+            given = self.train(train.features, train.labels, number, **self.parameters)
         return np.asarray(given, np.float64)
 
 
@@ -215,8 +209,8 @@ class OwnSteps:
         """Calls the function; its own exceptions pass."""
         from threadpoolctl import threadpool_limits
 
-        with global_randomness(seed), threadpool_limits(compute.threads):
-            self.train(np.array(as_array(train.features)), train.labels.copy(), whole_number(seed), canary)
+        with global_randomness(seed) as number, threadpool_limits(compute.threads):
+            self.train(np.array(as_array(train.features)), train.labels.copy(), number, canary)
 
 
 def from_steps(train: Callable[..., Any], *, noise_multiplier: float, steps: int, **stated: Any) -> OwnSteps:

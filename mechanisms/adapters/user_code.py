@@ -75,10 +75,10 @@ def whole_number(seed: SeedSequence) -> int:
 
 
 @contextmanager
-def global_randomness(seed: SeedSequence) -> Iterator[None]:
+def global_randomness(seed: SeedSequence) -> Iterator[int]:
     """Inside, what draws from the global generators of Python, NumPy and torch (once imported) draws from `seed`.
 
-    Their states are put back afterwards, so that nobody else's draws depend on what ran here.
+    It gives the seed as a `whole_number`. Their states are put back afterwards, so that nobody else's draws depend on what ran here.
     """
     python, numpy, torch_seed = (int(word) for word in seed.generate_state(3))
     torch = sys.modules.get("torch")
@@ -88,7 +88,7 @@ def global_randomness(seed: SeedSequence) -> Iterator[None]:
     if torch is not None:
         torch.manual_seed(torch_seed)
     try:
-        yield
+        yield whole_number(seed)
     finally:
         random.setstate(states[0])
         np.random.set_state(states[1])
