@@ -78,8 +78,7 @@ def whole_number(seed: SeedSequence) -> int:
 def global_randomness(seed: SeedSequence) -> Iterator[int]:
     """Inside, what draws from the global generators of Python, NumPy and torch (once imported) draws from `seed`.
 
-    It gives the seed as a `whole_number`. The states are put back afterwards, so that nobody else's draws depend on what
-    ran here.
+    It gives the seed as a `whole_number`. States are put back afterwards, so that nobody else's draws depend on this.
     """
     python, numpy, torch_seed = (int(word) for word in seed.generate_state(3))
     torch = sys.modules.get("torch")
