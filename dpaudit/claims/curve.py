@@ -288,10 +288,11 @@ def _(curve: GaussianDP) -> PrivacyCurve:
 @register("curve", "two-steps", source="Dong, Roth and Su (2022), arXiv:1905.02383, theorem 2.14")
 @dataclass(frozen=True)
 class TwoSteps(DeltaCurve):
-    """Two steps of a promise that is about one: with P, Q and R the outputs before, between and after.
+    """Two steps of a promise that is about one.
 
-    A test at false alarm rate a on (P, R) is a test on (P, Q) and on (Q, R), so its miss rate is at least f(1 - f(a)).
-    The Renyi divergences are those of Mironov (2017), arXiv:1702.07476, proposition 11.
+    With P, Q and R the outputs before, between and after, a test at false alarm rate a on (P, R) is a test on (P, Q)
+    and on (Q, R), so its miss rate is at least f(1 - f(a)). The Renyi divergences are those of Mironov (2017),
+    arXiv:1702.07476, proposition 11.
 
     Attributes:
         curve: The promise about one step.
