@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Unit
-from dpaudit.actors.work import Work, inlined_call, kind_of
+from dpaudit.actors.work import Work, inlined
 from dpaudit.engine.games.one_run.rules import OneRunRules, R
 from dpaudit.engine.games.one_run.work import play_replays, release_replayed, run_mechanism
 from dpaudit.engine.games.protocol import Played, Setting, require_units
@@ -92,10 +92,10 @@ class ReleaseGame(OneRunGame[R]):
                 label=f"training {number + 1} of {self.trainings}",
                 resources=setting.resources,
                 after=setting.after,
-                gives=kind_of(type(self).released),
+                gives=type(self).released,
             )
             trainings.append(ran)
-            replayed = inlined_call(release_replayed, rules, setting.required("target"), ran)
+            replayed = inlined(release_replayed, rules, setting.required("target"), ran)
             evidence += self.replays_of(setting, work, rules, replayed, number)
         return Played(
             tuple(evidence),
