@@ -1,8 +1,7 @@
 """What a caller in Python hands over: arguments and fields held to their types, once, at the front door.
 
-Python lets anything through where a number is meant: text, `True`, a whole number of a thousand digits, an array, an
-object whose every method fails. What is no such thing is refused here in one sentence. Numbers of NumPy and of
-`fractions` and `decimal` are numbers; text is never one, since `"1e-5"` given in Python is a mistake.
+What is no such thing is refused in one sentence. Numbers of NumPy and of `fractions` and `decimal` are numbers; text is
+never one, since `"1e-5"` given in Python is a mistake.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Files where somebody else may have put something: plain ones alone are opened, and never through a link.
 
-A run folder is handed around. What stands in place of one of its files may be a link to a file of the reader's, a pipe
-that never answers, a device, or a file of gigabytes that is all holes. Whoever opens a folder looks at all of it once
-(`require_plain`); whoever opens a file looks at what was really opened, so that nothing can be changed in between.
+What stands in place of a file of a run may be a link to a file of the reader's, a pipe that never answers, a device, or
+gigabytes of holes. Whoever opens a folder looks at all of it once (`require_plain`); whoever opens a file looks at
+what was really opened, so that nothing can be changed in between.
 """
 
 from __future__ import annotations

@@ -1,11 +1,4 @@
-"""Names for the parts an audit is put together from.
-
-A mechanism, game, attack, proxy, estimator or data set is one file that registers itself:
-
-    @register("mechanism", "randomized-response", source="Warner (1965)")
-    @dataclass(frozen=True)
-    class RandomizedResponse:
-        \"\"\"Keeps a label with probability e^eps / (e^eps + K - 1), else draws another one.\"\"\"
+"""Names for the parts an audit is put together from: each is one file that marks itself with `register`.
 
 The catalogue is read from the source text, so listing every name imports nothing, and `load` imports the one file
 that is asked for. Other packages add theirs through entry points of the group `dpaudit.<kind>s`.

@@ -1,8 +1,7 @@
 """Estimators of diffprivlib, run as they are by a Python of their own: the library needs scikit-learn < 1.9.
 
-Which Python is a matter of this machine, not of a spec, which must not be able to start a program: the environment
-variable DPAUDIT_DIFFPRIVLIB_PYTHON names it (`make diffprivlib` installs one in .venv-diffprivlib); without it, the
-Python that runs dpaudit, where the extra `diffprivlib` may be installed.
+A spec must not be able to start a program, so the environment variable DPAUDIT_DIFFPRIVLIB_PYTHON names that Python
+(`make diffprivlib` installs one in .venv-diffprivlib); without it, the one that runs dpaudit (extra `diffprivlib`).
 """
 
 from __future__ import annotations

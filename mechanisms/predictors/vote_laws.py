@@ -1,9 +1,7 @@
 """The law of the votes on one query: how often each class is voted for, before any noise.
 
-A law is a value. Those of two neighbouring data sets, drawn from generators of one seed, share the draws of all voters
-that both have, so that the two histograms differ in the votes that move, and in nothing else.
-
-Source: Chadha et al. (2024), "Auditing Private Prediction", sections 5.1, 5.2 and 6.
+Laws of two neighbouring data sets, drawn from generators of one seed, share the draws of all voters that both have: the
+two histograms differ in the votes that move alone. Source: Chadha et al. (2024), sections 5.1, 5.2 and 6.
 """
 
 from __future__ import annotations
