@@ -13,7 +13,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import pickle
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -209,14 +209,12 @@ def _played(plan: Plan) -> list[Any]:
         task = pickle.loads(pickle.dumps(unit.task))
         inputs = Inputs({name: plan.shared[name] for name in unit.shared}, {key: tables[key] for key in unit.needs})
         tables[unit.key] = task.run(inputs, Compute())
-    return list(_evidence(plan, tables))
-
-
-def _evidence(plan: Plan, tables: dict[str, pa.Table]) -> Iterator[Any]:
+    evidence: list[Any] = []
     for unit in plan.audits[0].game.evidence:
         assert isinstance(unit.task, Call)
         value = value_of(unit, tables[unit.key])
-        yield from value if unit.task.kind.many else [value]
+        evidence += value if unit.task.kind.many else [value]
+    return evidence
 
 
 def check_estimator(estimator: Any, *, games: int = 300, rows: int = 400) -> None:
