@@ -50,6 +50,7 @@ class PlannedAudit:
         confirms: Name of the audit that this one confirms; "" for those of the spec.
         confirmatory: Whether it confirms by the same test once more.
         bounds: The units that find its bounds, where that takes long.
+        first_confidence: Of a confirmatory run: the confidence that the first pass's bound has.
     """
 
     audit: Audit
@@ -65,6 +66,7 @@ class PlannedAudit:
     confirms: str = ""
     confirmatory: bool = False
     bounds: tuple[Unit, ...] = ()
+    first_confidence: float | None = None
 
     @property
     def effective_claim(self) -> Claim:
@@ -252,7 +254,12 @@ def _planned(spec: AuditSpec, audit: Audit, parts: Parts) -> Iterator[tuple[Plan
         asked = spec.confirmatory(audit) if again else spec.confirmation(audit)
         seed = Seed(spec.seed).child("confirm", *([audit.name] if spec.together is not None else []))
         follows, units, shared = _plan_audit(spec, asked, parts, seed, after)
-        yield dataclasses.replace(follows, confirms=audit.name, confirmatory=again), units, shared
+        first = audit.estimator.confidence if again else None
+        yield (
+            dataclasses.replace(follows, confirms=audit.name, confirmatory=again, first_confidence=first),
+            units,
+            shared,
+        )
 
 
 def _plan_audit(
