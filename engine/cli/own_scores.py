@@ -82,13 +82,13 @@ def estimate(
     """
     from dpaudit.engine.estimate.estimating import Estimate, Question, estimates, field_values, natural_method
     from dpaudit.engine.estimate.page import to_json, write_page
-    from dpaudit.engine.estimate.tables import read_file
+    from dpaudit.engine.estimate.tables import SourceTable
     from dpaudit.engine.reading.verdict import Verdict
 
     if fail_on_violation and asked["claim"] is None:
         raise InputError("--fail-on-violation must come with --claim: without a claim nothing can be violated")
     question = Question(**asked)
-    table = read_file(scores)
+    table = SourceTable.of_file(scores)
     question = replace(question, options=field_values(natural_method(table, question), options))
     readings = estimates(table, question)
     if output is not None:

@@ -16,7 +16,7 @@ from scipy.stats import binomtest
 
 from dpaudit.claims import Claim, PrivacyCurve, Relation
 from dpaudit.engine.estimate.measures import Measure, measures, pairs_above
-from dpaudit.engine.estimate.tables import SourceTable, members_beside_others, table_from, table_of_arrays
+from dpaudit.engine.estimate.tables import SourceTable
 from dpaudit.engine.reading.verdict import Verdict, verdict
 from dpaudit.engine.spec.build import build
 from dpaudit.errors import DataError, InputError, SpecError, printable, require
@@ -256,13 +256,12 @@ def _python_table(
     if apart == together or (apart and (in_scores is None or out_scores is None)):
         raise InputError("give `scores` and `members`, or both `in_scores` and `out_scores`, or a table")
     if apart:
-        columns = members_beside_others(in_scores, out_scores)
-        return table_of_arrays(apart=True, **columns, group=groups, replay=replays)
+        return SourceTable.of_two_samples(in_scores, out_scores, group=groups, replay=replays)
     if members is None:
         if groups is not None or replays is not None:
             raise InputError("`groups` and `replays` go with arrays; a table has its replays in a column `replay`")
-        return table_from(scores)
-    return table_of_arrays(score=scores, member=members, group=groups, replay=replays)
+        return SourceTable.of(scores)
+    return SourceTable.of_arrays(score=scores, member=members, group=groups, replay=replays)
 
 
 def estimates(table: SourceTable, question: Question) -> Sequence[Reading]:

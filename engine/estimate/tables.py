@@ -6,7 +6,7 @@ import io
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -47,6 +47,59 @@ class SourceTable:
             raise DataError(f"{self.name} must name each column once, got {twice[0]!r} {names.count(twice[0])} times")
         if not self.columns.num_rows:
             raise DataError(f"{self.name} must hold at least one row below its header, got none")
+
+    @classmethod
+    def of_file(cls, path: Path) -> SourceTable:
+        """The table in a file, by the ending of its name; "-" reads standard input and tells the format by its bytes.
+
+        Raises: DataError for a file that is missing, unreadable or not of its format.
+        """
+        if str(path) == STANDARD_INPUT:
+            content = sys.stdin.buffer.read()
+            return _read("standard input", io.BytesIO(content), _guessed_format(content))
+        if not path.exists():
+            raise DataError(f"{path} must be a table ({FORMATS}), there is none")
+        if path.is_dir():
+            with _refusing(str(path)):
+                for part in pads.dataset(path, format="parquet").files:
+                    with open(part, "rb") as file:
+                        require_unpacks(file, part)
+                return cls(str(path), pq.read_table(path))
+        with _refusing(str(path)), path.open("rb") as file:
+            return _read(str(path), file, _ENDINGS.get(path.suffix.lower(), "csv"))
+
+    @classmethod
+    def of(cls, value: object) -> SourceTable:
+        """The table in a mapping of columns, a pandas DataFrame, an Arrow table or a frame that speaks Arrow.
+
+        Raises: DataError for anything else, and for columns of different lengths.
+        """
+        if isinstance(value, list | tuple | np.ndarray | pd.Series | pa.Array | pa.ChunkedArray):
+            raise DataError(
+                "a table must be a mapping of columns, a pandas DataFrame or an Arrow table, got "
+                f"{type(value).__name__}; for scores in an array give `members` as well"
+            )
+        return cls("the table", frame(value))
+
+    @classmethod
+    def of_arrays(cls, **columns: object) -> SourceTable:
+        """The table whose columns are arrays, lists, pandas Series or Arrow arrays of one length; None is left out."""
+        given = {name: values for name, values in columns.items() if values is not None}
+        require_one_index(given)
+        made = {name: column(name, values) for name, values in given.items()}
+        lengths = {name: len(values) for name, values in made.items()}
+        if len(set(lengths.values())) > 1:
+            listed = ", ".join(f"{count} {name}" for name, count in lengths.items())
+            raise DataError(f"the arrays must have one value a row each, got {listed}")
+        return cls("the scores", pa.table(made))
+
+    @classmethod
+    def of_two_samples(cls, in_scores: object, out_scores: object, **more: object) -> SourceTable:
+        """Scores of members and of non-members as columns `score` and `member`, the members first."""
+        given = {"in_scores": in_scores, "out_scores": out_scores}
+        inside, outside = (cls.of_arrays(**{name: values}).numbers(name) for name, values in given.items())
+        member = np.repeat([True, False], [len(inside), len(outside)])
+        return replace(cls.of_arrays(score=np.concatenate([inside, outside]), member=member, **more), apart=True)
 
     @property
     def names(self) -> list[str]:
@@ -129,64 +182,6 @@ class SourceTable:
         return numbered
 
 
-def read_file(path: Path) -> SourceTable:
-    """The table in a file, by the ending of its name; "-" reads standard input and tells the format by its bytes.
-
-    Raises: DataError for a file that is missing, unreadable or not of its format.
-    """
-    if str(path) == STANDARD_INPUT:
-        content = sys.stdin.buffer.read()
-        return _read("standard input", io.BytesIO(content), _guessed_format(content))
-    if not path.exists():
-        raise DataError(f"{path} must be a table ({FORMATS}), there is none")
-    if path.is_dir():
-        with _refusing(str(path)):
-            for part in pads.dataset(path, format="parquet").files:
-                with open(part, "rb") as file:
-                    require_unpacks(file, part)
-            return SourceTable(str(path), pq.read_table(path))
-    with _refusing(str(path)), path.open("rb") as file:
-        return _read(str(path), file, _ENDINGS.get(path.suffix.lower(), "csv"))
-
-
-def table_from(value: object) -> SourceTable:
-    """The table in a mapping of columns, a pandas DataFrame, an Arrow table or a frame that speaks Arrow.
-
-    Raises: DataError for anything else, and for columns of different lengths.
-    """
-    if isinstance(value, list | tuple | np.ndarray | pd.Series | pa.Array | pa.ChunkedArray):
-        raise DataError(
-            "a table must be a mapping of columns, a pandas DataFrame or an Arrow table, got "
-            f"{type(value).__name__}; for scores in an array give `members` as well"
-        )
-    return SourceTable("the table", frame(value))
-
-
-def table_of_arrays(*, apart: bool = False, **columns: object) -> SourceTable:
-    """The table whose columns are arrays, lists, pandas Series or Arrow arrays of one length; None is left out."""
-    given = {name: values for name, values in columns.items() if values is not None}
-    require_one_index(given)
-    made = {name: column(name, values) for name, values in given.items()}
-    lengths = {name: len(values) for name, values in made.items()}
-    if len(set(lengths.values())) > 1:
-        listed = ", ".join(f"{count} {name}" for name, count in lengths.items())
-        raise DataError(f"the arrays must have one value a row each, got {listed}")
-    return SourceTable("the scores", pa.table(made), apart=apart)
-
-
-def members_beside_others(in_scores: object, out_scores: object) -> dict[str, NDArray[Any]]:
-    """Scores of members and of non-members as columns `score` and `member`, the members first."""
-    given = {"in_scores": in_scores, "out_scores": out_scores}
-    inside, outside = (
-        SourceTable("the scores", pa.table({name: column(name, values)})).numbers(name)
-        for name, values in given.items()
-    )
-    return {
-        "score": np.concatenate([inside, outside]),
-        "member": np.repeat([True, False], [len(inside), len(outside)]),
-    }
-
-
 _ENDINGS = {
     ".csv": "csv",
     ".tsv": "tsv",
@@ -240,9 +235,9 @@ def _numpy_columns(name: str, array: NDArray[Any]) -> pa.Table:
 
 def _archive(name: str, archive: Mapping[str, NDArray[Any]]) -> SourceTable:
     arrays = {field: archive[field] for field in archive}
-    apart = arrays.keys() == MEMBERS_APART
-    columns = members_beside_others(**arrays) if apart else arrays
-    return SourceTable(name, pa.table({field: pa.array(array) for field, array in columns.items()}), apart=apart)
+    if arrays.keys() == MEMBERS_APART:
+        return replace(SourceTable.of_two_samples(**arrays), name=name)
+    return SourceTable(name, pa.table({field: pa.array(array) for field, array in arrays.items()}))
 
 
 @contextmanager

@@ -6,17 +6,29 @@ import dataclasses
 import json
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from dpaudit.engine.reading.result import AuditResult
 from dpaudit.engine.reading.run_report import NOT_SHOWN, Report
 from dpaudit.estimators.finding import Series
+from dpaudit.plain_files import write_whole
 
 if TYPE_CHECKING:
     from dpaudit.engine.reading.sweep_summary import SweepSummary
+
+
+def write_bounds(report: Report, folder: Path) -> None:
+    """`bounds.json`, `bounds.parquet`, and `sweep.json` and `sweep.parquet` of a sweep, each written whole."""
+    write_whole(folder / "bounds.json", lambda file: file.write(bounds_json(report).encode()))
+    write_whole(folder / "bounds.parquet", lambda file: pq.write_table(bounds_table(report), file))
+    if (summary := report.sweep) is not None:
+        write_whole(folder / "sweep.json", lambda file: file.write(_sweep_json(summary).encode()))
+        write_whole(folder / "sweep.parquet", lambda file: pq.write_table(_sweep_table(summary), file))
 
 
 def bounds_json(report: Report) -> str:
@@ -41,12 +53,12 @@ def bounds_json(report: Report) -> str:
     return json.dumps(content, indent=1, allow_nan=False)
 
 
-def sweep_json(summary: SweepSummary) -> str:
+def _sweep_json(summary: SweepSummary) -> str:
     """A sweep's configurations and what may be said of them together, in JSON; NaN and inf are strings."""
     return json.dumps(_plain(summary.to_dict()), indent=1, allow_nan=False)
 
 
-def sweep_table(summary: SweepSummary) -> pa.Table:
+def _sweep_table(summary: SweepSummary) -> pa.Table:
     """One row a configuration; values that are no numbers, truths or text are in JSON."""
     rows = [{name: _cell(value) for name, value in row.to_dict().items()} for row in summary.rows]
     names = list(dict.fromkeys(name for row in rows for name in row))

@@ -14,8 +14,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-import pyarrow.parquet as pq
-
 from dpaudit.actors.audited.leftovers import ended_with
 from dpaudit.actors.audited.signals import signals_interrupt
 from dpaudit.actors.backend import Backend, Deadlines, InProcess
@@ -31,7 +29,7 @@ from dpaudit.engine.reading.joint import joint_verdict
 from dpaudit.engine.reading.noted import note_of
 from dpaudit.engine.reading.run_report import Repeat, Report
 from dpaudit.engine.reading.versions import versions
-from dpaudit.engine.report.bounds_file import bounds_json, bounds_table, sweep_json, sweep_table
+from dpaudit.engine.report.bounds_file import write_bounds
 from dpaudit.engine.report.progress import TerminalProgress, terminal
 from dpaudit.engine.run.policy import Policy
 from dpaudit.engine.run.run_folder import (
@@ -48,7 +46,6 @@ from dpaudit.engine.spec.audit_spec import Audit, AuditSpec, slug
 from dpaudit.engine.spec.loading import load_spec
 from dpaudit.errors import RunError
 from dpaudit.given import argument
-from dpaudit.plain_files import write_whole
 
 
 def audit(
@@ -295,14 +292,10 @@ def _report(plan: Plan, outcome: RunOutcome, store: UnitStore, folder: Path, pla
 
 
 def _write(report: Report, folder: Path, *, draw: bool) -> None:
-    """`bounds.json`, `bounds.parquet`, the figures and `report.html`, each written whole and then renamed."""
+    """What was found, for machines; the figures and `report.html`."""
     from dpaudit.engine.report.page import write_page  # only where a folder is written
 
-    write_whole(folder / "bounds.json", lambda file: file.write(bounds_json(report).encode()))
-    write_whole(folder / "bounds.parquet", lambda file: pq.write_table(bounds_table(report), file))
-    if (summary := report.sweep) is not None:
-        write_whole(folder / "sweep.json", lambda file: file.write(sweep_json(summary).encode()))
-        write_whole(folder / "sweep.parquet", lambda file: pq.write_table(sweep_table(summary), file))
+    write_bounds(report, folder)
     write_page(report, folder, draw=draw)
 
 

@@ -110,17 +110,6 @@ def fields_of(path: str) -> list[str]:
     return [name.strip() for name in path.split(",")]
 
 
-def as_tune(space: Mapping[str, Any]) -> dict[str, Any]:
-    """The space in words as `ray.tune` has it, for a search algorithm."""
-    from ray import tune
-
-    made = {}
-    for path, axis in space.items():
-        (how, arguments), *_ = axis.items() if isinstance(axis, Mapping) else [("choice", axis)]
-        made[path] = tune.choice(arguments) if how == "choice" else getattr(tune, how)(*arguments)
-    return made
-
-
 def size(space: Mapping[str, Any], samples: int) -> int:
     """How many configurations are planned: points of the grid times samples."""
     count = samples

@@ -14,7 +14,7 @@ from ray import tune
 from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler, MedianStoppingRule, TrialScheduler
 from ray.tune.search import SearchAlgorithm, Searcher
 
-from dpaudit.engine.spec.space import as_tune, single_fields
+from dpaudit.engine.spec.space import single_fields
 from dpaudit.engine.spec.sweep import Sweep
 from dpaudit.errors import SpecError
 
@@ -43,7 +43,7 @@ class Tuner:
         self._trials: dict[int, Asked] = {}
         self._searcher = _searcher(config)
         if self._searcher is not None:
-            self._searcher.set_search_properties(sweep.metric, sweep.mode, as_tune(sweep.space))
+            self._searcher.set_search_properties(sweep.metric, sweep.mode, _as_tune(sweep.space))
         elif config.max_concurrent_trials is not None:
             raise SpecError(
                 "max_concurrent_trials is for search algorithms: of configurations that are known, the units run side "
@@ -82,6 +82,15 @@ class Tuner:
         if self._searcher is not None:
             told = None if metrics is None else dict(metrics)
             self._searcher.on_trial_complete(_name(number), told, error=metrics is None)
+
+
+def _as_tune(space: Mapping[str, Any]) -> dict[str, Any]:
+    """The space in words as `ray.tune` has it, for a search algorithm."""
+    made = {}
+    for path, axis in space.items():
+        (how, arguments), *_ = axis.items() if isinstance(axis, Mapping) else [("choice", axis)]
+        made[path] = tune.choice(arguments) if how == "choice" else getattr(tune, how)(*arguments)
+    return made
 
 
 def _name(number: int) -> str:

@@ -22,7 +22,7 @@ from dpaudit.engine.cli.main import main
 from dpaudit.engine.estimate import measures as measuring
 from dpaudit.engine.estimate import tables
 from dpaudit.engine.estimate.measures import accuracy, auc, true_positive_rate
-from dpaudit.engine.estimate.tables import table_from
+from dpaudit.engine.estimate.tables import SourceTable
 from dpaudit.errors import AuditError, DataError, InputError, SpecError
 from dpaudit.estimators.proportions.binomial import clopper_pearson
 
@@ -418,7 +418,7 @@ def test_measures_in_parts_are_those_of_every_pair_and_threshold(monkeypatch: py
 
 def test_a_number_that_is_missing_is_named_wherever_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "ROWS_AT_ONCE", 3)
-    table = table_from(pa.table({"score": pa.chunked_array([[0.5, 1.5], [2.5] * 8 + [None, math.nan]])}))
+    table = SourceTable.of(pa.table({"score": pa.chunked_array([[0.5, 1.5], [2.5] * 8 + [None, math.nan]])}))
     with pytest.raises(DataError, match=r"nothing in 2 of 12 rows \(first: row 11\)"):
         table.numbers("score")
 
@@ -439,9 +439,7 @@ def test_measures_of_scores_with_ties() -> None:
 
 def test_standard_input_is_read_as_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"tp,fp,tn,fn\n65,25,75,35\n")))
-    from dpaudit.engine.estimate.tables import read_file
-
-    assert read_file(Path("-")).names == ["tp", "fp", "tn", "fn"]
+    assert SourceTable.of_file(Path("-")).names == ["tp", "fp", "tn", "fn"]
 
 
 def test_an_estimate_is_lazy_to_import() -> None:
