@@ -85,11 +85,11 @@ def f_dp_epsilon(
     family: Family = "gaussian",
     tau: ArrayLike = 0.0,
 ) -> float | Floats:
-    """The epsilon at `delta` of the smallest parameter that the count does not reject; other arguments as
-    `f_dp_parameter`.
+    """The epsilon at `delta` of the smallest parameter that the count does not reject.
 
-    Epsilon in nats, >= 0, rounded down; inf at delta = 0 for a family without pure DP, as the Gaussian. For "approx-dp"
-    delta is that of the family, too. Source: Definition 9, with a negative epsilon raised to 0.
+    The other arguments are those of `f_dp_parameter`. Epsilon in nats, >= 0, rounded down; inf at delta = 0 for a
+    family without pure DP, as the Gaussian. For "approx-dp" delta is that of the family, too. Source: Definition 9,
+    with a negative epsilon raised to 0.
     """
     at = as_delta(delta)
     parameter = f_dp_parameter(
