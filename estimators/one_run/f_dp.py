@@ -85,11 +85,11 @@ def f_dp_epsilon(
     family: Family = "gaussian",
     tau: ArrayLike = 0.0,
 ) -> float | Floats:
-    """The epsilon at `delta` of the smallest parameter that the count does not reject; other arguments as
-    `f_dp_parameter`.
+    """The epsilon at `delta` of the smallest parameter that the count does not reject.
 
-    Epsilon in nats, >= 0, rounded down; inf at delta = 0 for a family without pure DP, as the Gaussian. For "approx-dp"
-    delta is that of the family, too. Source: Definition 9, with a negative epsilon raised to 0.
+    The other arguments are those of `f_dp_parameter`. Epsilon in nats, >= 0, rounded down; inf at delta = 0 for a
+    family without pure DP, as the Gaussian. For "approx-dp" delta is that of the family, too. Source: Definition 9,
+    with a negative epsilon raised to 0.
     """
     at = as_delta(delta)
     parameter = f_dp_parameter(
@@ -151,8 +151,7 @@ def best_f_dp(
     tau: ArrayLike = 0.0,
     delta: ArrayLike | None = None,
 ) -> Best:
-    """The largest `f_dp_parameter` along the last axis (at least one candidate), at about one verdict for each
-    candidate.
+    """The largest `f_dp_parameter` along the last axis (at least one candidate), at about one verdict for each.
 
     A candidate that does not reject the best parameter so far cannot be better. The maximum is not corrected for the
     number of candidates: hand in a confidence that is, 1 - alpha / candidates for one, or call the result as published.
@@ -432,8 +431,7 @@ class FromProfile:
 
 
 def from_profile(profiles: Callable[[float], Profile], *, grid: Floats | None = None) -> Family:
-    """A family from privacy profiles, for one those of a privacy accountant; valid for every grid, tighter for a finer
-    one.
+    """A family from privacy profiles, such as a privacy accountant's; valid for every grid, tighter for a finer one.
 
     Args:
         profiles: Parameter >= 0 -> its profile. Called once for each parameter tried, about 40 times a bound.
