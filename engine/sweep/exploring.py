@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from dpaudit.actors.schedule import RunOutcome
 from dpaudit.actors.storage.store import UnitStore
 from dpaudit.actors.work import beside
-from dpaudit.engine.planning.plan import Plan, make_plan, needed
+from dpaudit.engine.planning.plan import Plan, make_plan
 from dpaudit.engine.spec.space import configurations
 from dpaudit.engine.spec.sweep import AUDITED, FAILED, STOPPED, Configuration
 from dpaudit.engine.sweep.request import Request
@@ -137,7 +137,7 @@ def _failed(one: Configuration, why: str) -> Configuration:
 
 def _merged(plans: Sequence[tuple[Plan, Mapping[int, str]]]) -> Plan:
     """One plan of single trainings and what they need."""
-    units = {unit.key: unit for plan, trainings in plans for unit in needed(plan.units, trainings.values())}
+    units = {unit.key: unit for plan, trainings in plans for unit in plan.needed(trainings.values())}
     shared = {name: rows for plan, _ in plans for name, rows in plan.shared.items()}
     first, _ = plans[0]
     return replace(first, units=tuple(units.values()), audits=(), shared=shared)
