@@ -7,6 +7,7 @@ import hashlib
 import os
 import pickle
 import platform
+import resource
 import shutil
 import signal
 import sys
@@ -188,10 +189,6 @@ def most_memory_mb() -> float:
     with contextlib.suppress(OSError, ValueError, StopIteration):  # on Linux `ru_maxrss` begins with the parent's
         lines = Path("/proc/self/status").read_text().splitlines()
         return int(next(line for line in lines if line.startswith("VmHWM:")).split()[1]) * 1024 / 1e6
-    if sys.platform == "win32":
-        return 0.0
-    import resource
-
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return most / 1e6 if sys.platform == "darwin" else most * 1024 / 1e6  # Linux counts in KiB
 
