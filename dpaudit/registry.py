@@ -57,10 +57,11 @@ FORMER_NAMES = {
 
 CORE = (
     "proportions/binomial",
+    "proportions/multinomial",
     "two_world/confusion",
     "one_run/guesses",
     "one_run/f_dp",
-    "one_run/trade_off",
+    "one_run/guess_tables",
     "two_world/ratio",
     "private_prediction/divergence",
     "private_prediction/two_cut",

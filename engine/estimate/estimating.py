@@ -37,8 +37,8 @@ from dpaudit.estimators.counts import (
     has_columns,
     matches,
 )
-from dpaudit.estimators.one_run.signed_scores import Guessing
-from dpaudit.estimators.scores import ScoreEstimator, Scores, content_seed
+from dpaudit.estimators.one_run.right_guesses import Guessing
+from dpaudit.estimators.scores import ScoreEstimator, Scores
 from dpaudit.estimators.two_world.betting import Betting
 from dpaudit.given import argument, check_fields, require_words
 from dpaudit.registry import load
@@ -259,7 +259,7 @@ def estimates(table: SourceTable, question: Question) -> Sequence[Reading]:
     notes += _assumed(replays, estimator, question)
     if not bound.lower and _reversed(replays[0]):
         notes.append(REVERSED)
-    seed = content_seed(*((scores.score, scores.truth) for scores in replays))
+    seed = Scores.content_seed(*((scores.score, scores.truth) for scores in replays))
     found = measures(replays, confidence=bound.confidence, seed=seed)
     return [Estimate.beside(replace(bound, notes=(*bound.notes, *notes)), found, question.claim)]
 
@@ -455,7 +455,7 @@ def _probability_of_order(score: NDArray[np.float64]) -> float:
 
 def _shuffled(scores: Scores) -> Scores:
     """The same trials, numbered anew in an order seeded by all their content."""
-    order = np.random.default_rng(content_seed((scores.score, scores.truth))).permutation(scores.score.size)
+    order = np.random.default_rng(Scores.content_seed((scores.score, scores.truth))).permutation(scores.score.size)
     return Scores(scores.score[order], scores.truth[order], scores.replay)
 
 

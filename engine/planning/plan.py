@@ -17,8 +17,7 @@ from dpaudit.actors.work import Call, Work, value_of
 from dpaudit.claims import Claim
 from dpaudit.consent import contacts
 from dpaudit.engine.data.partition import Parts
-from dpaudit.engine.games.fits import Reading
-from dpaudit.engine.games.protocol import Foreseen, Played, Setting, require_units
+from dpaudit.engine.games.protocol import Foreseen, Played, Reading, Setting, require_units
 from dpaudit.engine.planning.counting import bound_units, control_estimator, counting
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
 from dpaudit.errors import DataError, SpecError, shortened

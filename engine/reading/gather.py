@@ -18,7 +18,7 @@ from dpaudit.actors.storage.store import UnitStore
 from dpaudit.actors.values import decode
 from dpaudit.actors.work import Outcome, beside
 from dpaudit.claims import Claim, ConvertedClaim
-from dpaudit.engine.games.fits import Reading
+from dpaudit.engine.games.protocol import Reading
 from dpaudit.engine.planning.counting import control_estimator
 from dpaudit.engine.planning.plan import Plan, PlannedAudit
 from dpaudit.engine.planning.power import ceiling_bound
@@ -125,7 +125,7 @@ class _Finished:
             ceiling_lost=not self._keys.issuperset(entry.ceilings),
             failed_trials=self._failed_trials(),
             chosen=tuple(note for said in self._said(entry.choices) for note in said.notes),
-            whole=entry.game.whole.lines(finding, compared.claim) if entry.game.whole and finding else (),
+            whole=entry.game.whole(finding, compared.claim) if entry.game.whole and finding else (),
             stopped=self._reader.stopped(self._keys) if self._reader else None,
             evidence=str(evidence),
             audited=audit.mechanism,

@@ -129,13 +129,10 @@ class AuditResult:
         """What the same evidence shows of the claim's own family of curves, in a sentence; "" where nothing does."""
         if not (isinstance(self.finding, Bound) and self.finding.delta and self.finding.evidence):
             return ""
-        from dpaudit.estimators.two_world.family import family_bound, family_of, regions_of  # most results need none
+        from dpaudit.estimators.two_world.family import bound_under_family  # most results need none
 
-        regions = regions_of(self.finding)
-        if regions is None:
-            return ""
-        found = family_bound(regions, family_of(self.compared.claim.curve), self.finding.delta)
-        return f"conditional-on-family: {found}" if found.epsilon else ""
+        found = bound_under_family(self.finding, self.compared.claim.curve)
+        return f"conditional-on-family: {found}" if found is not None and found.epsilon else ""
 
     @property
     def violation_point(self) -> ViolationPoint | None:

@@ -361,7 +361,7 @@ def _load_ahead() -> None:
     with contextlib.suppress(Exception):
         for name in (
             "dpaudit.engine.report.page",
-            "dpaudit.estimators.two_world._hull",
+            "numba",
             "matplotlib.backends.backend_agg",
             "matplotlib.backends.backend_svg",
         ):

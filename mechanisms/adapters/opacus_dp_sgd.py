@@ -17,8 +17,7 @@ from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.models.networks import Mlp, Network, require_network
 from dpaudit.mechanisms.protocols import Model
-from dpaudit.mechanisms.training.private.private_steps import ClaimedSteps, PrivateSteps
-from dpaudit.mechanisms.training.private.step_canary import LENGTH, StepCanary
+from dpaudit.mechanisms.training.private.private_steps import LENGTH, ClaimedSteps, PrivateSteps, StepCanary
 from dpaudit.mechanisms.training.recipe import one_of
 from dpaudit.registry import register
 
@@ -104,8 +103,7 @@ class OpacusDpSgd:
         import torch
         from torch.utils.data import DataLoader, TensorDataset
 
-        from dpaudit.mechanisms.seeds import spawned
-        from dpaudit.mechanisms.training.generators import torch_generator
+        from dpaudit.mechanisms.seeds import spawned, torch_generator
         from dpaudit.mechanisms.training.inputs import as_array
         from dpaudit.mechanisms.training.network_model import NetworkModel
         from dpaudit.mechanisms.training.parameters import initial

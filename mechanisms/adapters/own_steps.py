@@ -17,8 +17,7 @@ from dpaudit.mechanisms.adapters.user_code import code_of
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.training.inputs import as_array
-from dpaudit.mechanisms.training.private.private_steps import ClaimedSteps, PrivateSteps
-from dpaudit.mechanisms.training.private.step_canary import StepCanary
+from dpaudit.mechanisms.training.private.private_steps import ClaimedSteps, PrivateSteps, StepCanary
 from dpaudit.registry import register
 
 

@@ -17,7 +17,7 @@ from dpaudit.mechanisms.adapters.randomness import global_randomness, whole_numb
 from dpaudit.mechanisms.adapters.user_code import OwnFunction, checked_probabilities, stated
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples, Features
-from dpaudit.mechanisms.models.catboost import columns
+from dpaudit.mechanisms.models.tables import columns
 from dpaudit.mechanisms.protocols import Model
 from dpaudit.registry import register
 

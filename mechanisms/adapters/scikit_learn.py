@@ -23,8 +23,7 @@ from dpaudit.mechanisms.adapters.randomness import global_randomness, whole_numb
 from dpaudit.mechanisms.adapters.user_code import checked_probabilities, code_of, stated
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples, Features
-from dpaudit.mechanisms.models.catboost import columns
-from dpaudit.mechanisms.models.constant import single_class
+from dpaudit.mechanisms.models.tables import columns, single_class
 from dpaudit.mechanisms.protocols import Model
 from dpaudit.mechanisms.seeds import spawned
 from dpaudit.registry import register

@@ -24,7 +24,7 @@ from dpaudit.mechanisms.accounting.gnmax import (
 from dpaudit.mechanisms.budget import require_delta, require_epsilon
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
-from dpaudit.mechanisms.models.catboost import CatBoost
+from dpaudit.mechanisms.models.tables import CatBoost
 from dpaudit.mechanisms.protocols import Model, Trainer
 from dpaudit.mechanisms.seeds import spawned
 from dpaudit.registry import register
@@ -143,12 +143,6 @@ class PATE:
         return votes
 
     def answers(self, votes: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
-        """One released label for each row of votes, the only place where the votes are looked at.
-
-        Args:
-            votes: Votes for each class, shape (queries, K).
-            rng: Source of the noise.
-        Returns: Labels, shape (queries,).
-        """
+        """One released label for each row of votes (queries, K), the only place where the votes are looked at."""
         release = laplace_sample if self.answer == "sampled" else laplace_argmax
         return release(votes, self.affordable_noise(), rng)

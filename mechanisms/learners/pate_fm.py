@@ -131,12 +131,7 @@ class PateFm:
             raise TrainingError("the teachers answered no query; lower threshold or train them longer")
         student = self._fixmatch(self.student_steps)
         return student.fit(
-            images,
-            asked[answered.queries],
-            answered.labels,
-            classes=train.classes,
-            seed=studying,
-            compute=compute,
+            images, asked[answered.queries], answered.labels, classes=train.classes, seed=studying, compute=compute
         )
 
     def answered(self, votes: NDArray[np.int64], rng: np.random.Generator) -> Answers:

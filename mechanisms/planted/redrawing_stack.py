@@ -2,37 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from dpaudit.mechanisms.planted.labels import redrawn_labels
 from dpaudit.mechanisms.protocols import LabelMechanism
 from dpaudit.mechanisms.seeds import spawned
-from dpaudit.mechanisms.training.losses import Loss
-from dpaudit.mechanisms.training.recipe import Recipe
 from dpaudit.mechanisms.training.stack import Stack
-from dpaudit.mechanisms.training.stack_plan import StackPlan
-from dpaudit.mechanisms.training.task import TrainingTask
 
 
 class RedrawingStack(Stack):
     """DEFECT ON PURPOSE: gets other labels before each epoch."""
 
-    def __init__(
-        self,
-        recipe: Recipe,
-        features: Tensor,
-        tasks: Sequence[TrainingTask],
-        *,
-        classes: int,
-        loss: Loss,
-        plan: StackPlan,
-        mechanism: LabelMechanism,
-    ) -> None:
-        super().__init__(recipe, features, tasks, classes=classes, loss=loss, plan=plan)
+    def __init__(self, *arguments: Any, mechanism: LabelMechanism, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
         self.mechanism = mechanism
 
     def run_epoch(self, epoch: int) -> None:

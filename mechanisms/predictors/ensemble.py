@@ -32,7 +32,7 @@ from dpaudit.mechanisms.predictors.releases import (
 from dpaudit.mechanisms.predictors.vote_laws import VoteLaw
 from dpaudit.mechanisms.protocols import Model, StackLearner, Trainer
 from dpaudit.mechanisms.seeds import spawned
-from dpaudit.mechanisms.training.task import TrainingTask
+from dpaudit.mechanisms.training.recipe import TrainingTask
 
 if TYPE_CHECKING:
     from dpaudit.mechanisms.training.network_model import NetworkModel

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from dpaudit import Audit, AuditResult, AuditSpec, Claim, Examples, Relation, RunOptions, audit, load_spec
 from dpaudit.engine.data.partition import Partition
-from dpaudit.engine.games.one_run.attacks.attribute_inference import AttributeInferenceScore
+from dpaudit.engine.games.one_run.answers import CanaryView
+from dpaudit.engine.games.one_run.attacks import AttributeInferenceScore
 from dpaudit.engine.games.one_run.attribute_inference import LABEL, AttributeInference, values_of
-from dpaudit.engine.games.one_run.canary_view import CanaryView
 from dpaudit.engine.games.one_run.membership import ObservationalMembership
 from dpaudit.engine.games.proxies.model import ModelProxy
 from dpaudit.engine.planning.plan import make_plan
@@ -23,9 +23,8 @@ from dpaudit.errors import InputError, SpecError
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.mechanisms.learners.non_private import NonPrivate
-from dpaudit.mechanisms.models.constant import ConstantModel
-from dpaudit.mechanisms.models.logistic_regression import LogisticRegression
 from dpaudit.mechanisms.models.recall import Recall
+from dpaudit.mechanisms.models.tables import ConstantModel, LogisticRegression
 from dpaudit.mechanisms.protocols import Model
 
 EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "protected-attribute.yaml"

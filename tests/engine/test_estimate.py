@@ -56,7 +56,7 @@ def test_arrays_of_every_kind_give_the_same_bound() -> None:
 
 def test_it_is_the_estimator_s_own_bound_and_every_field_is_carried() -> None:
     from dpaudit.estimators.scores import Scores
-    from dpaudit.estimators.two_world.two_sample import ClopperPearson
+    from dpaudit.estimators.two_world.confusion_tables import ClopperPearson
 
     found = dpaudit.estimate(SCORES, MEMBERS, method="clopper-pearson", selection="fixed:0.5", confidence=0.9)
     estimator = ClopperPearson(confidence=0.9, selection="fixed:0.5")  # type: ignore[arg-type]

@@ -8,22 +8,16 @@ import numpy as np
 import pytest
 
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
-from dpaudit.engine.games.one_run.answers import LabelRelease, ReleaseView
-from dpaudit.engine.games.one_run.attacks.calibrated_loss import CalibratedLoss
-from dpaudit.engine.games.one_run.attacks.label_inference import LabelInferenceScore
-from dpaudit.engine.games.one_run.attacks.likelihood_ratio import LikelihoodRatio
-from dpaudit.engine.games.one_run.attacks.planted_label import PlantedLabel
-from dpaudit.engine.games.one_run.canary_view import CanaryView
-from dpaudit.engine.games.one_run.label_inference import LabelCanaries, LabelInference
+from dpaudit.engine.games.one_run.answers import CanaryView, LabelRelease, ReleaseView
+from dpaudit.engine.games.one_run.attacks import CalibratedLoss, LabelInferenceScore, LikelihoodRatio, PlantedLabel
+from dpaudit.engine.games.one_run.label_inference import LabelCanaries, LabelInference, drawn_classes
 from dpaudit.engine.games.one_run.membership import Membership, ObservationalMembership
 from dpaudit.engine.games.one_run.rules import CanarySetup, Design
-from dpaudit.engine.games.one_run.sampling import drawn_classes
 from dpaudit.errors import InputError, SpecError
 from dpaudit.estimators.one_run.signed_scores import OneRun
 from dpaudit.estimators.one_run.simultaneous_guess_count import SimultaneousGuessCount
 from dpaudit.estimators.scores import Scores
 from dpaudit.estimators.selection import Fixed
-from dpaudit.mechanisms.labels.one_hot_laplace import laplace_posterior
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.mechanisms.learners.non_private import NonPrivate
 from dpaudit.mechanisms.planted.labels import OneHotLaplaceHalfScale
@@ -69,7 +63,7 @@ def test_half_the_noise_of_alibi_shows_in_700_planted_labels_whatever_the_proxy_
     reference = mixture.posterior(mixture.load(seed=1).features).astype(np.float32)
     planted, bits = rng.integers(0, 2, 700), rng.random(700) < 0.5
     observed = mechanism.observe(planted, classes=2, rng=rng)
-    target = laplace_posterior(observed, np.zeros(2), mechanism.scale()).astype(np.float32)
+    target = mechanism.posterior(observed, np.zeros(2)).astype(np.float32)
     view = CanaryView(target, reference, np.where(bits, planted, 1 - planted))
     found = [
         SimultaneousGuessCount().bound([SimultaneousGuessCount().tally(Scores(attack.score(view), bits))]).lower

@@ -15,15 +15,14 @@ from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.games.one_run.label_inference import LabelInference
 from dpaudit.engine.games.proxies.checkpoint import Checkpoint
-from dpaudit.engine.games.proxies.model import ModelProxy
-from dpaudit.engine.games.proxies.true_posterior import TruePosterior
+from dpaudit.engine.games.proxies.model import ModelProxy, TruePosterior
 from dpaudit.errors import InputError, SpecError
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.mechanisms.learners.lp_1st import LP1ST
 from dpaudit.mechanisms.learners.non_private import NonPrivate
-from dpaudit.mechanisms.models.logistic_regression import LogisticRegression
 from dpaudit.mechanisms.models.recall import Recall
+from dpaudit.mechanisms.models.tables import LogisticRegression
 
 
 def in_time(rows: int = 100) -> Examples:

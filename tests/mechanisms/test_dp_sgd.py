@@ -28,14 +28,12 @@ from dpaudit.mechanisms.learners.dp_sgd import (
 from dpaudit.mechanisms.models.networks import Mlp, Network, ResNet18, SmallCnn
 from dpaudit.mechanisms.planted.private_stacks import ClipBatchMean, NoiseOverBatch, NoNoiseInLastStep, ShuffledBatches
 from dpaudit.mechanisms.protocols import Learner
-from dpaudit.mechanisms.seeds import spawned
-from dpaudit.mechanisms.training.generators import epoch_generator, torch_generator
+from dpaudit.mechanisms.seeds import epoch_generator, spawned, torch_generator
 from dpaudit.mechanisms.training.network_model import NetworkModel
 from dpaudit.mechanisms.training.parameters import initial
 from dpaudit.mechanisms.training.private.dp_sgd import PrivateStack, poisson_sample, train_private_stack
 from dpaudit.mechanisms.training.private.private_steps import PrivateSteps
-from dpaudit.mechanisms.training.stack_plan import StackPlan
-from dpaudit.mechanisms.training.task import TrainingTask
+from dpaudit.mechanisms.training.recipe import StackPlan, TrainingTask
 from dpaudit.registry import catalogue, load
 
 CPU = Compute()

@@ -15,8 +15,6 @@ from dpaudit.claims import Claim, Relation
 from dpaudit.errors import InputError
 from dpaudit.mechanisms.labels.one_hot_laplace import (
     OneHotLaplace,
-    laplace_evidence,
-    laplace_posterior,
     one_hot_laplace,
 )
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
@@ -243,16 +241,18 @@ def test_posterior_is_bayes_rule(scale: float) -> None:
     observed = np.eye(4)[rng.integers(4, size=200)] + rng.laplace(scale=0.7, size=(200, 4))
     joint = prior * np.stack([density(observed, label, scale) for label in range(4)], axis=1)
     expected = joint / joint.sum(axis=1, keepdims=True)
-    np.testing.assert_allclose(laplace_posterior(observed, np.log(prior), scale), expected, rtol=1e-8, atol=1e-300)
+    np.testing.assert_allclose(
+        OneHotLaplace(2 / scale).posterior(observed, np.log(prior)), expected, rtol=1e-8, atol=1e-300
+    )
 
 
 def test_posterior_survives_tiny_noise_and_impossible_labels() -> None:
     observed = np.array([[1.0, 0.0, 0.0]])
-    certain = laplace_posterior(observed, np.zeros(3), 1e-6)
+    certain = OneHotLaplace(2e6).posterior(observed, np.zeros(3))
     np.testing.assert_array_equal(certain, [[1, 0, 0]])
-    excluded = laplace_posterior(observed, np.array([-np.inf, 0.0, 0.0]), 1.0)
+    excluded = OneHotLaplace(2.0).posterior(observed, np.array([-np.inf, 0.0, 0.0]))
     np.testing.assert_allclose(excluded, [[0, 0.5, 0.5]], rtol=1e-12)
-    assert (np.abs(laplace_evidence(10 * observed, 0.5)) <= 2).all()
+    assert (np.abs(OneHotLaplace(4.0).evidence(10 * observed)) <= 2).all()
 
 
 def test_posterior_is_calibrated() -> None:
@@ -260,7 +260,7 @@ def test_posterior_is_calibrated() -> None:
     rng = np.random.default_rng(2)
     prior, count = np.array([0.6, 0.3, 0.1]), 40_000
     observed = one_hot_laplace(rng.choice(3, size=count, p=prior), 3, 1.0, rng)
-    mean = laplace_posterior(observed, np.log(prior), 1.0).mean(axis=0)
+    mean = OneHotLaplace(2.0).posterior(observed, np.log(prior)).mean(axis=0)
     assert np.abs(mean - prior).max() < math.sqrt(math.log(2 * 3 / 1e-9) / (2 * count))
 
 

@@ -34,7 +34,7 @@ from dpaudit.mechanisms.planted.randomized_response import (
 )
 from dpaudit.mechanisms.training.private.dp_sgd import PrivateStack
 from dpaudit.mechanisms.training.private.private_steps import PrivateSteps
-from dpaudit.mechanisms.training.task import TrainingTask
+from dpaudit.mechanisms.training.recipe import TrainingTask
 from tests.mechanisms.laws import Cells, departures
 from tests.mechanisms.test_laws import (
     DELTA,

@@ -9,13 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.claims import Relation
-from dpaudit.engine.games.neighbours.poisonings.protocol import box
-from dpaudit.engine.games.neighbours.poisonings.worlds import Worlds, features_of, replaced
+from dpaudit.engine.games.neighbours.poisonings.protocol import Worlds, box, features_of, replaced
 from dpaudit.errors import require
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.models.networks import Mlp, Network, require_network
-from dpaudit.mechanisms.training.task import TrainingTask
+from dpaudit.mechanisms.training.recipe import TrainingTask
 from dpaudit.registry import register
 
 
@@ -97,7 +96,6 @@ class ShadowAdversarial:
         return best
 
     def _trained(self, data: Examples, rng: np.random.Generator) -> list[Any]:
-        """Shadow networks as modules of torch."""
         import torch
 
         halves = [np.sort(rng.choice(len(data), (len(data) + 1) // 2, replace=False)) for _ in range(self.shadows)]

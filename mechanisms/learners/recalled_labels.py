@@ -1,0 +1,97 @@
+"""Releases of labels as learners: what they say of each label, before a model is trained on them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import softmax
+from scipy.stats import binom
+
+from dpaudit.claims import Claim
+from dpaudit.errors import require
+from dpaudit.mechanisms.compute import Compute
+from dpaudit.mechanisms.examples import Examples
+from dpaudit.mechanisms.labels.bags import LEFT_OUT
+from dpaudit.mechanisms.labels.one_hot_laplace import OneHotLaplace
+from dpaudit.mechanisms.labels.proportions import GeometricProportions
+from dpaudit.mechanisms.models.recall import recalling
+from dpaudit.mechanisms.protocols import BagMechanism, Model
+from dpaudit.mechanisms.seeds import spawned
+from dpaudit.registry import register
+
+
+@register("mechanism", "aggregated-labels", source="Busa-Fekete et al. (2024), section 4; ours as a learner")
+@dataclass(frozen=True)
+class AggregatedLabels:
+    """Recalls the posterior of every training label given what was released about its bag, under one prior for all.
+
+    So a release of sums can be played in the games that show labels. All that a model trained on the release ever sees
+    is in it. Two classes.
+
+    Attributes:
+        labels: What is released.
+        positives: Prior of label 1 before the release, in (0, 1): 0.5 where labels are planted at random.
+    """
+
+    labels: BagMechanism = field(default=GeometricProportions(), metadata={"kind": "mechanism"})
+    positives: float = 0.5
+
+    def __post_init__(self) -> None:
+        require(0 < self.positives < 1, "positives must be in (0, 1)", positives=self.positives)
+
+    def claim(self) -> Claim:
+        """The claim of the release: a posterior is post-processing."""
+        return self.labels.claim()
+
+    def fit(
+        self, train: Examples, *, seed: np.random.SeedSequence, compute: Compute, validation: Examples | None = None
+    ) -> Model:
+        """Releases once and keeps the posteriors; refuses more than two classes. `validation` changes nothing."""
+        require(train.classes == 2, "aggregated-labels is for two classes", classes=train.classes)
+        division, noise = (np.random.default_rng(child) for child in spawned(seed, 2))
+        bags = self.labels.bags(train, rng=division)
+        released = self.labels.release_counts(bags.counts(train.labels, 2), rng=noise)[:, 1]
+        inside = bags.of != LEFT_OUT
+        positive = np.full(len(train), self.positives)
+        positive[inside] = self._posterior(released, bags.sizes)[bags.of[inside]]
+        return recalling(train.features, np.stack([1 - positive, positive], axis=1))
+
+    def _posterior(self, released: NDArray[np.float64], sizes: NDArray[np.int64]) -> NDArray[np.float64]:
+        """P[label = 1] of every member of each bag: the expected share of positives, shape (B,)."""
+        found = np.empty(sizes.size)
+        for size in np.unique(sizes):
+            those = sizes == size
+            sums = np.arange(size + 1)
+            prior = binom.logpmf(sums, size, self.positives)
+            found[those] = softmax(prior + self.labels.log_likelihood(released[those], int(size)), axis=1) @ sums / size
+        return found
+
+
+@register(
+    "mechanism", "noisy-one-hot-labels", source="Malek et al. (2021), arXiv:2106.03408, ALIBI without its training"
+)
+@dataclass(frozen=True)
+class NoisyOneHotLabels:
+    """Recalls the posterior of every training label given its noisy one-hot row, under a flat prior.
+
+    All that ALIBI's training ever sees is in these rows. The posterior is at its extreme, odds of e^eps, for a quarter
+    of the examples of two classes, so an audit can be tight.
+
+    Attributes:
+        labels: What releases the noisy rows.
+    """
+
+    labels: OneHotLaplace = field(default=OneHotLaplace(1.0), metadata={"kind": "mechanism"})
+
+    def claim(self) -> Claim:
+        """The claim of the release; tight."""
+        return self.labels.claim()
+
+    def fit(
+        self, train: Examples, *, seed: np.random.SeedSequence, compute: Compute, validation: Examples | None = None
+    ) -> Model:
+        """Draws the noisy rows once and keeps their posteriors; `validation` changes nothing."""
+        observed = self.labels.observe(train.labels, classes=train.classes, rng=np.random.default_rng(seed))
+        return recalling(train.features, self.labels.posterior(observed, np.zeros(train.classes)))
