@@ -142,9 +142,7 @@ def attempt_unit(
                 raise
             retryable = isinstance(err, TrainingError | MemoryError | OSError)
             error, seconds = _error_text(err, unit.task), time.perf_counter() - began
-            return Attempt(
-                seconds, error, retryable, worker=worker, remarks=around.remarks, printed=around.printed
-            ), None
+            return Attempt(seconds, error, retryable, 0.0, worker, b"", 0, around.remarks, around.printed), None
     memory_mb, size = most_memory_mb(), table.nbytes
     return Attempt(seconds, "", False, memory_mb, worker, content, size, around.remarks, around.printed), table
 
