@@ -63,9 +63,7 @@ FLOORS = Rooms(
         *(
             "errors",
             "given",
-            "memory",
             "plain_files",
-            "atomic_write",
             "consent",
             "locations",
             "variables",
@@ -89,7 +87,6 @@ MECHANISMS = Rooms(
             "protocols",
             "models",
             "language_models",
-            "accounting",
         ),
         *("learners", "predictors", "adapters", "planted"),
     ),
@@ -413,7 +410,7 @@ def test_every_file_of_the_package_is_read() -> None:
     }
     own = {f"dpaudit.{path.stem}" for path in (ROOT / "dpaudit").glob("*.py") if path.stem != "__init__"}
     assert SOURCES.keys() == tracked | own | {name for name in SOURCES if FLOORS.room(name) == "claims"} | {"dpaudit"}
-    assert len([name for name in SOURCES if FLOORS.room(name) == "claims"]) > 10
+    assert len([name for name in SOURCES if FLOORS.room(name) == "claims"]) > 4
 
 
 def wrong_packages(listed: Collection[str], files: Collection[PurePath]) -> list[str]:

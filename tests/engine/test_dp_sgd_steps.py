@@ -22,7 +22,7 @@ from dpaudit.engine.reading.run_report import Report
 from dpaudit.errors import InputError, SpecError
 from dpaudit.estimators.one_run.step_martingale import StepAccuracy, StepMartingale
 from dpaudit.estimators.scores import Scores, StepScores
-from dpaudit.mechanisms.adapters.own_steps import OwnSteps, from_steps
+from dpaudit.mechanisms.adapters.own_training import OwnSteps, from_steps
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.learners.dp_sgd import DpSgd
