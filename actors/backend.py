@@ -7,6 +7,7 @@ import hashlib
 import os
 import pickle
 import platform
+import resource
 import shutil
 import signal
 import sys
@@ -141,9 +142,7 @@ def attempt_unit(
                 raise
             retryable = isinstance(err, TrainingError | MemoryError | OSError)
             error, seconds = _error_text(err, unit.task), time.perf_counter() - began
-            return Attempt(
-                seconds, error, retryable, worker=worker, remarks=around.remarks, printed=around.printed
-            ), None
+            return Attempt(seconds, error, retryable, 0.0, worker, b"", 0, around.remarks, around.printed), None
     memory_mb, size = most_memory_mb(), table.nbytes
     return Attempt(seconds, "", False, memory_mb, worker, content, size, around.remarks, around.printed), table
 
@@ -188,10 +187,6 @@ def most_memory_mb() -> float:
     with contextlib.suppress(OSError, ValueError, StopIteration):  # on Linux `ru_maxrss` begins with the parent's
         lines = Path("/proc/self/status").read_text().splitlines()
         return int(next(line for line in lines if line.startswith("VmHWM:")).split()[1]) * 1024 / 1e6
-    if sys.platform == "win32":
-        return 0.0
-    import resource
-
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return most / 1e6 if sys.platform == "darwin" else most * 1024 / 1e6  # Linux counts in KiB
 

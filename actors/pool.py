@@ -338,9 +338,8 @@ class RayPool:
 
     def _start(self, kind: Resources) -> None:
         pulse = uuid.uuid4().hex
-        actor = Worker.options(  # type: ignore[attr-defined]
-            num_cpus=kind.cpus, num_gpus=kind.gpus, max_restarts=0
-        ).remote(kind.cpus, self._scratch, pulse, BEAT_S)
+        worker = Worker.options(num_cpus=kind.cpus, num_gpus=kind.gpus, max_restarts=0)  # type: ignore[attr-defined]
+        actor = worker.remote(kind.cpus, self._scratch, pulse, BEAT_S)
         slot = _Slot(kind, actor, pulse, time.monotonic())
         self._slots[slot] = None
         self._places.setdefault(kind, _Places())

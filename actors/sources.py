@@ -37,8 +37,7 @@ class Sources:
 
     files: tuple[tuple[str, str], ...] = ()  # (top-level module, SHA-256 of its files) of the user's own
     packages: tuple[tuple[str, str], ...] = ()  # (installed distribution, version)
-    # what could not be read, in words; whoever depends on it cannot tell whether it changed
-    unseen: tuple[str, ...] = ()
+    unseen: tuple[str, ...] = ()  # what could not be read, in words
     imports: frozenset[str] = frozenset()  # top-level modules that it imports or may import
 
 
@@ -46,26 +45,22 @@ class SourceReader:
     """Reads each folder once: what changes on disk afterwards is for the next reader to see."""
 
     def __init__(self) -> None:
-        self._read: dict[str, Sources] = {}
-        self._reached: dict[str, Sources] = {}
+        self._read = cache(lambda name: read_module(name))
+        self._reached = cache(self._gather)
 
     def sources(self, module: str) -> Sources:
         """What a module, and all of the user's that it imports, come to."""
         top = module.partition(".")[0]
         if module in sys.modules and not _places(top):  # it was loaded alone, from elsewhere
             top = module
-        if top not in self._reached:
-            self._reached[top] = self._gather(top)
-        return self._reached[top]
+        return self._reached(top)
 
     def _gather(self, top: str) -> Sources:
         found: dict[str, Sources] = {}
         waiting = {top}
         while waiting:
             name = waiting.pop()
-            if name not in self._read:
-                self._read[name] = read_module(name)
-            found[name] = self._read[name]
+            found[name] = self._read(name)
             waiting |= found[name].imports - found.keys()
         parts = [found[name] for name in sorted(found)]
         return Sources(

@@ -40,9 +40,7 @@ _LONGER = {
     "RAY_gcs_rpc_server_connect_timeout_s": "60",
     "RAY_py_gcs_connect_timeout_s": "120",
 }
-_SIGNALS = tuple(
-    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if name in signal.Signals.__members__
-)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextmanager

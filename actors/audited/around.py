@@ -15,6 +15,7 @@ import io
 import locale
 import operator
 import os
+import resource
 import signal
 import sys
 import tempfile
@@ -75,7 +76,7 @@ def _caught() -> Iterator[_Printed]:
     Outside the main thread nothing is taken: the process is then somebody else's, who may be printing too.
     """
     printed = _Printed()
-    if threading.current_thread() is not threading.main_thread() or sys.platform == "win32":
+    if threading.current_thread() is not threading.main_thread():
         yield printed
         return
     file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - code that closes all there is has closed it too
@@ -287,15 +288,11 @@ def _put_back_handlers(before: dict[int, Any]) -> None:
 
 
 def _limits() -> dict[str, tuple[int, int]]:
-    import resource
-
     names = [name for name in dir(resource) if name.startswith("RLIMIT_")]
     return {name: resource.getrlimit(getattr(resource, name)) for name in names}
 
 
 def _put_back_limits(before: dict[str, tuple[int, int]]) -> None:
-    import resource
-
     for name, (soft, _) in before.items():
         most = resource.getrlimit(getattr(resource, name))[1]
         resource.setrlimit(getattr(resource, name), (soft, most))

@@ -110,18 +110,18 @@ def main() -> None:
     search_last(os.getcwd())
 
 
+_verbose = click.option(
+    "--verbose", "-v", is_flag=True, help="Method, counts, choices, controls and utility of each audit as well."
+)
+_inconclusive = click.option(
+    "--fail-on-inconclusive",
+    is_flag=True,
+    help="Exit with 4 when an audit could not have refuted its claim whatever the mechanism did.",
+)
+
+
 def _fail_on(command: Callable[..., None]) -> Callable[..., None]:
-    inconclusive = click.option(
-        "--fail-on-inconclusive",
-        is_flag=True,
-        help="Exit with 4 when an audit could not have refuted its claim whatever the mechanism did.",
-    )
-    return FAIL_ON_VIOLATION(inconclusive(command))
-
-
-def _verbose(command: Callable[..., None]) -> Callable[..., None]:
-    said = "Method, counts, choices, controls and utility of each audit as well."
-    return click.option("--verbose", "-v", is_flag=True, help=said)(command)
+    return FAIL_ON_VIOLATION(_inconclusive(command))
 
 
 def _end(report: Report, *, fail_on_violation: bool, fail_on_inconclusive: bool) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -98,6 +98,14 @@ class Plan:
             }
         )
 
+    def needed(self, wanted: Iterable[str]) -> tuple[Unit, ...]:
+        """The units with these keys and whatever they need, in their order."""
+        keys = set(wanted)
+        for unit in reversed(self.units):  # each comes after those it needs
+            if unit.key in keys:
+                keys |= set(unit.needs)
+        return tuple(unit for unit in self.units if unit.key in keys)
+
     def prices(self) -> list[str]:
         """What units that ask at a price are going to take, one line each."""
         lines = []
@@ -124,15 +132,6 @@ def _argument(unit: Unit, name: str, default: Any) -> Any:
 
 def keys_of(units: Iterable[Unit]) -> tuple[str, ...]:
     return tuple(unit.key for unit in units)
-
-
-def needed(units: Sequence[Unit], wanted: Iterable[str]) -> tuple[Unit, ...]:
-    """The units with these keys and whatever they need, in the order of the plan."""
-    keys = set(wanted)
-    for unit in reversed(units):  # each comes after those it needs
-        if unit.key in keys:
-            keys |= set(unit.needs)
-    return tuple(unit for unit in units if unit.key in keys)
 
 
 def trainings_of(plan: Plan) -> dict[str, int]:

@@ -86,9 +86,12 @@ def opened(place: str | Path, listeners: Sequence[Listener] = ()) -> Iterator[Pa
 
     store, events = FileStore.at(place), EventStream(*listeners)
     store.require_plain()
+
+    def say(trouble: str) -> None:
+        events.emit(Event(EventKind.STAGE, detail=trouble))
+
     with remote_lease(store):
-        tell = lambda said: events.emit(Event(EventKind.STAGE, detail=said))  # noqa: E731
-        mirror = Mirror(folder, str(place), without=(_CHECKPOINTS,), trouble=tell)
+        mirror = Mirror(folder, str(place), without=(_CHECKPOINTS,), trouble=say)
         mirror.pull()
         with mirror.kept_up():
             try:

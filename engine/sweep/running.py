@@ -20,7 +20,7 @@ from dpaudit.actors.storage.store import UnitStore
 from dpaudit.actors.work import beside
 from dpaudit.cluster.session import ray_session
 from dpaudit.consent import Consent, require_contacts, under
-from dpaudit.engine.planning.plan import Plan, make_plan, needed
+from dpaudit.engine.planning.plan import Plan, make_plan
 from dpaudit.engine.reading.result import AuditResult
 from dpaudit.engine.reading.sweep_summary import REAUDIT, sweep_summary
 from dpaudit.engine.run.driver import run_missing, run_plan, told
@@ -434,7 +434,7 @@ def _failed(one: Configuration, why: str) -> Configuration:
 
 def _merged(plans: Sequence[tuple[Plan, Mapping[int, str]]]) -> Plan:
     """One plan of single trainings and what they need."""
-    units = {unit.key: unit for plan, trainings in plans for unit in needed(plan.units, trainings.values())}
+    units = {unit.key: unit for plan, trainings in plans for unit in plan.needed(trainings.values())}
     shared = {name: rows for plan, _ in plans for name, rows in plan.shared.items()}
     first, _ = plans[0]
     return replace(first, units=tuple(units.values()), audits=(), shared=shared)
