@@ -234,8 +234,7 @@ def _stacked(tallies: Sequence[QueryTally], name: str) -> Directions:
     return Directions(forward, backward)
 
 
-DIGITS = 9
-"""Of a printed divergence: those of single answers are small."""
+DIGITS = 9  # of a printed divergence: those of single answers are small
 INDEPENDENT = "RDP of an answer"
 DEPENDENT = "RDP of an answer by data-dependent accounting"
 
