@@ -20,7 +20,7 @@ from dpaudit.actors.values import decode, encode
 from dpaudit.actors.work import Work, unit
 from dpaudit.cluster.session import ray_session
 from dpaudit.engine.data.bundled import Digits
-from dpaudit.engine.games.two_world.shadow_models import train_shadows
+from dpaudit.engine.games.two_world.work import train_shadows
 from dpaudit.engine.planning.counting import counting
 from dpaudit.estimators.scores import Scores, scored
 from dpaudit.estimators.two_world.confusion_tables import Bayesian, ClopperPearson, Jeffreys

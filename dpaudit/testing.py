@@ -25,7 +25,7 @@ from dpaudit.actors.unit import Inputs
 from dpaudit.actors.values import decode, encode
 from dpaudit.actors.work import Call, value_of
 from dpaudit.claims import Claim
-from dpaudit.engine.games.fits import Fits
+from dpaudit.engine.games.protocol import Fits
 from dpaudit.engine.planning.plan import Plan, make_plan
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec, RunOptions
 from dpaudit.engine.spec.build import build, describe

@@ -27,8 +27,7 @@ from dpaudit.engine.data.idx import FashionMnist
 from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.data.text.made_phrases import MadePhrases
 from dpaudit.engine.data.text.sst2 import Sst2
-from dpaudit.engine.games.two_world.attacks.lira import LiraOnline
-from dpaudit.engine.games.two_world.canaries.select_worst import SelectWorst
+from dpaudit.engine.games.two_world.attacks.lira import LiraOnline, SelectWorst
 from dpaudit.engine.games.two_world.game import IndMia
 from dpaudit.engine.reading.result import AuditResult
 from dpaudit.engine.run.driver import audit

@@ -26,16 +26,10 @@ from dpaudit.engine.data.text.ag_news import AgNews
 from dpaudit.engine.data.text.made_phrases import MadePhrases
 from dpaudit.engine.data.text.sst2 import Sst2
 from dpaudit.engine.data.text.text_features import CountedWords
-from dpaudit.engine.games.predictions.adversaries.nat_adv_q import NatAdvQ
-from dpaudit.engine.games.predictions.adversaries.pois_adv_q import PoisAdvQ
-from dpaudit.engine.games.predictions.adversaries.pois_nat_q_all_same import PoisNatQAllSame
-from dpaudit.engine.games.predictions.adversaries.pois_nat_q_best_test import PoisNatQBestTest
-from dpaudit.engine.games.predictions.adversaries.pois_nat_q_best_train import PoisNatQBestTrain
-from dpaudit.engine.games.predictions.adversaries.pois_nat_q_confident import PoisNatQConfident
-from dpaudit.engine.games.predictions.adversaries.pois_nat_q_embedding import PoisNatQEmbedding
-from dpaudit.engine.games.predictions.adversaries.pois_nat_q_mapping import PoisNatQMapping
-from dpaudit.engine.games.predictions.adversaries.pois_nat_q_unconfident import PoisNatQUnconfident
+from dpaudit.engine.games.predictions.adversaries import NatAdvQ, PoisAdvQ, PoisNatQConfident, PoisNatQUnconfident
 from dpaudit.engine.games.predictions.game import PrivatePrediction
+from dpaudit.engine.games.predictions.knn_adversaries import PoisNatQBestTest, PoisNatQBestTrain, PoisNatQEmbedding
+from dpaudit.engine.games.predictions.prompt_adversaries import PoisNatQAllSame, PoisNatQMapping
 from dpaudit.engine.run.driver import audit
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
 from dpaudit.errors import RunError

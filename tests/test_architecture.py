@@ -101,7 +101,7 @@ ENGINE = Rooms(
 GAMES = Rooms(
     "dpaudit.engine.games",
     (
-        *("attack", "whole_training", "stop_rule", "fits", "reference", "protocol", "trials", "stacks"),
+        *("reference", "protocol", "trials"),
         *("proxies", "one_run", "labels", "two_world", "neighbours", "steps", "predictions", "advantages"),
     ),
 )
@@ -269,9 +269,9 @@ PLANTED = [
     ("order of dpaudit.mechanisms", "dpaudit.mechanisms.training.recipe", "dpaudit.mechanisms.models.catboost"),
     ("order of dpaudit.mechanisms", "dpaudit.mechanisms.models.catboost", "dpaudit.mechanisms.learners.dp_sgd"),
     ("order of dpaudit.mechanisms", "dpaudit.mechanisms.learners.dp_sgd", "dpaudit.mechanisms.planted.labels"),
-    ("order of dpaudit.engine", "dpaudit.engine.games.fits", "dpaudit.engine.spec.build"),
+    ("order of dpaudit.engine", "dpaudit.engine.games.protocol", "dpaudit.engine.spec.build"),
     ("order of dpaudit.engine", "dpaudit.engine.data.files", "dpaudit.engine.planning.plan"),
-    ("order of dpaudit.engine.games", "dpaudit.engine.games.fits", "dpaudit.engine.games.one_run.game"),
+    ("order of dpaudit.engine.games", "dpaudit.engine.games.protocol", "dpaudit.engine.games.one_run.game"),
     (
         "order of dpaudit.engine.games",
         "dpaudit.engine.games.one_run.rules",
