@@ -38,8 +38,7 @@ from dpaudit.estimators.private_prediction.answers_estimator import AnswersFindi
 from dpaudit.estimators.private_prediction.conversion import rdp_to_epsilon
 from dpaudit.mechanisms.language_models.stand_in import StandIn
 from dpaudit.mechanisms.models.networks import Mlp
-from dpaudit.mechanisms.predictors.capc import CaPC
-from dpaudit.mechanisms.predictors.pate import PatePredictor
+from dpaudit.mechanisms.predictors.ensemble import CaPC, PatePredictor
 from dpaudit.mechanisms.predictors.private_knn import PrivateKnn
 from dpaudit.mechanisms.predictors.prompt_pate import PromptPate
 from dpaudit.registry import register

@@ -38,7 +38,7 @@ from dpaudit.estimators.selection import Fixed, Grid, Split
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.learners.non_private import NonPrivate
-from dpaudit.mechanisms.models.logistic_regression import LogisticRegression
+from dpaudit.mechanisms.models.tables import LogisticRegression
 
 DATA = GaussianMixture(classes=4, rows=8_000)
 

@@ -30,8 +30,7 @@ from dpaudit.estimators.scores import StepScores
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.protocols import ObservableLearner, StepLearner
-from dpaudit.mechanisms.training.private.private_steps import ClaimedSteps
-from dpaudit.mechanisms.training.private.step_canary import StepCanary
+from dpaudit.mechanisms.training.private.private_steps import ClaimedSteps, StepCanary
 from dpaudit.registry import register
 
 Floats = NDArray[np.float64]
