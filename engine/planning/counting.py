@@ -28,33 +28,6 @@ PART_S = 2.0  # how long one part should take
 MOST_PARTS = 256
 
 
-@runtime_checkable
-class _Divided(Protocol):
-    """An estimator whose bounds can be found in parts."""
-
-    def seconds(self, replays: int, rows: int) -> float:
-        """About how long the bounds of so many replays of so many rows take on one core."""
-        ...
-
-    def find(self, tallies: Sequence[Any], *, lost: int = 0, parts: Sequence[Any] = ()) -> Finding:
-        """One finding; what is in none of the parts is found now."""
-        ...
-
-
-@runtime_checkable
-class _DividedByReplay(_Divided, Protocol):
-    def bounds_of_replays(self, tallies: Sequence[Any], replays: int) -> EachReplay:
-        """Of some of so many replays, in the order of their numbers."""
-        ...
-
-
-@runtime_checkable
-class _DividedByThreshold(_Divided, Protocol):
-    def bounds_at(self, tally: Any, places: NDArray[np.int64]) -> EachThreshold:
-        """At some of the thresholds of the only replay."""
-        ...
-
-
 def counting(estimator: Any, evidence: Unit, *, kept: bool) -> Unit:
     """The unit that counts what another one gives."""
     return Work().add(
