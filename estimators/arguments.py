@@ -6,7 +6,7 @@ Scalars in give Python floats out; anything else gives arrays of the broadcast s
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -90,7 +90,7 @@ def unboxed(values: Floats) -> float | Floats:
     return float(values) if np.ndim(values) == 0 else values
 
 
-def require_one_of(name: str, value: str, choices: tuple[str, ...]) -> None:
+def require_one_of(name: str, value: str, choices: Collection[str]) -> None:
     """Refuses a word that is not among the choices, and lists them."""
     require(value in choices, f"{name} must be one of {', '.join(choices)}", given=value)
 

@@ -36,20 +36,12 @@ from dpaudit.estimators.proportions.binomial import clopper_pearson
 from dpaudit.estimators.two_world.confusion import epsilon_posterior_cdf, epsilon_posterior_pdf
 
 BOUND = Axis("lower bound on ε, nats", low=0)
-MOST_NAMED = 25
-"""Queries whose numbers are written."""
-CONFIDENCE = 0.95
-"""Of the intervals of a reliability diagram."""
+MOST_NAMED = 25  # queries whose numbers are written
+CONFIDENCE = 0.95  # of the intervals of a reliability diagram
 
 
 def charts(series: Mapping[str, Series], claim: Claim, comparison: Comparison) -> list[Chart]:
-    """What there is to see, in the order of the series.
-
-    Args:
-        series: Columns by name.
-        claim: Under the game's relation.
-        comparison: What is reported beside what is claimed.
-    """
+    """What there is to see beside a claim under the game's relation, in the order of the series (columns by name)."""
     made = (_MADE_BY[name](claim, comparison, **columns) for name, columns in series.items())
     return [chart for chart in made if chart is not None]
 
@@ -82,8 +74,8 @@ def fractions(
 ) -> Chart:
     """One training run: the bound of each guess fraction on its own, not corrected for having looked at all.
 
-    Columns of shape (n,): shares of the canaries that are guessed, in (0, 1]; median of the replays' bounds; their 10 %
-    and 90 % quantiles.
+    Columns of shape (n,): shares of the canaries that are guessed; median, 10 % and 90 % quantiles of the replays'
+    bounds.
     """
     percent = 100 * fraction
     marks: list[Mark] = [
@@ -346,16 +338,10 @@ COLUMNS = {"claim": CLAIM, "data-dependent": OTHER, "exact": INK, "observed*": M
 def total_epsilons(
     claim: Claim, order: Floats, answers: int, delta: float, bound: Floats, exact: Floats, dependent: Floats
 ) -> dict[str, Floats]:
-    """What many answers tell in all, converted to epsilon; each of shape (rows,), NaN where it is not known.
+    """What many answers tell in all, converted to epsilon at `delta`; each of shape (rows,), NaN where it is not known.
 
-    Args:
-        claim: Of one answer.
-        order: Ascending, > 1, shape (m,).
-        answers: How many answers the totals are of.
-        delta: Where curves are converted, in (0, 1).
-        bound: Lower bounds in nats on each total, shape (rows, m).
-        exact: Their truth, shape (rows, m); NaN where it is not known.
-        dependent: What data-dependent accounting charges, shape (rows, m); NaN where there is none.
+    The claim is of one answer; `bound` (from below), `exact` and `dependent` (what data-dependent accounting charges)
+    are totals in nats at the orders, shape (rows, m), NaN where they are not known.
     """
     claimed = np.broadcast_to(answers * _allowed(claim, order), bound.shape)
     curves = dict(zip(COLUMNS, (claimed, dependent, exact, bound), strict=True))

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dpaudit.claims import PrivacyCurve
 from dpaudit.errors import require
-from dpaudit.estimators.arguments import Floats, Ints
+from dpaudit.estimators.arguments import Floats, Ints, require_one_of
 from dpaudit.estimators.bound import FindingBase, format_lower
 from dpaudit.estimators.counts import BAGS, Column, CountEstimator, Table, TextTable, number_columns
 from dpaudit.estimators.estimator import Estimator
@@ -112,7 +112,7 @@ class AdvantageDistribution(FindingBase):
     selection = "every example"  # nothing was chosen
 
     def __post_init__(self) -> None:
-        require(self.kind in QUANTITIES, f"kind must be one of {', '.join(QUANTITIES)}", kind=self.kind)
+        require_one_of("kind", self.kind, QUANTITIES)
         require(self.mean >= 0, "a mean of advantages must be >= 0", mean=self.mean)
         require(self.largest >= 0, "the largest advantage must be >= 0", largest=self.largest)
         if self.realised is not None:
@@ -211,9 +211,8 @@ class LabelAdvantage(Estimator[Posteriors, AdvantageTally], CountEstimator):
     kind: Kind = "multiplicative"
 
     def __post_init__(self) -> None:
-        require(self.kind in get_args(Kind), f"kind must be one of {', '.join(get_args(Kind))}", kind=self.kind)
-        known = get_args(Mechanism)
-        require(self.mechanism in known, f"mechanism must be one of {', '.join(known)}", mechanism=self.mechanism)
+        require_one_of("kind", self.kind, get_args(Kind))
+        require_one_of("mechanism", self.mechanism, get_args(Mechanism))
         require(
             (self.epsilon is None) == (self.mechanism == "llp"),
             "epsilon must be given for rr, llp-laplace and llp-geometric, and for them only",

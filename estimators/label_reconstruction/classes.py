@@ -77,8 +77,7 @@ def _include(
             out[v] /= top
 
 
-MOST_STATES = 20_000_000
-"""Vectors of counts that are gone through for one bag: tenths of a second, and 160 MB."""
+MOST_STATES = 20_000_000  # vectors of counts that are gone through for one bag: tenths of a second, and 160 MB
 
 
 def rr_class_posterior(prior: ArrayLike, released: ArrayLike, *, epsilon: float) -> Floats:

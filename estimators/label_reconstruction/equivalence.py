@@ -18,8 +18,7 @@ from dpaudit.estimators.label_reconstruction.advantage import advantage_quantile
 from dpaudit.registry import register
 
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-LEVEL = 0.98
-"""The paper's quantile of the multiplicative advantage."""
+LEVEL = 0.98  # the paper's quantile of the multiplicative advantage
 
 
 @dataclass(frozen=True)

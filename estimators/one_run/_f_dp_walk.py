@@ -1,10 +1,8 @@
 """Algorithm 3: is a number of correct guesses too large for a trade-off function? Compiled for the built-in families.
 
 Notation of the paper: after k steps `r` and `h` are `r[i]` and `h[i]` with i = correct - k, and `rate` is
-`f_bar^-1(r) = f^-1(1 - r)`: the smallest false positive rate of a test whose power is r. Passing the power keeps the
-small numbers exact that `1 - r` would lose.
-
-Source: Kalemaj et al. (2025), arXiv:2511.14084, section 9, Algorithm 3; read as in Theorem 10.
+`f_bar^-1(r) = f^-1(1 - r)`: the smallest false positive rate of a test whose power is r, which keeps the small numbers
+exact that `1 - r` would lose. Source: Kalemaj et al. (2025), section 9, Algorithm 3; read as in Theorem 10.
 """
 
 from __future__ import annotations

@@ -8,8 +8,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-SMALLEST = 1e-16
-"""Mass that does not matter where the probability itself is asked for."""
+SMALLEST = 1e-16  # mass that does not matter where the probability itself is asked for
 
 
 @njit(cache=True, nogil=True)

@@ -79,10 +79,9 @@ def most_allowed(lines: Floats, guesses: int, *, canaries: int, error: float, ta
 def tangents(curve: PrivacyCurve) -> Floats:
     """The smallest false-positive rate at each power, as the envelope of lines below it.
 
-    (epsilon, delta)-DP alone keeps the rate at power p above e^-epsilon (p - delta) and above
-    1 - delta - e^epsilon (1 - p); a curve says so for every epsilon.
-
-    Returns: Rows: power from which a line is the highest one, its slope, its value at power 0; shape (3, lines).
+    (epsilon, delta)-DP alone keeps the rate at power p above e^-epsilon (p - delta) and above 1 - delta - e^epsilon (1
+    - p); a curve says so for every epsilon. Rows: power from which a line is the highest one, its slope, its value at
+    power 0.
     """
     floors = (curve.epsilon(floor) for floor in (0.0, 1e-12, 1e-9, 1e-6, 1e-4, 1e-2, 0.1))
     last = min(next((found for found in floors if math.isfinite(found)), LARGEST_EPSILON), LARGEST_EPSILON)

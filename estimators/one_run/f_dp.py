@@ -70,7 +70,7 @@ def f_dp_parameter(
     rejects = _rejects(family)
 
     def bounds(*columns: Floats) -> Floats:
-        return np.array([_climb(_hypothesis(rejects, *row)) for row in _rows(columns)])
+        return np.array([_climb(rejects, row) for row in _rows(columns)])
 
     return elementwise(bounds, d, shift, n, k, m, 1 - level)
 
@@ -85,7 +85,7 @@ def f_dp_epsilon(
     family: Family = "gaussian",
     tau: ArrayLike = 0.0,
 ) -> float | Floats:
-    """The epsilon at `delta` of the smallest parameter that the count does not reject.
+    """The epsilon at `delta` of the smallest parameter that the count does not reject; otherwise as `f_dp_parameter`.
 
     The other arguments are those of `f_dp_parameter`. Epsilon in nats, >= 0, rounded down; inf at delta = 0 for a
     family without pure DP, as the Gaussian. For "approx-dp" delta is that of the family, too. Source: Definition 9,
@@ -151,7 +151,7 @@ def best_f_dp(
     tau: ArrayLike = 0.0,
     delta: ArrayLike | None = None,
 ) -> Best:
-    """The largest `f_dp_parameter` along the last axis (at least one candidate), at about one verdict for each.
+    """The largest `f_dp_parameter` along the last axis, at about one verdict for each candidate.
 
     A candidate that does not reject the best parameter so far cannot be better. The maximum is not corrected for the
     number of candidates: hand in a confidence that is, 1 - alpha / candidates for one, or call the result as published.
@@ -176,7 +176,7 @@ def best_f_dp(
 def _best(rejects: Rejects, candidates: list[tuple[Any, ...]], order: list[int]) -> tuple[int, float]:
     best, value = order[0], 0.0
     for candidate in order:
-        risen = _climb(_hypothesis(rejects, *candidates[candidate]), value)
+        risen = _climb(rejects, candidates[candidate], value)
         if risen > value:
             best, value = candidate, risen
     return best, value
@@ -218,24 +218,22 @@ def _rows(columns: Iterable[NDArray[Any]]) -> list[tuple[Any, ...]]:
     return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
-def _hypothesis(
-    rejects: Rejects, delta: float, tau: float, guesses: int, correct: int, canaries: int, significance: float
-) -> Callable[[float], bool]:
-    return lambda parameter: rejects(parameter, delta, tau, guesses, correct, canaries, significance)
-
-
-def _climb(rejects: Callable[[float], bool], low: float = 0.0) -> float:
+def _climb(rejects: Rejects, given: tuple[Any, ...], low: float = 0.0) -> float:
     """The largest parameter found rejected, a little lowered; at most `low` when not even that is rejected."""
-    return last_true_from(
-        rejects, low, largest=LARGEST_PARAMETER, absolute=SEARCH_TOLERANCE, relative=SEARCH_TOLERANCE
-    ) * (1 - SAFETY)
+    found = last_true_from(
+        lambda parameter: rejects(parameter, *given),
+        low,
+        largest=LARGEST_PARAMETER,
+        absolute=SEARCH_TOLERANCE,
+        relative=SEARCH_TOLERANCE,
+    )
+    return found * (1 - SAFETY)
 
 
-def _smallest_significance(
-    rejects: Rejects, parameter: float, delta: float, tau: float, guesses: int, correct: int, canaries: int
-) -> float:
+def _smallest_significance(rejects: Rejects, parameter: float, *given: Any) -> float:
     def rejected(exponent: float) -> bool:
-        return rejects(parameter, delta, tau, guesses, correct, canaries, math.exp(-exponent))
+        arguments = (*given, math.exp(-exponent))
+        return rejects(parameter, *arguments)
 
     exponent = last_true(rejected, 0.0, -math.log(SMALLEST_P_VALUE), absolute=SEARCH_TOLERANCE)
     return min(1.0, math.exp(-exponent) * (1 + SAFETY))
@@ -431,7 +429,9 @@ class FromProfile:
 
 
 def from_profile(profiles: Callable[[float], Profile], *, grid: Floats | None = None) -> Family:
-    """A family from privacy profiles, such as a privacy accountant's; valid for every grid, tighter for a finer one.
+    """A family from privacy profiles, for one those of a privacy accountant.
+
+    Its bounds are valid for every grid, and tighter for a finer one.
 
     Args:
         profiles: Parameter >= 0 -> its profile. Called once for each parameter tried, about 40 times a bound.

@@ -34,7 +34,7 @@ from scipy.special import betainc, expit, ndtri
 from scipy.stats import binom
 
 from dpaudit.errors import require
-from dpaudit.estimators.arguments import Floats, Ints
+from dpaudit.estimators.arguments import Floats, Ints, require_one_of
 from dpaudit.estimators.one_run.right_guesses import GuessRule
 
 LARGEST_EPSILON = 60.0  # no number of guesses that fits into memory rejects more
@@ -59,8 +59,7 @@ def check_fields(delta: float, confidence: float, guess: str) -> None:
     """Refuses fields of an estimator that reads guesses which are out of range."""
     require(0 <= delta < 1, "delta must be in [0, 1)", delta=delta)
     require(0 < confidence < 1, "confidence must be in (0, 1)", confidence=confidence)
-    rules = get_args(GuessRule)
-    require(guess in rules, f"guess must be one of {', '.join(rules)}", guess=guess)
+    require_one_of("guess", guess, get_args(GuessRule))
 
 
 def guess_looks(canaries: int) -> Ints:

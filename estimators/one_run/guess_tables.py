@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from scipy import special
 
 from dpaudit.errors import require
-from dpaudit.estimators.arguments import Floats, Ints, common_shape, successes_of_trials
+from dpaudit.estimators.arguments import Floats, Ints, common_shape, require_one_of, successes_of_trials
 from dpaudit.estimators.bisection import last_true, last_true_from
 from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.counts import GUESSES, Column, CountEstimator, Table, TextTable, count_columns
@@ -57,8 +57,7 @@ class OneRunPValue(CountEstimator):
     def __post_init__(self) -> None:
         require(math.isfinite(self.epsilon) and self.epsilon >= 0, "epsilon must be >= 0", epsilon=self.epsilon)
         require(0 <= self.delta < 1, "delta must be in [0, 1)", delta=self.delta)
-        methods = get_args(Method)
-        require(self.method in methods, f"method must be one of {', '.join(methods)}", method=self.method)
+        require_one_of("method", self.method, get_args(Method))
         require(self.likelihood_ratio >= 1, "likelihood_ratio must be >= 1", likelihood_ratio=self.likelihood_ratio)
         require(0 <= self.tau < 1, "tau must be in [0, 1)", tau=self.tau)
         require(not self.tau or self.family is not None, "tau needs a family", do="name one", tau=self.tau)
@@ -110,7 +109,7 @@ class OneRunReplays(CountEstimator):
     def __post_init__(self) -> None:
         require(0 <= self.delta < 1, "delta must be in [0, 1)", delta=self.delta)
         require(0 < self.confidence < 1, "confidence must be in (0, 1)", confidence=self.confidence)
-        require(self.rule in get_args(Rule), f"rule must be one of {', '.join(get_args(Rule))}", rule=self.rule)
+        require_one_of("rule", self.rule, get_args(Rule))
         require(
             self.rule != "mean-e-value" or self.delta == 0,
             "the mean of e-values holds at delta = 0 only",

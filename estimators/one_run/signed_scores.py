@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.errors import require
-from dpaudit.estimators.arguments import Floats, Ints
+from dpaudit.estimators.arguments import Floats, Ints, require_one_of
 from dpaudit.estimators.best_candidate import BestCandidate, EachReplay, in_order
 from dpaudit.estimators.bound import Bound, format_lower
 from dpaudit.estimators.counts import GUESSES, CountEstimator, Table, bound_rows, count_columns
@@ -73,11 +73,7 @@ class OneRunEstimator(BestCandidate[OneRunTally], CountEstimator):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(
-            self.guess in get_args(GuessRule),
-            f"guess must be one of {', '.join(get_args(GuessRule))}",
-            guess=self.guess,
-        )
+        require_one_of("guess", self.guess, get_args(GuessRule))
         chosen = self.selection
         require(
             not isinstance(chosen, SimultaneousBand),
@@ -332,8 +328,7 @@ class OneRunFDP(_ShiftedOneRun):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        families = get_args(Family)
-        require(self.family in families, f"family must be one of {', '.join(families)}", family=self.family)
+        require_one_of("family", self.family, get_args(Family))
         require(
             self.family != "gaussian" or self.delta > 0,
             "the Gaussian family has no finite epsilon at delta = 0",

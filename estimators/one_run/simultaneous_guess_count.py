@@ -27,8 +27,7 @@ from dpaudit.estimators.scores import ScoreEstimator, Scores, replay_bounds
 from dpaudit.estimators.selection import PERCENTS
 from dpaudit.registry import register
 
-LEAST_S, ROW_S = 5e-3, 3e-7
-"""Seconds that the bound of a replay takes, and what each canary adds."""
+LEAST_S, ROW_S = 5e-3, 3e-7  # seconds that the bound of a replay takes, and what each canary adds
 MOST_DELTA = 0.1
 """Canaries times delta up to which the guess band is the tighter one: measured, docs/statistics/calibration.md."""
 

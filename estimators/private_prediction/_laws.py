@@ -16,8 +16,7 @@ from dpaudit.estimators.arguments import Floats
 
 ORDERS = (2.0, 4.0, 8.0, 16.0, 32.0)
 """Of the divergences that are computed where none are named."""
-ROUNDING = 1e-12
-"""Taken off every bound: more than the rounding errors of limits, powers and logarithms together."""
+ROUNDING = 1e-12  # taken off every bound: more than the rounding errors of limits, powers and logarithms together
 
 
 def divergences(log_p: Floats, log_q: Floats, orders: Floats) -> Floats:

@@ -14,7 +14,7 @@ from scipy.special import logsumexp
 from dpaudit.claims import PrivacyCurve
 from dpaudit.errors import require
 from dpaudit.estimators.answered_queries import AnsweredQuery
-from dpaudit.estimators.arguments import Floats, Ints
+from dpaudit.estimators.arguments import Floats, Ints, require_one_of
 from dpaudit.estimators.bound import FindingBase, format_lower
 from dpaudit.estimators.estimator import Estimator
 from dpaudit.estimators.finding import Comparison, Series, Validity
@@ -88,7 +88,7 @@ class Answers(Estimator[AnsweredQuery, QueryTally]):
         )
         require(0 < self.confidence < 1, "confidence must be in (0, 1)", confidence=self.confidence)
         require(0 <= self.delta < 1, "delta must be in [0, 1)", delta=self.delta)
-        require(self.cut in get_args(Cut), f"cut must be one of {', '.join(get_args(Cut))}", cut=self.cut)
+        require_one_of("cut", self.cut, get_args(Cut))
 
     def tally(self, evidence: AnsweredQuery) -> QueryTally:
         """Divergences of the known laws at the orders, beside the counts."""
@@ -234,8 +234,7 @@ def _stacked(tallies: Sequence[QueryTally], name: str) -> Directions:
     return Directions(forward, backward)
 
 
-DIGITS = 9
-"""Of a printed divergence: those of single answers are small."""
+DIGITS = 9  # of a printed divergence: those of single answers are small
 INDEPENDENT = "RDP of an answer"
 DEPENDENT = "RDP of an answer by data-dependent accounting"
 

@@ -13,13 +13,12 @@ from dpaudit.estimators.private_prediction._laws import as_orders, as_probabilit
 
 
 def renyi_divergence(p: ArrayLike, q: ArrayLike, orders: ArrayLike) -> float | Floats:
-    """D_a(p || q) = log(sum_i p_i^a q_i^(1-a)) / (a - 1), exact.
+    """D_a(p || q) = log(sum_i p_i^a q_i^(1-a)) / (a - 1), exact, in nats.
 
     Args:
         p, q: Probabilities, shape (..., k), that broadcast; each row sums to 1.
         orders: Orders a > 0, scalar or shape (m,); 1 is the Kullback-Leibler divergence, `inf` the largest log ratio.
-    Returns: Nats, shape (...,) + shape of `orders`; `inf` where p has mass that q has not and a >= 1.
-    Raises: InputError for values that are no probabilities.
+    Returns: Shape (...,) + shape of `orders`; `inf` where p has mass that q has not and a >= 1.
     Source: Mironov (2017), Definition 3. (Chadha et al. 2024 print another exponent.)
     """
     p, q = as_probabilities(p, "p"), as_probabilities(q, "q")

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import log_ndtr
 
 from dpaudit.errors import require
-from dpaudit.estimators.arguments import Floats, Ints, unboxed
+from dpaudit.estimators.arguments import Floats, Ints, require_one_of, unboxed
 from dpaudit.estimators.bound import format_upper
 from dpaudit.estimators.counts import (
     GUARANTEE,
@@ -259,8 +259,7 @@ class RdpToEpsilon(CountEstimator):
 
     def __post_init__(self) -> None:
         require(0 < self.delta < 1, "delta must be in (0, 1)", delta=self.delta)
-        known = get_args(Conversion)
-        require(self.conversion in known, f"conversion must be one of {', '.join(known)}", conversion=self.conversion)
+        require_one_of("conversion", self.conversion, get_args(Conversion))
 
     def read(self, table: Table) -> Sequence[TextTable]:
         rows = number_columns(table, GUARANTEE)

@@ -19,14 +19,10 @@ from scipy.special import gammaln, log_ndtr, ndtr, xlogy
 from dpaudit.errors import require
 from dpaudit.estimators.arguments import Floats
 
-MOST_OTHERS = 8
-"""Voters by laws of their own: the work doubles with each."""
-NODES = 128
-"""Values of x whose factors are held at once."""
-ROWS = 256
-"""Histograms whose factors are held at once."""
-REACH = 9.0
-"""Standard deviations of the noise, beyond which a Gaussian has less than 1e-18."""
+MOST_OTHERS = 8  # voters by laws of their own: the work doubles with each
+NODES = 128  # values of x whose factors are held at once
+ROWS = 256  # histograms whose factors are held at once
+REACH = 9.0  # standard deviations of the noise, beyond which a Gaussian has less than 1e-18
 
 
 def multinomial_argmax_probabilities(voters: int, shares: ArrayLike, others: ArrayLike, sigma: float) -> Floats:

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpaudit.claims import PrivacyCurve
 from dpaudit.errors import require
-from dpaudit.estimators.arguments import Ints, as_confidence
+from dpaudit.estimators.arguments import Ints, as_confidence, require_one_of
 from dpaudit.estimators.bound import FindingBase, format_lower
 from dpaudit.estimators.counts import (
     K_CUT,
@@ -303,7 +303,7 @@ class TwoCutCounts(_Cut):
         super().__post_init__()
         distinct = len(set(self.answers)) == len(self.answers) > 0 and min(self.answers) >= 0
         require(distinct, "answers must be distinct numbers of classes, from 0, at least one", answers=self.answers)
-        require(self.cut in get_args(TwoCut), f"cut must be one of {', '.join(get_args(TwoCut))}", cut=self.cut)
+        require_one_of("cut", self.cut, get_args(TwoCut))
 
     def tally(self, evidence: AnswerCounts) -> AnswerCounts:
         """How many answers are in the set, and how many outside."""
@@ -357,8 +357,7 @@ class KCutCounts(_Cut):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        known = (*get_args(KCut), "bootstrap")
-        require(self.intervals in known, f"intervals must be one of {', '.join(known)}", intervals=self.intervals)
+        require_one_of("intervals", self.intervals, (*get_args(KCut), "bootstrap"))
         require(self.seed >= 0, "a seed must be >= 0", seed=self.seed)
 
     def tally(self, evidence: AnswerCounts) -> AnswerCounts:

@@ -29,12 +29,9 @@ _F = TypeVar("_F", bound=Callable[..., object])
 
 PIECES = 16
 DEGREE = 12
-DROP = 31.0
-"""Nats below the mode at which the window ends: 7.9 standard deviations, 4e-15 of the mass."""
-PANEL = 4.0
-"""Widest panel in standard deviations of either rate."""
-SLACK = 1e-8
-"""Relative distance to the level, on its safe side, that quantiles are solved to."""
+DROP = 31.0  # nats below the mode at which the window ends: 7.9 standard deviations, 4e-15 of the mass
+PANEL = 4.0  # widest panel in standard deviations of either rate
+SLACK = 1e-8  # relative distance to the level, on its safe side, that quantiles are solved to
 ABSOLUTE_SLACK = 3e-12
 """Absolute part of it: three times the largest error of the mass found over 3,000 random tables up to 10^7 a class."""
 
@@ -391,8 +388,7 @@ def _masses_of_range(
         filled[i, 0], filled[i, 1], filled[i, 2] = _cdf_and_pdf(epsilon[i], delta[i], x, y)
 
 
-BLOCK = 256
-"""Rows a thread takes at once: long enough to share tables, short enough to share work."""
+BLOCK = 256  # rows a thread takes at once: long enough to share tables, short enough to share work
 
 
 @_parallel

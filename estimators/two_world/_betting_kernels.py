@@ -19,8 +19,7 @@ from dpaudit.estimators.arguments import Floats, Ints
 
 _F = TypeVar("_F", bound=Callable[..., object])
 
-_LOG_ROUNDING = 1e-9
-"""Far above the rounding error of a log wealth; a bound needs that much more than its level."""
+_LOG_ROUNDING = 1e-9  # far above the rounding error of a log wealth; a bound needs that much more than its level
 
 
 def _compiled(function: _F) -> _F:
@@ -124,11 +123,11 @@ def play(
     weights: Floats,
     path: Ints,
 ) -> int:
-    """Plays the pairs from number `first` on, all of `ones` and `zeros` being given; shape (n,) each.
+    """Plays the pairs from number `first` on, all of `ones` and `zeros` being given; says before which pair to choose
+    next.
 
     Changes `thresholds`, `hits`, `alarms` and `bets`; writes to `path` how many of `epsilons` are rejected after each
     pair, in their order: `reached` of them already are.
-    Returns: Before which pair thresholds are chosen next.
     """
     for i in range(first, ones.size):
         if i == chooses_at:

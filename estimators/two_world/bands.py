@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from dpaudit.errors import require
-from dpaudit.estimators.arguments import Floats, Ints
+from dpaudit.estimators.arguments import Floats, Ints, require_one_of
 
 # The fitted level is for so many scores, such errors, and the default weight; its logarithm is lowered by the margin.
 FROM, UP_TO = 10_000, 2_000_000
@@ -133,7 +133,7 @@ def local_level(n: int, *, error: float, weight: str = "flat") -> float:
     """
     require(n >= 1, "a band needs at least one score", n=n)
     require(0 < error < 1, "the error of a band must be in (0, 1)", error=error)
-    require(weight in WEIGHTS, f"weight must be one of {', '.join(WEIGHTS)}", weight=weight)
+    require_one_of("weight", weight, WEIGHTS)
     fitted = fitted_level(n, error, weight)
     if fitted is not None:
         return fitted

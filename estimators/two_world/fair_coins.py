@@ -36,8 +36,7 @@ from dpaudit.estimators.scores import ScoreEstimator, Scores, replay_bounds
 from dpaudit.estimators.two_world.two_sample import Band, TwoSampleTally
 from dpaudit.registry import register
 
-GUESS_SHARE, BAND_SHARE, ACCURACY_SHARE = 0.4, 0.4, 0.2
-"""Of the error, for each test."""
+GUESS_SHARE, BAND_SHARE, ACCURACY_SHARE = 0.4, 0.4, 0.2  # of the error, for each test
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Literal, get_args
 
 from dpaudit.claims import GaussianDP, PrivacyCurve, SubsampledGaussian
 from dpaudit.errors import require
+from dpaudit.estimators.arguments import require_one_of
 from dpaudit.estimators.bound import Bound, format_lower, format_upper
 from dpaudit.estimators.finding import Series, Validity
 from dpaudit.estimators.scores import ScoreEstimator, Scores
@@ -118,8 +119,7 @@ class BandFamily(ScoreEstimator[TwoSampleTally]):
             0 < self.delta < 1, "delta must be in (0, 1), for no member has a finite epsilon at 0", delta=self.delta
         )
         require(0 < self.confidence < 1, "confidence must be in (0, 1)", confidence=self.confidence)
-        members = get_args(Member)
-        require(self.family in members, f"family must be one of {', '.join(members)}", family=self.family)
+        require_one_of("family", self.family, get_args(Member))
         require(0 < self.sample_rate <= 1, "sample_rate must be in (0, 1]", sample_rate=self.sample_rate)
         require(self.steps >= 1, "steps must be >= 1", steps=self.steps)
 

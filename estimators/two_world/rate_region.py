@@ -19,8 +19,7 @@ from dpaudit.estimators.bound import along_curve
 from dpaudit.estimators.finding import Comparison
 from dpaudit.estimators.replays import median_rule
 
-EPSILONS = 128
-"""At how many epsilons a claimed curve is looked at: any of them is valid, the best one is shown."""
+EPSILONS = 128  # at how many epsilons a claimed curve is looked at: any of them is valid, the best one is shown
 _FIRST = 2_048  # thresholds whose limits are computed at once: all of them where there are no more
 _GIVEN_AWAY = 3e-4  # relative to a rate or its complement, which is less: no further threshold is tried for less
 _ROUND_UP = 1 + 1e-11  # far above the relative error of the Beta quantiles

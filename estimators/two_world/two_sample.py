@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from dpaudit.errors import require
-from dpaudit.estimators.arguments import Floats, Ints
+from dpaudit.estimators.arguments import Floats, Ints, require_one_of
 from dpaudit.estimators.best_candidate import BestCandidate, EachReplay, in_order
 from dpaudit.estimators.counts import CONFUSION
 from dpaudit.estimators.finding import CurveEvidence, Series, Validity
@@ -192,7 +192,7 @@ class Band(TwoSampleEstimator):
             selection=self.selection,
         )
         weight = cast(SimultaneousBand, self.selection).weight
-        require(weight in WEIGHTS, f"weight must be one of {', '.join(WEIGHTS)}", weight=weight)
+        require_one_of("weight", weight, WEIGHTS)
 
     def validity(self) -> Validity:
         return Validity.FINITE_SAMPLE
