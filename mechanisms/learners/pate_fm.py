@@ -94,24 +94,17 @@ class PateFm:
         factor = self.noise_factor()
         if not factor:
             return Claim(self.epsilon)
-        curve = confident_gnmax_curve(
-            asked=self.queries,
-            answered=self.answers,
-            threshold_noise=factor * self.threshold_noise,
-            vote_noise=factor * self.vote_noise,
-        )
+        curve = confident_gnmax_curve(asked=self.queries, answered=self.answers, **self._noises(factor))
         return Claim(self.epsilon, self.delta, curve=curve)
 
     def noise_factor(self) -> float:
         """What both noises are multiplied by; 0 for infinite epsilon."""
         return confident_gnmax_noise_factor(
-            self.epsilon,
-            asked=self.queries,
-            answered=self.answers,
-            threshold_noise=self.threshold_noise,
-            vote_noise=self.vote_noise,
-            delta=self.delta,
+            self.epsilon, asked=self.queries, answered=self.answers, delta=self.delta, **self._noises(1.0)
         )
+
+    def _noises(self, factor: float) -> dict[str, float]:
+        return {"threshold_noise": factor * self.threshold_noise, "vote_noise": factor * self.vote_noise}
 
     def fit(
         self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None
@@ -136,15 +129,8 @@ class PateFm:
 
     def answered(self, votes: NDArray[np.int64], rng: np.random.Generator) -> Answers:
         """What is released of the votes, shape (queries, K): the only place where they are looked at."""
-        factor = self.noise_factor()
-        return confident_gnmax(
-            votes,
-            threshold=self.threshold,
-            threshold_noise=factor * self.threshold_noise,
-            vote_noise=factor * self.vote_noise,
-            rng=rng,
-            answers=self.answers,
-        )
+        noises = self._noises(self.noise_factor())
+        return confident_gnmax(votes, threshold=self.threshold, rng=rng, answers=self.answers, **noises)
 
     def _votes(
         self,
