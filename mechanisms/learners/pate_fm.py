@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.random import SeedSequence
@@ -27,7 +27,7 @@ from dpaudit.mechanisms.training.inputs import as_array
 from dpaudit.registry import register
 
 if TYPE_CHECKING:
-    from dpaudit.mechanisms.training.fixmatch import FixMatch
+    from dpaudit.mechanisms.training.network_model import NetworkModel
 
 WIDE_RESNET = WideResNet28x4(
     learning_rate=0.03, nesterov=True, weight_decay=5e-4, batch_size=64, schedule="cosine-7-16", augment="crop-flip"
@@ -122,9 +122,9 @@ class PateFm:
         answered = self.answered(votes, np.random.default_rng(answering))
         if not len(answered.labels):
             raise TrainingError("the teachers answered no query; lower threshold or train them longer")
-        student = self._fixmatch(self.student_steps)
-        return student.fit(
-            images, asked[answered.queries], answered.labels, classes=train.classes, seed=studying, compute=compute
+        rows, labels = asked[answered.queries], answered.labels
+        return self._trained(
+            images, rows, labels, classes=train.classes, steps=self.student_steps, seed=studying, compute=compute
         )
 
     def answered(self, votes: NDArray[np.int64], rng: np.random.Generator) -> Answers:
@@ -146,13 +146,14 @@ class PateFm:
         parts = np.random.default_rng(splitting).permutation(len(train))[: share * self.teachers]
         votes = np.zeros((len(asked), train.classes), np.int64)
         for rows, training in zip(parts.reshape(self.teachers, share), seeds, strict=True):
-            teacher = self._fixmatch(self.teacher_steps).fit(
-                images, rows, train.labels[rows], classes=train.classes, seed=training, compute=compute
+            own, steps = train.labels[rows], self.teacher_steps
+            teacher = self._trained(
+                images, rows, own, classes=train.classes, steps=steps, seed=training, compute=compute
             )
             votes[np.arange(len(asked)), teacher.logits(images[asked]).argmax(1)] += 1
         return votes
 
-    def _fixmatch(self, steps: int) -> FixMatch:
+    def _trained(self, *data: NDArray[Any], **settings: Any) -> NetworkModel:
         from dpaudit.mechanisms.training.fixmatch import FixMatch
 
-        return FixMatch(self.model, steps, ratio=self.ratio, threshold=self.confidence)
+        return FixMatch(self.model, *data, ratio=self.ratio, threshold=self.confidence, **settings).trained()
