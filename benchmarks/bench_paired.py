@@ -20,7 +20,7 @@ from typing import Any
 from dpaudit.actors.events import Event, EventKind
 from dpaudit.actors.seed import Seed
 from dpaudit.cluster.session import ray_session
-from dpaudit.engine.games.stacks import TrainingRun, train_runs
+from dpaudit.engine.games.trials import TrainingRun, train_runs
 from dpaudit.engine.run.driver import audit
 from dpaudit.engine.spec.audit_spec import AuditSpec
 from dpaudit.engine.spec.loading import load_spec

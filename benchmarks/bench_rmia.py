@@ -8,10 +8,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.engine.games.two_world.attacks.rmia import Rmia, online_marginal
-from dpaudit.engine.games.two_world.views.challenge_view import ChallengeView
-from dpaudit.engine.games.two_world.views.confidence import probability
-from dpaudit.engine.games.two_world.views.shadows import Shadows
+from dpaudit.engine.games.two_world.attacks.rmia import Rmia, online_marginal, probability
+from dpaudit.engine.games.two_world.views import ChallengeView, Shadows
 
 POINTS, POPULATION, MODELS, RUNS = 2_000, 5_000, 100, 5
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from dpaudit import load_spec
 from dpaudit.actors.seed import Seed
-from dpaudit.engine.games.steps.step_units import score_steps, train_steps
+from dpaudit.engine.games.steps.dp_sgd_steps import score_steps, train_steps
 from dpaudit.engine.planning.plan import PlannedAudit, make_plan
 from dpaudit.estimators.one_run.guess_band import guess_band_p_value
 from dpaudit.mechanisms.compute import Compute

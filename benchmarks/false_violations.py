@@ -47,7 +47,7 @@ from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.games.one_run.attribute_inference import AttributeInference
 from dpaudit.engine.games.one_run.label_inference import LabelCanaries, LabelInference
 from dpaudit.engine.games.one_run.membership import Membership, ObservationalMembership
-from dpaudit.engine.games.two_world.canaries.points import GivenRow
+from dpaudit.engine.games.two_world.canaries import GivenRow
 from dpaudit.engine.games.two_world.game import IndMia, Mia
 from dpaudit.engine.planning.plan import keys_of, make_plan
 from dpaudit.engine.reading.gather import read_audit

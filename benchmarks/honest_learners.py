@@ -26,10 +26,9 @@ from benchmarks.false_violations import Scene
 from dpaudit import Audit, Claim, Relation
 from dpaudit.engine.data.bundled import Iris
 from dpaudit.engine.data.partition import Partition
-from dpaudit.engine.games.neighbours.game import Neighbours
-from dpaudit.engine.games.neighbours.numbers import Scale
+from dpaudit.engine.games.neighbours.game import Neighbours, Scale
 from dpaudit.engine.games.neighbours.output_set import OutputSet
-from dpaudit.engine.games.neighbours.poisonings.automatic import Automatic
+from dpaudit.engine.games.neighbours.poisonings.rows import Automatic
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.learners.gaussian_naive_bayes import GaussianNaiveBayes

@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 
 from dpaudit.engine.data.adult import Adult
-from dpaudit.engine.games.neighbours.numbers import Scale, as_numbers
-from dpaudit.engine.games.neighbours.poisonings.class_flip import CornerFlip
-from dpaudit.engine.games.neighbours.poisonings.worlds import Worlds
+from dpaudit.engine.games.neighbours.game import Scale, as_numbers
+from dpaudit.engine.games.neighbours.poisonings.protocol import Worlds
+from dpaudit.engine.games.neighbours.poisonings.rows import CornerFlip
 from dpaudit.mechanisms.adapters.diffprivlib import PYTHON, Diffprivlib
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples

@@ -18,14 +18,13 @@ from dpaudit.actors.seed import Seed
 from dpaudit.engine.data.bundled import Digits
 from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.games.predictions.answer_laws import Worlds, answer_laws, counted
-from dpaudit.engine.games.predictions.answer_set import AnswerSet
-from dpaudit.engine.games.predictions.work import chosen_set
+from dpaudit.engine.games.predictions.answer_set import AnswerSet, chosen_set
 from dpaudit.engine.spec.build import build
 from dpaudit.estimators.answered_queries import AnsweredQuery
 from dpaudit.estimators.private_prediction.answers_estimator import Answers
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.models.networks import LeNet5, Mlp, WideResNet16x4
-from dpaudit.mechanisms.predictors.pate import PatePredictor
+from dpaudit.mechanisms.predictors.ensemble import PatePredictor
 from dpaudit.mechanisms.predictors.releases import GaussianArgmax
 from dpaudit.mechanisms.predictors.vote_laws import AlikeTeachers
 from dpaudit.mechanisms.protocols import Trainer

@@ -22,9 +22,7 @@ from matplotlib.figure import Figure
 from dpaudit.claims import Claim, Relation
 from dpaudit.engine import drawing as style
 from dpaudit.engine.data.partition import Partition
-from dpaudit.engine.games.one_run.attacks.calibrated_loss import CalibratedLoss
-from dpaudit.engine.games.one_run.attacks.canary_confidence import CanaryConfidence
-from dpaudit.engine.games.one_run.attacks.label_inference import LabelInferenceScore
+from dpaudit.engine.games.one_run.attacks import CalibratedLoss, CanaryConfidence, LabelInferenceScore
 from dpaudit.engine.games.one_run.label_inference import LabelCanaries, LabelInference
 from dpaudit.engine.games.one_run.membership import ObservationalMembership
 from dpaudit.engine.reading.result import AuditResult

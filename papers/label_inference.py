@@ -27,7 +27,7 @@ from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.games.advantages.game import LabelAdvantage
 from dpaudit.engine.games.advantages.utility import Utility
 from dpaudit.engine.games.proxies.calibrated import CalibratedModel
-from dpaudit.engine.games.proxies.true_posterior import TruePosterior
+from dpaudit.engine.games.proxies.model import TruePosterior
 from dpaudit.engine.reading.comparison import Study, studies
 from dpaudit.engine.report.advantages_compared import beliefs, frontier, spreads
 from dpaudit.engine.run.driver import audit

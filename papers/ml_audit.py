@@ -23,16 +23,10 @@ from dpaudit.actors.unit import code_version
 from dpaudit.claims import Claim
 from dpaudit.engine import drawing as style
 from dpaudit.engine.data.bundled import Iris, Wine
-from dpaudit.engine.games.neighbours.game import Neighbours
-from dpaudit.engine.games.neighbours.numbers import as_numbers
-from dpaudit.engine.games.neighbours.poisonings.class_flip import CornerFlip
-from dpaudit.engine.games.neighbours.poisonings.clip_bkd import ClipBackdoorPair
-from dpaudit.engine.games.neighbours.poisonings.influence import Influence, Surrogate
-from dpaudit.engine.games.neighbours.poisonings.insert_records import Remove
-from dpaudit.engine.games.neighbours.poisonings.opposing_records import OpposingRecords
-from dpaudit.engine.games.neighbours.poisonings.protocol import Poisoning
-from dpaudit.engine.games.neighbours.poisonings.swap import SwapX
-from dpaudit.engine.games.neighbours.poisonings.worlds import Worlds, features_of
+from dpaudit.engine.games.neighbours.game import Neighbours, as_numbers
+from dpaudit.engine.games.neighbours.poisonings.protocol import Poisoning, Worlds, features_of
+from dpaudit.engine.games.neighbours.poisonings.regression import Influence, OpposingRecords, Surrogate
+from dpaudit.engine.games.neighbours.poisonings.rows import ClipBackdoorPair, CornerFlip, Remove, SwapX
 from dpaudit.engine.reading.result import AuditResult
 from dpaudit.engine.report.charts import DetectedLine, detected_panel, lines_of, point_of
 from dpaudit.engine.run.driver import audit
@@ -43,7 +37,7 @@ from dpaudit.estimators.bound import format_lower
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.learners.logistic_regression import PrivateLogistic
-from dpaudit.mechanisms.planted.naive_bayes import NaiveBayesExposedSize
+from dpaudit.mechanisms.planted.learners import NaiveBayesExposedSize
 from dpaudit.registry import register
 from papers import ml_audit_panels as panels
 from papers.making import Made, Options

@@ -14,17 +14,11 @@ from dpaudit.engine.data.adult import Adult
 from dpaudit.engine.data.bundled import BreastCancer, Iris, Wine
 from dpaudit.engine.data.csv import Csv
 from dpaudit.engine.data.partition import Partition
-from dpaudit.engine.games.neighbours.game import COPIES
-from dpaudit.engine.games.neighbours.numbers import Scale, as_numbers
+from dpaudit.engine.games.neighbours.game import COPIES, Scale, as_numbers
 from dpaudit.engine.games.neighbours.output_set import OutputSet
-from dpaudit.engine.games.neighbours.poisonings.class_flip import ClassFlip, CornerFlip
-from dpaudit.engine.games.neighbours.poisonings.clip_bkd import ClipBackdoorPair
-from dpaudit.engine.games.neighbours.poisonings.coefficients import CoefficientTarget
-from dpaudit.engine.games.neighbours.poisonings.farthest import FarthestFlip
-from dpaudit.engine.games.neighbours.poisonings.influence import Influence
-from dpaudit.engine.games.neighbours.poisonings.opposing_records import OpposingRecords
 from dpaudit.engine.games.neighbours.poisonings.protocol import Poisoning
-from dpaudit.engine.games.neighbours.poisonings.swap import SwapX
+from dpaudit.engine.games.neighbours.poisonings.regression import CoefficientTarget, Influence, OpposingRecords
+from dpaudit.engine.games.neighbours.poisonings.rows import ClassFlip, ClipBackdoorPair, CornerFlip, FarthestFlip, SwapX
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.learners.gaussian_naive_bayes import GaussianNaiveBayes
 from dpaudit.mechanisms.learners.logistic_regression import LogisticObjectivePerturbation, LogisticOutputPerturbation

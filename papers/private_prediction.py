@@ -26,26 +26,19 @@ from dpaudit.engine.data.text.ag_news import AgNews
 from dpaudit.engine.data.text.made_phrases import MadePhrases
 from dpaudit.engine.data.text.sst2 import Sst2
 from dpaudit.engine.data.text.text_features import CountedWords
-from dpaudit.engine.games.predictions.adversaries.nat_adv_q import NatAdvQ
-from dpaudit.engine.games.predictions.adversaries.pois_adv_q import PoisAdvQ
-from dpaudit.engine.games.predictions.adversaries.pois_nat_q_all_same import PoisNatQAllSame
-from dpaudit.engine.games.predictions.adversaries.pois_nat_q_best_test import PoisNatQBestTest
-from dpaudit.engine.games.predictions.adversaries.pois_nat_q_best_train import PoisNatQBestTrain
-from dpaudit.engine.games.predictions.adversaries.pois_nat_q_confident import PoisNatQConfident
-from dpaudit.engine.games.predictions.adversaries.pois_nat_q_embedding import PoisNatQEmbedding
-from dpaudit.engine.games.predictions.adversaries.pois_nat_q_mapping import PoisNatQMapping
-from dpaudit.engine.games.predictions.adversaries.pois_nat_q_unconfident import PoisNatQUnconfident
+from dpaudit.engine.games.predictions.adversaries import NatAdvQ, PoisAdvQ, PoisNatQConfident, PoisNatQUnconfident
 from dpaudit.engine.games.predictions.game import PrivatePrediction
+from dpaudit.engine.games.predictions.knn_adversaries import PoisNatQBestTest, PoisNatQBestTrain, PoisNatQEmbedding
+from dpaudit.engine.games.predictions.prompt_adversaries import PoisNatQAllSame, PoisNatQMapping
 from dpaudit.engine.run.driver import audit
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
 from dpaudit.errors import RunError
 from dpaudit.estimators import chart
-from dpaudit.estimators.private_prediction.answers_finding import AnswersFinding, Directions
+from dpaudit.estimators.private_prediction.answers_estimator import AnswersFinding, Directions
 from dpaudit.estimators.private_prediction.conversion import rdp_to_epsilon
 from dpaudit.mechanisms.language_models.stand_in import StandIn
 from dpaudit.mechanisms.models.networks import Mlp
-from dpaudit.mechanisms.predictors.capc import CaPC
-from dpaudit.mechanisms.predictors.pate import PatePredictor
+from dpaudit.mechanisms.predictors.ensemble import CaPC, PatePredictor
 from dpaudit.mechanisms.predictors.private_knn import PrivateKnn
 from dpaudit.mechanisms.predictors.prompt_pate import PromptPate
 from dpaudit.registry import register

@@ -13,11 +13,9 @@ from matplotlib.figure import Figure
 from dpaudit.engine import drawing as style
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.data.partition import Partition
-from dpaudit.engine.games.one_run.attacks.label_inference import LabelInferenceScore
-from dpaudit.engine.games.one_run.attacks.likelihood_ratio import LikelihoodRatio
+from dpaudit.engine.games.one_run.attacks import LabelInferenceScore, LikelihoodRatio
 from dpaudit.engine.games.one_run.label_inference import LabelInference
-from dpaudit.engine.games.proxies.model import ModelProxy
-from dpaudit.engine.games.proxies.true_posterior import TruePosterior
+from dpaudit.engine.games.proxies.model import ModelProxy, TruePosterior
 from dpaudit.engine.reading.run_report import Report
 from dpaudit.engine.run.driver import audit
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec

@@ -12,9 +12,8 @@ import pytest
 from numpy.typing import NDArray
 
 from dpaudit import Audit, Bound, Claim, Examples, Relation, Validity
-from dpaudit.engine.games.attack import Candidates
-from dpaudit.engine.games.fits import Fits
 from dpaudit.engine.games.one_run.rules import Design
+from dpaudit.engine.games.protocol import Candidates, Fits
 from dpaudit.estimators.proportions.binomial import clopper_pearson
 from dpaudit.estimators.scores import ScoreEstimator, Scores
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse

@@ -1,35 +1,221 @@
-"""What a game (registered as "game") is planned from, and what it hands the planner.
-
-Source: arXiv:2511.14084, Algorithm 1 (after Swanberg et al., 2025).
+"""What a game (registered as "game") is: what it goes together with, what an attack sees and offers, what it is planned
+from, and what it hands the planner. Source: arXiv:2511.14084, Algorithm 1 (after Swanberg et al., 2025).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
 
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Resources, Unit
 from dpaudit.actors.work import Shared, Work
-from dpaudit.claims import Claim
+from dpaudit.claims import Claim, ConvertedClaim, Relation, claim_under
 from dpaudit.engine.data.partition import Parts
-from dpaudit.engine.games.attack import InformedAttack
-from dpaudit.engine.games.fits import Fits, Reading
 from dpaudit.engine.games.reference import Reference
-from dpaudit.errors import SpecError, shortened
+from dpaudit.errors import SpecError, require, shortened
+from dpaudit.estimators.bound import format_lower
+from dpaudit.estimators.finding import Finding
+from dpaudit.estimators.scores import Scores
+from dpaudit.given import check_fields
+from dpaudit.mechanisms.examples import Examples, Rows
+from dpaudit.mechanisms.protocols import LabelMechanism, Learner
 
-if TYPE_CHECKING:
-    from dpaudit.engine.games.whole_training import WholeTraining
+Seen = TypeVar("Seen", contravariant=True)
+Released = TypeVar("Released")
+Candidate = TypeVar("Candidate", bound=Rows)
+
+
+class View(Protocol):
+    """What the adversary of some game sees; nothing in it tells the truth that is at stake."""
+
+    shows: ClassVar[str]
+    """The same in words, for messages: "the game shows ..."."""
+
+
+@dataclass(frozen=True, eq=False)
+class Candidates(Generic[Released, Candidate]):
+    """What a mechanism gave out, and rows of which it is asked whether they were among its data."""
+
+    release: Released  # what was given out, of the game's own type: a table, losses, answers
+    candidates: Candidate  # the rows that are asked about, m of them
+    shows: ClassVar[str] = "what a mechanism gave out, and candidates for its data"
+
+
+class Attack(Protocol[Seen]):
+    """The adversary: from what it sees to scores."""
+
+    view: ClassVar[type[View]]
+    """The class of what it sees; a game that shows something else is refused."""
+
+    def score(self, view: Seen) -> NDArray[np.float64]:
+        """One score for each canary or trial; larger = more likely world 1 (the training label, or a member)."""
+        ...
+
+
+@runtime_checkable
+class InformedAttack(Protocol):
+    """An attack that knows which mechanism it attacks, as the adversary of Algorithm 1 does."""
+
+    def for_mechanism(self, mechanism: Any, classes: int) -> Attack[Any]:
+        """The attack on this mechanism.
+
+        Raises: SpecError when the mechanism does not tell what the attack must know.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class StopRule:
+    """What ends an audit early; the first that is met does. Its trials are planned in full, and run as far as needed.
+
+    Attributes:
+        refuted: Stop when the bound exceeds the claim.
+        epsilon: Stop when the bound reaches this, in nats, > 0; None = no bound is enough.
+        most_trials: Stop after so many trials, >= 2 (the unit that reaches it is still counted whole); None = all.
+    """
+
+    refuted: bool = True
+    epsilon: float | None = None
+    most_trials: int | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        require(self.epsilon is None or self.epsilon > 0, "epsilon of a stop rule must be > 0", epsilon=self.epsilon)
+        require(
+            self.most_trials is None or self.most_trials >= 2,
+            "most_trials of a stop rule must be >= 2",
+            most_trials=self.most_trials,
+        )
+        require(
+            self.refuted or self.epsilon is not None or self.most_trials is not None,
+            "a stop rule must name at least one of refuted, epsilon and most_trials",
+            do="leave `stop` out to run all trials",
+        )
+
+    def reached(self, lower: float, trials: int, claimed: float) -> str:
+        """Why to stop, as words; "" to go on."""
+        if self.refuted and lower > claimed and not math.isinf(claimed):
+            return "the claim is refuted"
+        if self.epsilon is not None and lower >= self.epsilon:
+            return f"the bound has reached {format_lower(self.epsilon)}"
+        if self.most_trials is not None and trials >= self.most_trials:
+            return f"the budget of {self.most_trials:,} trials is used up"
+        return ""
+
+
+class Reading(Enum):
+    """How the evidence of a game is read."""
+
+    PER_REPLAY = "per replay"
+    """Each replay makes a bound of its own; one that is missing counts as a bound of 0."""
+    TOGETHER = "together"
+    """All scores make one bound, which no part of them may be missing from."""
+    IN_ORDER = "in order"
+    """Trials are read in the order of the plan while later ones still run: their scores must come in several tables,
+    none of which needs a later trial."""
+
+
+@dataclass(frozen=True)
+class Capability:
+    """A side of mechanisms that a game plays with."""
+
+    protocol: type  # what such a mechanism offers, a runtime-checkable protocol
+    words: str  # the same for people, in the plural
+
+
+LABEL_MECHANISMS = Capability(LabelMechanism, "label mechanisms (with methods `claim` and `release`)")
+LEARNERS = Capability(Learner, "learners (with methods `claim` and `fit`)")
+
+
+@dataclass(frozen=True)
+class CheckTest:
+    """How a game takes part in `dpaudit check`: it is picked for every mechanism and claim that is stated here."""
+
+    face: Capability  # mechanisms it is for
+    relations: tuple[Relation, ...]  # of the claims it is for
+    finds: str  # what it finds, in half a sentence, for people
+    trainings: int = 0  # trainings it asks for at most; those that cost the least come first. 0 where none is trained.
+    cost: float = 1.0  # what one of them costs, in trainings on the data given; in (0, 1]
+    # fields of the game that say how many trainings there are, each with its share of them, which a budget lowers; none
+    # where nothing does
+    scales: Mapping[str, float] = field(default_factory=dict)
+    least: int = 2  # trainings that a budget must leave for it to be played at all, where it lowers them
+    variant: str = ""  # what tells it from other tests of the same game, in a word or two; "" for the only one
+    # fields of the game, where they are not the usual ones, as a spec has them
+    game: Mapping[str, Any] = field(default_factory=dict)
+    attack: str = ""  # as in a spec; "" for the game's usual one
+    estimator: str = ""  # as in a spec; "" for the game's usual one
+    stop: StopRule | None = None  # when it has seen enough; None runs all of it
+    confirm: bool = False  # whether what it finds on a proxy is confirmed with planted labels
+    # by how much fields of the game that are numbers grow when the test has refuted the claim and is played again, with
+    # other seeds and at a stricter confidence: more where that is cheap
+    again: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def price(self) -> int:
+        """All of them, in trainings on the data given, rounded up."""
+        return math.ceil(self.trainings * self.cost)
+
+
+@dataclass(frozen=True)
+class Fits:
+    """What a game goes together with; the spec refuses what does not fit."""
+
+    relation: Relation  # which neighbouring data sets its two worlds are
+    assumes: str  # what must hold beside the arithmetic for the bound to hold, as a sentence
+    # the faces of a mechanism it plays, first the one that is taken when there are several, and the class of what the
+    # attack gets to see of each
+    views: Mapping[Capability, type[View]]
+    attack: str  # its usual attack, a registered name
+    estimator: str  # its usual estimator, a registered name
+    curve_estimator: str = ""  # the usual one against a claim that is a whole curve; "" for the same
+    evidence: type[Any] = Scores  # what it leaves for the estimator
+    rows: type[Any] = Examples  # the class of the data it plays with; one's own has what `Rows` has
+    uses_proxy: bool = False  # whether the adversary has a reference of its own, which the spec's `proxy` makes
+    independent_trials: bool = False  # whether scores come from independent trials, one training each
+    helps: str = ""  # what lets the game show more, for those whose audit could not have refuted their claim
+    # how many canaries share one training at most, of a mechanism, where there are several trainings that share no
+    # randomness; None where all share one
+    sharing: Callable[[Any], int] | None = None
+    # in how many records its two worlds differ: 1, 2, 4 or 8; group privacy says what a claim says of them
+    records: int = 1
+    # how it takes part in a check; a game without tests is played by those who ask for it
+    check_tests: tuple[CheckTest, ...] = ()
+
+    def __post_init__(self) -> None:
+        require(len(self.views) > 0, "a game must play with some mechanism")
+
+    def compared(self, claim: Claim, *, audit: str = "") -> ConvertedClaim:
+        """What a claim says of the two worlds of the game."""
+        return claim_under(claim, self.relation, records=self.records, audit=audit)
+
+    def face_of(self, mechanism: Any) -> Capability | None:
+        """The side the mechanism is played from; None when the game does not play it."""
+        return next((face for face in self.views if isinstance(mechanism, face.protocol)), None)
+
+    def estimator_against(self, claim: Claim) -> str:
+        """The usual estimator's name; the claim alone decides, so no score can have been seen."""
+        return self.estimator if claim.is_point else self.curve_estimator or self.estimator
+
+    def reading(self, *, stops_early: bool) -> Reading:
+        if stops_early:
+            return Reading.IN_ORDER
+        return Reading.TOGETHER if self.independent_trials else Reading.PER_REPLAY
+
 
 MOST_UNITS = 100_000
 """Of a plan: about a minute of planning."""
 
 
 def require_units(count: int) -> None:
-    """Refuses a plan of more units than can be planned in reasonable time; games ask before they make them.
-
-    Raises: SpecError.
-    """
+    """Refuses a plan of more units than can be planned in reasonable time; games ask before they make them."""
     if count > MOST_UNITS:
         raise SpecError(
             f"a plan must have at most {MOST_UNITS:,} units, this one has {shortened(f'{count:,}')} or more; ask for "
@@ -39,33 +225,19 @@ def require_units(count: int) -> None:
 
 @dataclass(frozen=True)
 class Setting:
-    """What a game is planned from.
+    """What a game is planned from."""
 
-    Attributes:
-        mechanism: What is audited.
-        proxy: Where the adversary's reference comes from.
-        attack: The adversary.
-        data: The data set's description (not its rows).
-        divided_at_random: Whether rows play their part by the draw of the audit, not by their place in the data.
-        parts: Which rows are the training set, the reference set and so on, with the shared names of each.
-        seed: The audit's seed.
-        resources: What one unit occupies.
-        rows_per_unit: Score rows one unit should make at most: seconds of work, and memory where scores are kept.
-        reading: How the scores will be read.
-        after: Keys of units that must be finished before the mechanism is run.
-    """
-
-    mechanism: Any
-    proxy: Any
-    attack: Any
-    data: Any
-    parts: Parts
-    divided_at_random: bool
-    seed: Seed
-    resources: Resources
-    rows_per_unit: int
-    reading: Reading
-    after: tuple[str, ...] = ()
+    mechanism: Any  # what is audited
+    proxy: Any  # where the adversary's reference comes from
+    attack: Any  # the adversary
+    data: Any  # the data set's description (not its rows)
+    parts: Parts  # which rows are the training set, the reference set and so on, with the shared names of each
+    divided_at_random: bool  # whether rows play their part by the draw of the audit, not by their place in the data
+    seed: Seed  # the audit's seed
+    resources: Resources  # what one unit occupies
+    rows_per_unit: int  # score rows one unit should make at most: seconds of work, and memory where scores are kept
+    reading: Reading  # how the scores will be read
+    after: tuple[str, ...] = ()  # keys of units that must be finished before the mechanism is run
 
     def given(self, part: str) -> Any:
         """What stands for a part of the data in the arguments of units; None when the part has no rows."""
@@ -73,21 +245,20 @@ class Setting:
         return Shared(name) if name else None
 
     def required(self, part: str) -> Any:
-        """The same for a part that must have rows.
-
-        Raises: SpecError when it has none.
-        """
+        """The same for a part that must have rows."""
         given = self.given(part)
         if given is None:
             raise SpecError(f"the {part} part of the data is empty; give `split.{part}` a share above 0")
         return given
 
     @property
-    def informed_attack(self) -> Any:
-        """The attack, told which mechanism it attacks if it asks for it.
+    def running(self) -> dict[str, Any]:
+        """Keywords of a unit that runs the mechanism: what it occupies, and what must be finished before."""
+        return {"resources": self.resources, "after": self.after}
 
-        Raises: SpecError when the mechanism does not tell what the attack must know.
-        """
+    @property
+    def informed_attack(self) -> Any:
+        """The attack, told which mechanism it attacks if it asks for it."""
         if isinstance(self.attack, InformedAttack):
             return self.attack.for_mechanism(self.mechanism, getattr(self.parts.target, "classes", 0))
         return self.attack
@@ -95,37 +266,27 @@ class Setting:
 
 @dataclass(frozen=True)
 class Played:
-    """What a game planned, and what reading it needs to know.
+    """What a game planned, and what reading it needs to know."""
 
-    Attributes:
-        evidence: Units that give the evidence, in the order in which it is read.
-        trainings: Units that ran the mechanism.
-        control: Units that play the game where the mechanism remembers nothing, one a distinguisher.
-        ceiling: Units that play the game against a mechanism without privacy, where that is played.
-        choices: Units whose notes say what was chosen on search data.
-        shadows: Units that trained shadow models: no evidence comes from these trainings.
-        claim: What the mechanism promises of a trial, where that is not what it promises of the whole.
-        whole: What a finding about a part, such as a step, means for the whole; None where a finding is about it.
-        reference: What the game's power is planned with; None where it cannot be told.
-        replays: How many pieces of evidence there are if nothing fails.
-        observational: Whether the training data are left as they are (Definition 4), found by comparing them.
-        conditional: Whether the scores take a proxy for the truth: a bound from them holds only as far as it does.
-        controlled_on: What the control is played on, in words.
-    """
-
-    evidence: tuple[Unit, ...]
-    trainings: tuple[Unit, ...] = ()
+    evidence: tuple[Unit, ...]  # units that give the evidence, in the order in which it is read
+    trainings: tuple[Unit, ...] = ()  # units that ran the mechanism
+    # units that play the game where the mechanism remembers nothing, one a distinguisher
     control: tuple[Unit, ...] = ()
-    ceiling: tuple[Unit, ...] = ()
-    choices: tuple[Unit, ...] = ()
-    shadows: tuple[Unit, ...] = ()
+    ceiling: tuple[Unit, ...] = ()  # units that play the game against a mechanism without privacy, where that is played
+    choices: tuple[Unit, ...] = ()  # units whose notes say what was chosen on search data
+    shadows: tuple[Unit, ...] = ()  # units that trained shadow models: no evidence comes from these trainings
+    # what the mechanism promises of a trial, where that is not what it promises of the whole
     claim: Claim | None = None
-    whole: WholeTraining | None = None
-    reference: Reference | None = None
-    replays: int = 1
+    # what a finding about a part, such as a step, and the claim about it mean for the whole, in lines for a reader;
+    # None where a finding is about the whole
+    whole: Callable[[Finding, Claim], tuple[str, ...]] | None = None
+    reference: Reference | None = None  # what the game's power is planned with; None where it cannot be told
+    replays: int = 1  # how many pieces of evidence there are if nothing fails
+    # whether the training data are left as they are (Definition 4), found by comparing them
     observational: bool = False
+    # whether the scores take a proxy for the truth: a bound from them holds only as far as it does
     conditional: bool = False
-    controlled_on: str = ""
+    controlled_on: str = ""  # what the control is played on, in words
 
 
 @runtime_checkable

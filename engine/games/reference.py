@@ -1,17 +1,16 @@
 """What a game is planned against before anything runs: randomised response with a given epsilon, and the best attack.
 
-What one canary or trial tells is its log-odds, given all that is shown and released: the attack guesses their sign and
-is right with the probability they say. So for each game a response is a finite table of log-odds with their shares. At
-epsilon = inf it is a mechanism with no privacy.
-
+What one canary or trial tells is its log-odds: the attack guesses their sign and is right with the probability they
+say. So for each game a response is a finite table of log-odds with their shares; at epsilon = inf without privacy.
 Source: Warner (1965); with K answers Kairouz, Bonawitz and Ramage (2016), arXiv:1602.07387.
 """
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,15 +25,10 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class GuessLevels:
-    """How much single canaries or trials tell.
+    """How much single canaries or trials tell."""
 
-    Attributes:
-        share: Of the rows at each level, shape (levels,), > 0, with sum 1.
-        log_odds: What a row there says for world 1 against world 0, in nats, shape (levels,); may be infinite.
-    """
-
-    share: Floats
-    log_odds: Floats
+    share: Floats  # of the rows at each level, shape (levels,), > 0, with sum 1
+    log_odds: Floats  # what a row there says for world 1 against world 0, in nats, shape (levels,); may be infinite
 
     def typical(self, rows: int, *, z: float = 0.0, order: int = 0) -> Scores:
         """The scores of a game in which as many guesses are right as in a game of middling luck.
@@ -59,7 +53,6 @@ class GuessLevels:
         return self._scores(level[shuffled], place[shuffled] < missed[level[shuffled]])
 
     def drawn(self, rows: int, rng: np.random.Generator) -> Scores:
-        """The scores of one game, drawn at random."""
         level = rng.choice(self.share.size, rows, p=self.share)
         return self._scores(level, rng.random(rows) < special.expit(-np.abs(self.log_odds[level])))
 
@@ -68,40 +61,30 @@ class GuessLevels:
         return Scores(scores, (self.log_odds[level] > 0) != wrong)
 
 
-class Response(Protocol):
+class Response(ABC):
     """What a game makes of randomised response."""
 
-    @property
-    def assumes(self) -> str:
-        """What the planned numbers take for granted of the data; "" where they depend on none."""
-        ...
+    assumes: ClassVar[str] = ""
+    """What the planned numbers take for granted of the data; "" where they depend on none."""
 
+    @abstractmethod
     def levels(self, epsilon: float) -> GuessLevels:
         """How much each canary or trial tells when the mechanism spends epsilon >= 0, which may be inf."""
-        ...
 
 
 @dataclass(frozen=True)
-class FairCoins:
+class FairCoins(Response):
     """One answer about each fair coin, right with the odds e^epsilon: membership, one training a trial."""
 
-    assumes: str = ""
-
     def levels(self, epsilon: float) -> GuessLevels:
-        """Half the answers say world 1, half world 0."""
         return GuessLevels(np.array([0.5, 0.5]), np.array([epsilon, -epsilon]))
 
 
 @dataclass(frozen=True)
-class _EvenLabels:
-    """K-ary randomised response on labels drawn evenly.
+class _EvenLabels(Response):
+    """K-ary randomised response on labels drawn evenly."""
 
-    Attributes:
-        classes: K, >= 2.
-    """
-
-    classes: int
-    assumes: str = ""
+    classes: int  # K, >= 2
 
     def __post_init__(self) -> None:
         require(self.classes >= 2, "a label must be one of at least 2 classes", classes=self.classes)
@@ -133,15 +116,13 @@ class PairedLabels(_EvenLabels):
 
 
 @dataclass(frozen=True)
-class ProxyLabels:
-    """K-ary randomised response on labels of given frequencies; in world 0 a label of the same frequencies is shown.
+class ProxyLabels(Response):
+    """K-ary randomised response on labels of given frequencies; in world 0 a label drawn alike is shown."""
 
-    Attributes:
-        frequencies: Of each class, >= 0, with sum 1.
-    """
-
-    frequencies: tuple[float, ...]
-    assumes: str = "as if features told nothing of what is at stake; the better the proxy, the less can be shown"
+    frequencies: tuple[float, ...]  # of each class, >= 0, with sum 1
+    assumes: ClassVar[str] = (
+        "as if features told nothing of what is at stake; the better the proxy, the less can be shown"
+    )
 
     def __post_init__(self) -> None:
         total = math.fsum(self.frequencies)
@@ -162,19 +143,12 @@ class ProxyLabels:
 
 @dataclass(frozen=True)
 class Reference:
-    """What the power of one audit is planned with.
+    """What the power of one audit is planned with."""
 
-    Attributes:
-        response: What a canary or trial tells.
-        rows: Canaries or trials.
-        unit: What a row is, in the plural: "canaries", "trials".
-        replays: Bounds that are combined by their median, >= 1.
-    """
-
-    response: Response
-    rows: int
-    unit: str
-    replays: int = 1
+    response: Response  # what a canary or trial tells
+    rows: int  # canaries or trials
+    unit: str  # what a row is, in the plural: "canaries", "trials"
+    replays: int = 1  # bounds that are combined by their median, >= 1
 
     def __post_init__(self) -> None:
         require(self.rows >= 1, "a game must have at least one canary or trial", rows=self.rows)

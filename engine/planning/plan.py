@@ -17,8 +17,7 @@ from dpaudit.actors.work import Call, Work, value_of
 from dpaudit.claims import Claim
 from dpaudit.consent import contacts
 from dpaudit.engine.data.partition import Parts
-from dpaudit.engine.games.fits import Reading
-from dpaudit.engine.games.protocol import Foreseen, Played, Setting, require_units
+from dpaudit.engine.games.protocol import Foreseen, Played, Reading, Setting, require_units
 from dpaudit.engine.planning.counting import bound_units, control_estimator, counting
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
 from dpaudit.errors import DataError, SpecError, shortened
@@ -47,6 +46,7 @@ class PlannedAudit:
     confirms: str = ""  # name of the audit that this one confirms; "" for those of the spec
     confirmatory: bool = False  # whether it confirms by the same test once more
     bounds: tuple[Unit, ...] = ()  # the units that find its bounds, where that takes long
+    first_confidence: float | None = None  # of a confirmatory run: that of the bound of the first pass
 
     @property
     def effective_claim(self) -> Claim:
@@ -233,7 +233,9 @@ def _planned(spec: AuditSpec, audit: Audit, parts: Parts) -> Iterator[tuple[Plan
         asked = spec.confirmatory(audit) if again else spec.confirmation(audit)
         seed = Seed(spec.seed).child("confirm", *([audit.name] if spec.together is not None else []))
         follows, shared = _plan_audit(spec, asked, parts, seed, after)
-        yield dataclasses.replace(follows, confirms=audit.name, confirmatory=again), shared
+        first = audit.estimator.confidence if again else None
+        follows = dataclasses.replace(follows, confirms=audit.name, confirmatory=again, first_confidence=first)
+        yield follows, shared
 
 
 def _plan_audit(

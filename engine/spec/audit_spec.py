@@ -15,11 +15,8 @@ from dpaudit.claims import Claim
 from dpaudit.consent import CLUSTER
 from dpaudit.engine.data.in_memory import data_source
 from dpaudit.engine.data.partition import Partition
-from dpaudit.engine.games.attack import View
-from dpaudit.engine.games.fits import Fits
 from dpaudit.engine.games.one_run.rules import OneRunRules
-from dpaudit.engine.games.protocol import Game
-from dpaudit.engine.games.stop_rule import StopRule
+from dpaudit.engine.games.protocol import Fits, Game, StopRule, View
 from dpaudit.engine.spec.build import anchored, build, describe
 from dpaudit.engine.spec.error_budget import ErrorBudget, JointTest
 from dpaudit.engine.spec.plain_yaml import in_yaml
@@ -216,7 +213,7 @@ class AuditSpec:
         proxy = audit.proxy if game.fits.uses_proxy else None
         if not isinstance(getattr(game, "fits", None), Fits):
             raise SpecError(
-                f"{at}.game must say what it plays: give it a field `fits`, a dpaudit.engine.games.fits.Fits"
+                f"{at}.game must say what it plays: give it a field `fits`, a dpaudit.engine.games.protocol.Fits"
             )
         attack = getattr(game, "usual_attack", game.fits.attack) if audit.attack is None else audit.attack
         data = data_source(audit.data)

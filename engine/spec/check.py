@@ -10,7 +10,7 @@ from dpaudit.claims import Claim, Relation
 from dpaudit.engine.data.bundled import Digits
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.data.partition import Partition
-from dpaudit.engine.games.fits import CheckTest, Fits
+from dpaudit.engine.games.protocol import CheckTest, Fits
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec, RunOptions
 from dpaudit.engine.spec.build import build
 from dpaudit.engine.spec.error_budget import JointTest

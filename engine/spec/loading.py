@@ -11,7 +11,7 @@ from dpaudit import given
 from dpaudit.claims import Claim
 from dpaudit.engine.data.in_memory import found_again
 from dpaudit.engine.data.partition import Partition
-from dpaudit.engine.games.stop_rule import StopRule
+from dpaudit.engine.games.protocol import StopRule
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
 from dpaudit.engine.spec.build import build_dataclass
 from dpaudit.engine.spec.override import overridden

@@ -221,11 +221,7 @@ def _noise_multiplier(epsilon: float, delta: float, sample_rate: float, epochs: 
 
     return float(
         get_noise_multiplier(
-            target_epsilon=epsilon,
-            target_delta=delta,
-            sample_rate=sample_rate,
-            epochs=epochs,
-            accountant=accountant,
+            target_epsilon=epsilon, target_delta=delta, sample_rate=sample_rate, epochs=epochs, accountant=accountant
         )
     )
 
@@ -233,12 +229,7 @@ def _noise_multiplier(epsilon: float, delta: float, sample_rate: float, epochs: 
 def _optimizer(network: Network, parameters: Any) -> Any:
     import torch
 
+    rates: dict[str, Any] = {"lr": network.learning_rate, "weight_decay": network.weight_decay}
     if network.optimizer == "adam":
-        return torch.optim.Adam(parameters, lr=network.learning_rate, weight_decay=network.weight_decay)
-    return torch.optim.SGD(
-        parameters,
-        lr=network.learning_rate,
-        momentum=network.momentum,
-        nesterov=network.nesterov,
-        weight_decay=network.weight_decay,
-    )
+        return torch.optim.Adam(parameters, **rates)
+    return torch.optim.SGD(parameters, momentum=network.momentum, nesterov=network.nesterov, **rates)

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.claims import Claim, Relation
+from dpaudit.claims.composition import SubsampledGaussian, subsampled_gaussian_rdp
 from dpaudit.claims.renyi import rdp_to_epsilon
-from dpaudit.claims.subsampled_gaussian import SubsampledGaussian, subsampled_gaussian_rdp
 from dpaudit.errors import require
 from dpaudit.mechanisms.budget import require_delta, require_epsilon
 from dpaudit.mechanisms.compute import Compute, TrainingError

@@ -17,14 +17,16 @@ from numpy.typing import NDArray
 from dpaudit.actors.seed import Seed
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.games.one_run.answers import LabelRelease, Predictions
-from dpaudit.engine.games.one_run.attacks.label_inference import LabelInferenceScore
-from dpaudit.engine.games.one_run.distinguisher import Distinguisher, Round
+from dpaudit.engine.games.one_run.attacks import LabelInferenceScore
+from dpaudit.engine.games.one_run.distinguisher import LEARNED_ROUNDS, Distinguisher
+from dpaudit.engine.games.one_run.game import Round, rounds_of
 from dpaudit.engine.games.one_run.label_inference import LabelInference
-from dpaudit.engine.games.one_run.rules import CanarySetup
-from dpaudit.engine.games.one_run.work import LEARNED_ROUNDS, Replayed, cumulative, rounds_of
+from dpaudit.engine.games.one_run.proxy_game import cumulative
+from dpaudit.engine.games.one_run.rules import CanarySetup, Replayed
 from dpaudit.engine.reading.shift import shift_control
+from dpaudit.estimators.one_run.right_guesses import OneRunTally
 from dpaudit.estimators.one_run.shift_corrected import ShiftCorrected, bound_beyond_shift
-from dpaudit.estimators.one_run.signed_scores import OneRun, OneRunEstimator, OneRunTally
+from dpaudit.estimators.one_run.signed_scores import OneRun, OneRunEstimator
 from dpaudit.estimators.scores import Scores
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse

@@ -11,19 +11,19 @@ from mpmath import mp, mpf
 from numpy.typing import NDArray
 from scipy.stats import norm
 
-from dpaudit.engine.games.two_world.asking import QUERIES, confidences, queries_of
-from dpaudit.engine.games.two_world.attacks.gradient_dot import GradientDot
+from dpaudit.engine.games.two_world.attacks.gradients import GradientDot
 from dpaudit.engine.games.two_world.attacks.lira import LiraOffline, LiraOnline
-from dpaudit.engine.games.two_world.attacks.loss import DifficultyCalibration, LossThreshold
-from dpaudit.engine.games.two_world.attacks.rmia import CANDIDATES, Rmia, inverse_ratio, offline_marginal, tuned_a
-from dpaudit.engine.games.two_world.views.challenge_view import ChallengeView
-from dpaudit.engine.games.two_world.views.confidence import (
-    log_probability,
-    phi_of_logits,
-    phi_of_probabilities,
+from dpaudit.engine.games.two_world.attacks.loss import DifficultyCalibration, LossThreshold, log_probability
+from dpaudit.engine.games.two_world.attacks.rmia import (
+    CANDIDATES,
+    Rmia,
+    inverse_ratio,
+    offline_marginal,
     probability,
+    tuned_a,
 )
-from dpaudit.engine.games.two_world.views.shadows import Shadows
+from dpaudit.engine.games.two_world.views import ChallengeView, Shadows
+from dpaudit.engine.games.two_world.work import QUERIES, confidences, phi_of_logits, phi_of_probabilities, queries_of
 from dpaudit.errors import InputError
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples

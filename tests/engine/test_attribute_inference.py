@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from dpaudit import Audit, AuditResult, AuditSpec, Claim, Examples, Relation, RunOptions, audit, load_spec
 from dpaudit.engine.data.partition import Partition
-from dpaudit.engine.games.one_run.attacks.attribute_inference import AttributeInferenceScore
+from dpaudit.engine.games.one_run.answers import CanaryView
+from dpaudit.engine.games.one_run.attacks import AttributeInferenceScore
 from dpaudit.engine.games.one_run.attribute_inference import LABEL, AttributeInference, values_of
-from dpaudit.engine.games.one_run.canary_view import CanaryView
 from dpaudit.engine.games.one_run.membership import ObservationalMembership
 from dpaudit.engine.games.proxies.model import ModelProxy
 from dpaudit.engine.planning.plan import make_plan

@@ -9,12 +9,18 @@ from numpy.typing import NDArray
 from scipy.stats import norm
 
 from dpaudit.actors.values import decode, encode
-from dpaudit.engine.games.steps.gradients import DiracGradient, RandomGradient
-from dpaudit.engine.games.two_world.canaries.clip_bkd import ClipBackdoor, last_direction
-from dpaudit.engine.games.two_world.canaries.points import Blank, GivenRow, Mislabelled
-from dpaudit.engine.games.two_world.canaries.select_worst import SelectWorst
-from dpaudit.engine.games.two_world.views.challenges import Challenges, with_crafted
-from dpaudit.engine.games.two_world.views.shadows import Shadows
+from dpaudit.engine.games.two_world.attacks.lira import SelectWorst
+from dpaudit.engine.games.two_world.canaries import (
+    Blank,
+    ClipBackdoor,
+    DiracGradient,
+    GivenRow,
+    Mislabelled,
+    RandomGradient,
+    last_direction,
+)
+from dpaudit.engine.games.two_world.views import Challenges, Shadows
+from dpaudit.engine.games.two_world.work import with_crafted
 from dpaudit.errors import InputError
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.registry import catalogue

@@ -19,13 +19,14 @@ from dpaudit.engine.games.steps.crowd_likelihood import (
     HYPOTHESES,
     CrowdLaw,
     CrowdLikelihood,
+    CrowdSearch,
+    CrowdSteps,
+    CrowdView,
     first_steps,
     fitted_law,
     told,
 )
-from dpaudit.engine.games.steps.crowd_units import crowd_examples
-from dpaudit.engine.games.steps.crowd_view import CrowdSearch, CrowdSteps, CrowdView
-from dpaudit.engine.games.steps.opposing_gradients import OpposingGradients, crowd_shape, sizes_for
+from dpaudit.engine.games.steps.opposing_gradients import OpposingGradients, crowd_examples, crowd_shape, sizes_for
 from dpaudit.errors import InputError, SpecError
 from dpaudit.estimators.scores import Scores
 from dpaudit.estimators.two_world.fair_coins import FairCoins

@@ -15,16 +15,14 @@ from dpaudit.actors.seed import Seed
 from dpaudit.claims import GaussianDP, SubsampledGaussian
 from dpaudit.engine.data.bundled import Digits
 from dpaudit.engine.data.partition import Partition
-from dpaudit.engine.games.steps.dp_sgd_steps import DpSgdSteps
-from dpaudit.engine.games.steps.gradients import RandomGradient
-from dpaudit.engine.games.steps.step_midpoint import StepMidpoint, StepView
-from dpaudit.engine.games.steps.step_units import Steps, score_steps, train_steps
+from dpaudit.engine.games.steps.dp_sgd_steps import DpSgdSteps, StepMidpoint, Steps, StepView, score_steps, train_steps
+from dpaudit.engine.games.two_world.canaries import RandomGradient
 from dpaudit.engine.planning.plan import make_plan
 from dpaudit.engine.reading.run_report import Report
 from dpaudit.errors import InputError, SpecError
 from dpaudit.estimators.one_run.step_martingale import StepAccuracy, StepMartingale
 from dpaudit.estimators.scores import Scores, StepScores
-from dpaudit.mechanisms.adapters.own_steps import OwnSteps, from_steps
+from dpaudit.mechanisms.adapters.own_training import OwnSteps, from_steps
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.learners.dp_sgd import DpSgd

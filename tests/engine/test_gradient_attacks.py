@@ -10,10 +10,13 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import norm
 
-from dpaudit.engine.games.two_world.attacks.gradient_differences import GradientDifferences
-from dpaudit.engine.games.two_world.attacks.gradient_dot import GradientDot
-from dpaudit.engine.games.two_world.attacks.gradient_likelihood import GradientLikelihood, seen_noise
-from dpaudit.engine.games.two_world.views.challenge_view import ChallengeView
+from dpaudit.engine.games.two_world.attacks.gradients import (
+    GradientDifferences,
+    GradientDot,
+    GradientLikelihood,
+    seen_noise,
+)
+from dpaudit.engine.games.two_world.views import ChallengeView
 from dpaudit.errors import SpecError
 from dpaudit.mechanisms.learners.dp_sgd import DpSgd
 from dpaudit.mechanisms.learners.non_private import NonPrivate

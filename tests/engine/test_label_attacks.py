@@ -8,16 +8,11 @@ import numpy as np
 import pytest
 
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
-from dpaudit.engine.games.one_run.answers import LabelRelease, ReleaseView
-from dpaudit.engine.games.one_run.attacks.calibrated_loss import CalibratedLoss
-from dpaudit.engine.games.one_run.attacks.label_inference import LabelInferenceScore
-from dpaudit.engine.games.one_run.attacks.likelihood_ratio import LikelihoodRatio
-from dpaudit.engine.games.one_run.attacks.planted_label import PlantedLabel
-from dpaudit.engine.games.one_run.canary_view import CanaryView
-from dpaudit.engine.games.one_run.label_inference import LabelCanaries, LabelInference
+from dpaudit.engine.games.one_run.answers import CanaryView, LabelRelease, ReleaseView
+from dpaudit.engine.games.one_run.attacks import CalibratedLoss, LabelInferenceScore, LikelihoodRatio, PlantedLabel
+from dpaudit.engine.games.one_run.label_inference import LabelCanaries, LabelInference, drawn_classes
 from dpaudit.engine.games.one_run.membership import Membership, ObservationalMembership
 from dpaudit.engine.games.one_run.rules import CanarySetup, Design
-from dpaudit.engine.games.one_run.sampling import drawn_classes
 from dpaudit.errors import InputError, SpecError
 from dpaudit.estimators.one_run.signed_scores import OneRun
 from dpaudit.estimators.one_run.simultaneous_guess_count import SimultaneousGuessCount

@@ -16,13 +16,13 @@ from dpaudit import Audit, AuditSpec, Claim, Report, RunOptions, Verdict, audit
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.games.labels.label_releases import ChannelView, LabelReleases, hidden_half
+from dpaudit.engine.games.labels.label_repeats import RecognisedRelease, RepeatsView
 from dpaudit.engine.games.labels.learned_channel import LearnedChannel, related_lags
-from dpaudit.engine.games.labels.recognised_release import RecognisedRelease, RepeatsView
 from dpaudit.engine.games.reference import PairedLabels
 from dpaudit.estimators.one_run.simultaneous_guess_count import SimultaneousGuessCount
 from dpaudit.estimators.scores import Scores
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
-from dpaudit.mechanisms.planted.randomized_response import ConstantSeedResponse, OneDrawPerLabelResponse
+from dpaudit.mechanisms.planted.labels import ConstantSeedResponse, OneDrawPerLabelResponse
 
 Ints = NDArray[np.int64]
 

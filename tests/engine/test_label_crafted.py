@@ -13,19 +13,30 @@ import pytest
 from dpaudit import Claim, Relation, RunOptions, Verdict, audit
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.work import Outcome
-from dpaudit.engine.games.labels.crafted_work import (
+from dpaudit.engine.games.labels.crafted_designs import (
     Design,
-    Taken,
+    _of_learners,
     crafted_features,
-    guessed,
+    most_at_stake,
     points_of,
+    public_sizes,
+)
+from dpaudit.engine.games.labels.label_crafted import (
+    LabelCrafted,
+    Taken,
     release_crafted,
     released_symbols,
     symbols_of,
     what_it_shows,
 )
-from dpaudit.engine.games.labels.label_crafted import LabelCrafted, _of_learners, most_at_stake, public_sizes
-from dpaudit.engine.games.labels.label_releases import HIDDEN, ChannelView, LabelReleases, PairedReleases, hidden_half
+from dpaudit.engine.games.labels.label_releases import (
+    HIDDEN,
+    ChannelView,
+    LabelReleases,
+    PairedReleases,
+    guessed,
+    hidden_half,
+)
 from dpaudit.engine.games.labels.learned_channel import LearnedChannel, related_lags
 from dpaudit.engine.planning.plan import make_plan
 from dpaudit.engine.reading.result import AuditResult

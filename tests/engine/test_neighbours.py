@@ -18,14 +18,12 @@ from scipy.stats import binom
 from dpaudit import Audit, AuditSpec, Claim, Examples, Relation, RunOptions, Verdict, audit, from_summary
 from dpaudit.actors.values import decode, encode
 from dpaudit.engine.data.bundled import BreastCancer, Iris
-from dpaudit.engine.games.neighbours.game import Neighbours
-from dpaudit.engine.games.neighbours.numbers import as_numbers
+from dpaudit.engine.games.neighbours.game import Neighbours, as_numbers
 from dpaudit.engine.games.neighbours.output_set import OutputSet, SummaryView
-from dpaudit.engine.games.neighbours.poisonings.class_flip import ClassFlip, CornerFlip
-from dpaudit.engine.games.neighbours.poisonings.influence import Influence, Surrogate
-from dpaudit.engine.games.neighbours.poisonings.insert_records import Remove
-from dpaudit.engine.games.neighbours.poisonings.worlds import Worlds
-from dpaudit.engine.games.stop_rule import StopRule
+from dpaudit.engine.games.neighbours.poisonings.protocol import Worlds
+from dpaudit.engine.games.neighbours.poisonings.regression import Influence, Surrogate
+from dpaudit.engine.games.neighbours.poisonings.rows import ClassFlip, CornerFlip, Remove
+from dpaudit.engine.games.protocol import StopRule
 from dpaudit.engine.report.charts import detected, lines_of
 from dpaudit.engine.spec.loading import load_spec
 from dpaudit.errors import InputError, SpecError

@@ -14,20 +14,27 @@ from numpy.typing import NDArray
 
 from dpaudit import Audit, AuditSpec, Claim, Examples, Relation, RunOptions, Verdict, audit
 from dpaudit.engine.data.bundled import BreastCancer, Iris
-from dpaudit.engine.games.neighbours.game import Neighbours
-from dpaudit.engine.games.neighbours.numbers import as_numbers
+from dpaudit.engine.games.neighbours.game import Neighbours, as_numbers
 from dpaudit.engine.games.neighbours.output_set import OutputSet
-from dpaudit.engine.games.neighbours.poisonings.automatic import Automatic
-from dpaudit.engine.games.neighbours.poisonings.class_flip import ClassFlip, CornerFlip
-from dpaudit.engine.games.neighbours.poisonings.clip_bkd import ClipBackdoorPair
-from dpaudit.engine.games.neighbours.poisonings.curvature import Curvature
-from dpaudit.engine.games.neighbours.poisonings.farthest import FarthestFlip
-from dpaudit.engine.games.neighbours.poisonings.influence import Influence
-from dpaudit.engine.games.neighbours.poisonings.insert_records import InsertRecords, Remove
-from dpaudit.engine.games.neighbours.poisonings.opposing_records import OpposingRecords
-from dpaudit.engine.games.neighbours.poisonings.protocol import InformedPoisoning, PoisoningSearch, fitted
+from dpaudit.engine.games.neighbours.poisonings.protocol import (
+    InformedPoisoning,
+    PoisoningSearch,
+    Worlds,
+    features_of,
+    fitted,
+)
+from dpaudit.engine.games.neighbours.poisonings.regression import Influence, OpposingRecords
+from dpaudit.engine.games.neighbours.poisonings.rows import (
+    Automatic,
+    ClassFlip,
+    ClipBackdoorPair,
+    CornerFlip,
+    Curvature,
+    FarthestFlip,
+    InsertRecords,
+    Remove,
+)
 from dpaudit.engine.games.neighbours.poisonings.shadow_adversarial import ShadowAdversarial
-from dpaudit.engine.games.neighbours.poisonings.worlds import Worlds, features_of
 from dpaudit.engine.spec.check import CheckRequest, check_spec
 from dpaudit.errors import InputError, SpecError
 from dpaudit.mechanisms.compute import Compute

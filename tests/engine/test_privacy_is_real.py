@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from scipy.stats import binom
 
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
-from dpaudit.engine.games.one_run.attacks.label_inference import LabelInferenceScore
-from dpaudit.engine.games.one_run.canary_view import CanaryView
+from dpaudit.engine.games.one_run.answers import CanaryView
+from dpaudit.engine.games.one_run.attacks import LabelInferenceScore
 from dpaudit.estimators.one_run.signed_scores import OneRun
 from dpaudit.estimators.scores import Scores
 from dpaudit.mechanisms.compute import Compute

@@ -20,35 +20,45 @@ from dpaudit.actors.values import decode, encode
 from dpaudit.claims import GaussianDP
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.data.partition import Partition
-from dpaudit.engine.games.predictions.adversaries.hits import expected_hits
-from dpaudit.engine.games.predictions.adversaries.nat_adv_q import NatAdvQ
-from dpaudit.engine.games.predictions.adversaries.pois_adv_q import PoisAdvQ
-from dpaudit.engine.games.predictions.adversaries.pois_nat_q_best_test import PoisNatQBestTest
-from dpaudit.engine.games.predictions.adversaries.pois_nat_q_best_train import PoisNatQBestTrain
-from dpaudit.engine.games.predictions.adversaries.pois_nat_q_confident import PoisNatQConfident
-from dpaudit.engine.games.predictions.adversaries.pois_nat_q_embedding import PoisNatQEmbedding
-from dpaudit.engine.games.predictions.adversaries.pois_nat_q_unconfident import PoisNatQUnconfident
-from dpaudit.engine.games.predictions.adversaries.protocol import Adversary, Crafted, Target
-from dpaudit.engine.games.predictions.answer_laws import Worlds, answer_laws, counted, log_flips, simulated
-from dpaudit.engine.games.predictions.answer_set import AnswerSet
-from dpaudit.engine.games.predictions.torch_answers import torch_counts
-from dpaudit.engine.games.predictions.work import asked_of, chosen_set, whole_numbers
+from dpaudit.engine.games.predictions.adversaries import (
+    Adversary,
+    Crafted,
+    NatAdvQ,
+    PoisAdvQ,
+    PoisNatQConfident,
+    PoisNatQUnconfident,
+    Target,
+)
+from dpaudit.engine.games.predictions.answer_laws import (
+    Worlds,
+    answer_laws,
+    counted,
+    log_flips,
+    simulated,
+    torch_counts,
+)
+from dpaudit.engine.games.predictions.answer_set import AnswerSet, chosen_set
+from dpaudit.engine.games.predictions.knn_adversaries import (
+    PoisNatQBestTest,
+    PoisNatQBestTrain,
+    PoisNatQEmbedding,
+    expected_hits,
+)
+from dpaudit.engine.games.predictions.work import whole_numbers
 from dpaudit.engine.spec.check import CheckRequest, check_spec
 from dpaudit.errors import InputError, SpecError
 from dpaudit.estimators.answered_queries import AnsweredQuery
 from dpaudit.estimators.finding import Validity
-from dpaudit.estimators.private_prediction.answers_estimator import Answers
-from dpaudit.estimators.private_prediction.answers_finding import AnswersFinding
+from dpaudit.estimators.private_prediction.answers_estimator import Answers, AnswersFinding
 from dpaudit.estimators.private_prediction.divergence import renyi_divergence
 from dpaudit.estimators.private_prediction.two_cut import two_cut_set
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.models.networks import LeNet5, SmallCnn, WideResNet16x4
 from dpaudit.mechanisms.models.tables import CatBoost, LogisticRegression
-from dpaudit.mechanisms.predictors.added import Added
-from dpaudit.mechanisms.predictors.capc import CaPC
-from dpaudit.mechanisms.predictors.pate import PatePredictor
+from dpaudit.mechanisms.predictors.ensemble import CaPC, PatePredictor
 from dpaudit.mechanisms.predictors.private_knn import PrivateKnn
+from dpaudit.mechanisms.predictors.protocol import Added
 from dpaudit.mechanisms.predictors.releases import ConfidentArgmax, GaussianArgmax, LaplaceArgmax, Release
 from dpaudit.mechanisms.predictors.vote_laws import (
     AlikeTeachers,
@@ -463,11 +473,11 @@ def test_a_cached_answer_is_told_once_though_natural_queries_repeat() -> None:
     records = Examples(features, np.zeros(5, np.int64), 2)
     natural = Crafted(records.take([0]), (np.arange(5),), repeated=False)
     for queries in (features, texts):
-        assert asked_of(natural, queries, cached=True, repeats=9).tolist() == [1, 1, 0, 0, 1]
-        assert asked_of(natural, queries, cached=False, repeats=9).tolist() == [1] * 5
+        assert natural.told(queries, cached=True, repeats=9).tolist() == [1, 1, 0, 0, 1]
+        assert natural.told(queries, cached=False, repeats=9).tolist() == [1] * 5
     again = Crafted(records, tuple(np.array([query]) for query in range(5)), repeated=True)
-    assert asked_of(again, features, cached=False, repeats=9).tolist() == [9] * 5
-    assert asked_of(again, features, cached=True, repeats=9).tolist() == [1] * 5
+    assert again.told(features, cached=False, repeats=9).tolist() == [9] * 5
+    assert again.told(features, cached=True, repeats=9).tolist() == [1] * 5
 
 
 class Counting:

@@ -15,8 +15,8 @@ from click.testing import CliRunner
 from dpaudit import RunOptions, audit, load_spec
 from dpaudit.engine.cli.main import main
 from dpaudit.engine.data.text.made_phrases import MadePhrases
-from dpaudit.engine.games.predictions.adversaries.pois_nat_q_mapping import wrong_numbers
-from dpaudit.engine.games.predictions.adversaries.protocol import Target
+from dpaudit.engine.games.predictions.adversaries import Target
+from dpaudit.engine.games.predictions.prompt_adversaries import wrong_numbers
 from dpaudit.engine.planning.plan import make_plan
 from dpaudit.engine.spec.build import build
 from dpaudit.errors import SpecError

@@ -15,8 +15,7 @@ from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.games.one_run.label_inference import LabelInference
 from dpaudit.engine.games.proxies.checkpoint import Checkpoint
-from dpaudit.engine.games.proxies.model import ModelProxy
-from dpaudit.engine.games.proxies.true_posterior import TruePosterior
+from dpaudit.engine.games.proxies.model import ModelProxy, TruePosterior
 from dpaudit.errors import InputError, SpecError
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse

@@ -20,10 +20,8 @@ from dpaudit.actors.storage.store import UnitStore
 from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Work, unit
 from dpaudit.claims import Claim, Relation
-from dpaudit.engine.games.fits import Capability, Fits
-from dpaudit.engine.games.protocol import Played, Setting
-from dpaudit.engine.games.stop_rule import StopRule
-from dpaudit.engine.games.two_world.views.challenge_view import ChallengeView
+from dpaudit.engine.games.protocol import Capability, Fits, Played, Setting, StopRule
+from dpaudit.engine.games.two_world.views import ChallengeView
 from dpaudit.engine.planning.plan import make_plan
 from dpaudit.engine.run.driver import report_again
 from dpaudit.errors import InputError, SpecError

@@ -17,11 +17,10 @@ from dpaudit import Audit, AuditResult, AuditSpec, Claim, RunOptions, audit
 from dpaudit.claims import GaussianDP
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.data.partition import Partition
-from dpaudit.engine.games.one_run.attacks.label_inference import LabelInferenceScore
-from dpaudit.engine.games.one_run.canary_view import CanaryView
+from dpaudit.engine.games.one_run.answers import CanaryView
+from dpaudit.engine.games.one_run.attacks import LabelInferenceScore
 from dpaudit.engine.games.one_run.label_inference import LabelInference
-from dpaudit.engine.games.proxies.model import Predictor
-from dpaudit.engine.games.proxies.true_posterior import TruePosterior
+from dpaudit.engine.games.proxies.model import Predictor, TruePosterior
 from dpaudit.engine.planning.counting import control_estimator
 from dpaudit.engine.planning.plan import make_plan
 from dpaudit.engine.reading.shift import advantage_limits, shift_control
@@ -29,8 +28,9 @@ from dpaudit.engine.reading.verdict import Verdict
 from dpaudit.errors import InputError
 from dpaudit.estimators.finding import Validity
 from dpaudit.estimators.one_run.guesses import one_run_epsilon
+from dpaudit.estimators.one_run.right_guesses import OneRunTally
 from dpaudit.estimators.one_run.shift_corrected import bound_beyond_shift, rows_to_decide
-from dpaudit.estimators.one_run.signed_scores import OneRun, OneRunTally
+from dpaudit.estimators.one_run.signed_scores import OneRun
 from dpaudit.estimators.one_run.simultaneous_guess_count import SimultaneousGuessCount
 from dpaudit.estimators.proportions.binomial import clopper_pearson
 from dpaudit.estimators.scores import Scores

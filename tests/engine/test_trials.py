@@ -17,8 +17,7 @@ from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Work, unit
 from dpaudit.engine.data.bundled import Iris
-from dpaudit.engine.games.fits import LEARNERS, Fits
-from dpaudit.engine.games.protocol import Played, Setting
+from dpaudit.engine.games.protocol import LEARNERS, Fits, Played, Setting
 from dpaudit.engine.games.trials import TrialGame, grouped_for_reading, scored_trials
 from dpaudit.errors import SpecError
 from dpaudit.estimators.scores import Scores

@@ -27,15 +27,19 @@ from dpaudit.actors.events import Event, EventKind, read_events
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.values import decode, encode
 from dpaudit.claims import Claim, Relation
-from dpaudit.engine.games.stacks import TrainingRun, parameter_count, train_observed
+from dpaudit.engine.games.trials import TrainingRun
 from dpaudit.engine.games.two_world.attacks.loss import LossThreshold
-from dpaudit.engine.games.two_world.canaries.points import GivenRow
+from dpaudit.engine.games.two_world.canaries import GivenRow
 from dpaudit.engine.games.two_world.game import IndMia, Mia
-from dpaudit.engine.games.two_world.shadow_models import members
-from dpaudit.engine.games.two_world.views.challenge_view import ChallengeView
-from dpaudit.engine.games.two_world.views.challenges import Challenges
-from dpaudit.engine.games.two_world.views.shadows import Shadows, joined_shadows
-from dpaudit.engine.games.two_world.work import TrainedTrials, score_challenges
+from dpaudit.engine.games.two_world.views import Challenges, ChallengeView, Shadows
+from dpaudit.engine.games.two_world.work import (
+    TrainedTrials,
+    joined_shadows,
+    members,
+    parameter_count,
+    score_challenges,
+    train_observed,
+)
 from dpaudit.engine.planning.plan import make_plan
 from dpaudit.engine.report.page import intervals
 from dpaudit.errors import RunError, SpecError

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -19,8 +20,8 @@ from dpaudit.mechanisms.labels.one_hot_laplace import (
 )
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.mechanisms.labels.rr_with_prior import RRWithPrior, best_k, rr_with_prior
-from dpaudit.mechanisms.planted.labels import OneHotLaplaceSigmaForB, redrawn_labels
-from dpaudit.mechanisms.planted.rr_leaky import LeakyRandomizedResponse
+from dpaudit.mechanisms.planted.labels import LeakyRandomizedResponse, OneHotLaplaceSigmaForB
+from dpaudit.mechanisms.planted.learners import redrawn_labels
 from dpaudit.mechanisms.protocols import LabelMechanism
 from dpaudit.testing import check_mechanism
 
@@ -277,7 +278,7 @@ def test_the_most_likely_label_is_right_as_often_as_it_should_be() -> None:
 def test_redrawn_labels_are_fixed_for_an_epoch_and_fresh_in_the_next() -> None:
     """False failure < 1e-9: both draws keep a label with probability keep^2 if they are independent."""
     labels, mechanism = np.zeros(50_000, np.int64), RandomizedResponse(1.0)
-    draw = redrawn_labels(mechanism, labels, classes=2, seed=SeedSequence(4))
+    draw = partial(redrawn_labels, mechanism, labels, classes=2, seed=SeedSequence(4))
     assert (draw(0) == draw(0)).all()
     both = ((draw(0) == 0) & (draw(1) == 0)).sum()
     low, high = binom.ppf(np.array([FALSE_FAILURE, 1 - FALSE_FAILURE]), len(labels), mechanism.keep(2) ** 2)

@@ -23,7 +23,6 @@ from scipy.stats import gamma, laplace, norm
 
 from dpaudit.claims import ComposedLaplace
 from dpaudit.engine.data.text.made_phrases import MadePhrases
-from dpaudit.mechanisms.accounting.gnmax import Answers, confident_gnmax
 from dpaudit.mechanisms.adapters.opacus_dp_sgd import OpacusDpSgd
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
@@ -40,12 +39,11 @@ from dpaudit.mechanisms.learners.logistic_regression import LogisticObjectivePer
 from dpaudit.mechanisms.learners.lp_1st import LP1ST, LP1STNoiseCorrection, ReleasedLabels
 from dpaudit.mechanisms.learners.lp_2st import LP2ST
 from dpaudit.mechanisms.learners.pate import PATE
-from dpaudit.mechanisms.learners.pate_fm import PateFm
+from dpaudit.mechanisms.learners.pate_fm import Answers, PateFm, confident_gnmax
 from dpaudit.mechanisms.learners.random_forest import PrivateForest
 from dpaudit.mechanisms.learners.recalled_labels import AggregatedLabels, NoisyOneHotLabels
 from dpaudit.mechanisms.models.networks import Mlp
-from dpaudit.mechanisms.predictors.capc import CaPC
-from dpaudit.mechanisms.predictors.pate import PatePredictor
+from dpaudit.mechanisms.predictors.ensemble import CaPC, PatePredictor
 from dpaudit.mechanisms.predictors.private_knn import PrivateKnn
 from dpaudit.mechanisms.predictors.prompt_pate import PromptPate
 from dpaudit.mechanisms.protocols import LabelMechanism

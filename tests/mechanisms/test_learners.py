@@ -38,9 +38,8 @@ from dpaudit.mechanisms.learners.pate import PATE
 from dpaudit.mechanisms.learners.recalled_labels import NoisyOneHotLabels
 from dpaudit.mechanisms.models.recall import Recall, recalling
 from dpaudit.mechanisms.models.tables import CatBoost
-from dpaudit.mechanisms.planted.labels import OneHotLaplaceSigmaForB
+from dpaudit.mechanisms.planted.labels import LeakyRandomizedResponse, OneHotLaplaceSigmaForB
 from dpaudit.mechanisms.planted.learners import LP1STDomainPriorUncharged, LP1STDrawnAgain
-from dpaudit.mechanisms.planted.rr_leaky import LeakyRandomizedResponse
 from dpaudit.mechanisms.protocols import Learner, Model
 from dpaudit.testing import check_mechanism
 

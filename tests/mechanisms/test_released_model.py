@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from numpy.random import SeedSequence
 
-from dpaudit.engine.games.neighbours.poisonings.class_flip import ClassFlip
-from dpaudit.engine.games.neighbours.poisonings.insert_records import InsertRecords
+from dpaudit.engine.games.neighbours.poisonings.rows import ClassFlip, InsertRecords
 from dpaudit.errors import InputError
 from dpaudit.mechanisms.adapters.opacus_dp_sgd import OpacusDpSgd
 from dpaudit.mechanisms.adapters.released_model import ReleasedModel

@@ -10,8 +10,8 @@ from scipy.stats import binom
 from dpaudit import RunOptions
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.data.partition import Partition
-from dpaudit.engine.games.one_run.attacks.canary_confidence import CanaryConfidence
-from dpaudit.engine.games.one_run.canary_view import CanaryView
+from dpaudit.engine.games.one_run.answers import CanaryView
+from dpaudit.engine.games.one_run.attacks import CanaryConfidence
 from dpaudit.engine.games.proxies.model import ModelProxy
 from dpaudit.estimators.one_run.signed_scores import OneRun
 from dpaudit.estimators.scores import Scores

@@ -13,9 +13,7 @@ from dpaudit import RunOptions
 from dpaudit.engine.cli.main import main
 from dpaudit.engine.data.bundled import BreastCancer, Iris
 from dpaudit.engine.games.neighbours.output_set import OutputSet
-from dpaudit.engine.games.neighbours.poisonings.class_flip import ClassFlip
-from dpaudit.engine.games.neighbours.poisonings.clip_bkd import ClipBackdoorPair
-from dpaudit.engine.games.neighbours.poisonings.farthest import FarthestFlip
+from dpaudit.engine.games.neighbours.poisonings.rows import ClassFlip, ClipBackdoorPair, FarthestFlip
 from dpaudit.errors import InputError
 from papers import ml_audit_panels as panels
 from papers.making import Options

@@ -1,9 +1,7 @@
 """Label reconstruction: what is believed of each label before a release, and after it (Busa-Fekete et al., 2024).
 
-The challenger flips nothing. The prior of each example comes from a model that has not seen its label: one trained on
-the reference part, or, without one, on the other folds of the target part. The mechanism divides the examples into bags
-and releases; the attacker says what each release means for each label. Beliefs after it follow by Bayes, and the true
-labels stand beside them.
+The prior of each example comes from a model that has not seen its label; the attacker says what a release about bags
+means for each label, and beliefs after it follow by Bayes. The true labels stand beside them.
 """
 
 from __future__ import annotations
@@ -22,13 +20,12 @@ from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Work, unit
 from dpaudit.claims import Relation
-from dpaudit.engine.games.advantages.bayes_optimal import BagView
 from dpaudit.engine.games.advantages.utility import Utility, measure_utility
-from dpaudit.engine.games.fits import BAG_MECHANISMS, Fits
-from dpaudit.engine.games.protocol import Played, Setting, require_units
-from dpaudit.engine.games.proxies.known_law import KnownLaw
+from dpaudit.engine.games.protocol import Capability, Fits, Played, Setting, require_units
+from dpaudit.engine.games.proxies.model import KnownLaw
 from dpaudit.errors import InputError, SpecError, require
 from dpaudit.estimators.label_reconstruction.advantage import (
+    bag_log_ratio,
     llp_additive_advantage,
     llp_geometric_additive_advantage,
     llp_laplace_additive_advantage,
@@ -44,6 +41,21 @@ from dpaudit.mechanisms.protocols import BagMechanism
 from dpaudit.registry import register
 
 Floats = NDArray[np.float64]
+
+BAG_MECHANISMS = Capability(
+    BagMechanism, "mechanisms that release numbers about bags of labels (randomized-response, llp, llp-laplace, ...)"
+)
+
+
+@dataclass(frozen=True, eq=False)
+class BagView:
+    """What the adversary sees of B bags of k examples: what it believed of them, and what their release may mean."""
+
+    prior: NDArray[np.float64]  # P[label = 1] of each example by its features alone, shape (B, k)
+    released: NDArray[np.float64]  # the numbers released for label 1, shape (B,)
+    # log P[released | s labels are 1] for s = 0 .. k, up to a constant in each bag, shape (B, k + 1).
+    law: NDArray[np.float64]
+    shows: ClassVar[str] = "what a release says of bags of labels"
 
 
 @register("game", "label-advantage", source="Busa-Fekete et al. (2024), Definitions 3.1 and 3.6, section 4")
@@ -78,11 +90,6 @@ class LabelAdvantage:
         require(self.folds >= 2, "folds must be >= 2", folds=self.folds)
 
     def play(self, setting: Setting, work: Work) -> Played:
-        """Priors, releases, and what a model learns from them.
-
-        Raises: SpecError for more than two classes, bags that cannot be made of the data, too few examples for the
-            folds, or no test part to measure on.
-        """
         target = setting.parts.target
         if target.classes != 2:
             raise SpecError(
@@ -98,7 +105,6 @@ class LabelAdvantage:
         return Played(releases, trainings=self._measured(setting, work), replays=self.releases, observational=True)
 
     def _priors(self, setting: Setting, work: Work) -> tuple[Unit, ...]:
-        """One for each model that priors come from."""
         alone = isinstance(setting.proxy, KnownLaw) or len(setting.parts.reference) > 0
         folds = 1 if alone else self.folds
         if len(setting.parts.target) < 2 * folds:
@@ -116,8 +122,7 @@ class LabelAdvantage:
                 folds=folds,
                 seed=setting.seed.child("prior"),
                 label=f"priors, fold {fold + 1} of {folds}" if folds > 1 else "priors",
-                resources=setting.resources,
-                after=setting.after,
+                **setting.running,
             )
             for fold in range(folds)
         )
@@ -140,7 +145,6 @@ class LabelAdvantage:
         )
 
     def _measured(self, setting: Setting, work: Work) -> tuple[Unit, ...]:
-        """What models learn from releases, if that is asked for."""
         if self.utility is None:
             return ()
         if len(setting.parts.test) < 4:
@@ -153,25 +157,19 @@ class LabelAdvantage:
             setting.required("test"),
             seed=setting.seed.child("utility"),
             label=f"utility, {self.utility.trainings} trainings",
-            resources=setting.resources,
-            after=setting.after,
+            **setting.running,
         )
         return (measured,)
 
 
 @dataclass(frozen=True, eq=False)
 class Priors:
-    """What is believed of some labels before a release.
-
-    Attributes:
-        row: Places of the examples in the target part, shape (n,).
-        prior: P[label = 1] of each, shape (n,).
-    """
+    """What is believed of some labels before a release; both of shape (n,)."""
 
     ROWS: ClassVar[bool] = True
 
-    row: NDArray[np.int64]
-    prior: Floats
+    row: NDArray[np.int64]  # places of the examples in the target part
+    prior: Floats  # P[label = 1] of each
 
 
 @unit
@@ -186,18 +184,7 @@ def find_priors(
     folds: int,
     seed: Seed,
 ) -> Priors:
-    """Priors of one fold of the target part, from a model that has not seen its labels.
-
-    Args:
-        proxy: What the model is.
-        data: The data set's description, for a proxy that knows its law.
-        target: Whose labels are guessed.
-        reference: What the model learns from where there is one fold; None = nothing.
-        compute: Where it runs.
-        fold: Number of the fold.
-        folds: How many there are; the model learns from the others.
-        seed: Of the folds and the model.
-    """
+    """Priors of one fold of the target part, from a model that has not seen its labels."""
     own = seed.child("folds").rng().permutation(len(target)) % folds
     rows = np.flatnonzero(own == fold)
     known = target.take(own != fold) if folds > 1 else reference
@@ -221,17 +208,7 @@ def play_releases(
     last: int,
     seed: Seed,
 ) -> Iterator[Posteriors]:
-    """Releases `first` to `last` - 1: what is believed of each label, and what was true.
-
-    Args:
-        mechanism: What releases.
-        attack: Says what a release means for each label.
-        priors: Of all examples.
-        target: Whose labels are released.
-        first: First release.
-        last: One past the last one.
-        seed: Each release's seed is a child of this one.
-    """
+    """Releases `first` to `last` - 1: what is believed of each label, and what was true."""
     prior = np.empty(len(target))
     for found in priors:
         prior[found.row] = found.prior
@@ -271,10 +248,7 @@ def members_by_size(bags: Bags) -> Iterator[NDArray[np.int64]]:
 
 @singledispatch
 def expected_advantage(mechanism: Any, prior: Floats) -> Floats | None:
-    """Additive advantage of each example on average over releases, priors and result of shape (bags, k).
-
-    Returns: None for a mechanism whose mean is not known in closed form.
-    """
+    """Additive advantage of each example on average over releases, shape (bags, k); None without a formula."""
     return None
 
 
@@ -298,3 +272,18 @@ def _(mechanism: LaplaceProportions, prior: Floats) -> Floats | None:
 @expected_advantage.register
 def _(mechanism: GeometricProportions, prior: Floats) -> Floats | None:
     return llp_geometric_additive_advantage(prior, epsilon=mechanism.epsilon)
+
+
+@register("attack", "bayes-optimal", source="Busa-Fekete et al. (2024), Definition 3.6 and section 4")
+@dataclass(frozen=True)
+class BayesOptimal:
+    """How much likelier the release of an example's bag is if its label is 1 than if it is 0, exactly.
+
+    No guess of the label is right more often, if the priors are those of the labels and these are independent.
+    """
+
+    view: ClassVar[type[BagView]] = BagView
+
+    def score(self, view: BagView) -> NDArray[np.float64]:
+        """log P[release | label 1] - log P[release | label 0] for each example, in nats, shape (B, k)."""
+        return bag_log_ratio(view.prior, view.law)

@@ -48,47 +48,28 @@ class Utility:
 
     @property
     def trainings(self) -> int:
-        """How many models are trained."""
         return self.runs * len(self.learning_rates)
 
 
 @dataclass(frozen=True, eq=False)
 class Learned:
-    """What each training learned, one row a training.
-
-    Attributes:
-        learning_rate: Of it, shape (trainings,).
-        run: Number of the release that it is trained on, shape (trainings,).
-        choosing_auc: AUC on one half of the test part, shape (trainings,); NaN for a training that failed, as below.
-        test_auc: AUC on the other half, shape (trainings,).
-        test_log_loss: Mean log-loss there, shape (trainings,).
-    """
+    """What each training learned, one row a training."""
 
     ROWS: ClassVar[bool] = True
 
-    learning_rate: Floats
-    run: NDArray[np.int64]
+    learning_rate: Floats  # of it, shape (trainings,)
+    run: NDArray[np.int64]  # number of the release that it is trained on, shape (trainings,)
+    # AUC on one half of the test part, shape (trainings,); NaN for a training that failed, as below
     choosing_auc: Floats
-    test_auc: Floats
-    test_log_loss: Floats
+    test_auc: Floats  # AUC on the other half, shape (trainings,)
+    test_log_loss: Floats  # mean log-loss there, shape (trainings,)
 
 
 @unit
 def measure_utility(
     mechanism: BagMechanism, utility: Utility, target: Examples, test: Examples, compute: Compute, *, seed: Seed
 ) -> Outcome[Learned]:
-    """Trains on releases of the target part, and measures on the test part.
-
-    Args:
-        mechanism: What releases.
-        utility: How it is learned from.
-        target: Whose labels are released.
-        test: What is measured on.
-        compute: Where it runs.
-        seed: Of releases and trainings.
-    Returns: All trainings; the best learning rate's means and standard errors are the metrics.
-    Raises: TrainingError when no learning rate has a training whose loss stayed a number.
-    """
+    """Trains on releases of the target part, and measures on the test part."""
     target, test = one_hot_numbers(target, test)
     models = _trained(mechanism, utility, target, compute, seed)
     measured = np.array([_scored(model, test) for model in models])
@@ -100,7 +81,6 @@ def measure_utility(
 def _trained(
     mechanism: BagMechanism, utility: Utility, target: Examples, compute: Compute, seed: Seed
 ) -> Sequence[Any]:
-    """A model for each learning rate, release by release."""
     from dpaudit.mechanisms.training.bag_stack import BagTask, train_on_bags
 
     tasks = []

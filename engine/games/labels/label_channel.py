@@ -14,15 +14,15 @@ import numpy as np
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.work import Work, unit
 from dpaudit.claims import Relation
-from dpaudit.engine.games.fits import LABEL_MECHANISMS, CheckTest, Fits
 from dpaudit.engine.games.labels.label_releases import (
     ChannelView,
     LabelReleases,
     PairedReleases,
+    guessed,
     hidden_half,
     released_anew,
 )
-from dpaudit.engine.games.protocol import Played, Setting
+from dpaudit.engine.games.protocol import LABEL_MECHANISMS, CheckTest, Fits, Played, Setting
 from dpaudit.engine.games.reference import PairedLabels, Reference
 from dpaudit.errors import require
 from dpaudit.estimators.scores import Scores, scored
@@ -70,7 +70,6 @@ class LabelChannel:
         require(self.releases >= 1, "releases must be >= 1", releases=self.releases)
 
     def play(self, setting: Setting, work: Work) -> Played:
-        """Releases to learn from, fresh ones, and the guesses."""
         target, resources = setting.parts.target, setting.resources.on_cpus
         search, fresh = (
             work.add(
@@ -91,7 +90,7 @@ class LabelChannel:
         guesses = work.add(
             guess_channel, setting.attack, search, fresh, label="guesses in fresh releases", resources=resources
         )
-        canaries = self.releases * canaries_in(len(target))
+        canaries = self.releases * ((len(target) + 1) // 2)
         return Played(
             (guesses,),
             trainings=(search, fresh),
@@ -99,16 +98,13 @@ class LabelChannel:
         )
 
 
-def canaries_in(rows: int) -> int:
-    """How many rows of a release are canaries."""
-    return (rows + 1) // 2
-
-
 @unit
 def release_known(mechanism: Any, count: int, target: Examples, *, seed: Seed) -> LabelReleases:
-    """Releases of labels that are drawn evenly and known."""
     planted = [seed.child(release, "labels").rng().integers(0, target.classes, len(target)) for release in range(count)]
-    released = [released_anew(mechanism, labels, target, seed.child(release)) for release, labels in enumerate(planted)]
+    released = [
+        released_anew(mechanism, target.with_(labels=labels), seed.child(release, "noise"))
+        for release, labels in enumerate(planted)
+    ]
     return LabelReleases(np.stack(released), np.stack(planted), target.classes)
 
 
@@ -123,14 +119,13 @@ def release_paired(mechanism: Any, count: int, target: Examples, *, seed: Seed) 
         other = (planted + rng.integers(1, target.classes, len(target))) % target.classes
         known, _ = hidden_half(planted, rng)
         first, second = np.where(bit, planted, other), np.where(bit, other, planted)
-        made.append((released_anew(mechanism, planted, target, seed.child(release)), known, first, second, bit))
-    return PairedReleases(*(np.stack(column) for column in zip(*made, strict=True)))
+        released = released_anew(mechanism, target.with_(labels=planted), seed.child(release, "noise"))
+        made.append((released, known, first, second, bit))
+    return PairedReleases(*map(np.stack, zip(*made, strict=True)))
 
 
 @unit
 def guess_channel(attack: Any, search: LabelReleases, fresh: PairedReleases) -> Iterator[Scores]:
     """Scores the canaries of fresh releases, of whose other labels the attack knows all: one replay."""
-    asked = LabelReleases(fresh.released, fresh.known, search.classes)
-    at_stake = asked.canaries
-    view = ChannelView(search, asked, fresh.first[at_stake], fresh.second[at_stake])
-    yield scored(0, fresh.truth[at_stake], attack.score(view))
+    score, truth = guessed(attack, search, fresh)
+    yield scored(0, truth, score)

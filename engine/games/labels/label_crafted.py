@@ -1,46 +1,61 @@
 """Labels of tiny data sets that are made for the purpose: differential privacy holds for every pair of neighbours.
 
-Data that one happens to have hide what a mechanism gives away: one vote among twenty, one row in a split that nobody
-knows. So several small data sets are tried, in which nearly all labels are known to the attacker; the one that gives
-most away is released again, and fresh coins decide what is guessed there.
-
+Data that one happens to have hide what a mechanism gives away: one vote among twenty, one row in a split. Of several
+small data sets, nearly all of whose labels are known, the one that gives most away is released again and guessed.
 Source: ours. The fair pair is that of Malek et al. (2021), arXiv:2106.03408; that the auditor may choose the data is
 Jagielski et al. (2020), arXiv:2006.07709.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, is_dataclass, replace
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from dpaudit.actors.work import Work
+import numpy as np
+from numpy.typing import NDArray
+
+from dpaudit.actors.audited.signals import from_outside
+from dpaudit.actors.seed import Seed
+from dpaudit.actors.work import Outcome, Work, unit
 from dpaudit.claims import Relation
-from dpaudit.engine.games.fits import LABEL_MECHANISMS, LEARNERS, CheckTest, Fits
-from dpaudit.engine.games.labels.crafted_work import (
-    MOST_POINTS,
-    Design,
-    guess_crafted,
-    points_of,
-    release_crafted,
-    take_best_design,
-    tell_labels,
-    try_design,
+from dpaudit.engine.games.labels.crafted_designs import Design, crafted_features, designs_for, most_at_stake
+from dpaudit.engine.games.labels.label_releases import (
+    HIDDEN,
+    ChannelView,
+    LabelReleases,
+    PairedReleases,
+    guessed,
+    hidden_half,
+    released_anew,
 )
-from dpaudit.engine.games.labels.label_releases import ChannelView
-from dpaudit.engine.games.protocol import Played, Setting
-from dpaudit.errors import SpecError, require
+from dpaudit.engine.games.protocol import LABEL_MECHANISMS, LEARNERS, CheckTest, Fits, Played, Setting
+from dpaudit.errors import SpecError, require, shortened
+from dpaudit.estimators.bound import format_lower
+from dpaudit.estimators.one_run.simultaneous_guess_count import SimultaneousGuessCount
+from dpaudit.estimators.scores import Scores, scored
+from dpaudit.mechanisms.compute import Compute
+from dpaudit.mechanisms.examples import Examples, own_features
+from dpaudit.mechanisms.protocols import LabelMechanism
 from dpaudit.registry import register
+
+Ints = NDArray[np.int64]
 
 FEWEST_TRIED = 4
 """Releases of each data set that is tried: half to learn from, half to judge by."""
 ENOUGH_TRIED = 400
 """Labels at stake after which a data set has been tried enough, if it was released a dozen times."""
-LARGEST_SIZE = 5_000
-"""Rows of a data set that is made, at most."""
-MOST_SIZES = 4
-"""Sizes that a mechanism's own fields may add."""
 PARTS = 8
 """Units that train a learner for the fresh releases; those of label mechanisms take milliseconds, so one makes all."""
+SURE = (0.5, 1.0, 2.0, 4.0)
+"""Log-odds of two classes at which what a model says of a label counts as surer."""
+SMALLEST = 1e-12
+"""Probability below which none is told apart."""
+NOTHING = -1
+"""Stands for the design when none could be released."""
+JUDGED_AT = 0.8
+"""Confidence of the bounds that data sets are chosen by; no bound that is reported."""
 
 
 @register("game", "label-crafted", source="Ours, after Malek et al. (2021) and Jagielski et al. (2020)")
@@ -67,7 +82,7 @@ class LabelCrafted:
         views={LABEL_MECHANISMS: ChannelView, LEARNERS: ChannelView},
         attack="learned-channel",
         estimator="simultaneous-guess-count",
-        sharing=lambda mechanism: most_at_stake(mechanism),
+        sharing=most_at_stake,
         helps="more `releases` and `canaries`, or data that the mechanism does not refuse",
         check_tests=(
             CheckTest(
@@ -99,11 +114,7 @@ class LabelCrafted:
         require(self.canaries >= 1, "canaries must be >= 1", canaries=self.canaries)
 
     def play(self, setting: Setting, work: Work) -> Played:
-        """Releases of each data set, the choice, fresh releases, the guesses, and what no secret at all would show.
-
-        Raises: SpecError when there are too few releases to try all data sets.
-        """
-        designs = self._designs(setting)
+        designs = designs_for(setting.mechanism, setting.parts.target)
         each = self.search // len(designs)
         if each < FEWEST_TRIED:
             raise SpecError(
@@ -120,8 +131,7 @@ class LabelCrafted:
                 target,
                 seed=seed.child("search", number),
                 label=f"tried: {design}",
-                resources=setting.resources,
-                after=setting.after,
+                **setting.running,
             )
             for number, design in enumerate(designs)
         )
@@ -159,56 +169,189 @@ class LabelCrafted:
             resources=setting.resources.on_cpus,
         )
         told = work.add(
-            tell_labels,
-            fresh,
-            label="what a mechanism without privacy would show",
-            resources=setting.resources.on_cpus,
+            tell_labels, fresh, label="what a mechanism without privacy would show", resources=setting.resources.on_cpus
         )
         return Played((guesses,), trainings=fresh, ceiling=(told,), choices=(choice,))
 
-    def _designs(self, setting: Setting) -> tuple[Design, ...]:
-        classes = setting.parts.target.classes
-        sizes = public_sizes(setting.mechanism)
-        if self.fits.face_of(setting.mechanism) is LABEL_MECHANISMS:
-            made = _of_labels(sizes)
-        else:
-            made = _of_learners(sizes, points_of(setting.parts.target.features))
-        if classes == 2:  # two classes are all there are
-            made = [replace(one, labels="drawn") if one.labels == "two" else one for one in made]
-        return tuple(dict.fromkeys(made))
+
+def released_symbols(mechanism: Any, train: Examples, design: Design, seed: Seed, compute: Compute) -> Ints:
+    """What a copy of the mechanism that has released nothing before says of its training labels, shape (n,).
+
+    A label mechanism says a class. A learner's model says the likeliest class of each row; where labels at stake are of
+    two classes, which of the two is likelier, and how much.
+    """
+    if isinstance(mechanism, LabelMechanism):
+        return released_anew(mechanism, train, seed)
+    own, name = copy.deepcopy(mechanism), type(mechanism).__qualname__
+    given = train.with_(features=own_features(train.features), labels=train.labels.copy())
+    model = own.fit(given, seed=seed.sequence(), compute=compute)
+    says = np.asarray(model.probabilities(own_features(train.features)))
+    require(says.shape == (len(train), train.classes), f"{name}: the model must give (n, classes)", shape=says.shape)
+    require(bool(np.isfinite(says).all()), f"{name}: the model must give finite probabilities")
+    if design.used(train.classes) > 2:
+        return np.asarray(says.argmax(axis=1), np.int64)
+    log_odds = np.diff(np.log(np.maximum(says[:, :2].astype(np.float64), SMALLEST)), axis=1)[:, 0]
+    return 2 * np.searchsorted(SURE, np.abs(log_odds)).astype(np.int64) + (log_odds > 0)
 
 
-def most_at_stake(mechanism: Any) -> int:
-    """Labels at stake in one release, at most, whichever data set is taken."""
-    sizes = public_sizes(mechanism)
-    labels = LabelCrafted.fits.face_of(mechanism) is LABEL_MECHANISMS
-    made = _of_labels(sizes) if labels else _of_learners(sizes, MOST_POINTS)
-    return max(design.stake for design in made)
+def symbols_of(mechanism: Any, design: Design, classes: int) -> int:
+    if isinstance(mechanism, LabelMechanism) or design.used(classes) > 2:
+        return classes
+    return 2 * (len(SURE) + 1)
 
 
-def public_sizes(mechanism: Any) -> list[int]:
-    """Whole numbers among the fields of a mechanism that could be numbers of rows, the smallest first."""
-    if not is_dataclass(mechanism):
-        return []
-    values = [getattr(mechanism, field.name) for field in fields(mechanism) if field.init]
-    whole = {value for value in values if isinstance(value, int) and not isinstance(value, bool)}
-    return sorted(value for value in whole if 2 <= value <= LARGEST_SIZE)[:MOST_SIZES]
+@dataclass(frozen=True, eq=False)
+class Tried:
+    """What came of one data set."""
+
+    design: str  # in words
+    releases: LabelReleases | None  # whose labels are all known; None where the mechanism refused the data set
+    refused: str = ""  # why it did
 
 
-def _of_labels(sizes: list[int]) -> list[Design]:
-    """Data sets of labels alone."""
-    halves = [Design(rows) for rows in (1, 2, 3, 8, 20, *sizes)]
-    two = [Design(8, labels="two")]
-    ties = [Design(rows, at_stake=1, labels="balanced") for rows in (3, 20, *sizes)]
-    return [*halves, *two, *ties, Design(2, at_stake=1, labels="alike"), Design(20, at_stake=1, labels="alike")]
+@unit
+def try_design(mechanism: Any, count: int, design: Design, target: Examples, compute: Compute, *, seed: Seed) -> Tried:
+    """Releases one data set `count` times; each release's seeds are children of `seed`."""
+    planted, released = [], []
+    features = crafted_features(target.features, design)
+    for release in range(count):
+        own = seed.child(release)
+        labels = design.planted(target.classes, own.child("labels").rng())
+        train = target.with_(features=features, labels=labels)
+        try:
+            released.append(released_symbols(mechanism, train, design, own.child("noise"), compute))
+        except BaseException as err:  # whatever the mechanism raises: this data set is left out
+            if from_outside(err):
+                raise
+            return Tried(str(design), None, f"{type(err).__name__}: {shortened(err)}")
+        planted.append(labels)
+    symbols, used = symbols_of(mechanism, design, target.classes), design.used(target.classes)
+    known = LabelReleases(np.stack(released), np.stack(planted), symbols, design.at_stake or design.rows, used)
+    return Tried(str(design), known)
 
 
-def _of_learners(sizes: list[int], points: int) -> list[Design]:
-    """Data sets of points; those of many rows have all but the first `points` at one point."""
-    made = [Design(min(2, points)), Design(points), Design(points, labels="two")]
-    for size in sizes:
-        if size <= points:
-            made += [Design(size, labels="two"), Design(size, at_stake=1, labels="balanced")]
-        else:
-            made.append(Design(points, size - points, labels="two"))
-    return [*made, Design(points, 16 * points, labels="two")]
+@dataclass(frozen=True, eq=False)
+class Taken:
+    """The data set that was taken."""
+
+    number: int  # `NOTHING` where none could be released
+    releases: LabelReleases | None  # of it, to learn from; None where there are none
+
+
+@unit
+def take_best_design(attack: Any, tried: tuple[Tried, ...]) -> Outcome[Taken]:
+    """The data set that shows most; the first of equals is taken."""
+    shown: dict[int, tuple[float, float]] = {}
+    words = []
+    for number, one in enumerate(tried):
+        if one.releases is None:
+            words.append(f"{one.design}: refused ({one.refused})")
+            continue
+        bound, right = shown[number] = what_it_shows(attack, one.releases)
+        words.append(f"{one.design}: {format_lower(bound)} ({right:.0%} right)")
+    if not shown:
+        why = f"no data set that was made could be released, so nothing was looked at: {'; '.join(words)}"
+        return Outcome(Taken(NOTHING, None), notes=(why,))
+    best = max(shown, key=lambda number: shown[number])
+    note = (
+        f"of {len(tried)} data sets this one was taken: {tried[best].design}; on releases of their own, "
+        f"{'; '.join(words)}"
+    )
+    return Outcome(Taken(best, tried[best].releases), notes=(note,))
+
+
+def what_it_shows(attack: Any, releases: LabelReleases) -> tuple[float, float]:
+    """The bound of every second release, learned from the others, and the share of right guesses there."""
+    rng = np.random.default_rng(len(releases.released))  # of the adversary's own
+    learned, judged = (releases.at(np.arange(start, len(releases.released), 2)) for start in (0, 1))
+    used = releases.used or releases.classes
+    asked = [_paired(planted, releases.at_stake, used, rng) for planted in judged.planted]
+    score, truth = guessed(attack, learned, PairedReleases(judged.released, *map(np.stack, zip(*asked, strict=True))))
+    estimator = SimultaneousGuessCount(confidence=JUDGED_AT)
+    bound = estimator.bound([estimator.tally(Scores(score, truth))])
+    return bound.lower, float(((score > 0) == truth).mean())
+
+
+def _paired(planted: Ints, at_stake: int | None, used: int, rng: np.random.Generator) -> tuple[NDArray[Any], ...]:
+    """What is known of one release's labels, the pair and the coin of each row; at stake is what is not known."""
+    known, _ = hidden_half(planted, rng, at_stake=at_stake)
+    bit = rng.random(planted.size) < 0.5
+    other = (planted + rng.integers(1, used, planted.size)) % used
+    return known, np.where(bit, planted, other), np.where(bit, other, planted), bit
+
+
+@unit
+def release_crafted(
+    mechanism: Any,
+    taken: Taken,
+    designs: tuple[Design, ...],
+    target: Examples,
+    compute: Compute,
+    *,
+    most: int,
+    canaries: int,
+    part: int,
+    parts: int,
+    seed: Seed,
+) -> Outcome[PairedReleases]:
+    """Fresh releases of the data set that was taken: of all of them number `part` and every `parts`-th after it.
+
+    There are `most` at most, and no more than have so many `canaries`, labels at stake, together. One that failed has
+    `HIDDEN` for what was released, and is among the failures.
+    """
+    if taken.number == NOTHING:
+        return Outcome(_no_releases(0))
+    design = designs[taken.number]
+    count = min(most, -(-canaries // design.stake))
+    features = crafted_features(target.features, design)
+    released, asked, failures = [], [], []
+    for release in range(part, count, parts):
+        own = seed.child(release)
+        rng = own.child("labels").rng()
+        planted = design.planted(target.classes, rng)
+        asked.append(_paired(planted, design.at_stake or design.rows, design.used(target.classes), rng))
+        train = target.with_(features=features, labels=planted)
+        try:
+            released.append(released_symbols(mechanism, train, design, own.child("noise"), compute))
+        except BaseException as err:  # whatever the mechanism raises: counted as the worst guess
+            if from_outside(err):
+                raise
+            released.append(np.full(design.size, HIDDEN))
+            failures.append(f"release {release} (seed {own}): {type(err).__name__}: {shortened(err)}")
+    if not released:
+        return Outcome(_no_releases(design.size))
+    return Outcome(
+        PairedReleases(np.stack(released), *map(np.stack, zip(*asked, strict=True))), failures=tuple(failures)
+    )
+
+
+def _no_releases(size: int) -> PairedReleases:
+    none = np.zeros((0, size), np.int64)
+    return PairedReleases(none, none, none, none, none.astype(np.bool_))
+
+
+@unit
+def guess_crafted(attack: Any, taken: Taken, fresh: tuple[PairedReleases, ...]) -> Iterator[Scores]:
+    """The attack learns from the releases that the data set was chosen by, and scores fresh ones: one replay."""
+    asked = PairedReleases.joined(fresh)
+    if taken.releases is None or not asked.released.size:
+        yield _nothing_said()
+        return
+    score, truth = guessed(attack, taken.releases, asked)
+    yield scored(0, truth, score)
+
+
+@unit
+def tell_labels(fresh: tuple[PairedReleases, ...]) -> Iterator[Scores]:
+    """The same game against a mechanism without privacy: each label at stake is told."""
+    asked = PairedReleases.joined(fresh)
+    if not asked.released.size:
+        yield _nothing_said()
+        return
+    truth = asked.truth[asked.known == HIDDEN]
+    yield scored(0, truth, np.where(truth, 1.0, -1.0))
+
+
+def _nothing_said() -> Scores:
+    """One guess that says nothing, where nothing could be released."""
+    return scored(0, np.array([True]), np.array([0.0]))

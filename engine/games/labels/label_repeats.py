@@ -1,10 +1,8 @@
-"""The seed check of label mechanisms: the same labels released again and again, with a generator of its own each time.
-
-Source: ours.
-"""
+"""The seed check of label mechanisms: the same labels released again and again, each time with a fresh generator."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -15,15 +13,51 @@ from numpy.typing import NDArray
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.work import Outcome, Work, unit
 from dpaudit.claims import Relation
-from dpaudit.engine.games.fits import LABEL_MECHANISMS, CheckTest, Fits
-from dpaudit.engine.games.labels.label_releases import Ints, released_anew
-from dpaudit.engine.games.labels.recognised_release import RepeatsView
-from dpaudit.engine.games.protocol import Played, Setting
+from dpaudit.engine.games.labels.label_releases import released_anew
+from dpaudit.engine.games.protocol import LABEL_MECHANISMS, CheckTest, Fits, Played, Setting
 from dpaudit.engine.games.reference import PairedLabels, Reference
 from dpaudit.errors import require
 from dpaudit.estimators.scores import Scores, scored
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.registry import register
+
+
+@dataclass(frozen=True, eq=False)
+class RepeatsView:
+    """Releases of n rows, of which one, the canary, had one label in world 1 and another one in world 0."""
+
+    search: NDArray[np.int64]  # releases whose world is known, shape (releases, n)
+    worlds: NDArray[np.bool_]  # their worlds, shape (releases,)
+    fresh: NDArray[np.int64]  # releases to be told apart, shape (trials, n)
+    canary: int  # the row of the canary
+    classes: int  # number of classes K
+    shows: ClassVar[str] = "the same labels but for one, released again and again"
+
+
+@register("attack", "recognised-release", source="Ours; Neyman-Pearson on counted releases")
+@dataclass(frozen=True)
+class RecognisedRelease:
+    """How often the whole release was seen in each world before; where never, how often the canary's own label was.
+
+    Noise that follows nothing but the labels (a seed in the source, a seed hashed from the labels, none at all) makes
+    the same release of the same labels, whatever generator is handed over.
+    """
+
+    view: ClassVar[type[RepeatsView]] = RepeatsView
+
+    def score(self, view: RepeatsView) -> NDArray[np.float64]:
+        """Log-odds of world 1, in nats, shape (trials,)."""
+        own = np.stack(
+            [np.bincount(view.search[view.worlds == world, view.canary], minlength=view.classes) for world in (0, 1)]
+        )
+        by_label = np.diff(np.log(own + 0.5) - np.log(own.sum(axis=1, keepdims=True) + view.classes / 2), axis=0)[0]
+        seen = [Counter(row.tobytes() for row in view.search[view.worlds == world]) for world in (0, 1)]
+        scores: NDArray[np.float64] = by_label[view.fresh[:, view.canary]].astype(np.float64)
+        for trial, row in enumerate(view.fresh):
+            absent, present = (counts[row.tobytes()] for counts in seen)
+            if absent + present:
+                scores[trial] = np.log(present + 0.5) - np.log(absent + 0.5)
+        return scores
 
 
 @register("game", "label-repeats", source="Ours")
@@ -69,7 +103,6 @@ class LabelRepeats:
         require(self.rows >= 1, "rows must be >= 1", rows=self.rows)
 
     def play(self, setting: Setting, work: Work) -> Played:
-        """Releases to learn from, fresh ones, and the guesses."""
         design, resources = setting.seed.child("design"), setting.resources.on_cpus
         search, fresh = (
             work.add(
@@ -101,19 +134,12 @@ class LabelRepeats:
 
 @dataclass(frozen=True, eq=False)
 class Repeats:
-    """Releases of the same labels, but for one that a fair coin decides.
+    """Releases of the same labels, but for one that a fair coin decides."""
 
-    Attributes:
-        released: Shape (releases, n).
-        truth: The coins, shape (releases,).
-        canary: Row of the label that they decide.
-        classes: Number of classes.
-    """
-
-    released: Ints
-    truth: NDArray[np.bool_]
-    canary: int
-    classes: int
+    released: NDArray[np.int64]  # shape (releases, n)
+    truth: NDArray[np.bool_]  # the coins, shape (releases,)
+    canary: int  # row of the label that they decide
+    classes: int  # number of classes
 
 
 @unit
@@ -131,12 +157,12 @@ def release_repeatedly(
     for release, bit in enumerate(truth):
         given = labels.copy()
         given[canary] = pair[0 if bit else 1]
-        released[release] = released_anew(mechanism, given, target, seed.child(release))
+        released[release] = released_anew(mechanism, target.with_(labels=given), seed.child(release, "noise"))
     metrics = {"same_labels_released_alike": _alike(released, truth)}
     return Outcome(Repeats(released, truth, canary, target.classes), metrics=metrics)
 
 
-def _alike(released: Ints, truth: NDArray[np.bool_]) -> float:
+def _alike(released: NDArray[np.int64], truth: NDArray[np.bool_]) -> float:
     """Share of releases that are the same as the one before of the same labels."""
     pairs = [released[truth == world] for world in (False, True)]
     same = np.concatenate([(rows[1:] == rows[:-1]).all(axis=1) for rows in pairs])

@@ -1,19 +1,16 @@
 """The channel of a label mechanism, learned from releases on labels of one's own: what a release says of a label.
 
-A label mechanism costs next to nothing to run, so its law need not be known. On releases whose labels are known, tables
-are counted: the released label given the planted one, by block and by position, given the rows of the same release
-whose labels are known, given neighbours. Each table makes a column: the log-likelihood of a hypothesised label. How far
-each column is to be believed is learned as well, by logistic regression or by gradient boosting, whichever does
-better on releases that neither learned from. A canary's score is the log-odds of its first label against its second.
-
-Everything is learned from other releases. From the fresh one come the released labels and the labels that are known:
-nothing of another canary's label, so that given all that is seen the odds of each canary's bit stay within e^+-epsilon.
+Tables are counted on releases whose labels are known: the released label given the planted one, by block and place,
+given known rows of the same release and neighbours. Each makes a column, the log-likelihood of a hypothesised label;
+how far it is believed is learned too. Of a fresh release no other canary's label is used: given all that is seen the
+odds of each canary's bit stay within e^+-epsilon.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,15 +47,15 @@ class LearnedChannel:
 
     def score(self, view: ChannelView) -> NDArray[np.float64]:
         """Shape (canaries,), in nats, positive = the first label."""
-        lags = lags_of(view.search)
-        weigh, tables = learned_weights(view.search, lags), ChannelTables(view.search, lags)
+        lags = related_lags((view.search.released - view.search.planted) % view.search.classes, view.search.classes)
+        log_odds, tables = learned_odds(view.search, lags), ChannelTables(view.search, lags)
         scores, done = [], 0
         for release in range(len(view.fresh.released)):
             fresh = view.fresh.at(slice(release, release + 1))
             rows = np.flatnonzero(fresh.canaries[0])
             pair = slice(done, done + rows.size)
             columns = tables.compared(fresh.released[0], fresh.planted[0], rows, view.first[pair], view.second[pair])
-            scores.append(weigh.log_odds(columns))
+            scores.append(log_odds(columns))
             done += rows.size
         return np.concatenate(scores)
 
@@ -99,12 +96,6 @@ class ChannelTables:
     def compared(self, released: Ints, known: Ints, rows: Ints, first: Ints, second: Ints) -> Floats:
         """How much likelier one release finds the first label of some rows than the second.
 
-        Args:
-            released: Of all rows, shape (n,).
-            known: Planted labels, `HIDDEN` where they are not known (at least at `rows`), shape (n,).
-            rows: Which are asked about, shape (m,).
-            first: A hypothesis for each, shape (m,).
-            second: Another, shape (m,).
         Returns: Differences of log-likelihoods, then the place (in 0 .. 1), the released label and both hypotheses;
             shape (m, columns).
         """
@@ -114,7 +105,6 @@ class ChannelTables:
         return np.column_stack([told, raw])
 
     def _columns(self, context: _Context, rows: Ints, label: Ints) -> Floats:
-        """Log-likelihoods of a hypothesised label, shape (m, columns)."""
         k, n = self._classes, context.released.size
         z = context.released[rows]
         d = (z - label) % k
@@ -133,8 +123,7 @@ class ChannelTables:
             precedes = self._before_released[label, context.released[after], z]
             columns.append(np.where(rows > 0, follows, self._law[label, z]))
             columns.append(np.where(rows < n - 1, precedes, self._law[label, z]))
-        told: Floats = np.log(np.column_stack(columns))
-        return told
+        return np.asarray(np.log(np.column_stack(columns)))
 
     def _given(self, context: _Context, neighbours: Ints, table: Floats, d: Ints) -> Floats:
         """Probability of noise given that of a neighbour, where that one is known."""
@@ -160,19 +149,8 @@ class _Context:
         return _counts((self._rows % lag, self.noise[self._rows]), (lag, self._classes))
 
 
-def lags_of(search: LabelReleases) -> list[int]:
-    """Distances at which the noise of some releases is clearly related."""
-    return related_lags((search.released - search.planted) % search.classes, search.classes)
-
-
 def related_lags(noise: Ints, classes: int) -> list[int]:
-    """Distances at which the noise of rows is clearly related, the clearest first, at most `MOST_LAGS`.
-
-    Args:
-        noise: Released minus planted label, modulo K, shape (releases, n).
-        classes: K.
-    Returns: Distances in 1 .. n / 2.
-    """
+    """Distances at which noise (released minus planted label, modulo K, shape (releases, n)) is clearly related."""
     n = noise.shape[1]
     noise = noise[: max(1, MOST_CORRELATED // n)]
     shares = np.bincount(noise.ravel(), minlength=classes) / noise.size
@@ -191,64 +169,35 @@ def related_lags(noise: Ints, classes: int) -> list[int]:
     return [int(lag) for lag in clearest if deviations[lag - 1] > CLEAR_LAG]
 
 
-class Weights(Protocol):
-    """How far columns are believed."""
-
-    def log_odds(self, columns: Floats) -> Floats:
-        """Of the first label against the second, shape (m, columns) to (m,)."""
-        ...
-
-
-class SilentWeights:
-    """No belief in anything."""
-
-    def log_odds(self, columns: Floats) -> Floats:
-        """Zeros."""
-        return np.zeros(len(columns))
-
-
+LogOdds = Callable[[Floats], Floats]
+"""Of the first label against the second: how far columns are believed, shape (m, columns) to (m,)."""
 RAW_COLUMNS = 4
 """Columns at the end that are no log-likelihoods."""
 
 
-class RegressionWeights:
-    """A weight for each log-likelihood."""
+def _regression(columns: Floats, bits: NDArray[np.bool_]) -> LogOdds:
+    """A weight for each log-likelihood, learned from pairs, some of each bit."""
+    from sklearn.linear_model import LogisticRegression  # slow to import
 
-    def __init__(self, columns: Floats, bits: NDArray[np.bool_]) -> None:
-        """Learns from pairs, some of each bit."""
-        from sklearn.linear_model import LogisticRegression  # slow to import
-
-        told = columns[:, :-RAW_COLUMNS]
-        self._scale = np.maximum(told.std(axis=0), 1e-6)
-        # Without an intercept: a pair the other way round has the opposite score.
-        self._model: Any = LogisticRegression(fit_intercept=False, solver="newton-cholesky")
-        self._model.fit(told / self._scale, bits)
-
-    def log_odds(self, columns: Floats) -> Floats:
-        """A weighted sum."""
-        odds: Floats = self._model.decision_function(columns[:, :-RAW_COLUMNS] / self._scale)
-        return odds
+    told = columns[:, :-RAW_COLUMNS]
+    scale = np.maximum(told.std(axis=0), 1e-6)
+    # Without an intercept: a pair the other way round has the opposite score.
+    model: Any = LogisticRegression(fit_intercept=False, solver="newton-cholesky").fit(told / scale, bits)
+    return lambda columns: model.decision_function(columns[:, :-RAW_COLUMNS] / scale)
 
 
-class BoostedWeights:
-    """Trees over log-likelihoods, place and labels."""
+def _boosting(columns: Floats, bits: NDArray[np.bool_]) -> LogOdds:
+    """Trees over log-likelihoods, place and labels, learned from pairs, some of each bit."""
+    from sklearn.ensemble import HistGradientBoostingClassifier  # slow to import
 
-    def __init__(self, columns: Floats, bits: NDArray[np.bool_]) -> None:
-        """Learns from pairs, some of each bit."""
-        from sklearn.ensemble import HistGradientBoostingClassifier  # slow to import
-
-        self._model: Any = HistGradientBoostingClassifier(
-            max_iter=60, max_leaf_nodes=15, min_samples_leaf=40, early_stopping=False, random_state=0
-        )
-        self._model.fit(columns, bits)
-
-    def log_odds(self, columns: Floats) -> Floats:
-        """The sum of the trees."""
-        odds: Floats = self._model.decision_function(columns)
-        return odds
+    trees: Any = HistGradientBoostingClassifier(
+        max_iter=60, max_leaf_nodes=15, min_samples_leaf=40, early_stopping=False, random_state=0
+    )
+    log_odds: LogOdds = trees.fit(columns, bits).decision_function
+    return log_odds
 
 
-def learned_weights(search: LabelReleases, lags: list[int]) -> Weights:
+def learned_odds(search: LabelReleases, lags: list[int]) -> LogOdds:
     """How far the columns are to be believed, learned on releases that the columns' tables were not counted on."""
     count = len(search.released)
     rng = np.random.default_rng(count)  # of the adversary's own
@@ -259,13 +208,12 @@ def learned_weights(search: LabelReleases, lags: list[int]) -> Weights:
     order = rng.permutation(bits.size)
     learned, kept = order[: 3 * bits.size // 4], order[3 * bits.size // 4 :]
     if not (bits[learned].any() and not bits[learned].all() and kept.size):
-        return SilentWeights()
+        return lambda columns: np.zeros(len(columns))
     losses = [
-        _loss(weigh(columns[learned], bits[learned]).log_odds(columns[kept]), bits[kept])
-        for weigh in (RegressionWeights, BoostedWeights)
+        _loss(learn(columns[learned], bits[learned])(columns[kept]), bits[kept]) for learn in (_regression, _boosting)
     ]
-    boosts = losses[1] < (1 - CLEARLY_BETTER) * losses[0]
-    return BoostedWeights(columns, bits) if boosts else RegressionWeights(columns, bits)
+    learn = _boosting if losses[1] < (1 - CLEARLY_BETTER) * losses[0] else _regression
+    return learn(columns, bits)
 
 
 def _drawn_pairs(
@@ -291,17 +239,14 @@ def _drawn_pairs(
 
 
 def _loss(odds: Floats, bits: NDArray[np.bool_]) -> float:
-    """Mean logarithmic loss in nats."""
     return float(np.logaddexp(0.0, np.where(bits, -odds, odds)).mean())
 
 
 def _counts(places: tuple[Ints, ...], shape: tuple[int, ...]) -> Floats:
-    """How often each place of a table occurs."""
     flat = np.ravel_multi_index(tuple(np.ravel(place) for place in places), shape)
     return np.bincount(flat, minlength=int(np.prod(shape))).reshape(shape).astype(np.float64)
 
 
 def _shares(counts: Floats, weight: float, prior: Floats) -> Floats:
     """Shares along the last axis, drawn towards a prior that weighs as much as so many rows."""
-    shares: Floats = (counts + weight * prior) / (counts.sum(axis=-1, keepdims=True) + weight)
-    return shares
+    return np.asarray((counts + weight * prior) / (counts.sum(axis=-1, keepdims=True) + weight))

@@ -1,14 +1,8 @@
 """A learned output set: a classifier of trainings orders their summaries by how much they speak for world 1.
 
-By Neyman and Pearson the best sets are those of the largest likelihood ratio, whose logarithm a probabilistic
-classifier of equally many samples from both worlds estimates. Which classifier is best is not known beforehand: each
-learns on two thirds of the search samples, is judged on the last third by the bound it would give there, and the best
-one learns again on all. Fresh samples decide nothing of this.
-
-A summary may be longer than there are search samples, as a network's weights are. Then it is narrowed first: half of
-the samples that a classifier learns from choose the numbers that differ most between the worlds, and a weighted sum of
-all; from these the other half learns. So a leak in a few numbers of 100,000 is seen, and one that is spread over all.
-
+By Neyman and Pearson the best sets are those of the largest likelihood ratio. Each classifier learns on two thirds of
+the search samples and is judged on the last third by the bound it would give; the best learns again on all. A summary
+longer than there are samples is narrowed first, on samples that the classifier does not learn from.
 Source: Lu et al. (2022), section 4.2, after Bichsel et al. (2021).
 """
 
@@ -40,17 +34,11 @@ FEWEST_KEPT = 8
 
 @dataclass(frozen=True, eq=False)
 class SummaryView:
-    """Runs whose world is known, to learn from, and fresh ones, whose world is not.
+    """Runs whose world is known, to learn from, and fresh ones, whose world is not."""
 
-    Attributes:
-        search: Summaries of the known ones, shape (m, width).
-        search_truth: Their worlds, shape (m,).
-        fresh: Summaries of the others, shape (n, width).
-    """
-
-    search: NDArray[np.float64]
-    search_truth: NDArray[np.bool_]
-    fresh: NDArray[np.float64]
+    search: NDArray[np.float64]  # summaries of the known ones, shape (m, width)
+    search_truth: NDArray[np.bool_]  # their worlds, shape (m,)
+    fresh: NDArray[np.float64]  # summaries of the others, shape (n, width)
     shows: ClassVar[str] = "summaries of independent runs on neighbouring data sets"
 
 
@@ -87,11 +75,9 @@ class OutputSet:
         return _log_odds(self._fitted(name, view.search, view.search_truth), view.fresh)
 
     def candidates(self) -> tuple[OutputSet, ...]:
-        """The attack with each classifier alone."""
         return tuple(replace(self, classifiers=(name,)) for name in self.classifiers)
 
     def best(self, worth: Sequence[float]) -> OutputSet:
-        """The candidate that is worth most, the first of equals."""
         return self.candidates()[int(np.argmax(worth))]
 
     def worth(self, view: SummaryView) -> float:
@@ -121,8 +107,7 @@ class OutputSet:
 
 def _log_odds(classifier: Any, summaries: NDArray[np.float64]) -> NDArray[np.float64]:
     likely = np.clip(classifier.predict_proba(summaries)[:, 1], SMALLEST, 1 - SMALLEST)
-    odds: NDArray[np.float64] = np.log(likely) - np.log1p(-likely)
-    return odds
+    return np.asarray(np.log(likely) - np.log1p(-likely))
 
 
 @dataclass
@@ -131,12 +116,9 @@ class Narrowed:
 
     They are those with the largest difference of the worlds' means over their deviation, and the sum of all
     numbers weighted by difference over variance (the Fisher direction, were they independent).
-
-    Attributes:
-        classifier: With `fit` and `predict_proba`.
     """
 
-    classifier: Any
+    classifier: Any  # with `fit` and `predict_proba`
     weights: Any = None
     kept: Any = None
 
@@ -157,9 +139,7 @@ class Narrowed:
         return self
 
     def predict_proba(self, summaries: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Of each world, shape (n, 2)."""
-        likely: NDArray[np.float64] = self.classifier.predict_proba(self._narrow(summaries))
-        return likely
+        return np.asarray(self.classifier.predict_proba(self._narrow(summaries)))
 
     def _narrow(self, summaries: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.column_stack([summaries[:, self.kept], summaries @ self.weights])
@@ -179,7 +159,6 @@ class Whitened:
     regression: Any = None
 
     def fit(self, summaries: NDArray[np.float64], truth: NDArray[np.bool_]) -> Whitened:
-        """Learns; summaries of shape (n, d), the world of each."""
         from sklearn.linear_model import LogisticRegression
 
         self.centre = summaries.mean(0)
@@ -188,9 +167,7 @@ class Whitened:
         return self
 
     def predict_proba(self, summaries: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Of each world, shape (n, 2)."""
-        likely: NDArray[np.float64] = self.regression.predict_proba(self._turned(summaries))
-        return likely
+        return np.asarray(self.regression.predict_proba(self._turned(summaries)))
 
     def _turned(self, summaries: NDArray[np.float64]) -> Any:
         return (summaries - self.centre) @ self.directions
@@ -209,8 +186,7 @@ def _whitening(centred: NDArray[np.float64]) -> NDArray[np.float64]:
     kept = sizes > sizes[0] * max(n, d) * np.finfo(np.float64).eps
     if not kept.any():
         return np.zeros((d, 1))
-    directions: NDArray[np.float64] = along[:, kept] * (np.sqrt(n) / sizes[kept])
-    return directions
+    return np.asarray(along[:, kept] * (np.sqrt(n) / sizes[kept]))
 
 
 def _linear(seed: int) -> Any:

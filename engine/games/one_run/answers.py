@@ -4,50 +4,33 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.engine.games.one_run.canary_view import CanaryView
 from dpaudit.errors import require
 from dpaudit.mechanisms.examples import Examples
 
 
-class Answers(Protocol):
-    """One answer for each of n points."""
+@dataclass(frozen=True, eq=False)
+class CanaryView:
+    """What the adversary sees of m canaries: outputs on the points it is shown, and nothing of the truth."""
 
-    def __len__(self) -> int:
-        """n."""
-        ...
-
-    @classmethod
-    def silent(cls, count: int, classes: int) -> Answers:
-        """Answers of a mechanism that looked at nothing, for `count` points."""
-        ...
-
-    @classmethod
-    def telling(cls, labels: NDArray[np.int64], classes: int) -> Answers:
-        """Answers of a mechanism without privacy: the labels themselves, shape (n,)."""
-        ...
-
-    def at(self, points: NDArray[np.int64] | slice) -> Answers:
-        """Those for some of the points, in that order."""
-        ...
-
-    def view(self, reference: NDArray[np.float32], labels: NDArray[np.int64]) -> CanaryView:
-        """What the adversary sees: the answers, its own model's probabilities, the labels it is shown."""
-        ...
+    # class probabilities of the audited mechanism, shape (m, classes); in the attribute game, the probability it gives
+    # the record's label with each value of the attribute, shape (m, values)
+    target: NDArray[np.float32]
+    # probabilities of the adversary's own model M' for what is at stake, of the same shape
+    reference: NDArray[np.float32]
+    labels: NDArray[np.int64]  # the labels it is shown (in the attribute game, the values), shape (m,)
+    shows: ClassVar[str] = "a model's answers on the canaries of one training"
 
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """Answers of a trained model.
+    """Answers of a trained model."""
 
-    Attributes:
-        probabilities: Of the classes, or whatever else the game asks the model for; shape (n, classes).
-    """
-
+    # of the classes, or whatever else the game asks the model for; shape (n, classes)
     probabilities: NDArray[np.float32]
 
     def __len__(self) -> int:
@@ -60,31 +43,22 @@ class Predictions:
 
     @classmethod
     def telling(cls, labels: NDArray[np.int64], classes: int) -> Predictions:
-        """Certain of each label."""
         return cls(np.eye(classes, dtype=np.float32)[labels])
 
     def at(self, points: NDArray[np.int64] | slice) -> Predictions:
-        """Those for some of the points, in that order."""
         return Predictions(self.probabilities[points])
 
     def view(self, reference: NDArray[np.float32], labels: NDArray[np.int64]) -> CanaryView:
-        """Both models' probabilities."""
         return CanaryView(self.probabilities, reference, labels)
 
 
 @dataclass(frozen=True, eq=False)
 class LabelRelease:
-    """What a label mechanism released.
+    """What a label mechanism released."""
 
-    Attributes:
-        labels: One label for each of n points, shape (n,), in 0 .. classes - 1.
-        classes: Number of classes K.
-        told: Whether the labels say something; otherwise they are the same for everybody.
-    """
-
-    labels: NDArray[np.int64]
-    classes: int
-    told: bool = True
+    labels: NDArray[np.int64]  # one label for each of n points, shape (n,), in 0 .. classes - 1.
+    classes: int  # number of classes K
+    told: bool = True  # whether the labels say something; otherwise they are the same for everybody
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -103,35 +77,28 @@ class LabelRelease:
 
     @classmethod
     def telling(cls, labels: NDArray[np.int64], classes: int) -> LabelRelease:
-        """These labels are released."""
         return cls(labels, classes)
 
     def at(self, points: NDArray[np.int64] | slice) -> LabelRelease:
-        """Those for some of the points, in that order."""
         return replace(self, labels=self.labels[points])
 
     def view(self, reference: NDArray[np.float32], labels: NDArray[np.int64]) -> ReleaseView:
-        """The released labels."""
         return ReleaseView(self.probabilities, reference, labels, self)
 
 
 @dataclass(frozen=True, eq=False)
 class ReleaseView(CanaryView):
-    """What the adversary sees of m canaries of a label mechanism; `target` is certain of the released label.
+    """What the adversary sees of m canaries of a label mechanism; `target` is certain of the released label."""
 
-    Attributes:
-        release: The released labels themselves.
-    """
-
-    release: LabelRelease
+    release: LabelRelease  # the released labels themselves
     shows: ClassVar[str] = "the labels a label mechanism released"
 
 
-def checked_release(released: Any, train: Examples, mechanism: str) -> LabelRelease:
-    """What a label mechanism released.
+Answers = Predictions | LabelRelease
+"""What the mechanism says of each of n points: a learner's model, or a label mechanism."""
 
-    Raises: InputError when it is not one class for each example.
-    """
+
+def checked_release(released: Any, train: Examples, mechanism: str) -> LabelRelease:
     labels = np.asarray(released)
     require(
         labels.shape == train.labels.shape and np.issubdtype(labels.dtype, np.integer),

@@ -12,11 +12,10 @@ from numpy.typing import NDArray
 
 from dpaudit.actors.work import Work
 from dpaudit.claims import Relation
-from dpaudit.engine.games.fits import LEARNERS, Fits
-from dpaudit.engine.games.one_run.canary_view import CanaryView
+from dpaudit.engine.games.one_run.answers import CanaryView
 from dpaudit.engine.games.one_run.label_inference import LabelInference
-from dpaudit.engine.games.one_run.rules import Predictor
-from dpaudit.engine.games.protocol import Played, Setting
+from dpaudit.engine.games.protocol import LEARNERS, Fits, Played, Setting
+from dpaudit.engine.games.proxies.model import Predictor
 from dpaudit.errors import SpecError, require
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.registry import register
@@ -57,6 +56,8 @@ class AttributeInference(LabelInference):
         helps="more rows in the target part, or columns that the rest of the record tells less about",
     )
 
+    needs_reference: ClassVar[bool] = True  # the values and bins come from it
+
     columns: tuple[str, ...] = ()
     bins: int = 4
 
@@ -67,18 +68,9 @@ class AttributeInference(LabelInference):
         require(self.bins >= 2, "bins must be >= 2", bins=self.bins)
 
     def rests_on_proxy(self, setting: Setting) -> bool:
-        """Always: the law of an attribute given all the rest is known of no data."""
-        return True
-
-    def needs_reference(self) -> bool:
-        """The values and bins come from it."""
         return True
 
     def play(self, setting: Setting, work: Work) -> Played:
-        """As for labels.
-
-        Raises: SpecError when there is no reference part, or a column is not there.
-        """
         self._values(setting.parts.reference if len(setting.parts.reference) else None)
         return super().play(setting, work)
 
@@ -114,10 +106,6 @@ class AttributeInference(LabelInference):
         return examples.with_(features=like(examples.features, table))
 
     def _values(self, reference: Examples | None) -> tuple[Values, ...]:
-        """The values of each protected column.
-
-        Raises: SpecError for a missing column or too many values.
-        """
         if reference is None:
             raise SpecError(
                 "attribute inference takes its values from the reference part; give `split.reference` a share"
@@ -139,23 +127,15 @@ class AttributeInference(LabelInference):
 
 @dataclass(frozen=True, eq=False)
 class Values:
-    """The values of one protected column.
+    """The values of one protected column."""
 
-    Attributes:
-        name: The column.
-        shown: What is put into a record for each value: the category, or the middle of the bin.
-        edges: Inner edges of the bins, ascending; empty for categories.
-        usual: The most frequent value, by its place.
-    """
-
-    name: str
-    shown: pa.Array
-    edges: NDArray[np.float64]
-    usual: int
+    name: str  # the column
+    shown: pa.Array  # what is put into a record for each value: the category, or the middle of the bin
+    edges: NDArray[np.float64]  # inner edges of the bins, ascending; empty for categories
+    usual: int  # the most frequent value, by its place
 
     @property
     def size(self) -> int:
-        """How many values there are."""
         return len(self.shown)
 
     def codes(self, column: pa.ChunkedArray) -> NDArray[np.int64]:
@@ -181,10 +161,7 @@ def values_of(name: str, column: pa.ChunkedArray, bins: int) -> Values:
 
 
 def as_table(features: Features) -> pa.Table:
-    """Features as a table; the columns of an array are called by their numbers.
-
-    Raises: SpecError for features that have no columns, as images.
-    """
+    """Features as a table; the columns of an array are called by their numbers."""
     if isinstance(features, pa.Table):
         return features
     if features.ndim != 2:

@@ -1,44 +1,35 @@
 """A classifier that learns, without the mechanism, to tell what the proxy drew from what is true.
 
-The adversary's score is made to find what the mechanism remembers; it may be blind to what is wrong with the proxy
-alone. The classifier is made to find that: it sees what the attack sees, learns on some rows with the bits of rounds of
-its own, and is asked about the others (cross-fitting), so that no row is judged by what was learned from it.
+The attack may be blind to what is wrong with the proxy alone. The classifier sees what the attack sees, learns on some
+rows with the bits of rounds of its own, and is asked about the others: no row is judged by what was learned from it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.engine.games.one_run.canary_view import CanaryView
+from dpaudit.actors.seed import Seed
+from dpaudit.actors.work import unit
+from dpaudit.engine.games.one_run.answers import CanaryView
+from dpaudit.engine.games.one_run.game import Round, rounds_of
+from dpaudit.engine.games.one_run.rules import OneRunRules, R, Replayed
+from dpaudit.estimators.scores import Scores, scored
 
 FOLDS = 5
 """Parts of the rows: each is asked about with what was learned from the others."""
 MOST_LEARNED = 50_000
 """Rounds times rows that a fold learns from at most: more change the score by less than the limits are wide."""
+LEARNED_ROUNDS = 8
+"""Rounds a classifier learns from: fresh bits and draws on the same rows."""
 MOST_CLASSES = 20
 """Classes up to which each has a column of its own."""
 _SMALLEST = 1e-9
 
 Floats = NDArray[np.float64]
-
-
-@dataclass(frozen=True, eq=False)
-class Round:
-    """One round of a game as the adversary sees it, with the bits.
-
-    Attributes:
-        view: What it sees of m canaries.
-        score: What the attack says of them, shape (m,).
-        bits: The truth, shape (m,).
-    """
-
-    view: CanaryView
-    score: Floats
-    bits: NDArray[np.bool_]
 
 
 class Distinguisher:
@@ -102,3 +93,15 @@ def columns_of(view: CanaryView, score: Floats) -> Floats:
     if classes <= MOST_CLASSES:
         columns += [(view.labels == value).astype(np.float64) for value in range(classes)]
     return np.column_stack(columns)
+
+
+@unit
+def play_distinguisher(
+    rules: OneRunRules[R], attack: Any, replayed: Replayed[R], *, design_seed: Seed, seed: Seed, first: int, last: int
+) -> Iterator[Scores]:
+    """The same replays with a classifier in the attack's place, which learns from further rounds on other rows."""
+    learning = seed.child("learning")
+    learned = rounds_of(rules, attack, replayed, design_seed, learning, range(LEARNED_ROUNDS))
+    classifier = Distinguisher([played for _, played in learned], learning.child("parts").rng())
+    for replay, played in rounds_of(rules, attack, replayed, design_seed, seed, range(first, last)):
+        yield scored(replay, played.bits, classifier.score(played))

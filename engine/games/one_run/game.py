@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import copy
 from abc import abstractmethod
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
+import numpy as np
+from numpy.typing import NDArray
+
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Unit
-from dpaudit.actors.work import Work, inlined
-from dpaudit.engine.games.one_run.rules import OneRunRules, R
-from dpaudit.engine.games.one_run.work import play_replays, release_replayed, run_mechanism
+from dpaudit.actors.work import Work, inlined, unit
+from dpaudit.engine.games.one_run.rules import CanarySetup, OneRunRules, R, Replayed
 from dpaudit.engine.games.protocol import Played, Setting, require_units
 from dpaudit.engine.games.reference import Reference
+from dpaudit.estimators.scores import Scores, scored
 from dpaudit.mechanisms.compute import Compute
 
 
@@ -23,7 +28,6 @@ class OneRunGame(OneRunRules[R]):
     def replays_of(
         self, setting: Setting, work: Work, rules: OneRunRules[R], replayed: Any, number: int
     ) -> tuple[Unit, ...]:
-        """The replays of one training."""
         return work.split(
             play_replays,
             self.replays,
@@ -31,7 +35,7 @@ class OneRunGame(OneRunRules[R]):
             rules,
             setting.informed_attack,
             replayed,
-            design_seed=seed_of_design(setting, number),
+            design_seed=self.design_seed(setting, number),
             seed=setting.seed.child("replays"),
             label="replays",
             resources=setting.resources.on_cpus,
@@ -39,13 +43,15 @@ class OneRunGame(OneRunRules[R]):
         )
 
     def fewest_units(self, rows: int, rows_per_unit: int) -> tuple[int, int]:
-        """Trainings and their replays; the replays."""
         plays = self.trainings * -(-self.replays // self._replays_per_unit(self.canaries or rows, rows_per_unit))
         return self.trainings + plays, plays
 
     def _replays_per_unit(self, canaries: int, rows_per_unit: int) -> int:
         """As many as make no more than so many score rows, and at least two units."""
         return max(1, min(rows_per_unit // canaries, -(-self.replays // 2)))
+
+    def design_seed(self, setting: Setting, number: int) -> Seed:
+        return setting.seed.child("design", number)
 
     def without_counts(self) -> Self:
         """The game without its numbers of replays and trainings: asking for more reuses what is finished."""
@@ -76,7 +82,6 @@ class ReleaseGame(OneRunGame[R]):
         """
 
     def play(self, setting: Setting, work: Work) -> Played:
-        """Trainings, replays."""
         require_units(self.fewest_units(len(setting.parts.target), setting.rows_per_unit)[0])
         rules = self.without_counts()
         trainings: list[Unit] = []
@@ -87,11 +92,10 @@ class ReleaseGame(OneRunGame[R]):
                 rules,
                 setting.mechanism,
                 setting.required("target"),
-                design_seed=seed_of_design(setting, number),
+                design_seed=self.design_seed(setting, number),
                 seed=setting.seed.child("training", number),
                 label=f"training {number + 1} of {self.trainings}",
-                resources=setting.resources,
-                after=setting.after,
+                **setting.running,
                 gives=type(self).released,
             )
             trainings.append(ran)
@@ -107,10 +111,50 @@ class ReleaseGame(OneRunGame[R]):
                 self.replays * self.trainings,
             ),
             replays=self.replays * self.trainings,
-            observational=self.is_observational(setting.parts.target, seed_of_design(setting, 0)),
+            observational=self.is_observational(setting.parts.target, self.design_seed(setting, 0)),
         )
 
 
-def seed_of_design(setting: Setting, number: int) -> Seed:
-    """Of the draws that decide the data of one training."""
-    return setting.seed.child("design", number)
+@unit
+def run_mechanism(rules: Any, mechanism: Any, target: Any, compute: Compute, *, design_seed: Seed, seed: Seed) -> Any:
+    """One run of the mechanism, and what it gave out, as the game asks for it."""
+    train = rules.intervened(target, design_seed)
+    return rules.released(mechanism, train, rules.canaries_of(target), seed=seed, compute=compute)
+
+
+@unit
+def release_replayed(rules: OneRunRules[R], target: R, release: Any) -> Replayed[R]:
+    canaries = rules.canaries_of(target)
+    return Replayed(CanarySetup(canaries, canaries.take(np.arange(0))), release)
+
+
+@unit
+def play_replays(
+    rules: OneRunRules[R], attack: Any, replayed: Replayed[R], *, design_seed: Seed, seed: Seed, first: int, last: int
+) -> Iterator[Scores]:
+    """Replays of one training: fresh bits and draws, the hint, the attack's scores.
+
+    Each replay draws from a child of `seed`, the training data were drawn from `design_seed`.
+    """
+    for replay, played in rounds_of(rules, attack, replayed, design_seed, seed, range(first, last)):
+        yield scored(replay, played.bits, played.score)
+
+
+@dataclass(frozen=True, eq=False)
+class Round:
+    """One round of a game as the adversary sees it, with the bits."""
+
+    view: Any
+    score: NDArray[np.float64]  # what the attack says of m canaries
+    bits: NDArray[np.bool_]  # the truth
+
+
+def rounds_of(
+    rules: OneRunRules[R], attack: Any, replayed: Replayed[R], design_seed: Seed, seed: Seed, numbers: Iterable[int]
+) -> Iterator[tuple[int, Round]]:
+    design = rules.design(replayed.setup.canaries, design_seed.rng())
+    for number in numbers:
+        draw = rules.draw(replayed.setup, design, seed.child(number).rng())
+        shown = rules.hint(replayed.setup, design, draw)
+        view = rules.view(replayed, shown)
+        yield number, Round(view, attack.score(copy.deepcopy(view)), draw.bits)

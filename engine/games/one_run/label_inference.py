@@ -6,16 +6,15 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from numba import njit
+from numpy.typing import NDArray
 
 from dpaudit.claims import Relation
-from dpaudit.engine.games.fits import LABEL_MECHANISMS, LEARNERS, CheckTest, Fits
-from dpaudit.engine.games.one_run.answers import ReleaseView
-from dpaudit.engine.games.one_run.canary_view import CanaryView
+from dpaudit.engine.games.one_run.answers import CanaryView, ReleaseView
 from dpaudit.engine.games.one_run.proxy_game import ProxyGame
 from dpaudit.engine.games.one_run.rules import CanarySetup, Design, Reveal, TrialRandomness
-from dpaudit.engine.games.one_run.sampling import drawn_classes
-from dpaudit.engine.games.protocol import Setting
-from dpaudit.engine.games.proxies.known_law import KnownLaw
+from dpaudit.engine.games.protocol import LABEL_MECHANISMS, LEARNERS, CheckTest, Fits, Setting
+from dpaudit.engine.games.proxies.model import KnownLaw
 from dpaudit.engine.games.reference import PlantedLabels, ProxyLabels, Response
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.registry import register
@@ -52,10 +51,11 @@ class LabelInference(ProxyGame):
         ),
     )
 
+    answers_with_labels: ClassVar[bool] = True
+
     control: bool = True
 
     def has_control(self) -> bool:
-        """As chosen; needs a test part."""
         return self.control
 
     def rests_on_proxy(self, setting: Setting) -> bool:
@@ -67,10 +67,6 @@ class LabelInference(ProxyGame):
         bits = rng.random(len(setup.canaries)) < 0.5
         assert setup.proxy_cdf is not None
         return TrialRandomness(bits, drawn_classes(setup.proxy_cdf, rng.random(len(setup.canaries))))
-
-    def answers_with_labels(self) -> bool:
-        """With the training labels."""
-        return True
 
     def response(self, canaries: Examples) -> Response:
         """The proxy's labels come as often as the canaries'."""
@@ -118,8 +114,9 @@ class LabelCanaries(ProxyGame):
         ),
     )
 
+    answers_with_labels: ClassVar[bool] = True
+
     def design(self, canaries: Examples, rng: np.random.Generator) -> Design:
-        """A uniformly random label for each canary."""
         return Design(labels=rng.integers(0, canaries.classes, len(canaries)))
 
     def draw(self, setup: CanarySetup[Examples], design: Design, rng: np.random.Generator) -> TrialRandomness:
@@ -128,10 +125,6 @@ class LabelCanaries(ProxyGame):
         bits = rng.random(len(setup.canaries)) < 0.5
         steps = rng.integers(1, setup.canaries.classes, len(setup.canaries))
         return TrialRandomness(bits, (design.labels + steps) % setup.canaries.classes)
-
-    def answers_with_labels(self) -> bool:
-        """With the planted labels."""
-        return True
 
     def response(self, canaries: Examples) -> Response:
         """The other label is one of those that were not planted."""
@@ -142,3 +135,16 @@ class LabelCanaries(ProxyGame):
         assert design.labels is not None
         assert draw.labels is not None
         return Reveal(np.arange(len(draw.bits)), np.where(draw.bits, design.labels, draw.labels))
+
+
+@njit(cache=True, nogil=True)
+def drawn_classes(cumulative: NDArray[np.float64], uniform: NDArray[np.float64]) -> NDArray[np.int64]:
+    """The first class whose cumulative probability exceeds the row's uniform number."""
+    rows, classes = cumulative.shape
+    drawn = np.empty(rows, np.int64)
+    for row in range(rows):
+        chosen = 0
+        while chosen < classes - 1 and uniform[row] >= cumulative[row, chosen]:
+            chosen += 1
+        drawn[row] = chosen
+    return drawn

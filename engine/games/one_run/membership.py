@@ -9,11 +9,10 @@ import numpy as np
 
 from dpaudit.actors.unit import Unit
 from dpaudit.claims import Relation
-from dpaudit.engine.games.fits import LEARNERS, Fits
-from dpaudit.engine.games.one_run.canary_view import CanaryView
+from dpaudit.engine.games.one_run.answers import CanaryView
 from dpaudit.engine.games.one_run.proxy_game import Asked, ProxyGame
 from dpaudit.engine.games.one_run.rules import CanarySetup, Design, IncludedByCoin, Reveal, TrialRandomness
-from dpaudit.engine.games.protocol import Setting
+from dpaudit.engine.games.protocol import LEARNERS, Fits, Setting
 from dpaudit.errors import SpecError
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.registry import register
@@ -75,6 +74,7 @@ class ObservationalMembership(ProxyGame):
         helps="more `canaries`, and rows in the test part for each",
     )
 
+    needs_fresh_points: ClassVar[bool] = True
     controlled_on: ClassVar[str] = "pairs of a canary and a fresh point, without the model,"
 
     fresh: Any = field(default=None, metadata={"kind": "data"})
@@ -89,15 +89,8 @@ class ObservationalMembership(ProxyGame):
             return []
         return [("reference alone", asked.canaries(asked.silence()))]
 
-    def needs_fresh_points(self) -> bool:
-        """One for each canary."""
-        return True
-
     def draw_fresh(self, count: int, rng: np.random.Generator) -> Examples | None:
-        """The generator's, when there is one.
-
-        Raises: SpecError when `fresh` is no generator of examples.
-        """
+        """The generator's, when there is one."""
         if self.fresh is None:
             return None
         if not isinstance(self.fresh, FreshSource):

@@ -5,30 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Unit
-from dpaudit.actors.work import Work, inlined
+from dpaudit.actors.work import Outcome, Work, inlined, unit
 from dpaudit.engine.data.partition import shared_name
-from dpaudit.engine.games.fits import LABEL_MECHANISMS
-from dpaudit.engine.games.one_run.answers import Answers, LabelRelease, Predictions
-from dpaudit.engine.games.one_run.game import OneRunGame, seed_of_design
-from dpaudit.engine.games.one_run.rules import ProxyRules
-from dpaudit.engine.games.one_run.work import (
-    ask_proxy,
-    canaries_replayed,
-    held_out_replayed,
-    play_distinguisher,
-    play_replays,
-    queries_of,
-    release_labels,
-    silence,
-    train_model,
-    truth,
-)
-from dpaudit.engine.games.protocol import Played, Setting, require_units
+from dpaudit.engine.games.one_run.answers import Answers, LabelRelease, Predictions, checked_release
+from dpaudit.engine.games.one_run.game import OneRunGame, play_replays
+from dpaudit.engine.games.one_run.rules import CanarySetup, Design, Replayed, Reveal
+from dpaudit.engine.games.protocol import LABEL_MECHANISMS, Played, Setting, require_units
+from dpaudit.engine.games.proxies.model import Predictor
 from dpaudit.engine.games.reference import Reference
-from dpaudit.errors import SpecError
-from dpaudit.mechanisms.examples import Examples
+from dpaudit.errors import SpecError, require
+from dpaudit.mechanisms.compute import Compute
+from dpaudit.mechanisms.examples import Examples, own_features
+from dpaudit.mechanisms.protocols import Model
 
 CONTROL_REPLAYS = 20
 """Replays on held-out rows at most: their median moves little beyond that."""
@@ -37,51 +30,17 @@ CEILING_REPLAYS = 20
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What may be replayed in a game: the answers of both models, or others in place of the mechanism's.
-
-    Each method gives what stands for it in the arguments of a unit.
-
-    Attributes:
-        rules: The game's, without its numbers of replays and trainings.
-        queries: Stands for the points both models are asked about.
-        reference: The unit that asked the proxy.
-        kind: Of the mechanism's answers.
-    """
-
-    rules: ProxyRules
-    queries: Any
-    reference: Unit
-    kind: type[Answers]
-
-    def canaries(self, answers: Any) -> Any:
-        """The canaries, or fresh points in their place, with these answers."""
-        return inlined(canaries_replayed, self.rules, self.queries, self.reference, answers)
-
-    def held_out(self, answers: Any) -> Any:
-        """Rows the mechanism never saw, with these answers."""
-        return inlined(held_out_replayed, self.rules, self.queries, self.reference, answers)
-
-    def silence(self) -> Any:
-        """Answers that say nothing."""
-        return inlined(silence, self.kind, self.reference)
-
-    def truth(self, design_seed: Seed) -> Any:
-        """Answers of a mechanism without privacy."""
-        return inlined(truth, self.rules, self.kind, self.queries, design_seed=design_seed)
-
-
-@dataclass(frozen=True)
-class ProxyGame(ProxyRules, OneRunGame[Examples]):
+class ProxyGame(OneRunGame[Examples]):
     """A one-run game whose adversary has a reference of its own: what the spec's proxy says of what is at stake."""
 
     controlled_on: ClassVar[str] = "rows the mechanism never saw,"
+    answers_with_labels: ClassVar[bool] = False
+    """Whether a mechanism with no privacy answers with the labels at stake. Otherwise it tells every bit, whatever the
+    data are, and need not be played to know what it would show."""
+    needs_reference: ClassVar[bool] = False
+    """Whether the question at stake is worded with the help of the reference part."""
 
     def play(self, setting: Setting, work: Work) -> Played:
-        """Reference, trainings, replays.
-
-        Raises: SpecError when a part of the data the game needs is empty.
-        """
         if setting.proxy is None:
             raise SpecError("this game needs a `proxy`: where the adversary's reference model comes from")
         asked = self._asked(setting, work)
@@ -98,7 +57,7 @@ class ProxyGame(ProxyRules, OneRunGame[Examples]):
             ceiling=self._ceiling(setting, work, asked),
             reference=self._reference(setting),
             replays=self.replays * self.trainings,
-            observational=self.is_observational(setting.parts.target, seed_of_design(setting, 0)),
+            observational=self.is_observational(setting.parts.target, self.design_seed(setting, 0)),
             conditional=self.rests_on_proxy(setting),
             controlled_on=self.controlled_on,
         )
@@ -116,7 +75,7 @@ class ProxyGame(ProxyRules, OneRunGame[Examples]):
             setting.required("target"),
             setting.given("test"),
             None if drawn is None else work.share(shared_name("fresh", drawn), drawn),
-            setting.given("reference") if self.needs_reference() else None,
+            setting.given("reference") if self.needs_reference else None,
         )
         reference = work.add(
             ask_proxy,
@@ -127,14 +86,12 @@ class ProxyGame(ProxyRules, OneRunGame[Examples]):
             setting.given("reference"),
             seed=setting.seed.child("reference"),
             label="reference model",
-            resources=setting.resources,
-            after=setting.after,
+            **setting.running,
         )
         return Asked(rules, queries, reference, LabelRelease if self._plays_releases(setting) else Predictions)
 
     def _training(self, setting: Setting, work: Work, asked: Asked, number: int) -> Unit:
-        """One run of the mechanism."""
-        design_seed, seed = seed_of_design(setting, number), setting.seed.child("training", number)
+        design_seed, seed = self.design_seed(setting, number), setting.seed.child("training", number)
         label, target = f"training {number + 1} of {self.trainings}", setting.required("target")
         if self._plays_releases(setting):
             return work.add(
@@ -159,8 +116,7 @@ class ProxyGame(ProxyRules, OneRunGame[Examples]):
             design_seed=design_seed,
             seed=seed,
             label=label,
-            resources=setting.resources,
-            after=setting.after,
+            **setting.running,
         )
 
     def rests_on_proxy(self, setting: Setting) -> bool:
@@ -183,6 +139,10 @@ class ProxyGame(ProxyRules, OneRunGame[Examples]):
     def _control(self, setting: Setting, work: Work, asked: Asked, trained: Unit) -> tuple[Unit, ...]:
         """The controls, each once with the attack, and the best informed once more with a classifier."""
         found = self.control_replays(setting, asked, trained)
+        if not found:
+            return ()
+        from dpaudit.engine.games.one_run.distinguisher import play_distinguisher  # few games have a control
+
         plays: list[tuple[Any, str, Any]] = [(play_replays, what, replayed) for what, replayed in found]
         plays += [(play_distinguisher, f"a classifier, {what}", replayed) for what, replayed in found[-1:]]
         return tuple(
@@ -191,7 +151,7 @@ class ProxyGame(ProxyRules, OneRunGame[Examples]):
                 asked.rules,
                 setting.informed_attack,
                 replayed,
-                design_seed=seed_of_design(setting, 0),
+                design_seed=self.design_seed(setting, 0),
                 seed=setting.seed.child("held-out"),
                 first=0,
                 last=min(self.replays, CONTROL_REPLAYS),
@@ -203,14 +163,14 @@ class ProxyGame(ProxyRules, OneRunGame[Examples]):
 
     def _ceiling(self, setting: Setting, work: Work, asked: Asked) -> tuple[Unit, ...]:
         """The game against a mechanism without privacy, where that has to be played."""
-        if not self.answers_with_labels():
+        if not self.answers_with_labels:
             return ()
         played = work.add(
             play_replays,
             asked.rules,
             setting.informed_attack,
-            asked.canaries(asked.truth(seed_of_design(setting, 0))),
-            design_seed=seed_of_design(setting, 0),
+            asked.canaries(asked.truth(self.design_seed(setting, 0))),
+            design_seed=self.design_seed(setting, 0),
             seed=setting.seed.child("replays"),
             first=0,
             last=min(self.replays * self.trainings, CEILING_REPLAYS),
@@ -220,10 +180,229 @@ class ProxyGame(ProxyRules, OneRunGame[Examples]):
         return (played,)
 
     def _reference(self, setting: Setting) -> Reference:
-        """What the game's power is planned with."""
         canaries = self.canaries_of(setting.parts.target)
-        asked = self.proxy_task(canaries, setting.parts.reference if self.needs_reference() else None)
+        asked = self.proxy_task(canaries, setting.parts.reference if self.needs_reference else None)
         return Reference(self.response(asked), len(canaries), "canaries", self.replays * self.trainings)
 
     def _plays_releases(self, setting: Setting) -> bool:
         return self.fits.face_of(setting.mechanism) is LABEL_MECHANISMS
+
+    def draw_fresh(self, count: int, rng: np.random.Generator) -> Examples | None:
+        """Fresh points from elsewhere than the test part, for games that have such a source."""
+        return None
+
+    def has_control(self) -> bool:
+        """Whether the game is played on held-out rows too, which the mechanism never saw."""
+        return False
+
+    def proxy_task(self, examples: Examples, reference: Examples | None) -> Examples:
+        """What the proxy is asked: the features it sees, and as labels what is at stake. Here: the rows as they are."""
+        return examples
+
+    def model_answers(self, predict: Predictor, examples: Examples, reference: Examples | None) -> NDArray[np.float64]:
+        """What the adversary learns of the mechanism's model at these rows. Here: its class probabilities."""
+        return predict(examples)
+
+    def intervene(self, train: Examples, design: Design) -> Examples:
+        """The data the mechanism is run on, with the labels that are planted."""
+        if design.labels is not None:
+            labels = train.labels.copy()
+            labels[: len(design.labels)] = design.labels
+            train = train.with_(labels=labels)
+        return super().intervene(train, design)
+
+    def view(self, replayed: Replayed[Examples], shown: Reveal) -> Any:
+        """What the mechanism and the proxy answer at the points that are shown, and the labels."""
+        setup, labels = replayed.setup, shown.labels
+        assert replayed.reference is not None
+        if labels is None:
+            labels = np.concatenate([setup.canaries.labels, setup.fresh.labels])[shown.points]
+        release, reference = replayed.release, replayed.reference
+        if len(release) != len(shown.points) or (np.diff(shown.points) != 1).any():
+            release, reference = release.at(shown.points), reference[shown.points]
+        return release.view(reference, labels)
+
+    def held_out_of(self, test: Examples | None, count: int) -> Examples | None:
+        """The held-out rows of the control, at most as many as there are canaries; None when it is not played."""
+        if not self.has_control() or test is None:
+            return None
+        return test.take(np.arange(min(count, len(test))))
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What may be replayed in a game: the answers of both models, or others in place of the mechanism's.
+
+    Each method gives what stands for it in the arguments of a unit.
+    """
+
+    rules: ProxyGame  # without its numbers of replays and trainings
+    queries: Any  # stands for the points both models are asked about
+    reference: Unit  # asked the proxy
+    kind: type[Answers]  # of the mechanism's answers
+
+    def canaries(self, answers: Any) -> Any:
+        """The canaries, or fresh points in their place, with these answers."""
+        return inlined(canaries_replayed, self.rules, self.queries, self.reference, answers)
+
+    def held_out(self, answers: Any) -> Any:
+        """Rows the mechanism never saw, with these answers."""
+        return inlined(held_out_replayed, self.rules, self.queries, self.reference, answers)
+
+    def silence(self) -> Any:
+        """Answers that say nothing."""
+        return inlined(silence, self.kind, self.reference)
+
+    def truth(self, design_seed: Seed) -> Any:
+        """Answers of a mechanism without privacy."""
+        return inlined(truth, self.rules, self.kind, self.queries, design_seed=design_seed)
+
+
+@dataclass(frozen=True, eq=False)
+class Queries:
+    """The points both models are asked about."""
+
+    canaries: Examples  # rows of the training data, m of them
+    fresh: Examples  # points shown in their place, m or none
+    held_out: Examples | None  # rows of the control, which the mechanism never saw; None when it is not played
+    reference: Examples | None  # the reference part, where the question at stake is worded with its help
+
+    def ask(self, model: Predictor) -> NDArray[np.float32]:
+        """Answers for canaries, fresh points and held-out rows, below each other; shape (points, classes)."""
+        asked = [self.canaries, self.fresh, *([self.held_out] if self.held_out is not None else [])]
+        return np.concatenate([model(points) for points in asked if len(points)]).astype(np.float32)
+
+    @property
+    def shown(self) -> int:
+        """How many points can be shown: the canaries and the fresh points."""
+        return len(self.canaries) + len(self.fresh)
+
+
+@unit
+def queries_of(
+    rules: ProxyGame, target: Examples, test: Examples | None, fresh: Examples | None, reference: Examples | None
+) -> Queries:
+    """The points of a game; `fresh` are those drawn elsewhere than from the test part."""
+    canaries = rules.canaries_of(target)
+    source = next(part for part in (fresh, test, canaries) if part is not None)
+    count = len(canaries)
+    return Queries(canaries, rules.fresh_of(source, count), rules.held_out_of(test, count), reference)
+
+
+@unit
+def ask_proxy(
+    rules: ProxyGame,
+    proxy: Any,
+    data: Any,
+    queries: Queries,
+    reference: Examples | None,
+    compute: Compute,
+    *,
+    seed: Seed,
+) -> Predictions:
+    """The proxy's probabilities of what is at stake, at every point the adversary may be shown."""
+    predict = proxy.predictor(
+        reference=None if reference is None else rules.proxy_task(reference, reference).writable(),
+        data=data,
+        seed=seed.sequence(),
+        compute=compute,
+    )
+    return Predictions(queries.ask(lambda points: predict(rules.proxy_task(points, reference))))
+
+
+@unit
+def train_model(
+    rules: ProxyGame,
+    mechanism: Any,
+    queries: Queries,
+    target: Examples,
+    test: Examples | None,
+    validation: Examples | None,
+    compute: Compute,
+    *,
+    design_seed: Seed,
+    seed: Seed,
+) -> Outcome[Predictions]:
+    """One training of a learner; its answers at every point the adversary may be shown are taken right where it ran."""
+    model = mechanism.fit(
+        rules.intervened(target, design_seed).writable(),
+        seed=seed.sequence(),
+        compute=compute,
+        validation=None if validation is None else validation.writable(),
+    )
+    require(
+        isinstance(model, Model),
+        f"{type(mechanism).__qualname__}.fit must give a model with a method `probabilities(features)`",
+        model=type(model).__qualname__,
+    )
+
+    def predict(examples: Examples) -> NDArray[np.float64]:
+        return np.asarray(model.probabilities(own_features(examples.features)))
+
+    asked = queries.ask(lambda points: rules.model_answers(predict, points, queries.reference))
+    return Outcome(Predictions(asked), metrics=utility(model, test) if test is not None else {})
+
+
+@unit
+def release_labels(
+    rules: ProxyGame, mechanism: Any, target: Examples, *, design_seed: Seed, seed: Seed
+) -> LabelRelease:
+    """One release of a label mechanism: the released labels of the canaries."""
+    train = rules.intervened(target, design_seed)
+    rng = np.random.default_rng(seed.sequence())
+    released = mechanism.release(train.labels.copy(), classes=train.classes, rng=rng)
+    release = checked_release(released, train, type(mechanism).__qualname__)
+    return release.at(slice(rules.canary_count(target)))
+
+
+def utility(model: Model, test: Examples) -> dict[str, float]:
+    """Accuracy and mean log-loss (nats, probabilities cut at 1e-15) on held-out examples."""
+    probabilities = model.probabilities(own_features(test.features))
+    at_label = probabilities[np.arange(len(test)), test.labels]
+    return {
+        "test_accuracy": float(np.mean(probabilities.argmax(axis=1) == test.labels)),
+        "test_log_loss": float(-np.mean(np.log(np.clip(at_label, 1e-15, 1.0)))),
+    }
+
+
+@unit
+def silence(kind: type[Answers], reference: Predictions) -> Answers:
+    """Answers of some kind that say nothing, for every point: the attack has the proxy alone."""
+    return kind.silent(*reference.probabilities.shape)
+
+
+@unit
+def truth(rules: ProxyGame, kind: type[Answers], queries: Queries, *, design_seed: Seed) -> Answers:
+    """Answers of a mechanism without privacy: of each canary what is at stake, as it is trained with."""
+    canaries = rules.proxy_task(queries.canaries, queries.reference)
+    planted = rules.design(canaries, design_seed.rng()).labels
+    return kind.telling(canaries.labels if planted is None else planted, canaries.classes)
+
+
+@unit
+def canaries_replayed(
+    rules: ProxyGame, queries: Queries, reference: Predictions, answers: Answers
+) -> Replayed[Examples]:
+    """The canaries, or fresh points in their place."""
+    canaries = rules.proxy_task(queries.canaries, queries.reference)
+    proxy = reference.probabilities[: queries.shown]
+    setup = CanarySetup(canaries, queries.fresh, cumulative(proxy[: len(canaries)]))
+    return Replayed(setup, answers.at(slice(queries.shown)), proxy)
+
+
+@unit
+def held_out_replayed(
+    rules: ProxyGame, queries: Queries, reference: Predictions, answers: Answers
+) -> Replayed[Examples]:
+    """Rows the mechanism never saw: what the attack shows there, it owes to the proxy's shift."""
+    assert queries.held_out is not None
+    rows = slice(queries.shown, None)
+    proxy = reference.probabilities[rows]
+    setup = CanarySetup(rules.proxy_task(queries.held_out, queries.reference), queries.held_out, cumulative(proxy))
+    return Replayed(setup, answers.at(rows), proxy)
+
+
+def cumulative(probabilities: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Cumulative class probabilities of each row, the last one 1; shape (n, classes)."""
+    sums = np.cumsum(probabilities, axis=1, dtype=np.float64)
+    return sums / sums[:, -1:]

@@ -1,20 +1,14 @@
 """Games that need one training: many canaries at once, each with its own fair bit.
 
-A one-run game is Algorithm 1 in four pure functions: `design` (those of the challenger's draws that decide the training
-data), `intervene` (the training data they lead to), `draw` (the bits, and what else is drawn after training) and `hint`
-(what the adversary is shown). One training serves as many replays as fresh draws make sense for. Whether a game is
-observational is not declared: the data before and after the intervention are compared (Definition 4).
-
-`OneRunRules` plays with rows of any kind and any release made from them; `ProxyRules` are those of games about labelled
-examples, whose adversary has probabilities of its own for what is at stake.
-
+Algorithm 1 in four pure functions: `design` (those of the challenger's draws that decide the training data),
+`intervene` (the training data they lead to), `draw` (the bits, and what else is drawn after training) and `hint` (what
+the adversary is shown). Whether a game is observational is found by comparing the data (Definition 4).
 Source: arXiv:2511.14084, Algorithms 1 and 2, Definition 4.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -22,84 +16,56 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.actors.seed import Seed
-from dpaudit.engine.games.attack import Candidates
-from dpaudit.engine.games.fits import Fits
+from dpaudit.engine.games.protocol import Candidates, Fits
 from dpaudit.engine.games.reference import FairCoins, Response
 from dpaudit.errors import SpecError, require
-from dpaudit.mechanisms.examples import Examples, Rows
+from dpaudit.mechanisms.examples import Rows
 
 R = TypeVar("R", bound=Rows)
-
-Predictor = Callable[[Examples], NDArray[np.float64]]
-"""From examples to class probabilities, shape (n, classes)."""
 
 
 @dataclass(frozen=True, eq=False)
 class CanarySetup(Generic[R]):
-    """What the challenger draws from.
+    """What the challenger draws from."""
 
-    Attributes:
-        canaries: The canaries, m rows of the training data.
-        fresh: Held-out rows, at most m; empty when the game needs none.
-        proxy_cdf: Cumulative class probabilities of the proxy at the canaries, shape (m, classes), if there is one.
-    """
-
-    canaries: R
-    fresh: R
+    canaries: R  # the canaries, m rows of the training data
+    fresh: R  # held-out rows, at most m; empty when the game needs none
+    # cumulative class probabilities of the proxy at the canaries, shape (m, classes), if there is one
     proxy_cdf: NDArray[np.float64] | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class Design:
-    """The draws that decide the training data.
+    """The draws that decide the training data."""
 
-    Attributes:
-        included: Which canaries are trained on, shape (m,); None = all.
-        labels: The labels canaries are trained with, shape (m,); None = their own.
-    """
-
-    included: NDArray[np.bool_] | None = None
-    labels: NDArray[np.int64] | None = None
+    included: NDArray[np.bool_] | None = None  # which canaries are trained on, shape (m,); None = all
+    labels: NDArray[np.int64] | None = None  # the labels canaries are trained with, shape (m,); None = their own
 
 
 @dataclass(frozen=True, eq=False)
 class TrialRandomness:
-    """The draws of one replay.
+    """The draws of one replay."""
 
-    Attributes:
-        bits: One fair bit for each canary, shape (m,); True = world 1, the training label or a member is shown.
-        labels: Labels drawn to be shown in world 0, shape (m,), for games that draw some.
-    """
-
+    # one fair bit for each canary, shape (m,); True = world 1, the training label or a member is shown
     bits: NDArray[np.bool_]
-    labels: NDArray[np.int64] | None = None
+    labels: NDArray[np.int64] | None = None  # labels drawn to be shown in world 0, shape (m,), for games that draw some
 
 
 @dataclass(frozen=True, eq=False)
 class Reveal:
-    """What is shown for each canary.
+    """What is shown for each canary."""
 
-    Attributes:
-        points: Which query it is, shape (m,): i = canary i, m + i = fresh point i.
-        labels: The label it is shown with, shape (m,); None = its own, if it has one.
-    """
-
-    points: NDArray[np.int64]
-    labels: NDArray[np.int64] | None = None
+    points: NDArray[np.int64]  # which query it is, shape (m,): i = canary i, m + i = fresh point i
+    labels: NDArray[np.int64] | None = None  # the label it is shown with, shape (m,); None = its own, if it has one
 
 
 @dataclass(frozen=True, eq=False)
 class Replayed(Generic[R]):
-    """What replays are played with.
+    """What replays are played with."""
 
-    Attributes:
-        setup: What the challenger draws from.
-        release: What the mechanism gave out, a frozen dataclass of arrays; or its answers at each point of the game.
-        reference: What the proxy answers there, shape (points, classes); None without a proxy.
-    """
-
-    setup: CanarySetup[R]
-    release: Any
+    setup: CanarySetup[R]  # what the challenger draws from
+    release: Any  # what the mechanism gave out, a frozen dataclass of arrays; or its answers at each point of the game
+    # what the proxy answers there, shape (points, classes); None without a proxy
     reference: NDArray[np.float32] | None = None
 
 
@@ -117,6 +83,8 @@ class OneRunRules(ABC, Generic[R]):
     canaries: int | None = None
     trainings: int = 1
     fits: ClassVar[Fits]
+    needs_fresh_points: ClassVar[bool] = False
+    """Whether held-out points are shown in world 0."""
 
     def __post_init__(self) -> None:
         require(self.replays >= 1, "replays must be >= 1", replays=self.replays)
@@ -139,10 +107,6 @@ class OneRunRules(ABC, Generic[R]):
         """What the attack gets to see. Here: the release as it is, and the canaries that are shown."""
         return Candidates(replayed.release, replayed.setup.canaries.take(shown.points))
 
-    def needs_fresh_points(self) -> bool:
-        """Whether held-out points are shown in world 0."""
-        return False
-
     def response(self, canaries: R) -> Response:
         """What the game makes of randomised response on these canaries, where their labels are at stake."""
         return FairCoins()
@@ -164,10 +128,7 @@ class OneRunRules(ABC, Generic[R]):
         return self.intervene(target, self.design(self.canaries_of(target), seed.rng()))
 
     def canary_count(self, target: R) -> int:
-        """How many canaries there are in a target set.
-
-        Raises: SpecError when it has fewer rows than canaries are asked for.
-        """
+        """How many canaries there are in a target set."""
         if self.canaries is not None and self.canaries > len(target):
             raise SpecError(f"canaries must be at most the {len(target)} rows of the target set, got {self.canaries}")
         return self.canaries or len(target)
@@ -178,11 +139,8 @@ class OneRunRules(ABC, Generic[R]):
         return target if count == len(target) else target.take(np.arange(count))
 
     def fresh_of(self, test: R | None, count: int) -> R:
-        """As many held-out points as there are canaries.
-
-        Raises: SpecError when the game needs them and there are too few.
-        """
-        if not self.needs_fresh_points():
+        """As many held-out points as there are canaries."""
+        if not self.needs_fresh_points:
             assert test is not None
             return test.take(np.arange(0))
         if test is None or len(test) < count:
@@ -225,60 +183,3 @@ class IncludedByCoin(OneRunRules[R]):
     def hint(self, setup: CanarySetup[R], design: Design, draw: TrialRandomness) -> Reveal:
         """All canaries, as they are."""
         return Reveal(np.arange(len(setup.canaries)))
-
-
-@dataclass(frozen=True)
-class ProxyRules(OneRunRules[Examples]):
-    """Of games about labelled examples, whose adversary knows probabilities of what is at stake."""
-
-    def draw_fresh(self, count: int, rng: np.random.Generator) -> Examples | None:
-        """Fresh points from elsewhere than the test part, for games that have such a source."""
-        return None
-
-    def has_control(self) -> bool:
-        """Whether the game is played on held-out rows too, which the mechanism never saw."""
-        return False
-
-    def answers_with_labels(self) -> bool:
-        """Whether a mechanism with no privacy answers with the labels at stake.
-
-        Otherwise it tells every bit, whatever the data are, and need not be played to know what it would show.
-        """
-        return False
-
-    def needs_reference(self) -> bool:
-        """Whether the question at stake is worded with the help of the reference part."""
-        return False
-
-    def proxy_task(self, examples: Examples, reference: Examples | None) -> Examples:
-        """What the proxy is asked: the features it sees, and as labels what is at stake. Here: the rows as they are."""
-        return examples
-
-    def model_answers(self, predict: Predictor, examples: Examples, reference: Examples | None) -> NDArray[np.float64]:
-        """What the adversary learns of the mechanism's model at these rows. Here: its class probabilities."""
-        return predict(examples)
-
-    def intervene(self, train: Examples, design: Design) -> Examples:
-        """The data the mechanism is run on, with the labels that are planted."""
-        if design.labels is not None:
-            labels = train.labels.copy()
-            labels[: len(design.labels)] = design.labels
-            train = train.with_(labels=labels)
-        return super().intervene(train, design)
-
-    def view(self, replayed: Replayed[Examples], shown: Reveal) -> Any:
-        """What the mechanism and the proxy answer at the points that are shown, and the labels."""
-        setup, labels = replayed.setup, shown.labels
-        assert replayed.reference is not None
-        if labels is None:
-            labels = np.concatenate([setup.canaries.labels, setup.fresh.labels])[shown.points]
-        release, reference = replayed.release, replayed.reference
-        if len(release) != len(shown.points) or (np.diff(shown.points) != 1).any():
-            release, reference = release.at(shown.points), reference[shown.points]
-        return release.view(reference, labels)
-
-    def held_out_of(self, test: Examples | None, count: int) -> Examples | None:
-        """The held-out rows of the control, at most as many as there are canaries; None when it is not played."""
-        if not self.has_control() or test is None:
-            return None
-        return test.take(np.arange(min(count, len(test))))

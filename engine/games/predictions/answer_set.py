@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.engine.games.attack import View
-from dpaudit.errors import require
+from dpaudit.engine.games.protocol import View
+from dpaudit.errors import RunError, require
 from dpaudit.estimators.private_prediction.divergence import renyi_divergence
 from dpaudit.estimators.private_prediction.two_cut import two_cut_set
 from dpaudit.registry import register
@@ -17,17 +17,12 @@ from dpaudit.registry import register
 
 @dataclass(frozen=True, eq=False)
 class AnswerView:
-    """Answers to one query in two known worlds, on draws that nothing is counted from.
-
-    Attributes:
-        world_1: How often each answer was given with the records, shape (answers,).
-        world_0: The same without them.
-    """
+    """Answers to one query in two known worlds, on draws that nothing is counted from."""
 
     shows: ClassVar[str] = "answers to a query in two known worlds"
 
-    world_1: NDArray[np.int64]
-    world_0: NDArray[np.int64]
+    world_1: NDArray[np.int64]  # how often each answer was given with the records, shape (answers,)
+    world_0: NDArray[np.int64]  # the same without them
 
 
 @register("attack", "answer-set", source="Chadha et al. (2024), section 4.2; Neyman and Pearson")
@@ -59,3 +54,11 @@ class AnswerSet:
     def _cut(self, first: NDArray[np.float64], second: NDArray[np.float64], inside: NDArray[np.bool_]) -> float:
         p, q = (np.array([law[inside].sum(), law[~inside].sum()]) for law in (first, second))
         return float(np.max(renyi_divergence(p / p.sum(), q / q.sum(), self.order)))
+
+
+def chosen_set(attack: Any, one: NDArray[np.int64], zero: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Which answers speak for the records."""
+    score = np.asarray(attack.score(AnswerView(one, zero)), np.float64)
+    if score.shape != one.shape or np.isnan(score).any():
+        raise RunError(f"the attack {type(attack).__name__} must give one number for each answer, got {score.shape}")
+    return np.asarray(score > 0)

@@ -1,9 +1,7 @@
 """Private predictors: what do answers tell of records, at least, as a Renyi divergence?
 
 The adversary adds records to the data and asks queries. Several runs of the training phase give the law of the votes in
-both worlds; answers are drawn from it by the hundred million, for little leaks from a single one. Or nothing is assumed
-of the votes, and each answer is that of a full run.
-
+both worlds, from which answers are drawn by the hundred million; or each answer is that of a full run.
 Source: Chadha et al. (2024), "Auditing Private Prediction".
 """
 
@@ -15,22 +13,11 @@ from typing import Any, ClassVar, Literal
 from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Work
 from dpaudit.claims import Relation
-from dpaudit.engine.games.fits import Capability, CheckTest, Fits
-from dpaudit.engine.games.predictions.adversaries.pois_adv_q import PoisAdvQ
-from dpaudit.engine.games.predictions.adversaries.protocol import Adversary
+from dpaudit.engine.games.predictions.adversaries import Adversary, PoisAdvQ
+from dpaudit.engine.games.predictions.answer_laws import Draws, Sampler, draw_answers
 from dpaudit.engine.games.predictions.answer_set import AnswerView
-from dpaudit.engine.games.predictions.work import (
-    Draws,
-    Sampler,
-    ask_moved,
-    count_runs,
-    craft,
-    draw_answers,
-    run_in_full,
-    tell_answers,
-    train_and_ask,
-)
-from dpaudit.engine.games.protocol import Played, Setting, require_units
+from dpaudit.engine.games.predictions.work import ask_moved, count_runs, craft, run_in_full, tell_answers, train_and_ask
+from dpaudit.engine.games.protocol import Capability, CheckTest, Fits, Played, Setting, require_units
 from dpaudit.errors import SpecError, require
 from dpaudit.estimators.answered_queries import AnsweredQuery
 from dpaudit.mechanisms.predictors.protocol import AnsweringPredictor, VotingPredictor
@@ -40,7 +27,6 @@ VOTING = Capability(
     VotingPredictor, "private predictors (with methods `votes`, `votes_with_canary`, `law` and `release`)"
 )
 ANSWERING = Capability(AnsweringPredictor, "private predictors of one's own (with a method `answers`)")
-
 POINTS = (1, 2, 4, 8)
 QUERIES_PER_UNIT = 10
 
@@ -132,10 +118,6 @@ class PrivatePrediction:
         object.__setattr__(self, "fits", replace(type(self).fits, relation=relation, records=self.points))
 
     def play(self, setting: Setting, work: Work) -> Played:
-        """Runs of the training phase, the records, runs with them, answers.
-
-        Raises: SpecError without enough natural queries.
-        """
         if self.queries > len(setting.parts.test):
             raise SpecError(
                 f"private-prediction asks {self.queries} natural queries, the test part has {len(setting.parts.test)} "
@@ -146,7 +128,6 @@ class PrivatePrediction:
         return self._in_full(setting, work)
 
     def _base(self, setting: Setting, work: Work) -> tuple[Unit, ...]:
-        """Runs without the records."""
         predictor, seed = setting.mechanism, setting.seed.child("runs")
         count = 1 if predictor.deterministic else self.runs
         return tuple(
@@ -157,8 +138,7 @@ class PrivatePrediction:
                 *_data(setting),
                 seed=seed.child(run),
                 label=f"training {run + 1} of {count}, asked",
-                resources=setting.resources,
-                after=setting.after,
+                **setting.running,
             )
             for run in range(count)
         )
@@ -174,8 +154,7 @@ class PrivatePrediction:
             *_data(setting),
             seed=setting.seed.child("craft"),
             label="records to add",
-            resources=setting.resources,
-            after=setting.after,
+            **setting.running,
         )
 
     def _modelled(self, setting: Setting, work: Work) -> Played:
@@ -193,8 +172,7 @@ class PrivatePrediction:
                 *_data(setting),
                 seed=setting.seed.child("moved", run),
                 label=f"training {run + 1} of {count} with the records, asked",
-                resources=setting.resources,
-                after=setting.after,
+                **setting.running,
             )
             for run in range(count)
         )
@@ -211,8 +189,7 @@ class PrivatePrediction:
             *_data(setting),
             seed=setting.seed.child("answers"),
             label="answers to queries",
-            resources=setting.resources,
-            after=setting.after,
+            **setting.running,
         )
         return self._played(setting, work, answers, base, self.answers)
 
@@ -231,8 +208,7 @@ class PrivatePrediction:
             replaced=self.relation is Relation.REPLACE,
             seed=setting.seed.child("full"),
             label="full runs",
-            resources=setting.resources,
-            after=setting.after,
+            **setting.running,
         )
         counted = work.add(
             count_runs,

@@ -69,5 +69,4 @@ class CalibratedModel:
 
 
 def _positive(model: Any, examples: Examples) -> NDArray[np.float64]:
-    answers: NDArray[np.float64] = model.probabilities(own_features(examples.features))[:, 1]
-    return answers
+    return np.asarray(model.probabilities(own_features(examples.features))[:, 1])

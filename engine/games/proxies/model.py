@@ -44,3 +44,26 @@ class ModelProxy:
             raise SpecError("a model proxy is trained on the reference part; give `split.reference` a share above 0")
         model = self.model.fit(reference, seed=seed, compute=compute)
         return lambda examples: model.probabilities(own_features(examples.features))
+
+
+class KnownLaw:
+    """A proxy that is the truth itself: derive from it to say so, and the audit takes nothing on trust."""
+
+
+@register("proxy", "true-posterior", source="arXiv:2511.14084, appendix 11")
+@dataclass(frozen=True)
+class TruePosterior(KnownLaw):
+    """The true distribution of the label given the features, for generated data that knows it."""
+
+    def predictor(
+        self, *, reference: Examples | None, data: Any, seed: np.random.SeedSequence, compute: Compute
+    ) -> Predictor:
+        """The data set's `posterior`.
+
+        Raises: SpecError when the data set does not know its distribution.
+        """
+        if not hasattr(data, "posterior"):
+            raise SpecError(
+                "the true posterior is known for generated data only (gaussian-mixture); use `proxy: model`"
+            )
+        return lambda examples: data.posterior(examples.features)

@@ -1,10 +1,7 @@
 """White-box: the likelihood ratio of DP-SGD's steps on a crowd of records alike, by a law that is learned.
 
-What a record's coming does depends on how batches are made. Poisson sampling: it joins some steps and changes nothing
-else. Batches of one size: where it joins, one of the crowd stays out. Shuffled epochs: it joins exactly one batch of
-each, and some batch is larger by one. Each is a law with few numbers, which the search trainings fit; the one that
-tells held-out search trainings apart best is taken.
-
+What a record's coming does depends on how batches are made: by Poisson sampling, of one size, or in shuffled epochs.
+Each is a law with few numbers, fitted to search trainings; the one that tells held-out ones apart best is taken.
 Source: Neyman and Pearson (1933); Chua et al. (2024), arXiv:2403.17673, and Annamalai et al. (2024), arXiv:2411.10614,
 on shuffled batches.
 """
@@ -13,19 +10,20 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
-from dpaudit.engine.games.steps.crowd_view import CrowdSearch, CrowdSteps, CrowdView
 from dpaudit.errors import InputError
+from dpaudit.mechanisms.training.private.private_steps import PrivateSteps
 from dpaudit.registry import register
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
 
 FOLDS = 3
 """Parts of the search trainings; each is told apart by laws that were fitted to the others."""
@@ -39,23 +37,52 @@ LEAST_SHARE = 1e-6
 """Probability of a batch in which no record was seen."""
 
 
+@dataclass(frozen=True, eq=False)
+class CrowdSteps:
+    """The steps of T trainings, along the canary's own gradient at the weights of each; all in units of the clip."""
+
+    released: Floats  # what the noisy sum has along it, shape (T, steps)
+    # length of the canary's clipped gradient, shape (T, steps); 0 where it has none, and all else is 0 too
+    canary: Floats
+    crowd: Floats  # what the clipped gradient of one record of the crowd has along it, shape (T, steps); about -1
+
+    def of(self, trainings: Flags) -> CrowdSteps:
+        """Some of the trainings, a mask of shape (T,)."""
+        return CrowdSteps(self.released[trainings], self.canary[trainings], self.crowd[trainings])
+
+
+@dataclass(frozen=True, eq=False)
+class CrowdSearch:
+    """Trainings of known worlds to learn from."""
+
+    steps: CrowdSteps  # of S trainings
+    truth: Flags  # which of them had the canary, shape (S,)
+    claimed: PrivateSteps  # sampling, clipping and noise as the mechanism states them
+    records: int  # of the crowd
+
+    def of(self, trainings: Flags) -> CrowdSearch:
+        """Some of the trainings, a mask of shape (S,)."""
+        return replace(self, steps=self.steps.of(trainings), truth=self.truth[trainings])
+
+
+@dataclass(frozen=True, eq=False)
+class CrowdView:
+    """Independent trainings on a crowd, with a canary or without it."""
+
+    search: CrowdSearch  # trainings to learn from
+    fresh: CrowdSteps  # trainings to be told apart
+    shows: ClassVar[str] = "the steps of trainings on a crafted crowd, with a canary or without it"
+
+
 @dataclass(frozen=True)
 class Hypothesis:
-    """What the canary's coming may do to the steps.
+    """What the canary's coming may do to the steps."""
 
-    Attributes:
-        words: The same for people: "the canary ...".
-        once: Whether it joins one step of each epoch; else every step on its own.
-        sizes: Whether batches have sizes, whole numbers: where it joins, one of the crowd stays out.
-        places: Whether batches are told apart by their place in the epoch.
-        gain: Whether it adds a multiple of its clipped gradient.
-    """
-
-    words: str
-    once: bool = False
-    sizes: bool = False
-    places: bool = False
-    gain: bool = False
+    words: str  # the same for people: "the canary ..."
+    once: bool = False  # whether it joins one step of each epoch; else every step on its own
+    sizes: bool = False  # whether batches have sizes, whole numbers: where it joins, one of the crowd stays out
+    places: bool = False  # whether batches are told apart by their place in the epoch
+    gain: bool = False  # whether it adds a multiple of its clipped gradient
 
 
 HYPOTHESES = (
@@ -71,27 +98,17 @@ HYPOTHESES = (
 
 @dataclass(frozen=True, eq=False)
 class CrowdLaw:
-    """The law of a training's steps in both worlds: with the canary out, and in. All arrays have shape (steps,).
+    """The law of a training's steps in both worlds: with the canary out, and in. All arrays have shape (steps,)."""
 
-    Attributes:
-        joins: Probability that the canary joins a step; where it joins one step of each epoch, that it is this one.
-        epochs: First step of each epoch, and one past the last step, where it joins one of each; else empty.
-        count: Records of the crowd in each batch while the canary is out.
-        count_in: The same while it is in, in a batch that it does not join.
-        driven_out: How many fewer there are in a batch that it joins, 0 or 1.
-        gain: What the canary adds over its clipped gradient; 1 where it is clipped as claimed.
-        variance: Of the noise, in clips squared.
-        spread: Variance of the number of the crowd in a batch.
-    """
-
+    # probability that the canary joins a step; where it joins one step of each epoch, that it is this one
     joins: Floats
-    epochs: Ints
-    count: Floats
-    count_in: Floats
-    driven_out: float
-    gain: float
-    variance: Floats
-    spread: float
+    epochs: Ints  # first step of each epoch, and one past the last step, where it joins one of each; else empty
+    count: Floats  # records of the crowd in each batch while the canary is out
+    count_in: Floats  # the same while it is in, in a batch that it does not join
+    driven_out: float  # how many fewer there are in a batch that it joins, 0 or 1
+    gain: float  # what the canary adds over its clipped gradient; 1 where it is clipped as claimed
+    variance: Floats  # of the noise, in clips squared
+    spread: float  # variance of the number of the crowd in a batch
 
     def log_ratio(self, seen: CrowdSteps) -> Floats:
         """Log-likelihood of the canary's being in less that of its being out, in nats, shape (T,)."""
@@ -128,10 +145,7 @@ class CrowdLikelihood:
 
 
 def told(search: CrowdSearch) -> Mapping[Hypothesis, float]:
-    """How much each hypothesis tells of the worlds of held-out search trainings: nats a training, over a coin.
-
-    Raises: InputError when they are of one world only.
-    """
+    """How much each hypothesis tells of the worlds of held-out search trainings: nats a training, over a coin."""
     truth = search.truth
     parts = [np.arange(len(truth)) % FOLDS != fold for fold in range(FOLDS)]
     if any(len(np.unique(truth[part])) < 2 for part in parts):
@@ -189,19 +203,11 @@ def _places(epochs: Ints) -> Ints:
 def _fitted_counts(released: Floats, each: Floats, groups: Ints) -> Floats:
     """How many records that add `each` explain what is released, by least squares, alike in a group; shape (steps,)."""
     explained, length = (np.bincount(groups, values.sum(0)) for values in (released * each, each**2))
-    fitted: Floats = np.divide(explained, length, out=np.zeros_like(explained), where=length > 0)[groups]
-    return fitted
+    return np.asarray(np.divide(explained, length, out=np.zeros_like(explained), where=length > 0)[groups])
 
 
 def _cut_anew(out: Floats, there: Floats, epochs: Ints, records: int) -> tuple[Floats, Floats]:
-    """Sizes of batches that hold each record once an epoch, without the canary and with it, in one more batch place.
-
-    Args:
-        out: Estimated sizes while the canary is out, shape (steps,).
-        there: While it is in.
-        epochs: As in `CrowdLaw`.
-        records: Of the crowd.
-    """
+    """Sizes of batches that hold each record once an epoch, without the canary and with it, in one more batch place."""
     sizes, larger = [], []
     for first, last in itertools.pairwise(epochs):
         one_more = np.eye(last - first)[np.argmax(there[first:last] - out[first:last])]

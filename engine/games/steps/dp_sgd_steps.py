@@ -2,34 +2,59 @@
 
 Given all that was released before, a step is a mechanism of its own and its coin is fair, so n steps are n trials,
 however the training adapts. What is read is the step's claim: noise, clipping and, if asked for, sampling.
-
 Source: Nasr et al. (2023), arXiv:2302.07956, "Tight auditing of differentially private machine learning", section 5.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import ClassVar
+from functools import partial
+from typing import Any, ClassVar
 
-from dpaudit.actors.work import Work
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit, ndtri
+
+from dpaudit.actors.seed import Seed
+from dpaudit.actors.work import Work, unit
 from dpaudit.claims import Claim, GaussianDP, Relation, SubsampledGaussian
-from dpaudit.engine.games.fits import Capability, CheckTest, Fits
-from dpaudit.engine.games.protocol import Played, Setting, require_units
-from dpaudit.engine.games.steps.gradients import RandomGradient
-from dpaudit.engine.games.steps.step_midpoint import StepView
-from dpaudit.engine.games.steps.step_units import score_steps, tell_steps, train_steps
-from dpaudit.engine.games.two_world.canaries.protocol import GradientCanary
-from dpaudit.engine.games.whole_training import WholeTraining
-from dpaudit.errors import SpecError, require
+from dpaudit.engine.games.protocol import Capability, CheckTest, Fits, Played, Setting, require_units
+from dpaudit.engine.games.two_world.canaries import GradientCanary, RandomGradient
+from dpaudit.errors import RunError, SpecError, require
+from dpaudit.estimators.bound import Bound, format_lower, format_upper
+from dpaudit.estimators.finding import Finding
+from dpaudit.estimators.one_run.step_martingale import StepAccuracy
 from dpaudit.estimators.scores import StepScores
+from dpaudit.mechanisms.compute import Compute
+from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.protocols import ObservableLearner, StepLearner
-from dpaudit.mechanisms.training.private.private_steps import ClaimedSteps
+from dpaudit.mechanisms.training.private.private_steps import ClaimedSteps, StepCanary
 from dpaudit.registry import register
+
+Floats = NDArray[np.float64]
 
 STEP_LEARNERS = Capability(
     StepLearner, "learners that show their steps (with methods `claim`, `claimed_steps` and `show_steps`)"
 )
+TESTED = (
+    "tested: noise and clipping of the steps{sampling}; not the accountant nor the data pipeline, which a game of two "
+    "worlds sees from end to end"
+)
+BELIEVED = 3.0
+"""Steps of either kind that must be seen before the claim (a canary adds one clip, the data nothing) is forgotten."""
+
+
+@dataclass(frozen=True, eq=False)
+class StepView:
+    """A step that has just been released, and all before it, whose coins are known by now."""
+
+    # what each released gradient has along the canary, in clips, shape (steps so far,), >= 1 of them; NaN where it was
+    # not finite
+    products: NDArray[np.float64]
+    coins: NDArray[np.bool_]  # whether the canary was let in, shape (steps so far - 1,)
+    shows: ClassVar[str] = "the steps of one training, one after another"
 
 
 @register("game", "dp-sgd-steps", source="Nasr et al. (2023), arXiv:2302.07956, section 5")
@@ -93,16 +118,12 @@ class DpSgdSteps:
             raise SpecError("the game dp-sgd-steps needs a canary that is a gradient: random-gradient, dirac-gradient")
 
     def play(self, setting: Setting, work: Work) -> Played:
-        """The trainings, their scores, and what a training without privacy would show.
-
-        Raises: SpecError for `sampling` with a learner that samples examples only.
-        """
         if self.sampling and not isinstance(setting.mechanism, ObservableLearner):
             raise SpecError(
                 "dp-sgd-steps with `sampling` needs a learner that samples gradients (dp-sgd); leave it out"
             )
         steps: ClaimedSteps = setting.mechanism.claimed_steps(len(setting.parts.target))
-        count = self._trainings(steps.count)
+        count = self.trainings if self.steps is None else min(self.trainings, -(-self.steps // steps.count))
         require_units(count + 2)
         trainings = tuple(
             work.add(
@@ -113,8 +134,7 @@ class DpSgdSteps:
                 sampled=self.sampling,
                 seed=setting.seed.child("steps", number),
                 label=f"training {number + 1} step by step",
-                resources=setting.resources,
-                after=setting.after,
+                **setting.running,
             )
             for number in range(count)
         )
@@ -127,18 +147,146 @@ class DpSgdSteps:
             trainings=trainings,
             ceiling=(told,),
             claim=self.step_claim(steps, whole.delta),
-            whole=WholeTraining(steps, whole, self.sampling),
+            whole=partial(_whole_training, steps, whole, self.sampling),
         )
 
-    def _trainings(self, steps: int) -> int:
-        """How many are made, where each states so many steps: decided before any is."""
-        return self.trainings if self.steps is None else min(self.trainings, -(-self.steps // steps))
-
     def step_claim(self, steps: ClaimedSteps, delta: float) -> Claim:
-        """What one step claims, printed at a delta."""
         noise = steps.private.noise_multiplier
         if not noise:
             return Claim(math.inf, relation=Relation.ADD_REMOVE)
         sampled = SubsampledGaussian(noise, steps.private.sample_rate, 1)
         curve = sampled if self.sampling else GaussianDP(1 / noise)
         return Claim.of(curve, relation=Relation.ADD_REMOVE, delta=delta)
+
+
+def _whole_training(
+    steps: ClaimedSteps, whole: Claim, sampled: bool, finding: Finding, step_claim: Claim
+) -> tuple[str, ...]:
+    """For a reader: the p-value of the step's claim, the noise that is left, what it costs, what was not tested."""
+    seen = [some for some in finding.evidence if isinstance(some, StepAccuracy)] if isinstance(finding, Bound) else []
+    p_values = [f"p-value of the step's claim: {some.p_value(step_claim.curve):.2g}" for some in seen]
+    composed = [_composed(steps, whole, some) for some in seen if some.odds > 0 and not sampled]
+    return (*p_values, *composed, TESTED.format(sampling=", and their sampling" if sampled else ""))
+
+
+def _composed(steps: ClaimedSteps, whole: Claim, seen: StepAccuracy) -> str:
+    """What the accountant makes of the noise: of multiplier m it allows no accuracy above Phi(1 / (2 m))."""
+    private = steps.private
+    most = 1 / (2 * float(ndtri(expit(seen.odds))))
+    claimed = f"{private.noise_multiplier:.3g} are claimed"
+    found = f"if a step's noise is Gaussian, it is worth at most {format_upper(most)} clips, where {claimed}"
+    if most >= private.noise_multiplier:
+        return found
+    spent = SubsampledGaussian(most, private.sample_rate, steps.count).epsilon(whole.delta)
+    return (
+        f"{found}; {steps.count:,} such steps spend about epsilon {format_lower(spent, 2)} at "
+        f"delta={whole.delta:g} by the accountant, where {whole.epsilon:g} is claimed"
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Steps:
+    """What one training showed of each step that it states, all of shape (steps,)."""
+
+    coin: NDArray[np.bool_]  # whether it let the canary in
+    product: NDArray[np.float64]  # what the canary saw of the step's gradient; NaN for a step that was not made
+
+
+@unit
+def train_steps(
+    mechanism: Any, canary: GradientCanary, target: Examples, compute: Compute, *, sampled: bool = False, seed: Seed
+) -> Steps:
+    """One training with a canary that each step's own coin lets in, and its sampling, if that is `sampled`, takes."""
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+    train = target.writable()
+    claimed = mechanism.claimed_steps(len(train))
+    direction = seed.child("direction").rng()
+    joining = StepCanary(
+        lambda weights: canary.gradient(weights, direction),
+        seed.child("coins").rng(),
+        clip=claimed.private.clip,
+        divisor=claimed.divisor,
+        sampled=sampled,
+    )
+    with threadpool_limits(compute.threads):
+        mechanism.show_steps(train, joining, seed=seed.child("training").sequence(), compute=compute)
+    coins, products = joining.shown()
+    missing = claimed.count - len(coins)
+    require(missing >= 0, f"a training must show the {claimed.count} steps it states", shown=len(coins))
+    # The number of trials must not depend on them, as it would if a training that breaks off had fewer.
+    return Steps(
+        np.concatenate([coins, np.zeros(missing, np.bool_)]), np.concatenate([products, np.full(missing, np.nan)])
+    )
+
+
+@unit
+def score_steps(attack: Any, trainings: tuple[Steps, ...]) -> Iterator[StepScores]:
+    """The attack on the steps of all trainings, one after another: of each it sees that step and what was before it."""
+    coins = np.concatenate([steps.coin for steps in trainings])
+    score = np.concatenate([_guessed(attack, steps) for steps in trainings])
+    if np.isnan(score).any():
+        raise RunError(f"the attack {type(attack).__name__} gave scores that are no numbers")
+    yield StepScores.kept(coins, score)
+
+
+def _guessed(attack: Any, steps: Steps) -> NDArray[np.float64]:
+    # A view ends where its step does, so that no attack can use what comes later.
+    seen = (StepView(steps.product[: step + 1].copy(), steps.coin[:step].copy()) for step in range(len(steps.coin)))
+    return np.concatenate([attack.score(view) for view in seen])
+
+
+@unit
+def tell_steps(count: int) -> Iterator[StepScores]:
+    """The game against a training without privacy: the coin of each of `count` steps is told."""
+    coins = np.arange(count) % 2 == 0
+    yield StepScores.kept(coins, np.where(coins, 1.0, -1.0))
+
+
+@register("attack", "step-midpoint", source="Ours, after Nasr et al. (2023), arXiv:2302.07956")
+@dataclass(frozen=True)
+class StepMidpoint:
+    """Guesses that it did where the step lies above the middle of the steps with and without it.
+
+    Three rules for the middle, all of them from the past alone; the one that would have been right most often so far is
+    followed (the first at ties):
+
+    * the canary adds one clip, as it should, to what the data have had along it so far;
+    * halfway between the means of the steps with and without it, whatever it adds: gradients that are not clipped;
+    * half of what it adds above the last step without it: noise that is used again.
+    """
+
+    view: ClassVar[type[StepView]] = StepView
+
+    def score(self, view: StepView) -> Floats:
+        """Of the last step alone, shape (1,): in clips above the middle; 0 where it was not finite."""
+        x, coins = view.products, np.append(view.coins, False)
+        known = np.isfinite(x)
+        x, seen = np.where(known, x, 0.0), known.astype(np.float64)
+        after = coins & known
+        with_it, without = _mean_before(x, after, 1.0), _mean_before(x, known & ~after, 0.0)
+        adds = with_it - without
+        data = _sum_before((x - coins) * seen) / (BELIEVED + _sum_before(seen))
+        last = np.concatenate([[0.0], (x - adds * coins)[:-1]])
+        rules = np.stack(
+            [
+                x - data - 0.5,
+                (x - (with_it + without) / 2) * np.sign(adds),
+                (x - last - adds / 2) * np.sign(adds),
+            ]
+        )
+        right = ((rules[:, :-1] > 0) == coins[:-1]).sum(1)
+        return np.array([rules[int(np.argmax(right)), -1] * seen[-1]])
+
+
+def _sum_before(values: Floats) -> Floats:
+    """Of all earlier places, shape as `values`."""
+    return np.cumsum(values) - values
+
+
+def _mean_before(x: Floats, where: NDArray[np.bool_], believed: float) -> Floats:
+    """Mean of the earlier places `where`; while they are few, with one place more that holds what is believed."""
+    chosen = where.astype(np.float64)
+    count = _sum_before(chosen)
+    prior = (count < BELIEVED).astype(np.float64)
+    return np.asarray((_sum_before(x * chosen) + prior * believed) / (count + prior))

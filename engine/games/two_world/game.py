@@ -5,23 +5,111 @@ Source: Zanella-Beguelin et al. (2022), arXiv:2206.05199, Experiments 1 and 2, s
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
 
 from dpaudit.actors.seed import Seed
+from dpaudit.actors.unit import Unit
+from dpaudit.actors.work import Work
 from dpaudit.claims import Relation
-from dpaudit.engine.games.fits import LEARNERS, OBSERVABLE_LEARNERS, CheckTest, Fits
-from dpaudit.engine.games.stop_rule import StopRule
-from dpaudit.engine.games.two_world.canaries.points import GivenRow
-from dpaudit.engine.games.two_world.canaries.protocol import Canary, GradientCanary
-from dpaudit.engine.games.two_world.plan import TwoWorldGame
-from dpaudit.engine.games.two_world.rules import Trial, TrialSetup
-from dpaudit.engine.games.two_world.views.challenge_view import ChallengeView
-from dpaudit.engine.games.two_world.views.challenges import Challenges
+from dpaudit.engine.games.protocol import LEARNERS, Capability, CheckTest, Fits, Played, Reading, Setting, StopRule
+from dpaudit.engine.games.trials import grouped_for_reading
+from dpaudit.engine.games.two_world.canaries import Canary, GivenRow, GradientCanary
+from dpaudit.engine.games.two_world.rules import Trial, TrialSetup, TwoWorldRules
+from dpaudit.engine.games.two_world.views import Challenges, ChallengeView
+from dpaudit.engine.games.two_world.work import choose_challenges, score_challenges, train_shadows, train_trials
 from dpaudit.errors import SpecError
+from dpaudit.mechanisms.protocols import ObservableLearner
 from dpaudit.registry import register
+
+OBSERVABLE_LEARNERS = Capability(ObservableLearner, "learners whose steps may be watched (of the DP-SGD family)")
+
+
+@dataclass(frozen=True)
+class TwoWorldGame(TwoWorldRules):
+    """A two-world membership game: the rules, and the plan that plays them."""
+
+    def play(self, setting: Setting, work: Work) -> Played:
+        self.setup(len(setting.parts.target), None, self.population, setting.seed)
+        needs: frozenset[str] = setting.attack.needs
+        canary = self.challenge_canary
+        if isinstance(canary, GradientCanary) and needs != {"gradients"}:
+            raise SpecError(
+                "a gradient canary is no point whose confidence could be asked for; use attack: gradient-likelihood "
+                "(it knows sampling and noise) or gradient-dot"
+            )
+        if isinstance(canary, GradientCanary) or "gradients" in needs:
+            _require_observable(setting.mechanism)
+        shadows, challenges = self._prepared(setting, work, attack_needs_shadows="shadows" in needs)
+        trials = work.split(
+            train_trials,
+            self.trials,
+            self.stack,
+            # Only what decides a trial: more trials, other shadow models, reuse what is finished.
+            replace(self, trials=2, stack=1, shadows=2, shadow_mechanism=None, population=0),
+            setting.mechanism,
+            setting.required("target"),
+            setting.given("test"),
+            setting.given("validation"),
+            challenges,
+            population=self.population,
+            watched="gradients" in needs,
+            seed=setting.seed.child("trials"),
+            label="training trials",
+            **setting.running,
+        )
+        alone = setting.reading is Reading.IN_ORDER
+        scores = tuple(
+            work.add(
+                score_challenges,
+                setting.informed_attack,
+                stacks,
+                shadows if "shadows" in needs else (),
+                label=f"scores of {stacks[0].label.removeprefix('training ') if alone else f'{self.trials} trials'}",
+                resources=setting.resources.on_cpus,
+            )
+            for stacks in grouped_for_reading(trials, setting)
+        )
+        return Played(scores, trainings=trials, shadows=shadows, reference=self.reference())
+
+    def _prepared(
+        self, setting: Setting, work: Work, *, attack_needs_shadows: bool
+    ) -> tuple[tuple[Unit, ...], Unit | None]:
+        canary = self.challenge_canary
+        if not isinstance(canary, Canary):
+            return (self._shadows(setting, work, None) if attack_needs_shadows else ()), None
+        if canary.crafted:
+            made = self._chosen(setting, work, canary, ())
+            return (self._shadows(setting, work, made) if attack_needs_shadows else ()), made
+        shadows = self._shadows(setting, work, None) if attack_needs_shadows or canary.needs_shadows else ()
+        return shadows, self._chosen(setting, work, canary, shadows if canary.needs_shadows else ())
+
+    def _chosen(self, setting: Setting, work: Work, canary: Canary, shadows: tuple[Unit, ...]) -> Unit:
+        return work.add(
+            choose_challenges,
+            canary,
+            shadows,
+            setting.required("target"),
+            seed=setting.seed.child("canary"),
+            label="challenge points",
+            resources=setting.resources.on_cpus,
+        )
+
+    def _shadows(self, setting: Setting, work: Work, crafted: Unit | None) -> tuple[Unit, ...]:
+        return work.split(
+            train_shadows,
+            self.shadows,
+            2 * -(-self.stack // 2),  # pairs stay together
+            setting.mechanism if self.shadow_mechanism is None else self.shadow_mechanism,
+            setting.required("target"),
+            crafted,
+            queries=self.queries,
+            seed=setting.seed.child("shadows"),
+            label="shadow models",
+            **setting.running,
+        )
 
 
 @register("game", "ind-mia", source="arXiv:2206.05199, Experiment 2 (IND-MIA)")
@@ -76,7 +164,6 @@ class IndMia(TwoWorldGame):
 
     @property
     def challenge_canary(self) -> Canary | GradientCanary:
-        """The canary."""
         return self.canary
 
     def setup(self, pool: int, challenges: Challenges | None, population: int, seed: Seed) -> TrialSetup:
@@ -90,7 +177,6 @@ class IndMia(TwoWorldGame):
         return TrialSetup(pool, places, sources, order[size : size + population], order[:size])
 
     def trial(self, setup: TrialSetup, rng: np.random.Generator) -> Trial:
-        """The coin, and which of the challenges."""
         truth = bool(rng.random() < 0.5)
         if not len(setup.challenges):  # the canary is a gradient
             return Trial(truth, -1, setup.base)
@@ -129,18 +215,15 @@ class Mia(TwoWorldGame):
 
     @property
     def challenge_canary(self) -> None:
-        """None: points are drawn by the trials."""
         return None
 
     def setup(self, pool: int, challenges: Challenges | None, population: int, seed: Seed) -> TrialSetup:
-        """The population is set aside; the rest is drawn from."""
         _require_room(pool - population - 2, pool, population)
         none = np.empty(0, np.int64)
         order = seed.child("population").rng().permutation(pool)
         return TrialSetup(pool, none, none, order[:population], order[population:])
 
     def trial(self, setup: TrialSetup, rng: np.random.Generator) -> Trial:
-        """The coin, the base set, the point shown and the point in its place."""
         truth = bool(rng.random() < 0.5)
         size = min(setup.pool // 2, len(setup.base) - 1)
         drawn = rng.choice(setup.base, size + 1, replace=False)
@@ -153,4 +236,12 @@ def _require_room(rows: int, pool: int, population: int) -> None:
         raise SpecError(
             f"the target part must have rows to train on beside challenges and population, it has {pool} and the "
             f"population takes {population}; lower `population` or give `split.target` a larger share"
+        )
+
+
+def _require_observable(mechanism: object) -> None:
+    if not isinstance(mechanism, ObservableLearner):
+        raise SpecError(
+            "a white-box attack or a gradient canary needs a learner of the DP-SGD family (dp-sgd); "
+            "use a black-box attack and an example as canary"
         )

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from dpaudit.actors.seed import Seed
 from dpaudit.engine.games.trials import TrialGame
-from dpaudit.engine.games.two_world.canaries.protocol import Canary, GradientCanary
-from dpaudit.engine.games.two_world.views.challenges import Challenges
+from dpaudit.engine.games.two_world.canaries import Canary, GradientCanary
+from dpaudit.engine.games.two_world.views import Challenges
 from dpaudit.errors import require
 
 MOST_SHADOWS = 2**15 - 1
@@ -25,36 +25,22 @@ ON_STEPS = "gradient-likelihood"
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """One trial's draws.
+    """One trial's draws."""
 
-    Attributes:
-        truth: World 1: the challenge is trained on.
-        challenge: Which point is shown, in the pool with the crafted points behind it.
-        rows: What the model is trained on.
-    """
-
-    truth: bool
-    challenge: int
-    rows: NDArray[np.int64]
+    truth: bool  # world 1: the challenge is trained on
+    challenge: int  # which point is shown, in the pool with the crafted points behind it
+    rows: NDArray[np.int64]  # what the model is trained on
 
 
 @dataclass(frozen=True, eq=False)
 class TrialSetup:
-    """What trials are drawn from.
+    """What trials are drawn from."""
 
-    Attributes:
-        pool: Rows of the pool.
-        challenges: The challenge points' places, shape (k,); empty when each trial draws its own.
-        sources: Rows of the pool the challenges are made from or are, shape (k,).
-        population: Rows no trial trains on, shape (P,).
-        base: The base set S, for games that fix it, shape (n - 1,).
-    """
-
-    pool: int
-    challenges: NDArray[np.int64]
-    sources: NDArray[np.int64]
-    population: NDArray[np.int64]
-    base: NDArray[np.int64]
+    pool: int  # rows of the pool
+    challenges: NDArray[np.int64]  # the challenge points' places, shape (k,); empty when each trial draws its own
+    sources: NDArray[np.int64]  # rows of the pool the challenges are made from or are, shape (k,)
+    population: NDArray[np.int64]  # rows no trial trains on, shape (P,)
+    base: NDArray[np.int64]  # the base set S, for games that fix it, shape (n - 1,)
 
 
 @dataclass(frozen=True)
@@ -97,10 +83,7 @@ class TwoWorldRules(TrialGame, ABC):
 
     @abstractmethod
     def setup(self, pool: int, challenges: Challenges | None, population: int, seed: Seed) -> TrialSetup:
-        """What all trials have in common.
-
-        Raises: SpecError when the pool is too small.
-        """
+        """What all trials have in common."""
 
     @abstractmethod
     def trial(self, setup: TrialSetup, rng: np.random.Generator) -> Trial:

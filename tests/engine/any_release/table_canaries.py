@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 
 from dpaudit import Relation
 from dpaudit.actors.seed import Seed
-from dpaudit.engine.games.attack import Candidates
-from dpaudit.engine.games.fits import Capability, Fits
 from dpaudit.engine.games.one_run.game import ReleaseGame
 from dpaudit.engine.games.one_run.rules import IncludedByCoin
+from dpaudit.engine.games.protocol import Candidates, Capability, Fits
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.registry import register
 from tests.engine.any_release.audited import Generator, Records

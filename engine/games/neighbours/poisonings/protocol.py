@@ -1,22 +1,21 @@
 """Poisonings: in which records the two worlds of the game `neighbours` differ (registered as "poisoning").
 
 The adversary may choose any two neighbouring data sets, knowing the data and the learner, so every choice is valid; a
-good one shows more. The recipe: 1. sum the learner up as a vector; 2. take its model without noise; 3. find the records
-that move that vector most. What a learner limits (a box, a ball) limits the records. `docs/guides/ml-audit.md` has an
-example.
-
+good one shows more. What a learner limits (a box, a ball) limits the records. Recipe: `docs/guides/ml-audit.md`.
 Source: Lu et al. (2022), "A General Framework for Auditing Differentially Private Machine Learning", section 4.1.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.claims import Relation
-from dpaudit.engine.games.neighbours.poisonings.worlds import Worlds, features_of
+from dpaudit.errors import require
 from dpaudit.mechanisms.examples import Examples
 
 
@@ -74,7 +73,6 @@ def fitted(poisoning: Poisoning, mechanism: Any) -> Poisoning:
 
 
 def other_class(labels: NDArray[np.int64], classes: int) -> NDArray[np.int64]:
-    """The next class of each label."""
     return (labels + 1) % classes
 
 
@@ -90,3 +88,60 @@ def nearest_to_a_corner(data: Examples) -> NDArray[np.int64]:
     side = np.maximum(upper - lower, 1e-12)
     place = (features_of(data) - lower) / side
     return np.argsort(np.linalg.norm(np.minimum(place, 1 - place), axis=1), kind="stable")
+
+
+@dataclass(frozen=True, eq=False)
+class Worlds:
+    """D and D' as marked rows of one table, so that a row of both is held once, and the order is that of the data."""
+
+    rows: Examples  # all rows of either; features of shape (n, d)
+    in_d: NDArray[np.bool_]  # which are in D, shape (n,)
+    in_d_prime: NDArray[np.bool_]  # which are in D', shape (n,)
+    # what trained models are asked about, where no parameters are seen, shape (m, d)
+    points: NDArray[np.float32] = field(metadata={"stored": "float32"})
+
+    def __post_init__(self) -> None:
+        count = len(self.rows)
+        require(self.in_d.shape == (count,) == self.in_d_prime.shape, "each row must be marked for both worlds")
+        require(bool(self.in_d.any() and self.in_d_prime.any()), "each world must have a row")
+
+    @cached_property
+    def zero(self) -> Examples:
+        return self.rows.take(self.in_d)
+
+    @cached_property
+    def one(self) -> Examples:
+        return self.rows.take(self.in_d_prime)
+
+    def world(self, truth: bool) -> Examples:
+        return self.one if truth else self.zero
+
+    def places(self, truth: bool) -> NDArray[np.int64]:
+        """Which rows the world has, ascending."""
+        return np.flatnonzero(self.in_d_prime if truth else self.in_d)
+
+
+def features_of(data: Examples) -> NDArray[np.float32]:
+    """Features as an array of shape (n, d)."""
+    require(
+        isinstance(data.features, np.ndarray) and data.features.ndim == 2, "features must be an array of shape (n, d)"
+    )
+    assert isinstance(data.features, np.ndarray)
+    return data.features
+
+
+def replaced(
+    data: Examples, rows: NDArray[np.int64], zero: Examples | None, one: Examples | None, points: NDArray[np.float32]
+) -> Worlds:
+    """Worlds that differ in k rows: `zero` stands in their places in D and `one` in D'; None leaves the places out."""
+    kept = np.setdiff1d(np.arange(len(data)), rows)
+    parts = [data.take(kept), *(part for part in (zero, one) if part is not None)]
+    counts = [len(part) for part in parts]
+    place = np.concatenate([kept, *(rows for part in (zero, one) if part is not None)])
+    mark = np.repeat([0, *([1] if zero is not None else []), *([2] if one is not None else [])], counts)
+    order = np.lexsort((mark, place))
+    together = data.with_(
+        features=np.concatenate([features_of(part) for part in parts])[order],
+        labels=np.concatenate([part.labels for part in parts])[order],
+    )
+    return Worlds(together, mark[order] != 2, mark[order] != 1, points)

@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.claims import Relation
-from dpaudit.engine.games.neighbours.poisonings.protocol import box
-from dpaudit.engine.games.neighbours.poisonings.worlds import Worlds, features_of, replaced
+from dpaudit.engine.games.neighbours.poisonings.protocol import Worlds, box, features_of, replaced
 from dpaudit.errors import require
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples
@@ -97,7 +96,6 @@ class ShadowAdversarial:
         return best
 
     def _trained(self, data: Examples, rng: np.random.Generator) -> list[Any]:
-        """Shadow networks as modules of torch."""
         import torch
 
         halves = [np.sort(rng.choice(len(data), (len(data) + 1) // 2, replace=False)) for _ in range(self.shadows)]

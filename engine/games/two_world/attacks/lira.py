@@ -1,8 +1,7 @@
-"""LiRA: how much likelier the target's confidence is under models with the challenge than under models without.
+"""LiRA: how much likelier the target's confidence is under models with the challenge than without; and the points that
+it gives away most.
 
-phi is averaged over the queries, and taken as normal over models. Its deviation is that of residuals from each point's
-own mean, so that the spread between points is no part of it; that of the members comes from members alone.
-
+phi, the mean over queries, is taken as normal over models, its deviation as that of residuals from each point's mean.
 Source: Carlini et al. (2022), arXiv:2112.03570, sections V and VI; its code differs (medians, deviations of raw scores,
 the members' for both worlds, the density instead of the tail in the offline attack).
 """
@@ -15,9 +14,10 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.engine.games.two_world.views.challenge_view import ChallengeView
-from dpaudit.engine.games.two_world.views.shadows import Shadows
+from dpaudit.engine.games.two_world.canaries import PointCanary
+from dpaudit.engine.games.two_world.views import Challenges, ChallengeView, Shadows
 from dpaudit.errors import require
+from dpaudit.mechanisms.examples import Examples
 from dpaudit.registry import register
 
 Variance = Literal["fixed", "per-point"]
@@ -27,35 +27,24 @@ POINTS_AT_ONCE = 2048
 
 @dataclass(frozen=True, eq=False)
 class Normals:
-    """One normal law of phi for each point.
+    """One normal law of phi for each point."""
 
-    Attributes:
-        mean: Shape (points,).
-        deviation: Shape (points,), > 0.
-    """
-
-    mean: NDArray[np.float64]
-    deviation: NDArray[np.float64]
+    mean: NDArray[np.float64]  # shape (points,)
+    deviation: NDArray[np.float64]  # shape (points,), > 0
 
     def log_density(self, phi: NDArray[np.float64]) -> NDArray[np.float64]:
         """At phi of shape (..., points), up to a constant."""
         return -0.5 * ((phi - self.mean) / self.deviation) ** 2 - np.log(self.deviation)
 
     def of(self, rows: slice) -> Normals:
-        """The laws at some points."""
         return Normals(self.mean[rows], self.deviation[rows])
 
 
 def normals(shadows: Shadows, points: NDArray[np.int64], *, members: bool, variance: Variance) -> Normals:
     """The laws of phi at some points, over the shadow models trained on the point or over those that were not.
 
-    Args:
-        shadows: M models, n points.
-        points: Which points, shape (k,).
-        members: Which of the two.
-        variance: "fixed" pools the squared residuals of all n points (each costs its mean one degree of freedom), for
-            few models; "per-point" keeps them apart, for some 64 models and more.
-    Raises: InputError when one of `points` has no such model, or fewer than two for its own variance.
+    A "fixed" variance pools the squared residuals of all points (each costs its mean one degree of freedom), for few
+    models; "per-point" keeps them apart, for some 64 models and more.
     """
     mean, squares, counts = _residuals(shadows.at(points), members)
     least, world = (2 if variance == "per-point" else 1), ("trained on" if members else "left out of")
@@ -120,11 +109,82 @@ class LiraOffline(Lira):
     def score(self, view: ChallengeView) -> NDArray[np.float64]:
         """(phi - mean) / deviation: the tail's probability is Phi of it, but does not run into 1."""
         outside = self._normals(view, members=False)
-        scores: NDArray[np.float64] = (view.phi - outside.mean) / outside.deviation
-        return scores
+        return np.asarray((view.phi - outside.mean) / outside.deviation)
 
 
 def log_likelihood_ratio(inside: Normals, outside: Normals, phi: NDArray[np.float64]) -> NDArray[np.float64]:
     """LiRA's score at phi of shape (..., points), in nats."""
-    ratio: NDArray[np.float64] = inside.log_density(phi) - outside.log_density(phi)
-    return ratio
+    return np.asarray(inside.log_density(phi) - outside.log_density(phi))
+
+
+@register("canary", "select-worst", source="arXiv:2206.05199, Algorithm 3 and section 4.1")
+@dataclass(frozen=True)
+class SelectWorst(PointCanary):
+    """SelectWorst: the points on which LiRA, fitted to 80 % of the shadow models, does best on the other 20 %.
+
+    The models audited afterwards are fresh ones: a weight measured here is no evidence.
+
+    Attributes:
+        count: How many points, k >= 1.
+        weight: "accuracy" of the likelihood test, "auc", or "tpr" at a false-alarm rate of at most `fpr`.
+        fpr: In [0, 1); for "tpr".
+        test_share: Share of the shadow models that measure, in (0, 1); pairs stay together.
+        variance: Of the LiRA fits: "fixed" over points, or "per-point" for some 64 models and more.
+    """
+
+    weight: Literal["accuracy", "auc", "tpr"] = "accuracy"
+    fpr: float = 0.05
+    test_share: float = 0.2
+    variance: Literal["fixed", "per-point"] = "fixed"
+    needs_shadows: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(0 <= self.fpr < 1, "fpr must be in [0, 1)", fpr=self.fpr)
+        require(0 < self.test_share < 1, "test_share must be in (0, 1)", test_share=self.test_share)
+
+    def choose(self, pool: Examples, shadows: Shadows | None, rng: np.random.Generator) -> Challenges:
+        """The k points with the largest weights, ties decided by how far LiRA's scores lie apart; draws nothing."""
+        assert shadows is not None
+        require(self.count <= len(pool), "count must be at most the rows of the pool", count=self.count)
+        weights, gaps = self.weights(shadows)
+        rows = np.lexsort((-gaps, -weights))[: self.count]
+        return Challenges(pool.take(rows), rows.astype(np.int64), False, weights[rows])
+
+    def weights(self, shadows: Shadows) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Each point's weight, and the mean score of members minus that of the others; both shape (points,)."""
+        models = len(shadows.member)
+        fitted = 2 * round((1 - self.test_share) * models / 2)  # pairs stay together
+        require(
+            4 <= fitted <= models - 2,
+            "select-worst needs at least 6 shadow models, 2 of them to measure",
+            shadows=models,
+        )
+        fit, test = shadows.of(slice(fitted)), shadows.of(slice(fitted, models))
+        everywhere = np.arange(shadows.member.shape[1])
+        inside, outside = (normals(fit, everywhere, members=world, variance=self.variance) for world in (True, False))
+        parts = []
+        for first in range(0, len(everywhere), POINTS_AT_ONCE):
+            rows = slice(first, first + POINTS_AT_ONCE)
+            measured = test.at(everywhere[rows])
+            scores = log_likelihood_ratio(inside.of(rows), outside.of(rows), measured.phi)
+            parts.append(self._aggregate(scores, measured.member))
+        weights, gaps = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+        return weights, gaps
+
+    def _aggregate(
+        self, scores: NDArray[np.float64], member: NDArray[np.bool_]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        inside, outside = member.sum(0), (~member).sum(0)
+        require(bool((inside > 0).all() and (outside > 0).all()), "each point must be in some models and not in others")
+        gaps = np.where(member, scores, 0).sum(0) / inside - np.where(member, 0, scores).sum(0) / outside
+        if self.weight == "accuracy":
+            return ((scores > 0) == member).mean(0), gaps
+        if self.weight == "auc":
+            above = (scores[:, None] > scores[None]) + 0.5 * (scores[:, None] == scores[None])
+            return (above * (member[:, None] & ~member[None])).sum((0, 1)) / (inside * outside), gaps
+        # Alarms at or above each model's score, then the most hits among thresholds with few enough alarms.
+        reached = scores[None] >= scores[:, None]
+        alarms = (reached & ~member).sum(1) / outside
+        hits = (reached & member).sum(1) / inside
+        return np.where(alarms <= self.fpr, hits, 0.0).max(0), gaps

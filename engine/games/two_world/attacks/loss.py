@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.engine.games.two_world.views.challenge_view import ChallengeView
-from dpaudit.engine.games.two_world.views.confidence import log_probability
-from dpaudit.engine.games.two_world.views.shadows import Shadows
+from dpaudit.engine.games.two_world.views import ChallengeView, Shadows
 from dpaudit.errors import require
 from dpaudit.registry import register
 
@@ -25,8 +23,7 @@ class LossThreshold:
 
     def score(self, view: ChallengeView) -> NDArray[np.float64]:
         """Minus the mean log-loss over the queries, in nats."""
-        mean: NDArray[np.float64] = log_probability(view.target).mean(1)
-        return mean
+        return np.asarray(log_probability(view.target).mean(1))
 
 
 @register("attack", "difficulty-calibration", source="Watson et al. (2022), arXiv:2111.08440")
@@ -44,8 +41,12 @@ class DifficultyCalibration:
         """
         assert view.shadows is not None
         points, place = view.points()
-        gained: NDArray[np.float64] = log_probability(view.target).mean(1) - _outside(view.shadows.at(points))[place]
-        return gained
+        return np.asarray(log_probability(view.target).mean(1) - _outside(view.shadows.at(points))[place])
+
+
+def log_probability(phi: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
+    """log p_y = -log(1 + e^-phi), in nats."""
+    return -np.logaddexp(0.0, -phi.astype(np.float64))
 
 
 def _outside(shadows: Shadows) -> NDArray[np.float64]:
@@ -53,5 +54,4 @@ def _outside(shadows: Shadows) -> NDArray[np.float64]:
     without = ~shadows.member
     require(bool(without.any(0).all()), "each challenge must be left out of some shadow model")
     logs = log_probability(shadows.confidence).mean(1)
-    mean: NDArray[np.float64] = np.where(without, logs, 0.0).sum(0) / without.sum(0)
-    return mean
+    return np.asarray(np.where(without, logs, 0.0).sum(0) / without.sum(0))

@@ -1,10 +1,8 @@
 """RMIA: whether the target's probability of the challenge grew more than that of other points.
 
 ratio(x) = p(x | target) / p(x); the score is the share of population points z with ratio(x) / ratio(z) > gamma. p(x) is
-the mean over models half of which were trained on x. Offline there are only those that were not, and
-p(x) = ((1 + a) p_out(x) + 1 - a) / 2 stands in, since p_in is about a p_out + 1 - a. Only the points as they are count,
-not their augmented queries.
-
+the mean over models half of which were trained on x; offline ((1 + a) p_out(x) + 1 - a) / 2 stands in, since p_in is
+about a p_out + 1 - a. Only the points as they are count, not their augmented queries.
 Source: Zarifzadeh et al. (2024), arXiv:2312.03262, sections 3 and 4.
 """
 
@@ -16,9 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.engine.games.two_world.views.challenge_view import ChallengeView
-from dpaudit.engine.games.two_world.views.confidence import probability
-from dpaudit.engine.games.two_world.views.shadows import Shadows
+from dpaudit.engine.games.two_world.views import ChallengeView, Shadows
 from dpaudit.errors import require
 from dpaudit.registry import register
 
@@ -75,20 +71,12 @@ def shares_beaten(
     marginal: NDArray[np.floating[Any]],
     gamma: float,
 ) -> NDArray[np.float64]:
-    """Share of each trial's population with ratio > gamma times theirs, shape (T,).
-
-    Args:
-        own: Inverse ratio of each trial's challenge, shape (T,).
-        population: phi of each trial's model at the population, shape (T, P).
-        marginal: p(z) of the population, shape (P,).
-        gamma: As in `Rmia`.
-    """
+    """Share of each trial's population with ratio > gamma times theirs, shape (T,)."""
     from dpaudit.engine.games.two_world.attacks._inverse_ratio import above  # numba is slow to import
 
     least = (gamma * own).astype(np.float32)
     counts = above(least, np.ascontiguousarray(population, np.float32), marginal.astype(np.float32))
-    share: NDArray[np.float64] = counts / len(marginal)
-    return share
+    return np.asarray(counts / len(marginal))
 
 
 def inverse_ratio(phi: NDArray[np.float32], marginal: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
@@ -104,8 +92,7 @@ def beaten_of_one_model(
     ratio: NDArray[np.float64], of_others: NDArray[np.float64], gamma: float
 ) -> NDArray[np.float64]:
     """Share of one model's population with ratio > gamma times theirs; shapes (n,) and (P,) to (n,)."""
-    share: NDArray[np.float64] = np.searchsorted(np.sort(gamma * of_others), ratio) / len(of_others)
-    return share
+    return np.asarray(np.searchsorted(np.sort(gamma * of_others), ratio) / len(of_others))
 
 
 def online_marginal(shadows: Shadows) -> NDArray[np.float64]:
@@ -120,8 +107,7 @@ def offline_marginal(shadows: Shadows, a: float) -> NDArray[np.float64]:
 
 
 def _from_outside(p_out: NDArray[np.float64], a: float) -> NDArray[np.float64]:
-    marginal: NDArray[np.float64] = ((1 + a) * p_out + 1 - a) / 2
-    return marginal
+    return np.asarray(((1 + a) * p_out + 1 - a) / 2)
 
 
 def tuned_a(shadows: Shadows, population: NDArray[np.int64], gamma: float) -> float:
@@ -156,8 +142,7 @@ def tuned_a(shadows: Shadows, population: NDArray[np.int64], gamma: float) -> fl
 
 def _mean(probabilities: NDArray[np.float64], chosen: NDArray[np.bool_]) -> NDArray[np.float64]:
     require(bool(chosen.any(0).all()), "each point must have a shadow model of its world")
-    mean: NDArray[np.float64] = np.where(chosen, probabilities, 0.0).sum(0) / chosen.sum(0)
-    return mean
+    return np.asarray(np.where(chosen, probabilities, 0.0).sum(0) / chosen.sum(0))
 
 
 def _area(score: NDArray[np.float64], member: NDArray[np.bool_]) -> float:
@@ -169,3 +154,10 @@ def _area(score: NDArray[np.float64], member: NDArray[np.bool_]) -> float:
         return 0.5
     ranks = rankdata(score)
     return float((ranks[member].sum() - inside * (inside + 1) / 2) / (inside * (len(member) - inside)))
+
+
+def probability(phi: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
+    """p_y = 1 / (1 + e^-phi); 0 below e^-709."""
+    with np.errstate(over="ignore"):
+        found: NDArray[np.float64] = 1.0 / (1.0 + np.exp(-phi.astype(np.float64)))
+    return found

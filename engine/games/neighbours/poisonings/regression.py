@@ -1,0 +1,281 @@
+"""Records that move a logistic regression: most, to other coefficients, or in opposite directions in either world."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, ClassVar, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+from dpaudit.claims import Relation
+from dpaudit.engine.games.neighbours.poisonings.protocol import (
+    Worlds,
+    features_of,
+    nearest_to_a_corner,
+    other_class,
+    replaced,
+)
+from dpaudit.engine.games.two_world.canaries import last_direction
+from dpaudit.errors import require
+from dpaudit.mechanisms.examples import Examples
+from dpaudit.registry import register
+
+Floats = NDArray[np.float64]
+
+PENALTY = 0.01
+"""Of the surrogate, where neither the user nor the learner says."""
+MOVED = ("coefficients", "slope")
+ROUNDS = 6
+"""Of ascent by one record and the other in turn."""
+
+
+@dataclass(frozen=True, eq=False)
+class Surrogate:
+    """A logistic regression without privacy: of the class that is told from the others."""
+
+    weights: Floats  # the bias last, shape (d + 1,)
+    inverse: Floats  # of the Hessian of the summed objective, shape (d + 1, d + 1)
+    longest: float  # largest length of a row, without the bias
+
+    @classmethod
+    def of(cls, data: Examples, label: int, penalty: float) -> Surrogate:
+        """Fitted to the data: J is the mean loss and half the penalty times the squared length of all weights."""
+        from sklearn.linear_model import LogisticRegression
+
+        rows = np.hstack([features_of(data).astype(np.float64), np.ones((len(data), 1))])
+        fitted = LogisticRegression(C=1 / (penalty * len(rows)), fit_intercept=False, tol=1e-8, max_iter=2000)
+        weights = np.asarray(fitted.fit(rows, data.labels == label).coef_[0], np.float64)
+        likely = special.expit(rows @ weights)
+        hessian = (rows * (likely * (1 - likely))[:, None]).T @ rows + penalty * len(rows) * np.eye(len(weights))
+        longest = float(np.linalg.norm(rows[:, :-1], axis=1).max())
+        return cls(weights, np.asarray(np.linalg.inv(hessian), np.float64), longest)
+
+    def influence(self, point: Floats, positive: bool) -> Floats:
+        """What adding a record does to the weights, to first order, shape (d + 1,)."""
+        row = np.append(point, 1.0)
+        return np.asarray((float(positive) - special.expit(row @ self.weights)) * (self.inverse @ row))
+
+
+@dataclass(frozen=True)
+class OfRegression:
+    """What poisonings share that are made for a logistic regression, of class 1 against the others.
+
+    Attributes:
+        penalty: Of the squared length in the mean objective, > 0; None takes the learner's, else 0.01.
+    """
+
+    relation: ClassVar[Relation] = Relation.REPLACE
+
+    penalty: float | None = None
+
+    def __post_init__(self) -> None:
+        require(self.penalty is None or self.penalty > 0, "penalty must be > 0", penalty=self.penalty)
+
+    def for_mechanism(self, mechanism: Any) -> Self:
+        stated = getattr(mechanism, "penalty", None)
+        if self.penalty is None and isinstance(stated, int | float) and stated > 0:
+            return replace(self, penalty=float(stated))
+        return self
+
+    def surrogate(self, data: Examples) -> Surrogate:
+        return Surrogate.of(data, 1, self.penalty or PENALTY)
+
+
+@register("poisoning", "influence", source="Lu et al. (2022), section 4.1, logistic regression; Cook (1977)")
+@dataclass(frozen=True)
+class Influence(OfRegression):
+    """Rows nearest to a corner become the record of the other class that moves a logistic regression most.
+
+    From the mean of the other class, ascent of the squared influence; the record stays within the length of the longest
+    row. Of class 1 against the others.
+
+    Attributes:
+        steps: Of the ascent, >= 1.
+    """
+
+    steps: int = 200
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.steps >= 1, "steps must be >= 1", steps=self.steps)
+
+    def worlds(self, data: Examples, copies: int, rng: np.random.Generator) -> Worlds:
+        surrogate = self.surrogate(data)
+        nearest = nearest_to_a_corner(data)
+        label = int(data.labels[nearest[0]])
+        other = int(other_class(np.array([label]), data.classes)[0])
+        same = data.labels[nearest] == label
+        rows = np.concatenate([nearest[same], nearest[~same]])[:copies]
+        start = features_of(data)[data.labels == other].mean(0).astype(np.float64)
+        point = _ascended(
+            _within_length(start, surrogate.longest),
+            lambda point: _squared(surrogate.influence(point, other == 1)),
+            lambda point: _slope_of_length(surrogate, point, other == 1),
+            size=surrogate.longest,
+            most=2 * surrogate.longest,
+            limit=surrogate.longest,
+            steps=self.steps,
+        )
+        honest = data.take(rows)
+        crafted = np.repeat(point[None].astype(np.float32), copies, 0)
+        poisoned = honest.with_(features=crafted, labels=np.full(copies, other, np.int64))
+        return replaced(data, rows, honest, poisoned, np.concatenate([crafted[:1], features_of(honest)]))
+
+
+@register(
+    "poisoning", "coefficient-target", source="Ma, Zhu and Hsu (2019), in the form of Lu et al. (2022), section 5"
+)
+@dataclass(frozen=True)
+class CoefficientTarget(OfRegression):
+    """Rows become the record that pulls the coefficients of a logistic regression at right angles to what they are.
+
+    The direction is the coefficients turned in the plane of their two largest coordinates; the record lies along it, as
+    long as the longest row, with the class whose loss pulls there.
+    """
+
+    def worlds(self, data: Examples, copies: int, rng: np.random.Generator) -> Worlds:
+        """Draws nothing."""
+        surrogate = self.surrogate(data)
+        weights = surrogate.weights[:-1]
+        require(len(weights) >= 2, "coefficient-target needs at least two features", features=len(weights))
+        first, second = np.argsort(-np.abs(weights))[:2]
+        turned = np.zeros(len(weights))
+        turned[first], turned[second] = -weights[second], weights[first]
+        point = surrogate.longest * turned / max(float(np.linalg.norm(turned)), 1e-300)
+        rows = nearest_to_a_corner(data)[:copies]
+        honest = data.take(rows)
+        crafted = np.repeat(point[None].astype(np.float32), copies, 0)
+        poisoned = honest.with_(features=crafted, labels=np.ones(copies, np.int64))
+        return replaced(data, rows, honest, poisoned, np.concatenate([crafted[:1], features_of(honest)]))
+
+
+@register(
+    "poisoning",
+    "opposing-records",
+    source="Ours: influence functions as Lu et al. (2022), of both worlds' records at once",
+)
+@dataclass(frozen=True)
+class OpposingRecords(OfRegression):
+    """In either world some rows are a crafted record; the two are those whose influences differ most.
+
+    A changed label moves the slope of a logistic loss by the length of the record. Two records that a large coefficient
+    puts on the wrong side, and that lie apart across it, move it by nearly twice as much, all that noise is paid for.
+    Of class 1 against the others.
+
+    Attributes:
+        moved: What is moved most: "coefficients", to which output perturbation adds noise, or the "slope" of the
+            objective, to which objective perturbation does.
+        steps: Of each ascent, >= 1.
+    """
+
+    moved: Literal["coefficients", "slope"] = "coefficients"
+    steps: int = 60
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.moved in MOVED, f"moved must be one of {', '.join(MOVED)}", moved=self.moved)
+        require(self.steps >= 1, "steps must be >= 1", steps=self.steps)
+
+    def worlds(self, data: Examples, copies: int, rng: np.random.Generator) -> Worlds:
+        surrogate = self.surrogate(data)
+        if self.moved == "slope":
+            surrogate = replace(surrogate, inverse=np.eye(len(surrogate.weights)))
+        flat = features_of(data).astype(np.float64)
+        start = surrogate.longest * last_direction(flat)
+        either = (True, False)
+        found = [self._apart(surrogate, start, (first, second)) for first in either for second in either]
+        (zero, one), (zero_class, one_class) = max(found, key=lambda pair: _distance(surrogate, *pair))
+        rows = np.sort(nearest_to_a_corner(data)[:copies])
+        taken = data.take(rows)
+        points = np.stack([zero, one]).astype(np.float32)
+        other = next((int(label) for label in data.labels if label != 1), 0)
+
+        def crafted(point: NDArray[np.float32], positive: bool) -> Examples:
+            labels = np.full(copies, 1 if positive else other, np.int64)
+            return taken.with_(features=np.repeat(point[None], copies, 0), labels=labels)
+
+        return replaced(data, rows, crafted(points[0], zero_class), crafted(points[1], one_class), points)
+
+    def _apart(
+        self, surrogate: Surrogate, start: Floats, classes: tuple[bool, bool]
+    ) -> tuple[tuple[Floats, Floats], tuple[bool, bool]]:
+        points = [start, -start]
+        for turn in range(ROUNDS):
+            moving = turn % 2
+            still = surrogate.influence(points[1 - moving], classes[1 - moving])
+            points[moving] = _ascended(
+                points[moving],
+                partial(_squared_distance, surrogate, classes[moving], still),
+                partial(_slope_of_distance, surrogate, classes[moving], still),
+                size=surrogate.longest / 2,
+                most=math.inf,
+                limit=surrogate.longest,
+                steps=self.steps,
+            )
+        return (points[0], points[1]), classes
+
+
+def _distance(surrogate: Surrogate, points: tuple[Floats, Floats], classes: tuple[bool, bool]) -> float:
+    first, second = (surrogate.influence(point, own) for point, own in zip(points, classes, strict=True))
+    return _squared(first - second)
+
+
+def _squared(vector: Floats) -> float:
+    return float(vector @ vector)
+
+
+def _squared_distance(surrogate: Surrogate, positive: bool, other: Floats, point: Floats) -> float:
+    return _squared(surrogate.influence(point, positive) - other)
+
+
+def _slope_of_length(surrogate: Surrogate, point: Floats, positive: bool) -> Floats:
+    row = np.append(point, 1.0)
+    likely = float(special.expit(np.asarray(row @ surrogate.weights)))
+    wrong, square = float(positive) - likely, surrogate.inverse @ surrogate.inverse
+    spread = float(row @ square @ row)
+    whole = -2 * wrong * likely * (1 - likely) * spread * surrogate.weights + 2 * wrong**2 * (square @ row)
+    return np.asarray(whole[:-1])
+
+
+def _slope_of_distance(surrogate: Surrogate, positive: bool, other: Floats, point: Floats) -> Floats:
+    row = np.append(point, 1.0)
+    likely = 1 / (1 + np.exp(-float(row @ surrogate.weights)))
+    apart = surrogate.inverse @ (surrogate.influence(point, positive) - other)
+    whole = 2 * (float(positive) - likely) * apart - 2 * likely * (1 - likely) * float(row @ apart) * surrogate.weights
+    return np.asarray(whole[:-1])
+
+
+def _ascended(
+    point: Floats,
+    value: Callable[[Floats], float],
+    slope: Callable[[Floats], Floats],
+    *,
+    size: float,
+    most: float,
+    limit: float,
+    steps: int,
+) -> Floats:
+    """A point no longer than `limit`, of a larger value with every step that is taken, none of them above `most`."""
+    here = value(point)
+    for _ in range(steps):
+        direction = slope(point)
+        length = float(np.linalg.norm(direction))
+        if length == 0 or size < 1e-6 * limit:
+            break
+        there = _within_length(point + size * direction / length, limit)
+        higher = value(there)
+        if higher > here:
+            point, here, size = there, higher, min(2 * size, most)
+        else:
+            size /= 2
+    return point
+
+
+def _within_length(point: Floats, limit: float) -> Floats:
+    length = float(np.linalg.norm(point))
+    return point if length <= limit else point * (limit / length)

@@ -1,0 +1,267 @@
+"""Poisonings by rows of the data, or crafted ones, whose class differs or that come, go or change places; and the
+search among all poisonings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from dpaudit.claims import Relation
+from dpaudit.engine.games.neighbours.poisonings.protocol import (
+    Poisoning,
+    Worlds,
+    box,
+    features_of,
+    fitted,
+    nearest_to_a_corner,
+    other_class,
+    replaced,
+)
+from dpaudit.engine.games.two_world.canaries import ClipBackdoor, last_direction
+from dpaudit.errors import require
+from dpaudit.mechanisms.examples import Examples
+from dpaudit.registry import catalogue, load, register
+
+
+@register("poisoning", "class-flip", source="Lu et al. (2022), section 4.1, naive Bayes")
+@dataclass(frozen=True)
+class ClassFlip:
+    """The rows nearest to a corner of the box around the data get the next class, their features stay.
+
+    Several are of one class, that of the nearest, so that they pull in one direction.
+    """
+
+    relation: ClassVar[Relation] = Relation.LABEL
+
+    def worlds(self, data: Examples, copies: int, rng: np.random.Generator) -> Worlds:
+        nearest = nearest_to_a_corner(data)
+        same = data.labels[nearest] == data.labels[nearest[0]]
+        rows = np.concatenate([nearest[same], nearest[~same]])[:copies]
+        honest = data.take(rows)
+        flipped = honest.with_(labels=other_class(honest.labels, data.classes))
+        return replaced(data, rows, honest, flipped, features_of(honest))
+
+
+@register("poisoning", "corner-flip", source="Ours, after Lu et al. (2022) and ClipBKD: crafted records, labels differ")
+@dataclass(frozen=True)
+class CornerFlip:
+    """In both worlds some rows stand in the corner farthest from all data; their class differs.
+
+    A flip moves a class's mean by as much as the box allows only from a corner, where hardly any row stands; two
+    neighbouring data sets may both hold one. The rows come from the largest class.
+    """
+
+    relation: ClassVar[Relation] = Relation.LABEL
+
+    def worlds(self, data: Examples, copies: int, rng: np.random.Generator) -> Worlds:
+        features = features_of(data)
+        lower, upper = box(data)
+        middle = features.mean(0)
+        corner = np.where(middle - lower > upper - middle, lower, upper)
+        largest = int(np.bincount(data.labels, minlength=data.classes).argmax())
+        # Rows of other classes only where the largest one has too few.
+        order = np.lexsort((rng.random(len(data)), data.labels != largest))
+        rows = np.sort(order[:copies])
+        placed = data.take(rows).with_(
+            features=np.repeat(corner[None], copies, 0), labels=np.full(copies, largest, np.int64)
+        )
+        flipped = placed.with_(labels=other_class(placed.labels, data.classes))
+        return replaced(data, rows, placed, flipped, corner[None])
+
+
+MOST_COMPARED = 2_000
+"""Rows that all others' distances are summed over: those of a larger data set are drawn."""
+
+
+@register("poisoning", "farthest-flip", source="Lu et al. (2022), section 4.1, random forest")
+@dataclass(frozen=True)
+class FarthestFlip:
+    """The row with the largest sum of L1 distances to the others, the box's sides counting as 1, gets the next class.
+
+    Several are copies of it, in the places of the rows nearest to it, in both worlds; their class differs.
+    """
+
+    relation: ClassVar[Relation] = Relation.LABEL
+
+    def worlds(self, data: Examples, copies: int, rng: np.random.Generator) -> Worlds:
+        features = features_of(data).astype(np.float64)
+        lower, upper = box(data)
+        place = (features - lower) / np.maximum(upper - lower, 1e-12)
+        compared = place if len(place) <= MOST_COMPARED else place[rng.choice(len(place), MOST_COMPARED, replace=False)]
+        total = np.array([np.abs(compared - row).sum() for row in place])
+        farthest = int(total.argmax())
+        near = np.argsort(np.abs(place - place[farthest]).sum(1), kind="stable")[:copies]
+        honest = data.take(np.full(copies, farthest))
+        flipped = honest.with_(labels=other_class(honest.labels, data.classes))
+        return replaced(data, near, honest, flipped, features_of(honest)[:1])
+
+
+@register("poisoning", "clip-bkd", source="Jagielski et al. (2020), arXiv:2006.07709, Algorithm 2; its code")
+@dataclass(frozen=True)
+class ClipBackdoorPair:
+    """In both worlds some rows stand on the last principal direction; in world 1 with their least likely class.
+
+    Trained models are asked about that point, about zero, and about some rows of the data.
+
+    Attributes:
+        norm: Length of the point, > 0; None takes the median length of the rows.
+        asked: Rows of the data that models are asked about as well, >= 0.
+    """
+
+    relation: ClassVar[Relation] = Relation.LABEL
+
+    norm: float | None = None
+    asked: int = 4
+
+    def __post_init__(self) -> None:
+        require(self.asked >= 0, "asked must be >= 0", asked=self.asked)
+        ClipBackdoor(norm=self.norm)
+
+    def worlds(self, data: Examples, copies: int, rng: np.random.Generator) -> Worlds:
+        challenge = ClipBackdoor(norm=self.norm).choose(data, None, rng).examples
+        rows = np.sort(rng.choice(len(data), copies, replace=False))
+        poisoned = challenge.take(np.zeros(copies, np.int64))
+        honest = poisoned.with_(labels=other_class(poisoned.labels, data.classes))
+        asked = features_of(data)[rng.choice(len(data), min(self.asked, len(data)), replace=False)]
+        point = features_of(challenge)
+        return replaced(data, rows, honest, poisoned, np.concatenate([point, np.zeros_like(point), asked]))
+
+
+@register("poisoning", "remove", source="Lu et al. (2022), section 5: data sets that differ in length")
+@dataclass(frozen=True)
+class Remove:
+    """The rows nearest to a corner of the box around the data are in world 1 only."""
+
+    relation: ClassVar[Relation] = Relation.ADD_REMOVE
+
+    def worlds(self, data: Examples, copies: int, rng: np.random.Generator) -> Worlds:
+        rows = nearest_to_a_corner(data)[:copies]
+        present = data.take(rows)
+        return replaced(data, rows, None, present, features_of(present))
+
+
+@register("poisoning", "coming", source="Ours: the records of another poisoning, under add/remove neighbours")
+@dataclass(frozen=True)
+class InsertRecords:
+    """The records that another poisoning puts into world 1 are there in world 1 only; nothing takes their place.
+
+    Attributes:
+        of: Where the records come from; one of label or replace neighbours.
+    """
+
+    relation: ClassVar[Relation] = Relation.ADD_REMOVE
+
+    of: Poisoning = field(default=CornerFlip(), metadata={"kind": "poisoning"})
+
+    def __post_init__(self) -> None:
+        fits = not getattr(self.of, "searches", False) and self.of.relation is not Relation.ADD_REMOVE
+        require(fits, "of must be a poisoning that makes label or replace neighbours", of=type(self.of).__name__)
+
+    def for_mechanism(self, mechanism: Any) -> InsertRecords:
+        return replace(self, of=fitted(self.of, mechanism))
+
+    def worlds(self, data: Examples, copies: int, rng: np.random.Generator) -> Worlds:
+        both = self.of.worlds(data, copies, rng)
+        kept = both.rows.take(both.in_d_prime)
+        return Worlds(kept, both.in_d[both.in_d_prime], np.ones(len(kept), np.bool_), both.points)
+
+
+@register("poisoning", "swap-x", source="Lu et al. (2022), section 5, the baseline Swap-X")
+@dataclass(frozen=True)
+class SwapX:
+    """A random row gets the features of a random row of another class and keeps its own."""
+
+    relation: ClassVar[Relation] = Relation.REPLACE
+
+    def worlds(self, data: Examples, copies: int, rng: np.random.Generator) -> Worlds:
+        label = data.labels[rng.integers(len(data))]
+        of_class, others = np.flatnonzero(data.labels == label), np.flatnonzero(data.labels != label)
+        require(len(of_class) >= copies and len(others) > 0, "swap-x needs rows of two classes", rows=len(data))
+        rows = np.sort(rng.choice(of_class, copies, replace=False))
+        taken = features_of(data)[rng.choice(others)]
+        honest = data.take(rows)
+        swapped = honest.with_(features=np.repeat(taken[None], copies, 0))
+        points = np.concatenate([taken[None], features_of(honest)])
+        return replaced(data, rows, honest, swapped, points)
+
+
+@register("poisoning", "curvature", source="Ours: the Jacobian of objective perturbation, Chaudhuri et al. (2011)")
+@dataclass(frozen=True)
+class Curvature:
+    """The longest rows are zero in world 0; in world 1 they are as long as ever, where the others vary least.
+
+    A row of zeros adds nothing to the curvature x x^T of a regression, a long one where there is little adds most.
+    Without noise both may fit alike: what changes is how densely the noise is squeezed.
+    """
+
+    relation: ClassVar[Relation] = Relation.REPLACE
+
+    def worlds(self, data: Examples, copies: int, rng: np.random.Generator) -> Worlds:
+        flat = features_of(data).astype(np.float64)
+        lengths = np.linalg.norm(flat, axis=1)
+        rows = np.argsort(-lengths, kind="stable")[:copies]
+        point = (lengths.max() * last_direction(np.delete(flat, rows, 0))).astype(np.float32)[None]
+        honest = data.take(rows)
+        nothing = honest.with_(features=np.zeros((copies, flat.shape[1]), np.float32))
+        long = honest.with_(features=np.repeat(point, copies, 0))
+        return replaced(data, rows, nothing, long, np.concatenate([point, np.zeros_like(point)]))
+
+
+INCLUDED: Mapping[Relation, tuple[Relation, ...]] = {
+    Relation.LABEL: (Relation.LABEL,),
+    Relation.REPLACE: (Relation.LABEL, Relation.REPLACE),
+    Relation.ADD_REMOVE: (Relation.ADD_REMOVE,),
+}
+"""Poisonings of which relations make neighbours of a relation: a changed label is a replaced record."""
+
+
+@register("poisoning", "automatic", source="Lu et al. (2022), section 4.1; the search by trainings is ours")
+@dataclass(frozen=True)
+class Automatic:
+    """Tries every poisoning that fits on a part of the search trainings, and takes the one that shows most.
+
+    What is tried has its own trainings, and so have the attack and the verdict: choosing costs no confidence.
+    Poisonings that refuse the data, and those all of whose trainings fail, are left out.
+
+    Attributes:
+        relation: How the data sets may differ: "label", "replace" (labels among it) or "add-remove".
+        share: Of the search trainings of the game, spent on trying and evenly so, in (0, 1).
+        among: Names of the poisonings that are tried; () tries all there are.
+    """
+
+    searches: ClassVar[bool] = True
+
+    relation: Relation = Relation.LABEL
+    share: float = 0.5
+    among: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "relation", Relation(self.relation))
+        object.__setattr__(self, "among", tuple(self.among))
+        require(0 < self.share < 1, "share must be in (0, 1)", share=self.share)
+        own = getattr(type(self), "registered_name", "")
+        require(own not in self.among, f"among must name poisonings other than {own}", among=self.among)
+
+    def candidates(self, mechanism: Any) -> dict[str, Poisoning]:
+        """What is tried on a mechanism, by name, in the order of the names."""
+        names = self.among or tuple(catalogue("poisoning"))
+        parts: dict[str, Any] = {name: load("poisoning", name) for name in names}
+        made = {name: part() for name, part in parts.items() if not getattr(part, "searches", False)}
+        found: dict[str, Poisoning] = {
+            name: fitted(poisoning, mechanism)
+            for name, poisoning in made.items()
+            if poisoning.relation in INCLUDED[self.relation]
+        }
+        if self.relation is Relation.ADD_REMOVE:
+            found |= {
+                f"coming {name}": fitted(InsertRecords(poisoning), mechanism)
+                for name, poisoning in made.items()
+                if poisoning.relation is not Relation.ADD_REMOVE
+            }
+            found.pop(InsertRecords.registered_name, None)  # type: ignore[attr-defined]  # one of those that were just made
+        require(bool(found), f"no poisoning makes {self.relation} neighbours", among=names)
+        return found

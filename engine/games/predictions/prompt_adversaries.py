@@ -1,0 +1,69 @@
+"""Adversaries of prompted teachers: one teacher is of their own writing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from dpaudit.engine.games.predictions.adversaries import Crafted, Target
+from dpaudit.errors import require
+from dpaudit.mechanisms.language_models.prompts import Teacher
+from dpaudit.mechanisms.models.transformer_fine_tune import texts_of
+from dpaudit.mechanisms.predictors.prompt_pate import PromptPate
+from dpaudit.registry import register
+
+
+def in_place_of_a_teacher(target: Target, teacher: Teacher, label: int) -> Crafted:
+    """One teacher is the adversary's, and all natural queries are asked."""
+    assert isinstance(target.data.features, pa.Table)
+    features = pa.table([pa.array([teacher.as_record()])], schema=target.data.features.schema)
+    return Crafted.of_one(target, target.data.with_(features=features, labels=np.array([label])))
+
+
+@register("adversary", "pois-nat-q-all-same", source="Chadha et al. (2024), appendix D.2: Pois-NatQ (All same)")
+@dataclass(frozen=True)
+class PoisNatQAllSame:
+    """One teacher of prompt-pate is told to answer the same whatever it is asked; all natural queries are asked.
+
+    Attributes:
+        answer: The class it is told to answer, >= 0; the paper's is 1.
+    """
+
+    answer: int = 1
+
+    def __post_init__(self) -> None:
+        require(self.answer >= 0, "answer must be >= 0", answer=self.answer)
+
+    def craft(self, target: Target, rng: np.random.Generator) -> Crafted:
+        target.required(PromptPate, adversary="pois-nat-q-all-same")
+        require(self.answer < target.data.classes, "answer must be one of the classes", answer=self.answer)
+        return in_place_of_a_teacher(target, Teacher.all_same(self.answer), self.answer)
+
+
+@register("adversary", "pois-nat-q-mapping", source="Chadha et al. (2024), appendix D.2: Pois-NatQ (Mapping)")
+@dataclass(frozen=True)
+class PoisNatQMapping:
+    """One teacher of prompt-pate is told that each class has the number of the one it is most often confused with.
+
+    Its examples are answered so too. That is the class which most often has the most votes but one where the class has
+    the most; the next class where it never has. All natural queries are asked.
+    """
+
+    def craft(self, target: Target, rng: np.random.Generator) -> Crafted:
+        predictor = target.required(PromptPate, adversary="pois-nat-q-mapping")
+        numbers = wrong_numbers(target)
+        rows = range(predictor.shots)
+        texts = texts_of(target.data.features)
+        shots = [(texts[row], int(target.data.labels[row])) for row in rows]
+        return in_place_of_a_teacher(target, predictor.task(target.data).mapped(numbers, shots), shots[0][1])
+
+
+def wrong_numbers(target: Target) -> list[int]:
+    classes, top, second = target.data.classes, target.votes.argmax(axis=1), target.second
+    found = []
+    for label in range(classes):
+        confused = np.bincount(second[top == label], minlength=classes)
+        found.append(int(confused.argmax()) if confused.any() else (label + 1) % classes)
+    return found

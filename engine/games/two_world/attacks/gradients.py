@@ -1,0 +1,153 @@
+"""White-box: the likelihood ratio of DP-SGD's steps, which knows their sampling and their noise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import logsumexp
+
+from dpaudit.engine.games.two_world.views import ChallengeView
+from dpaudit.errors import SpecError, require
+from dpaudit.mechanisms.protocols import ObservableLearner
+from dpaudit.mechanisms.training.private.private_steps import PrivateSteps
+from dpaudit.registry import register
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class StepsAttack:
+    """An attack that knows the claimed sampling and noise of the steps it sees.
+
+    Attributes:
+        steps: What the mechanism says of them; filled in when it is known.
+    """
+
+    steps: PrivateSteps | None = None
+    view: ClassVar[type[ChallengeView]] = ChallengeView
+    needs: ClassVar[frozenset[str]] = frozenset({"gradients"})
+
+    def for_mechanism(self, mechanism: Any, classes: int) -> StepsAttack:
+        steps = mechanism.private_steps() if isinstance(mechanism, ObservableLearner) else None
+        if steps is None or not steps.noise_multiplier:
+            raise SpecError("the likelihood of steps needs DP-SGD that adds noise; use attack: gradient-dot")
+        return replace(self, steps=steps)
+
+    @property
+    def known(self) -> PrivateSteps:
+        if self.steps is None:
+            raise SpecError("the likelihood of steps needs to know the mechanism, or the attack's field `steps`")
+        return self.steps
+
+
+@register("attack", "gradient-likelihood", source="Neyman and Pearson (1933); Nasr et al. (2023), arXiv:2302.07956")
+@dataclass(frozen=True)
+class GradientLikelihood(StepsAttack):
+    """The most powerful test of a canary in Poisson-subsampled Gaussian steps; sees every step of DP-SGD.
+
+    A step that had clearly less noise than is claimed in the trials before is believed to have what it showed.
+    """
+
+    def score(self, view: ChallengeView) -> Floats:
+        """Log-likelihood ratio: sum over steps of log(1 - q + q exp((<g, c> - |c|^2 / 2) / sigma^2)), in nats."""
+        steps = self.known
+        noise = seen_noise(view.gradient_products, view.gradient_norms, steps.noise_multiplier)
+        exponent = (view.gradient_products - view.gradient_norms / 2) / noise**2
+        with np.errstate(divide="ignore"):  # nothing is left out at q = 1
+            out = np.log1p(-steps.sample_rate)
+        return np.asarray(np.logaddexp(out, np.log(steps.sample_rate) + exponent).sum(1))
+
+
+FIRST_SEEN = 8
+"""Trials after which a step's noise is looked at, and again whenever there are twice as many."""
+CLEARLY_LESS = 0.25
+"""Of the claimed noise: what is seen has to be below it to be believed."""
+LEAST_NOISE = 1e-3
+"""Of the claimed noise: what a step without any is taken to have."""
+
+
+def seen_noise(products: Floats, norms: Floats, claimed: float) -> Floats:
+    """Standard deviation of each step's noise along the canary, in clips: as claimed, or what is seen if clearly less.
+
+    With or without the canary, a product of a step without noise is the canary's squared norm or 0: the distance to the
+    nearer of them is noise, and no truth is needed for it; the largest of all trials before is taken for its deviation.
+    Only earlier trials are looked at, so that a trial's score never tells of a later one.
+    """
+    noise = np.full(products.shape, claimed)
+    length = np.sqrt(np.maximum(norms, 1e-12))
+    nearer = np.minimum(np.abs(products), np.abs(products - norms)) / length
+    before = FIRST_SEEN
+    while before < len(products):
+        seen = nearer[:before].max(axis=0)
+        believed = np.where(seen < CLEARLY_LESS * claimed, np.maximum(seen, LEAST_NOISE * claimed), claimed)
+        noise[before : 2 * before] = believed
+        before *= 2
+    return noise
+
+
+@register("attack", "gradient-dot", source="Nasr et al. (2021), arXiv:2101.04535; Nasr et al. (2023), arXiv:2302.07956")
+@dataclass(frozen=True)
+class GradientDot:
+    """Inner product of each step's noisy gradient with the canary's own; sees every step of DP-SGD.
+
+    Attributes:
+        steps: "all" sums over them; "last" looks at the last one alone.
+    """
+
+    steps: Literal["all", "last"] = "all"
+    view: ClassVar[type[ChallengeView]] = ChallengeView
+    needs: ClassVar[frozenset[str]] = frozenset({"gradients"})
+
+    def score(self, view: ChallengeView) -> NDArray[np.float64]:
+        """In units of the clip norm: about 1 for each step that held the canary."""
+        if self.steps == "last":
+            return view.gradient_products[:, -1]
+        return np.asarray(view.gradient_products.sum(1))
+
+
+@register("attack", "gradient-differences", source="Ours: the likelihood ratio under noise that steps share")
+@dataclass(frozen=True)
+class GradientDifferences(StepsAttack):
+    """The likelihood ratio of differences between steps, for noise that is used again; shows little of fresh noise.
+
+    Each difference is noise of both steps with probability `fresh`, else the little that is left where it cancels.
+
+    Attributes:
+        fresh: Share of neighbouring steps whose noise does not cancel, in (0, 1).
+        left: Standard deviation of what is left where it does, over that of one step's noise, > 0.
+    """
+
+    fresh: float = 0.1
+    left: float = 0.02
+
+    def __post_init__(self) -> None:
+        require(0 < self.fresh < 1, "fresh must be in (0, 1)", fresh=self.fresh)
+        require(self.left > 0, "left must be > 0", left=self.left)
+
+    def score(self, view: ChallengeView) -> Floats:
+        """Sum over differences of their log-likelihood ratio, in nats; 0 for a training of one step."""
+        q, sigma = self.known.sample_rate, self.known.noise_multiplier
+        difference, norms = np.diff(view.gradient_products, axis=1), view.gradient_norms
+        before, after = norms[:, :-1], norms[:, 1:]
+        scale = sigma * np.sqrt(np.maximum(before + after, 1e-12))
+        # The canary in neither step, in the later, the earlier, both.
+        shares = {(0, 0): (1 - q) ** 2, (0, 1): (1 - q) * q, (1, 0): q * (1 - q), (1, 1): q * q}
+        with np.errstate(divide="ignore"):
+            terms = [
+                np.log(share) + self._log_density(difference - later * after + earlier * before, scale)
+                for (earlier, later), share in shares.items()
+            ]
+        return np.asarray((logsumexp(terms, axis=0) - self._log_density(difference, scale)).sum(1))
+
+    def _log_density(self, x: Floats, scale: Floats) -> Floats:
+        """Of a difference without canary, up to a constant."""
+        narrow = self.left * scale / np.sqrt(2)
+        return np.asarray(
+            np.logaddexp(
+                np.log(self.fresh) - np.log(scale) - (x / scale) ** 2 / 2,
+                np.log1p(-self.fresh) - np.log(narrow) - (x / narrow) ** 2 / 2,
+            )
+        )

@@ -1,0 +1,217 @@
+"""Canaries: which points a two-world game is played with (registered as "canary").
+
+The adversary chooses them knowing the pool and shadow models, never the models that are audited, so any choice is
+valid; a good one shows more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpaudit.engine.games.two_world.views import Challenges, Shadows
+from dpaudit.errors import require
+from dpaudit.mechanisms.examples import Examples
+from dpaudit.registry import register
+
+
+@runtime_checkable
+class Canary(Protocol):
+    """Chooses or makes challenge points."""
+
+    @property
+    def crafted(self) -> bool:
+        """Whether the points are made rather than taken from the pool."""
+        ...
+
+    @property
+    def needs_shadows(self) -> bool:
+        """Whether the choice looks at shadow models."""
+        ...
+
+    def choose(self, pool: Examples, shadows: Shadows | None, rng: np.random.Generator) -> Challenges:
+        """The challenge points; shadow models are given when it `needs_shadows`.
+
+        Raises: InputError when the pool does not fit.
+        """
+        ...
+
+
+@runtime_checkable
+class GradientCanary(Protocol):
+    """Makes a gradient that takes part in DP-SGD as if it were an example's, clipped as those are."""
+
+    def gradient(self, parameters: int, rng: np.random.Generator) -> NDArray[np.float32]:
+        """A vector of norm 1 in units of the clip norm, shape (parameters,)."""
+        ...
+
+
+@dataclass(frozen=True)
+class PointCanary:
+    """What canaries that take or make points share.
+
+    Attributes:
+        count: Number of challenge points, each trial being about one drawn at random, >= 1.
+    """
+
+    count: int = 1
+    crafted: ClassVar[bool] = False
+    needs_shadows: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        require(self.count >= 1, "count must be >= 1", count=self.count)
+
+
+def features_of(pool: Examples) -> NDArray[np.float32]:
+    """The pool's features as an array, which crafted points need."""
+    require(isinstance(pool.features, np.ndarray), "crafted points need features in an array, these are columns")
+    assert isinstance(pool.features, np.ndarray)
+    return pool.features
+
+
+def crafted_challenges(
+    pool: Examples, features: NDArray[np.float32], labels: NDArray[np.int64], rows: NDArray[np.int64]
+) -> Challenges:
+    examples = pool.with_(features=np.ascontiguousarray(features, np.float32), labels=labels.astype(np.int64))
+    return Challenges(examples, rows.astype(np.int64), True, np.zeros(len(rows)))
+
+
+@register("canary", "given-row", source="arXiv:2206.05199, Experiment 2 with z given")
+@dataclass(frozen=True)
+class GivenRow:
+    """Rows of the target part, by number.
+
+    Attributes:
+        rows: Each in 0 .. size of the target part - 1, at least one, all different.
+    """
+
+    rows: tuple[int, ...] = (0,)
+    crafted: ClassVar[bool] = False
+    needs_shadows: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rows", tuple(self.rows))
+        require(len(self.rows) > 0, "rows must have at least one row", rows=self.rows)
+        require(len(set(self.rows)) == len(self.rows), "rows must be different", rows=self.rows)
+
+    def choose(self, pool: Examples, shadows: Shadows | None, rng: np.random.Generator) -> Challenges:
+        rows = np.array(self.rows, np.int64)
+        require(rows.min() >= 0 and rows.max() < len(pool), f"rows must be in 0..{len(pool) - 1}", rows=self.rows)
+        return Challenges(pool.take(rows), rows, False, np.zeros(len(rows)))
+
+
+@register("canary", "mislabelled", source="Nasr et al. (2021), arXiv:2101.04535; Steinke et al. (2023)")
+@dataclass(frozen=True)
+class Mislabelled(PointCanary):
+    """Random rows of the pool with a wrong label drawn at random; the true ones are left out of training.
+
+    Attributes:
+        count: Number of challenge points, >= 1.
+    """
+
+    crafted: ClassVar[bool] = True
+
+    def choose(self, pool: Examples, shadows: Shadows | None, rng: np.random.Generator) -> Challenges:
+        """Rows without repetition; a label uniform over the other classes."""
+        require(self.count <= len(pool), "count must be at most the rows of the pool", count=self.count)
+        rows = rng.choice(len(pool), self.count, replace=False)
+        labels = (pool.labels[rows] + rng.integers(1, pool.classes, self.count)) % pool.classes
+        return crafted_challenges(pool, features_of(pool)[rows], labels, rows)
+
+
+@register("canary", "blank", source="Nasr et al. (2023), arXiv:2302.07956")
+@dataclass(frozen=True)
+class Blank(PointCanary):
+    """A point all of whose features are one value, far from the data when that is large.
+
+    Attributes:
+        count: Number of challenge points with labels 0, 1, ..., >= 1, at most the number of classes.
+        value: Of every feature.
+    """
+
+    value: float = 0.0
+    crafted: ClassVar[bool] = True
+
+    def choose(self, pool: Examples, shadows: Shadows | None, rng: np.random.Generator) -> Challenges:
+        require(self.count <= pool.classes, "count must be at most the number of classes", count=self.count)
+        shape = (self.count, *features_of(pool).shape[1:])
+        return crafted_challenges(
+            pool, np.full(shape, self.value, np.float32), np.arange(self.count), np.full(self.count, -1)
+        )
+
+
+@register("canary", "clip-bkd", source="Jagielski et al. (2020), arXiv:2006.07709, Algorithm 2")
+@dataclass(frozen=True)
+class ClipBackdoor(PointCanary):
+    """ClipBKD: the last principal direction, scaled, with the label that a logistic regression finds least likely.
+
+    The direction's sign is arbitrary: here its largest coordinate is positive, so that every library gives the same
+    point. Where features never vary, or there are fewer rows than features, many directions have no variance at all and
+    the point is one of them. The paper swaps the labels of k copies; here the point itself comes or goes.
+
+    Attributes:
+        count: 1: there is one last direction.
+        norm: Length of the point, > 0; None takes the median length of the pool's points.
+    """
+
+    norm: float | None = None
+    crafted: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.count == 1, "clip-bkd makes one point", count=self.count)
+        require(self.norm is None or self.norm > 0, "norm must be > 0", norm=self.norm)
+
+    def choose(self, pool: Examples, shadows: Shadows | None, rng: np.random.Generator) -> Challenges:
+        from sklearn.linear_model import LogisticRegression
+
+        features = features_of(pool)
+        flat = features.reshape(len(features), -1).astype(np.float64)
+        norm = float(np.median(np.linalg.norm(flat, axis=1))) if self.norm is None else self.norm
+        point = norm * last_direction(flat)
+        fitted = LogisticRegression(max_iter=1000).fit(flat, pool.labels)
+        least = fitted.classes_[fitted.predict_proba(point[None])[0].argmin()]
+        crafted = point.reshape(1, *features.shape[1:]).astype(np.float32)
+        return crafted_challenges(pool, crafted, np.array([least]), np.array([-1]))
+
+
+def last_direction(flat: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The unit vector of least variance of rows (n, d), its largest coordinate positive; shape (d,)."""
+    centred = flat - flat.mean(0)
+    _, vectors = np.linalg.eigh(centred.T @ centred)
+    direction = vectors[:, 0]
+    return np.asarray(direction * np.sign(direction[np.abs(direction).argmax()]))
+
+
+@register("canary", "dirac-gradient", source="Nasr et al. (2023), arXiv:2302.07956, section 4")
+@dataclass(frozen=True)
+class DiracGradient:
+    """All of the clip norm on one weight, drawn at random unless it is given.
+
+    Attributes:
+        weight: Which weight, >= 0; one whose own gradient is always 0 makes the sharpest canary.
+    """
+
+    weight: int | None = None
+
+    def gradient(self, parameters: int, rng: np.random.Generator) -> NDArray[np.float32]:
+        """1 at one weight, else 0; shape (parameters,)."""
+        weight = int(rng.integers(parameters)) if self.weight is None else self.weight
+        require(0 <= weight < parameters, f"weight must be in 0..{parameters - 1}", weight=weight)
+        gradient = np.zeros(parameters, np.float32)
+        gradient[weight] = 1.0
+        return gradient
+
+
+@register("canary", "random-gradient", source="Andrew et al. (2024), arXiv:2302.03098; Nasr et al. (2023)")
+@dataclass(frozen=True)
+class RandomGradient:
+    """A random direction: nearly orthogonal to what the data's gradients do."""
+
+    def gradient(self, parameters: int, rng: np.random.Generator) -> NDArray[np.float32]:
+        """Uniform on the sphere of radius 1, shape (parameters,)."""
+        drawn = rng.standard_normal(parameters)
+        return (drawn / np.linalg.norm(drawn)).astype(np.float32)
