@@ -47,7 +47,7 @@ class FixMatch:
         ratio: int = 7,
         threshold: float = 0.95,
     ) -> None:
-        """A batch has `ratio` unlabelled images for a labelled one; pseudo-labels are at least as sure as `threshold`."""
+        """A batch has `ratio` unlabelled images for a labelled one; no pseudo-label is less sure than `threshold`."""
         require(steps >= 1, "steps must be >= 1", steps=steps)
         require(ratio >= 1, "ratio must be >= 1", ratio=ratio)
         require(0 <= threshold <= 1, "threshold must be in [0, 1]", threshold=threshold)
