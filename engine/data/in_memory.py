@@ -77,6 +77,35 @@ class InMemory:
         held.__dict__["_rows"] = examples
         return held
 
+    def keep(self, folder: Path) -> None:
+        """Writes the rows into a run folder, once."""
+        path = self._path(folder)
+        if path.exists():
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        rows = _to_table(self.load())
+        write_whole(path, lambda file: pq.write_table(rows, file, compression="zstd", compression_level=1))
+
+    def found_in(self, folder: Path) -> InMemory:
+        """The same with the rows that a run folder keeps, where it keeps them.
+
+        Raises: DataError when the copy is not what was written.
+        """
+        path = self._path(folder)
+        if not path.exists():
+            return self
+        try:
+            examples = _from_table(read_bounded(io.BytesIO(bytes_of(path)), str(path)))
+        except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, IndexError, InputError) as err:
+            why = (str(err).splitlines() or [type(err).__name__])[0]
+            raise DataError(f"{path}: is not a whole Parquet file ({shortened(why)})") from err
+        if _digest(examples) != self.digest:
+            raise DataError(f"{path}: must hold the rows with digest {self.digest}, was changed; run the audit anew")
+        return self.holding(examples)
+
+    def _path(self, folder: Path) -> Path:
+        return folder / FOLDER / f"{self.digest}.parquet"
+
     def __getstate__(self) -> dict[str, str]:
         return {"digest": self.digest, "contents": self.contents}
 
@@ -165,40 +194,6 @@ def _kind_of(value: object) -> str:
     if isinstance(value, tuple) and len(value) == 2:
         return "pair"
     return "spec" if isinstance(value, str | Mapping) or callable(getattr(value, "load", None)) else "unknown"
-
-
-def keep(data: Any, folder: Path) -> None:
-    """Writes the rows into a run folder, once; data that have a file or a recipe of their own need no copy."""
-    if not isinstance(data, InMemory):
-        return
-    path = _path(data, folder)
-    if path.exists():
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    rows = _to_table(data.load())
-    write_whole(path, lambda file: pq.write_table(rows, file, compression="zstd", compression_level=1))
-
-
-def found_again(data: Any, folder: Path) -> Any:
-    """Data in memory with the rows that the run folder keeps; anything else as it is.
-
-    Raises: DataError when the copy is not what was written.
-    """
-    if not isinstance(data, InMemory) or not _path(data, folder).exists():
-        return data
-    path = _path(data, folder)
-    try:
-        examples = _from_table(read_bounded(io.BytesIO(bytes_of(path)), str(path)))
-    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, IndexError, InputError) as err:
-        why = (str(err).splitlines() or [type(err).__name__])[0]
-        raise DataError(f"{path}: is not a whole Parquet file ({shortened(why)})") from err
-    if _digest(examples) != data.digest:
-        raise DataError(f"{path}: must hold the rows with digest {data.digest}, was changed; run the audit anew")
-    return data.holding(examples)
-
-
-def _path(data: InMemory, folder: Path) -> Path:
-    return folder / FOLDER / f"{data.digest}.parquet"
 
 
 def _digest(examples: Examples) -> str:

@@ -26,7 +26,6 @@ from dpaudit.actors.storage.bounded_parquet import read_bounded
 from dpaudit.actors.storage.places import Scratch, inside, is_remote
 from dpaudit.actors.unit import code_version, user_code
 from dpaudit.consent import OWN, Consent, given
-from dpaudit.engine.data.in_memory import keep
 from dpaudit.engine.planning.plan import Plan
 from dpaudit.engine.run.lease import lease, remote_lease
 from dpaudit.engine.spec.audit_spec import AuditSpec, slug
@@ -183,7 +182,8 @@ class Record:
         table = plan.table().replace_schema_metadata({"record": json.dumps(about)})
         write_whole(folder / PLAN, lambda file: pq.write_table(table, file))
         for entry in plan.spec.audits:
-            keep(entry.data, folder)
+            if hasattr(entry.data, "keep"):
+                entry.data.keep(folder)
         write_whole(folder / SPEC, lambda file: file.write(plan.spec.to_yaml().encode()))
         remember(folder)
 

@@ -6,6 +6,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -13,7 +14,6 @@ from numpy.typing import NDArray
 
 from dpaudit.claims import Claim
 from dpaudit.consent import CLUSTER
-from dpaudit.engine.data.in_memory import data_source
 from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.games.one_run.rules import OneRunRules
 from dpaudit.engine.games.protocol import Fits, Game, StopRule, View
@@ -216,7 +216,7 @@ class AuditSpec:
                 f"{at}.game must say what it plays: give it a field `fits`, a dpaudit.engine.games.protocol.Fits"
             )
         attack = getattr(game, "usual_attack", game.fits.attack) if audit.attack is None else audit.attack
-        data = data_source(audit.data)
+        data = given_data(audit.data)
         audit = replace(audit, game=game, data=data, attack=attack, proxy=proxy)
         parts = {
             part.name: anchored(build(part.metadata["kind"], getattr(audit, part.name), location=f"{at}.{part.name}"))
@@ -257,6 +257,23 @@ class AuditSpec:
         Raises: SpecError when it holds an object that has none.
         """
         return in_yaml(describe(self))
+
+
+def given_data(value: object) -> Any:
+    """What a spec's `data` may be: words, a data set, or rows of the caller's own.
+
+    Raises: SpecError, DataError.
+    """
+    if type(value) in (str, dict) or hasattr(type(value), "registered_name"):
+        return value
+    from dpaudit.engine.data.in_memory import data_source  # most specs have no rows in them
+
+    return data_source(value)
+
+
+def found_data(data: Any, folder: Path) -> Any:
+    """Data with the rows that a run folder keeps, where they have no file or recipe of their own."""
+    return data.found_in(folder) if hasattr(data, "found_in") else data
 
 
 def _require_size(game: Game, at: str) -> None:

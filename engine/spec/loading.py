@@ -9,14 +9,11 @@ from typing import Any
 
 from dpaudit import given
 from dpaudit.claims import Claim
-from dpaudit.engine.data.in_memory import found_again
 from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.games.protocol import StopRule
-from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
+from dpaudit.engine.spec.audit_spec import Audit, AuditSpec, found_data
 from dpaudit.engine.spec.build import build_dataclass
-from dpaudit.engine.spec.override import overridden
 from dpaudit.engine.spec.plain_yaml import read_yaml
-from dpaudit.engine.spec.space import grid_points
 from dpaudit.engine.spec.sweep import described_values
 from dpaudit.errors import SpecError, did_you_mean, shortened
 
@@ -36,7 +33,7 @@ def load_spec(source: str | Path | Mapping[str, Any]) -> AuditSpec:
     path = Path(given.path("a spec", source))
     spec = _from_mapping(read_content(path))
     # The spec of a run folder lies beside the rows that were given in memory.
-    found = tuple(replace(audit, data=found_again(audit.data, path.parent)) for audit in spec.audits)
+    found = tuple(replace(audit, data=found_data(audit.data, path.parent)) for audit in spec.audits)
     return replace(spec, audits=found)
 
 
@@ -80,7 +77,11 @@ def spec_parts(content: Mapping[str, Any]) -> tuple[list[Audit], dict[str, Any]]
     entries = content.get("audits", [{}] if "mechanism" in shared or "grid" in content else [])
     if not isinstance(entries, list) or not all(isinstance(entry, Mapping) for entry in entries):
         raise SpecError("`audits` must be a list of mappings")
-    points = grid_points(content["grid"]) if "grid" in content else [{}]
+    points: list[dict[str, Any]] = [{}]
+    if "grid" in content:
+        from dpaudit.engine.spec.space import grid_points
+
+        points = grid_points(content["grid"])
     audits = [
         _audit({**shared, **entry}, values, index * len(points) + place)
         for index, entry in enumerate(entries)
@@ -117,8 +118,11 @@ def _audit(entry: Mapping[str, Any], values: Mapping[str, Any], index: int) -> A
     )
     named = {"mechanism": None, "data": None, **{field: value for field, value in entry.items() if field in parts}}
     audit = Audit(**named, split=checked.split, claim=checked.claim, confirm=checked.confirm, stop=checked.stop)
-    for path, value in values.items():
-        audit = overridden(audit, path, value)
+    if values:
+        from dpaudit.engine.spec.override import overridden
+
+        for path, value in values.items():
+            audit = overridden(audit, path, value)
     for needed in ("mechanism", "data"):
         if getattr(audit, needed) is None:
             raise SpecError(f"{at} needs `{needed}`")

@@ -10,9 +10,8 @@ from typing import Any
 
 from dpaudit import given
 from dpaudit.actors.seed import Seed
-from dpaudit.engine.data.in_memory import data_source, found_again, keep
 from dpaudit.engine.reading.sweep_summary import fresh_name
-from dpaudit.engine.spec.audit_spec import MOST_SEED, Audit, AuditSpec, RunOptions
+from dpaudit.engine.spec.audit_spec import MOST_SEED, Audit, AuditSpec, RunOptions, found_data, given_data
 from dpaudit.engine.spec.build import anchored, build, build_dataclass, describe
 from dpaudit.engine.spec.loading import read_content, spec_parts
 from dpaudit.engine.spec.override import overridden
@@ -42,7 +41,7 @@ class Request:
         space = in_words(self.sweep.space)
         count = self.sweep.count if self.sweep.adaptive else len(configurations(space, self.sweep.samples, self.seed))
         object.__setattr__(self, "sweep", replace(self.sweep, space=space, count=count))
-        data = build("data", data_source(self.base.data), location="data")
+        data = build("data", given_data(self.base.data), location="data")
         object.__setattr__(self, "base", replace(self.base, data=anchored(data)))
 
     @property
@@ -104,7 +103,8 @@ class Request:
 
     def write(self, folder: Path) -> None:
         """`sweep.yaml`, and beside it the rows that have no file of their own."""
-        keep(self.base.data, folder)
+        if hasattr(self.base.data, "keep"):
+            self.base.data.keep(folder)
         text = in_yaml(self.to_words())
         write_whole(folder / FILE, lambda file: file.write(f"{text}{_SEAL}{_seal(text)}".encode()))
 
@@ -126,7 +126,7 @@ def read_request(source: str | Path | Mapping[str, Any] | Audit | AuditSpec) -> 
     path = Path(given.path("a sweep", source))
     request = _from_content(read_content(path))
     # The rows of a folder's sweep that were given in memory lie beside it.
-    return replace(request, base=replace(request.base, data=found_again(request.base.data, path.parent)))
+    return replace(request, base=replace(request.base, data=found_data(request.base.data, path.parent)))
 
 
 def require_whole(path: Path) -> None:

@@ -14,7 +14,7 @@ from sklearn.datasets import load_breast_cancer
 
 from dpaudit import Audit, AuditSpec, Examples, RunOptions, audit, table
 from dpaudit.actors.unit import fingerprint
-from dpaudit.engine.data.in_memory import InMemory, data_source, found_again, in_memory, keep
+from dpaudit.engine.data.in_memory import InMemory, data_source, in_memory
 from dpaudit.engine.games.one_run.label_inference import LabelInference
 from dpaudit.engine.planning.plan import make_plan
 from dpaudit.engine.run.driver import report_again
@@ -157,9 +157,9 @@ def test_columns_that_are_not_there_are_named() -> None:
 )
 def test_a_run_folder_keeps_the_rows(examples: Examples, tmp_path: Path) -> None:
     data = in_memory(examples)
-    keep(data, tmp_path)
+    data.keep(tmp_path)
     bare = InMemory(data.digest, data.contents)
-    again = found_again(bare, tmp_path).load()
+    again = bare.found_in(tmp_path).load()
     assert again.digest == examples.digest
     assert (again.name, again.classes, again.class_names) == (examples.name, examples.classes, examples.class_names)
     assert again.categorical == examples.categorical
@@ -202,7 +202,7 @@ def test_a_run_on_own_rows_is_resumed_from_its_folder(tmp_path: Path) -> None:
     kept.rename(tmp_path / "elsewhere.parquet")
     with pytest.raises(DataError, match=r"in the memory of another program \(300 rows, 2 features"):
         make_plan(read_spec(tmp_path))
-    keep(table(frame.assign(x=1.0), label="y"), tmp_path)
+    table(frame.assign(x=1.0), label="y").keep(tmp_path)
     next((tmp_path / "data").iterdir()).rename(kept)
     with pytest.raises(DataError, match="was changed"):
         read_spec(tmp_path)
