@@ -17,8 +17,7 @@ from dpaudit.mechanisms.labels.one_hot_laplace import OneHotLaplace
 from dpaudit.mechanisms.learners.alibi import Alibi
 from dpaudit.mechanisms.models.networks import Mlp
 from dpaudit.mechanisms.models.tables import CatBoost
-from dpaudit.mechanisms.planted.alibi import AlibiSigmaForB
-from dpaudit.mechanisms.planted.redrawn_noise import RedrawnNoise
+from dpaudit.mechanisms.planted.learners import AlibiSigmaForB, RedrawnNoise
 from dpaudit.mechanisms.protocols import Learner
 from dpaudit.mechanisms.training.losses import Alibi as AlibiLoss
 from dpaudit.mechanisms.training.network_model import NetworkModel
