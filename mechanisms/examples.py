@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol, Self, TypeAlias, runtime_checkable
 
@@ -61,7 +61,7 @@ class Examples:
     classes: int
     name: str = "examples"
     categorical: tuple[str, ...] = ()
-    class_names: tuple[str, ...] = field(default=())
+    class_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -92,14 +92,8 @@ class Examples:
 
     def with_(self, *, features: Features | None = None, labels: NDArray[np.int64] | None = None) -> Examples:
         """The same examples with other features or labels."""
-        return Examples(
-            self.features if features is None else features,
-            self.labels if labels is None else labels,
-            self.classes,
-            self.name,
-            self.categorical,
-            self.class_names,
-        )
+        features = self.features if features is None else features
+        return replace(self, features=features, labels=self.labels if labels is None else labels)
 
     def writable(self) -> Examples:
         """The same examples in arrays that their reader may write to: copies of those that others share."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.random import SeedSequence
@@ -24,7 +24,7 @@ from dpaudit.mechanisms.training.inputs import as_array
 from dpaudit.registry import register
 
 if TYPE_CHECKING:
-    from dpaudit.mechanisms.training.fixmatch import FixMatch
+    from dpaudit.mechanisms.training.network_model import NetworkModel
 
 WIDE_RESNET = WideResNet28x4(
     learning_rate=0.03, nesterov=True, weight_decay=5e-4, batch_size=64, schedule="cosine-7-16", augment="crop-flip"
@@ -91,24 +91,17 @@ class PateFm:
         factor = self.noise_factor()
         if not factor:
             return Claim(self.epsilon)
-        curve = confident_gnmax_curve(
-            asked=self.queries,
-            answered=self.answers,
-            threshold_noise=factor * self.threshold_noise,
-            vote_noise=factor * self.vote_noise,
-        )
+        curve = confident_gnmax_curve(asked=self.queries, answered=self.answers, **self._noises(factor))
         return Claim(self.epsilon, self.delta, curve=curve)
 
     def noise_factor(self) -> float:
         """What both noises are multiplied by; 0 for infinite epsilon."""
         return confident_gnmax_noise_factor(
-            self.epsilon,
-            asked=self.queries,
-            answered=self.answers,
-            threshold_noise=self.threshold_noise,
-            vote_noise=self.vote_noise,
-            delta=self.delta,
+            self.epsilon, asked=self.queries, answered=self.answers, delta=self.delta, **self._noises(1.0)
         )
+
+    def _noises(self, factor: float) -> dict[str, float]:
+        return {"threshold_noise": factor * self.threshold_noise, "vote_noise": factor * self.vote_noise}
 
     def fit(
         self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None
@@ -126,22 +119,15 @@ class PateFm:
         answered = self.answered(votes, np.random.default_rng(answering))
         if not len(answered.labels):
             raise TrainingError("the teachers answered no query; lower threshold or train them longer")
-        student = self._fixmatch(self.student_steps)
-        return student.fit(
-            images, asked[answered.queries], answered.labels, classes=train.classes, seed=studying, compute=compute
+        rows, labels = asked[answered.queries], answered.labels
+        return self._trained(
+            images, rows, labels, classes=train.classes, steps=self.student_steps, seed=studying, compute=compute
         )
 
     def answered(self, votes: NDArray[np.int64], rng: np.random.Generator) -> Answers:
         """What is released of the votes, shape (queries, K): the only place where they are looked at."""
-        factor = self.noise_factor()
-        return confident_gnmax(
-            votes,
-            threshold=self.threshold,
-            threshold_noise=factor * self.threshold_noise,
-            vote_noise=factor * self.vote_noise,
-            rng=rng,
-            answers=self.answers,
-        )
+        noises = self._noises(self.noise_factor())
+        return confident_gnmax(votes, threshold=self.threshold, rng=rng, answers=self.answers, **noises)
 
     def _votes(
         self,
@@ -157,16 +143,17 @@ class PateFm:
         parts = np.random.default_rng(splitting).permutation(len(train))[: share * self.teachers]
         votes = np.zeros((len(asked), train.classes), np.int64)
         for rows, training in zip(parts.reshape(self.teachers, share), seeds, strict=True):
-            teacher = self._fixmatch(self.teacher_steps).fit(
-                images, rows, train.labels[rows], classes=train.classes, seed=training, compute=compute
+            own, steps = train.labels[rows], self.teacher_steps
+            teacher = self._trained(
+                images, rows, own, classes=train.classes, steps=steps, seed=training, compute=compute
             )
             votes[np.arange(len(asked)), teacher.logits(images[asked]).argmax(1)] += 1
         return votes
 
-    def _fixmatch(self, steps: int) -> FixMatch:
+    def _trained(self, *data: NDArray[Any], **settings: Any) -> NetworkModel:
         from dpaudit.mechanisms.training.fixmatch import FixMatch
 
-        return FixMatch(self.model, steps, ratio=self.ratio, threshold=self.confidence)
+        return FixMatch(self.model, *data, ratio=self.ratio, threshold=self.confidence, **settings).trained()
 
 
 def confident_gnmax_curve(*, asked: int, answered: int, threshold_noise: float, vote_noise: float) -> GaussianDP:

@@ -5,8 +5,6 @@ Source: Sohn et al. (2020), arXiv:2001.07685.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import torch
 from numpy.random import SeedSequence
@@ -28,64 +26,38 @@ AVERAGE = 0.999
 """Decay of the averaged weights that are the result."""
 
 
-@dataclass(frozen=True)
 class FixMatch:
-    """Settings of FixMatch."""
+    """One training on all images (n, channels, height, width), of which `rows` (m,), m >= 1, have `labels`.
 
-    # Network, step sizes, batch size of labelled images, and the weak augmentation; its epochs are not used. Weight
-    # decay acts on weights, not on biases or normalisation
-    network: Recipe
-    steps: int  # training steps, >= 1
-    ratio: int = 7  # unlabelled images for each labelled one in a batch, >= 1
-    threshold: float = 0.95  # least confidence of a pseudo-label, in [0, 1]
-
-    def __post_init__(self) -> None:
-        require(self.steps >= 1, "steps must be >= 1", steps=self.steps)
-        require(self.ratio >= 1, "ratio must be >= 1", ratio=self.ratio)
-        require(0 <= self.threshold <= 1, "threshold must be in [0, 1]", threshold=self.threshold)
-
-    def fit(
-        self,
-        images: NDArray[np.float32],
-        rows: NDArray[np.int64],
-        labels: NDArray[np.int64],
-        *,
-        classes: int,
-        seed: SeedSequence,
-        compute: Compute,
-    ) -> NetworkModel:
-        """Trains one network on all images (n, channels, height, width), of which `rows` (m,), m >= 1, have `labels`.
-
-        Raises: TrainingError when the weights stop being numbers; InputError for a network with batch norm.
-        """
-        require(len(rows) >= 1, "FixMatch needs at least one labelled image", rows=len(rows))
-        torch.set_num_threads(compute.threads)
-        run = _Run(self, images, rows, labels, classes=classes, seed=seed, device=torch.device(compute.device))
-        for step in range(self.steps):
-            run.step(step)
-        parameters = run.averaged[0].cpu().numpy()
-        if not np.isfinite(parameters).all():
-            raise TrainingError("FixMatch's loss is no longer a finite number; lower learning_rate")
-        return NetworkModel(self.network, tuple(images.shape[1:]), classes, parameters, compute=compute)
-
-
-class _Run:
-    """One training in progress."""
+    The network says step sizes, the batch size of labelled images and the weak augmentation; its epochs are not used.
+    Weight decay acts on weights, not on biases or normalisation.
+    """
 
     def __init__(
         self,
-        settings: FixMatch,
+        network: Recipe,
         images: NDArray[np.float32],
         rows: NDArray[np.int64],
         labels: NDArray[np.int64],
         *,
         classes: int,
+        steps: int,
         seed: SeedSequence,
-        device: torch.device,
+        compute: Compute,
+        ratio: int = 7,
+        threshold: float = 0.95,
     ) -> None:
-        self.settings, self.device, self.classes = settings, device, classes
+        """A batch has `ratio` unlabelled images for a labelled one; no pseudo-label is less sure than `threshold`."""
+        require(steps >= 1, "steps must be >= 1", steps=steps)
+        require(ratio >= 1, "ratio must be >= 1", ratio=ratio)
+        require(0 <= threshold <= 1, "threshold must be in [0, 1]", threshold=threshold)
+        require(len(rows) >= 1, "FixMatch needs at least one labelled image", rows=len(rows))
+        torch.set_num_threads(compute.threads)
+        self.network, self.classes, self.steps, self.compute = network, classes, steps, compute
+        self.ratio, self.threshold = ratio, threshold
+        self.device = device = torch.device(compute.device)
         first, order, changes = spawned(seed, 3)
-        network, shape = settings.network, tuple(images.shape[1:])
+        self.shape = shape = tuple(images.shape[1:])
         module = network.meta_module(shape, classes)
         require(not couples_examples(module), "FixMatch is without batch norm here", do="use group")
         self.kernel: Kernel = Looped(
@@ -104,11 +76,22 @@ class _Run:
         self._changes = torch_generator(changes)
         self._weak, self._strong = Augment(network.augment, shape), RandAugment()
 
-    def step(self, step: int) -> None:
-        """One batch."""
-        settings, size = self.settings, self.settings.network.batch_size
+    def trained(self) -> NetworkModel:
+        """The network after all steps.
+
+        Raises: TrainingError when the weights stop being numbers.
+        """
+        for step in range(self.steps):
+            self._step(step)
+        parameters = self.averaged[0].cpu().numpy()
+        if not np.isfinite(parameters).all():
+            raise TrainingError("FixMatch's loss is no longer a finite number; lower learning_rate")
+        return NetworkModel(self.network, self.shape, self.classes, parameters, compute=self.compute)
+
+    def _step(self, step: int) -> None:
+        network, size = self.network, self.network.batch_size
         known = self._labelled.take(size)
-        unknown = self._unlabelled.take(settings.ratio * size)
+        unknown = self._unlabelled.take(self.ratio * size)
         inputs = self._changed(self.rows[known], strongly=False)
         guesses, confident = self._pseudo_labels(self._changed(unknown, strongly=False))
         targets = torch.cat([self.one_hot[torch.from_numpy(self.labels[known]).to(self.device)], self.one_hot[guesses]])
@@ -116,8 +99,7 @@ class _Run:
         coefficients = torch.cat([known_weight, confident * (1 / len(unknown))])
         batch = torch.cat([inputs, self._changed(unknown, strongly=True)])
         self.kernel.gradient(self.parameters, batch[None], targets[None], coefficients[None], self.gradient)
-        network = settings.network
-        rate = network.learning_rate * scheduled(network.schedule, step / settings.steps)
+        rate = network.learning_rate * scheduled(network.schedule, step / self.steps)
         self.optimizer.step(self.parameters, self.gradient, rate)
         # Early on a slow average would still be the first weights.
         self.averaged.lerp_(self.parameters, 1 - min(AVERAGE, (1 + step) / (10 + step)))
@@ -133,7 +115,7 @@ class _Run:
         """The most likely class of each image, and 1 where it is likely enough."""
         logits = self.kernel.logits(self.parameters, images[None])[0]
         confidence, guesses = torch.softmax(logits, -1).max(-1)
-        return guesses, (confidence >= self.settings.threshold).float()
+        return guesses, (confidence >= self.threshold).float()
 
 
 class _Shuffled:

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.special import softmax
-from torch import nn
 
 from dpaudit.errors import require
 from dpaudit.mechanisms.compute import Compute
@@ -54,11 +53,13 @@ def stack_logits(models: Sequence[NetworkModel], features: Features, *, compute:
     torch.set_num_threads(compute.threads)
     # A model trained on a GPU may be asked where there is none.
     device = torch.device(compute.device if torch.cuda.is_available() else "cpu")
-    group = STACK if models[0].recipe.batched_kernel(_module(models[0])) else 1
+    module = models[0].recipe.meta_module(shape, models[0].classes)
+    batched = models[0].recipe.batched_kernel(module)
+    group = STACK if batched else 1
     answers = np.empty((len(models), len(array), models[0].classes))
     for first in range(0, len(models), group):
         stack = models[first : first + group]
-        kernel = _kernel(stack, device)
+        kernel: Kernel = batched(module, loss=CrossEntropy()) if batched else _looped(stack[0], device)
         parameters = torch.from_numpy(np.stack([model.parameters for model in stack])).to(device)
         scaling = stack_scaling([model.scaling for model in stack], device)
         for row in range(0, len(array), ROWS):
@@ -70,15 +71,8 @@ def stack_logits(models: Sequence[NetworkModel], features: Features, *, compute:
     return answers
 
 
-def _module(model: NetworkModel) -> nn.Module:
-    return model.recipe.meta_module(model.shape, model.classes)
-
-
-def _kernel(models: Sequence[NetworkModel], device: torch.device) -> Kernel:
-    module = _module(models[0])
-    if batched := models[0].recipe.batched_kernel(module):
-        return batched(module, loss=CrossEntropy())
-    looped = Looped(module, loss=CrossEntropy(), device=device)
+def _looped(model: NetworkModel, device: torch.device) -> Looped:
+    looped = Looped(model.recipe.meta_module(model.shape, model.classes), loss=CrossEntropy(), device=device)
     for name, buffer in looped.module.named_buffers():
-        buffer.copy_(torch.from_numpy(models[0].buffers[name]))
+        buffer.copy_(torch.from_numpy(model.buffers[name]))
     return looped

@@ -98,14 +98,11 @@ class Stack:
             coefficients = self._coefficients(picked, begin)
             if mixing is not None:
                 share = torch.from_numpy(mixing[:active, step]).to(self.device)[:, None]
-                inputs, targets = mixed(
-                    inputs, targets, share, self._partners(orders, self.counts[:active] - begin, end - begin)
-                )
-            gradient = self.gradient[:active]
-            self.losses[:active] += self.kernel.gradient(
-                self.parameters[:active], inputs, targets, coefficients, gradient
-            )
-            self.optimizer.step(self.parameters[:active], gradient, self._rate(epoch, step, active))
+                partners = self._partners(orders, self.counts[:active] - begin, end - begin)
+                inputs, targets = mixed(inputs, targets, share, partners)
+            parameters, gradient = self.parameters[:active], self.gradient[:active]
+            self.losses[:active] += self.kernel.gradient(parameters, inputs, targets, coefficients, gradient)
+            self.optimizer.step(parameters, gradient, self._rate(epoch, step, active))
 
     def _run_compiled(self, kernel: CompiledMlp, epoch: int, permutations: list[NDArray[np.int64]]) -> None:
         """The same pass model by model, which needs no padding and keeps a model's weights in the cache."""
@@ -215,33 +212,24 @@ class Stack:
 
     def outcomes(self, compute: Compute) -> list[NetworkModel | TrainingError]:
         """Each task's model, or its error, in the order of the tasks."""
-        outcomes: list[NetworkModel | TrainingError] = [TrainingError()] * len(self.tasks)
-        buffers: dict[str, NDArray[Any]] = {}
-        if isinstance(self.kernel, Looped):
-            buffers = {name: value.cpu().numpy() for name, value in self.kernel.module.named_buffers()}
-        for place, healthy, values, scaling in zip(
-            self.order, self.healthy().tolist(), self.parameters.cpu().numpy(), self.scalings, strict=True
-        ):
-            if healthy:
-                shape = tuple(self.features.shape[1:])
-                outcomes[place] = NetworkModel(
-                    self.recipe, shape, self.classes, values.copy(), buffers, scaling, compute
-                )
-            else:
-                outcomes[place] = TrainingError(
-                    "the loss is no longer a finite number; lower learning_rate or check the features for NaN"
-                )
+        recipe, shape, classes = self.recipe, tuple(self.features.shape[1:]), self.classes
+        buffers = {name: value.cpu().numpy() for name, value in self._buffers.items()}
+        lost = "the loss is no longer a finite number; lower learning_rate or check the features for NaN"
+        outcomes: list[NetworkModel | TrainingError] = [TrainingError(lost) for _ in self.tasks]
+        healthy, parameters = self.healthy().tolist(), self.parameters.cpu().numpy()
+        for place, well, values, scaling in zip(self.order, healthy, parameters, self.scalings, strict=True):
+            if well:
+                outcomes[place] = NetworkModel(recipe, shape, classes, values.copy(), buffers, scaling, compute)
         return outcomes
+
+    @property
+    def _buffers(self) -> dict[str, Tensor]:
+        return dict(self.kernel.module.named_buffers()) if isinstance(self.kernel, Looped) else {}
 
     def state(self) -> dict[str, Any]:
         """What has to be kept to go on later."""
-        buffers = dict(self.kernel.module.named_buffers()) if isinstance(self.kernel, Looped) else {}
-        return {
-            "parameters": self.parameters,
-            "moments": self.optimizer.moments,
-            "steps": self.optimizer.steps,
-            "buffers": buffers,
-        }
+        kept = {"parameters": self.parameters, "moments": self.optimizer.moments, "steps": self.optimizer.steps}
+        return kept | {"buffers": self._buffers}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Takes up a kept state."""
@@ -249,9 +237,8 @@ class Stack:
         for moment, kept in zip(self.optimizer.moments, state["moments"], strict=True):
             moment.copy_(kept)
         self.optimizer.steps.copy_(state["steps"])
-        if isinstance(self.kernel, Looped):
-            for name, buffer in self.kernel.module.named_buffers():
-                buffer.copy_(state["buffers"][name])
+        for name, buffer in self._buffers.items():
+            buffer.copy_(state["buffers"][name])
 
 
 def make_kernel(recipe: Recipe, module: nn.Module, *, loss: Loss, plan: StackPlan, device: torch.device) -> Kernel:

@@ -27,17 +27,13 @@ class StackTrainer(ABC):
     def recipe(self) -> Recipe:
         """The network, and how it is trained."""
 
-    def stack_type(self) -> Callable[..., Stack]:
-        """What trains the models of a stack; takes the arguments of `Stack`."""
-        from dpaudit.mechanisms.training.stack import Stack
+    def stack_type(self) -> Callable[..., Stack] | None:
+        """What trains the models of a stack, with the arguments of `Stack`; None for that itself."""
+        return None
 
-        return Stack
-
-    def loss(self) -> Loss:
-        """The loss of one example."""
-        from dpaudit.mechanisms.training.losses import CrossEntropy
-
-        return CrossEntropy()
+    def loss(self) -> Loss | None:
+        """The loss of one example; None for cross-entropy."""
+        return None
 
     def released(self, tasks: Sequence[TrainingTask], *, classes: int) -> Sequence[TrainingTask]:
         """What is trained on: the tasks, or what a mechanism releases of them."""

@@ -46,7 +46,7 @@ def train_stack(
     loss: Loss | None = None,
     plan: StackPlan | None = None,
     checkpoint: Path | None = None,
-    stack_type: Callable[..., Stack] = Stack,
+    stack_type: Callable[..., Stack] | None = None,
     told: tuple[object, ...] = (),
 ) -> list[NetworkModel | TrainingError]:
     """Trains one model for each task: its model, or the error when its loss stopped being a number.
@@ -55,7 +55,7 @@ def train_stack(
 
     Raises: TrainingError when the GPU has not enough memory for the plan.
     """
-    loss = loss or CrossEntropy()
+    loss, kind = loss or CrossEntropy(), stack_type or Stack
     if plan is None:
         shape = example_shape(features)
         if len(tasks) == 1:
@@ -68,7 +68,7 @@ def train_stack(
     writeable = np.ascontiguousarray(array) if array.flags.writeable else np.array(array)
     torch.backends.cudnn.deterministic = True  # else a GPU may choose another algorithm, and other rounding, each time
     resident = torch.from_numpy(writeable).to(torch.device(compute.device))
-    settings = told or (recipe, plan, loss, stack_type)
+    settings = told or (recipe, plan, loss, kind)
     digest = _training_digest(settings, array, tasks) if checkpoint or compute.scratch else ""
     trained = partial(NetworkModel, recipe, tuple(array.shape[1:]), classes, compute=compute)
     saved = Checkpoint(checkpoint or (compute.scratch and compute.scratch / f"{digest}.pt"), digest, trained)
@@ -76,7 +76,7 @@ def train_stack(
     for first in range(len(outcomes), len(tasks), plan.size):
         group = tasks[first : first + plan.size]
         try:
-            stack = stack_type(recipe, resident, group, classes=classes, loss=loss, plan=plan, first=first)
+            stack = kind(recipe, resident, group, classes=classes, loss=loss, plan=plan, first=first)
             outcomes += _trained(stack, saved, compute)
         except torch.cuda.OutOfMemoryError as error:
             raise TrainingError(f"the GPU has no memory for a stack of {plan.size}; use a smaller plan") from error

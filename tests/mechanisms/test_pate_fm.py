@@ -43,17 +43,16 @@ TINY = PateFm(
 
 def test_fixmatch_learns_from_few_labels() -> None:
     rows = np.arange(60)
-    model = FixMatch(NETWORK, steps=200, ratio=3, threshold=0.8).fit(
-        IMAGES[:1200], rows, DIGITS.labels[rows], classes=10, seed=SeedSequence(0), compute=CPU
-    )
+    settings = {"classes": 10, "steps": 200, "ratio": 3, "threshold": 0.8, "seed": SeedSequence(0), "compute": CPU}
+    model = FixMatch(NETWORK, IMAGES[:1200], rows, DIGITS.labels[rows], **settings).trained()
     assert (model.probabilities(IMAGES[1200:]).argmax(1) == DIGITS.labels[1200:]).mean() > 0.6
 
 
 def test_fixmatch_is_decided_by_its_seed() -> None:
-    settings = FixMatch(NETWORK, steps=3, ratio=2)
     rows = np.arange(20)
+    data = NETWORK, IMAGES[:100], rows, DIGITS.labels[rows]
     models = [
-        settings.fit(IMAGES[:100], rows, DIGITS.labels[rows], classes=10, seed=SeedSequence(seed), compute=CPU)
+        FixMatch(*data, classes=10, steps=3, ratio=2, seed=SeedSequence(seed), compute=CPU).trained()
         for seed in (1, 1, 2)
     ]
     np.testing.assert_array_equal(models[0].parameters, models[1].parameters)
@@ -87,7 +86,6 @@ def test_bad_settings_are_refused() -> None:
     flat = DIGITS.with_(features=IMAGES.reshape(-1, 64))
     with pytest.raises(InputError, match="takes images"):
         TINY.fit(flat, seed=SeedSequence(0), compute=CPU)
+    data = IMAGES[:20], np.arange(20), DIGITS.labels[:20]
     with pytest.raises(InputError, match="without batch norm"):
-        FixMatch(ResNet18(norm="batch"), steps=1).fit(
-            IMAGES[:20], np.arange(20), DIGITS.labels[:20], classes=10, seed=SeedSequence(0), compute=CPU
-        )
+        FixMatch(ResNet18(norm="batch"), *data, classes=10, steps=1, seed=SeedSequence(0), compute=CPU)
