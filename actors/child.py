@@ -12,85 +12,60 @@ import os
 import subprocess
 import sys
 import time
-from collections import deque
 from collections.abc import Mapping
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]
-import pyarrow as pa
 
-from dpaudit.actors.backend import Attempt, Completion, Handle, InProcess
-from dpaudit.actors.deadlines import Deadlines, shown_while_it_runs
+import dpaudit
+from dpaudit.actors.backend import Attempt, Completion, Deadlines, InProcess
 from dpaudit.actors.events import EventStream
-from dpaudit.actors.storage.checkpoints import Scratch
+from dpaudit.actors.storage.places import Scratch
 from dpaudit.actors.storage.store import table_in
-from dpaudit.actors.unit import Unit
 
 _BYTES = ("content", "printed")
-START_S = 300.0
-"""On a machine that is busy, libraries take long to load."""
-ENDED_S = 5.0
-"""A child that has nothing to do ends at once when it is told; one that has not so long after is killed."""
+_KINDS = {"seconds": float, "error": str, "retryable": bool, "memory_mb": float, "worker": str, "table_bytes": int}
+START_S = 300.0  # on a machine that is busy, libraries take long to load
+ENDED_S = 5.0  # a child that has nothing to do ends at once when it is told; one that has not so long after is killed
 
 
-class InChild:
-    """Runs units one after another in a child of this process; one that dies or hangs is replaced.
-
-    Args:
-        shared: Large inputs by name.
-        scratch: Folder of the units' checkpoints, see `attempt_unit`.
-        events: Told of a unit that takes long.
-        deadlines: How long a unit may run.
-    """
+class InChild(InProcess):
+    """Runs units one after another in a child of this process; one that dies or hangs is replaced."""
 
     def __init__(
         self, shared: Mapping[str, Any], scratch: Scratch | None, events: EventStream, deadlines: Deadlines
     ) -> None:
+        super().__init__({}, scratch, events, deadlines)
         self._given = dict(shared), scratch
-        self._events, self._deadlines = events, deadlines
-        self._queue: deque[tuple[Unit, tuple[Handle, ...], bool]] = deque()
         self._child: subprocess.Popen[bytes] | None = None
         self._line: Connection | None = None
 
-    def capacity(self, kind: object) -> int:
-        """One unit at a time."""
-        return 1 - len(self._queue)
-
-    def submit(self, unit: Unit, tables: tuple[Handle, ...], *, needed: bool) -> None:
-        """Remembers the unit; `wait` has it run."""
-        self._queue.append((unit, tables, needed))
-
     def wait(self) -> list[Completion]:
-        """Has the unit run that was submitted."""
         unit, tables, needed = self._queue.popleft()
         limit_s, began = self._deadlines.limit_s(unit), time.monotonic()
         try:
-            with shown_while_it_runs(unit, self._events):
+            with self._shown(unit):
                 line = self._up()
                 line.send_bytes(cloudpickle.dumps((unit, tables)))
                 if not line.poll(limit_s):
                     assert limit_s is not None
                     self._end()
-                    return [Completion(unit, Attempt(limit_s, self._deadlines.refusal(limit_s), again=True))]
+                    return [Completion(unit, Attempt(limit_s, self._deadlines.refusal(limit_s), retryable=True))]
                 attempt = _received(line)
         except (OSError, EOFError, ValueError, TypeError, KeyError, RecursionError) as err:
             code = self._end()
             why = f"the process that ran it ended (exit code {code}; {type(err).__name__})"
-            return [Completion(unit, Attempt(time.monotonic() - began, why, again=True), lost=True)]
+            return [Completion(unit, Attempt(time.monotonic() - began, why, retryable=True), worker_died=True)]
         if attempt.error:
             return [Completion(unit, attempt)]
         self._deadlines.learn(unit, attempt.seconds)
         return [Completion(unit, attempt, table_in(attempt.content) if needed else None)]
 
-    def hold(self, table: pa.Table) -> Handle:
-        """The table itself."""
-        return table
-
     def close(self) -> None:
-        """Ends the child."""
-        self._queue.clear()
+        super().close()
         self._end(patience_s=ENDED_S)
 
     def _up(self) -> Connection:
@@ -98,7 +73,8 @@ class InChild:
         if self._line is None:
             ours, theirs = Pipe()
             command = [sys.executable, "-m", "dpaudit.actors.child", str(theirs.fileno())]
-            paths = os.pathsep.join(filter(None, (_own_root(), os.environ.get("PYTHONPATH", ""))))
+            root = str(Path(dpaudit.__file__).absolute().parent.parent)
+            paths = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH", ""))))
             environment = {**os.environ, "PYTHONPATH": paths}
             self._child = subprocess.Popen(
                 command, pass_fds=(theirs.fileno(),), env=environment, stdin=subprocess.DEVNULL
@@ -125,13 +101,6 @@ class InChild:
         return child.wait()
 
 
-def _own_root() -> str:
-    """Folder in which the package is found."""
-    import dpaudit
-
-    return os.path.dirname(os.path.dirname(os.path.abspath(dpaudit.__file__)))
-
-
 def _sent(line: Connection, attempt: Attempt) -> None:
     plain = {name: value for name, value in vars(attempt).items() if name not in _BYTES}
     line.send_bytes(json.dumps(plain).encode())
@@ -143,17 +112,8 @@ def _received(line: Connection) -> Attempt:
     """An attempt as the child tells it; nothing of it is unpickled."""
     plain = json.loads(line.recv_bytes())
     content, printed = (line.recv_bytes() for _ in _BYTES)
-    return Attempt(
-        seconds=float(plain["seconds"]),
-        error=str(plain["error"]),
-        again=bool(plain["again"]),
-        memory_mb=float(plain["memory_mb"]),
-        worker=str(plain["worker"]),
-        content=content,
-        table_bytes=int(plain["table_bytes"]),
-        remarks=tuple(map(str, plain["remarks"])),
-        printed=printed,
-    )
+    known: dict[str, Any] = {name: kind(plain[name]) for name, kind in _KINDS.items()}
+    return Attempt(**known, remarks=tuple(map(str, plain["remarks"])), content=content, printed=printed)
 
 
 def main(number: int) -> None:

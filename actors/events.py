@@ -7,7 +7,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from pathlib import Path
@@ -15,10 +15,8 @@ from typing import BinaryIO
 
 from dpaudit.plain_files import opened_in_place, reading
 
-MOST_LINE_BYTES = 16 << 20
-"""A longer line of a log is none."""
-MOST_NUMBER = 1e11
-"""Of an event: seconds, units or megabytes; a time up to the year 5138."""
+MOST_LINE_BYTES = 16 << 20  # a longer line of a log is none
+MOST_NUMBER = 1e11  # of an event: seconds, units or megabytes; a time up to the year 5138
 
 
 class EventKind(StrEnum):
@@ -47,31 +45,18 @@ class EventKind(StrEnum):
 
 @dataclass(frozen=True)
 class Event:
-    """One thing that happened.
-
-    Attributes:
-        kind: What.
-        unit: Key of the unit it happened to, or "".
-        label: That unit's label.
-        attempt: Which attempt, from 1; 0 where it has no meaning.
-        seconds: How long the attempt ran.
-        count: A number of units, workers or megabytes.
-        detail: The error's text, a stage's name, or the name and hash of the file that holds the bounds.
-        memory_mb: The most memory that the process held which ran the attempt, so far.
-        time: Seconds since the epoch.
-        worker: Who ran the attempt, "host:process"; "" where that is not known.
-    """
+    """One thing that happened."""
 
     kind: EventKind
-    unit: str = ""
-    label: str = ""
-    attempt: int = 0
-    seconds: float = 0.0
-    count: int = 0
-    detail: str = ""
-    memory_mb: float = 0.0
-    time: float = field(default_factory=time.time)
-    worker: str = ""
+    unit: str = ""  # key of the unit it happened to, or ""
+    label: str = ""  # that unit's label
+    attempt: int = 0  # which attempt, from 1; 0 where it has no meaning
+    seconds: float = 0.0  # how long the attempt ran
+    count: int = 0  # a number of units, workers or megabytes
+    detail: str = ""  # the error's text, a stage's name, or the name and hash of the file that holds the bounds
+    memory_mb: float = 0.0  # the most memory that the process held which ran the attempt, so far
+    time: float = field(default_factory=time.time)  # seconds since the epoch
+    worker: str = ""  # who ran the attempt, "host:process"; "" where that is not known
 
 
 Listener = Callable[[Event], None]
@@ -96,7 +81,6 @@ class EventStream:
                 self._listeners.remove(listener)
 
     def emit(self, event: Event) -> None:
-        """Tells every listener."""
         with self._one_at_a_time:
             for listener in self._listeners:
                 listener(event)
@@ -113,46 +97,37 @@ class EventLog:
         self._file.flush()
 
     def close(self) -> None:
-        """Closes the file."""
         self._file.close()
 
 
 def read_events(path: Path) -> Iterator[Event]:
-    """The events of a log; a line that is none (cut short by a kill, damaged, of another version) is left out."""
-    try:
-        with reading(path) as file:
-            yield from events_of(lines_of(file))
-    except FileNotFoundError:
-        return
+    """The events of a log, none where there is no file; lines that are no events are left out."""
+    with contextlib.suppress(FileNotFoundError), reading(path) as file:
+        yield from (event for event in events_in(file) if event is not None)
 
 
-def lines_of(file: BinaryIO) -> Iterator[str]:
-    """The lines of a log; "" in the place of one that is longer than any event's, which is not held in memory."""
-    while line := file.readline(MOST_LINE_BYTES):
+def events_in(log: BinaryIO) -> Iterator[Event | None]:
+    """The event of each line of a log; None for one that is cut short by a kill, damaged, or of another version.
+
+    A line that is longer than any event's is not held in memory.
+    """
+    while line := log.readline(MOST_LINE_BYTES):
         if line.endswith(b"\n") or len(line) < MOST_LINE_BYTES:
-            yield line.decode(errors="replace")
+            yield _event_of(line.decode(errors="replace"))
             continue
-        while (rest := file.readline(MOST_LINE_BYTES)) and not rest.endswith(b"\n"):
+        while (rest := log.readline(MOST_LINE_BYTES)) and not rest.endswith(b"\n"):
             pass
-        yield ""
+        yield None
 
 
-def events_of(lines: Iterable[str]) -> Iterator[Event]:
-    """The events of the lines of a log."""
-    yield from (event for line in lines if (event := event_of(line)) is not None)
-
-
-def event_of(line: str) -> Event | None:
-    """The event that a line of a log holds; None where it holds none, or one with values that no event has."""
+def _event_of(line: str) -> Event | None:
     try:
         values = json.loads(line)
         if not all(_fits(values[part.name], part.type) for part in fields(Event) if part.name in values):
             return None
-        values["kind"] = EventKind(values["kind"])
-        event = Event(**values)
+        return Event(**{**values, "kind": EventKind(values["kind"])})
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
-    return event if all(_fits(getattr(event, each.name), each.type) for each in fields(Event)) else None
 
 
 def _fits(value: object, kind: object) -> bool:
@@ -163,7 +138,7 @@ def _fits(value: object, kind: object) -> bool:
     return isinstance(value, str)
 
 
-def last_line(error: str, characters: int = 500) -> str:
+def last_line(error: str) -> str:
     """The last line of an error's text, which says what it is; cut where it is longer than a reader reads."""
     line = next(reversed(error.strip().splitlines()), "")
-    return line if len(line) <= characters else f"{line[:characters]} ..."
+    return line if len(line) <= 500 else f"{line[:500]} ..."

@@ -1,9 +1,8 @@
 """Fingerprints: of a value, and of all code of the user's own that can decide what the value does.
 
-Code that can be imported counts by the folder it lies in (`actors/sources.py`). What was typed at a prompt, made by a
-function or defined in a script counts by what cloudpickle would send of it: code, closure, defaults, and the globals
-it refers to. Nothing that differs from one process to another goes in: no address, no order of a set. An object that
-cannot be read has a fingerprint like no other, so its results are never reused, and the reason is said.
+Code that can be imported counts by the folder it lies in (`actors/sources.py`), other code by what cloudpickle would
+send of it. No address goes in and no order of a set. What cannot be read has a fingerprint like no other: its results
+are never reused, and the reason is said.
 """
 
 from __future__ import annotations
@@ -29,38 +28,23 @@ from dpaudit.actors.sources import SourceReader, has_file
 
 @dataclass(frozen=True)
 class UserCode:
-    """Code of the user's, or a value of theirs that cannot be read.
+    """Code of the user's, or a value of theirs that cannot be read."""
 
-    Attributes:
-        label: Its name; numbered where several things of a plan share one.
-        digest: SHA-256 of all that decides what it does.
-        unseen: What of it could not be read, in words; then the digest is like no other.
-    """
-
-    label: str
-    digest: str
-    unseen: tuple[str, ...] = ()
+    label: str  # its name; numbered where several things of a plan share one
+    digest: str  # SHA-256 of all that decides what it does
+    unseen: tuple[str, ...] = ()  # what of it could not be read, in words; then the digest is like no other
 
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """What a value comes to.
+    """What a value comes to."""
 
-    Attributes:
-        digest: SHA-256 of its content and of the code behind it.
-        own: The user's code among that.
-    """
-
-    digest: str
-    own: tuple[UserCode, ...] = ()
+    digest: str  # SHA-256 of its content and of the code behind it
+    own: tuple[UserCode, ...] = ()  # the user's code among that
 
 
-class Reading:
-    """One look at all code: each class and each file is read once.
-
-    Args:
-        recorded: Digests by label to take instead of what is there now: to find what an earlier run left.
-    """
+class _Reading:
+    """One look at all code: each class and each file is read once."""
 
     def __init__(self, recorded: Mapping[str, str] | None = None) -> None:
         self.sources = SourceReader()
@@ -95,30 +79,30 @@ class Reading:
         return UserCode(label, self._recorded.get(label, digest), words)
 
 
-_CURRENT: ContextVar[Reading | None] = ContextVar("the reading of code that is going on", default=None)
+_CURRENT: ContextVar[_Reading | None] = ContextVar("the reading of code that is going on", default=None)
 
 
 @contextlib.contextmanager
-def one_reading(recorded: Mapping[str, str] | None = None, reading: Reading | None = None) -> Iterator[None]:
+def one_reading(recorded: Mapping[str, str] | None = None, reading: _Reading | None = None) -> Iterator[_Reading]:
     """Inside the block every class and file is read once, however many fingerprints are taken; nested ones join.
 
-    Args:
-        recorded: Digests by label to take instead of what is there now.
-        reading: One that was begun in an earlier block and goes on in this one.
+    `recorded` are digests by label to take instead of what is there now; `reading` was begun in an earlier block and
+    goes on in this one.
     """
-    if _CURRENT.get() is not None:
-        yield
+    if (outer := _CURRENT.get()) is not None:
+        yield outer
         return
-    token = _CURRENT.set(reading or Reading(recorded))
+    reading = reading or _Reading(recorded)
+    token = _CURRENT.set(reading)
     try:
-        yield
+        yield reading
     finally:
         _CURRENT.reset(token)
 
 
 def fingerprint(value: object) -> Fingerprint:
     """The fingerprint of a value made of dataclasses, containers, numbers, strings, enums, arrays and own objects."""
-    walk = _Walk(_CURRENT.get() or Reading())
+    walk = _Walk(_CURRENT.get() or _Reading())
     walk.feed(value)
     return Fingerprint(walk.digest(), tuple(walk.own.values()))
 
@@ -128,14 +112,9 @@ def _name(thing: Any) -> str:
 
 
 class _Walk:
-    """Feeds what it meets into one hash: in a value, code counts by its digest; inside code, all it refers to, once.
+    """Feeds what it meets into one hash: in a value, code counts by its digest; inside code, all it refers to, once."""
 
-    Args:
-        reading: The one that goes on.
-        inside: Code that was met so far, by its id, with its number; None outside of code.
-    """
-
-    def __init__(self, reading: Reading, inside: dict[int, tuple[int, object]] | None = None) -> None:
+    def __init__(self, reading: _Reading, inside: dict[int, tuple[int, object]] | None = None) -> None:
         self.reading = reading
         self.own: dict[str, UserCode] = {}
         self.unseen: list[str] = []
@@ -155,11 +134,9 @@ class _Walk:
             self._hash.update(data)
 
     def raw(self, data: Any) -> None:
-        """Bytes, whose number was said before."""
         self._hash.update(data)
 
     def feed(self, value: object) -> None:
-        """One value, whatever it is."""
         if id(value) in self._above:  # it contains itself
             self.word("above", str(len(self._above) - self._above[id(value)]))
             return
@@ -170,13 +147,11 @@ class _Walk:
             del self._above[id(value)]
 
     def all(self, kind: str, values: Sequence[object]) -> None:
-        """Several, in order."""
         self.word(kind, str(len(values)))
         for value in values:
             self.feed(value)
 
     def code(self, thing: Any) -> None:
-        """A class or a function."""
         self.word(_name(thing))
         if self._met is None:
             digest, own = self.reading.code(thing)
@@ -198,7 +173,6 @@ class _Walk:
         return bool(found.files)
 
     def cannot_read(self, value: object, why: str) -> None:
-        """A value nothing can be said of."""
         if self._met is None:
             own = self.reading.unreadable(value, why)
             self.word(own.digest)

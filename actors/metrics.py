@@ -5,67 +5,39 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import ray
 from ray.util.metrics import Counter, Gauge
 
 from dpaudit.actors.events import Event, EventKind
 
-WINDOW_S = 60.0
-"""Rates and shares are those of the last minute."""
-TOLD_S = 1.0
-"""Ray is told no more often: a unit may take less."""
+WINDOW_S = 60.0  # rates and shares are those of the last minute
+TOLD_S = 1.0  # Ray is told no more often: a unit may take less
 
 
-@dataclass(frozen=True)
-class Worth:
-    """What a unit counts for.
-
-    Attributes:
-        trainings: Models that it trains.
-        gpus: GPUs that it occupies.
-    """
-
-    trainings: int = 0
-    gpus: float = 0.0
+_COUNTERS = {
+    "units_done": "units finished by this driver",
+    "units_failed": "units without an attempt left",
+    "units_retried": "attempts that another one follows, lost workers among them",
+    "trainings": "models trained by this driver",
+}
+_GAUGES = {
+    "units_running": "units given to workers",
+    "workers": "workers that are up",
+    "trainings_per_second": "models trained a second, over the last minute",
+    "gpu_busy_share": "share of the GPUs' time spent in units that ended in the last minute",
+}
 
 
 class RunMetrics:
-    """Listens to a run's events and keeps its metrics, each with the tag `run`.
+    """Listens to a run's events and keeps its metrics, `dpaudit_...` with the tag `run`, up to a second old."""
 
-    `dpaudit_units_done` and `dpaudit_units_failed` count, `dpaudit_trainings` counts models; `dpaudit_units_running`,
-    `dpaudit_workers`, `dpaudit_trainings_per_second` and `dpaudit_gpu_busy_share` are as they are now, the last two
-    over the last minute, of units that ended in it. All are up to a second old.
-
-    Args:
-        run: Its name.
-        worth: What units count for, by key; a unit that is left out trains nothing and occupies no GPU.
-    """
-
-    def __init__(self, run: str, worth: Mapping[str, Worth]) -> None:
-        tags = {"run": run}
-        self._counters = {
-            name: Counter(f"dpaudit_{name}", description=words, tag_keys=("run",))
-            for name, words in (
-                ("units_done", "units finished by this driver"),
-                ("units_failed", "units without an attempt left"),
-                ("units_retried", "attempts that another one follows, lost workers among them"),
-                ("trainings", "models trained by this driver"),
-            )
-        }
-        self._gauges = {
-            name: Gauge(f"dpaudit_{name}", description=words, tag_keys=("run",))
-            for name, words in (
-                ("units_running", "units given to workers"),
-                ("workers", "workers that are up"),
-                ("trainings_per_second", "models trained a second, over the last minute"),
-                ("gpu_busy_share", "share of the GPUs' time spent in units that ended in the last minute"),
-            )
-        }
+    def __init__(self, run: str, trainings: Mapping[str, int], gpus: Mapping[str, float]) -> None:
+        self._counters = {name: Counter(f"dpaudit_{name}", words, ("run",)) for name, words in _COUNTERS.items()}
+        self._gauges = {name: Gauge(f"dpaudit_{name}", words, ("run",)) for name, words in _GAUGES.items()}
         for metric in (*self._counters.values(), *self._gauges.values()):
-            metric.set_default_tags(tags)
-        self._worth = worth
+            metric.set_default_tags({"run": run})
+        self._trainings, self._gpus = trainings, gpus
         self._counts = dict.fromkeys(self._counters, 0)  # since they were told last
         self._running = self._workers = 0
         self._gpu_seconds = 0.0
@@ -73,16 +45,14 @@ class RunMetrics:
         self._recent: deque[tuple[float, int, float]] = deque()  # when it was told, trainings, GPU seconds
 
     def __call__(self, event: Event) -> None:
-        """Takes one event."""
         match event.kind:
             case EventKind.UNIT_STARTED:
                 self._running += 1
             case EventKind.UNIT_DONE:
-                worth = self._worth.get(event.unit, Worth())
                 self._running -= 1
                 self._counts["units_done"] += 1
-                self._counts["trainings"] += worth.trainings
-                self._gpu_seconds += worth.gpus * event.seconds
+                self._counts["trainings"] += self._trainings.get(event.unit, 0)
+                self._gpu_seconds += self._gpus.get(event.unit, 0.0) * event.seconds
             case EventKind.UNIT_FAILED:
                 self._running -= 1
                 self._counts["units_failed"] += 1

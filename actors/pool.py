@@ -15,41 +15,30 @@ from typing import Any
 
 import pyarrow as pa
 import ray
-from ray.exceptions import (
-    OutOfMemoryError,
-    RayActorError,
-    RayError,
-    TaskUnschedulableError,
-)
+from ray.exceptions import OutOfMemoryError, RayActorError, RayError, TaskUnschedulableError
 from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get, _internal_kv_put
 
 from dpaudit.actors.audited.leftovers import adopt_orphans
-from dpaudit.actors.backend import Attempt, Completion, Handle, attempt_unit
-from dpaudit.actors.deadlines import REMIND_S, Deadlines, still_running
+from dpaudit.actors.backend import REMIND_S, Attempt, Completion, Deadlines, Handle, attempt_unit
 from dpaudit.actors.events import Event, EventKind, EventStream
-from dpaudit.actors.placement import Node, fits, may_run, require_room, rooms
+from dpaudit.actors.placement import Nodes
 from dpaudit.actors.spilling import SpillWatch
-from dpaudit.actors.storage.checkpoints import Scratch
+from dpaudit.actors.storage.places import Scratch
 from dpaudit.actors.unit import Inputs, Resources, Unit, code_version
 from dpaudit.errors import RunError
 
-QUEUED_PER_WORKER = 2
-"""One runs, one waits beside it: the worker never idles for a round trip to the driver."""
+QUEUED_PER_WORKER = 2  # one runs, one waits beside it: the worker never idles for a round trip to the driver
 START_TIMEOUT_S = 300.0
 YIELD_S = 20.0
 """When nothing has run for so long, idle workers make room for those of another kind that have not come up."""
-START_TRIES = 3
-"""Workers that may die in a row while they start, before it is held that none can start."""
-LOOK_S = 1.0
-"""How often the driver looks for units that run too long and workers that have gone silent."""
+START_TRIES = 3  # workers that may die in a row while they start, before it is held that none can start
+LOOK_S = 1.0  # how often the driver looks for units that run too long and workers that have gone silent
 BEAT_S = 15.0
-STOPPED_S = 10.0
-"""A driver that has not looked for so long was stopped: that time counts for no unit."""
+STOPPED_S = 10.0  # a driver that has not looked for so long was stopped: that time counts for no unit
 SILENCE_S = 180.0
 """A worker whose interpreter has not run for so long is held to be stopped, or its node frozen. Where a time limit is
 stated, that alone decides: code that keeps the interpreter to itself for long needs one."""
-COUNT_S = 5.0
-"""How often the driver looks which nodes have joined or left."""
+COUNT_S = 5.0  # how often the driver looks which nodes have joined or left
 MANY = 64
 WAIT_FOR_NODES = "DPAUDIT_WAIT_FOR_NODES_S"
 """Names the variable that says how many seconds a cluster may take to bring a node; without it, none is waited for."""
@@ -72,7 +61,6 @@ class Worker:
         threading.Thread(target=_beat, args=(pulse, beat_s), name="dpaudit-pulse", daemon=True).start()
 
     def ready(self) -> bool:
-        """Whether the process has come up."""
         return True
 
     def run(self, unit: Unit, version: str, *objects: Any) -> Attempt:
@@ -100,33 +88,17 @@ def _beat(pulse: str, every_s: float) -> None:
 
 @dataclass(eq=False)
 class _Slot:
-    """A worker, from the moment it is asked for.
+    """A worker, from the moment it is asked for."""
 
-    Attributes:
-        kind: What it occupies.
-        actor: Its handle.
-        pulse: Where it counts its beats.
-        since: When it was asked for; later, when what it runs began.
-        ready: Whether it is up.
-        queue: What it was given, in the order it runs them; the first is the one that runs.
-        beat: Its last beat that was seen.
-        heard: When that was.
-        reminded: When it was last said that the first of the queue still runs.
-    """
-
-    kind: Resources
-    actor: Any
-    pulse: str
-    since: float
-    ready: bool = False
-    queue: deque[Any] = field(default_factory=deque)
-    beat: bytes | None = None
-    heard: float = 0.0
-    reminded: float = 0.0
-
-    def begin(self) -> None:
-        """From now on the first of the queue runs."""
-        self.since = self.reminded = time.monotonic()
+    kind: Resources  # what it occupies
+    actor: Any  # its handle
+    pulse: str  # where it counts its beats
+    since: float  # when it was asked for; later, when what it runs began
+    ready: bool = False  # whether it is up
+    queue: deque[Any] = field(default_factory=deque)  # what it was given; the first is the one that runs
+    beat: bytes | None = None  # its last beat that was seen
+    heard: float = 0.0  # when that was
+    reminded: float = 0.0  # when it was last said that the first of the queue still runs
 
 
 @dataclass(frozen=True)
@@ -137,10 +109,11 @@ class _Flight:
     slot: _Slot
     table: Any
 
-    @property
-    def seconds(self) -> float:
-        """How long its worker has been at it."""
-        return time.monotonic() - self.slot.since
+    def failed(self, why: str, *, worker_died: bool) -> Completion:
+        """That it came back without a result, after so long as its worker has been at it."""
+        return Completion(
+            self.unit, Attempt(time.monotonic() - self.slot.since, why, retryable=True), worker_died=worker_died
+        )
 
 
 class _Places:
@@ -166,21 +139,13 @@ class _Places:
         self._having[len(slot.queue)][slot] = None
 
     def drop(self, slot: _Slot) -> None:
-        """Forgets a worker."""
         if slot in self._where:
             del self._having[self._where.pop(slot)][slot]
 
 
 class RayPool:
-    """Actors on the running Ray session: of each kind of unit as many as its nodes hold, now and when nodes join.
+    """Actors on the running Ray session: of each kind as many as its nodes hold, `workers` at most, also as nodes join.
 
-    Args:
-        shared: Large inputs by name; each is put into the object store once.
-        demand: How many units there are to run, by what they occupy.
-        workers: How many workers of each kind at most; None takes what the cluster has room for.
-        events: Told about workers that come and go.
-        scratch: Folder of the units' checkpoints, see `attempt_unit`.
-        deadlines: How long a unit may run.
     Raises: RunError when a unit could stand on no node of the cluster.
     """
 
@@ -196,12 +161,10 @@ class RayPool:
     ) -> None:
         self._wait_s = float(os.environ.get(WAIT_FOR_NODES, "0"))
         if not self._wait_s:
-            require_room(_nodes(), demand)
+            _nodes().require_room(demand)
         self._shared = {name: ray.put(value) for name, value in shared.items()}
         self._remaining = Counter(demand)
-        self._workers = workers
-        self._scratch = scratch
-        self._events = events
+        self._workers, self._scratch, self._events = workers, scratch, events
         self._deadlines = deadlines or Deadlines()
         self._flights: dict[Any, _Flight] = {}
         self._heads: dict[Any, None] = {}  # of the flights, those that run: the others come back after them
@@ -224,7 +187,7 @@ class RayPool:
         """Workers that are up for units of this kind: its own, or those with more of a GPU where it has none."""
         if kind in self._places:
             return [self._places[kind]]
-        return [places for other, places in self._places.items() if may_run(other, kind)]
+        return [places for other, places in self._places.items() if other.may_run(kind)]
 
     def submit(self, unit: Unit, tables: tuple[Handle, ...], *, needed: bool) -> None:
         """Gives the unit to the worker with the shortest queue."""
@@ -243,9 +206,8 @@ class RayPool:
             self._begin(slot)
 
     def _begin(self, slot: _Slot) -> None:
-        """From now on the first of its queue runs."""
         self._heads[slot.queue[0]] = None
-        slot.begin()
+        slot.since = slot.reminded = time.monotonic()
 
     def wait(self) -> list[Completion]:
         """Blocks until a unit has come back, was ended, or its worker is known to be lost, or a worker has come up."""
@@ -300,7 +262,7 @@ class RayPool:
                 f"{patience_s:.0f} s, none did, and no other unit is left that could run; what is finished is kept: "
                 "resume the run when such a node is there"
             )
-        wanted = " and ".join(f"one of {kind}" for kind, count in self._remaining.items() if count > 0)
+        wanted = " and ".join(f"one of {kind}" for kind in +self._remaining)
         return (
             f"a worker must start within {patience_s:.0f} s, none did ({wanted} is waited for); the cluster may be "
             "full or have lost nodes: ask for fewer or smaller workers, or wait for its other jobs"
@@ -309,11 +271,7 @@ class RayPool:
     def _lacking(self) -> list[Resources]:
         """Kinds of units that are still to be run, and that no worker can run that is up."""
         up = {slot.kind for slot in self._slots if slot.ready}
-        return [
-            kind
-            for kind, count in self._remaining.items()
-            if count > 0 and not any(may_run(worker, kind) for worker in up)
-        ]
+        return [kind for kind in +self._remaining if not any(worker.may_run(kind) for worker in up)]
 
     def _make_room(self) -> None:
         """Ends idle workers of other kinds than those that are lacking: they may stand where these would."""
@@ -324,11 +282,9 @@ class RayPool:
         self._counted = self._yielded  # they are asked for again, when the others have had time to come up
 
     def hold(self, table: pa.Table) -> Handle:
-        """Puts a table into the object store."""
         return ray.put(table)
 
     def close(self) -> None:
-        """Kills the workers."""
         self._spills.look(now=True)
         for slot in self._slots:
             self._end(slot)
@@ -345,7 +301,7 @@ class RayPool:
         demand = {kind: max(1, count) for kind, count in self._remaining.items()}
         nodes = _nodes()
         self._tell_of_missing(nodes)
-        room = rooms(nodes, demand)
+        room = nodes.rooms(demand)
         no_gpu_yet = any(kind.gpus for kind in self._lacking())
         for kind in sorted(demand, key=lambda kind: -kind.gpus):  # before others take the CPUs beside the GPUs
             own = [slot for slot in self._slots if slot.kind == kind]
@@ -356,22 +312,18 @@ class RayPool:
                 wanted = min(demand[kind], self._workers or demand[kind], wanted + WAITING_FOR_NODES)
             for _ in range(wanted - len(own)):
                 self._start(kind)
-            spare = [slot for slot in own if not slot.queue]
-            spare.sort(key=lambda slot: slot.ready)
+            spare = sorted((slot for slot in own if not slot.queue), key=lambda slot: slot.ready)
             for slot in spare[: max(0, len(own) - wanted)]:
                 self._dismiss(slot)
 
-    def _tell_of_missing(self, nodes: Sequence[Node]) -> None:
+    def _tell_of_missing(self, nodes: Nodes) -> None:
         """Notes the kinds that no node holds, and says so of those that one held before, or that are waited for."""
         before = self._nowhere
-        self._nowhere = {
-            kind for kind, count in self._remaining.items() if count > 0 and not any(fits(node, kind) for node in nodes)
-        }
+        self._nowhere = {kind for kind in +self._remaining if not nodes.hold(kind)}
         for kind in self._nowhere - before:
-            patience_s = self._wait_s or START_TIMEOUT_S
-            said = f"no node of the cluster holds a unit of {kind}"
-            waits = f"one is waited for, {patience_s:.0f} s when nothing else runs"
-            self._events.emit(Event(EventKind.STAGE, detail=f"{said}; {waits}"))
+            waits = f"one is waited for, {self._wait_s or START_TIMEOUT_S:.0f} s when nothing else runs"
+            said = f"no node of the cluster holds a unit of {kind}; {waits}"
+            self._events.emit(Event(EventKind.STAGE, detail=said))
 
     def _dismiss(self, slot: _Slot) -> None:
         self._forget(slot)
@@ -385,10 +337,10 @@ class RayPool:
             del self._places[slot.kind]
 
     def _start(self, kind: Resources) -> None:
-        options = {"num_cpus": kind.cpus, "num_gpus": kind.gpus, "max_restarts": 0}
         pulse = uuid.uuid4().hex
-        arguments = kind.cpus, self._scratch, pulse, BEAT_S
-        actor = Worker.options(**options).remote(*arguments)  # type: ignore[attr-defined]
+        actor = Worker.options(  # type: ignore[attr-defined]
+            num_cpus=kind.cpus, num_gpus=kind.gpus, max_restarts=0
+        ).remote(kind.cpus, self._scratch, pulse, BEAT_S)
         slot = _Slot(kind, actor, pulse, time.monotonic())
         self._slots[slot] = None
         self._places.setdefault(kind, _Places())
@@ -421,9 +373,9 @@ class RayPool:
         except (RayActorError, OutOfMemoryError) as err:
             return self._replace(flight.slot, loss(err))
         except RayError as err:  # the arguments or the table are gone with their node, the task was cancelled, ...
-            seconds = flight.seconds
+            ended = flight.failed(loss(err), worker_died=True)
             self._landed(reference)
-            return [Completion(flight.unit, Attempt(seconds, loss(err), again=True), lost=True)]
+            return [ended]
         self._landed(reference)
         if attempt.error:
             return [Completion(flight.unit, attempt)]
@@ -440,7 +392,7 @@ class RayPool:
         if slot.queue:
             self._begin(slot)
 
-    def _replace(self, slot: _Slot, why: str, *, lost: bool = True) -> list[Completion]:
+    def _replace(self, slot: _Slot, why: str, *, worker_died: bool = True) -> list[Completion]:
         """Ends a worker and starts another one; what it ran comes back, what waited behind it goes elsewhere."""
         self._forget(slot)
         self._end(slot)  # it may only be unreachable: the same unit on two workers gives the same table
@@ -448,7 +400,7 @@ class RayPool:
         del self._heads[slot.queue[0]]
         flights = [self._flights.pop(reference) for reference in slot.queue]
         self._homeless.extend((flight.unit, flight.arguments, flight.needed) for flight in flights[1:])
-        return [Completion(flight.unit, Attempt(flight.seconds, why, again=True), lost=lost) for flight in flights[:1]]
+        return [flight.failed(why, worker_died=worker_died) for flight in flights[:1]]
 
     def _look(self) -> list[Completion]:
         """Ends what runs too long, replaces workers that do not answer, and says what still runs."""
@@ -467,12 +419,12 @@ class RayPool:
             unit = self._flights[slot.queue[0]].unit
             limit_s, running_s = self._deadlines.limit_s(unit), now - slot.since
             if limit_s is not None and running_s > limit_s:
-                back += self._replace(slot, self._deadlines.refusal(limit_s), lost=False)
+                back += self._replace(slot, self._deadlines.refusal(limit_s), worker_died=False)
             elif self._deadlines.stated_s is None and self._silent_s(slot, now) > SILENCE_S:
                 back += self._replace(slot, f"the worker has not answered for {SILENCE_S:.0f} s")
             elif now - slot.reminded > REMIND_S:
                 slot.reminded = now
-                self._events.emit(still_running(unit, running_s))
+                self._events.emit(Event(EventKind.UNIT_RUNNING, unit.key, unit.label, seconds=running_s))
         return back
 
     def _silent_s(self, slot: _Slot, now: float) -> float:
@@ -491,14 +443,9 @@ def loss(err: RayError) -> str:
             "OutOfMemory: the node ran out of memory while this unit ran, and its worker was ended; give the run fewer "
             "workers (`workers` in `run:`), the node more memory, or the unit less to hold at once"
         )
-    return f"{type(err).__name__}: {first_line(err)}"
+    first_line = next(iter(str(err).strip().splitlines()), "")  # it often runs to a page
+    return f"{type(err).__name__}: {first_line}"
 
 
-def first_line(err: RayError) -> str:
-    """The first line of an error of Ray's, which often runs to a page."""
-    return next(iter(str(err).strip().splitlines()), "")
-
-
-def _nodes() -> list[dict[str, float]]:
-    """What each living node of the cluster has in all."""
-    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
+def _nodes() -> Nodes:
+    return Nodes(tuple(node["Resources"] for node in ray.nodes() if node["Alive"]))

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from dpaudit.actors.backend import Attempt, Backend, Completion, Handle
 from dpaudit.actors.events import Event, EventKind, EventStream, last_line
-from dpaudit.actors.storage.store import Made, UnitStore, same_content, table_in
+from dpaudit.actors.storage.store import Made, UnitStore, table_in
 from dpaudit.actors.unit import Resources, Unit
 
+ATTEMPTS = 2  # at a unit whose own work failed in a way that may pass (`Attempt.retryable`)
+LOSSES = 4  # workers a unit may lose before it is held to be what kills them
 CHEAP_S = 2.0
 CHEAP_SHARE = 0.05
 """Units are run a second time, to compare, as long as that takes together no more than this, or this share of what the
@@ -29,37 +31,15 @@ Defer: TypeAlias = Callable[[Set[str], Set[str]], Set[str]]
 
 
 @dataclass(frozen=True)
-class Retries:
-    """How often a unit is tried.
-
-    Attributes:
-        attempts: Attempts at a unit whose own work failed in a way that may pass (`Attempt.again`).
-        losses: Workers a unit may lose before it is held to be what kills them.
-    """
-
-    attempts: int = 2
-    losses: int = 4
-
-
-@dataclass(frozen=True)
 class RunOutcome:
-    """How a plan's units ended.
+    """How a plan's units ended."""
 
-    Attributes:
-        finished: Keys whose tables are in the store.
-        failed: Error text by key; units that need a failed one are among them.
-        ran: How many units were run now rather than found finished.
-        spared: Keys of units that were not run because enough was known without them.
-        reused: What made the results that were found finished.
-        damaged: What was wrong with the files of units that were run again for it, by key.
-    """
-
-    finished: frozenset[str]
-    failed: dict[str, str]
-    ran: int
-    spared: frozenset[str] = frozenset()
-    reused: Made = Made()
-    damaged: Mapping[str, str] = field(default_factory=dict)
+    finished: frozenset[str]  # keys whose tables are in the store
+    failed: dict[str, str]  # error text by key; units that need a failed one are among them
+    ran: int  # how many units were run now rather than found finished
+    spared: frozenset[str] = frozenset()  # keys of units that were not run because enough was known without them
+    reused: Made = Made()  # what made the results that were found finished
+    damaged: Mapping[str, str] = field(default_factory=dict)  # what was wrong with files, by key of units run again
 
 
 def run_units(
@@ -67,22 +47,18 @@ def run_units(
     backend: Backend,
     store: UnitStore,
     events: EventStream,
-    retries: Retries | None = None,
     spare: Skip | None = None,
     repeats: int = 0,
     hold: Defer | None = None,
 ) -> RunOutcome:
     """Runs every unit whose table is not yet in the store, each after those it needs.
 
-    A unit that became ready because of another goes before those that wait already. With `spare`, asked before
-    anything starts and after every unit that came back, units are left out that need not be run any more. With `hold`,
-    asked then too, units wait; those that still do when nothing else is left are spared.
-
-    At most `repeats` of the units that were run are run once more, where that is cheap, and the results compared: the
-    event `UNIT_REPEATED` says what was found. Units that need no others are, the user's own code first; on workers that
-    have nothing else to do while others work, and what is left of them in the end.
+    A unit that became ready because of another goes before those that wait already. `spare` and `hold` are asked before
+    anything starts and after every unit that came back; what is held when nothing else is left is spared. At most
+    `repeats` of the units that need no others, the user's own code first, are run once more where that is cheap: the
+    event `UNIT_REPEATED` says whether the result was the same.
     """
-    return _Schedule(units, backend, store, events, retries or Retries(), spare, repeats, hold).run()
+    return _Schedule(units, backend, store, events, spare, repeats, hold).run()
 
 
 @dataclass
@@ -91,7 +67,6 @@ class _Schedule:
     backend: Backend
     store: UnitStore
     events: EventStream
-    retries: Retries
     spare: Skip | None = None
     repeats: int = 0
     hold: Defer | None = None
@@ -99,8 +74,7 @@ class _Schedule:
     repeating: set[str] = field(default_factory=set)
     finished: set[str] = field(default_factory=set)
     failed: dict[str, str] = field(default_factory=dict)
-    handles: dict[str, Handle] = field(default_factory=dict)  # results that a waiting unit still needs
-    held: dict[str, int] = field(default_factory=dict)  # their sizes in bytes
+    handles: dict[str, tuple[Handle, int]] = field(default_factory=dict)  # results that a waiting unit needs, bytes
     held_bytes: int = 0
     tries: Counter[str] = field(default_factory=Counter)
     losses: Counter[str] = field(default_factory=Counter)
@@ -115,19 +89,16 @@ class _Schedule:
         self.events.emit(Event(EventKind.UNITS_PLANNED, count=len(unique)))
         if self.finished:
             self.events.emit(Event(EventKind.UNITS_CACHED, count=len(self.finished)))
-        for key in (key for key in unique if key in damaged and key not in self.finished):
-            self.events.emit(Event(EventKind.UNIT_DAMAGED, key, unique[key].label, detail=damaged[key]))
         waiting = [unit for unit in unique.values() if unit.key not in self.finished]
+        for unit in (unit for unit in waiting if unit.key in damaged):
+            self._emit(EventKind.UNIT_DAMAGED, unit, detail=damaged[unit.key])
         self.users = Counter(need for unit in waiting for need in set(unit.needs))
-        self.dependents: dict[str, list[Unit]] = {}
-        self.missing: dict[str, set[str]] = {}
-        ready: list[Unit] = []
+        self.missing = {unit.key: set(unit.needs) - self.finished for unit in waiting}
+        self.dependents = defaultdict[str, list[Unit]](list)
         for unit in waiting:
-            self.missing[unit.key] = {need for need in unit.needs if need not in self.finished}
             for need in self.missing[unit.key]:
-                self.dependents.setdefault(need, []).append(unit)
-            if not self.missing[unit.key]:
-                ready.append(unit)
+                self.dependents[need].append(unit)
+        ready = [unit for unit in waiting if not self.missing[unit.key]]
         # What an earlier run left half-way first, like units that become ready in this one.
         self._drain(sorted(ready, key=lambda unit: not unit.needs))
         repeated, self.hold = self._repeatable(), None
@@ -137,6 +108,9 @@ class _Schedule:
         if spared:
             self.events.emit(Event(EventKind.UNITS_SPARED, count=len(spared)))
         return RunOutcome(frozenset(self.finished), self.failed, self.ran, frozenset(spared), reused, damaged)
+
+    def _emit(self, kind: EventKind, unit: Unit, **more: Any) -> None:
+        self.events.emit(Event(kind, unit.key, unit.label, **more))
 
     def _drain(self, units: list[Unit]) -> None:
         """Runs units, and those that become ready by them; what is held when nothing else is left is not run."""
@@ -157,9 +131,8 @@ class _Schedule:
             for completion in self.backend.wait():
                 self.in_flight -= 1
                 for unit in reversed(self._settle(completion)):
-                    if unit.key in self.spared:
-                        continue
-                    queues.setdefault(unit.resources, deque()).appendleft(unit)
+                    if unit.key not in self.spared:
+                        queues.setdefault(unit.resources, deque()).appendleft(unit)
             self._forget_spared(queues)
             held = self._held()
 
@@ -206,22 +179,20 @@ class _Schedule:
     def _compare(self, done: Completion) -> None:
         """Books a unit that was run once more: whether it gave the same."""
         unit, attempt = done.unit, done.attempt
-        if done.lost:
-            self.events.emit(Event(EventKind.WORKER_LOST, unit.key, unit.label, detail=attempt.error))
+        if done.worker_died:
+            self._emit(EventKind.WORKER_LOST, unit, detail=attempt.error)
             return
         different = ""
         if attempt.error:
             different = f"it failed when it was run again: {last_line(attempt.error)}"
-        elif not same_content(table_in(attempt.content), self.store.read(unit.key)):
+        elif not self.store.holds(unit.key, table_in(attempt.content)):
             different = "it gave another result when it was run again with the same seed"
-        self.events.emit(
-            Event(EventKind.UNIT_REPEATED, unit.key, unit.label, seconds=attempt.seconds, detail=different)
-        )
+        self._emit(EventKind.UNIT_REPEATED, unit, seconds=attempt.seconds, detail=different)
 
     def _start(self, unit: Unit) -> None:
         self.tries[unit.key] += 1
         self.in_flight += 1
-        self.events.emit(Event(EventKind.UNIT_STARTED, unit.key, unit.label, self.tries[unit.key]))
+        self._emit(EventKind.UNIT_STARTED, unit, attempt=self.tries[unit.key])
         needed = bool(self.users[unit.key]) and unit.key not in self.repeating
         self.backend.submit(unit, tuple(self._handle(need) for need in unit.needs), needed=needed)
 
@@ -229,15 +200,15 @@ class _Schedule:
         if key not in self.handles:
             table = self.store.read(key)
             self._keep(key, self.backend.hold(table), table.nbytes)
-        return self.handles[key]
+        return self.handles[key][0]
 
     def _keep(self, key: str, handle: Handle, size: int) -> None:
-        self.handles[key], self.held[key] = handle, size
+        self.handles[key] = handle, size
         self.held_bytes += size
 
     def _drop(self, key: str) -> None:
-        self.handles.pop(key, None)
-        self.held_bytes -= self.held.pop(key, 0)
+        _, size = self.handles.pop(key, (None, 0))
+        self.held_bytes -= size
 
     def _settle(self, done: Completion) -> list[Unit]:
         """Books one unit that came back; the units that are ready because of it."""
@@ -246,15 +217,9 @@ class _Schedule:
         if unit.key in self.repeating:
             self._compare(done)
             return []
-        if done.lost:
+        if done.worker_died:
             return self._lost(unit, attempt.error)
-        event = {
-            "unit": unit.key,
-            "label": unit.label,
-            "attempt": self.tries[unit.key],
-            "seconds": attempt.seconds,
-            "worker": attempt.worker,
-        }
+        how: dict[str, Any] = {"attempt": self.tries[unit.key], "seconds": attempt.seconds, "worker": attempt.worker}
         if not attempt.error:
             self.store.write(unit.key, attempt.content)
             self.ran += 1
@@ -263,12 +228,12 @@ class _Schedule:
             if self.users[unit.key] and self.held_bytes + attempt.table_bytes <= HELD_BYTES:
                 self._keep(unit.key, done.table, attempt.table_bytes)
             self._release(unit)
-            self.events.emit(Event(EventKind.UNIT_DONE, memory_mb=attempt.memory_mb, **event))  # type: ignore[arg-type]
+            self._emit(EventKind.UNIT_DONE, unit, memory_mb=attempt.memory_mb, **how)
             return self._freed(unit.key)
-        if attempt.again and self.tries[unit.key] - self.losses[unit.key] < self.retries.attempts:
-            self.events.emit(Event(EventKind.UNIT_RETRIED, detail=attempt.error, **event))  # type: ignore[arg-type]
+        if attempt.retryable and self.tries[unit.key] - self.losses[unit.key] < ATTEMPTS:
+            self._emit(EventKind.UNIT_RETRIED, unit, detail=attempt.error, **how)
             return [unit]
-        self._fail(unit, attempt.error, EventKind.UNIT_FAILED, attempt)
+        self._fail(unit, attempt.error, **how)
         return []
 
     def _remark(self, unit: Unit, attempt: Attempt) -> None:
@@ -276,33 +241,28 @@ class _Schedule:
         if attempt.printed:
             self.store.keep_printed(unit.label, attempt.printed)
         if attempt.remarks:
-            said = "; ".join(attempt.remarks)
-            self.events.emit(Event(EventKind.UNIT_REMARKED, unit.key, unit.label, detail=said, worker=attempt.worker))
+            self._emit(EventKind.UNIT_REMARKED, unit, detail="; ".join(attempt.remarks), worker=attempt.worker)
 
     def _lost(self, unit: Unit, why: str) -> list[Unit]:
         self.losses[unit.key] += 1
         for need in unit.needs:  # the node may have taken the inputs along: put them again from the store
             self._drop(need)
-        if self.losses[unit.key] < self.retries.losses:
-            self.events.emit(Event(EventKind.WORKER_LOST, unit.key, unit.label, self.tries[unit.key], detail=why))
+        if self.losses[unit.key] < LOSSES:
+            self._emit(EventKind.WORKER_LOST, unit, attempt=self.tries[unit.key], detail=why)
             return [unit]
-        self._fail(
-            unit,
-            f"{self.losses[unit.key]} workers died while they ran this unit; the last: {why}",
-            EventKind.UNIT_FAILED,
-        )
+        died = f"{self.losses[unit.key]} workers died while they ran this unit; the last: {why}"
+        self._fail(unit, died, attempt=self.tries[unit.key])
         return []
 
-    def _fail(self, unit: Unit, why: str, kind: EventKind, attempt: Attempt | None = None) -> None:
+    def _fail(self, unit: Unit, why: str, kind: EventKind = EventKind.UNIT_FAILED, **how: Any) -> None:
         self.failed[unit.key] = why
         self.store.fail(unit.key, why)
-        seconds, worker = (attempt.seconds, attempt.worker) if attempt else (0.0, "")
-        event = Event(kind, unit.key, unit.label, self.tries[unit.key], seconds, detail=why, worker=worker)
-        self.events.emit(event)
+        self._emit(kind, unit, detail=why, **how)
         self._release(unit)
         for dependent in self.dependents.get(unit.key, []):
             if dependent.key not in self.failed:
-                self._fail(dependent, f"not run: it needs '{unit.label}', which failed", EventKind.UNIT_SKIPPED)
+                why = f"not run: it needs '{unit.label}', which failed"
+                self._fail(dependent, why, EventKind.UNIT_SKIPPED, attempt=self.tries[dependent.key])
 
     def _release(self, unit: Unit) -> None:
         """Lets go of results that no waiting unit needs any more."""
@@ -312,12 +272,10 @@ class _Schedule:
                 self._drop(need)
 
     def _freed(self, key: str) -> list[Unit]:
-        free = []
-        for unit in self.dependents.get(key, []):
+        dependents = self.dependents.get(key, [])
+        for unit in dependents:
             self.missing[unit.key].discard(key)
-            if not self.missing[unit.key] and unit.key not in self.failed:
-                free.append(unit)
-        return free
+        return [unit for unit in dependents if not self.missing[unit.key] and unit.key not in self.failed]
 
 
 def _first(queue: deque[Unit], held: Set[str]) -> int | None:

@@ -10,15 +10,10 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Seed:
-    """The seed of one piece of work: the audit's one seed, and the path to this piece.
+    """The seed of one piece of work: the audit's one seed, and the path to this piece."""
 
-    Attributes:
-        entropy: The audit's seed, >= 0.
-        path: Where in the plan; children of different paths are independent streams.
-    """
-
-    entropy: int
-    path: tuple[int, ...] = ()
+    entropy: int  # the audit's seed, >= 0
+    path: tuple[int, ...] = ()  # where in the plan; children of different paths are independent streams
 
     def child(self, *steps: int | str) -> Seed:
         """The seed of a part of this piece. A name is as good as a number, and does not shift when parts are added."""
@@ -30,7 +25,6 @@ class Seed:
         return np.random.SeedSequence(self.entropy, spawn_key=self.path)
 
     def rng(self) -> np.random.Generator:
-        """A generator at the start of this seed's stream."""
         return np.random.default_rng(self.sequence())
 
     def __str__(self) -> str:

@@ -1,9 +1,8 @@
 """The files behind the user's code: whole folders, so that no change in them can be missed.
 
-A module counts with all code of the top-level package that it is in, or with its file where it is in none, and so do
-the modules that are imported there by name, wherever they lie. Installed packages count with their versions. It errs
-towards running again: a file of the folder that nothing imports counts too. Not seen: modules elsewhere whose names are
-computed while the code runs, and data files that it opens.
+A module counts with all code of the top-level package that it is in, or with its file where it is in none, and with the
+modules that are imported there by name; installed packages count with their versions. Not seen: modules elsewhere whose
+names are computed while the code runs, and data files that it opens.
 """
 
 from __future__ import annotations
@@ -34,19 +33,13 @@ _BY_NAME = re.compile(rb"(?:import_module|__import__)\(\s*[\"'](\w+)")
 
 @dataclass(frozen=True)
 class Sources:
-    """What the code of a module, or of several, comes to.
+    """What the code of a module, or of several, comes to."""
 
-    Attributes:
-        files: (top-level module, SHA-256 of its files) of the user's own.
-        packages: (installed distribution, version).
-        unseen: What could not be read, in words; whoever depends on it cannot tell whether it changed.
-        imports: Top-level modules that it imports or may import.
-    """
-
-    files: tuple[tuple[str, str], ...] = ()
-    packages: tuple[tuple[str, str], ...] = ()
+    files: tuple[tuple[str, str], ...] = ()  # (top-level module, SHA-256 of its files) of the user's own
+    packages: tuple[tuple[str, str], ...] = ()  # (installed distribution, version)
+    # what could not be read, in words; whoever depends on it cannot tell whether it changed
     unseen: tuple[str, ...] = ()
-    imports: frozenset[str] = frozenset()
+    imports: frozenset[str] = frozenset()  # top-level modules that it imports or may import
 
 
 class SourceReader:

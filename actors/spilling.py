@@ -6,10 +6,8 @@ import time
 
 from dpaudit.actors.events import Event, EventKind, EventStream
 
-EVERY_S = 30.0
-"""Between two looks."""
-ANSWERED_S = 2.0
-"""How long the nodes may take to say it."""
+EVERY_S = 30.0  # between two looks
+ANSWERED_S = 2.0  # how long the nodes may take to say it
 MB = 1_000_000
 
 
@@ -29,11 +27,7 @@ def spilled_bytes() -> int | None:
 
 
 class SpillWatch:
-    """Tells when the stores have written more to disk than before.
-
-    Args:
-        events: Told each time it has become more, with all that was spilled since this watch began.
-    """
+    """Tells when the stores have written more to disk than before, with all since this watch began."""
 
     def __init__(self, events: EventStream) -> None:
         self._events = events

@@ -23,39 +23,25 @@ from dpaudit.mechanisms.compute import Compute
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a task is given beside its own values.
+    """What a task is given beside its own values."""
 
-    Attributes:
-        shared: Large inputs by name, read-only; each was put into the object store once.
-        tables: Results of the units this one needs, by key, in the order of `Unit.needs`.
-    """
-
-    shared: Mapping[str, Any]
-    tables: Mapping[str, pa.Table] = field(default_factory=dict)
+    shared: Mapping[str, Any]  # large inputs by name, read-only; each was put into the object store once
+    tables: Mapping[str, pa.Table] = field(default_factory=dict)  # results by key, in the order of `Unit.needs`
 
 
 class Task(Protocol):
     """A frozen dataclass whose fields decide the result of `run`, on any worker, in any order."""
 
     def run(self, inputs: Inputs, compute: Compute) -> pa.Table:
-        """Does the work.
-
-        Raises: TrainingError for a failure of this piece alone; it is tried again, then recorded as failed.
-        """
-        ...
+        """Does the work; a TrainingError is a failure of this piece alone: it is tried again, then recorded."""
 
 
 @dataclass(frozen=True)
 class Resources:
-    """What one unit occupies while it runs.
+    """What one unit occupies while it runs."""
 
-    Attributes:
-        cpus: CPU threads, >= 1; results may depend on it in the last digits, so it is part of the plan.
-        gpus: GPUs, >= 0; a fraction shares one, more than one are whole ones.
-    """
-
-    cpus: int = 1
-    gpus: float = 0.0
+    cpus: int = 1  # CPU threads, >= 1; results may depend on it in the last digits, so it is part of the plan
+    gpus: float = 0.0  # GPUs, >= 0; a fraction shares one, more than one are whole ones
 
     def __post_init__(self) -> None:
         require(self.cpus >= 1, "cpus of a unit must be >= 1", cpus=self.cpus)
@@ -66,6 +52,10 @@ class Resources:
     def on_cpus(self) -> Resources:
         """The same without a GPU: for a unit that scores or counts beside others that train."""
         return Resources(self.cpus)
+
+    def may_run(self, unit: Resources) -> bool:
+        """Whether a worker that occupies this can run units of that: as many threads, and no less of a GPU."""
+        return self.cpus == unit.cpus and self.gpus >= unit.gpus
 
     def compute(self, scratch: Path | None = None) -> Compute:
         """The same for the code that runs: threads, a device name with its share, and a folder for checkpoints."""
@@ -80,30 +70,28 @@ class Resources:
 
 @dataclass(frozen=True)
 class Unit:
-    """One schedulable piece of work.
-
-    Attributes:
-        task: What to do.
-        label: For people: "target training 1/1".
-        shared: Names of the shared inputs it takes.
-        needs: Keys of the units whose tables it takes; a task that takes several kinds holds their keys itself.
-        resources: What it occupies.
-        key: Hash of everything that decides the result; names the file in the run folder.
-        own: The user's code that the key speaks of.
-    """
+    """One schedulable piece of work."""
 
     task: Task
-    label: str
-    shared: tuple[str, ...] = ()
-    needs: tuple[str, ...] = ()
+    label: str  # for people: "target training 1/1"
+    shared: tuple[str, ...] = ()  # names of the shared inputs it takes
+    needs: tuple[str, ...] = ()  # keys of the units whose tables it takes
     resources: Resources = Resources()
-    key: str = ""
-    own: tuple[UserCode, ...] = field(default=(), repr=False)
+    key: str = ""  # hash of everything that decides the result; names the file in the run folder
+    own: tuple[UserCode, ...] = field(default=(), repr=False)  # the user's code that the key speaks of
 
     @property
     def does(self) -> str:
         """What it does: the name of the function that it calls."""
         return str(getattr(self.task, "name", type(self.task).__name__))
+
+    @property
+    def own_version(self) -> str:
+        """A short name for the user's code as it is; "" where there is none, "unread" where some cannot be read."""
+        digests = [f"{code.label}={code.digest}" for code in self.own]
+        if any(code.unseen for code in self.own):
+            return "unread"
+        return hashlib.sha256("\n".join(sorted(digests)).encode()).hexdigest()[:12] if digests else ""
 
     def __post_init__(self) -> None:
         if not self.key:
@@ -119,25 +107,12 @@ def user_code(units: Iterable[Unit]) -> dict[str, UserCode]:
     return dict(sorted(found.items()))
 
 
-def own_version(codes: Iterable[UserCode]) -> str:
-    """A short name for the user's code as it is; "" where there is none, "unread" where some of it cannot be read."""
-    digests = [f"{code.label}={code.digest}" for code in codes]
-    if any(code.unseen for code in codes):
-        return "unread"
-    return hashlib.sha256("\n".join(sorted(digests)).encode()).hexdigest()[:12] if digests else ""
-
-
 _RECORDED: ContextVar[str | None] = ContextVar("recorded code version", default=None)
 
 
 @contextlib.contextmanager
 def as_of(version: str | None, own: Mapping[str, str] | None = None) -> Iterator[None]:
-    """Keys inside the block are those of earlier code: to read what it left, not to run anything.
-
-    Args:
-        version: What `code_version` was.
-        own: Digest of the user's code by its label, as it was.
-    """
+    """Keys inside the block are those of earlier code: to read what it left, not to run anything."""
     token = _RECORDED.set(version)
     try:
         with one_reading(own):

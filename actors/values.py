@@ -1,11 +1,9 @@
 """Values as Arrow tables and back: a frozen dataclass of arrays and scalars, or a sequence of such.
 
 One value is one row: each field is a column. An array is a list, with its shape where it is no vector; a dataclass
-inside becomes columns called "outer.inner"; a table is its IPC stream. A dataclass with the class variable `ROWS` says
-that its arrays are columns of equal length. It is written as that table, many values one below the other, so that
-whoever opens the file finds a row for each score or example. A field with `metadata={"stored": "float32"}` is kept so.
-
-What is read is checked against the dataclass that the reader names; a file never says what it is made into.
+inside becomes columns called "outer.inner"; a table is its IPC stream. The arrays of a dataclass with the class
+variable `ROWS` are columns of equal length: many values one below the other, a row for each score or example. A field
+with `metadata={"stored": "float32"}` is kept so. The reader names the dataclass, a file never does.
 """
 
 from __future__ import annotations
@@ -26,18 +24,11 @@ from numpy.typing import NDArray
 
 from dpaudit.errors import RunError
 
-LENGTHS = b"lengths"
-"""Metadata of a table with `ROWS`: how many rows each value has."""
+LENGTHS = b"lengths"  # metadata of a table with `ROWS`: how many rows each value has
 
 
 def encode(values: Iterable[Any], kind: type[Any]) -> pa.Table:
-    """The table of values of one dataclass, in order.
-
-    Args:
-        values: Instances of `kind`.
-        kind: A dataclass.
-    """
-    if _in_rows(kind):
+    if getattr(kind, "ROWS", False):
         return _rows_of(values, kind)
     return pa.table(dict(_columns(list(values), kind, "")))
 
@@ -45,15 +36,12 @@ def encode(values: Iterable[Any], kind: type[Any]) -> pa.Table:
 def decode(table: pa.Table, kind: type[Any]) -> list[Any]:
     """The values of a table, in order; each array is a copy that may be written to.
 
-    Args:
-        table: What `encode` made.
-        kind: The dataclass that was stored.
     Raises: RunError when the table holds something else.
     """
     if not table.num_rows and not table.num_columns:
         return []
     try:
-        if _in_rows(kind):
+        if getattr(kind, "ROWS", False):
             return list(_values_in_rows(table, kind))
         return _values(table.combine_chunks(), kind, "")
     except (KeyError, ValueError, TypeError, pa.ArrowException) as err:
@@ -61,10 +49,6 @@ def decode(table: pa.Table, kind: type[Any]) -> list[Any]:
             f"a stored result must be of {kind.__qualname__}, this one has the columns "
             f"{', '.join(table.column_names)}; remove its file from units/ and run again"
         ) from err
-
-
-def _in_rows(kind: type[Any]) -> bool:
-    return bool(getattr(kind, "ROWS", False))
 
 
 def _fields(kind: Any) -> Iterator[tuple[dataclasses.Field[Any], Any]]:
@@ -144,8 +128,7 @@ def _bytes_of(table: pa.Table) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
-    content: bytes = sink.getvalue().to_pybytes()
-    return content
+    return bytes(sink.getvalue())
 
 
 def _values(table: pa.Table, kind: type[Any], prefix: str) -> list[Any]:
@@ -172,12 +155,9 @@ def _parts(column: pa.Array) -> Iterable[Any]:
         values, ends = column.values.to_numpy(zero_copy_only=False), column.offsets.to_numpy()
         known = column.is_valid().to_numpy(zero_copy_only=False)
         cuts = zip(itertools.pairwise(ends), known, strict=True)
-        return [_own(values[first:last]) if there else None for (first, last), there in cuts]
+        parts = [values[first:last] if there else None for (first, last), there in cuts]
+        return [part if part is None else part.astype(str) if part.dtype == object else part.copy() for part in parts]
     return column.to_pylist()  # type: ignore[no-any-return]
-
-
-def _own(values: NDArray[Any]) -> NDArray[Any]:
-    return values.astype(str) if values.dtype == object else values.copy()
 
 
 def _as_typed(part: Any, hint: Any) -> Any:
@@ -210,13 +190,11 @@ def _dtype(hint: Any) -> Any:
 
 def _rows_of(values: Iterable[Any], kind: type[Any]) -> pa.Table:
     batches, lengths = [], []
+    stored = {field.name: field.metadata.get("stored") for field, _ in _fields(kind)}
     for value in values:
-        arrays = {field.name: getattr(value, field.name) for field, _ in _fields(kind)}
-        length = max(part.size for part in arrays.values() if isinstance(part, np.ndarray))
-        stored = {field.name: field.metadata.get("stored") for field, _ in _fields(kind)}
-        columns = {name: _row_column(part, length, stored[name]) for name, part in arrays.items()}
-        batches.append(pa.table(columns))
-        lengths.append(length)
+        parts = {name: getattr(value, name) for name in stored}
+        lengths.append(max(part.size for part in parts.values() if isinstance(part, np.ndarray)))
+        batches.append(pa.table({name: _row_column(part, lengths[-1], stored[name]) for name, part in parts.items()}))
     if not batches:
         return pa.table({})
     whole = pa.concat_tables(batches, promote_options="default")
@@ -233,7 +211,7 @@ def _row_column(part: Any, length: int, stored: str | None) -> pa.Array:
 
 def _values_in_rows(table: pa.Table, kind: type[Any]) -> Iterator[Any]:
     lengths = json.loads(table.schema.metadata[LENGTHS])
-    arrays = {field.name: not _is_scalar(hint) for field, hint in _fields(kind)}
+    arrays = {field.name: hint not in (int, float, bool, str) for field, hint in _fields(kind)}
     for first, last in itertools.pairwise(itertools.accumulate(lengths, initial=0)):
         part = table.slice(first, last - first)
         columns = {name: part.column(name) for name in arrays}
@@ -243,7 +221,3 @@ def _values_in_rows(table: pa.Table, kind: type[Any]) -> Iterator[Any]:
                 for name, column in columns.items()
             }
         )
-
-
-def _is_scalar(hint: Any) -> bool:
-    return hint in (int, float, bool, str)

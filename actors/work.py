@@ -1,16 +1,12 @@
 """Work: a graph of calls of registered functions. What one call gives is an argument of others.
 
-    @unit
-    def play(attack: Attack, reference: Answers, *, first: int, last: int, seed: Seed) -> Iterator[Scores]: ...
-
     asked = work.add(ask, proxy, data, label="reference model", resources=resources)
     parts = work.split(play, replays, 10, attack, asked, label="replays", resources=resources, seed=seed)
-    work.add(count, estimator, parts, label="counting", resources=resources)
 
-A function is at module level and pure: its result is decided by its arguments. An argument may be a unit, or a tuple of
-units: the function is given their values. It may be a large input that was put into the plan once (`Work.share`). A
-parameter `compute` is filled in where the unit runs. What it gives is a frozen dataclass of arrays and scalars, an
-iterator of such, or either in an `Outcome`, as its annotation says; `values.py` brings it to Arrow and back.
+A function is at module level and pure. An argument may be a unit, or a tuple of units: the function is given their
+values. It may be a large input that was put into the plan once (`Work.share`). A parameter `compute` is filled in where
+the unit runs. What it gives is a frozen dataclass of arrays and scalars, an iterator of such, or either in an
+`Outcome`, as its annotation says; `values.py` brings it to Arrow and back.
 """
 
 from __future__ import annotations
@@ -26,7 +22,7 @@ from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
 
-from dpaudit.actors.fingerprint import Reading, one_reading
+from dpaudit.actors.fingerprint import one_reading
 from dpaudit.actors.unit import Inputs, Resources, Unit
 from dpaudit.actors.values import decode, encode
 from dpaudit.errors import InputError, require
@@ -35,25 +31,17 @@ from dpaudit.mechanisms.compute import Compute
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
-BESIDE = b"outcome"
-"""Metadata of a unit's table: what its function said beside its value, as JSON."""
+_BESIDE = b"outcome"  # metadata of a unit's table: what its function said beside its value, as JSON
 
 
 @dataclass(frozen=True)
 class Outcome(Generic[T]):
-    """What a unit leaves beside its value.
-
-    Attributes:
-        value: The value.
-        notes: Sentences for the report about a choice that was made on search data.
-        metrics: What was measured beside the evidence, such as the model's utility.
-        failures: Why single trials of it failed, a sentence each.
-    """
+    """What a unit leaves beside its value."""
 
     value: T
-    notes: tuple[str, ...] = ()
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    failures: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # sentences for the report about a choice that was made on search data
+    metrics: Mapping[str, float] = field(default_factory=dict)  # measured beside the evidence, such as utility
+    failures: tuple[str, ...] = ()  # why single trials of it failed, a sentence each
 
 
 def unit(function: F) -> F:
@@ -79,16 +67,11 @@ def priced(price: Callable[..., str]) -> Callable[[F], F]:
 
 
 @dataclass(frozen=True)
-class Kind:
-    """What a function gives.
+class _Kind:
+    """What a function gives."""
 
-    Attributes:
-        type: The dataclass.
-        many: Whether it gives several, one after another.
-    """
-
-    type: Any
-    many: bool = False
+    type: Any  # the dataclass
+    many: bool = False  # whether it gives several, one after another
 
 
 @dataclass(frozen=True)
@@ -103,41 +86,33 @@ class _Result:
     """Stands for the value of another unit."""
 
     key: str
-    kind: Kind
+    kind: _Kind
 
 
 @dataclass(frozen=True)
 class Call:
-    """A function and its arguments: what a unit does.
+    """A function and its arguments: what a unit does."""
 
-    Attributes:
-        function: Registered by `unit`.
-        arguments: By parameter; units and large inputs in them by name.
-        kind: What it gives.
-    """
-
-    function: Callable[..., Any]
-    arguments: tuple[tuple[str, Any], ...]
-    kind: Kind
+    function: Callable[..., Any]  # registered by `unit`
+    arguments: tuple[tuple[str, Any], ...]  # by parameter; units and large inputs in them by name
+    kind: _Kind  # what it gives
 
     @property
     def name(self) -> str:
-        """The function's."""
         return self.function.__name__
 
     def argument(self, name: str, default: Any = None) -> Any:
-        """One of the arguments."""
         return dict(self.arguments).get(name, default)
 
     def outcome(self, inputs: Inputs, compute: Compute) -> Outcome[Any]:
         """What the function gives for its arguments, with what was said by calls that are made in it."""
-        inner: list[Outcome[Any]] = []
-        given = {name: _resolved(value, inputs, compute, inner) for name, value in self.arguments}
-        if "compute" in _parameters(self.function):
+        said: list[Outcome[Any]] = []
+        given = {name: _resolved(value, inputs, compute, said) for name, value in self.arguments}
+        if "compute" in _signature(self.function).parameters:
             given["compute"] = compute
         value = self.function(**given)
         last = value if isinstance(value, Outcome) else Outcome(value)
-        said = (*inner, last)
+        said.append(last)
         return Outcome(
             last.value,
             tuple(note for one in said for note in one.notes),
@@ -160,7 +135,7 @@ class Call:
         beside = {"notes": outcome.notes, "metrics": dict(outcome.metrics), "failures": outcome.failures}
         if not any(beside.values()):
             return table
-        return table.replace_schema_metadata({**(table.schema.metadata or {}), BESIDE: json.dumps(beside)})
+        return table.replace_schema_metadata({**(table.schema.metadata or {}), _BESIDE: json.dumps(beside)})
 
 
 @dataclass(frozen=True)
@@ -171,25 +146,15 @@ class _Inlined:
 
 
 class Work:
-    """A plan while it grows.
-
-    Attributes:
-        units: In the order in which they were added, by key.
-        shared: The large inputs, by name.
-    """
+    """A plan while it grows."""
 
     def __init__(self) -> None:
-        self.units: dict[str, Unit] = {}
-        self.shared: dict[str, Any] = {}
-        self._reading = Reading()
+        self.units: dict[str, Unit] = {}  # by key, in the order in which they were added
+        self.shared: dict[str, Any] = {}  # the large inputs, by name
+        self._reading: Any = None  # of all code that keys speak of, once for the whole plan
 
     def share(self, name: str, value: Any) -> Any:
-        """Puts a large input into the plan; what stands for it in the arguments of units.
-
-        Args:
-            name: Tells its content, for it stands in keys.
-            value: The input.
-        """
+        """Puts a large input into the plan; what stands for it in the arguments of units."""
         self.shared[name] = value
         return Shared(name)
 
@@ -200,7 +165,7 @@ class Work:
         label: str,
         resources: Resources,
         after: tuple[str, ...] = (),
-        gives: Kind | None = None,
+        gives: Any = None,
         **more: Any,
     ) -> Unit:
         """Adds a call of a registered function.
@@ -211,13 +176,14 @@ class Work:
             label: For people.
             resources: What it occupies.
             after: Keys of units that must be finished before, though nothing of theirs is needed.
-            gives: What it gives, where the function's annotation cannot tell.
+            gives: An annotation, or another function with one, that says what it gives where its own cannot tell.
             more: Further arguments, by name.
         Raises: InputError when the function is not registered, or the arguments are not its.
         """
         call = call_of(function, *arguments, gives=gives, **more)
-        needs, names = tuple(dict.fromkeys((*_keys_in(call), *after))), tuple(dict.fromkeys(_shared(call)))
-        with one_reading(reading=self._reading):  # of all code that keys speak of, once for the whole plan
+        needs = tuple(dict.fromkeys((*_keys_in(call), *after)))
+        names = tuple(dict.fromkeys(stands.name for stands in _placeholders(call) if isinstance(stands, Shared)))
+        with one_reading(reading=self._reading) as self._reading:
             made = Unit(call, label, names, needs, resources)
         return self.units.setdefault(made.key, made)
 
@@ -228,9 +194,7 @@ class Work:
         per: int,
         *arguments: Any,
         label: str,
-        resources: Resources,
         offset: int = 0,
-        after: tuple[str, ...] = (),
         **more: Any,
     ) -> tuple[Unit, ...]:
         """Adds calls for pieces `first` to before `last`, as the function's parameters are called, `per` of them each.
@@ -239,78 +203,65 @@ class Work:
             function: Registered by `unit`; has the parameters `first` and `last`.
             total: How many pieces there are.
             per: How many one unit makes.
-            arguments: Further arguments.
+            arguments: Further ones of the function.
             label: For people; the numbers of the pieces, from 1, are added.
-            resources: What each unit occupies.
             offset: Number of the first piece.
-            after: Keys of units that must be finished before.
-            more: Further arguments, by name.
+            more: Further arguments of the function and of `add`, by name.
         """
         cuts = [(offset + first, offset + min(first + per, total)) for first in range(0, total, per)]
         return tuple(
-            self.add(
-                function,
-                *arguments,
-                label=f"{label} {first + 1}-{last}",
-                resources=resources,
-                after=after,
-                first=first,
-                last=last,
-                **more,
-            )
+            self.add(function, *arguments, label=f"{label} {first + 1}-{last}", first=first, last=last, **more)
             for first, last in cuts
         )
 
 
-def call_of(function: Callable[..., Any], *arguments: Any, gives: Kind | None = None, **more: Any) -> Call:
+def call_of(function: Callable[..., Any], *arguments: Any, gives: Any = None, **more: Any) -> Call:
     """A call as a unit makes it, units and large inputs among the arguments by name.
 
     Raises: InputError when the function is not registered, or the arguments are not its.
     """
     require(getattr(function, "is_unit", False), "a unit must call a function marked with `@unit`", function=function)
     name = function.__name__
-    filled = {"compute": None} if "compute" in _parameters(function) else {}
+    filled = {"compute": None} if "compute" in _signature(function).parameters else {}
     try:
         given = _signature(function).bind(*arguments, **more, **filled).arguments
     except TypeError as err:
         raise InputError(f"{name} must be given its arguments: {err}") from err
     stands = tuple((parameter, _standing(value)) for parameter, value in given.items() if parameter not in filled)
-    return Call(function, stands, gives or kind_of(function))
+    return Call(function, stands, _kind_of(gives or function))
 
 
-def inlined(work: Unit) -> Any:
-    """Stands for a unit's value in another one's arguments, which makes it itself: the result is not kept."""
-    assert isinstance(work.task, Call)
-    return _Inlined(work.task)
+def inlined(work: Unit | Callable[..., Any], *arguments: Any, **more: Any) -> Any:
+    """Stands for a unit's value in another one's arguments, which makes it itself: the result is not kept.
 
-
-def inlined_call(function: Callable[..., Any], *arguments: Any, **more: Any) -> Any:
-    """The same for a call that has no unit of its own; what it gives may be of any type.
-
+    The same for a call that has no unit of its own; what it gives may be of any type.
     Raises: InputError when the function is not registered, or the arguments are not its.
     """
-    return _Inlined(call_of(function, *arguments, **more))
+    if isinstance(work, Unit):
+        assert isinstance(work.task, Call)
+        return _Inlined(work.task)
+    return _Inlined(call_of(work, *arguments, **more))
 
 
 @functools.cache
-def kind_of(function: Callable[..., Any]) -> Kind:
-    """What a function gives, by its annotation."""
-    given = typing.get_type_hints(function)["return"]
+def _kind_of(gives: Any) -> _Kind:
+    """By an annotation, or that of a function."""
+    given = typing.get_type_hints(gives)["return"] if inspect.isroutine(gives) else gives
     if typing.get_origin(given) is Outcome:
         (given,) = typing.get_args(given)
     several = (collections.abc.Iterator, collections.abc.Iterable, collections.abc.Sequence, list, tuple)
     if typing.get_origin(given) in several:
-        return Kind(typing.get_args(given)[0], many=True)
-    return Kind(given)
+        return _Kind(typing.get_args(given)[0], many=True)
+    return _Kind(given)
 
 
 def beside(table: pa.Table) -> Outcome[None]:
     """What a unit said beside its value: notes, metrics and failures of single trials."""
-    said = json.loads((table.schema.metadata or {}).get(BESIDE, b"{}"))
+    said = json.loads((table.schema.metadata or {}).get(_BESIDE, b"{}"))
     return Outcome(None, tuple(said.get("notes", ())), said.get("metrics", {}), tuple(said.get("failures", ())))
 
 
-def value_in(table: pa.Table, kind: Kind) -> Any:
+def value_in(table: pa.Table, kind: _Kind) -> Any:
     """What a unit gave: a value, or the list of them."""
     values = decode(table, kind.type)
     return values if kind.many else values[0]
@@ -322,13 +273,7 @@ def value_of(unit: Unit, table: pa.Table) -> Any:
     return value_in(table, unit.task.kind)
 
 
-@functools.cache
-def _signature(function: Callable[..., Any]) -> inspect.Signature:
-    return inspect.signature(function)
-
-
-def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
-    return _signature(function).parameters
+_signature = functools.cache(inspect.signature)
 
 
 def _standing(value: Any) -> Any:
@@ -356,10 +301,6 @@ def _placeholders(value: Any) -> Iterator[_Result | Shared]:
 
 def _keys_in(value: Any) -> Iterable[str]:
     return (stands.key for stands in _placeholders(value) if isinstance(stands, _Result))
-
-
-def _shared(call: Call) -> Iterable[str]:
-    return (stands.name for stands in _placeholders(call) if isinstance(stands, Shared))
 
 
 def _resolved(value: Any, inputs: Inputs, compute: Compute, said: list[Outcome[Any]]) -> Any:

@@ -17,36 +17,28 @@ from urllib.parse import urlsplit
 from dpaudit.cluster.session import REACHED_S
 from dpaudit.errors import RunError, SpecError, shortened
 
-PREFIX = "dpaudit-"
-"""Of the names of our jobs."""
+PREFIX = "dpaudit-"  # of the names of our jobs
 ALIVE, SUCCEEDED = ("PENDING", "RUNNING"), "SUCCEEDED"
 ALWAYS_LEFT_OUT = (".git", ".venv*", "__pycache__")
 PAUSE_S = 0.5
+PATIENCE_S = 60.0  # for how long a job that is stopped is waited for
 MOST_TRIES = 1_000
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Job:
-    """What runs on a cluster.
+    """What runs on a cluster."""
 
-    Attributes:
-        arguments: Of `python -m dpaudit`.
-        working_dir: Folder that travels with it: the spec, and code of one's own.
-        requirements: A requirements.txt that the cluster installs for it; None where its image has everything.
-        packages: Folders of Python packages that travel with it.
-        metadata: Shown by the cluster's dashboard; nothing secret.
-    """
-
-    arguments: tuple[str, ...]
-    working_dir: Path
+    arguments: tuple[str, ...]  # of `python -m dpaudit`
+    working_dir: Path  # folder that travels with it: the spec, and code of one's own
+    # a requirements.txt that the cluster installs for it; None where its image has everything
     requirements: Path | None = None
-    packages: tuple[Path, ...] = ()
-    metadata: Mapping[str, str] = field(default_factory=dict)
+    packages: tuple[Path, ...] = ()  # folders of Python packages that travel with it
+    metadata: Mapping[str, str] = field(default_factory=dict)  # shown by the cluster's dashboard; nothing secret
 
     @property
     def entrypoint(self) -> str:
-        """The command the cluster runs."""
         return shlex.join(["python", "-m", "dpaudit", *self.arguments])
 
     def key(self) -> str:
@@ -75,24 +67,16 @@ class Job:
 
 @dataclass(frozen=True)
 class Submitted:
-    """What became of a submission.
+    """What became of a submission."""
 
-    Attributes:
-        name: Of the job.
-        new: Whether it was begun now; otherwise one of the same work was there already.
-        state: PENDING, RUNNING, STOPPED, SUCCEEDED or FAILED.
-    """
-
-    name: str
-    new: bool
-    state: str
+    name: str  # of the job
+    new: bool  # whether it was begun now; otherwise one of the same work was there already
+    state: str  # PENDING, RUNNING, STOPPED, SUCCEEDED or FAILED
 
 
 class Jobs:
-    """The job server of a cluster.
+    """The job server of a cluster, at the address of its dashboard: "http://head:8265".
 
-    Args:
-        address: Of its dashboard, "http://head:8265"; None takes RAY_API_SERVER_ADDRESS of the environment.
     Raises: RunError when it does not answer, or asks for a token that is not given.
     """
 
@@ -124,6 +108,15 @@ class Jobs:
             logging.getLogger(name).setLevel(logging.WARNING)  # they tell of each package
         return client
 
+    @staticmethod
+    def is_name(word: str) -> bool:
+        return word.startswith(PREFIX)
+
+    def failure(self, name: str) -> str:
+        """How a job ended other than by success, in words; "" where it succeeded."""
+        state = self.state(name)
+        return "" if state == SUCCEEDED else f"{state}; {self.message(name)}"
+
     def submit(self, job: Job) -> Submitted:
         """Begins a job, unless one of the same work runs or has succeeded; one that failed is begun again.
 
@@ -142,14 +135,8 @@ class Jobs:
     def _begin(self, job: Job, name: str) -> bool:
         """Whether the job was begun under this name; not where another submitter was faster."""
         try:
-            self._asked(
-                lambda: self._client.submit_job(
-                    entrypoint=job.entrypoint,
-                    submission_id=name,
-                    runtime_env=job.runtime_env(),
-                    metadata=dict(job.metadata),
-                )
-            )
+            more = {"runtime_env": job.runtime_env(), "metadata": dict(job.metadata)}
+            self._asked(lambda: self._client.submit_job(entrypoint=job.entrypoint, submission_id=name, **more))
         except RunError as err:
             if "already exists" in str(err.__cause__):
                 return False
@@ -157,14 +144,11 @@ class Jobs:
         return True
 
     def state(self, name: str) -> str:
-        """PENDING, RUNNING, STOPPED, SUCCEEDED or FAILED.
-
-        Raises: RunError for a job the cluster does not know.
-        """
+        """PENDING, RUNNING, STOPPED, SUCCEEDED or FAILED."""
         found = self._state(name)
         if found is None:
-            known = [job.submission_id for job in self._asked(self._client.list_jobs) if job.submission_id]
-            ours = [known_name for known_name in known if known_name.startswith(PREFIX)]
+            known = [job.submission_id or "" for job in self._asked(self._client.list_jobs)]
+            ours = filter(self.is_name, known)
             raise RunError(
                 f"{self.address} knows no job {shortened(name)}, only {shortened(', '.join(ours) or 'none')}"
             )
@@ -199,11 +183,11 @@ class Jobs:
                 return
             time.sleep(PAUSE_S)
 
-    def stop(self, name: str, *, patience_s: float = 60.0) -> str:
+    def stop(self, name: str) -> str:
         """Stops a job, which keeps what it finished, and waits until it has stopped; its state then."""
         self.state(name)
         self._asked(lambda: self._client.stop_job(name))
-        until = time.monotonic() + patience_s
+        until = time.monotonic() + PATIENCE_S
         while (state := self.state(name)) in ALIVE and time.monotonic() < until:
             time.sleep(PAUSE_S)
         return state

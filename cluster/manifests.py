@@ -13,8 +13,7 @@ from dpaudit.cluster.jobs import Job
 from dpaudit.errors import require
 
 Provider = Literal["aws", "gcp", "local"]
-RESUMES = 3
-"""How often a RayJob is begun again on a new cluster: what is in its run folder is not run again."""
+RESUMES = 3  # how often a RayJob is begun again on a new cluster: what is in its run folder is not run again
 SHARED_MEMORY = "4Gi"
 WAIT_FOR_NODES = {"DPAUDIT_WAIT_FOR_NODES_S": "1800"}
 """These clusters have no worker before one is asked for: a run that finds none waits so many seconds for one."""
@@ -22,19 +21,12 @@ WAIT_FOR_NODES = {"DPAUDIT_WAIT_FOR_NODES_S": "1800"}
 
 @dataclass(frozen=True)
 class Workers:
-    """Nodes of one kind.
-
-    Attributes:
-        most: At most so many, >= 0.
-        cpus: Of each, >= 1.
-        memory_gib: Of each, >= 1.
-        gpus: Of each, >= 0.
-    """
+    """Nodes of one kind."""
 
     most: int
-    cpus: int = 8
-    memory_gib: int = 32
-    gpus: int = 0
+    cpus: int = 8  # of each
+    memory_gib: int = 32  # of each
+    gpus: int = 0  # of each
 
     def __post_init__(self) -> None:
         fits = self.most >= 0 and self.cpus >= 1 and self.memory_gib >= 1 and self.gpus >= 0
@@ -46,14 +38,10 @@ def ray_job(
 ) -> dict[str, Any]:
     """A RayJob that brings a cluster up, runs the job, begins it again when it fails, and takes the cluster down.
 
-    Args:
-        job: What runs; its files are in the image, in the working folder of the image.
-        name: Of the RayJob: lower case letters, digits and dashes.
-        image: With dpaudit, `ray[default]` and the spec in it.
-        ray_version: Of the image.
-        cpu: Nodes without a GPU.
-        gpu: Nodes with GPUs; none where `most` is 0.
-        secret: A Kubernetes secret whose entries become environment variables (credentials of the store).
+    The job's files, dpaudit and `ray[default]` are in the image, the files in its working folder. There are no nodes
+    with GPUs where `gpu.most` is 0. The entries of the Kubernetes secret become environment variables: credentials of
+    the store.
+
     Raises: InputError for a name that Kubernetes would refuse.
     Source: KubeRay, `ray-operator/apis/ray/v1/rayjob_types.go`; token authentication needs KubeRay >= 1.5.1.
     """
@@ -150,14 +138,9 @@ def up_config(
 
     Machine types are sound first choices, to be edited; the ports stay closed to all but the nodes and SSH.
 
-    Args:
-        name: Of the cluster.
-        provider: "aws", "gcp", or "local" for machines of one's own.
-        image: With dpaudit and `ray[default]` in it.
-        cpu: Nodes without a GPU; on "local" how many matters alone.
-        gpu: Nodes with GPUs; not for "local".
-        head: "local": the head's host name.
-        hosts: "local": the workers' host names.
+    The image has dpaudit and `ray[default]` in it. On "local", machines of one's own, the head and the hosts of the
+    workers are named, and there are no GPUs.
+
     Raises: InputError for a provider there is none of, or hosts that are missing or too many.
     Source: the schema that Ray brings along (`ray/autoscaler/ray-schema.json`).
     """

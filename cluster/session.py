@@ -26,29 +26,27 @@ from dpaudit.plain_files import opened
 KEPT_LOG_BYTES = 8_000_000
 """Of what a process of a local session prints, the last this many bytes are kept, and as many again before them."""
 
-REACHED_S = 12.0
-"""How long a cluster may take to answer its door."""
-CLIENT_PORT = 10001
-"""Where Ray's server for `ray://` listens when nothing else is said."""
+REACHED_S = 12.0  # how long a cluster may take to answer its door
+CLIENT_PORT = 10001  # where Ray's server for `ray://` listens when nothing else is said
 
 _PREFIX, _DRIVER = "dpaudit-", "driver"
 """Of the folders of local sessions; and the file in each that its driver holds locked."""
 _QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
 _BOUNDED = {"RAY_ROTATION_MAX_BYTES": str(KEPT_LOG_BYTES), "RAY_ROTATION_BACKUP_COUNT": "1"}
+# How long Ray waits for its own processes, all that can be set: for a second try, unless the user has set them.
 _LONGER = {
     "RAY_gcs_server_port_wait_time_s": "120",
     "RAY_raylet_start_wait_time_s": "120",
     "RAY_gcs_rpc_server_connect_timeout_s": "60",
     "RAY_py_gcs_connect_timeout_s": "120",
 }
-"""Of how long Ray waits for its own processes, all that can be set; for a second try, unless the user has set them."""
 _SIGNALS = tuple(
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if name in signal.Signals.__members__
 )
 
 
 @contextmanager
-def ray_session(address: str | None = None, *, cpus: int | None = None, gpus: int | None = None) -> Iterator[None]:
+def ray_session(address: str | None = None, *, cpus: int | None = None) -> Iterator[None]:
     """A Ray session for the length of a `with` block.
 
     Uses the session there is; else joins the cluster at `address`; else, when this process runs as a job of a
@@ -58,7 +56,6 @@ def ray_session(address: str | None = None, *, cpus: int | None = None, gpus: in
     Args:
         address: Address of a running cluster ("auto", "ray://host:10001", "host:6379"), or None.
         cpus: CPUs of a local session; None takes all.
-        gpus: GPUs of a local session; None takes all.
     Raises: RunError when the cluster cannot be joined, or a local session does not come up.
     """
     import ray
@@ -67,7 +64,7 @@ def ray_session(address: str | None = None, *, cpus: int | None = None, gpus: in
         yield
         return
     address = address or os.environ.get("RAY_ADDRESS")
-    with _joined(address) if address else _local(cpus, gpus):
+    with _joined(address) if address else _local(cpus):
         try:
             yield
         finally:
@@ -99,10 +96,7 @@ def _joined(address: str) -> Iterator[None]:
 
 
 def _check_reachable(address: str) -> None:
-    """Ray itself tries for minutes where nothing listens or answers, and says nothing of a wrong token.
-
-    Raises: OSError when nothing does, AuthenticationError when the token is not the cluster's.
-    """
+    """Ray itself tries for minutes where nothing listens or answers, and says nothing of a wrong token."""
     from ray._private.services import canonicalize_bootstrap_address
     from ray._raylet import GcsClient  # type: ignore[attr-defined]
 
@@ -122,10 +116,7 @@ def _check_reachable(address: str) -> None:
 
 
 def _check_answering(place: str, within_s: float) -> None:
-    """Something may take connections and never say a word: a stopped process, or a port of another kind.
-
-    Raises: OSError when it does not greet as Ray's servers do.
-    """
+    """Something may take connections and never say a word: a stopped process, or a port of another kind."""
     import grpc  # type: ignore[import-untyped]
     from ray._private.grpc_utils import init_grpc_channel
 
@@ -139,13 +130,13 @@ def _check_answering(place: str, within_s: float) -> None:
 
 
 @contextmanager
-def _local(cpus: int | None, gpus: int | None) -> Iterator[None]:
+def _local(cpus: int | None) -> Iterator[None]:
     """A local session, begun a second time where it did not come up: a machine that is busy may need longer."""
     parent = _place_of_sessions()
     with contextlib.ExitStack() as session:
         for longer in ({}, {name: value for name, value in _LONGER.items() if name not in os.environ}):
             try:
-                session.enter_context(_begun(parent, cpus, gpus, longer))
+                session.enter_context(_begun(parent, cpus, longer))
                 break
             except Exception as err:  # Ray raises plain ones among others
                 if isinstance(err, OSError):
@@ -178,7 +169,7 @@ def _first_line(err: Exception) -> str:
 
 
 @contextmanager
-def _begun(parent: str, cpus: int | None, gpus: int | None, longer: Mapping[str, str]) -> Iterator[None]:
+def _begun(parent: str, cpus: int | None, longer: Mapping[str, str]) -> Iterator[None]:
     # Ray's sockets need a short path; it opens its own folder to all, so the token lies beside it.
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
     held = _held(folder)
@@ -189,13 +180,7 @@ def _begun(parent: str, cpus: int | None, gpus: int | None, longer: Mapping[str,
         # An open Ray port is remote code execution.
         auth = {"RAY_AUTH_MODE": os.environ.get("RAY_AUTH_MODE", "token"), "RAY_AUTH_TOKEN_PATH": str(token)}
         with _environment({**longer, **_QUIET, **_BOUNDED, **auth}), _on_this_machine_alone():
-            _init(
-                address="local",
-                num_cpus=cpus,
-                num_gpus=gpus,
-                include_dashboard=False,
-                _temp_dir=str(folder / "ray"),
-            )
+            _init(address="local", num_cpus=cpus, include_dashboard=False, _temp_dir=str(folder / "ray"))
             yield
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -294,8 +279,8 @@ def _on_this_machine_alone() -> Iterator[None]:
     """Ray's own switch, on by default on macOS and Windows: every port of a local session on the loopback address."""
     from ray._private import ray_constants
 
-    before = ray_constants.ENABLE_RAY_CLUSTER
-    ray_constants.ENABLE_RAY_CLUSTER = False
-    with contextlib.ExitStack() as stack:
-        stack.callback(setattr, ray_constants, "ENABLE_RAY_CLUSTER", before)
+    before, ray_constants.ENABLE_RAY_CLUSTER = ray_constants.ENABLE_RAY_CLUSTER, False
+    try:
         yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = before

@@ -37,13 +37,11 @@ STYLE: dict[Any, Any] = {
     "xtick.color": "#52606d",
     "ytick.color": "#52606d",
 }
-MOST_SHAPES = 300
-"""Bars of one colour that are shapes; more are pixels: thousands of shapes would make the page slow."""
+MOST_SHAPES = 300  # bars of one colour that are shapes; more are pixels: thousands of shapes would make the page slow
 MARKER_EDGES = {"|": 2.0, ".": 0.0}
 
 
 def draw(chart: Chart) -> Figure:
-    """The picture of a chart."""
     columns = max(map(len, chart.rows))
     ratios = {"sharex": chart.share_x, "height_ratios": chart.heights or None}
     figure, places = grid(len(chart.rows), columns, width=chart.width, height=chart.height, **ratios)
@@ -64,7 +62,6 @@ def draw(chart: Chart) -> Figure:
 
 
 def draw_panel(axes: Axes, panel: Panel) -> None:
-    """The marks, axes, title and legend of a panel."""
     for mark in panel.marks:
         _draw(mark, axes)
     _set_side(axes, "x", panel.x)
@@ -205,11 +202,7 @@ def _show_words(figure: Figure) -> None:
     for axis in (axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)):
         shown = axis.get_major_formatter()
         if isinstance(shown, FuncFormatter):  # of ticks that were given words; others write numbers
-            axis.set_major_formatter(_in_words(shown))
-
-
-def _in_words(shown: FuncFormatter) -> FuncFormatter:
-    return FuncFormatter(lambda value, place: _words(shown(value, place)))
+            axis.set_major_formatter(FuncFormatter(lambda value, place, shown=shown: _words(shown(value, place))))
 
 
 def _words(text: str) -> str:

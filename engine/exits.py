@@ -1,8 +1,7 @@
 """What a command prints and how it ends: its exit codes, a refusal in one sentence, and the door to the terminal.
 
-Names, errors and paths that are printed may be a stranger's, and a terminal obeys what it is sent. Nothing but this
-file prints, and whatever reaches the command's streams past it (the parser's messages, warnings, tracebacks, prints of
-audited code) goes through `Door`.
+What is printed may be a stranger's, and a terminal obeys what it is sent. Nothing but this file prints, and whatever
+reaches the command's streams past it (warnings, tracebacks, prints of audited code) goes through `Door`.
 """
 
 from __future__ import annotations
@@ -26,11 +25,7 @@ class Ended(SystemExit):
 
 
 class Door(io.TextIOWrapper):
-    """A stream on which everything is written out that a terminal would obey; see `printable_lines`.
-
-    Args:
-        behind: The stream itself, for text that is printable already and bears styles of our own.
-    """
+    """A stream on which everything is written out that a terminal would obey; see `printable_lines`."""
 
     def __init__(self, behind: io.TextIOWrapper) -> None:
         # Whatever the terminal cannot show is written out too: no name ends a command by its letters.
@@ -46,7 +41,6 @@ class Door(io.TextIOWrapper):
         self.behind = behind
 
     def write(self, text: str) -> int:
-        """Writes a text; the number of its characters, as they were given."""
         super().write(printable_lines(text))
         return len(text)
 
@@ -64,7 +58,6 @@ def behind(stream: TextIO) -> TextIO:
 
 
 def end(code: int) -> NoReturn:
-    """Ends the command with an exit code."""
     raise Ended(code)
 
 
@@ -72,6 +65,12 @@ def stop(message: str, code: int) -> NoReturn:
     """Ends the command with one sentence on standard error."""
     tell(f"dpaudit: {printable(message)}")
     end(code)
+
+
+def interrupted(err: KeyboardInterrupt, again: str) -> NoReturn:
+    """Ends the command that was interrupted, and says which one goes on."""
+    by = f" by {err}" if str(err) else ""
+    stop(f"interrupted{by}; what was finished is kept, `{again}` goes on", RUN_FAILED)
 
 
 def tell(text: str) -> None:

@@ -16,10 +16,8 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
-PR_SET_CHILD_SUBREAPER, PR_GET_CHILD_SUBREAPER = 36, 37
-"""Of <linux/prctl.h>."""
-ENDED_S = 5.0
-"""A process that is not gone so long after SIGKILL waits for a device, and is left to the system."""
+PR_SET_CHILD_SUBREAPER, PR_GET_CHILD_SUBREAPER = 36, 37  # of <linux/prctl.h>
+ENDED_S = 5.0  # a process that is not gone so long after SIGKILL waits for a device, and is left to the system
 
 
 def adopt_orphans(yes: bool = True) -> bool:
@@ -43,13 +41,7 @@ def children() -> set[int]:
 
 
 def end_children(spared: Collection[int] = (), which: Callable[[int], bool] = lambda pid: True) -> set[int]:
-    """Ends children with all that descends from them.
-
-    Args:
-        spared: Process ids of those that stay.
-        which: Tells of the others which are ended.
-    Returns: Those that were ended.
-    """
+    """Ends children, but those spared or not chosen, with all that descends from them; those that were ended."""
     ended: set[int] = set()
     until = time.monotonic() + ENDED_S
     while time.monotonic() < until and (left := {pid for pid in children() - set(spared) if which(pid)}):

@@ -7,13 +7,12 @@ failed, and the run goes on.
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
-
-from dpaudit.actors.audited.time_limit import OutOfTime
 
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if name in signal.Signals.__members__)
 USUAL = (signal.SIG_DFL, signal.default_int_handler)
@@ -72,3 +71,34 @@ def from_outside(err: BaseException) -> bool:
         or isinstance(signal.getsignal(signal.SIGINT), _Interrupts)
     )
     return isinstance(err, KeyboardInterrupt) and not told_apart
+
+
+class OutOfTime(BaseException):
+    """A unit ran longer than its limit; no `except Exception` of somebody's code takes it for an error of its own."""
+
+
+@contextmanager
+def time_limit(limit_s: float | None) -> Iterator[None]:
+    """Raises `OutOfTime` in a block that runs longer, where the system can: in the main thread, on POSIX.
+
+    Code of other languages is left running until it comes back to the interpreter.
+    """
+    able = sys.platform != "win32" and threading.current_thread() is threading.main_thread()
+    if limit_s is None or not able:
+        yield
+        return
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise OutOfTime
+
+    began = time.monotonic()
+    handler = signal.signal(signal.SIGALRM, end)
+    # Somebody else's alarm, such as a test runner's, goes on counting afterwards.
+    others_s, _ = signal.setitimer(signal.ITIMER_REAL, limit_s)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, handler)
+        if others_s:
+            signal.setitimer(signal.ITIMER_REAL, max(1e-3, others_s - (time.monotonic() - began)))

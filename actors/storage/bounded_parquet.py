@@ -6,31 +6,26 @@ Equal values cost nothing in a file: a kilobyte may stand for thousands of milli
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from typing import IO
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import IO, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from dpaudit.actors.storage.parquet_footer import read_footer
 from dpaudit.errors import DataError
 from dpaudit.memory import readable_bytes
 from dpaudit.plain_files import require_fits
 
-UNSUSPECTED = 256 << 20
-"""Files that unpack to so many bytes at most may do so whatever their size is."""
-MOST_TIMES = 1_000
-"""So many times its size an honest file unpacks to at most, where it unpacks to more than that."""
+UNSUSPECTED = 256 << 20  # files that unpack to so many bytes at most may do so whatever their size is
+MOST_TIMES = 1_000  # so many times its size an honest file unpacks to at most, where it unpacks to more than that
 
 
 def read_bounded(source: IO[bytes], name: str, columns: Sequence[str] | None = None) -> pa.Table:
     """The table in a Parquet file, where it unpacks to no more than it may.
 
-    Args:
-        source: The file, open.
-        name: What messages call it.
-        columns: Names of the columns that are wanted; all when None.
     Raises: DataError when it unpacks to more; RunError when that does not fit into the memory; ValueError and
         pa.ArrowException when it is no such file.
     """
@@ -56,10 +51,6 @@ def read_bounded(source: IO[bytes], name: str, columns: Sequence[str] | None = N
 def require_unpacks(source: IO[bytes], name: str, columns: Sequence[str] | None = None) -> list[str]:
     """Refuses a Parquet file whose values take more than they may.
 
-    Args:
-        source: The file, open.
-        name: What messages call it.
-        columns: Names of the columns that are going to be read; all when None.
     Returns: Columns of text, where it took too much if each row had the longest text; none in most files.
     Raises: DataError; RunError where they do not fit into the memory; ValueError when it is no such file.
     """
@@ -73,10 +64,7 @@ def require_unpacks(source: IO[bytes], name: str, columns: Sequence[str] | None 
 
 
 def bytes_of_rows(source: IO[bytes], rows: int | None) -> int:
-    """What the first rows of a Parquet file take at the least; all when None.
-
-    Raises: ValueError when it is no such file.
-    """
+    """What the first rows of a Parquet file take at the least; all when None."""
     footer = read_footer(source)
     sure = sum(chunk.values * chunk.width for chunk in footer.columns)
     return sure if rows is None or rows >= footer.rows else sure * rows // footer.rows
@@ -106,3 +94,129 @@ def _written_out(array: pa.DictionaryArray) -> int:
     if array.dictionary.type not in (pa.string(), pa.binary(), pa.large_string(), pa.large_binary()):
         return int(array.nbytes)
     return int(pc.sum(pc.binary_length(array.dictionary).cast(pa.int64()).take(array.indices)).as_py() or 0)
+
+
+MOST_BYTES = 8 << 20  # of a footer
+
+_WIDTHS = {0: 1, 1: 4, 2: 8, 3: 12, 4: 4, 5: 8, 6: 8}
+"""Bytes of a value in memory by its physical type: boolean, three integers, two floats, and where a text begins."""
+_TEXT, _FIXED = 6, 7
+_SCHEMA, _ROWS, _GROUPS = 2, 3, 4  # numbers of the fields of a file; those of its parts are beside where they are read
+
+
+@dataclass(frozen=True)
+class ColumnSize:
+    """One column of one row group."""
+
+    path: str  # its name, with those of what it lies in before it
+    values: int  # how many it has
+    width: int  # bytes of each in memory, texts aside
+    unpacked: int  # bytes of its pages, unpacked
+    text: bool  # whether it holds texts
+
+
+@dataclass(frozen=True)
+class Footer:
+    """The sizes that a Parquet file tells."""
+
+    rows: int  # of the table
+    columns: tuple[ColumnSize, ...]  # of all row groups
+
+
+def read_footer(file: IO[bytes]) -> Footer:
+    try:
+        size = file.seek(0, 2)
+        file.seek(max(0, size - 8))
+        length, magic = struct.unpack("<I4s", file.read(8))
+        if magic != b"PAR1" or not 0 < length <= min(MOST_BYTES, size - 8):
+            raise ValueError("it has no footer, or one that is too long")
+        file.seek(size - 8 - length)
+        return _footer(_Thrift(file.read(length)).struct())
+    except (IndexError, KeyError, TypeError, AttributeError, struct.error, RecursionError) as err:
+        raise ValueError("its footer is none") from err
+
+
+def _footer(told: dict[int, Any]) -> Footer:
+    leaves = [element for element in told[_SCHEMA] if not element.get(5)]  # elements without children
+    columns = tuple(column for group in told[_GROUPS] for column in _columns(group, leaves))
+    return Footer(_count(told[_ROWS]), columns)
+
+
+def _columns(group: dict[int, Any], leaves: list[dict[int, Any]]) -> Iterator[ColumnSize]:
+    for chunk, leaf in zip(group[1], leaves, strict=True):
+        about = chunk[3]
+        kind = about[1]
+        width = _count(leaf.get(2, 0)) if kind == _FIXED else _WIDTHS[kind]
+        path = b".".join(about[3]).decode()
+        values = max(_count(about[5]), _count(group[3]))
+        yield ColumnSize(path, values, width, _count(about[6]), kind == _TEXT)
+
+
+def _count(number: int) -> int:
+    if number < 0:
+        raise ValueError("it counts below zero")
+    return number
+
+
+class _Thrift:
+    """Values of the compact protocol, one after the other; structs are dictionaries from a field's number."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content, self._at = content, 0
+        self._readers: dict[int, Callable[[], Any]] = {
+            3: self._byte,
+            4: self._number,
+            5: self._number,
+            6: self._number,
+            7: lambda: self._bytes(8),
+            8: lambda: self._bytes(self._varint()),
+            9: self._list,
+            10: self._list,
+            11: self._map,
+            12: self.struct,
+        }
+
+    def struct(self) -> dict[int, Any]:
+        found: dict[int, Any] = {}
+        field = 0
+        while head := self._byte():
+            field = field + (head >> 4) if head >> 4 else self._number()
+            kind = head & 15
+            found[field] = kind == 1 if kind in (1, 2) else self._readers[kind]()
+        return found
+
+    def _byte(self) -> int:
+        self._at += 1
+        return self._content[self._at - 1]
+
+    def _bytes(self, count: int) -> bytes:
+        self._at += count
+        if self._at > len(self._content):
+            raise IndexError
+        return self._content[self._at - count : self._at]
+
+    def _varint(self) -> int:
+        number = shift = 0
+        while (byte := self._byte()) & 128:
+            number |= (byte & 127) << shift
+            shift += 7
+        if shift > 63:
+            raise ValueError("it holds a number of more than 64 bits")
+        return number | byte << shift
+
+    def _number(self) -> int:
+        number = self._varint()
+        return (number >> 1) ^ -(number & 1)
+
+    def _list(self) -> list[Any]:
+        head = self._byte()
+        count = self._varint() if head >> 4 == 15 else head >> 4
+        read = self._byte if head & 15 in (1, 2) else self._readers[head & 15]
+        return [read() for _ in range(count)]
+
+    def _map(self) -> None:
+        count = self._varint()
+        kinds = self._byte() if count else 0
+        for _ in range(count):
+            for kind in (kinds >> 4, kinds & 15):
+                self._byte() if kind in (1, 2) else self._readers[kind]()

@@ -1,9 +1,8 @@
 """A local folder and its copy anywhere pyarrow.fs reaches: NFS, `s3://`, `gs://`; one is brought to the other.
 
-Object stores rename nothing and append to nothing, so what is written is written here, in whole files or by appending,
-and is then uploaded: an object appears under its name when its upload is complete, or not at all. What was uploaded is
-known by its size and time on both sides, kept in `.mirror.json` of the local folder. Files whose names start with a
-dot belong to one side alone.
+Object stores rename nothing and append to nothing, so what is written is written here, and then uploaded. What was
+uploaded is known by its size and time on both sides, kept in `.mirror.json` of the local folder. Files whose names
+start with a dot belong to one side alone.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ import os
 import shutil
 import threading
 import time
+import unicodedata
 import uuid
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
@@ -23,16 +23,13 @@ from typing import IO
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from dpaudit.actors.storage.object_names import require_below
+from dpaudit.actors.storage.places import is_remote, refuse_credentials
 from dpaudit.errors import RunError, printable, shortened
-from dpaudit.plain_files import bytes_of, created, private_folder, reading, require_fits
+from dpaudit.plain_files import bytes_of, created, private_folder, reading, require_fits, require_plain
 
-EVERY_S = 5.0
-"""How often what is new is uploaded while a run goes on: at most so much of it is lost with its machine."""
-PATIENCE_S = 300.0
-"""For how long, at the end, an upload is tried again when the store does not answer."""
-BUSY = 20.0
-"""Pushes that take long come so many times as long after each other."""
+EVERY_S = 5.0  # how often what is new is uploaded while a run goes on: at most so much of it is lost with its machine
+PATIENCE_S = 300.0  # for how long, at the end, an upload is tried again when the store does not answer
+BUSY = 20.0  # pushes that take long come so many times as long after each other
 SAME_TIME_NS = 2_000_000_000
 _UNSURE = (-1, -1)
 _STATE = ".mirror.json"
@@ -45,108 +42,110 @@ _DENIED = (
     "SIGNATURE_DOES_NOT_MATCH",
     "NO_SUCH_BUCKET",
 )
-_LAST = (_LOG, "bounds.json", "report.html")
-"""Uploaded after everything they speak of."""
+_LAST = (_LOG, "bounds.json", "report.html")  # uploaded after everything they speak of
 
 
-def is_remote(place: str | Path) -> bool:
-    """Whether a place is named by a URI, such as s3://bucket/runs/mine, and not by a path."""
-    return "://" in str(place)
+@dataclass(frozen=True)
+class FileStore:
+    """The files of a place anywhere pyarrow.fs reaches. What does not answer raises OSError or pa.ArrowException."""
+
+    place: str  # what messages call it
+    system: pafs.FileSystem
+    root: str
+
+    @classmethod
+    def at(cls, place: str | Path) -> FileStore:
+        """That of a path, or of a URI as `pyarrow.fs.FileSystem.from_uri` takes it.
+
+        Credentials come from the environment of the machine.
+        Raises: RunError for a URI that holds credentials, or is of no file system here.
+        """
+        if not is_remote(place):
+            return cls(str(place), pafs.LocalFileSystem(), str(place))
+        refuse_credentials(str(place))
+        try:
+            system, root = pafs.FileSystem.from_uri(str(place))
+        except (pa.ArrowException, OSError, ValueError) as err:
+            raise RunError(f"{shortened(place)} must be a place that can be reached: {_why_not(err)}") from err
+        return cls(str(place), system, root.rstrip("/"))
+
+    @contextlib.contextmanager
+    def answering(self, must: str) -> Iterator[None]:
+        """Turns into one sentence what a store raises that does not answer."""
+        try:
+            yield
+        except (OSError, pa.ArrowException) as err:
+            raise RunError(f"{shortened(self.place, 300)} {must}: {_why_not(err)}") from err
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is a folder of this machine: files are renamed there, objects of a store are not."""
+        return isinstance(self.system, pafs.LocalFileSystem)
+
+    def require_plain(self) -> None:
+        """Refuses a place on this machine that holds links, pipes, sockets or devices; object stores hold none."""
+        if self.is_local:
+            require_plain(Path(self.root))
+
+    def infos(self) -> dict[str, pafs.FileInfo]:
+        """What is known of its files, by name; of none whose name starts with a dot."""
+        found = self.system.get_file_info(pafs.FileSelector(self.root, recursive=True, allow_not_found=True))
+        files = {info.path.removeprefix(self.root).removeprefix("/"): info for info in found if info.is_file}
+        _require_below(files, self.place)
+        return {name: info for name, info in files.items() if not _is_hidden(name)}
+
+    def info(self, name: str) -> pafs.FileInfo:
+        return self.system.get_file_info(self._path(name))
+
+    def reading(self, name: str) -> IO[bytes]:
+        if self.is_local:
+            return reading(Path(self._path(name)))
+        stream: IO[bytes] = self.system.open_input_stream(self._path(name))
+        return stream
+
+    def content(self, name: str) -> bytes | None:
+        """All of a file; None where there is no such file."""
+        try:
+            if self.is_local:
+                return bytes_of(Path(self._path(name)))
+            with self.system.open_input_file(self._path(name)) as file:
+                require_fits(file.size(), self._path(name))
+                found: bytes = file.read()
+                return found
+        except FileNotFoundError:
+            return None
+
+    def write(self, name: str, content: bytes) -> None:
+        """Writes a file, which is there whole or not at all: an object is there when its upload is complete."""
+        path = self._path(name)
+        written = path
+        if self.is_local:
+            folder, _, last = path.rpartition("/")
+            self.system.create_dir(folder, recursive=True)
+            written = f"{folder}/.{last}.{uuid.uuid4().hex}.partial"
+        with self.system.open_output_stream(written) as stream:
+            stream.write(content)
+        if written != path:
+            self.system.move(written, path)
+
+    def delete(self, name: str) -> None:
+        self.system.delete_file(self._path(name))
+
+    def _path(self, name: str) -> str:
+        return f"{self.root}/{name}"
 
 
-def inside(uri: str, name: str) -> str:
-    """The URI of a file or folder in the place of another URI."""
-    path, question, options = uri.partition("?")
-    return f"{path.rstrip('/')}/{name}{question}{options}"
+def _is_hidden(name: str) -> bool:
+    return any(part.startswith(".") for part in name.split("/"))
 
 
-def reached(place: str | Path) -> tuple[pafs.FileSystem, str]:
-    """The file system of a path or a URI, and the path in it.
-
-    Raises: RunError as `filesystem_of`.
-    """
-    return filesystem_of(str(place)) if is_remote(place) else (pafs.LocalFileSystem(), str(place))
-
-
-def refuse_credentials(uri: str) -> None:
-    """Refuses a URI that holds credentials.
-
-    Raises: RunError, which does not show it.
-    """
-    if "@" in uri.partition("://")[2].partition("/")[0]:
-        raise RunError(
-            "a place must be named without credentials, since it is written into plans, logs and reports; set them in "
-            "the environment (AWS_ACCESS_KEY_ID and its kin), or give the machine a role"
-        )
-
-
-def filesystem_of(uri: str) -> tuple[pafs.FileSystem, str]:
-    """The file system of a URI and the path in it.
-
-    Args:
-        uri: As `pyarrow.fs.FileSystem.from_uri` takes it. Credentials come from the environment of the machine.
-    Raises: RunError for one that holds credentials, or is of no file system here.
-    """
-    refuse_credentials(uri)
-    try:
-        filesystem, path = pafs.FileSystem.from_uri(uri)
-    except (pa.ArrowException, OSError, ValueError) as err:
-        raise RunError(f"{shortened(uri)} must be a place that can be reached: {why_not(err)}") from err
-    return filesystem, path.rstrip("/")
-
-
-def renames(filesystem: pafs.FileSystem) -> bool:
-    """Whether a file there can be renamed in one step: of an object store the copy would be no better."""
-    return isinstance(filesystem, pafs.LocalFileSystem)
-
-
-def files_in(filesystem: pafs.FileSystem, root: str, place: str | Path) -> dict[str, pafs.FileInfo]:
-    """The files of a place by their names from it, those aside whose names start with a dot.
-
-    Args:
-        filesystem: Of the place.
-        root: Where it is there; it holds nothing where it is not there.
-        place: What messages call it.
-    Raises: RunError for a name that is no file below a folder; OSError when the store does not answer.
-    """
-    found = filesystem.get_file_info(pafs.FileSelector(root, recursive=True, allow_not_found=True))
-    files = {info.path.removeprefix(root).removeprefix("/"): info for info in found if info.is_file}
-    require_below(files, place)
-    return {name: info for name, info in files.items() if not any(part.startswith(".") for part in name.split("/"))}
-
-
-def reading_from(filesystem: pafs.FileSystem, path: str) -> IO[bytes]:
-    """A file of a store, open to be read.
-
-    Raises: FileNotFoundError; RunError when it is no plain file; OSError when the store does not answer.
-    """
-    if isinstance(filesystem, pafs.LocalFileSystem):
-        return reading(Path(path))
-    stream: IO[bytes] = filesystem.open_input_stream(path)
-    return stream
-
-
-def bytes_from(filesystem: pafs.FileSystem, path: str) -> bytes:
-    """All of a file of a store.
-
-    Raises: FileNotFoundError; RunError when it is no plain file, or too large; OSError when the store does not answer.
-    """
-    if isinstance(filesystem, pafs.LocalFileSystem):
-        return bytes_of(Path(path))
-    with filesystem.open_input_file(path) as file:
-        require_fits(file.size(), path)
-        found: bytes = file.read()
-        return found
-
-
-def why_not(err: Exception) -> str:
+def _why_not(err: Exception) -> str:
     """Why a store could not be used, and what to do, where that is known."""
-    denied = is_denied(err)
     do = "; check the credentials in the environment (AWS_ACCESS_KEY_ID and its kin) and what they may do there"
-    return f"{printable(shortened(err, 240))}{do if denied else ''}"
+    return f"{printable(shortened(err, 240))}{do if _is_denied(err) else ''}"
 
 
-def is_denied(err: Exception) -> bool:
+def _is_denied(err: Exception) -> bool:
     """Whether a store has answered, and will say the same again."""
     return any(f"AWS Error {word} " in str(err) for word in _DENIED)
 
@@ -160,14 +159,10 @@ class _Copied:
 
 
 class Mirror:
-    """A local folder and its remote copy.
+    """A local folder, for this user alone, and its remote copy.
 
-    Args:
-        folder: The local folder, for this user alone; made if it is not there.
-        uri: Of the remote one.
-        without: Folders at their top that are not copied.
-        only: Tells of a file's name, from the folder, whether it is copied.
-        trouble: Told in one sentence when the store does not answer, and when it answers again.
+    Folders at their top that are named in `without` are not copied. `trouble` is told in one sentence when the store
+    does not answer, and when it answers again.
     """
 
     def __init__(
@@ -176,24 +171,21 @@ class Mirror:
         uri: str,
         *,
         without: Collection[str] = (),
-        only: Callable[[str], bool] = lambda name: True,
         trouble: Callable[[str], None] = lambda said: None,
     ) -> None:
         self.folder, self.uri, self._trouble = folder, uri, trouble
-        self._without, self._only = frozenset(without), only
-        self._fs, self._root = filesystem_of(uri)
+        self._without = frozenset(without)
+        self._store = FileStore.at(uri)
         private_folder(folder)
         self._copied: dict[str, _Copied] = self._read_state()
         self._troubled = False
         self._one_at_a_time = threading.Lock()
 
     def pull(self) -> None:
-        """Brings what is new at the remote place here; it wins where both changed, but loses nothing new here.
-
-        Raises: RunError when it cannot be reached.
-        """
-        try:
-            there = self._there()
+        """Brings what is new at the remote place here; it wins where both changed, but loses nothing new here."""
+        with self._store.answering("must be a place that can be read"):
+            found = self._store.infos()
+            there = {name: _mark(info) for name, info in found.items() if self._shared(name)}
             for name in self._copied.keys() - there.keys():  # taken away at the other end
                 (self.folder / name).unlink(missing_ok=True)
                 del self._copied[name]
@@ -205,15 +197,10 @@ class Mirror:
             newest = max((time_ns for _, time_ns in there.values()), default=0)
             for name in (name for name, (_, time_ns) in there.items() if time_ns > newest - SAME_TIME_NS):
                 self._copied[name] = replace(self._copied[name], there=_UNSURE)
-        except (OSError, pa.ArrowException) as err:
-            raise RunError(f"{self.uri} must be a place that can be read: {why_not(err)}") from err
         self._write_state()
 
     def push(self) -> None:
-        """Uploads what is new or changed here since the last time, and takes away there what is gone here.
-
-        Raises: OSError when the store does not answer.
-        """
+        """Uploads what is new or changed here since the last time, and takes away there what is gone here."""
         with self._one_at_a_time:
             here = dict(self._here())
             changed = [name for name in here if name not in self._copied or self._copied[name].here != here[name]]
@@ -222,7 +209,7 @@ class Mirror:
                 for name in sorted(changed, key=lambda name: (_turn(name), name)):
                     self._upload(name, here[name])
                 for name in gone:
-                    self._fs.delete_file(f"{self._root}/{name}")
+                    self._store.delete(name)
                     del self._copied[name]
             finally:
                 if changed or gone:
@@ -230,13 +217,7 @@ class Mirror:
 
     @contextlib.contextmanager
     def kept_up(self, every_s: float = EVERY_S, patience_s: float = PATIENCE_S) -> Iterator[None]:
-        """Pushes every few seconds for the length of a `with` block, and once more at its end.
-
-        Args:
-            every_s: Seconds between two pushes; more where they take long.
-            patience_s: For how long the last one is tried again.
-        Raises: RunError when that last push cannot be made; what could not be brought is here still.
-        """
+        """Pushes every few seconds for the length of a block, and once more at its end: RunError where that fails."""
         ended = threading.Event()
         pushing = threading.Thread(target=self._push_until, args=(ended, every_s), name="dpaudit-mirror", daemon=True)
         pushing.start()
@@ -248,12 +229,9 @@ class Mirror:
             self._push_at_last(patience_s)
 
     def forget(self) -> None:
-        """Takes away what was copied, at both ends.
-
-        Raises: OSError when the store does not answer.
-        """
+        """Takes away what was copied, at both ends."""
         if self._copied:
-            self._fs.delete_dir(self._root)
+            self._store.system.delete_dir(self._store.root)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _push_until(self, ended: threading.Event, every_s: float) -> None:
@@ -269,7 +247,7 @@ class Mirror:
             self.push()
         except (OSError, pa.ArrowException) as err:
             if not self._troubled:
-                self._trouble(f"{self.uri} does not answer, and is tried again: {why_not(err)}")
+                self._trouble(f"{self.uri} does not answer, and is tried again: {_why_not(err)}")
             self._troubled = True
             return err
         if self._troubled:
@@ -280,9 +258,9 @@ class Mirror:
     def _push_at_last(self, patience_s: float) -> None:
         pause_s, waited_s = 1.0, 0.0
         while err := self._tried():
-            if waited_s >= patience_s or is_denied(err):
+            if waited_s >= patience_s or _is_denied(err):
                 raise RunError(
-                    f"{self.uri} did not take what is finished for {waited_s:.0f} s: {why_not(err)}; it is all in "
+                    f"{self.uri} did not take what is finished for {waited_s:.0f} s: {_why_not(err)}; it is all in "
                     f"{self.folder} and is brought there by the next run of the same work on this machine"
                 )
             time.sleep(pause_s)
@@ -297,20 +275,14 @@ class Mirror:
                         facts = (self.folder / name).stat()
                         yield name, (facts.st_size, facts.st_mtime_ns)
 
-    def _there(self) -> dict[str, tuple[int, int]]:
-        found = files_in(self._fs, self._root, self.uri)
-        return {name: _mark(info) for name, info in found.items() if self._shared(name)}
-
     def _shared(self, name: str) -> bool:
-        parts = name.split("/")
-        hidden = any(part.startswith(".") for part in parts)
-        return parts[0] not in self._without and not hidden and self._only(name)
+        return name.split("/")[0] not in self._without and not _is_hidden(name)
 
     def _download(self, name: str, mark: tuple[int, int]) -> None:
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-        with reading_from(self._fs, f"{self._root}/{name}") as stream, created(partial) as file:
+        with self._store.reading(name) as stream, created(partial) as file:
             shutil.copyfileobj(stream, file)
         os.replace(partial, path)
         facts = path.stat()
@@ -323,17 +295,8 @@ class Mirror:
                 content = content[: here[0]]
         except FileNotFoundError:  # gone since
             return
-        target = f"{self._root}/{name}"
-        if renames(self._fs):
-            self._fs.create_dir(target.rpartition("/")[0], recursive=True)
-            partial = "{}/.{}.{}.partial".format(*target.rsplit("/", 1), uuid.uuid4().hex)
-            with self._fs.open_output_stream(partial) as stream:
-                stream.write(content)
-            self._fs.move(partial, target)
-        else:  # an object is there when its upload is complete
-            with self._fs.open_output_stream(target) as stream:
-                stream.write(content)
-        self._copied[name] = _Copied(here, _mark(self._fs.get_file_info(target)))
+        self._store.write(name, content)
+        self._copied[name] = _Copied(here, _mark(self._store.info(name)))
 
     def _read_state(self) -> dict[str, _Copied]:
         try:
@@ -358,3 +321,40 @@ def _turn(name: str) -> int:
 
 def _mark(info: pafs.FileInfo) -> tuple[int, int]:
     return int(info.size), int(info.mtime_ns or 0)
+
+
+MOST_BYTES = 255  # of one part of a name, on the file systems there are
+
+
+def _require_below(names: Collection[str], place: object) -> None:
+    """Refuses names that are no files below a folder, each for itself on every file system."""
+    spelled: dict[str, str] = {}
+    files = set(names)
+    for name in sorted(files):
+        parts = name.split("/")
+        if not all(_is_plain(part) for part in parts):
+            raise _refusal(place, name, "which is no name of a file below a folder")
+        for end in range(1, len(parts) + 1):
+            path = "/".join(parts[:end])
+            other = spelled.setdefault(unicodedata.normalize("NFC", path).casefold(), path)
+            if other != path:
+                raise _refusal(place, name, f"which differs by case alone from {printable(shortened(other))}")
+            if end < len(parts) and path in files:
+                raise _refusal(place, name, "whose folder is a file")
+
+
+def _is_plain(part: str) -> bool:
+    """Whether a part of a name is one, and no way up, to the root, or to another drive."""
+    return (
+        part not in ("", ".", "..")
+        and not any(sign in part for sign in "\\:")
+        and part.isprintable()
+        and len(part.encode(errors="replace")) <= MOST_BYTES
+    )
+
+
+def _refusal(place: object, name: str, why: str) -> RunError:
+    return RunError(
+        f"{shortened(place)} must hold files that can be copied below a folder, it names one "
+        f"{printable(shortened(name))!r}, {why}; nothing was copied"
+    )

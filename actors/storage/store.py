@@ -20,37 +20,24 @@ from dpaudit.actors.storage.bounded_parquet import read_bounded
 from dpaudit.errors import DataError, RunError, shortened
 from dpaudit.plain_files import all_of, created, opened_in_place, reading
 
-MOST_FAILURE_BYTES = 16 << 20
-"""Of the record of a failure, as much is read."""
+MOST_FAILURE_BYTES = 16 << 20  # of the record of a failure, as much is read
 _SEAL = re.compile(rb"dpaudit-seal:([0-9a-f]{64})")
-PRINTED = "printed.log"
-"""What units printed."""
-MOST_PRINTED = 10_000_000
-"""Bytes of it."""
-_OPEN = b"dpaudit-seal:" + b"0" * 64
-"""Stands in the file while the hash over the whole of it is taken."""
+PRINTED = "printed.log"  # what units printed
+MOST_PRINTED = 10_000_000  # bytes of it
+_OPEN = b"dpaudit-seal:" + b"0" * 64  # stands in the file while the hash over the whole of it is taken
 
 
 @dataclass(frozen=True)
 class Made:
-    """What made the results of finished units.
-
-    Attributes:
-        units: How many.
-        first: When the first of them was written, UTC; None when there is none.
-        last: When the last was.
-        versions: The code versions of dpaudit.
-        own: Short names of the user's code behind them.
-    """
+    """What made the results of finished units."""
 
     units: int = 0
-    first: datetime | None = None
-    last: datetime | None = None
-    versions: tuple[str, ...] = ()
-    own: tuple[str, ...] = ()
+    first: datetime | None = None  # when the first of them was written, UTC; None when there is none
+    last: datetime | None = None  # when the last was
+    versions: tuple[str, ...] = ()  # the code versions of dpaudit
+    own: tuple[str, ...] = ()  # short names of the user's code behind them
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
         first, last = (when.isoformat(timespec="seconds") if when else None for when in (self.first, self.last))
         return {"units": self.units, "first": first, "last": last, "versions": self.versions, "own": self.own}
 
@@ -112,27 +99,24 @@ class UnitStore:
         facts = [self._checked[key] for key in sorted(known & self._checked.keys())]
         if not facts:
             return Made()
-        first, last = (
-            datetime.fromtimestamp(choose(time_ns for time_ns, *_ in facts) / 1e9, UTC) for choose in (min, max)
-        )
-        versions = tuple(sorted({version for *_, version, _ in facts}))
-        own = tuple(sorted({own for *_, own in facts if own}))
-        return Made(len(facts), first, last, versions, own)
+        times, _, versions, own = zip(*facts, strict=True)
+        first, last = (datetime.fromtimestamp(time_ns / 1e9, UTC) for time_ns in (min(times), max(times)))
+        return Made(len(facts), first, last, tuple(sorted({*versions})), tuple(sorted({*own} - {""})))
 
     def path(self, key: str) -> str:
         """Where a unit's table is or will be."""
         return f"{self._folder}/{key}.parquet"
 
     def read(self, key: str) -> pa.Table:
-        """The table of a finished unit.
-
-        Raises: RunError when its file is damaged, unreadable or another unit's.
-        """
         found, _ = self._content(key)
         try:
             return read_bounded(io.BytesIO(found), self.path(key))
         except (pa.ArrowException, OSError, ValueError, DataError) as err:
             raise self._refused(key, f"it cannot be read ({shortened(err)})") from err
+
+    def holds(self, key: str, table: pa.Table) -> bool:
+        """Whether a finished unit's table is the same as this one bit by bit, so that NaN is the same as NaN."""
+        return _plain_bytes(self.read(key)) == _plain_bytes(table)
 
     def _content(self, key: str) -> tuple[bytes, dict[str, str]]:
         """A unit's file, whole and its own, and what its footer says."""
@@ -142,8 +126,8 @@ class UnitStore:
                 found = all_of(file)
         except OSError as err:
             raise self._refused(key, f"it cannot be read ({err})") from err
-        seal = _seal_of(found)
-        if seal is None or hashlib.sha256(_unsealed(found, seal)).hexdigest().encode() != seal[1]:
+        seal = _SEAL.match(found, max(0, found.rfind(_OPEN[:-64])))  # in the file's footer: the last one there is
+        if seal is None or _digest(found[: seal.start()] + _OPEN + found[seal.end() :]) != seal[1]:
             raise self._refused(key, "its content is not what was written")
         try:
             footer = pq.read_metadata(pa.BufferReader(found))
@@ -165,12 +149,7 @@ class UnitStore:
         return RunError(f"{self.path(key)} must be whole: {why}; `dpaudit resume` runs this unit again")
 
     def write(self, key: str, content: bytes) -> None:
-        """Stores a finished unit's file; a second write of the same key leaves the same content.
-
-        Args:
-            key: The unit's.
-            content: Its file, as `sealed` makes it.
-        """
+        """Stores a finished unit's file; a second write of the same key leaves the same content."""
         partial = self._partial(key, content)
         if self.damaged.pop(key, None) is not None:  # kept, for whoever wants to know what happened to it
             os.replace(self.path(key), f"{self._folder}/{key}.damaged")
@@ -215,14 +194,7 @@ def _text_in(record: Path) -> str:
 
 
 def sealed(key: str, table: pa.Table, *, version: str = "", own: str = "") -> bytes:
-    """The file of a finished unit, the same for the same table.
-
-    Args:
-        key: The unit's.
-        table: Its result.
-        version: Code version of dpaudit that made it.
-        own: Short name of the user's code that made it; "" for none.
-    """
+    """The file of a finished unit, the same for the same table."""
     facts = {"dpaudit-key": key, "dpaudit-version": version, "dpaudit-own": own, "dpaudit-seal": _OPEN.decode()}
     sink = pa.BufferOutputStream()
     with pq.ParquetWriter(sink, table.schema, compression="zstd", compression_level=1) as writer:
@@ -230,18 +202,15 @@ def sealed(key: str, table: pa.Table, *, version: str = "", own: str = "") -> by
         writer.add_key_value_metadata(facts)
     content: bytes = sink.getvalue().to_pybytes()
     start = content.rindex(_OPEN)
-    digest = hashlib.sha256(content).hexdigest().encode()
-    return content[:start] + _OPEN[:-64] + digest + content[start + len(_OPEN) :]
+    return content[:start] + _OPEN[:-64] + _digest(content) + content[start + len(_OPEN) :]
+
+
+def _digest(content: bytes) -> bytes:
+    return hashlib.sha256(content).hexdigest().encode()
 
 
 def table_in(content: bytes) -> pa.Table:
-    """The table of a unit's file."""
     return pq.read_table(pa.BufferReader(content))
-
-
-def same_content(one: pa.Table, other: pa.Table) -> bool:
-    """Whether two tables read from units' files are the same bit by bit, so that NaN is the same as NaN."""
-    return _plain_bytes(one) == _plain_bytes(other)
 
 
 def _plain_bytes(table: pa.Table) -> bytes:
@@ -249,14 +218,4 @@ def _plain_bytes(table: pa.Table) -> bytes:
     facts = {name: value for name, value in (table.schema.metadata or {}).items() if not name.startswith(b"dpaudit-")}
     sink = pa.BufferOutputStream()
     pq.write_table(table.combine_chunks().replace_schema_metadata(dict(sorted(facts.items()))), sink)
-    content: bytes = sink.getvalue().to_pybytes()
-    return content
-
-
-def _seal_of(content: bytes) -> re.Match[bytes] | None:
-    """The seal in the file's footer: the last one there is."""
-    return _SEAL.match(content, max(0, content.rfind(_OPEN[:-64])))
-
-
-def _unsealed(content: bytes, seal: re.Match[bytes]) -> bytes:
-    return content[: seal.start()] + _OPEN + content[seal.end() :]
+    return bytes(sink.getvalue())

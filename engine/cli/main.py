@@ -5,21 +5,18 @@ from __future__ import annotations
 import os
 import shlex
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import click
 
 import dpaudit
-from dpaudit.consent import Consent
-from dpaudit.engine.cli import consents
-from dpaudit.engine.cli.clusters import cluster
-from dpaudit.engine.cli.names import list_, schema, show_name
+from dpaudit.engine.cli.names import NAME_VERBS
+from dpaudit.engine.cli.options import FAIL_ON_VIOLATION, PLACE, allowing
 from dpaudit.engine.cli.own_scores import estimate
-from dpaudit.engine.cli.places import PLACE
-from dpaudit.engine.cli.remote import fetch, logs, status, stop_job, submit
+from dpaudit.engine.cli.remote import REMOTE_VERBS
 from dpaudit.engine.cli.sweeping import go_on, sweep
 from dpaudit.engine.exits import (
     BAD_INPUT,
@@ -29,6 +26,7 @@ from dpaudit.engine.exits import (
     VIOLATION,
     Ended,
     end,
+    interrupted,
     show,
     show_lines,
     silence,
@@ -50,6 +48,8 @@ from dpaudit.locations import search_last
 
 if TYPE_CHECKING:
     from dpaudit.engine.reading.run_report import Report
+
+RunnerName: TypeAlias = Literal["ray", "in-process"]
 
 
 class _Verbs(click.Group):
@@ -111,13 +111,12 @@ def main() -> None:
 
 
 def _fail_on(command: Callable[..., None]) -> Callable[..., None]:
-    violation = click.option("--fail-on-violation", is_flag=True, help="Exit with 1 when a bound exceeds its claim.")
     inconclusive = click.option(
         "--fail-on-inconclusive",
         is_flag=True,
         help="Exit with 4 when an audit could not have refuted its claim whatever the mechanism did.",
     )
-    return violation(inconclusive(command))
+    return FAIL_ON_VIOLATION(inconclusive(command))
 
 
 def _verbose(command: Callable[..., None]) -> Callable[..., None]:
@@ -126,7 +125,6 @@ def _verbose(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _end(report: Report, *, fail_on_violation: bool, fail_on_inconclusive: bool) -> None:
-    """Ends with the exit code of what was found."""
     if report.failed:
         names = shortened(", ".join(result.name for result in report.failed))
         stop(f"{len(report.failed)} of {len(report.results)} audits have no result: {names}", RUN_FAILED)
@@ -143,7 +141,7 @@ def _end(report: Report, *, fail_on_violation: bool, fail_on_inconclusive: bool)
 @click.option("--quiet", is_flag=True, help="No progress, only the report.")
 @_verbose
 @_fail_on
-def run(spec: Path, output: str | Path | None, seed: int | None, quiet: bool, verbose: bool, **fail_on: bool) -> None:
+def run(spec: Path, output: str | Path | None, seed: int | None, quiet: bool, **ending: bool) -> None:
     """Runs the audits of SPEC (YAML) and reports what they show.
 
     A run folder that holds finished units of the same work is continued.
@@ -153,7 +151,7 @@ def run(spec: Path, output: str | Path | None, seed: int | None, quiet: bool, ve
 
     checked = load_spec(spec)
     folder = output or run_folder(checked)
-    _finish(partial(audit, checked, output=folder, seed=seed, quiet=quiet), folder, fail_on, verbose=verbose)
+    _finish(partial(audit, checked, output=folder, seed=seed, quiet=quiet), folder, **ending)
 
 
 @main.command()
@@ -174,10 +172,9 @@ def check(
     output: str | Path | None,
     seed: int,
     confidence: float,
-    runner: Literal["ray", "in-process"] | None,
+    runner: RunnerName | None,
     quiet: bool,
-    verbose: bool,
-    **fail_on: bool,
+    **ending: bool,
 ) -> None:
     """Checks the claim of MECHANISM with every game that fits it, and ends in one verdict.
 
@@ -190,17 +187,17 @@ def check(
     from dpaudit.engine.spec.check import BUDGET, CheckOptions, CheckRequest, check_spec
     from dpaudit.engine.spec.plain_yaml import yaml_value
 
-    made_from = CheckRequest(
+    request = CheckRequest(
         yaml_value(mechanism), None if data is None else yaml_value(data), budget=BUDGET if budget is None else budget
     )
     run = None if runner is None else RunOptions(runner=runner)
-    spec = check_spec(made_from, CheckOptions(seed=seed, confidence=confidence, run=run))
+    spec = check_spec(request, CheckOptions(seed=seed, confidence=confidence, run=run))
     assert spec.together is not None
     if not quiet:
         for line in (*spec.together.chosen, *spec.together.left_out):
             tell(printable(line))
     folder = output or run_folder(spec)
-    _finish(partial(audit, spec, output=folder, quiet=quiet), folder, fail_on, verbose=verbose)
+    _finish(partial(audit, spec, output=folder, quiet=quiet), folder, **ending)
 
 
 @main.command()
@@ -208,17 +205,16 @@ def check(
 @click.option("--fresh", is_flag=True, help="Run anew, beside what is there, what other code or data would change.")
 @click.option("--quiet", is_flag=True, help="No progress, only the report.")
 @_verbose
-@consents.to_run
+@allowing("code", "network", "files")
 @_fail_on
 def resume(
     folder: str | Path,
     fresh: bool,
     quiet: bool,
-    verbose: bool,
     allow_code: bool,
     allow_network: bool,
     allow_files: bool,
-    **fail_on: bool,
+    **ending: bool,
 ) -> None:
     """Goes on with the run in folder RUN: only what is missing is run.
 
@@ -227,32 +223,19 @@ def resume(
     from dpaudit.engine.run import driver
     from dpaudit.engine.sweep.running import is_sweep
 
-    asked = Consent(allow_code, allow_network, allow_files)
+    allowed: dict[str, Any] = {"allow_code": allow_code, "allow_network": allow_network, "allow_files": allow_files}
     if is_sweep(folder):
-        go_on(folder, asked, quiet=quiet, fail_on_violation=fail_on["fail_on_violation"])
-        return
-    again = partial(
-        driver.resume,
-        folder,
-        fresh=fresh,
-        allow_code=allow_code,
-        allow_network=allow_network,
-        allow_files=allow_files,
-        quiet=quiet,
-    )
-    _finish(again, folder, fail_on, verbose=verbose)
+        go_on(folder, allowed, quiet=quiet, fail_on_violation=ending["fail_on_violation"])
+    else:
+        _finish(partial(driver.resume, folder, fresh=fresh, quiet=quiet, **allowed), folder, **ending)
 
 
-def _finish(carry_out: Callable[[], Report], folder: str | Path, fail_on: Mapping[str, bool], *, verbose: bool) -> None:
+def _finish(carry_out: Callable[[], Report], folder: str | Path, *, verbose: bool, **fail_on: bool) -> None:
     """Carries a run out, prints its report, and ends with the stated code."""
     try:
         report = carry_out()
     except KeyboardInterrupt as err:
-        by = f" by {err}" if str(err) else ""
-        stop(
-            f"interrupted{by}; what was finished is kept, `dpaudit resume {shlex.quote(str(folder))}` goes on",
-            RUN_FAILED,
-        )
+        interrupted(err, f"dpaudit resume {shlex.quote(str(folder))}")
     show_lines(report.text(verbose=verbose))
     _end(report, **fail_on)
 
@@ -275,39 +258,29 @@ def plan(spec: Path, seed: int | None, calibrate: bool, timings: Path | None, as
     unit, where an earlier run or --calibrate tells; without --calibrate nothing runs.
     """
     import json
-    from dataclasses import replace
+    from dataclasses import asdict, replace
 
     from dpaudit.engine.planning.plan import make_plan, what_it_takes
     from dpaudit.engine.planning.power import planned_outlook
-    from dpaudit.engine.run.driver import run_folder
-    from dpaudit.engine.run.forecast import forecast, times_of_run, times_of_some
+    from dpaudit.engine.run.forecast import expected_cost
     from dpaudit.engine.spec.loading import load_spec
 
     made = load_spec(spec)
     if beforehand := what_it_takes(made):
         tell(beforehand)
     planned = make_plan(replace(made, seed=seed) if seed is not None else made)
-    if calibrate:
-        cost = forecast(planned, times_of_some(planned), "times of two units of each kind, run just now")
-    else:
-        folder = timings or run_folder(planned.spec)
-        timed = times_of_run(folder)
-        told = f"times of the run in {folder}" if timed else "--calibrate or --timings RUN tells how long they take"
-        cost = forecast(planned, timed, told)
+    cost = expected_cost(planned, calibrate=calibrate, timings=timings)
     if as_json:
         units = planned.table().to_pylist()
-        show(json.dumps({"name": planned.spec.name, "seed": planned.spec.seed, "units": units, "cost": cost.to_dict()}))
+        show(json.dumps({"name": planned.spec.name, "seed": planned.spec.seed, "units": units, "cost": asdict(cost)}))
         return
     show(f"{planned.spec.name}: {len(planned.units)} units, seed {planned.spec.seed}, {planned.spec.run.runner}")
     for entry in planned.audits:
-        could_show = planned_outlook(entry)
-        if could_show is not None:
+        if (could_show := planned_outlook(entry)) is not None:
             show(f"{entry.audit.name}:")
             for line in could_show.lines:
                 show(f"  {line}")
-    for price in planned.prices():
-        show(price)
-    for line in cost.lines:
+    for line in (*planned.prices(), *cost.lines):
         show(line)
     for row in planned.table().to_pylist():
         needs = f"  needs {' '.join(need[:8] for need in row['needs'])}" if row["needs"] else ""
@@ -319,7 +292,7 @@ def plan(spec: Path, seed: int | None, calibrate: bool, timings: Path | None, as
 @click.argument("folder", metavar="RUN", type=PLACE)
 @click.option("--quiet", is_flag=True, help="One line an audit: its verdict.")
 @_verbose
-@consents.to_read
+@allowing("code", "files")
 @_fail_on
 def report(
     folder: str | Path, quiet: bool, verbose: bool, allow_code: bool, allow_files: bool, **fail_on: bool
@@ -350,15 +323,7 @@ def report(
 @click.option("--only", multiple=True, metavar="TEXT", help="Only parts whose name contains this; may be repeated.")
 @click.option("--seed", default=0, show_default=True)
 def reproduce(
-    paper: str | None,
-    what: str | None,
-    data: Path | None,
-    scale: Literal["small", "paper"],
-    output: Path,
-    workers: int | None,
-    runner: Literal["ray", "in-process"],
-    only: tuple[str, ...],
-    seed: int,
+    paper: str | None, what: str | None, output: Path, workers: int | None, runner: RunnerName, **asked: Any
 ) -> None:
     """Makes a table or figure of PAPER anew: `dpaudit reproduce observational-label figure-2`.
 
@@ -378,16 +343,15 @@ def reproduce(
     from dpaudit.engine.report.progress import TerminalProgress, terminal
     from dpaudit.engine.spec.audit_spec import RunOptions
 
-    if only and f"{paper} {what}" not in making.IN_PARTS:
+    if asked["only"] and f"{paper} {what}" not in making.IN_PARTS:
         raise click.BadParameter(f"{paper} {what} is made as a whole", param_hint="--only")
     with TerminalProgress(terminal()) as progress:
         run_options = RunOptions(runner=runner, workers=workers)
-        options = making.Options(output / paper, data, scale, run_options, listeners=[progress], seed=seed, only=only)
-        made = make(options)
+        made = make(making.Options(output / paper, run=run_options, listeners=[progress], **asked))
     show_lines(made.text)
     for path in made.files:
         show(f"{path}")
 
 
-for command in (list_, show_name, estimate, schema, sweep, submit, status, logs, stop_job, fetch, cluster):
+for command in (*NAME_VERBS, estimate, sweep, *REMOTE_VERBS):
     main.add_command(command)

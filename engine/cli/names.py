@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import textwrap
-from typing import TYPE_CHECKING
 
 import click
 from click.shell_completion import CompletionItem
@@ -12,9 +11,6 @@ from click.shell_completion import CompletionItem
 from dpaudit.engine.exits import show, show_lines
 from dpaudit.errors import InputError, UnknownNameError, did_you_mean
 from dpaudit.registry import PACKAGES, Entry, catalogue, functions, load, plural
-
-if TYPE_CHECKING:
-    from dpaudit.engine.spec.fields import DescribedField
 
 WIDTH = 110
 
@@ -25,12 +21,6 @@ def _complete_kind(ctx: click.Context, parameter: click.Parameter, begun: str) -
 
 def _complete_name(ctx: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
     return [CompletionItem(entry.name, help=entry.summary) for entry in _entries() if entry.name.startswith(begun)]
-
-
-def complete_estimator(ctx: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
-    """Names of estimators that begin so, for the shell."""
-    entries = catalogue("estimator").values()
-    return [CompletionItem(entry.name, help=entry.summary) for entry in entries if entry.name.startswith(begun)]
 
 
 def _entries() -> list[Entry]:
@@ -78,18 +68,13 @@ def show_name(name: str) -> None:
 
 
 def _show_fields(entry: Entry) -> None:
-    from dpaudit.engine.spec.fields import described_fields
+    from dpaudit.engine.spec.fields import NEEDED, described_fields
 
     for field in described_fields(load(entry.kind, entry.name)):
-        show(f"    {field.name}: {field.type}, {_default(field)}")
+        default = NEEDED if field.default == NEEDED else f"default {field.default}"
+        show(f"    {field.name}: {field.type}, {default}")
         for line in textwrap.wrap(field.meaning, WIDTH - 8):
             show(f"        {line}")
-
-
-def _default(field: DescribedField) -> str:
-    from dpaudit.engine.spec.fields import NEEDED
-
-    return NEEDED if field.default == NEEDED else f"default {field.default}"
 
 
 @click.command()
@@ -98,3 +83,6 @@ def schema() -> None:
     from dpaudit.engine.spec.schema import spec_schema
 
     show_lines(json.dumps(spec_schema(), indent=1))
+
+
+NAME_VERBS = (list_, show_name, schema)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
+from click.shell_completion import CompletionItem
 
-from dpaudit.engine.cli.names import complete_estimator
 from dpaudit.engine.exits import VIOLATION, end, show, show_lines
 from dpaudit.errors import InputError
+from dpaudit.registry import catalogue
 
 if TYPE_CHECKING:
     from dpaudit.claims import Claim
-    from dpaudit.engine.estimate.estimating import GroupScore
 
 
 def _claim(ctx: click.Context, parameter: click.Parameter, value: str | None) -> Claim | None:
@@ -31,11 +31,16 @@ def _claim(ctx: click.Context, parameter: click.Parameter, value: str | None) ->
     return Claim(*numbers, Relation.ADD_REMOVE)
 
 
+def _complete_method(ctx: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
+    entries = catalogue("estimator").values()
+    return [CompletionItem(entry.name, help=entry.summary) for entry in entries if entry.name.startswith(begun)]
+
+
 @click.command()
 @click.argument("scores", type=click.Path(path_type=Path, allow_dash=True))
 @click.option(
     "--method",
-    shell_complete=complete_estimator,
+    shell_complete=_complete_method,
     help="An estimator (see `dpaudit list estimators`); left out: by the columns.",
 )
 @click.option("--delta", type=float, help="The delta the bound is stated at, in [0, 1); left out: the claim's, or 0.")
@@ -44,7 +49,7 @@ def _claim(ctx: click.Context, parameter: click.Parameter, value: str | None) ->
 @click.option("--selection", help="How the threshold or fraction is chosen: band, grid, split:0.5, fixed:0.01, ...")
 @click.option("--claim", callback=_claim, metavar="EPSILON[,DELTA]", help="What is promised; gives a verdict.")
 @click.option("--fail-on-violation", is_flag=True, help="Exit with 1 when a bound exceeds the claim.")
-@click.option("--group-by", metavar="COLUMN", help="Rows that share a value of it speak of one canary.")
+@click.option("--group-by", "group_column", metavar="COLUMN", help="Rows that share a value of it speak of one canary.")
 @click.option("--group-score", type=click.Choice(["max", "mean", "logsumexp"]), default="max", show_default=True)
 @click.option("--ordered", is_flag=True, help="Rows are in the order of their trials (method betting).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -52,21 +57,7 @@ def _claim(ctx: click.Context, parameter: click.Parameter, value: str | None) ->
 @click.option("--score-column", default="score", show_default=True)
 @click.option("--member-column", default="member", show_default=True)
 def estimate(
-    scores: Path,
-    method: str | None,
-    delta: float | None,
-    confidence: float | None,
-    options: tuple[str, ...],
-    selection: str | None,
-    claim: Claim | None,
-    fail_on_violation: bool,
-    group_by: str | None,
-    group_score: GroupScore,
-    ordered: bool,
-    as_json: bool,
-    output: Path | None,
-    score_column: str,
-    member_column: str,
+    scores: Path, options: tuple[str, ...], fail_on_violation: bool, as_json: bool, output: Path | None, **asked: Any
 ) -> None:
     """What a file of SCORES or counts (CSV, TSV, JSON lines, Parquet, .npy, .npz; - for standard input) shows.
 
@@ -93,20 +84,9 @@ def estimate(
     from dpaudit.engine.estimate.tables import read_file
     from dpaudit.engine.reading.verdict import Verdict
 
-    if fail_on_violation and claim is None:
+    if fail_on_violation and asked["claim"] is None:
         raise InputError("--fail-on-violation must come with --claim: without a claim nothing can be violated")
-    question = Question(
-        method,
-        delta,
-        confidence,
-        selection,
-        claim=claim,
-        score_column=score_column,
-        member_column=member_column,
-        group_column=group_by,
-        group_score=group_score,
-        ordered=ordered,
-    )
+    question = Question(**asked)
     table = read_file(scores)
     question = replace(question, options=field_values(natural_method(table, question), options))
     readings = estimates(table, question)

@@ -1,20 +1,21 @@
-"""Verbs for runs elsewhere: `submit`, `status`, `logs`, `stop`, `fetch`."""
+"""Verbs for runs elsewhere: `submit`, `status`, `logs`, `stop`, `fetch`; and `cluster`, what a cluster is made from."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from dpaudit.engine.cli.places import PLACE
+import dpaudit
+from dpaudit.engine.cli.options import PLACE
 from dpaudit.engine.exits import RUN_FAILED, show, show_lines, stop
 from dpaudit.errors import SpecError, shortened
 from dpaudit.locations import search_last
 
 if TYPE_CHECKING:
-    from dpaudit.cluster.jobs import Jobs
+    from dpaudit.cluster.jobs import Job, Jobs
 
 _address = click.option(
     "--address", help="Dashboard of the cluster, http://HOST:8265; left out: $RAY_API_SERVER_ADDRESS."
@@ -36,29 +37,17 @@ _address = click.option(
 @click.option("--seed", type=int, help="Instead of the spec's seed.")
 @click.option("--sweep", is_flag=True, help="SPEC is that of a sweep.")
 @click.option("--follow", "-f", is_flag=True, help="Show what it prints until it has ended.")
-def submit(
-    spec: Path,
-    output: str | Path,
-    address: str | None,
-    working_dir: Path,
-    requirements: Path | None,
-    ship: bool,
-    seed: int | None,
-    sweep: bool,
-    follow: bool,
-) -> None:
+def submit(spec: Path, output: str | Path, address: str | None, follow: bool, **travels: Any) -> None:
     """Runs the audits of SPEC, or a sweep, as a job of a cluster.
 
     The same spec, code and output are the same job: submitted again, it is not begun twice; one that failed or was
     stopped is begun again and goes on where its run folder stands.
     """
     from dpaudit.cluster.jobs import Jobs
-    from dpaudit.engine.cli.remote_jobs import job_of
 
-    search_last(str(working_dir.resolve()))
+    search_last(str(travels["working_dir"].resolve()))
     jobs = Jobs(address)
-    job = job_of(spec, output, working_dir=working_dir, requirements=requirements, ship=ship, seed=seed, sweep=sweep)
-    submitted = jobs.submit(job)
+    submitted = jobs.submit(job_of(spec, output, **travels))
     said = "submitted" if submitted.new else f"is there already ({submitted.state}); not begun again"
     show(f"{submitted.name} {said}; `dpaudit logs -f {submitted.name}`, `dpaudit status {output}`")
     if follow:
@@ -70,10 +59,10 @@ def submit(
 @_address
 def status(what: str, address: str | None) -> None:
     """How a run stands, from its run folder (a path or a URI), or a job of a cluster, by its name."""
-    from dpaudit.cluster.jobs import PREFIX, Jobs
+    from dpaudit.cluster.jobs import Jobs
     from dpaudit.engine.run.watching import run_status
 
-    if what.startswith(PREFIX) and not os.path.exists(what):
+    if Jobs.is_name(what) and not os.path.exists(what):
         jobs = Jobs(address)
         state, message = jobs.state(what), jobs.message(what)
         show(f"{what}: {state}" + (f"; {message}" if message else ""))
@@ -98,13 +87,10 @@ def logs(job: str, address: str | None, follow: bool) -> None:
 
 
 def _follow(jobs: Jobs, name: str) -> None:
-    from dpaudit.cluster.jobs import SUCCEEDED
-
     for text in jobs.logs(name, follow=True):
         _show_log(text)
-    state = jobs.state(name)
-    if state != SUCCEEDED:
-        stop(f"{name}: {state}; {jobs.message(name)}", RUN_FAILED)
+    if failure := jobs.failure(name):
+        stop(f"{name}: {failure}", RUN_FAILED)
 
 
 def _show_log(text: str) -> None:
@@ -133,3 +119,121 @@ def fetch(run: str | Path, folder: Path) -> None:
         raise SpecError(f"the folder to fetch to must be another one than {shortened(folder)}")
     fetch_run(run, folder)
     show(f"{folder}: open report.html, or `dpaudit report {folder}`")
+
+
+def job_of(
+    spec: Path,
+    output: str | Path,
+    *,
+    working_dir: Path,
+    requirements: Path | None = None,
+    ship: bool = False,
+    seed: int | None = None,
+    sweep: bool = False,
+) -> Job:
+    from dpaudit.actors.storage.places import is_remote, refuse_credentials
+    from dpaudit.cluster.jobs import Job
+    from dpaudit.engine.spec.loading import load_spec
+    from dpaudit.engine.sweep.request import read_request
+
+    audits = read_request(spec) if sweep else load_spec(spec)
+    if audits.run.runner != "ray":
+        raise SpecError("a submitted spec must have `run: {runner: ray}`: on a cluster only workers share the work")
+    folder = working_dir.resolve()
+    try:
+        inside = spec.resolve().relative_to(folder)
+    except ValueError:
+        raise SpecError(
+            f"the spec must be in the folder that travels, {shortened(folder)}; give --working-dir"
+        ) from None
+    if is_remote(output):
+        refuse_credentials(str(output))
+    elif not Path(output).is_absolute():
+        raise SpecError(
+            f"the output of a job must last longer than the job: a URI, or an absolute path on a disk that all nodes "
+            f"share, got {shortened(output)}"
+        )
+    for path, what in ((folder, "the working folder"), (requirements, "the file of --env")):
+        if path is not None and not path.exists():
+            raise SpecError(f"{what} must be there, {shortened(path)} is not")
+    seeded = () if seed is None else ("--seed", str(seed))
+    return Job(
+        ("sweep" if sweep else "run", inside.as_posix(), "--output", str(output), *seeded),
+        folder,
+        requirements,
+        (Path(dpaudit.__file__).parent,) if ship else (),
+        {"audit": audits.name, "output": str(output)},
+    )
+
+
+_image = click.option("--image", required=True, help="Container image with dpaudit; docs/guides/cluster.md has one.")
+_cpu_nodes = click.option(
+    "--cpu-nodes", type=click.IntRange(min=0), default=4, show_default=True, help="At most so many."
+)
+_gpu_nodes = click.option(
+    "--gpu-nodes", type=click.IntRange(min=0), default=0, show_default=True, help="At most so many."
+)
+
+
+@click.group()
+def cluster() -> None:
+    """Prints what a cluster is made from; nothing is started."""
+
+
+@cluster.command()
+@click.argument("spec", type=click.Path(path_type=Path))
+@click.option("--output", "-o", type=PLACE, required=True, help="Run folder that lasts: a URI, or a shared path.")
+@click.option("--name", help="Of the RayJob; left out: by the work.")
+@click.option("--secret", help="Kubernetes secret with the store's credentials.")
+@click.option("--cpus", type=click.IntRange(min=1), default=8, show_default=True, help="Of a node.")
+@click.option("--memory-gib", type=click.IntRange(min=1), default=32, show_default=True, help="Of a node.")
+@_image
+@_cpu_nodes
+@_gpu_nodes
+def kuberay(
+    spec: Path,
+    output: str | Path,
+    name: str | None,
+    secret: str | None,
+    cpus: int,
+    memory_gib: int,
+    image: str,
+    cpu_nodes: int,
+    gpu_nodes: int,
+) -> None:
+    """A RayJob for KubeRay: brings a cluster up, runs SPEC, goes on after failures, takes it down.
+
+    SPEC and code of one's own are in the image's working folder, under the same names as here.
+    """
+    import ray
+
+    from dpaudit.cluster.manifests import Workers, ray_job
+
+    job = job_of(spec, output, working_dir=Path.cwd())
+    cpu, gpu = Workers(cpu_nodes, cpus, memory_gib), Workers(gpu_nodes, cpus, memory_gib, gpus=1)
+    name = name or job.key()
+    _show_yaml(ray_job(job, name=name, image=image, ray_version=ray.__version__, cpu=cpu, gpu=gpu, secret=secret))
+
+
+@cluster.command()
+@click.option("--provider", type=click.Choice(["aws", "gcp", "local"]), required=True)
+@click.option("--name", default="dpaudit", show_default=True)
+@click.option("--head", help="local: the head's host.")
+@click.option("--host", "hosts", multiple=True, help="local: a worker's host; may be given again.")
+@_image
+@_cpu_nodes
+@_gpu_nodes
+def up_config(image: str, cpu_nodes: int, gpu_nodes: int, **asked: Any) -> None:
+    """A file for `ray up`; machine types are first choices, to be edited."""
+    from dpaudit.cluster.manifests import Workers, up_config
+
+    _show_yaml(up_config(image=image, cpu=Workers(cpu_nodes), gpu=Workers(gpu_nodes, gpus=1), **asked))
+
+
+def _show_yaml(values: dict[str, Any]) -> None:
+    import yaml
+
+    show_lines(yaml.safe_dump(values, sort_keys=False, width=1000).rstrip())
+
+
+REMOTE_VERBS = (submit, status, logs, stop_job, fetch, cluster)

@@ -1,9 +1,8 @@
 """The command in a process of its own, watched by the one that was started: its exit code means what it says.
 
 Code of the user's runs in the process of the command, and may end it (`os._exit(0)`), crash it, or be killed for its
-memory; Ray ends a driver whose node dies with exit code 1. Only the command itself can say how it ended: it leaves its
-exit code in a pipe as its last act. A process that ends without doing so has failed, whatever its exit code. What it
-leaves running ends with it.
+memory. Only the command can say how it ended: it leaves its exit code in a pipe as its last act. A process that ends
+without doing so has failed, whatever its exit code. What it leaves running ends with it.
 """
 
 from __future__ import annotations
@@ -21,10 +20,8 @@ from dpaudit.actors.audited.leftovers import adopt_orphans, end_children
 from dpaudit.actors.audited.signals import signals_interrupt
 from dpaudit.engine.exits import BAD_INPUT, FINISHED, RUN_FAILED, Ended, put_doors, tell
 
-ORDERLY_S = 20.0
-"""For so long a command whose supervisor was killed may put things in order."""
-OVER_S = 5.0
-"""A command that has said how it ended, and has not so long after, is held up by code that it ran."""
+ORDERLY_S = 20.0  # for so long a command whose supervisor was killed may put things in order
+OVER_S = 5.0  # a command that has said how it ended, and has not so long after, is held up by code that it ran
 
 
 def main() -> None:

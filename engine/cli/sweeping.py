@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from dpaudit.consent import Consent
-from dpaudit.engine.cli import consents
-from dpaudit.engine.cli.places import PLACE
-from dpaudit.engine.exits import BAD_INPUT, RUN_FAILED, VIOLATION, end, show_lines, stop
+from dpaudit.engine.cli.options import FAIL_ON_VIOLATION, PLACE, allowing
+from dpaudit.engine.exits import BAD_INPUT, RUN_FAILED, VIOLATION, end, interrupted, show_lines, stop
 
 if TYPE_CHECKING:
     from dpaudit.engine.sweep.result import SweepResult
@@ -23,18 +22,16 @@ if TYPE_CHECKING:
 @click.option("--output", "-o", type=PLACE, help="Folder, a path or a URI; left out: runs/<name>.")
 @click.option("--seed", type=int, help="Instead of the spec's seed.")
 @click.option("--quiet", is_flag=True, help="No progress, only the result.")
-@consents.to_run
-@click.option("--fail-on-violation", is_flag=True, help="Exit with 1 when a bound exceeds its claim.")
+@allowing("code", "network", "files")
+@FAIL_ON_VIOLATION
 def sweep(
     spec: Path | None,
     restore: str | Path | None,
     output: str | Path | None,
     seed: int | None,
     quiet: bool,
-    allow_code: bool,
-    allow_network: bool,
-    allow_files: bool,
     fail_on_violation: bool,
+    **allowed: bool,
 ) -> None:
     """Trains and audits every configuration of SPEC (YAML with `grid` or `sweep`), side by side.
 
@@ -47,35 +44,26 @@ def sweep(
     if (spec is None) == (restore is None) or (restore is not None and (output is not None or seed is not None)):
         stop("give SPEC, or --restore DIR alone", BAD_INPUT)
     if restore is not None:
-        asked = Consent(allow_code, allow_network, allow_files)
-        go_on(restore, asked, quiet=quiet, fail_on_violation=fail_on_violation)
+        go_on(restore, allowed, quiet=quiet, fail_on_violation=fail_on_violation)
         return
     assert spec is not None
     folder = output or running.sweep_folder(read_request(spec))
     try:
         found = running.sweep(spec, output=folder, seed=seed, quiet=quiet)
     except KeyboardInterrupt as err:
-        _interrupted(folder, err)
+        interrupted(err, f"dpaudit sweep --restore {shlex.quote(str(folder))}")
     _end(found, fail_on_violation=fail_on_violation)
 
 
-def go_on(folder: str | Path, asked: Consent, *, quiet: bool, fail_on_violation: bool) -> None:
+def go_on(folder: str | Path, allowed: Mapping[str, Any], *, quiet: bool, fail_on_violation: bool) -> None:
     """Goes on with the sweep in a folder, with what is consented to, and ends with the stated exit code."""
     from dpaudit.engine.sweep.running import restore_sweep
 
     try:
-        found = restore_sweep(
-            folder, allow_code=asked.code, allow_network=asked.network, allow_files=asked.files, quiet=quiet
-        )
+        found = restore_sweep(folder, **allowed, quiet=quiet)
     except KeyboardInterrupt as err:
-        _interrupted(folder, err)
+        interrupted(err, f"dpaudit sweep --restore {shlex.quote(str(folder))}")
     _end(found, fail_on_violation=fail_on_violation)
-
-
-def _interrupted(folder: str | Path, err: KeyboardInterrupt) -> NoReturn:
-    by = f" by {err}" if str(err) else ""
-    again = f"`dpaudit sweep --restore {shlex.quote(str(folder))}` goes on"
-    stop(f"interrupted{by}; what was finished is kept, {again}", RUN_FAILED)
 
 
 def _end(found: SweepResult, *, fail_on_violation: bool) -> None:

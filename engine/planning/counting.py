@@ -1,31 +1,39 @@
-"""The units that count evidence, replay by replay."""
+"""The units that count evidence, replay by replay; and those that find bounds that take long, part by part.
+
+The parts give the digits that the driver would find itself: what is missing is found there.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
+from types import GenericAlias
 from typing import Any
 
-from dpaudit.actors.unit import Unit
-from dpaudit.actors.work import Kind, Work, inlined, unit
+import numpy as np
+
+from dpaudit.actors.unit import Resources, Unit
+from dpaudit.actors.work import Work, inlined, unit
+from dpaudit.engine.games.protocol import Played, Reading
+from dpaudit.estimators.divided import DividedByReplay, DividedByThreshold, EachReplay, EachThreshold
 from dpaudit.estimators.estimator import Estimator
 from dpaudit.estimators.one_run.signed_scores import GuessRule, OneRun, Shiftable
 
+WORTH_S = 1.0
+"""Bounds that take less are found by the driver: a unit costs milliseconds there, and a second in the worst case."""
+PART_S = 2.0  # how long one part should take
+MOST_PARTS = 256
+
 
 def counting(estimator: Any, evidence: Unit, *, kept: bool) -> Unit:
-    """The unit that counts what another one gives.
-
-    Args:
-        estimator: Whose counts they are.
-        evidence: The unit that gives the evidence.
-        kept: Whether the evidence is kept; else the unit plays it as well, a replay in memory at a time.
-    """
+    """The unit that counts what another one gives."""
     return Work().add(
         count,
         estimator,
         evidence if kept else inlined(evidence),
         label=f"counting {evidence.label}" if kept else f"{evidence.label}, counted",
         resources=evidence.resources.on_cpus if kept else evidence.resources,
-        gives=Kind(estimator.tally_type, many=True),
+        gives=GenericAlias(list, estimator.tally_type),
     )
 
 
@@ -40,3 +48,50 @@ def control_estimator(estimator: Any, distinguishers: int) -> OneRun:
 def count(estimator: Estimator[Any, Any], evidence: Iterable[Any]) -> Iterator[Any]:
     """What an estimator counts of each piece of evidence: replay, query or release."""
     return (estimator.tally(piece) for piece in evidence)
+
+
+@unit
+def bound_replays(estimator: DividedByReplay, tallies: tuple[list[Any], ...], *, replays: int) -> EachReplay:
+    """The bounds of some of `replays` replays, in the order of their numbers."""
+    return estimator.bounds_of_replays([tally for group in tallies for tally in group], replays)
+
+
+@unit
+def bound_thresholds(estimator: DividedByThreshold, tallies: list[Any], *, part: int, parts: int) -> EachThreshold:
+    """The bounds at one of several equal parts of the thresholds of the only replay."""
+    (tally,) = tallies
+    thresholds = tally.threshold.size
+    return estimator.bounds_at(tally, np.arange(thresholds * part // parts, thresholds * (part + 1) // parts))
+
+
+def bound_units(
+    estimator: Any, game: Played, tallies: tuple[Unit, ...], reading: Reading, name: str, resources: Resources
+) -> tuple[Unit, ...]:
+    """The units that find an audit's bounds; none where the driver is as quick, or the game cannot say how much it is.
+
+    `tallies` are the units that count, in the order of the evidence.
+    """
+    if game.reference is None or reading is Reading.IN_ORDER:
+        return ()
+    parts, work = min(MOST_PARTS, _parts(estimator, game.replays, game.reference.rows)), Work()
+    if parts < 1:
+        return ()
+    by_threshold = isinstance(estimator, DividedByThreshold)
+    if by_threshold and (len(tallies) != 1 or game.replays != 1):
+        return ()
+    parts = parts if by_threshold else min(parts, len(tallies))
+    for part in range(parts):
+        label = f"bounds of {name}, {'thresholds' if by_threshold else 'replays'} {part + 1}/{parts}"
+        if by_threshold:
+            work.add(bound_thresholds, estimator, tallies[0], part=part, parts=parts, label=label, resources=resources)
+        else:
+            some = tallies[len(tallies) * part // parts : len(tallies) * (part + 1) // parts]
+            work.add(bound_replays, estimator, some, replays=game.replays, label=label, resources=resources)
+    return tuple(work.units.values())
+
+
+def _parts(estimator: Any, replays: int, rows: int) -> int:
+    if not isinstance(estimator, DividedByReplay | DividedByThreshold):
+        return 0
+    seconds = estimator.seconds(replays, rows)
+    return math.ceil(seconds / PART_S) if seconds >= WORTH_S else 0

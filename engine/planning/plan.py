@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -12,58 +13,39 @@ import pyarrow as pa
 from dpaudit.actors.fingerprint import one_reading
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Inputs, Resources, Unit
-from dpaudit.actors.work import Call, Work
+from dpaudit.actors.work import Call, Work, value_of
 from dpaudit.claims import Claim
+from dpaudit.consent import contacts
 from dpaudit.engine.data.partition import Parts
 from dpaudit.engine.games.protocol import Foreseen, Played, Reading, Setting, require_units
-from dpaudit.engine.planning.bounding import bound_units
-from dpaudit.engine.planning.counting import control_estimator, counting
+from dpaudit.engine.planning.counting import bound_units, control_estimator, counting
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
 from dpaudit.errors import DataError, SpecError, shortened
 from dpaudit.mechanisms.examples import Rows
 from dpaudit.variables import without_values
 
-KEPT_ROWS_PER_UNIT = 2_000_000
-"""Score rows of one unit whose table is kept: tens of megabytes."""
-WORTH_SAYING = 1_000_000
-"""Generated rows from which on it is said beforehand that they are made: a second of planning."""
-COUNTED_ROWS_PER_UNIT = 25_000_000
-"""Score rows of one unit that counts them at once, one replay in memory at a time."""
+KEPT_ROWS_PER_UNIT = 2_000_000  # score rows of one unit whose table is kept: tens of megabytes
+WORTH_SAYING = 1_000_000  # generated rows from which on it is said beforehand that they are made: a second of planning
+COUNTED_ROWS_PER_UNIT = 25_000_000  # score rows of one unit that counts them at once, one replay in memory at a time
 
 
 @dataclass(frozen=True)
 class PlannedAudit:
-    """One audit and its units.
+    """One audit and its units."""
 
-    Attributes:
-        audit: What was asked for.
-        game: What its game planned, and what reading it needs to know.
-        units: All that play and count, each after those it needs; without those that find bounds.
-        scores: Keys of the units whose evidence is kept, in the order of its rows; none where it is counted at once.
-        tallies: Keys of the units that count, in the order of the evidence.
-        controls: Keys of the units that count the game on rows the mechanism never saw, one for each distinguisher.
-        ceilings: Keys of the units that count the game against a mechanism without privacy.
-        reading: How the evidence is read.
-        rows: How many rows each part of the data has.
-        data_name: What the data are, in words.
-        confirms: Name of the audit that this one confirms; "" for those of the spec.
-        confirmatory: Whether it confirms by the same test once more.
-        bounds: The units that find its bounds, where that takes long.
-    """
-
-    audit: Audit
-    game: Played
-    units: tuple[Unit, ...]
-    scores: tuple[str, ...]
-    tallies: tuple[str, ...]
-    controls: tuple[str, ...]
-    ceilings: tuple[str, ...]
-    reading: Reading
-    rows: tuple[tuple[str, int], ...]
-    data_name: str
-    confirms: str = ""
-    confirmatory: bool = False
-    bounds: tuple[Unit, ...] = ()
+    audit: Audit  # what was asked for
+    game: Played  # what its game planned, and what reading it needs to know
+    units: tuple[Unit, ...]  # all that play and count, each after those it needs; without those that find bounds
+    scores: tuple[str, ...]  # keys of the units whose evidence is kept, in the order of its rows
+    tallies: tuple[str, ...]  # keys of the units that count, in the order of the evidence
+    controls: tuple[str, ...]  # of those that count the game on rows the mechanism never saw, one a distinguisher
+    ceilings: tuple[str, ...]  # of those that count the game against a mechanism without privacy
+    reading: Reading  # how the evidence is read
+    rows: tuple[tuple[str, int], ...]  # how many rows each part of the data has
+    data_name: str  # what the data are, in words
+    confirms: str = ""  # name of the audit that this one confirms; "" for those of the spec
+    confirmatory: bool = False  # whether it confirms by the same test once more
+    bounds: tuple[Unit, ...] = ()  # the units that find its bounds, where that takes long
 
     @property
     def effective_claim(self) -> Claim:
@@ -71,43 +53,43 @@ class PlannedAudit:
         return self.audit.claim or self.game.claim or self.audit.effective_claim()
 
     @property
+    def choices(self) -> tuple[str, ...]:
+        """Keys of the units that chose something, and say so."""
+        return keys_of(self.game.choices)
+
+    @property
     def trainings(self) -> tuple[str, ...]:
         """Keys of the units that ran the mechanism."""
         return keys_of(self.game.trainings)
 
-    @property
+    @cached_property
     def keys(self) -> frozenset[str]:
-        """Of all its units."""
         return frozenset(keys_of((*self.units, *self.bounds)))
+
+    def bound_parts(self, finished: Set[str], counted: Set[str], read: Callable[[str], pa.Table]) -> list[Any]:
+        """What finished units found of its bounds, where all that they read was counted."""
+        units = (unit for unit in self.bounds if unit.key in finished and counted >= set(unit.needs))
+        return [value_of(unit, read(unit.key)) for unit in units]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """All units of a run.
+    """All units of a run."""
 
-    Attributes:
-        spec: What it was made from.
-        units: Each after those it needs; a unit two audits share is listed once.
-        audits: What belongs to which audit.
-        shared: The large inputs by name.
-        apart: Whether units that run without Ray get a process of their own: nobody here wrote their code.
-    """
-
-    spec: AuditSpec
-    units: tuple[Unit, ...]
-    audits: tuple[PlannedAudit, ...]
-    shared: dict[str, Rows] = field(repr=False)
-    apart: bool = False
+    spec: AuditSpec  # what it was made from
+    units: tuple[Unit, ...]  # each after those it needs; a unit two audits share is listed once
+    audits: tuple[PlannedAudit, ...]  # what belongs to which audit
+    shared: dict[str, Rows] = field(repr=False)  # the large inputs by name
+    apart: bool = False  # whether units that run without Ray get a process of their own: nobody here wrote their code
 
     def table(self) -> pa.Table:
         """One row a unit: key, label, task, seed, needs, CPUs, GPUs, pieces."""
-        seeds = [str(_argument(unit, "seed", "")) for unit in self.units]
         return pa.table(
             {
                 "key": [unit.key for unit in self.units],
                 "label": [unit.label for unit in self.units],
                 "task": [unit.does for unit in self.units],
-                "seed": seeds,
+                "seed": [str(_argument(unit, "seed", "")) for unit in self.units],
                 "needs": pa.array([list(unit.needs) for unit in self.units], pa.list_(pa.string())),
                 "cpus": [unit.resources.cpus for unit in self.units],
                 "gpus": [unit.resources.gpus for unit in self.units],
@@ -124,6 +106,11 @@ class Plan:
                 lines += [f"{unit.label}: {words}"] if words else []
         return lines
 
+    def price(self) -> str:
+        """What its requests come to, in words; "" where there are none or nothing can be told."""
+        runs = sum(pieces_of(unit) for unit in self.units if contacts(unit.task))
+        return "; ".join(self.prices()) or (f"about {runs:,} requests or more" if runs else "")
+
 
 def pieces_of(unit: Unit) -> int:
     """How many models, replays or releases a unit makes: `first` to before `last`; 1 where it does not say."""
@@ -135,7 +122,6 @@ def _argument(unit: Unit, name: str, default: Any) -> Any:
 
 
 def keys_of(units: Iterable[Unit]) -> tuple[str, ...]:
-    """The keys of some units, in their order."""
     return tuple(unit.key for unit in units)
 
 
@@ -156,10 +142,7 @@ def trainings_of(plan: Plan) -> dict[str, int]:
 
 @one_reading()
 def make_plan(spec: AuditSpec) -> Plan:
-    """Loads the data (its content is part of every key) and plans every audit.
-
-    Raises: DataError, SpecError.
-    """
+    """Loads the data (its content is part of every key) and plans every audit."""
     require_units(_fewest_units(spec))
     loaded: dict[str, Rows] = {}
     divided: dict[str, Parts] = {}
@@ -176,8 +159,8 @@ def make_plan(spec: AuditSpec) -> Plan:
             divided[division] = audit.split.divide(loaded[source], Seed(spec.seed).child("split").rng())
         parts = divided[division]
         shared |= parts.shared()
-        for entry, own, inputs in _planned(spec, audit, parts):
-            units |= {unit.key: unit for unit in own}
+        for entry, inputs in _planned(spec, audit, parts):
+            units |= {unit.key: unit for unit in (*entry.units, *entry.bounds)}
             shared |= inputs
             planned.append(entry)
     require_units(len(units))
@@ -189,8 +172,8 @@ def what_it_takes(spec: AuditSpec) -> str:
     made = {repr(audit.data): rows for audit in spec.audits if (rows := _generated_rows(audit.data)) >= WORTH_SAYING}
     if not made:
         return ""
-    rows = sum(made.values())
-    return f"planning at least {_fewest_units(spec):,} units on {rows:,} generated rows, which are made first"
+    units, rows = _fewest_units(spec), sum(made.values())
+    return f"planning at least {units:,} units on {rows:,} generated rows, which are made first"
 
 
 def _generated_rows(data: Any) -> int:
@@ -234,29 +217,27 @@ def _require_rows(audit: Audit, rows: Rows) -> None:
     """Refuses data that the game of an audit does not play with."""
     wanted = audit.game.fits.rows
     if not isinstance(rows, wanted):
-        raise SpecError(
-            f"{audit.name}: the game plays with rows of the class {wanted.__name__}, the data have "
-            f"{type(rows).__name__}"
-        )
+        played = f"{audit.name}: the game plays with rows of the class {wanted.__name__}"
+        raise SpecError(f"{played}, the data have {type(rows).__name__}")
 
 
-def _planned(spec: AuditSpec, audit: Audit, parts: Parts) -> Iterator[tuple[PlannedAudit, list[Unit], dict[str, Any]]]:
+def _planned(spec: AuditSpec, audit: Audit, parts: Parts) -> Iterator[tuple[PlannedAudit, dict[str, Any]]]:
     """An audit, and the one that confirms it, if there is one: that one's work waits until the first one is read."""
-    entry, units, shared = _plan_audit(spec, audit, parts, Seed(spec.seed))
-    yield entry, units, shared
+    entry, shared = _plan_audit(spec, audit, parts, Seed(spec.seed))
+    yield entry, shared
     again = spec.together is not None and not entry.game.conditional
     if again or (audit.confirm and entry.game.conditional):
         # Tests may stop early, so that no unit of theirs can be waited for: their reader holds back what follows.
         after = () if spec.together is not None else (*entry.tallies, *entry.controls)
         asked = spec.confirmatory(audit) if again else spec.confirmation(audit)
         seed = Seed(spec.seed).child("confirm", *([audit.name] if spec.together is not None else []))
-        follows, units, shared = _plan_audit(spec, asked, parts, seed, after)
-        yield dataclasses.replace(follows, confirms=audit.name, confirmatory=again), units, shared
+        follows, shared = _plan_audit(spec, asked, parts, seed, after)
+        yield dataclasses.replace(follows, confirms=audit.name, confirmatory=again), shared
 
 
 def _plan_audit(
     spec: AuditSpec, audit: Audit, parts: Parts, seed: Seed, after: tuple[str, ...] = ()
-) -> tuple[PlannedAudit, list[Unit], dict[str, Any]]:
+) -> tuple[PlannedAudit, dict[str, Any]]:
     resources = Resources(spec.run.cpus_per_worker, spec.run.gpus_per_worker)
     setting = Setting(
         audit.mechanism,
@@ -279,21 +260,21 @@ def _plan_audit(
     units = [unit for unit in work.units.values() if kept or unit.key not in counts]
     counted = {key: counting(counts[key], unit, kept=kept) for key, unit in work.units.items() if key in counts}
     units += counted.values()
-    tallies, controls, ceilings = (
-        tuple(counted[key].key for key in keys_of(several)) for several in (game.evidence, game.control, game.ceiling)
+    evidence, controls, ceilings = (
+        tuple(counted[unit.key] for unit in several) for several in (game.evidence, game.control, game.ceiling)
     )
+    bounds = bound_units(audit.estimator, game, evidence, setting.reading, audit.name, resources.on_cpus)
     entry = PlannedAudit(
         audit,
         game,
         tuple(units),
         keys_of(game.evidence) if kept else (),
-        tallies,
-        controls,
-        ceilings,
+        keys_of(evidence),
+        keys_of(controls),
+        keys_of(ceilings),
         setting.reading,
         tuple((part, len(getattr(parts, part))) for part in ("target", "reference", "test", "validation")),
         parts.target.name,
+        bounds=bounds,
     )
-    evidence = tuple(counted[unit.key] for unit in game.evidence)
-    bounds = bound_units(audit.estimator, game, evidence, setting.reading, audit.name, resources.on_cpus)
-    return dataclasses.replace(entry, bounds=bounds), [*units, *bounds], work.shared
+    return entry, work.shared

@@ -1,9 +1,8 @@
 """What an audit could show, before anything runs: the most, what to expect, and how many trials would decide.
 
 Every number is the estimator's own: it is given the scores of a typical game against a mechanism that spends exactly so
-much (`dpaudit.engine.games.reference`), and no formula of its is written down a second time. The number of right
-guesses is put at its median, or at its lower decile; a bound grows with it, so that is the median bound, or the bound
-that nine in ten games surpass. Approximate by that much; `tests/engine/test_power.py` compares with simulated games.
+much (`dpaudit.engine.games.reference`). The number of right guesses is put at its median, or at its lower decile; a
+bound grows with it, so that is the median bound, or the one that nine in ten games surpass. Approximate by that much.
 """
 
 from __future__ import annotations
@@ -21,36 +20,25 @@ from dpaudit.errors import require
 from dpaudit.estimators.bound import Bound, format_lower
 from dpaudit.estimators.scores import ScoreEstimator
 
-POWER = 0.9
-"""Probability with which the planned number of trials refutes."""
-MOST_ROWS = 1 << 20
-"""Canaries or trials that are tried at most."""
+POWER = 0.9  # probability with which the planned number of trials refutes
+MOST_ROWS = 1 << 20  # canaries or trials that are tried at most
 
 
 @dataclass(frozen=True)
 class Outlook:
-    """What an audit could show.
+    """What an audit could show."""
 
-    Attributes:
-        reference: What it was computed with.
-        ceiling: The bound that a mechanism with no privacy would get, in nats.
-        claimed: Epsilon that is claimed at the estimator's delta, in nats; inf where nothing is.
-        at_claim: Median bound on a mechanism that spends the claim; None where nothing is claimed.
-        at_twice: Median bound on one that spends twice the claim; None where nothing is claimed.
-        needed: Canaries or trials with which the latter is refuted with probability `POWER`; None where nothing is
-            claimed, or `MOST_ROWS` are too few.
-    """
-
-    reference: Reference
-    ceiling: float
-    claimed: float
-    at_claim: float | None
-    at_twice: float | None
+    reference: Reference  # what it was computed with
+    ceiling: float  # the bound that a mechanism with no privacy would get, in nats
+    claimed: float  # epsilon that is claimed at the estimator's delta, in nats; inf where nothing is
+    at_claim: float | None  # median bound on a mechanism that spends the claim; None where nothing is claimed
+    at_twice: float | None  # median bound on one that spends twice the claim; None where nothing is claimed
+    # canaries or trials with which the latter is refuted with probability `POWER`; None where nothing is claimed, or
+    # `MOST_ROWS` are too few
     needed: int | None
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """For a reader, in sentences."""
         rows, unit, assumes = self.reference.rows, self.reference.unit, self.reference.response.assumes
         first = f"a mechanism with no privacy would show epsilon >= {format_lower(self.ceiling)} at most"
         first += f" ({assumes})" if assumes else f" ({rows:,} {unit})"
@@ -74,13 +62,6 @@ def planned_outlook(entry: PlannedAudit) -> Outlook | None:
 
 
 def outlook(estimator: ScoreEstimator[Any], reference: Reference, claimed: float) -> Outlook:
-    """What an audit could show.
-
-    Args:
-        estimator: The audit's.
-        reference: The game's.
-        claimed: Epsilon that is claimed at the estimator's delta, >= 0; inf where nothing is.
-    """
     require(claimed >= 0, "a claimed epsilon must be >= 0", claimed=claimed)
     ceiling = ceiling_bound(estimator, reference).lower
     if math.isinf(claimed):
@@ -124,22 +105,14 @@ def expected_bound(
     return float(np.median(bounds))
 
 
-def rows_to_refute(
-    estimator: ScoreEstimator[Any], reference: Reference, claimed: float, *, spent: float, power: float = POWER
-) -> int | None:
-    """The least number of canaries or trials whose bound exceeds the claim with a given probability, to 2 %.
+def rows_to_refute(estimator: ScoreEstimator[Any], reference: Reference, claimed: float, *, spent: float) -> int | None:
+    """The least number of canaries or trials whose bound exceeds the claim with probability `POWER`, to 2 %.
 
-    Args:
-        estimator: The audit's.
-        reference: The game's; its number of rows does not matter.
-        claimed: Epsilon that is claimed, in nats, >= 0 and finite.
-        spent: The mechanism's epsilon; may be inf.
-        power: The probability, in (0, 1).
     Returns: None when `MOST_ROWS` are too few.
     """
 
     def refutes(rows: int) -> bool:
-        return expected_bound(estimator, reference, spent, rows=rows, quantile=1 - power) > claimed
+        return expected_bound(estimator, reference, spent, rows=rows, quantile=1 - POWER) > claimed
 
     enough = _FEWEST
     while not refutes(enough):

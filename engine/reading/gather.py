@@ -19,9 +19,8 @@ from dpaudit.actors.values import decode
 from dpaudit.actors.work import Outcome, beside
 from dpaudit.claims import Claim, ConvertedClaim
 from dpaudit.engine.games.protocol import Reading
-from dpaudit.engine.planning.bounding import found_parts
 from dpaudit.engine.planning.counting import control_estimator
-from dpaudit.engine.planning.plan import Plan, PlannedAudit, keys_of
+from dpaudit.engine.planning.plan import Plan, PlannedAudit
 from dpaudit.engine.planning.power import ceiling_bound
 from dpaudit.engine.reading.joint import refutes
 from dpaudit.engine.reading.result import AuditResult, Ceiling, Failure
@@ -93,7 +92,7 @@ class _Finished:
         counted = reader.tallies if reader else tuple(key for key in entry.tallies if key in self._keys)
         groups = {key: self._decoded([key]) for key in counted}
         self._tallies = [tally for group in groups.values() for tally in group]
-        self._parts = found_parts([unit for unit in entry.bounds if unit.key in self._keys], groups.keys(), store.read)
+        self._parts = entry.bound_parts(self._keys, groups.keys(), store.read)
 
     def result(self, failures: Mapping[str, Failure], evidence: Path) -> AuditResult:
         """The audit's result."""
@@ -125,7 +124,7 @@ class _Finished:
             ceiling=self._ceiling(),
             ceiling_lost=not self._keys.issuperset(entry.ceilings),
             failed_trials=self._failed_trials(),
-            chosen=tuple(note for said in self._said(keys_of(entry.game.choices)) for note in said.notes),
+            chosen=tuple(note for said in self._said(entry.choices) for note in said.notes),
             whole=entry.game.whole(finding, compared.claim) if entry.game.whole and finding else (),
             stopped=self._reader.stopped(self._keys) if self._reader else None,
             evidence=str(evidence),

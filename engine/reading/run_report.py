@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import TYPE_CHECKING
 
-from dpaudit.actors.storage.mirror import inside
+from dpaudit.actors.storage.places import inside
 from dpaudit.actors.storage.store import Made
 from dpaudit.engine.reading.joint import JointVerdict
 from dpaudit.engine.reading.result import AuditResult

@@ -9,7 +9,7 @@ import os
 import sys
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -18,40 +18,32 @@ import pyarrow.parquet as pq
 
 from dpaudit.actors.audited.leftovers import ended_with
 from dpaudit.actors.audited.signals import signals_interrupt
-from dpaudit.actors.backend import Backend, InProcess
-from dpaudit.actors.child import InChild
-from dpaudit.actors.deadlines import Deadlines
+from dpaudit.actors.backend import Backend, Deadlines, InProcess
 from dpaudit.actors.events import Event, EventKind, EventLog, EventStream, Listener, read_events
 from dpaudit.actors.schedule import RunOutcome, run_units
-from dpaudit.actors.storage.checkpoints import Scratch
+from dpaudit.actors.storage.places import Scratch
 from dpaudit.actors.storage.store import UnitStore
 from dpaudit.actors.unit import Resources, as_of, user_code
 from dpaudit.atomic_write import write_whole
-from dpaudit.consent import Consent, contacts, require_contacts, under
+from dpaudit.consent import Consent, given, require_contacts, under
 from dpaudit.engine.exits import behind
-from dpaudit.engine.planning.plan import Plan, make_plan, pieces_of, trainings_of, what_it_takes
+from dpaudit.engine.planning.plan import Plan, make_plan, trainings_of, what_it_takes
 from dpaudit.engine.reading.joint import joint_verdict
 from dpaudit.engine.reading.noted import note_of
 from dpaudit.engine.reading.run_report import Repeat, Report
 from dpaudit.engine.reading.versions import versions
 from dpaudit.engine.report.bounds_file import bounds_json, bounds_table, sweep_json, sweep_table
 from dpaudit.engine.report.progress import TerminalProgress, terminal
-from dpaudit.engine.run.lease import lease
-from dpaudit.engine.run.own_folders import consent_for, made_here
-from dpaudit.engine.run.place import checkpoints_of, opened, place_of
 from dpaudit.engine.run.policy import Policy
 from dpaudit.engine.run.run_folder import (
-    EARLIER,
     Record,
-    changed_spec,
+    checkpoints_of,
+    consent_for,
     forget_renamed,
-    read_record,
+    held,
+    opened,
+    place_of,
     read_spec,
-    require_room,
-    require_run_folder,
-    set_aside,
-    writable,
-    write_plan,
 )
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec, slug
 from dpaudit.engine.spec.loading import load_spec
@@ -79,14 +71,17 @@ def audit(
     Returns: The report; the same content is in the run folder.
     Raises: SpecError and DataError for bad input; RunError when the run cannot go on; what is finished is kept.
     """
-    checked_spec = _spec(spec)
+    if isinstance(spec, Audit):
+        asked = AuditSpec((spec,), name=spec.name)
+    else:
+        asked = spec if isinstance(spec, AuditSpec) else load_spec(spec)
     if seed is not None:
-        checked_spec = dataclasses.replace(checked_spec, seed=seed)
-    place = place_of(output) if output is not None else run_folder(checked_spec)
+        asked = dataclasses.replace(asked, seed=seed)
+    place = place_of(output) if output is not None else run_folder(asked)
     with told(listeners, quiet=quiet) as listening:
-        if planning := what_it_takes(checked_spec):
+        if planning := what_it_takes(asked):
             EventStream(*listening).emit(Event(EventKind.STAGE, detail=planning))
-        return run_plan(make_plan(checked_spec), place, listening)
+        return run_plan(make_plan(asked), place, listening)
 
 
 def run_folder(spec: AuditSpec) -> Path:
@@ -120,23 +115,10 @@ def resume(
     place = place_of(folder)
     fresh = argument("fresh", fresh, bool)
     asked = Consent(allow_code, allow_network, allow_files)
-    with (
-        told(listeners, quiet=quiet) as listening,
-        opened_by(place, listening) as here,
-        under(consent_for(here, asked)),
-    ):
-        plan = dataclasses.replace(make_plan(read_spec(here)), apart=not made_here(here))
-        require_contacts(plan.spec, lambda: price_of(plan))
+    with told(listeners, quiet=quiet) as listening, opened(place, listening) as here, under(consent_for(here, asked)):
+        plan = dataclasses.replace(make_plan(read_spec(here)), apart=given().spec is not None)
+        require_contacts(plan.spec, plan.price)
         return _run_here(plan, here, place, listening, fresh=fresh)
-
-
-def price_of(plan: Plan) -> str:
-    """What the requests of a plan come to, in words; "" where there are none or nothing can be told."""
-    prices = plan.prices()
-    if prices:
-        return "; ".join(prices)
-    runs = sum(pieces_of(unit) for unit in plan.units if contacts(unit.task))
-    return f"about {runs:,} requests or more" if runs else ""
 
 
 @contextlib.contextmanager
@@ -164,68 +146,50 @@ def _terminal() -> Iterator[IO[str]]:
         yield terminal
 
 
-def run_plan(plan: Plan, place: str | Path, listeners: Sequence[Listener] = (), *, fresh: bool = True) -> Report:
+def run_plan(plan: Plan, place: str | Path, listeners: Sequence[Listener] = ()) -> Report:
     """Runs what is not finished yet of a plan, and writes the run folder's files.
 
-    Args:
-        plan: What to run.
-        place: The run folder, a path or a URI: new, empty, or one that a run made.
-        listeners: Told of every event.
-        fresh: Whether to run when finished results of the folder are those of another plan; they are kept either way.
     Raises: RunError when another driver holds the folder, or it cannot be written; SpecError when it is no run folder.
     """
-    with opened_by(place, listeners) as folder:
-        return _run_here(plan, folder, place, listeners, fresh=fresh)
-
-
-def opened_by(place: str | Path, listeners: Sequence[Listener]) -> contextlib.AbstractContextManager[Path]:
-    """The working folder of a place; who listens is told when its store does not answer."""
-    events = EventStream(*listeners)
-    return opened(place, lambda said: events.emit(Event(EventKind.STAGE, detail=said)))
+    with opened(place, listeners) as folder:
+        return _run_here(plan, folder, place, listeners, fresh=True)
 
 
 def _run_here(plan: Plan, folder: Path, place: str | Path, listeners: Sequence[Listener], *, fresh: bool) -> Report:
     began = time.monotonic()
-    with writable(folder):
-        require_room(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        with lease(folder):
-            return _run_plan(plan, folder, place, listeners, began, fresh=fresh)
+    with held(folder):
+        changes = _written_plan(plan, folder, place, fresh=fresh)
+        store = UnitStore(folder / "units")
+        with contextlib.closing(EventLog(folder / "events.jsonl")) as log:
+            events = EventStream(log, *listeners)
+            try:
+                with signals_interrupt():
+                    for said in (*changes, f"running {len(plan.units)} units"):
+                        events.emit(Event(EventKind.STAGE, detail=said))
+                    outcome = run_missing(plan, store, events, checkpoints_of(place), began)
+                    events.emit(Event(EventKind.STAGE, detail="estimating"))
+                    report = _report(plan, outcome, store, folder, place, began)
+                    events.emit(Event(EventKind.FINISHED, seconds=time.monotonic() - began, detail=_written(folder)))
+                    return report
+            except KeyboardInterrupt as err:
+                events.emit(Event(EventKind.INTERRUPTED, detail=str(err)))
+                raise
 
 
-def _run_plan(
-    plan: Plan, folder: Path, place: str | Path, listeners: Sequence[Listener], began: float, *, fresh: bool
-) -> Report:
-    record, before = Record.of(plan), read_record(folder)
-    store = UnitStore(folder / "units")
-    differs = before.differences(record) if before else ()
+def _written_plan(plan: Plan, folder: Path, place: str | Path, *, fresh: bool) -> tuple[str, ...]:
+    """Writes a plan into its folder; says what was there before, where that was another one."""
+    record, before = Record.of(plan), Record.read(folder)
+    differs = "; ".join(before.differences(record)) if before else ""
     if before and differs:
-        finished = len(store.finished(before.keys - record.keys))
+        finished = len(UnitStore(folder / "units").finished(before.keys - record.keys))
         if finished and not fresh:
             raise RunError(
-                f"{finished} finished units of {place} are not those of this run: {'; '.join(differs)}; `dpaudit "
-                f"report {place}` reads them as they are, `dpaudit resume {place} --fresh` runs anew beside them"
+                f"{finished} finished units of {place} are not those of this run: {differs}; `dpaudit report {place}` "
+                f"reads them as they are, `dpaudit resume {place} --fresh` runs anew beside them"
             )
-        set_aside(folder)
-    write_plan(folder, plan, record)
-    log = EventLog(folder / "events.jsonl")
-    events = EventStream(log, *listeners)
-    try:
-        with signals_interrupt():
-            if differs:
-                said = f"{'; '.join(differs)}: what was found before is in {EARLIER}/"
-                events.emit(Event(EventKind.STAGE, detail=said))
-            events.emit(Event(EventKind.STAGE, detail=f"running {len(plan.units)} units"))
-            outcome = run_missing(plan, store, events, checkpoints_of(place), began)
-            events.emit(Event(EventKind.STAGE, detail="estimating"))
-            report = _report(plan, outcome, store, folder, place, began)
-            events.emit(Event(EventKind.FINISHED, seconds=time.monotonic() - began, detail=_written(folder)))
-    except KeyboardInterrupt as err:
-        events.emit(Event(EventKind.INTERRUPTED, detail=str(err)))
-        raise
-    finally:
-        log.close()
-    return report
+        differs += f": what was found before is in {Record.set_aside(folder)}/"
+    record.write(plan, folder)
+    return (differs,) if differs else ()
 
 
 def report_again(folder: str | Path, *, allow_code: bool = False, allow_files: bool = False) -> Report:
@@ -241,23 +205,16 @@ def report_again(folder: str | Path, *, allow_code: bool = False, allow_files: b
     place = place_of(folder)
     asked = Consent(code=allow_code, files=allow_files)
     with opened(place) as here, under(consent_for(here, asked)):
-        return _report_here(here, place)
-
-
-def _report_here(folder: Path, place: str | Path) -> Report:
-    require_run_folder(folder)
-    record = read_record(folder)
-    if record is None:
-        raise RunError(f"{place} has no plan.parquet; `dpaudit resume {place}` writes it anew")
-    _require_same(changed_spec(folder, record), place)  # before anything that the spec names is imported
-    with as_of(record.version, record.own):
-        plan = make_plan(read_spec(folder))
-        _require_same(record.differences(Record.of(plan)), place)
-    # The log is opened before anything is written: a folder whose log is no file of its own is left as it is.
-    with writable(folder), lease(folder), contextlib.closing(EventLog(folder / "events.jsonl")) as log:
-        report = _report_of_finished(plan, folder, place)
-        log(Event(EventKind.REPORTED, detail=_written(folder)))
-        return report
+        record = Record.required(here, place)
+        _require_same(record.spec_differs(here), place)  # before anything that the spec names is imported
+        with as_of(record.version, record.own):
+            plan = make_plan(read_spec(here))
+            _require_same(record.differences(Record.of(plan)), place)
+        # The log is opened before anything is written: a folder whose log is no file of its own is left as it is.
+        with held(here), contextlib.closing(EventLog(here / "events.jsonl")) as log:
+            report = _report_of_finished(plan, here, place)
+            log(Event(EventKind.REPORTED, detail=_written(here)))
+            return report
 
 
 def _require_same(differs: Sequence[str], place: str | Path) -> None:
@@ -280,13 +237,10 @@ def _report_of_finished(plan: Plan, folder: Path, place: str | Path) -> Report:
     }
     policy = Policy(plan, store)  # nothing is begun any more
     spared = policy.spared(finished, failed.keys()) | policy.held(finished, failed.keys())
+    missing = {unit.key: failed.get(unit.key, "not run yet") for unit in plan.units if unit.key not in finished}
     outcome = RunOutcome(
         frozenset(finished),
-        {
-            unit.key: failed.get(unit.key, "not run yet")
-            for unit in plan.units
-            if unit.key not in finished and (unit.key in failed or unit.key not in spared)
-        },
+        {key: why for key, why in missing.items() if key in failed or key not in spared},
         0,
         frozenset(spared - finished - failed.keys()),
         store.made(finished),
@@ -298,20 +252,22 @@ def _report_of_finished(plan: Plan, folder: Path, place: str | Path) -> Report:
 def _report(plan: Plan, outcome: RunOutcome, store: UnitStore, folder: Path, place: str | Path, began: float) -> Report:
     happened: Counter[str] = Counter()
     keys = {unit.key for unit in plan.units}
-    repeated, remarked = {}, dict[str, list[str]]()
+    repeated, remarked = {}, defaultdict[str, dict[str, None]](dict)
     for event in read_events(folder / "events.jsonl"):
         happened[event.kind.value] += 1
         if event.kind is EventKind.UNIT_REPEATED and event.unit in keys:
             repeated[event.unit] = Repeat(event.label, event.detail)
         if event.kind is EventKind.UNIT_REMARKED and event.unit in keys:
-            units = remarked.setdefault(event.detail, [])
-            units += [event.label] if event.label not in units else []
+            remarked[event.detail][event.label] = None
     results = Policy(plan, store).results(outcome, folder)
     together, sweep, summary = plan.spec.together, plan.spec.sweep, None
     if sweep is not None:
         from dpaudit.engine.reading.sweep_summary import sweep_summary  # of sweeps alone
 
         summary = sweep_summary(sweep, results, plan.spec.confidence, folder)
+    remarks = [
+        f"{said} ({first}{f' and {len(others)} more' if others else ''})" for said, (first, *others) in remarked.items()
+    ]
     planned = {entry.audit.name: entry.confirms for entry in plan.audits}
     report = Report(
         name=plan.spec.name,
@@ -331,55 +287,29 @@ def _report(plan: Plan, outcome: RunOutcome, store: UnitStore, folder: Path, pla
         versions=versions(),
         events=dict(happened),
         repeated=tuple(repeated.values()),
-        remarks=tuple(f"{said} ({_some(units)})" for said, units in remarked.items()),
+        remarks=tuple(remarks),
     )
-    write_report(report, folder, draw=plan.spec.run.figures)
+    _write(report, folder, draw=plan.spec.run.figures)
     forget_renamed(folder, plan.spec)
     return report
 
 
-def _some(labels: Sequence[str]) -> str:
-    """The first of some labels, and how many others there are."""
-    return labels[0] if len(labels) == 1 else f"{labels[0]} and {len(labels) - 1} more"
-
-
-def write_report(report: Report, folder: Path, *, draw: bool = True) -> None:
+def _write(report: Report, folder: Path, *, draw: bool) -> None:
     """`bounds.json`, `bounds.parquet`, the figures and `report.html`, each written whole and then renamed."""
     from dpaudit.engine.report.page import write_page  # only where a folder is written
 
     write_whole(folder / "bounds.json", lambda file: file.write(bounds_json(report).encode()))
     write_whole(folder / "bounds.parquet", lambda file: pq.write_table(bounds_table(report), file))
-    if report.sweep is not None:
-        summary = report.sweep
+    if (summary := report.sweep) is not None:
         write_whole(folder / "sweep.json", lambda file: file.write(sweep_json(summary).encode()))
         write_whole(folder / "sweep.parquet", lambda file: pq.write_table(sweep_table(summary), file))
     write_page(report, folder, draw=draw)
 
 
-def _spec(spec: AuditSpec | Audit | str | Path | Mapping[str, Any]) -> AuditSpec:
-    if isinstance(spec, AuditSpec):
-        return spec
-    return AuditSpec((spec,), name=spec.name) if isinstance(spec, Audit) else load_spec(spec)
-
-
 def run_missing(
-    plan: Plan,
-    store: UnitStore,
-    events: EventStream,
-    scratch: Scratch,
-    began: float,
-    budget_s: float | None = None,
+    plan: Plan, store: UnitStore, events: EventStream, scratch: Scratch, began: float, budget_s: float | None = None
 ) -> RunOutcome:
-    """Runs the units of a plan that are not finished yet.
-
-    Args:
-        plan: What to run, and where.
-        store: Where finished units are and go.
-        events: Told of what happens.
-        scratch: Where checkpoints of long trainings go.
-        began: When the run began, by `time.monotonic`.
-        budget_s: Seconds after which no other audit is begun; None takes what the spec says.
-    """
+    """Runs the units of a plan that are not finished yet."""
     finished = store.finished(unit.key for unit in plan.units)
     policy = Policy(plan, store, lambda: time.monotonic() - began, budget_s)
     spared = policy.spared(finished, frozenset())
@@ -393,40 +323,31 @@ def run_missing(
 def backend_for(
     plan: Plan, missing: Mapping[Resources, int], events: EventStream, scratch: Scratch
 ) -> Iterator[Backend]:
-    """Where the units of a plan run, for the length of a `with` block.
-
-    Args:
-        plan: Whose spec says where.
-        missing: How many units are to be run, by what they occupy.
-        events: Told of what happens.
-        scratch: Where checkpoints of long trainings go.
-    """
+    """Where the units of a plan run, for the length of a `with` block."""
     run = plan.spec.run
     deadlines = Deadlines(run.time_limit_s)
     if run.runner == "in-process" or not missing:
-        kind = InChild if plan.apart and missing else InProcess
-        backend = kind(dict(plan.shared), scratch, events, deadlines)
+        if plan.apart and missing:
+            from dpaudit.actors.child import InChild  # of folders that somebody else made
+
+            backend: InProcess = InChild(dict(plan.shared), scratch, events, deadlines)
+        else:
+            backend = InProcess(dict(plan.shared), scratch, events, deadlines)
         with ended_with(), contextlib.closing(backend):
             yield backend
         return
     from dpaudit.cluster.session import ray_session
 
     with ended_with(), ray_session(run.address):
-        from dpaudit.actors.metrics import RunMetrics, Worth
+        from dpaudit.actors.metrics import RunMetrics
         from dpaudit.actors.pool import RayPool
 
         pool = RayPool(
-            dict(plan.shared),
-            demand=missing,
-            workers=run.workers,
-            events=events,
-            scratch=scratch,
-            deadlines=deadlines,
+            dict(plan.shared), demand=missing, workers=run.workers, events=events, scratch=scratch, deadlines=deadlines
         )
         try:
-            trainings = trainings_of(plan)
-            worth = {unit.key: Worth(trainings.get(unit.key, 0), unit.resources.gpus) for unit in plan.units}
-            metrics = RunMetrics(plan.spec.name, worth)
+            gpus = {unit.key: unit.resources.gpus for unit in plan.units}
+            metrics = RunMetrics(plan.spec.name, trainings_of(plan), gpus)
             threading.Thread(target=_load_ahead, name="dpaudit-load-ahead", daemon=True).start()
             with events.heard_by(metrics):
                 yield pool

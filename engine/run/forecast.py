@@ -14,157 +14,95 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from dpaudit.actors.events import Event, EventKind, EventStream, last_line, read_events
 from dpaudit.actors.schedule import run_units
 from dpaudit.actors.storage.store import UnitStore
 from dpaudit.actors.unit import Unit
 from dpaudit.engine.planning.plan import Plan, pieces_of, trainings_of
-from dpaudit.engine.planning.plan_file import PLAN, read_plan
-from dpaudit.engine.run.driver import backend_for
-from dpaudit.engine.run.place import require_plain_place
+from dpaudit.engine.run.driver import backend_for, run_folder
+from dpaudit.engine.run.run_folder import PLAN, read_plan
 from dpaudit.errors import RunError
-from dpaudit.plain_files import bytes_of
+from dpaudit.plain_files import bytes_of, require_plain
 
-EACH = 2
-"""Units of each kind that are run to time them."""
+EACH = 2  # units of each kind that are run to time them
 
 
 @dataclass(frozen=True)
 class Kind:
-    """Units of one kind.
+    """Units of one kind."""
 
-    Attributes:
-        task: What they do.
-        cpus: CPUs of each.
-        gpus: GPUs of each.
-    """
-
-    task: str
-    cpus: int
-    gpus: float
+    task: str  # what they do
+    cpus: int  # of each
+    gpus: float  # of each
 
     @classmethod
     def of(cls, unit: Unit) -> Kind:
-        """That of a unit."""
         return cls(unit.does, unit.resources.cpus, unit.resources.gpus)
 
 
 @dataclass(frozen=True)
 class Timed:
-    """What units of a kind took.
+    """What units of a kind took."""
 
-    Attributes:
-        units: How many were timed.
-        seconds: Of one piece (a model of a stack, a replay): the median, the lower one of two.
-        memory_mb: The most that a process held that ran one; 0 where that is not known.
-    """
-
-    units: int
-    seconds: float
-    memory_mb: float
+    units: int  # how many were timed
+    seconds: float  # of one piece (a model of a stack, a replay): the median, the lower one of two
+    memory_mb: float  # the most that a process held that ran one; 0 where that is not known
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What the units of one kind are going to cost.
-
-    Attributes:
-        kind: Which.
-        units: How many.
-        trainings: Trainings of the audited mechanism and of shadow models in them.
-        seconds: Of all of them, one after the other; None where none was timed.
-        memory_mb: Of a process that runs one; None where none was timed.
-        on_cpus_s: The same on CPUs alone, where that was timed beside the GPU.
-    """
+    """What the units of one kind are going to cost."""
 
     kind: Kind
     units: int
-    trainings: int
-    seconds: float | None
-    memory_mb: float | None
-    on_cpus_s: float | None = None
+    trainings: int  # trainings of the audited mechanism and of shadow models in them
+    seconds: float | None  # of all of them, one after the other; None where none was timed
+    memory_mb: float | None  # of a process that runs one; None where none was timed
+    on_cpus_s: float | None = None  # the same on CPUs alone, where that was timed beside the GPU
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """What a plan is going to cost.
+    """What a plan is going to cost."""
 
-    Attributes:
-        costs: By kind, in the order of the plan.
-        source: Where the times come from, in words.
-        workers: How many units run at a time; None where that is the cluster's business.
-    """
-
-    costs: tuple[Cost, ...]
-    source: str
-    workers: int | None
-
-    @property
-    def trainings(self) -> int:
-        """Of all units."""
-        return sum(cost.trainings for cost in self.costs)
-
-    @property
-    def seconds(self) -> float:
-        """Of all kinds that were timed, one unit after the other."""
-        return sum(cost.seconds or 0.0 for cost in self.costs)
-
-    @property
-    def cpu_hours(self) -> float:
-        """CPUs that are held, times how long."""
-        return sum((cost.seconds or 0.0) * cost.kind.cpus for cost in self.costs) / 3600
-
-    @property
-    def gpu_hours(self) -> float:
-        """GPUs that are held, times how long."""
-        return sum((cost.seconds or 0.0) * cost.kind.gpus for cost in self.costs) / 3600
-
-    @property
-    def untimed(self) -> int:
-        """Units of kinds that were not timed."""
-        return sum(cost.units for cost in self.costs if cost.seconds is None)
+    kinds: tuple[Cost, ...]  # in the order of the plan
+    source: str  # where the times come from, in words
+    workers: int | None  # how many units run at a time; None where that is the cluster's business
+    trainings: int
+    untimed_units: int  # of kinds that were not timed
+    seconds: float  # of all kinds that were timed, one unit after the other
+    cpu_hours: float  # CPUs that are held, times how long
+    gpu_hours: float
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """For readers."""
-        units = sum(cost.units for cost in self.costs)
+        units = sum(cost.units for cost in self.kinds)
         lines = [f"{_many(units, 'unit')}, {_many(self.trainings, 'training')}; {self.source}"]
-        lines += [_line(cost) for cost in self.costs]
+        lines += [_line(cost) for cost in self.kinds]
         if not self.seconds:
             return tuple(lines)
-        without = f", without {self.untimed:,} units of kinds that were not timed" if self.untimed else ""
-        lines.append(f"in all {_duration(self.seconds)} of work{without}: {_hours(self)}")
+        without = f", without {self.untimed_units:,} units of kinds that were not timed" if self.untimed_units else ""
+        gpus = f" and {self.gpu_hours:.3g} GPU-hours" if self.gpu_hours else ", no GPU"
+        lines.append(f"in all {_duration(self.seconds)} of work{without}: {self.cpu_hours:.3g} CPU-hours{gpus}")
         if self.workers is not None:
-            least = _duration(self.seconds / self.workers)
-            lines.append(
-                f"on {_many(self.workers, 'worker')} {least} at the least, beside the start of Ray and the report"
-            )
+            least = f"{_many(self.workers, 'worker')} {_duration(self.seconds / self.workers)} at the least"
+            lines.append(f"on {least}, beside the start of Ray and the report")
         return tuple(lines)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return {
-            "source": self.source,
-            "trainings": self.trainings,
-            "seconds": self.seconds,
-            "cpu_hours": self.cpu_hours,
-            "gpu_hours": self.gpu_hours,
-            "untimed_units": self.untimed,
-            "workers": self.workers,
-            "kinds": [dataclasses.asdict(cost) for cost in self.costs],
-        }
+
+def expected_cost(plan: Plan, *, calibrate: bool, timings: Path | None) -> Forecast:
+    """What a plan costs, by two units of each kind that are run now, or by an earlier run's folder: where it goes."""
+    if calibrate:
+        return forecast(plan, times_of_some(plan), "times of two units of each kind, run just now")
+    folder = timings or run_folder(plan.spec)
+    timed = times_of_run(folder)
+    told = f"times of the run in {folder}" if timed else "--calibrate or --timings RUN tells how long they take"
+    return forecast(plan, timed, told)
 
 
 def forecast(plan: Plan, timed: Mapping[Kind, Timed], source: str) -> Forecast:
-    """What a plan costs by what its kinds of units took.
-
-    Args:
-        plan: The plan.
-        timed: What units of some kinds took.
-        source: Where that is known from, in words.
-    """
+    """What a plan costs by what its kinds of units took."""
     trainings = trainings_of(plan)
     kinds: dict[Kind, list[Unit]] = defaultdict(list)
     for unit in plan.units:
@@ -187,25 +125,32 @@ def forecast(plan: Plan, timed: Mapping[Kind, Timed], source: str) -> Forecast:
     workers = 1 if run.runner == "in-process" else run.workers
     if workers is None and run.address is None and not run.gpus_per_worker:
         workers = max(1, (os.cpu_count() or 1) // run.cpus_per_worker)
-    return Forecast(tuple(costs), source, workers)
+    timed_costs = [(cost.kind, cost.seconds) for cost in costs if cost.seconds is not None]
+    return Forecast(
+        tuple(costs),
+        source,
+        workers,
+        trainings=sum(cost.trainings for cost in costs),
+        untimed_units=sum(cost.units for cost in costs if cost.seconds is None),
+        seconds=sum((seconds for _, seconds in timed_costs), 0.0),
+        cpu_hours=sum(seconds * kind.cpus for kind, seconds in timed_costs) / 3600,
+        gpu_hours=sum(seconds * kind.gpus for kind, seconds in timed_costs) / 3600,
+    )
 
 
 def times_of_run(folder: Path) -> dict[Kind, Timed]:
-    """What the units of an earlier run took, by what its folder tells; nothing where it tells nothing.
-
-    Raises: RunError when it holds what is no file, or a plan that cannot be read.
-    """
-    require_plain_place(folder)
+    """What the units of an earlier run took, by what its folder tells; nothing where it tells nothing."""
+    require_plain(folder)
     path = folder / PLAN
     if not path.is_file():
         return {}
     table = read_plan(bytes_of(path), path, ["key", "task", "cpus", "gpus", "pieces"])
     if "pieces" not in table.column_names:
         return {}
-    rows = {row["key"]: row for row in table.to_pylist()}
-    kinds = {key: Kind(row["task"], row["cpus"], row["gpus"]) for key, row in rows.items()}
-    pieces = {key: max(1, row["pieces"]) for key, row in rows.items()}
-    return _timed(read_events(folder / "events.jsonl"), kinds, pieces)
+    units = {
+        row["key"]: (Kind(row["task"], row["cpus"], row["gpus"]), max(1, row["pieces"])) for row in table.to_pylist()
+    }
+    return _timed(read_events(folder / "events.jsonl"), units)
 
 
 def times_of_some(plan: Plan) -> dict[Kind, Timed]:
@@ -220,11 +165,8 @@ def times_of_some(plan: Plan) -> dict[Kind, Timed]:
         if taken[Kind.of(unit)] < EACH and chosen.keys() >= set(unit.needs):
             chosen[unit.key] = unit
             taken[Kind.of(unit)] += 1
-    beside = [
-        dataclasses.replace(unit, resources=unit.resources.on_cpus, key="", own=())
-        for unit in chosen.values()
-        if unit.resources.gpus
-    ]
+    on_gpus = [unit for unit in chosen.values() if unit.resources.gpus]
+    beside = [dataclasses.replace(unit, resources=unit.resources.on_cpus, key="", own=()) for unit in on_gpus]
     units = [*chosen.values(), *beside]
     seen: list[Event] = []
     events = EventStream(seen.append)
@@ -234,16 +176,16 @@ def times_of_some(plan: Plan) -> dict[Kind, Timed]:
             outcome = run_units(units, backend, UnitStore(Path(folder) / "units"), events)
     if not outcome.finished:
         raise RunError(f"no unit could be timed; one failed with: {last_line(next(iter(outcome.failed.values())))}")
-    return _timed(seen, {unit.key: Kind.of(unit) for unit in units}, {unit.key: pieces_of(unit) for unit in units})
+    return _timed(seen, {unit.key: (Kind.of(unit), pieces_of(unit)) for unit in units})
 
 
-def _timed(events: Iterable[Event], kinds: Mapping[str, Kind], pieces: Mapping[str, int]) -> dict[Kind, Timed]:
+def _timed(events: Iterable[Event], units: Mapping[str, tuple[Kind, int]]) -> dict[Kind, Timed]:
     seconds: dict[Kind, list[float]] = defaultdict(list)
     memory: dict[Kind, float] = defaultdict(float)
     for event in events:
-        if event.kind is EventKind.UNIT_DONE and event.unit in kinds:
-            kind = kinds[event.unit]
-            seconds[kind].append(event.seconds / pieces[event.unit])
+        if event.kind is EventKind.UNIT_DONE and event.unit in units:
+            kind, pieces = units[event.unit]
+            seconds[kind].append(event.seconds / pieces)
             memory[kind] = max(memory[kind], event.memory_mb)
     return {kind: Timed(len(took), statistics.median_low(took), memory[kind]) for kind, took in seconds.items()}
 
@@ -261,11 +203,6 @@ def _line(cost: Cost) -> str:
 
 def _many(count: int, what: str) -> str:
     return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
-
-
-def _hours(found: Forecast) -> str:
-    gpus = f" and {found.gpu_hours:.3g} GPU-hours" if found.gpu_hours else ", no GPU"
-    return f"{found.cpu_hours:.3g} CPU-hours{gpus}"
 
 
 def _duration(seconds: float) -> str:

@@ -1,9 +1,8 @@
 """What is run next, what is held back, and when reading stops: one policy for all the audits of a run.
 
-An audit with a stop rule ends as soon as it has seen enough. A confirmatory run waits until the first pass is read, and
-is spared where there is nothing to confirm. Of several tests of one claim, those after one that refutes it wait while
-it is confirmed, and are spared once it is: leaving some out after having seen others only makes a verdict less likely.
-All of it follows from finished units alone, so a resumed run decides as the first one would have.
+A confirmatory run waits until the first pass is read. Of several tests of one claim, those after one that refutes it
+wait while it is confirmed, and are spared once it is: leaving some out after having seen others only makes a verdict
+less likely. All follows from finished units alone, so a resumed run decides as the first one would have.
 """
 
 from __future__ import annotations
@@ -26,11 +25,7 @@ from dpaudit.engine.reading.stopping import SequentialReader
 from dpaudit.engine.reading.verdict import Verdict
 from dpaudit.engine.spec.audit_spec import slug
 
-Spent = Callable[[], float]
-"""Seconds that the run has taken so far."""
-
-CONFIRMED = (Verdict.VIOLATION, Verdict.UNDECIDED)
-"""Verdicts of an observational game that are tested once more."""
+CONFIRMED = (Verdict.VIOLATION, Verdict.UNDECIDED)  # verdicts of an observational game that are tested once more
 
 
 class Stage(Enum):
@@ -50,34 +45,27 @@ class Pair:
     first: PlannedAudit
     confirmation: PlannedAudit | None
 
-    @cached_property
-    def first_keys(self) -> frozenset[str]:
-        """Of the units of the first pass."""
-        return self.first.keys
-
-    @cached_property
+    @property
     def confirmation_keys(self) -> frozenset[str]:
-        """Of the units of the confirmatory run."""
         return self.confirmation.keys if self.confirmation else frozenset()
 
     @property
     def keys(self) -> frozenset[str]:
-        """Of both."""
-        return self.first_keys | self.confirmation_keys
+        return self.first.keys | self.confirmation_keys
 
 
 class Policy:
-    """Tells the scheduler of a plan which units need not be run and which must wait, and reads what there is to read.
+    """Tells the scheduler of a plan which units need not run and which must wait, and reads what there is to read.
 
-    Args:
-        plan: What is run.
-        store: Where finished units are.
-        spent: Seconds so far.
-        budget_s: Seconds after which no audit but the first is begun; None takes what the spec says.
+    `spent` tells the seconds so far; after `budget_s` seconds, or what the spec says, no audit but the first is begun.
     """
 
     def __init__(
-        self, plan: Plan, store: UnitStore, spent: Spent = lambda: math.inf, budget_s: float | None = None
+        self,
+        plan: Plan,
+        store: UnitStore,
+        spent: Callable[[], float] = lambda: math.inf,
+        budget_s: float | None = None,
     ) -> None:
         following = {entry.confirms: entry for entry in plan.audits if entry.confirms}
         together = plan.spec.together
@@ -105,7 +93,7 @@ class Policy:
         for reader in self._readers.values():
             reader.advance(finished, failed)
         done = frozenset(name for name, reader in self._readers.items() if reader.reason)
-        stages = self._stages(finished, failed)
+        stages = [self._stage(pair, finished, failed) for pair in self.pairs]
         needed = tuple(place for place, pair in enumerate(self.pairs) if self._goes_on(pair, finished, first=not place))
         if self._one_claim and Stage.CONFIRMED in stages:
             needed = tuple(range(stages.index(Stage.CONFIRMED) + 1))
@@ -120,7 +108,7 @@ class Policy:
         """
         if not self._one_claim:
             return frozenset()
-        stages = tuple(self._stages(finished, failed))
+        stages = tuple(self._stage(pair, finished, failed) for pair in self.pairs)
         return self._once("held", stages, lambda: self._keys_waiting(stages))
 
     def results(self, outcome: RunOutcome, folder: Path) -> tuple[AuditResult, ...]:
@@ -135,11 +123,8 @@ class Policy:
                 continue  # there was nothing to confirm, or nothing left to find, or no time
             if entry.confirmatory and not (results and results[-1].name == entry.confirms and refutes(results[-1])):
                 continue  # begun before another one was read
-            name = entry.audit.name
-            evidence = folder / "scores" / slug(name)
-            results.append(
-                read_audit(entry, outcome.finished, self._store, self._readers.get(name), failures, evidence)
-            )
+            reader, evidence = self._readers.get(entry.audit.name), folder / "scores" / slug(entry.audit.name)
+            results.append(read_audit(entry, outcome.finished, self._store, reader, failures, evidence))
             if self._one_claim and entry.confirms and refutes(results[-1]):
                 break  # whatever ran beside it already: the same tests are read on one worker and on many
         return follow_ups_told(self._plan, results)
@@ -147,7 +132,7 @@ class Policy:
     @cached_property
     def _shared(self) -> frozenset[str]:
         """Keys that several first passes have asked for."""
-        count = Counter(key for pair in self.pairs for key in pair.first_keys)
+        count = Counter(key for pair in self.pairs for key in pair.first.keys)
         return frozenset(key for key, several in count.items() if several > 1)
 
     def _once(self, what: str, state: object, find: Callable[[], frozenset[str]]) -> frozenset[str]:
@@ -159,32 +144,25 @@ class Policy:
     def _keys_of_only(self, done: Set[str]) -> frozenset[str]:
         """Of units that no other audit has asked for."""
         entries = self._plan.audits if done else ()
-        return _union(entry.keys for entry in entries if entry.audit.name in done) - _union(
-            entry.keys for entry in entries if entry.audit.name not in done
-        )
+        others = _union(entry.keys for entry in entries if entry.audit.name not in done)
+        return _union(entry.keys for entry in entries if entry.audit.name in done) - others
 
     def _keys_beside(self, needed: Sequence[int], confirmed: Sequence[int]) -> frozenset[str]:
         """Of units that neither these first passes nor these confirmatory runs have asked for."""
-        kept = _union(self.pairs[place].first_keys for place in needed)
-        return (
-            _union(pair.keys for pair in self.pairs)
-            - kept
-            - _union(self.pairs[place].confirmation_keys for place in confirmed)
-        )
+        first = _union(self.pairs[place].first.keys for place in needed)
+        again = _union(self.pairs[place].confirmation_keys for place in confirmed)
+        return _union(pair.keys for pair in self.pairs) - first - again
 
     def _keys_waiting(self, stages: Sequence[Stage]) -> frozenset[str]:
-        # A unit without a seed, as a ceiling's may be, is the first pass's own as well.
+        # a unit without a seed, as a ceiling's may be, is the first pass's own as well.
         waiting = _union(
             pair.confirmation_keys for pair, stage in zip(self.pairs, stages, strict=True) if stage is Stage.OPEN
-        ) - _union(pair.first_keys for pair in self.pairs)
+        ) - _union(pair.first.keys for pair in self.pairs)
         if Stage.REFUTING not in stages:
             return waiting
         after = stages.index(Stage.REFUTING) + 1
         later = _union(pair.keys for pair in self.pairs[after:]) - _union(pair.keys for pair in self.pairs[:after])
         return waiting | later
-
-    def _stages(self, finished: Set[str], failed: Set[str]) -> list[Stage]:
-        return [self._stage(pair, finished, failed) for pair in self.pairs]
 
     def _stage(self, pair: Pair, finished: Set[str], failed: Set[str]) -> Stage:
         if pair.confirmation is None and not self._one_claim:
@@ -231,7 +209,7 @@ class Policy:
             return True
         if pair.first.audit.stop is not None:  # it can be read as it is
             return first and finished.isdisjoint(pair.first.tallies)
-        if not finished.isdisjoint(pair.first_keys - self._shared):
+        if not finished.isdisjoint(pair.first.keys - self._shared):
             self._begun.add(name)
         return first or name in self._begun
 

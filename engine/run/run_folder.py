@@ -1,55 +1,148 @@
-"""The run folder: what makes one, what it was made from, and what of that differs now. Nothing finished is deleted."""
+"""The run folder: where it is, whose, what it was made from, and what of that differs now.
+
+Nothing finished is deleted. A spec is code, and a stranger's folder must not run theirs unasked.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import json
 import os
+import re
 import shutil
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dpaudit.actors.events import Event, EventKind, EventStream, Listener
+from dpaudit.actors.storage.bounded_parquet import read_bounded
+from dpaudit.actors.storage.places import Scratch, inside, is_remote
 from dpaudit.actors.unit import code_version, user_code
 from dpaudit.atomic_write import write_whole
+from dpaudit.consent import OWN, Consent, given
 from dpaudit.engine.data.in_memory import keep
 from dpaudit.engine.planning.plan import Plan
-from dpaudit.engine.planning.plan_file import PLAN, no_plan, read_plan
-from dpaudit.engine.run.own_folders import remember
+from dpaudit.engine.run.lease import lease, remote_lease
 from dpaudit.engine.spec.audit_spec import AuditSpec, slug
 from dpaudit.engine.spec.loading import load_spec
-from dpaudit.errors import RunError, SpecError, shortened
-from dpaudit.plain_files import bytes_of, reading
+from dpaudit.errors import AuditError, RunError, SpecError, printable, shortened
+from dpaudit.given import path
+from dpaudit.plain_files import bytes_of, reading, require_plain
 
-EARLIER = "earlier"
-"""Where a run folder keeps the files of plans before the last one; their units stay beside the others."""
-_FILES = ("spec.yaml", PLAN, "bounds.json", "bounds.parquet", "report.html")
+PLAN, SPEC = "plan.parquet", "spec.yaml"
+_COLUMNS = {  # of a plan
+    "key": pa.string(),
+    "label": pa.string(),
+    "task": pa.string(),
+    "seed": pa.string(),
+    "needs": pa.list_(pa.string()),
+    "cpus": pa.int64(),
+    "gpus": pa.float64(),
+    "pieces": pa.int64(),
+}
+_EARLIER = "earlier"  # keeps the files of plans before the last one; their units stay beside the others
+_CHECKPOINTS = "checkpoints"  # of the units, which workers bring to and from a remote place themselves
+_FILES = (SPEC, PLAN, "bounds.json", "bounds.parquet", "report.html")
+
+
+def place_of(named: str | Path) -> str | Path:
+    """A place as it was named: a URI as it is, a path as a path."""
+    named = path("the folder of a run", named)
+    return named.rstrip("/") if is_remote(named) else Path(named)
+
+
+def checkpoints_of(place: str | Path) -> Scratch:
+    return inside(place, _CHECKPOINTS) if is_remote(place) else (Path(place) / _CHECKPOINTS).absolute()
+
+
+def working_folder(place: str | Path) -> Path:
+    """Where the files of a run are on this machine: the place itself, or a folder of the user's cache for a URI."""
+    if not is_remote(place):
+        return Path(place)
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    name = re.sub(r"[^A-Za-z0-9_-]+", "-", str(place).partition("?")[0].rpartition("/")[2])[:40]
+    return cache / "dpaudit" / "runs" / f"{name}-{hashlib.sha256(str(place).encode()).hexdigest()[:12]}"
+
+
+@contextlib.contextmanager
+def opened(place: str | Path, listeners: Sequence[Listener] = ()) -> Iterator[Path]:
+    """The working folder of a place for the length of a `with` block; what is written there is brought to a URI.
+
+    Who listens is told when the remote store does not answer, and when it does again.
+
+    Raises: RunError when the place cannot be reached, holds what is no file, or another driver holds it.
+    """
+    folder = working_folder(place)
+    if not is_remote(place):
+        require_plain(folder)
+        yield folder
+        return
+    from dpaudit.actors.storage.mirror import FileStore, Mirror  # of runs on object stores alone
+
+    store, events = FileStore.at(place), EventStream(*listeners)
+    store.require_plain()
+    with remote_lease(store):
+        tell = lambda said: events.emit(Event(EventKind.STAGE, detail=said))  # noqa: E731
+        mirror = Mirror(folder, str(place), without=(_CHECKPOINTS,), trouble=tell)
+        mirror.pull()
+        with mirror.kept_up():
+            try:
+                yield folder
+            except AuditError as err:  # it speaks of the copy, which nobody has asked for
+                raise type(err)(str(err).replace(str(folder), str(place))) from err
+
+
+@contextlib.contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """A run folder that nobody else writes, for the length of a `with` block; made where it is not there.
+
+    What a full disk, a read-only folder or a name too long raises becomes one sentence.
+
+    Raises: SpecError for a folder that holds other things than a run; RunError when another driver holds it.
+    """
+    try:
+        _require_room(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        with lease(folder):
+            yield
+    except ConnectionError:
+        raise
+    except OSError as err:
+        why = os.strerror(err.errno) if err.errno else shortened(err)
+        raise RunError(
+            f"{shortened(folder)} must be a folder that can be written and has room: {why}; what is finished is kept"
+        ) from err
+
+
+def _require_room(folder: Path) -> None:
+    """A spec.yaml or report.html in a folder of another kind may be somebody's own."""
+    if not folder.is_dir() or _is_run_folder(folder):
+        return
+    others = sorted(entry.name for entry in folder.iterdir() if not entry.name.startswith("."))
+    if others:
+        raise SpecError(
+            f"the run folder must be new, empty or one that a run made, {folder} holds "
+            f"{shortened(', '.join(others))}; give another --output"
+        )
 
 
 @dataclass(frozen=True)
 class Record:
-    """What a run folder was made from.
+    """What a run folder was made from."""
 
-    Attributes:
-        keys: Of all units of its plan.
-        version: Code version of dpaudit.
-        own: Digest of the user's code, by label.
-        shared: Names of the large inputs, which are named by their content.
-        spec: SHA-256 of the spec.
-        unseen: Labels of what cannot be read of the user's code; units that depend on it are never used again.
-    """
-
-    keys: frozenset[str]
-    version: str
-    own: Mapping[str, str]
-    shared: frozenset[str]
-    spec: str
-    unseen: frozenset[str] = frozenset()
+    keys: frozenset[str]  # of all units of its plan
+    version: str  # code version of dpaudit
+    own: Mapping[str, str]  # digest of the user's code, by label
+    shared: frozenset[str]  # names of the large inputs, which are named by their content
+    spec: str  # its SHA-256
+    unseen: frozenset[str] = frozenset()  # labels of the user's code that cannot be read: what needs it is run anew
 
     @classmethod
     def of(cls, plan: Plan) -> Record:
@@ -61,6 +154,51 @@ class Record:
         keys = frozenset(unit.key for unit in plan.units)
         return cls(keys, code_version(), own, frozenset(plan.shared), spec, unseen)
 
+    @classmethod
+    def required(cls, folder: Path, place: str | Path) -> Record:
+        """That of a folder which is a run's."""
+        _require_run_folder(folder)
+        record = cls.read(folder)
+        if record is None:
+            raise RunError(f"{place} has no plan.parquet; `dpaudit resume {place}` writes it anew")
+        return record
+
+    @classmethod
+    def read(cls, folder: Path) -> Record | None:
+        """That of a run folder; None where no plan was written yet."""
+        file = folder / PLAN
+        if not file.exists():
+            return None
+        try:
+            table = read_plan(bytes_of(file), file, ["key"])
+            about = json.loads(table.schema.metadata[b"record"])
+            own = {str(label): str(digest) for label, digest in about["own"].items()}
+            shared = frozenset(str(name) for name in about["shared"])
+            return cls(frozenset(table["key"].to_pylist()), str(about["version"]), own, shared, str(about["spec"]))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as err:
+            raise _no_plan(file, err) from err
+
+    def write(self, plan: Plan, folder: Path) -> None:
+        """Writes the plan that it is of, the spec, and the rows that have no file of their own."""
+        about = {"version": self.version, "own": self.own, "shared": sorted(self.shared), "spec": self.spec}
+        table = plan.table().replace_schema_metadata({"record": json.dumps(about)})
+        write_whole(folder / PLAN, lambda file: pq.write_table(table, file))
+        for entry in plan.spec.audits:
+            keep(entry.data, folder)
+        write_whole(folder / SPEC, lambda file: file.write(plan.spec.to_yaml().encode()))
+        remember(folder)
+
+    @staticmethod
+    def set_aside(folder: Path) -> str:
+        """Copies the files of the plan so far to a folder of their own, in the one that is given."""
+        target = folder / _EARLIER / datetime.now(UTC).strftime("%Y-%m-%dT%H-%M-%S-%f")
+        target.mkdir(parents=True)
+        for name in _FILES:
+            if _is_file(folder / name):
+                with reading(folder / name) as source:
+                    write_whole(target / name, partial(shutil.copyfileobj, source))
+        return _EARLIER
+
     def differences(self, now: Record) -> tuple[str, ...]:
         """Why results of this record would not be those of another one, in words; empty where they all would be."""
         if self.keys <= now.keys:
@@ -70,96 +208,54 @@ class Record:
             for label in (self.own.keys() | now.own.keys()) - now.unseen
             if self.own.get(label) != now.own.get(label)
         )
-        found = (
-            *([f"dpaudit was {self.version}, is {now.version}"] if self.version != now.version else []),
-            *([f"your code changed ({shortened(', '.join(changed))})"] if changed else []),
-            *(["the data are others"] if self.shared != now.shared else []),
-            *(["the spec is another one"] if self.spec != now.spec else []),
-        )
+        reasons = {
+            f"dpaudit was {self.version}, is {now.version}": self.version != now.version,
+            f"your code changed ({shortened(', '.join(changed))})": bool(changed),
+            "the data are others": self.shared != now.shared,
+            "the spec is another one": self.spec != now.spec,
+        }
+        found = tuple(why for why, holds in reasons.items() if holds)
         return found if found or now.unseen else ("units have other keys",)
 
+    def spec_differs(self, folder: Path) -> tuple[str, ...]:
+        """A difference, in words, where the folder's spec is not the one that was written with its plan."""
+        same = hashlib.sha256(bytes_of(folder / SPEC)).hexdigest() == self.spec
+        return () if same else ("the spec is another one",)
 
-def read_record(folder: Path) -> Record | None:
-    """What a run folder was made from; None where nothing was planned in it yet.
 
-    Raises: RunError when its plan cannot be read.
-    """
-    path = folder / PLAN
-    if not path.exists():
-        return None
+def read_plan(content: bytes, name: object, columns: Sequence[str]) -> pa.Table:
+    """Some columns of `plan.parquet`, which anybody may have written; those that its version lacks are left out."""
     try:
-        table = read_plan(bytes_of(path), path, ["key"])
-        about = json.loads(table.schema.metadata[b"record"])
-        own = {str(label): str(digest) for label, digest in about["own"].items()}
-        shared = frozenset(str(name) for name in about["shared"])
-        return Record(frozenset(table["key"].to_pylist()), str(about["version"]), own, shared, str(about["spec"]))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as err:
-        raise no_plan(path, err) from err
+        table = read_bounded(io.BytesIO(content), "it", columns)
+        table.validate(full=True)
+        if missing := {*columns} - {"pieces", *table.column_names}:  # plans of earlier versions have none
+            raise KeyError(*missing)
+        fields = [pa.field(each, _COLUMNS[each], nullable=False) for each in table.column_names]
+        return table.cast(pa.schema(fields, metadata=table.schema.metadata))
+    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, AuditError) as err:
+        raise _no_plan(name, err) from err
 
 
-def require_run_folder(folder: Path) -> None:
-    """Refuses a folder that is none of a run.
+def _no_plan(name: object, err: Exception) -> RunError:
+    why = str(err) if isinstance(err, AuditError) else type(err).__name__
+    return RunError(
+        f"{printable(shortened(name, 300))} is no plan that can be read ({shortened(why, 240)}); move it away, and "
+        "`dpaudit resume` writes it anew and uses what is finished"
+    )
 
-    Raises: SpecError.
-    """
-    if not _is_file(folder / "spec.yaml") or not _is_run_folder(folder):
+
+def read_spec(folder: Path) -> AuditSpec:
+    """The spec a run folder was made from, built with the consent there is."""
+    _require_run_folder(folder)
+    return load_spec(folder / SPEC)
+
+
+def _require_run_folder(folder: Path) -> None:
+    if not _is_file(folder / SPEC) or not _is_run_folder(folder):
         raise SpecError(
             f"{shortened(folder)} must be a run folder (with spec.yaml in it); "
             "`dpaudit run SPEC --output DIR` makes one"
         )
-
-
-def read_spec(folder: Path) -> AuditSpec:
-    """The spec a run folder was made from, built with the consent there is.
-
-    Raises: SpecError when it is no run folder, or asks for more than is consented to.
-    """
-    require_run_folder(folder)
-    return load_spec(folder / "spec.yaml")
-
-
-def changed_spec(folder: Path, record: Record) -> tuple[str, ...]:
-    """A difference, in words, where the folder's spec is not the one that was written with its plan."""
-    same = hashlib.sha256(bytes_of(folder / "spec.yaml")).hexdigest() == record.spec
-    return () if same else ("the spec is another one",)
-
-
-def require_room(folder: Path) -> None:
-    """Refuses a folder that holds other things than a run: a spec.yaml or report.html there may be somebody's own.
-
-    Raises: SpecError.
-    """
-    if not folder.is_dir() or _is_run_folder(folder):
-        return
-    held = sorted(entry.name for entry in folder.iterdir() if not entry.name.startswith("."))
-    if held:
-        raise SpecError(
-            f"the run folder must be new, empty or one that a run made, {folder} holds "
-            f"{shortened(', '.join(held))}; give another --output"
-        )
-
-
-def write_plan(folder: Path, plan: Plan, record: Record) -> None:
-    """The plan, the spec, and the rows that have no file of their own."""
-    about = {"version": record.version, "own": record.own, "shared": sorted(record.shared), "spec": record.spec}
-    table = plan.table().replace_schema_metadata({"record": json.dumps(about)})
-    write_whole(folder / PLAN, lambda file: pq.write_table(table, file))
-    for entry in plan.spec.audits:
-        keep(entry.data, folder)
-    write_whole(folder / "spec.yaml", lambda file: file.write(plan.spec.to_yaml().encode()))
-    remember(folder)
-
-
-def set_aside(folder: Path) -> Path:
-    """Copies the files of the plan so far to a folder of their own; where they are now."""
-    now = datetime.now(UTC).strftime("%Y-%m-%dT%H-%M-%S-%f")
-    target = folder / EARLIER / now
-    target.mkdir(parents=True)
-    for name in _FILES:
-        if _is_file(folder / name):
-            with reading(folder / name) as source:
-                write_whole(target / name, partial(shutil.copyfileobj, source))
-    return target
 
 
 def forget_renamed(folder: Path, spec: AuditSpec) -> None:
@@ -171,26 +267,50 @@ def forget_renamed(folder: Path, spec: AuditSpec) -> None:
                 shutil.rmtree(entry)
 
 
-@contextlib.contextmanager
-def writable(folder: Path) -> Iterator[None]:
-    """Turns what a full disk, a read-only folder or a name too long raises into one sentence."""
-    try:
-        yield
-    except ConnectionError:
-        raise
-    except OSError as err:
-        why = os.strerror(err.errno) if err.errno else shortened(err)
-        raise RunError(
-            f"{shortened(folder)} must be a folder that can be written and has room: {why}; what is finished is kept"
-        ) from err
-
-
 def _is_run_folder(folder: Path) -> bool:
     return _is_file(folder / PLAN) or (folder / "units").is_dir()
 
 
-def _is_file(path: Path) -> bool:
+def _is_file(file: Path) -> bool:
     try:
-        return path.is_file()
+        return file.is_file()
     except OSError:  # a name too long, for one
         return False
+
+
+def remember(folder: Path, name: str = SPEC) -> None:
+    """Notes, outside the folder, that this user wrote its spec; without a home to write to, nothing is noted.
+
+    Of a folder of somebody else's that was opened by consent nothing is noted: the code it names may change, so the
+    next command asks again, and runs that code in a process apart.
+    """
+    if given().spec is not None:
+        return
+    note = _note_of(folder / name)
+    with contextlib.suppress(OSError):
+        note.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_whole(note, lambda file: file.write(_digest_of(folder / name).encode()))
+
+
+def consent_for(folder: Path, asked: Consent, name: str = SPEC) -> Consent:
+    """What the spec in a folder may do: everything where this user wrote it, else what was consented to."""
+    return OWN if _made_here(folder, name) else replace(asked, spec=folder / name)
+
+
+def _made_here(folder: Path, name: str = SPEC) -> bool:
+    """Whether this user wrote the very spec that is in a folder."""
+    try:
+        return _note_of(folder / name).read_text(encoding="ascii") == _digest_of(folder / name)
+    except (OSError, ValueError):
+        return False
+
+
+def _note_of(spec: Path) -> Path:
+    """Where a spec is noted; that of a run folder under the folder's own name."""
+    path = spec.parent if spec.name == SPEC else spec
+    state = Path(os.environ.get("XDG_STATE_HOME") or Path("~/.local/state").expanduser())
+    return state / "dpaudit" / "folders" / hashlib.sha256(os.fsencode(path.resolve())).hexdigest()
+
+
+def _digest_of(spec: Path) -> str:
+    return hashlib.sha256(spec.read_bytes()).hexdigest()

@@ -12,80 +12,50 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.fs as pafs
-
-from dpaudit.actors.events import Event, EventKind, event_of, lines_of
-from dpaudit.actors.storage.mirror import bytes_from, files_in, inside, is_remote, reached, reading_from, why_not
-from dpaudit.engine.planning.plan_file import PLAN, planned_units
+from dpaudit.actors.events import Event, EventKind, events_in
+from dpaudit.actors.storage.mirror import FileStore
+from dpaudit.actors.storage.places import inside, is_remote
 from dpaudit.engine.reading.noted import last_note, note_of
 from dpaudit.engine.reading.verdict import Verdict
-from dpaudit.engine.run.place import require_plain_place
+from dpaudit.engine.run.run_folder import PLAN, read_plan
 from dpaudit.errors import RunError, SpecError, printable, shortened
 from dpaudit.plain_files import new_file
 
 _ENDED = {EventKind.UNIT_DONE, EventKind.UNIT_RETRIED, EventKind.UNIT_FAILED, EventKind.WORKER_LOST}
 _OVER = {EventKind.FINISHED: "finished", EventKind.INTERRUPTED: "interrupted"}
-MOST_BOUNDS = 64 << 20
-"""Bytes of a `bounds.json` that is read here."""
-SHOWN = 8
-"""Running units that are named."""
-_OF_RUNS = (PLAN, "spec.yaml", "sweep.yaml")
-"""One of these is in every run folder and in every sweep's."""
+MOST_BOUNDS = 64 << 20  # bytes of a `bounds.json` that is read here
+SHOWN = 8  # running units that are named
+_OF_RUNS = (PLAN, "spec.yaml", "sweep.yaml")  # one of these is in every run folder and in every sweep's
 
 
 @dataclass(frozen=True)
 class Running:
-    """A unit that was begun and has not ended.
-
-    Attributes:
-        label: For people.
-        seconds: Since it was begun.
-    """
+    """A unit that was begun and has not ended."""
 
     label: str
-    seconds: float
+    seconds: float  # since it was begun
 
 
 @dataclass(frozen=True)
 class RunStatus:
-    """How a run stands.
+    """How a run stands."""
 
-    Attributes:
-        place: The run folder, a path or a URI.
-        stage: What it does, in words of the driver.
-        units: Planned.
-        finished: Of these; spared ones are not planned any more.
-        failed: Of these, at the last.
-        cached: Finished ones that an earlier driver left.
-        retried: Attempts that were made again.
-        lost: Workers that died.
-        workers: Up at the last.
-        spilled_mb: What the object stores have written to disk for want of memory.
-        running: Units that run now.
-        heard: When the driver last said something, UTC; None where it never did.
-        per_second: Units finished a second by this driver so far.
-        left_s: Seconds to go at that rate; None where it is not known.
-        verdicts: What the audits found, by name, once the report is written, as `bounds.json` has them.
-        cautions: What a reader must know before believing the rest.
-    """
-
-    place: str
-    stage: str
-    units: int
-    finished: int
-    failed: int
-    cached: int
-    retried: int
-    lost: int
-    workers: int
-    spilled_mb: int
-    running: tuple[Running, ...]
-    heard: datetime | None
-    per_second: float
-    left_s: float | None
-    verdicts: tuple[tuple[str, str], ...]
-    cautions: tuple[str, ...] = ()
+    place: str  # the run folder, a path or a URI
+    stage: str  # what it does, in words of the driver
+    units: int  # planned
+    finished: int  # of these; spared ones are not planned any more
+    failed: int  # of these, at the last
+    cached: int  # finished ones that an earlier driver left
+    retried: int  # attempts that were made again
+    lost: int  # workers that died
+    workers: int  # up at the last
+    spilled_mb: int  # what the object stores have written to disk for want of memory
+    running: tuple[Running, ...]  # units that run now
+    heard: datetime | None  # when the driver last said something, UTC; None where it never did
+    per_second: float  # units finished a second by this driver so far
+    left_s: float | None  # seconds to go at that rate; None where it is not known
+    verdicts: tuple[tuple[str, str], ...]  # by the audit's name, as in `bounds.json`, once the report is written
+    cautions: tuple[str, ...] = ()  # what a reader must know before believing the rest
 
     def __str__(self) -> str:
         lines = [
@@ -94,11 +64,8 @@ class RunStatus:
             f"running, {self.failed} failed, {self.retried} tried again, {self.lost} workers lost, {self.workers} up",
         ]
         if self.heard is not None:
-            left = (
-                ""
-                if self.left_s is None
-                else f", about {self.left_s:.0f} s left at {self.per_second:.2g} units a second"
-            )
+            rate = f"at {self.per_second:.2g} units a second"
+            left = "" if self.left_s is None else f", about {self.left_s:.0f} s left {rate}"
             lines.append(f"last heard of {self.heard:%Y-%m-%d %H:%M:%S} UTC{left}")
         if self.spilled_mb:
             lines.append(f"object stores wrote {self.spilled_mb:,} MB to disk for want of memory")
@@ -112,24 +79,18 @@ class RunStatus:
 def run_status(place: str | Path) -> RunStatus:
     """How the run in a folder stands; nothing is written, no driver is asked.
 
-    Args:
-        place: The run folder, a path or a URI.
     Raises: RunError where it cannot be read; SpecError where it is no run folder.
     """
-    require_plain_place(place)
-    filesystem, root = reached(place)
-    try:
-        plan = _read(filesystem, f"{root}/{PLAN}")
-        log = _read(filesystem, f"{root}/events.jsonl")
-        bounds = _read(filesystem, f"{root}/bounds.json")
-    except (OSError, pa.ArrowException) as err:
-        raise RunError(f"{shortened(place)} must be a run folder that can be read: {why_not(err)}") from err
+    store = FileStore.at(place)
+    store.require_plain()
+    with store.answering("must be a run folder that can be read"):
+        plan, log, bounds = (store.content(name) for name in (PLAN, "events.jsonl", "bounds.json"))
     if plan is None:
         raise SpecError(f"{shortened(place)} must be a run folder (with plan.parquet in it)")
-    read = [event_of(line) for line in lines_of(io.BytesIO(log or b""))]
+    read = list(events_in(io.BytesIO(log or b"")))
     events = [event for event in read if event is not None]
     begun = max((at for at, event in enumerate(events) if event.kind is EventKind.UNITS_PLANNED), default=0)
-    status = _status(str(place), planned_units(plan, inside(str(place), PLAN)), events[begun:], bounds)
+    status = _status(str(place), read_plan(plan, inside(place, PLAN), ["key"]).num_rows, events[begun:], bounds)
     unread = len(read) - len(events)
     left_out = (f"{unread:,} lines of events.jsonl are no events, and are left out",) if unread else ()
     return replace(status, cautions=(*left_out, *status.cautions))
@@ -144,7 +105,7 @@ def _status(place: str, planned: int, said: Sequence[Event], bounds: bytes | Non
             open_[event.unit] = event
         elif event.kind in _ENDED or event.kind is EventKind.UNIT_REPEATED:
             open_.pop(event.unit, None)
-    over = any(event.kind in (EventKind.FINISHED, EventKind.INTERRUPTED) for event in events)
+    now, over = time.time(), any(event.kind in (EventKind.FINISHED, EventKind.INTERRUPTED) for event in events)
     done = counts[EventKind.UNIT_DONE]
     cached = sum(event.count for event in events if event.kind is EventKind.UNITS_CACHED)
     failed = counts[EventKind.UNIT_FAILED] + counts[EventKind.UNIT_SKIPPED]
@@ -166,17 +127,13 @@ def _status(place: str, planned: int, said: Sequence[Event], bounds: bytes | Non
         lost=counts[EventKind.WORKER_LOST],
         workers=next((event.count for event in reversed(events) if event.kind is EventKind.WORKER_STARTED), 0),
         spilled_mb=max((event.count for event in events if event.kind is EventKind.SPILLED), default=0),
-        running=() if over else tuple(Running(event.label, _since(event)) for event in open_.values()),
+        running=tuple(Running(event.label, max(0.0, now - event.time)) for event in open_.values() if not over),
         heard=datetime.fromtimestamp(last.time, UTC) if last else None,
         per_second=done / took_s if took_s else 0.0,
         left_s=took_s / done * to_go if done and to_go > 0 and not over else None,
         verdicts=verdicts,
         cautions=(caution,) if caution else (),
     )
-
-
-def _since(event: Event) -> float:
-    return max(0.0, time.time() - event.time)
 
 
 def _verdicts(bounds: bytes | None, events: Sequence[Event]) -> tuple[tuple[tuple[str, str], ...], str]:
@@ -204,40 +161,27 @@ def fetch(place: str | Path, folder: Path) -> None:
 
     Nothing is copied where one of its names is no file below that folder, and nothing that is there is written over.
 
-    Args:
-        place: The run folder, a URI or a path.
-        folder: New or empty.
     Raises: RunError where one of them cannot be read or written; SpecError for a folder that holds something, and for
         a place that holds no run.
     """
     if folder.exists() and any(folder.iterdir()):
         raise SpecError(f"the folder to fetch to must be new or empty, {folder} is not; give another one")
-    at = "" if is_remote(place) else " (a path of this machine)"
-    require_plain_place(place)
-    filesystem, root = reached(place)
-    try:
-        files = files_in(filesystem, root, place)
+    at = "" if is_remote(place) else "(a path of this machine) "
+    store = FileStore.at(place)
+    store.require_plain()
+    with store.answering(f"{at}could not be fetched"):
+        files = store.infos()
         if files.keys().isdisjoint(_OF_RUNS):
             raise SpecError(
-                f"{shortened(place)}{at} must be a run folder (with {' or '.join(_OF_RUNS)} in it), it holds "
+                f"{shortened(place)} {at}must be a run folder (with {' or '.join(_OF_RUNS)} in it), it holds "
                 f"{shortened(', '.join(sorted(files)) or 'nothing')}"
             )
         folder.mkdir(parents=True, exist_ok=True)
         size, room = sum(info.size for info in files.values()), shutil.disk_usage(folder).free
         if size > room:
             raise RunError(f"{shortened(folder)} must have room for {size:,} bytes, it has {room:,}; give another one")
-        for name, info in files.items():
+        for name in files:
             target = folder / name
             target.parent.mkdir(parents=True, exist_ok=True)
-            with reading_from(filesystem, info.path) as source, new_file(target) as copy:
+            with store.reading(name) as source, new_file(target) as copy:
                 shutil.copyfileobj(source, copy)
-    except (OSError, pa.ArrowException) as err:
-        raise RunError(f"{shortened(place)}{at} could not be fetched: {why_not(err)}") from err
-
-
-def _read(filesystem: pafs.FileSystem, path: str) -> bytes | None:
-    """A file's content; None where there is no such file."""
-    try:
-        return bytes_from(filesystem, path)
-    except FileNotFoundError:
-        return None

@@ -14,19 +14,17 @@ from typing import TYPE_CHECKING, Any
 from dpaudit.actors.audited.signals import signals_interrupt
 from dpaudit.actors.events import Event, EventKind, EventLog, EventStream, Listener
 from dpaudit.actors.schedule import RunOutcome
-from dpaudit.actors.storage.mirror import inside, is_remote, reached
+from dpaudit.actors.storage.mirror import FileStore
+from dpaudit.actors.storage.places import inside, is_remote
 from dpaudit.actors.storage.store import UnitStore
 from dpaudit.cluster.session import ray_session
 from dpaudit.consent import Consent, require_contacts, under
 from dpaudit.engine.planning.plan import Plan, make_plan
 from dpaudit.engine.reading.result import AuditResult
 from dpaudit.engine.reading.sweep_summary import REAUDIT, sweep_summary
-from dpaudit.engine.run.driver import opened_by, price_of, run_missing, run_plan, told
-from dpaudit.engine.run.lease import lease
-from dpaudit.engine.run.own_folders import consent_for, remember
-from dpaudit.engine.run.place import checkpoints_of, opened, place_of
+from dpaudit.engine.run.driver import run_missing, run_plan, told
 from dpaudit.engine.run.policy import Policy
-from dpaudit.engine.run.run_folder import require_room, writable
+from dpaudit.engine.run.run_folder import checkpoints_of, consent_for, held, opened, place_of, remember
 from dpaudit.engine.spec.audit_spec import Audit, AuditSpec, slug
 from dpaudit.engine.spec.build import build_dataclass
 from dpaudit.engine.spec.sweep import AUDITED, FAILED, STOPPED, Configuration, Rungs, SubjectTo, Sweep
@@ -173,9 +171,7 @@ def restore_sweep(
 def is_sweep(place: str | Path) -> bool:
     """Whether a sweep was begun in a folder, which may have a URI."""
     try:
-        filesystem, root = reached(place)
-        found: bool = filesystem.get_file_info(f"{root}/{FILE}").is_file
-        return found
+        return bool(FileStore.at(place).info(FILE).is_file)
     except (OSError, RunError):  # a name too long, or a store that does not answer
         return False
 
@@ -201,7 +197,7 @@ def carry_out(
     known = request.known
     if known:
         plan = make_plan(request.spec(known))  # refuses what does not fit before anything runs
-        require_contacts(plan.spec, lambda: price_of(plan))
+        require_contacts(plan.spec, plan.price)
     else:
         require_contacts((request.base, request.run, request.sweep), lambda: "")
     tuner = _tuner(request, config)
@@ -210,7 +206,7 @@ def carry_out(
             configurations = list(known) if tuner is None else running.explored(tuner, config)
             plan, best = running.audited(configurations, None if config is None else config.time_budget_s)
         if best is not None:
-            again = inside(str(place), REAUDIT) if is_remote(place) else Path(place) / REAUDIT
+            again = inside(place, REAUDIT) if is_remote(place) else Path(place) / REAUDIT
             run_plan(make_plan(request.again(best)), again, listening)
         return SweepResult(run_plan(plan, place, listening))
 
@@ -231,17 +227,15 @@ def _running(request: Request, place: str | Path, listeners: Sequence[Listener],
     """A sweep whose folder no other driver holds, on workers that stay for all of it."""
     here = request.run.runner == "in-process"
     with (
-        opened_by(place, listeners) as folder,
-        writable(folder),
+        opened(place, listeners) as folder,
+        held(folder),
         contextlib.nullcontext() if here else ray_session(request.run.address),
+        signals_interrupt(),
     ):
-        require_room(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        with lease(folder), signals_interrupt():
-            request.write(folder)
-            remember(folder, FILE)
-            with contextlib.closing(EventLog(folder / "events.jsonl")) as log:
-                yield _Running(request, folder, place, EventStream(log, *listeners), began)
+        request.write(folder)
+        remember(folder, FILE)
+        with contextlib.closing(EventLog(folder / "events.jsonl")) as log:
+            yield _Running(request, folder, place, EventStream(log, *listeners), began)
 
 
 @dataclass(frozen=True)

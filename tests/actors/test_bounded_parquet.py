@@ -11,8 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dpaudit.actors.storage import bounded_parquet
-from dpaudit.actors.storage.bounded_parquet import read_bounded
-from dpaudit.actors.storage.parquet_footer import read_footer
+from dpaudit.actors.storage.bounded_parquet import read_bounded, read_footer
 from dpaudit.errors import DataError, RunError
 
 RNG = np.random.default_rng(3)

@@ -9,7 +9,7 @@ import pytest
 
 from dpaudit.actors import metrics as measured
 from dpaudit.actors.events import Event, EventKind, EventStream
-from dpaudit.actors.metrics import RunMetrics, Worth
+from dpaudit.actors.metrics import RunMetrics
 from tests.waiting import until
 
 
@@ -32,7 +32,7 @@ def test_a_run_can_be_watched_by_its_metrics(ray_cluster: None, monkeypatch: pyt
     now = 1_000.0
     monkeypatch.setattr(measured, "time", SimpleNamespace(time=lambda: now))  # the run begins with its first event
     events = EventStream()
-    metrics = RunMetrics("watched", {"a": Worth(trainings=64), "b": Worth(trainings=64)})
+    metrics = RunMetrics("watched", {"a": 64, "b": 64}, {})
     with events.heard_by(metrics):
         events.emit(Event(EventKind.WORKER_STARTED, count=2, time=now))
         for key in ("a", "b", "c", "d"):

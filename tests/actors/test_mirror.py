@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from dpaudit.actors.backend import attempt_unit
-from dpaudit.actors.storage.mirror import Mirror, filesystem_of, inside
+from dpaudit.actors.storage.mirror import FileStore, Mirror
+from dpaudit.actors.storage.places import inside
 from dpaudit.actors.unit import Inputs, Unit
 from dpaudit.errors import RunError
 from tests.actors.checkpointing import CountsOn
@@ -117,7 +118,7 @@ def test_what_cannot_be_brought_there_stays_here(tmp_path: Path, monkeypatch: py
 )
 def test_a_place_that_is_none_is_refused(uri: str, said: str) -> None:
     with pytest.raises(RunError, match=said) as refused:
-        filesystem_of(uri)
+        FileStore.at(uri)
     assert "hidden-secret" not in str(refused.value)
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from dpaudit.actors.storage.object_names import require_below
+from dpaudit.actors.storage.mirror import _require_below
 from dpaudit.errors import RunError
 
 GOOD = ["plan.parquet", "units/a.parquet", "scores/one/00000.parquet", ".mirror.json", "a..b", "dot./x", "Ünits/ß"]
 
 
 def test_names_of_a_run_are_files_below_a_folder() -> None:
-    require_below(GOOD, "s3://bucket/run")
+    _require_below(GOOD, "s3://bucket/run")
 
 
 @pytest.mark.parametrize(
@@ -24,5 +24,5 @@ def test_names_of_a_run_are_files_below_a_folder() -> None:
 )  # fmt: skip
 def test_a_name_that_leaves_the_folder_or_meets_another_is_refused(name: str) -> None:
     with pytest.raises(RunError, match=r"must hold files that .* below a folder.*nothing was copied") as said:
-        require_below([*GOOD, name], "s3://bucket/run")
+        _require_below([*GOOD, name], "s3://bucket/run")
     assert str(said.value).isprintable()

@@ -4,43 +4,44 @@ from __future__ import annotations
 
 import pytest
 
-from dpaudit.actors.placement import may_run, require_room, rooms
+from dpaudit.actors.placement import Nodes
 from dpaudit.actors.unit import Resources
 from dpaudit.errors import InputError, RunError
 
 CPU, GPU, HALF = Resources(1), Resources(1, 1.0), Resources(1, 0.5)
 SMALL, WITH_GPUS = {"CPU": 2.0}, {"CPU": 4.0, "GPU": 2.0}
+NODES = Nodes((SMALL, WITH_GPUS))
 
 
 def test_each_kind_has_the_room_that_the_others_leave() -> None:
-    assert rooms([SMALL, WITH_GPUS], {CPU: 99}) == {CPU: 6}
-    assert rooms([SMALL, WITH_GPUS], {CPU: 99, GPU: 99}) == {CPU: 4, GPU: 2}
-    assert rooms([SMALL, WITH_GPUS], {CPU: 99, HALF: 99}) == {CPU: 2, HALF: 4}
-    assert rooms([SMALL, WITH_GPUS], {CPU: 3, HALF: 1}) == {CPU: 3, HALF: 1}
-    assert rooms([SMALL, SMALL], {Resources(2): 9, GPU: 1}) == {Resources(2): 2, GPU: 0}
-    assert rooms([], {CPU: 1}) == {CPU: 0}
+    assert NODES.rooms({CPU: 99}) == {CPU: 6}
+    assert NODES.rooms({CPU: 99, GPU: 99}) == {CPU: 4, GPU: 2}
+    assert NODES.rooms({CPU: 99, HALF: 99}) == {CPU: 2, HALF: 4}
+    assert NODES.rooms({CPU: 3, HALF: 1}) == {CPU: 3, HALF: 1}
+    assert Nodes((SMALL, SMALL)).rooms({Resources(2): 9, GPU: 1}) == {Resources(2): 2, GPU: 0}
+    assert Nodes(()).rooms({CPU: 1}) == {CPU: 0}
 
 
 def test_no_worker_takes_its_part_of_a_gpu_from_two_cards() -> None:
-    assert rooms([{"CPU": 16.0, "GPU": 2.0}], {Resources(1, 0.6): 9}) == {Resources(1, 0.6): 2}
-    assert rooms([{"CPU": 16.0, "GPU": 1.0}], {Resources(1, 0.1): 99}) == {Resources(1, 0.1): 10}
-    assert rooms([{"CPU": 16.0, "GPU": 3.0}], {Resources(1, 2.0): 9}) == {Resources(1, 2.0): 1}
+    assert Nodes(({"CPU": 16.0, "GPU": 2.0},)).rooms({Resources(1, 0.6): 9}) == {Resources(1, 0.6): 2}
+    assert Nodes(({"CPU": 16.0, "GPU": 1.0},)).rooms({Resources(1, 0.1): 99}) == {Resources(1, 0.1): 10}
+    assert Nodes(({"CPU": 16.0, "GPU": 3.0},)).rooms({Resources(1, 2.0): 9}) == {Resources(1, 2.0): 1}
     with pytest.raises(InputError, match=r"in \[0, 1\] or a whole number"):
         Resources(1, 1.5)
 
 
 def test_what_no_node_can_hold_is_refused_though_all_together_could() -> None:
-    require_room([SMALL, WITH_GPUS], [CPU, GPU, Resources(4, 2.0)])
+    NODES.require_room([CPU, GPU, Resources(4, 2.0)])
     with pytest.raises(
         RunError, match="a unit needs 6 CPUs on one node, the cluster's nodes have 2 CPUs and 0 GPUs, 4"
     ):
-        require_room([SMALL, WITH_GPUS], [Resources(6)])
+        NODES.require_room([Resources(6)])
     with pytest.raises(RunError, match="nodes have none"):
-        require_room([], [CPU])
+        Nodes(()).require_room([CPU])
 
 
 def test_a_worker_runs_what_needs_as_many_threads_and_no_more_of_a_gpu() -> None:
-    assert may_run(GPU, CPU)
-    assert may_run(GPU, HALF)
-    assert not may_run(CPU, GPU)
-    assert not may_run(Resources(2), CPU), "the number of threads may change the last digits"
+    assert GPU.may_run(CPU)
+    assert GPU.may_run(HALF)
+    assert not CPU.may_run(GPU)
+    assert not Resources(2).may_run(CPU), "the number of threads may change the last digits"

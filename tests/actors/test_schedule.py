@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpaudit.actors.backend import Backend, InProcess
-from dpaudit.actors.deadlines import Deadlines
+from dpaudit.actors.backend import Backend, Deadlines, InProcess
 from dpaudit.actors.events import Event, EventKind, EventLog, EventStream, read_events
 from dpaudit.actors.schedule import RunOutcome, run_units
 from dpaudit.actors.storage.store import UnitStore
@@ -165,9 +164,10 @@ def test_a_node_that_is_gone_for_good_is_not_waited_for_for_ever(
 ) -> None:
     """What can run elsewhere does first; then it is said which node is missing, and what to do."""
     from dpaudit.actors import pool as pools
+    from dpaudit.actors.placement import Nodes
 
-    looks = iter([[{"CPU": 2.0, "GPU": 1.0}]])
-    monkeypatch.setattr(pools, "_nodes", lambda: next(looks, [{"CPU": 2.0}]))
+    looks = iter([Nodes(({"CPU": 2.0, "GPU": 1.0},))])
+    monkeypatch.setattr(pools, "_nodes", lambda: next(looks, Nodes(({"CPU": 2.0},))))
     monkeypatch.setattr(pools, "COUNT_S", 0.1)
     monkeypatch.setattr(pools, "START_TIMEOUT_S", 5.0)
     here, gone = Unit(Add(1), "here"), Unit(Add(2), "gone", resources=Resources(1, 0.5))
@@ -193,7 +193,7 @@ def test_idle_workers_make_room_for_one_of_another_kind(
     """Both CPUs are held by workers with nothing to do, and the unit that is left needs both."""
     from dpaudit.actors import pool as pools
 
-    monkeypatch.setattr(pools, "rooms", lambda nodes, demand: dict.fromkeys(demand, 2))
+    monkeypatch.setattr(pools.Nodes, "rooms", lambda nodes, demand: dict.fromkeys(demand, 2))
     monkeypatch.setattr(pools, "YIELD_S", 0.5)
     monkeypatch.setattr(pools, "START_TIMEOUT_S", 20.0)
     first = Unit(Add(1), "first")
@@ -323,7 +323,7 @@ def run_hanging(make: Any, folder: Path, task: HangsFirst, beside: list[Unit]) -
 def test_a_unit_that_hangs_in_this_process_is_ended_and_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dpaudit.actors.deadlines.REMIND_S", 0.01)
+    monkeypatch.setattr("dpaudit.actors.backend.REMIND_S", 0.01)
 
     @contextmanager
     def limited(events: EventStream) -> Iterator[Backend]:

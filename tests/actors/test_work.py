@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from dpaudit.actors import sources
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Inputs, Resources, Unit
-from dpaudit.actors.work import Call, Outcome, Work, beside, inlined, inlined_call, unit, value_in
+from dpaudit.actors.work import Call, Outcome, Work, beside, inlined, unit, value_in
 from dpaudit.errors import InputError
 from dpaudit.mechanisms.compute import Compute
 from tests.own_mechanism import KeepsEverything
@@ -115,14 +115,14 @@ def test_a_call_without_a_unit_is_made_where_it_is_needed() -> None:
     """Its units and large inputs are those of the unit that needs it, however deep it is."""
     work = Work()
     drawn = work.add(draw, 3, seed=Seed(1), label="drawn", resources=ONE)
-    sum_of = inlined_call(add_up, (drawn, drawn), None, work.share("target:abc", np.ones(2)))
-    again = inlined_call(add_up, (), sum_of)
+    sum_of = inlined(add_up, (drawn, drawn), None, work.share("target:abc", np.ones(2)))
+    again = inlined(add_up, (), sum_of)
     whole = work.add(total, (again, sum_of), label="total", resources=ONE)
     assert (whole.needs, whole.shared, len(work.units)) == ((drawn.key,), ("target:abc",), 2)
     tables = run(work)
     assert value(tables, whole).values.tolist() == pytest.approx([4 * value(tables, drawn).values.sum()])
     with pytest.raises(InputError, match="@unit"):
-        inlined_call(value)
+        inlined(value)
 
 
 def test_pieces_behind_others_keep_their_number() -> None:

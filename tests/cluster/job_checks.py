@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from dpaudit.cluster.jobs import Jobs
-from dpaudit.engine.cli.remote_jobs import job_of
+from dpaudit.engine.cli.remote import job_of
 from dpaudit.engine.run.watching import run_status
 from tests.waiting import until
 

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.chaos import content, started, workplace
 from benchmarks.chaos_cluster import SPEC, outcome, reference
 from benchmarks.nodes import cluster, kill
-from dpaudit.actors.storage.mirror import filesystem_of
+from dpaudit.actors.storage.mirror import FileStore
 from dpaudit.engine.run.watching import fetch, run_status
 from dpaudit.errors import SpecError
 from tests.waiting import until
@@ -50,8 +50,7 @@ def test_what_was_begun_goes_on_elsewhere_when_head_and_driver_are_lost(bucket: 
             nodes.end()
             kill(list(run.processes()))
             assert run.command.wait(60) != 0, "it was over before its head was lost"
-        filesystem, root = filesystem_of(uri)
-        filesystem.delete_file(f"{root}/.lease")  # a minute goes by
+        FileStore.at(uri).delete(".lease")  # a minute goes by
         elsewhere = {"XDG_CACHE_HOME": str(tmp_path / "there")}
         again = started(place, elsewhere, "resume", uri, "--allow-code").command.wait(300)
         assert again == 0, (place / "errors.txt").read_text()

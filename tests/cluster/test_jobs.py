@@ -14,7 +14,7 @@ import pytest
 
 from dpaudit import RunOptions, audit, load_spec
 from dpaudit.cluster.jobs import Job, Jobs
-from dpaudit.engine.cli.remote_jobs import job_of
+from dpaudit.engine.cli.remote import job_of
 from dpaudit.engine.run.watching import fetch
 from dpaudit.errors import RunError, SpecError
 from tests.cluster.head import Head, another_node, head_node

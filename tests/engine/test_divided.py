@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
+from types import GenericAlias, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,11 @@ import pytest
 from dpaudit import audit, load_spec
 from dpaudit.actors.unit import Inputs, Resources, Unit
 from dpaudit.actors.values import decode, encode
-from dpaudit.actors.work import Kind, Work, call_of, unit
+from dpaudit.actors.work import Work, call_of, unit
 from dpaudit.engine.games.neighbours import game as neighbours
-from dpaudit.engine.planning import bounding
-from dpaudit.engine.planning.bounding import bound_replays, bound_thresholds, found_parts
-from dpaudit.engine.planning.plan import make_plan
+from dpaudit.engine.planning import counting
+from dpaudit.engine.planning.counting import bound_replays, bound_thresholds
+from dpaudit.engine.planning.plan import PlannedAudit, make_plan
 from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.one_run.signed_scores import OneRun, OneRunFDP
 from dpaudit.estimators.one_run.simultaneous_guess_count import SimultaneousGuessCount
@@ -76,7 +77,7 @@ def nothing() -> Iterator[Any]:
 
 def counted_as(kind: Any, keys: Iterable[str]) -> dict[str, Unit]:
     """Units that counted such tallies, by key."""
-    call = call_of(nothing, gives=Kind(kind, many=True))
+    call = call_of(nothing, gives=GenericAlias(list, kind))
     return {key: Unit(call, "", key=key) for key in keys}
 
 
@@ -132,6 +133,12 @@ def test_thresholds_found_apart_give_the_same_digits(estimator: Any, rows: int) 
         assert as_plain(estimator.find(again, parts=parts)) == as_plain(whole)
 
 
+def found_parts(units: Sequence[Unit], counted: Collection[str], read: Callable[[str], pa.Table]) -> list[Any]:
+    """Of an audit with these units for its bounds, all finished."""
+    entry: Any = SimpleNamespace(bounds=units)
+    return PlannedAudit.bound_parts(entry, {unit.key for unit in units}, set(counted), read)
+
+
 def bounds(folder: Path) -> list[Any]:
     """What was found, but for how many units it took."""
     found: list[Any] = json.loads((folder / "bounds.json").read_text())["results"]
@@ -143,8 +150,8 @@ def test_a_run_gives_the_same_bounds_and_goes_on_with_its_parts(
 ) -> None:
     audit(load_spec(SPEC), output=tmp_path / "whole", quiet=True)
     assert not any(entry.bounds for entry in make_plan(load_spec(SPEC)).audits), "the driver is as quick"
-    monkeypatch.setattr(bounding, "WORTH_S", 0.0)
-    monkeypatch.setattr(bounding, "PART_S", 1e-4)
+    monkeypatch.setattr(counting, "WORTH_S", 0.0)
+    monkeypatch.setattr(counting, "PART_S", 1e-4)
     monkeypatch.setattr(neighbours, "JUDGED_APART", 0)
     first = audit(load_spec(SPEC), output=tmp_path / "divided", quiet=True)
     parts = [unit for entry in make_plan(load_spec(SPEC)).audits for unit in entry.bounds]

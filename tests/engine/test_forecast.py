@@ -39,7 +39,7 @@ def test_gpu_hours_are_what_is_held_times_how_long() -> None:
         Kind("train_trials", 1, 0.0): Timed(1, 2.0, 900.0),
     }
     found = forecast(plan, timed, "by hand")
-    costs = {cost.kind.task: cost for cost in found.costs}
+    costs = {cost.kind.task: cost for cost in found.kinds}
     assert (costs["train_shadows"].units, costs["train_shadows"].trainings, costs["train_shadows"].seconds) == (
         2,
         32,
@@ -50,8 +50,8 @@ def test_gpu_hours_are_what_is_held_times_how_long() -> None:
     assert found.trainings == 96
     assert found.gpu_hours == pytest.approx(48 * 0.5 / 3600)
     assert found.cpu_hours == pytest.approx(48 / 3600)
-    assert found.untimed == sum(cost.units for cost in found.costs if "train" not in cost.kind.task) > 0
-    assert {cost.kind.gpus for cost in found.costs if "train" not in cost.kind.task} == {0.0}, "scores need no GPU"
+    assert found.untimed_units == sum(cost.units for cost in found.kinds if "train" not in cost.kind.task) > 0
+    assert {cost.kind.gpus for cost in found.kinds if "train" not in cost.kind.task} == {0.0}, "scores need no GPU"
     assert "on 4 workers 12 s at the least" in found.lines[-1]
     assert "32 s (8 s each, 900 MB); 3 min on CPUs" in "\n".join(found.lines)
 
@@ -71,15 +71,15 @@ def test_an_earlier_run_tells_the_time(tmp_path: Path) -> None:
     plan = make_plan(load_spec(SPEC))
     assert timed.keys() == {Kind.of(unit) for unit in plan.units}
     found = forecast(plan, timed, "")
-    assert (found.untimed, found.trainings) == (0, 3)
-    (trained,) = (cost for cost in found.costs if cost.kind.task == "train_model")
+    assert (found.untimed_units, found.trainings) == (0, 3)
+    (trained,) = (cost for cost in found.kinds if cost.kind.task == "train_model")
     before = trained.seconds
     log = EventLog(tmp_path / "run" / "events.jsonl")
     key = next(unit.key for unit in plan.units if Kind.of(unit) == trained.kind)
     for _ in range(9):
         log(Event(EventKind.UNIT_DONE, key, seconds=1000.0))
     log.close()
-    (trained,) = (c for c in forecast(plan, times_of_run(tmp_path / "run"), "").costs if c.kind == trained.kind)
+    (trained,) = (c for c in forecast(plan, times_of_run(tmp_path / "run"), "").kinds if c.kind == trained.kind)
     assert (before or 0) < 60 < (trained.seconds or 0) == 3000.0
     assert times_of_run(tmp_path) == {}
 

@@ -14,7 +14,7 @@ import pytest
 from dpaudit import AuditSpec, RunOptions, audit, load_spec
 from dpaudit.actors.events import Event, EventKind
 from dpaudit.engine.run.driver import report_again, resume
-from dpaudit.engine.run.place import working_folder
+from dpaudit.engine.run.run_folder import working_folder
 from dpaudit.engine.run.watching import fetch, run_status
 from dpaudit.errors import RunError, SpecError
 from tests.remote import SECRET

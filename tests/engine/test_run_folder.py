@@ -24,7 +24,7 @@ from dpaudit.engine.run import driver
 from dpaudit.engine.run.driver import report_again, resume
 from dpaudit.engine.run.forecast import times_of_run
 from dpaudit.engine.run.lease import lease
-from dpaudit.engine.run.run_folder import read_record
+from dpaudit.engine.run.run_folder import Record
 from dpaudit.engine.run.watching import run_status
 from dpaudit.errors import RunError, SpecError
 from tests.waiting import HANGS_S
@@ -145,7 +145,7 @@ def test_a_damaged_plan_is_one_sentence_for_whoever_reads_it(tmp_path: Path) -> 
     damaged = [whole[:at] + byte + whole[at + 1 :] for at, byte in flips]
     for content in (*damaged, *(whole[:end] for end in range(0, len(whole), 50))):
         path.write_bytes(content)
-        for read in (read_record, times_of_run, run_status):
+        for read in (Record.read, times_of_run, run_status):
             with contextlib.suppress(RunError):
                 read(tmp_path)
 

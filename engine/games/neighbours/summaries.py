@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.actors.audited.signals import from_outside
-from dpaudit.actors.audited.time_limit import OutOfTime, time_limit
+from dpaudit.actors.audited.signals import OutOfTime, from_outside, time_limit
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.work import Outcome, unit
 from dpaudit.engine.games.neighbours.poisonings.protocol import Worlds

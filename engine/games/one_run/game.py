@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Unit
-from dpaudit.actors.work import Work, inlined_call, kind_of, unit
+from dpaudit.actors.work import Work, inlined, unit
 from dpaudit.engine.games.one_run.rules import CanarySetup, OneRunRules, R, Replayed
 from dpaudit.engine.games.protocol import Played, Setting, require_units
 from dpaudit.engine.games.reference import Reference
@@ -96,10 +96,10 @@ class ReleaseGame(OneRunGame[R]):
                 seed=setting.seed.child("training", number),
                 label=f"training {number + 1} of {self.trainings}",
                 **setting.running,
-                gives=kind_of(type(self).released),
+                gives=type(self).released,
             )
             trainings.append(ran)
-            replayed = inlined_call(release_replayed, rules, setting.required("target"), ran)
+            replayed = inlined(release_replayed, rules, setting.required("target"), ran)
             evidence += self.replays_of(setting, work, rules, replayed, number)
         return Played(
             tuple(evidence),

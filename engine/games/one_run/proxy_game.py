@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Unit
-from dpaudit.actors.work import Outcome, Work, inlined_call, unit
+from dpaudit.actors.work import Outcome, Work, inlined, unit
 from dpaudit.engine.data.partition import shared_name
 from dpaudit.engine.games.one_run.answers import Answers, LabelRelease, Predictions, checked_release
 from dpaudit.engine.games.one_run.game import OneRunGame, play_replays
@@ -69,7 +69,7 @@ class ProxyGame(OneRunGame[Examples]):
         drawn = self.draw_fresh(count, setting.seed.child("fresh").rng())
         self.fresh_of(setting.parts.test if drawn is None else drawn, count)
         rules = self.without_counts()
-        queries = inlined_call(
+        queries = inlined(
             queries_of,
             rules,
             setting.required("target"),
@@ -243,19 +243,19 @@ class Asked:
 
     def canaries(self, answers: Any) -> Any:
         """The canaries, or fresh points in their place, with these answers."""
-        return inlined_call(canaries_replayed, self.rules, self.queries, self.reference, answers)
+        return inlined(canaries_replayed, self.rules, self.queries, self.reference, answers)
 
     def held_out(self, answers: Any) -> Any:
         """Rows the mechanism never saw, with these answers."""
-        return inlined_call(held_out_replayed, self.rules, self.queries, self.reference, answers)
+        return inlined(held_out_replayed, self.rules, self.queries, self.reference, answers)
 
     def silence(self) -> Any:
         """Answers that say nothing."""
-        return inlined_call(silence, self.kind, self.reference)
+        return inlined(silence, self.kind, self.reference)
 
     def truth(self, design_seed: Seed) -> Any:
         """Answers of a mechanism without privacy."""
-        return inlined_call(truth, self.rules, self.kind, self.queries, design_seed=design_seed)
+        return inlined(truth, self.rules, self.kind, self.queries, design_seed=design_seed)
 
 
 @dataclass(frozen=True, eq=False)
