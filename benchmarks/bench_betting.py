@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from dpaudit.estimators.scores import Scores
 from dpaudit.estimators.two_world.betting import EPSILONS, Betting, BettingState
-from dpaudit.estimators.two_world.two_sample import Band, ClopperPearson
+from dpaudit.estimators.two_world.confusion_tables import ClopperPearson
+from dpaudit.estimators.two_world.two_sample import Band
 
 Floats = NDArray[np.float64]
 Draw = Callable[[int, np.random.Generator], tuple[Floats, Floats]]

@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.estimators.one_run.f_dp import best_f_dp, f_dp_parameter
+from dpaudit.estimators.one_run.guess_band import remembered_epsilon
 from dpaudit.estimators.one_run.guesses import one_run_epsilon
-from dpaudit.estimators.one_run.simultaneous_guess_count import SimultaneousGuessCount, remembered_bound
+from dpaudit.estimators.one_run.simultaneous_guess_count import SimultaneousGuessCount
 from dpaudit.estimators.scores import Scores
 
 MILLION = 10**6
@@ -69,7 +70,7 @@ def guess_band() -> list[tuple[str, float, str]]:
     sure = Scores(np.where(one.truth, 1.0, -1.0), one.truth)
 
     def bound(estimator: SimultaneousGuessCount, replays: list[Scores]) -> None:
-        remembered_bound.cache_clear()
+        remembered_epsilon.cache_clear()
         estimator.bound([estimator.tally(scores) for scores in replays])
 
     return [

@@ -55,8 +55,7 @@ def ours(threads: int) -> Iterator[tuple[str, float, float]]:
     from dpaudit.mechanisms.models.networks import Mlp
     from dpaudit.mechanisms.training.private.dp_sgd import train_private_stack
     from dpaudit.mechanisms.training.private.private_steps import PrivateSteps
-    from dpaudit.mechanisms.training.stack_plan import StackPlan
-    from dpaudit.mechanisms.training.task import TrainingTask
+    from dpaudit.mechanisms.training.recipe import StackPlan, TrainingTask
     from dpaudit.mechanisms.training.train import train_stack
 
     common: dict[str, Any] = {"compute": Compute(threads=threads), "plan": StackPlan("batched", MODELS)}

@@ -19,8 +19,7 @@ from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.models.networks import Mlp, SmallCnn
 from dpaudit.mechanisms.training.private.dp_sgd import train_private_stack
 from dpaudit.mechanisms.training.private.private_steps import PrivateSteps
-from dpaudit.mechanisms.training.stack_plan import StackPlan
-from dpaudit.mechanisms.training.task import TrainingTask
+from dpaudit.mechanisms.training.recipe import StackPlan, TrainingTask
 from dpaudit.mechanisms.training.train import train_stack
 
 ROWS = 20_000

@@ -23,7 +23,8 @@ from dpaudit.engine.data.bundled import Digits
 from dpaudit.engine.games.two_world.work import train_shadows
 from dpaudit.engine.planning.counting import counting
 from dpaudit.estimators.scores import Scores, scored
-from dpaudit.estimators.two_world.two_sample import Band, Bayesian, ClopperPearson, Jeffreys
+from dpaudit.estimators.two_world.confusion_tables import Bayesian, ClopperPearson, Jeffreys
+from dpaudit.estimators.two_world.two_sample import Band
 from dpaudit.mechanisms.learners.non_private import NonPrivate
 from dpaudit.mechanisms.models.networks import Mlp
 

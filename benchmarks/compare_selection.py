@@ -18,7 +18,8 @@ from dpaudit.estimators.one_run.signed_scores import OneRun
 from dpaudit.estimators.one_run.simultaneous_guess_count import SimultaneousGuessCount
 from dpaudit.estimators.scores import ScoreEstimator, Scores
 from dpaudit.estimators.selection import AsPublished, Bonferroni, Fixed, Grid, SimultaneousBand, Split
-from dpaudit.estimators.two_world.two_sample import Band, ClopperPearson
+from dpaudit.estimators.two_world.confusion_tables import ClopperPearson
+from dpaudit.estimators.two_world.two_sample import Band
 
 Attack = Callable[[NDArray[np.bool_], np.random.Generator], NDArray[np.float64]]
 

@@ -22,7 +22,9 @@ from dpaudit.estimators.finding import Validity
 from dpaudit.estimators.one_run.guess_band import guess_band_p_value, guess_looks, look_weights
 from dpaudit.estimators.one_run.signed_scores import OneRun, OneRunFDP, OneRunTheorem16
 from dpaudit.estimators.scores import ScoreEstimator, Scores
-from dpaudit.estimators.two_world.two_sample import Band, Bayesian, ClopperPearson, Jeffreys, KatzLog
+from dpaudit.estimators.two_world.confusion_tables import Bayesian, ClopperPearson, Jeffreys
+from dpaudit.estimators.two_world.ratio_tables import KatzLog
+from dpaudit.estimators.two_world.two_sample import Band
 
 TRIALS = 1_000
 """Trials a side (two samples), canaries (one run)."""

@@ -32,8 +32,7 @@ from dpaudit.engine.games.neighbours.poisonings.rows import Automatic
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.learners.gaussian_naive_bayes import GaussianNaiveBayes
-from dpaudit.mechanisms.learners.logistic_objective import LogisticObjectivePerturbation
-from dpaudit.mechanisms.learners.logistic_regression import LogisticOutputPerturbation
+from dpaudit.mechanisms.learners.logistic_regression import LogisticObjectivePerturbation, LogisticOutputPerturbation
 from dpaudit.mechanisms.learners.random_forest import PrivateForest
 
 TRAININGS = 800

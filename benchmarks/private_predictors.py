@@ -24,7 +24,7 @@ from dpaudit.estimators.answered_queries import AnsweredQuery
 from dpaudit.estimators.private_prediction.answers_estimator import Answers
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.models.networks import LeNet5, Mlp, WideResNet16x4
-from dpaudit.mechanisms.predictors.pate import PatePredictor
+from dpaudit.mechanisms.predictors.ensemble import PatePredictor
 from dpaudit.mechanisms.predictors.releases import GaussianArgmax
 from dpaudit.mechanisms.predictors.vote_laws import AlikeTeachers
 from dpaudit.mechanisms.protocols import Trainer

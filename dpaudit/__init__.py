@@ -9,7 +9,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dpaudit.claims import Claim, Relation
+    from dpaudit.claims.claim import Claim
+    from dpaudit.claims.curve import Relation
     from dpaudit.engine.data.in_memory import table
     from dpaudit.engine.estimate.estimating import Estimate, estimate
     from dpaudit.engine.reading.result import AuditResult
@@ -24,12 +25,9 @@ if TYPE_CHECKING:
     from dpaudit.errors import AuditError
     from dpaudit.estimators.bound import Bound
     from dpaudit.estimators.finding import Validity
-    from dpaudit.mechanisms.adapters.own_opacus import from_opacus
     from dpaudit.mechanisms.adapters.own_predictor import from_predictor
-    from dpaudit.mechanisms.adapters.own_steps import from_steps
-    from dpaudit.mechanisms.adapters.own_summary import from_summary
-    from dpaudit.mechanisms.adapters.own_torch import from_torch
-    from dpaudit.mechanisms.adapters.own_training import from_callable
+    from dpaudit.mechanisms.adapters.own_torch import from_opacus, from_torch
+    from dpaudit.mechanisms.adapters.own_training import from_callable, from_steps, from_summary
     from dpaudit.mechanisms.adapters.scikit_learn import from_sklearn
     from dpaudit.mechanisms.examples import Examples
 
@@ -41,10 +39,10 @@ _HOMES = {
     "AuditResult": "dpaudit.engine.reading.result",
     "AuditSpec": "dpaudit.engine.spec.audit_spec",
     "Bound": "dpaudit.estimators.bound",
-    "Claim": "dpaudit.claims",
+    "Claim": "dpaudit.claims.claim",
     "Estimate": "dpaudit.engine.estimate.estimating",
     "Examples": "dpaudit.mechanisms.examples",
-    "Relation": "dpaudit.claims",
+    "Relation": "dpaudit.claims.curve",
     "Report": "dpaudit.engine.reading.run_report",
     "RunOptions": "dpaudit.engine.spec.audit_spec",
     "SweepResult": "dpaudit.engine.sweep.result",
@@ -54,11 +52,11 @@ _HOMES = {
     "check": "dpaudit.engine.run.checking",
     "estimate": "dpaudit.engine.estimate.estimating",
     "from_callable": "dpaudit.mechanisms.adapters.own_training",
-    "from_opacus": "dpaudit.mechanisms.adapters.own_opacus",
+    "from_opacus": "dpaudit.mechanisms.adapters.own_torch",
     "from_predictor": "dpaudit.mechanisms.adapters.own_predictor",
     "from_sklearn": "dpaudit.mechanisms.adapters.scikit_learn",
-    "from_steps": "dpaudit.mechanisms.adapters.own_steps",
-    "from_summary": "dpaudit.mechanisms.adapters.own_summary",
+    "from_steps": "dpaudit.mechanisms.adapters.own_training",
+    "from_summary": "dpaudit.mechanisms.adapters.own_training",
     "from_torch": "dpaudit.mechanisms.adapters.own_torch",
     "load_spec": "dpaudit.engine.spec.loading",
     "restore_sweep": "dpaudit.engine.sweep.running",

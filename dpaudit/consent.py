@@ -30,19 +30,12 @@ CLUSTER: Mapping[str, str] = {"holds": "cluster"}
 
 @dataclass(frozen=True)
 class Consent:
-    """What a spec may do.
+    """What a spec may do."""
 
-    Attributes:
-        code: Have code imported and run that is no registered part of dpaudit.
-        network: Have requests sent, and the values of environment variables with them.
-        files: Have files read, and answers kept, outside of its folder.
-        spec: The file of somebody else's spec; None for one's own, which may do everything.
-    """
-
-    code: bool = False
-    network: bool = False
-    files: bool = False
-    spec: Path | None = None
+    code: bool = False  # have code imported and run that is no registered part of dpaudit
+    network: bool = False  # have requests sent, and the values of environment variables with them
+    files: bool = False  # have files read, and answers kept, outside of its folder
+    spec: Path | None = None  # the file of somebody else's spec; None for one's own, which may do everything
 
     def __post_init__(self) -> None:
         for name in ("code", "network", "files"):
@@ -69,10 +62,7 @@ def given() -> Consent:
 
 
 def require_code(name: str) -> None:
-    """Refuses to import what a spec names without consent, whatever it is.
-
-    Raises: SpecError naming it.
-    """
+    """Refuses to import what a spec names without consent, whatever it is."""
     if not given().code:
         raise SpecError(
             f"{given().spec} names code ({printable(shortened(name))}), and you did not make this folder here; look at "
@@ -81,10 +71,8 @@ def require_code(name: str) -> None:
 
 
 def require_file(path: str) -> None:
-    """Refuses a path outside of the spec's folder without consent; nothing is opened.
+    """Refuses a path, as the spec has it, outside of the spec's folder without consent; nothing is opened.
 
-    Args:
-        path: As the spec has it, `~` and `$NAME` in it.
     Raises: SpecError naming it, not what its variables stand for.
     """
     consent = given()
@@ -104,17 +92,11 @@ def _lies_in(path: str, folder: Path) -> bool:
 
 @dataclass(frozen=True)
 class Contact:
-    """Whom a part sends requests to.
+    """Whom a part sends requests to."""
 
-    Attributes:
-        address: As the spec has it.
-        variables: The environment variables whose values go with them.
-        cluster: Whether it is a Ray cluster that is joined.
-    """
-
-    address: str
-    variables: tuple[str, ...] = ()
-    cluster: bool = False
+    address: str  # as the spec has it
+    variables: tuple[str, ...] = ()  # the environment variables whose values go with them
+    cluster: bool = False  # whether it is a Ray cluster that is joined
 
     def __str__(self) -> str:
         named = printable(shortened(self.address))
@@ -150,13 +132,7 @@ def _contacts(value: Any) -> Iterator[Contact]:
 
 
 def require_contacts(value: object, price: Callable[[], str]) -> None:
-    """Refuses to run what sends requests without consent.
-
-    Args:
-        value: What is run.
-        price: Tells in words how many requests there are and what they cost; "" where it cannot be told.
-    Raises: SpecError naming who would be sent what.
-    """
+    """Refuses to run what sends requests without consent; `price` tells in words what they cost, "" where it cannot."""
     consent, found = given(), contacts(value)
     if not consent.network and found:
         told = price()

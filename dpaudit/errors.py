@@ -58,10 +58,10 @@ def require(condition: bool, must: str, /, *, do: str = "", **given: object) -> 
         given: What was given, by name; shown in the message.
     """
     if not condition:
-        raise InputError(sentence(must, do=do, **given))
+        raise InputError(_sentence(must, do=do, **given))
 
 
-def sentence(must: str, /, *, do: str = "", **given: object) -> str:
+def _sentence(must: str, /, *, do: str = "", **given: object) -> str:
     """One sentence: the rule, what was given, what to do."""
     shown = [shortened(repr(value) if isinstance(value, str) else value) for value in given.values()]
     if len(shown) == 1:
@@ -107,18 +107,13 @@ def _written_out(found: re.Match[str]) -> str:
     shown, marks = [], 0
     for sign in found.group():
         marks = marks + 1 if unicodedata.category(sign) in ("Mn", "Me") else 0
-        shown.append(sign if _is_seen(sign) and marks <= MOST_MARKS else _code(sign))
+        seen = sign.isprintable() and sign not in _BLANKS and not _is_variation_selector(ord(sign))
+        if seen and marks <= MOST_MARKS:
+            shown.append(sign)
+        else:  # as Python writes it; from 0x7F on with four digits, so that JSON stays JSON
+            shown.append(f"\\u{ord(sign):04x}" if 0x7F <= ord(sign) <= 0xFF else ascii(sign)[1:-1])
     return "".join(shown)
-
-
-def _is_seen(sign: str) -> bool:
-    return sign.isprintable() and sign not in _BLANKS and not _is_variation_selector(ord(sign))
 
 
 def _is_variation_selector(code: int) -> bool:
     return 0x180B <= code <= 0x180F or 0xFE00 <= code <= 0xFE0F or 0xE0100 <= code <= 0xE01EF
-
-
-def _code(sign: str) -> str:
-    """As Python writes it; from 0x7F on with four digits, so that JSON stays JSON."""
-    return f"\\u{ord(sign):04x}" if 0x7F <= ord(sign) <= 0xFF else ascii(sign)[1:-1]

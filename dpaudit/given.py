@@ -1,8 +1,7 @@
 """What a caller in Python hands over: arguments and fields held to their types, once, at the front door.
 
-Python lets anything through where a number is meant: text, `True`, a whole number of a thousand digits, an array, an
-object whose every method fails. What is no such thing is refused here in one sentence. Numbers of NumPy and of
-`fractions` and `decimal` are numbers; text is never one, since `"1e-5"` given in Python is a mistake.
+What is no such thing is refused in one sentence. Numbers of NumPy and of `fractions` and `decimal` are numbers; text is
+never one, since `"1e-5"` given in Python is a mistake.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from functools import cache
 from numbers import Integral, Real
 from typing import Any
 
-from dpaudit.errors import InputError, SpecError, sentence, shortened
+from dpaudit.errors import InputError, SpecError, shortened
 
 MOST_DEPTH = 40
 """Levels of mappings and lists in a spec."""
@@ -32,13 +31,12 @@ def argument(name: str, value: object, hint: Any) -> Any:
 
     Args:
         name: Of the argument, for messages.
-        value: What was given.
         hint: Its type, as annotations write it: `float`, `int | None`, `tuple[str, ...]`, a class.
     Raises: InputError when it is something else.
     """
     fits, taken = fitted(value, hint)
     if not fits:
-        raise InputError(sentence(f"{name} must be {type_in_words(hint)}", given=_shown(value)))
+        raise InputError(f"{name} must be {type_in_words(hint)}, got {_shown(value)}")
     return taken
 
 
@@ -73,11 +71,8 @@ def is_number(value: object) -> bool:
 
 
 def path(name: str, value: object) -> str:
-    """The name of a file or folder, or a URI.
+    """The name of a file or folder, or a URI; `name` is the argument's.
 
-    Args:
-        name: Of the argument, for messages.
-        value: Text or a path.
     Raises: InputError for anything else, and for what no file can be called.
     """
     try:
@@ -85,38 +80,31 @@ def path(name: str, value: object) -> str:
     except Exception:  # a class of the caller's own may raise anything
         found = None
     if not isinstance(found, str) or "\0" in found or not _is_unicode(found):
-        raise InputError(sentence(f"{name} must be a path or a URI as text", given=_shown(value)))
+        raise InputError(f"{name} must be a path or a URI as text, got {_shown(value)}")
     return str.__str__(found)
 
 
-def require_words(value: object, at: str) -> None:
-    """Refuses contents of a spec that YAML could not hold, at any depth: other objects pass.
+def require_words(value: object, at: str, *, depth: int = 0) -> None:
+    """Refuses contents of a spec that YAML could not hold, at any depth below `at`: other objects pass.
 
-    Args:
-        value: Mappings, lists and values.
-        at: Where it stands, for messages.
     Raises: SpecError for a name that is no text, for text that is no Unicode, for whole numbers of more than 64
             bits, and for more than 40 levels.
     """
-    _check_words(value, at, 0)
-
-
-def _check_words(value: object, at: str, depth: int) -> None:
     if depth > MOST_DEPTH:
         raise SpecError(f"{at} must be at most {MOST_DEPTH} levels deep")
     if isinstance(value, str) and not _is_unicode(value):
-        raise SpecError(sentence(f"{at} must hold text that can be written as UTF-8", given=value))
+        raise SpecError(f"{at} must hold text that can be written as UTF-8, got {shortened(repr(value))}")
     if isinstance(value, int) and abs(value) >= LARGEST_WHOLE:
-        raise SpecError(sentence(f"{at} must hold whole numbers of at most 64 bits", given=value))
+        raise SpecError(f"{at} must hold whole numbers of at most 64 bits, got {shortened(value)}")
     if isinstance(value, Mapping):
         for name, inner in value.items():
             if not isinstance(name, str):
-                raise SpecError(f"the name of a field must be text, got {shortened(_shown(name))}")
-            _check_words(name, at, depth)
-            _check_words(inner, shortened(f"{at}.{name}"), depth + 1)
+                raise SpecError(f"the name of a field must be text, got {_shown(name)}")
+            require_words(name, at, depth=depth)
+            require_words(inner, shortened(f"{at}.{name}"), depth=depth + 1)
     elif isinstance(value, list | tuple):
         for inner in value:
-            _check_words(inner, at, depth + 1)
+            require_words(inner, at, depth=depth + 1)
 
 
 @cache
@@ -232,23 +220,14 @@ def _words(hint: Any) -> str:
     return f"of the type {origin.__name__}" if isinstance(origin, type) else "anything"
 
 
-def _shown(value: object) -> object:
+def _shown(value: object) -> str:
     """A plain value as it is; of any other its type, for what it would print is nobody's business here."""
-    plain = isinstance(value, Collection) and not isinstance(value, str | bytes)
-    if plain or not isinstance(value, Real | Decimal | str | bytes | type(None)):
-        return _Kind(value) if isinstance(value, type) else _Kind(type(value), "of the type ")
-    return value
-
-
-@dataclasses.dataclass(frozen=True)
-class _Kind:
-    """A type, for a message."""
-
-    kind: type
-    beside: str = "the class "
-
-    def __str__(self) -> str:
-        return f"{self.beside}{self.kind.__name__}"
+    if isinstance(value, str):
+        return shortened(repr(value))
+    if isinstance(value, type):
+        return shortened(f"the class {value.__name__}")
+    plain = isinstance(value, bytes | None) or (isinstance(value, Real | Decimal) and not isinstance(value, Collection))
+    return shortened(value if plain else f"of the type {type(value).__name__}")
 
 
 def _is_unicode(text: str) -> bool:

@@ -1,8 +1,8 @@
 """Files where somebody else may have put something: plain ones alone are opened, and never through a link.
 
-A run folder is handed around. What stands in place of one of its files may be a link to a file of the reader's, a pipe
-that never answers, a device, or a file of gigabytes that is all holes. Whoever opens a folder looks at all of it once
-(`require_plain`); whoever opens a file looks at what was really opened, so that nothing can be changed in between.
+What stands in place of a file of a run may be a link to a file of the reader's, a pipe that never answers, a device, or
+gigabytes of holes. Whoever opens a folder looks at all of it once (`require_plain`); whoever opens a file looks at
+what was really opened, so that nothing can be changed in between.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ import contextlib
 import errno
 import os
 import stat
+import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
 from dpaudit.errors import RunError, printable, shortened
-from dpaudit.memory import readable_bytes
 
 HOLES_FROM = 16 << 20
 """Files of so many bytes and more must hold at least half of them: nothing here writes files with holes."""
@@ -29,13 +30,15 @@ _KINDS = {
     stat.S_IFBLK: "a device",
     stat.S_IFDIR: "a folder",
 }
+_LIMITS = (
+    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+    ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+)
+"""Of a container, and what it uses of it: control groups of version 2, and of version 1."""
 
 
 def require_plain(folder: Path) -> None:
-    """Refuses a folder that holds anything but files and folders, at any depth; one that is not there holds nothing.
-
-    Raises: RunError, which names what it is.
-    """
+    """Refuses a folder that holds anything but files and folders, at any depth; one that is not there holds nothing."""
     waiting = [os.fspath(folder)]
     while waiting:
         inside = waiting.pop()
@@ -70,9 +73,8 @@ def _refusal(path: str | Path, found: os.stat_result) -> RunError:
 def opened(path: Path, flags: int) -> int:
     """A descriptor of a plain file, opened without following a link and without waiting for anybody.
 
-    Args:
-        path: The file.
-        flags: As `os.open` takes them. What may be created is for its owner to write, and for all to read.
+    What may be created, by flags as `os.open` takes them, is for its owner to write, and for all to read.
+
     Raises: RunError when it is no plain file; OSError as `os.open`.
     """
     try:
@@ -122,27 +124,20 @@ def reading(path: Path) -> BinaryIO:
 def bytes_of(path: Path) -> bytes:
     """All of a plain file.
 
-    Raises: RunError when it is no plain file, one of holes, or too large for the memory; OSError when it cannot be
-        read.
+    Raises: RunError as `reading`, and when it is too large for the memory; OSError when it cannot be read.
     """
     with reading(path) as file:
         return all_of(file)
 
 
 def all_of(file: BinaryIO) -> bytes:
-    """All of an open file.
-
-    Raises: RunError when it is too large for the memory; OSError when it cannot be read.
-    """
+    """All of an open file, unless it is too large for the memory."""
     require_fits(os.fstat(file.fileno()).st_size, file.name)
     return file.read()
 
 
 def require_fits(size: int, name: object) -> None:
-    """Refuses what would not fit into the memory.
-
-    Raises: RunError.
-    """
+    """Refuses what would not fit into the memory."""
     if size > (most := readable_bytes()):
         raise RunError(
             f"{printable(shortened(name, 300))} must fit into half of the memory that is free, {most:,} bytes, it "
@@ -167,20 +162,14 @@ def _held(file: int, size: int) -> int:
 
 
 def created(path: Path) -> BinaryIO:
-    """A file that is written anew; what a killed process has left under its name goes, whatever it leads to.
-
-    Raises: OSError when it cannot be made.
-    """
+    """A file that is written anew; what a killed process has left under its name goes, whatever it leads to."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
     return new_file(path)
 
 
 def new_file(path: Path) -> BinaryIO:
-    """A file that was not there, open to be written.
-
-    Raises: FileExistsError; OSError when it cannot be made.
-    """
+    """A file that was not there, open to be written."""
     return os.fdopen(opened(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb")
 
 
@@ -208,10 +197,40 @@ def temporary_folder() -> Path:
     """This user's own folder in the machine's temporary one, where what a run has left is found by the next.
 
     A new one where somebody else has taken its name.
-
-    Raises: OSError when none can be made.
     """
     try:
         return private_folder(Path(tempfile.gettempdir()) / f"dpaudit-of-{os.geteuid()}")
     except RunError:
         return Path(tempfile.mkdtemp(prefix="dpaudit-"))
+
+
+def readable_bytes() -> int:
+    """What one file may take in memory: half of what is free on this machine, or in this container."""
+    free = [_free_of_machine(), *(_free_of_container(*paths) for paths in _LIMITS)]
+    return min(bytes_ for bytes_ in free if bytes_ is not None) // 2
+
+
+def _free_of_machine() -> int:
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, ValueError, StopIteration):  # another system than Linux
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if sys.platform != "win32" else 1 << 32
+
+
+def _free_of_container(limit: str, used: str) -> int | None:
+    try:
+        return max(0, int(Path(limit).read_text(encoding="ascii")) - int(Path(used).read_text(encoding="ascii")))
+    except (OSError, ValueError):  # "max": there is none
+        return None
+
+
+def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
+    """Has a file written under another name in the same folder, then renames it; it appears in one step."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        with created(partial) as file:
+            write(file)
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)

@@ -1,11 +1,4 @@
-"""Names for the parts an audit is put together from.
-
-A mechanism, game, attack, proxy, estimator or data set is one file that registers itself:
-
-    @register("mechanism", "randomized-response", source="Warner (1965)")
-    @dataclass(frozen=True)
-    class RandomizedResponse:
-        \"\"\"Keeps a label with probability e^eps / (e^eps + K - 1), else draws another one.\"\"\"
+"""Names for the parts an audit is put together from: each is one file that marks itself with `register`.
 
 The catalogue is read from the source text, so listing every name imports nothing, and `load` imports the one file
 that is asked for. Other packages add theirs through entry points of the group `dpaudit.<kind>s`.
@@ -18,7 +11,7 @@ import importlib
 import importlib.metadata
 import importlib.util
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -55,50 +48,17 @@ FORMER_NAMES = {
 }
 """What earlier versions called a part; a spec that does so is told the new name."""
 
-CORE = (
-    "proportions/binomial",
-    "two_world/confusion",
-    "one_run/guesses",
-    "one_run/f_dp",
-    "one_run/trade_off",
-    "two_world/ratio",
-    "private_prediction/divergence",
-    "private_prediction/two_cut",
-    "private_prediction/k_cut",
-    "private_prediction/rdp_bound",
-    "private_prediction/conversion",
-    "private_prediction/noisy_argmax",
-    "label_reconstruction/advantage",
-    "label_reconstruction/classes",
-    "label_reconstruction/equivalence",
-    "selection",
-    "replays",
-    "two_world/bands",
-    "finding",
-    "bound",
-)
-"""The modules of `dpaudit.estimators` whose public functions and types are there to be called by anyone."""
-
 
 @dataclass(frozen=True)
 class Entry:
-    """One registered name.
+    """One registered name."""
 
-    Attributes:
-        kind: A key of `PACKAGES`.
-        name: The name users write.
-        summary: First line of the docstring.
-        source: Paper or package it comes from.
-        module: Where it is defined.
-        attribute: Its name in that module.
-    """
-
-    kind: str
+    kind: str  # a key of `PACKAGES`
     name: str
-    summary: str
-    source: str
-    module: str
-    attribute: str
+    summary: str  # first line of the docstring
+    source: str  # paper or package it comes from
+    module: str  # where it is defined
+    attribute: str  # its name there
 
 
 def register(kind: str, name: str, *, source: str) -> Callable[[T], T]:
@@ -121,51 +81,12 @@ def plural(kind: str) -> str:
 @cache
 def catalogue(kind: str) -> dict[str, Entry]:
     """All registered names of a kind, sorted; built in ones first, then those of other packages."""
-    package = PACKAGES[kind]
-    found = {entry.name: entry for path in _sources(package) for entry in _read(kind, package, path)}
+    found = {entry.name: entry for entry in _registered(kind)}
     for point in importlib.metadata.entry_points(group=f"dpaudit.{plural(kind)}"):
         module, _, attribute = point.value.partition(":")
         distribution = point.dist.name if point.dist else "another package"
         found.setdefault(point.name, Entry(kind, point.name, f"from {distribution}", distribution, module, attribute))
     return dict(sorted(found.items()))
-
-
-@dataclass(frozen=True)
-class Documented:
-    """A public function or type of the functional core.
-
-    Attributes:
-        module: The module of `dpaudit.estimators` it is in.
-        name: Its name there.
-        summary: First line of the docstring.
-    """
-
-    module: str
-    name: str
-    summary: str
-
-
-def functions() -> list[Documented]:
-    """The functional core, module by module in the order of the source; what is registered is not repeated."""
-    return [
-        Documented(module.replace("/", "."), node.name, (ast.get_docstring(node) or "").partition("\n")[0])
-        for module in CORE
-        for node in ast.parse(_source(module)).body
-        if isinstance(node, ast.ClassDef | ast.FunctionDef)
-        and not node.name.startswith("_")
-        and not any(_called(decorator) in ("overload", "register") for decorator in node.decorator_list)
-    ]
-
-
-def _source(module: str) -> str:
-    root = _root(PACKAGES["estimator"])
-    assert root is not None
-    return (root / f"{module}.py").read_text(encoding="utf-8")
-
-
-def _called(decorator: ast.expr) -> str:
-    name = decorator.func if isinstance(decorator, ast.Call) else decorator
-    return name.id if isinstance(name, ast.Name) else ""
 
 
 def load(kind: str, name: str) -> Any:
@@ -209,34 +130,26 @@ def _root(package: str) -> Path | None:
     return folder if folder.is_dir() else None
 
 
-def _sources(package: str) -> list[Path]:
+def _registered(kind: str) -> Iterator[Entry]:
+    package = PACKAGES[kind]
     root = _root(package)
-    return sorted(root.rglob("*.py")) if root else []
+    for path in sorted(root.rglob("*.py")) if root else ():
+        text = path.read_text(encoding="utf-8")
+        if "@register(" not in text:  # most files register nothing: do not parse them
+            continue
+        inner = path.relative_to(root or path).with_suffix("").parts
+        module = ".".join([package, *(part for part in inner if part != "__init__")])
+        for node in ast.parse(text).body:
+            if isinstance(node, ast.ClassDef | ast.FunctionDef):
+                summary = (ast.get_docstring(node) or "").partition("\n")[0]
+                for name, source in _names(kind, node):
+                    yield Entry(kind, name, summary, source, module, node.name)
 
 
-def _read(kind: str, package: str, path: Path) -> list[Entry]:
-    text = path.read_text(encoding="utf-8")
-    if "@register(" not in text:  # most files register nothing: do not parse them
-        return []
-    root = _root(package)
-    assert root is not None
-    inner = path.relative_to(root).with_suffix("").parts
-    module = ".".join([package, *(part for part in inner if part != "__init__")])
-    return [
-        entry
-        for node in ast.parse(text).body
-        if isinstance(node, ast.ClassDef | ast.FunctionDef)
-        for entry in _entries(kind, module, node)
-    ]
-
-
-def _entries(kind: str, module: str, node: ast.ClassDef | ast.FunctionDef) -> list[Entry]:
-    summary = (ast.get_docstring(node) or "").partition("\n")[0]
-    entries = []
+def _names(kind: str, node: ast.ClassDef | ast.FunctionDef) -> Iterator[tuple[str, str]]:
+    """Under which names a class or function is registered as the kind, and the source it gives."""
     for call in node.decorator_list:
         if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "register":
-            of_kind, name = (ast.literal_eval(argument) for argument in call.args)
-            source = next(ast.literal_eval(word.value) for word in call.keywords if word.arg == "source")
+            of_kind, name, source = map(ast.literal_eval, (*call.args, call.keywords[0].value))
             if of_kind == kind:
-                entries.append(Entry(kind, name, summary, source, module, node.name))
-    return entries
+                yield name, source

@@ -13,7 +13,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import pickle
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -42,7 +42,6 @@ SIMULATED = (Validity.FINITE_SAMPLE, Validity.EXACT)
 
 
 def must(holds: bool, sentence: str) -> None:
-    """Raises: AssertionError with the sentence, where it does not hold."""
     if not holds:
         raise AssertionError(sentence)
 
@@ -54,7 +53,6 @@ def check_mechanism(mechanism: Any, data: Examples | None = None, *, seed: int =
         mechanism: An instance; anything with a method `claim` is checked for what all mechanisms share.
         data: What it is run on; 200 rows of three numbers and two classes by default.
         seed: Of the runs.
-    Raises: AssertionError.
     """
     name = type(mechanism).__name__
     claim = mechanism.claim() if callable(getattr(mechanism, "claim", None)) else None
@@ -71,13 +69,7 @@ def check_mechanism(mechanism: Any, data: Examples | None = None, *, seed: int =
 
 
 def check_part(part: Any, kind: str) -> None:
-    """What parts of all kinds share: frozen, sent to other processes, written in a spec and read again.
-
-    Args:
-        part: An instance.
-        kind: "mechanism", "attack", "estimator", "game", ...
-    Raises: AssertionError.
-    """
+    """What parts of all kinds ("mechanism", "attack", ...) share: frozen, sent to other processes, read from a spec."""
     name = type(part).__name__
     frozen = getattr(getattr(type(part), "__dataclass_params__", None), "frozen", False)
     must(frozen, f"{name} must be a frozen dataclass: what was planned must not change while it is run")
@@ -86,8 +78,8 @@ def check_part(part: Any, kind: str) -> None:
     except Exception as err:
         raise AssertionError(f"{name} must be able to go to another process: {type(err).__name__}: {err}") from err
     must(describe(sent) == describe(part), f"{name} must be the same after it went to another process")
-    if "<locals>" in type(part).__qualname__:
-        raise AssertionError(f"{name} must be defined at the top of a module, so that a spec can name it")
+    top = "<locals>" not in type(part).__qualname__
+    must(top, f"{name} must be defined at the top of a module, so that a spec can name it")
     try:
         read = build(kind, describe(part))
     except Exception as err:
@@ -101,7 +93,7 @@ def _check_decided(name: str, method: str, data: Examples, run: Callable[[Exampl
     try:
         np.random.seed(1)
         first = run(given)
-        untouched = _digest(given) == _digest(data)
+        untouched = given.with_().digest == data.with_().digest  # anew: that of the same object is kept
         must(untouched, f"{name}.{method} must not write into its data: the rows serve other runs as well")
         np.random.seed(2)
         again = run(given)
@@ -112,10 +104,6 @@ def _check_decided(name: str, method: str, data: Examples, run: Callable[[Exampl
         f"{name}.{method} must give the same for the same seed: whatever it draws comes from the seed it is given, and "
         "it remembers nothing",
     )
-
-
-def _digest(data: Examples) -> str:
-    return data.with_().digest  # anew: that of the same object is kept
 
 
 def _released(mechanism: LabelMechanism, data: Examples, seed: int) -> NDArray[Any]:
@@ -148,14 +136,7 @@ def _two_groups(rows: int = 200) -> Examples:
 
 
 def check_attack(attack: Any, view: Any, *, rows: int) -> None:
-    """An attack: one number for each thing at stake, decided by what it sees, which it leaves as it is.
-
-    Args:
-        attack: An instance.
-        view: What a game shows it.
-        rows: How many things are at stake in the view.
-    Raises: AssertionError.
-    """
+    """An attack: a number for each of `rows` things at stake, decided by the game's view, which it leaves as it is."""
     name, kind = type(attack).__name__, getattr(attack, "view", None)
     must(isinstance(kind, type), f"{name} must say what it sees: a class variable `view`, a class")
     must(isinstance(getattr(kind, "shows", None), str), f"{name}.view must say in words what it `shows`")
@@ -176,7 +157,6 @@ def check_game(audit: Audit, *, seed: int = 0) -> None:
     Args:
         audit: A small audit that plays it: some trainings of a second at most. All of it is run, twice.
         seed: Of the audit.
-    Raises: AssertionError.
     """
     plan = _planned(audit, seed)
     game, name = plan.spec.audits[0].game, type(plan.spec.audits[0].game).__name__
@@ -207,10 +187,8 @@ def _check_coins(name: str, evidence: Sequence[Scores]) -> None:
 
     truth = evidence[0].truth
     fewest, heads = int(binom.ppf(FALSE_FAILURE / 2, truth.size, 0.5)), int(truth.sum())
-    must(
-        fewest <= heads <= truth.size - fewest,
-        f"the coins of {name} must be fair, {heads} of {truth.size} fell on world 1",
-    )
+    fair = fewest <= heads <= truth.size - fewest
+    must(fair, f"the coins of {name} must be fair, {heads} of {truth.size} fell on world 1")
 
 
 def _planned(audit: Audit, seed: int) -> Plan:
@@ -231,14 +209,12 @@ def _played(plan: Plan) -> list[Any]:
         task = pickle.loads(pickle.dumps(unit.task))
         inputs = Inputs({name: plan.shared[name] for name in unit.shared}, {key: tables[key] for key in unit.needs})
         tables[unit.key] = task.run(inputs, Compute())
-    return list(_evidence(plan, tables))
-
-
-def _evidence(plan: Plan, tables: dict[str, pa.Table]) -> Iterator[Any]:
+    evidence: list[Any] = []
     for unit in plan.audits[0].game.evidence:
         assert isinstance(unit.task, Call)
         value = value_of(unit, tables[unit.key])
-        yield from value if unit.task.kind.many else [value]
+        evidence += value if unit.task.kind.many else [value]
+    return evidence
 
 
 def check_estimator(estimator: Any, *, games: int = 300, rows: int = 400) -> None:
@@ -248,12 +224,6 @@ def check_estimator(estimator: Any, *, games: int = 300, rows: int = 400) -> Non
     probability `estimator.delta` it shows the bit, else it answers by randomised response of epsilon 1, so that it is
     (1, delta)-private and no better. A bound that is `finite-sample` or `exact` exceeds 1 in more games than are
     allowed with probability below 1e-6. One that says less of itself is not simulated.
-
-    Args:
-        estimator: An instance.
-        games: How many games are simulated.
-        rows: Coins of each.
-    Raises: AssertionError.
     """
     name = type(estimator).__name__
     must(isinstance(estimator, ScoreEstimator), f"{name} must be a ScoreEstimator to be checked here")
@@ -269,10 +239,8 @@ def check_estimator(estimator: Any, *, games: int = 300, rows: int = 400) -> Non
     lost = estimator.bound([tally], lost=1).lower
     must(lost <= bound.lower, f"{name}: a lost replay counts as having shown nothing, it must not raise the bound")
     surer = dataclasses.replace(estimator, confidence=1 - (1 - estimator.confidence) / 10)
-    must(
-        surer.bound([surer.tally(scores)]).lower <= bound.lower,
-        f"{name} must not give a larger bound at a larger confidence",
-    )
+    lower = surer.bound([surer.tally(scores)]).lower
+    must(lower <= bound.lower, f"{name} must not give a larger bound at a larger confidence")
     if bound.validity in SIMULATED:
         _check_coverage(estimator, games, rows)
 

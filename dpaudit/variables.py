@@ -14,10 +14,7 @@ _SHORTEST = 3
 
 
 def expanded(path: str) -> Path:
-    """The path that is meant: `~` is the home folder, `$NAME` the environment's value.
-
-    Raises: RuntimeError for the home of a user that is not there.
-    """
+    """The path that is meant: `~` is the home folder, `$NAME` the environment's value."""
     return Path(os.path.expandvars(path)).expanduser()
 
 
@@ -27,12 +24,7 @@ def names_in(text: str) -> list[str]:
 
 
 def without_values(message: str, written: object) -> str:
-    """A message with the names of environment variables in place of their values.
-
-    Args:
-        message: An error's text, say.
-        written: What names the variables: a path as it was written, or a value that holds such paths, however deep.
-    """
+    """A message with names of environment variables in place of their values; `written` names them, however deep."""
     names = {value: name for text in _texts(written) if "$" in text for value, name in _values(text)}
     for value in sorted(names, key=len, reverse=True):  # a value may be a part of another one
         message = message.replace(value, names[value]).replace(repr(value)[1:-1], names[value])

@@ -19,9 +19,9 @@ from matplotlib.lines import Line2D
 from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter
 
-from dpaudit.atomic_write import write_whole
 from dpaudit.errors import printable_lines
 from dpaudit.estimators.chart import GRID, INK, QUIET, Axis, Band, Bars, Chart, Heat, Line, Mark, Panel, Rule, Words
+from dpaudit.plain_files import write_whole
 
 STYLE: dict[Any, Any] = {
     "font.size": 9.5,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,10 +15,17 @@ from numpy.typing import ArrayLike, NDArray
 from dpaudit.errors import InputError, require
 
 Floats: TypeAlias = NDArray[np.float64]
-Counts: TypeAlias = NDArray[np.int64]
+Ints: TypeAlias = NDArray[np.int64]
 
 
-def as_counts(name: str, values: ArrayLike) -> Counts:
+class Interval(NamedTuple):
+    """Ends of a confidence or credible interval, rounded outwards; one-sided lower bounds have `upper = inf`."""
+
+    lower: float | Floats
+    upper: float | Floats
+
+
+def as_counts(name: str, values: ArrayLike) -> Ints:
     """Integers >= 0 of the same shape; floats without a fraction are taken, so that tables read from files work."""
     numbers = np.asarray(values)
     require(numbers.size > 0, f"{name} must not be empty", shape=numbers.shape)
@@ -52,7 +59,7 @@ def as_reals(name: str, values: ArrayLike) -> Floats:
 
 def successes_of_trials(
     k: ArrayLike, n: ArrayLike, *, names: tuple[str, str] = ("k", "n"), fewest: int = 1
-) -> tuple[Counts, Counts]:
+) -> tuple[Ints, Ints]:
     """`k` and `n` as counts with k <= n and n >= `fewest`."""
     successes, trials = as_counts(names[0], k), as_counts(names[1], n)
     common_shape(successes, trials, names=names)

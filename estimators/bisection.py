@@ -10,18 +10,15 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from dpaudit.estimators.arguments import Floats
 
 
 def last_true(
     holds: Callable[[float], bool], low: float, high: float, *, absolute: float = 0.0, relative: float = 0.0
 ) -> float:
-    """The last point seen to hold between `low`, which holds, and `high`, which does not.
+    """The last point seen to hold between `low`, which holds, and `high`, which does not; neither is asked for again.
 
-    Args:
-        holds: The condition; true up to some point and false from there on.
-        low, high: Ends of the search, not asked for again.
-        absolute, relative: The search stops at the width absolute + relative * high, else at the last digit.
+    The search stops at the width absolute + relative * high, else at the last digit.
     """
     while high - low > absolute + relative * high and low < (middle := 0.5 * (low + high)) < high:
         low, high = (middle, high) if holds(middle) else (low, middle)
@@ -31,10 +28,7 @@ def last_true(
 def last_true_from(
     holds: Callable[[float], bool], low: float = 0.0, *, largest: float, absolute: float = 0.0, relative: float = 0.0
 ) -> float:
-    """`last_true` with no upper end known: steps of growing size from `low` find one.
-
-    Returns: `low` where not even that holds; a point of at least `largest` where that still holds.
-    """
+    """`last_true` with no upper end known: `low` where not even that holds, >= `largest` where that still holds."""
     if not holds(low):
         return low
     high = low + 1.0

@@ -9,14 +9,47 @@ from typing import TYPE_CHECKING, Any
 
 from dpaudit.claims import Claim, PrivacyCurve
 from dpaudit.errors import require
-from dpaudit.estimators.finding import Comparison, CurveEvidence, Series, Validity, ViolationPoint, breach_at
+from dpaudit.estimators.finding import Comparison, CurveEvidence, Finding, Series, Validity, ViolationPoint
 
 if TYPE_CHECKING:
     from dpaudit.estimators.chart import Chart
 
 
+class FindingBase:
+    """What the findings of dpaudit share."""
+
+    def violation_point(self: Finding, curve: PrivacyCurve) -> ViolationPoint | None:
+        """Where the claim broke; None where it did not.
+
+        What was chosen on the samples it is measured on errs more often than it says: it refutes no claim.
+        """
+        found = self.comparison(curve)
+        if self.validity is Validity.AS_PUBLISHED or not found.exceeds:
+            return None
+        return ViolationPoint(found.quantity, found.where, found.observed, found.claimed, found.words)
+
+    def charts(self: Finding, claim: Claim) -> list[Chart]:
+        from dpaudit.estimators.finding_charts import charts  # only where something is drawn
+
+        return charts(self.series, claim, self.comparison(claim.curve))
+
+    def _said(self: Finding) -> dict[str, Any]:
+        """What every finding says of itself, as plain values for JSON."""
+        return {
+            "confidence": self.confidence,
+            "method": self.method,
+            "selection": self.selection,
+            "validity": self.validity.value,
+            "counts": dict(self.counts),
+            "notes": list(self.notes),
+        }
+
+    def __str__(self: Finding) -> str:
+        return f"{self.headline} ({self.confidence:.6g} confidence, {self.validity}; {self.method}, {self.selection})"
+
+
 @dataclass(frozen=True)
-class Bound:
+class Bound(FindingBase):
     """A bound on epsilon beside the evidence it rests on.
 
     Attributes:
@@ -56,7 +89,6 @@ class Bound:
 
     @property
     def headline(self) -> str:
-        """The bound as it is printed, at its delta."""
         shown = f"epsilon >= {format_lower(self.lower)} at delta={self.delta:g}"
         if self.upper is not None and math.isfinite(self.upper):
             shown += f", <= {format_upper(self.upper)} for this attack"
@@ -75,16 +107,6 @@ class Bound:
         """The lower bound beside the epsilon that is claimed at its delta."""
         return Comparison("epsilon", f"delta = {self.delta:g}", self.lower, curve.epsilon(self.delta), self.headline)
 
-    def violation_point(self, curve: PrivacyCurve) -> ViolationPoint | None:
-        """Where the claim broke; None where it did not, or where the bound is `as-published`."""
-        return breach_at(self.comparison(curve), self.validity)
-
-    def charts(self, claim: Claim) -> list[Chart]:
-        """What there is to see beside a claim."""
-        from dpaudit.estimators.finding_charts import charts  # only where something is drawn
-
-        return charts(self.series, claim, self.comparison(claim.curve))
-
     def on_a_proxy(self) -> Bound:
         """The same bound where the game takes a proxy for the truth; what makes it weaker still stays a note.
 
@@ -96,21 +118,7 @@ class Bound:
         return replace(self, validity=Validity.CONDITIONAL_ON_PROXY, notes=(*self.notes, *also), evidence=())
 
     def to_dict(self) -> Mapping[str, Any]:
-        """Plain values for JSON, without the series."""
-        return {
-            "lower": self.lower,
-            "upper": self.upper,
-            "delta": self.delta,
-            "confidence": self.confidence,
-            "method": self.method,
-            "selection": self.selection,
-            "validity": self.validity.value,
-            "counts": dict(self.counts),
-            "notes": list(self.notes),
-        }
-
-    def __str__(self) -> str:
-        return f"{self.headline} ({self.confidence:.6g} confidence, {self.validity}; {self.method}, {self.selection})"
+        return {"lower": self.lower, "upper": self.upper, "delta": self.delta, **self._said()}
 
 
 def along_curve(quantity: str, where: str, observed: float, claimed: float) -> Comparison:

@@ -18,35 +18,20 @@ Numbers: TypeAlias = Sequence[float] | NDArray[Any]
 
 @dataclass(frozen=True, eq=False)
 class Line:
-    """Points that are joined, or points alone.
+    """Points that are joined, or points alone."""
 
-    Attributes:
-        x: Shape (n,).
-        y: Shape (n,).
-        label: For the legend; "" for none. So for every mark.
-        colour: In hexadecimal.
-        dash: "-", "--", ":", or "" for points alone.
-        marker: "" for none.
-        step: Whether y stays what it is until the next x.
-        width: Of the line, in points.
-        size: Of the markers, in points.
-        alpha: Opacity, in (0, 1].
-        face: Colour inside the markers; "" for that of the line.
-        error: Half the height of error bars, shape (n,) or (2, n) for those below and above.
-    """
-
-    x: Numbers
-    y: Numbers
-    label: str = ""
-    colour: str = INK
-    dash: str = "-"
-    marker: str = ""
-    step: bool = False
-    width: float = 1.5
-    size: float = 3.5
-    alpha: float = 1.0
-    face: str = ""
-    error: Numbers | None = None
+    x: Numbers  # shape (n,)
+    y: Numbers  # shape (n,)
+    label: str = ""  # for the legend; "" for none. So for every mark
+    colour: str = INK  # in hexadecimal
+    dash: str = "-"  # "-", "--", ":", or "" for points alone
+    marker: str = ""  # "" for none
+    step: bool = False  # whether y stays what it is until the next x
+    width: float = 1.5  # of the line, in points
+    size: float = 3.5  # of the markers, in points
+    alpha: float = 1.0  # opacity, in (0, 1]
+    face: str = ""  # colour inside the markers; "" for that of the line
+    error: Numbers | None = None  # half the height of error bars, shape (n,) or (2, n) for those below and above
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,29 +49,18 @@ class Band:
 
 @dataclass(frozen=True, eq=False)
 class Bars:
-    """Rectangles of one colour, standing or lying.
+    """Rectangles of one colour, standing or lying."""
 
-    Attributes:
-        place: Their middles across, shape (n,).
-        end: Where they end, shape (n,).
-        start: Where they begin, shape (n,) or one number.
-        thickness: Across.
-        upright: Whether they stand.
-        values: What is written at their ends.
-        size: Of these words, in points.
-        edge: Width of a white edge, in points.
-    """
-
-    place: Numbers
-    end: Numbers
+    place: Numbers  # their middles across, shape (n,)
+    end: Numbers  # where they end, shape (n,)
     label: str = ""
     colour: str = OTHER
-    start: Numbers | float = 0.0
-    thickness: float = 0.8
-    upright: bool = True
-    values: Sequence[str] = ()
-    size: float = 7.5
-    edge: float = 0.0
+    start: Numbers | float = 0.0  # where they begin, shape (n,) or one number
+    thickness: float = 0.8  # across
+    upright: bool = True  # whether they stand
+    values: Sequence[str] = ()  # what is written at their ends
+    size: float = 7.5  # of these words, in points
+    edge: float = 0.0  # width of a white edge, in points
 
 
 @dataclass(frozen=True)
@@ -125,72 +99,40 @@ Mark: TypeAlias = Line | Band | Bars | Rule | Words | Heat
 
 @dataclass(frozen=True, eq=False)
 class Axis:
-    """One side of a panel.
+    """One side of a panel."""
 
-    Attributes:
-        label: What is measured, with its unit.
-        log: Whether the scale is logarithmic.
-        low: Where it begins; None leaves it to the numbers.
-        high: Where it ends. Below `low` it runs downwards.
-        ticks: Where it is marked; None leaves it to the numbers.
-        words: At the ticks; None writes the numbers.
-        size: Of these words, in points; None for the usual size.
-        grid: Whether lines run across the panel.
-    """
-
-    label: str = ""
-    log: bool = False
-    low: float | None = None
-    high: float | None = None
-    ticks: Numbers | None = None
-    words: Sequence[str] | None = None
-    size: float | None = None
-    grid: bool = True
+    label: str = ""  # what is measured, with its unit
+    log: bool = False  # whether the scale is logarithmic
+    low: float | None = None  # where it begins; None leaves it to the numbers
+    high: float | None = None  # where it ends. Below `low` it runs downwards
+    ticks: Numbers | None = None  # where it is marked; None leaves it to the numbers
+    words: Sequence[str] | None = None  # at the ticks; None writes the numbers
+    size: float | None = None  # of these words, in points; None for the usual size
+    grid: bool = True  # whether lines run across the panel
 
 
 @dataclass(frozen=True, eq=False)
 class Panel:
-    """Marks on a pair of axes.
+    """Marks on a pair of axes."""
 
-    Attributes:
-        marks: In the order they are drawn and stand in the legend.
-        x: The axis below.
-        y: The axis at the left.
-        title: Above it.
-        legend: Where in the panel: "best", "upper left", ... or "above" it; "" for none.
-        legend_size: Of its words, in points.
-        legend_columns: How many labels stand side by side.
-    """
-
-    marks: Sequence[Mark]
-    x: Axis
-    y: Axis
-    title: str = ""
-    legend: str = "best"
-    legend_size: float = 8.5
-    legend_columns: int = 1
+    marks: Sequence[Mark]  # in the order they are drawn and stand in the legend
+    x: Axis  # the axis below
+    y: Axis  # the axis at the left
+    title: str = ""  # above it
+    legend: str = "best"  # where in the panel: "best", "upper left", ... or "above" it; "" for none
+    legend_size: float = 8.5  # of its words, in points
+    legend_columns: int = 1  # how many labels stand side by side
 
 
 @dataclass(frozen=True, eq=False)
 class Chart:
-    """A figure.
+    """A figure."""
 
-    Attributes:
-        stem: Its name, and that of its file after the audit's.
-        title: What it shows, for the page.
-        rows: Its panels, row by row; None leaves a place empty.
-        width: In inches.
-        height: In inches.
-        heights: Of the rows, relative to one another; () for equal ones.
-        share_x: Whether the panels of a column share their x-axis, labelled below the last one.
-        legend_columns: Of a legend of all panels, below them; 0 for none.
-    """
-
-    stem: str
-    title: str
-    rows: Sequence[Sequence[Panel | None]]
-    width: float = 6.4
-    height: float = 3.4
-    heights: Sequence[float] = ()
-    share_x: bool = False
-    legend_columns: int = 0
+    stem: str  # its name, and that of its file after the audit's
+    title: str  # what it shows, for the page
+    rows: Sequence[Sequence[Panel | None]]  # its panels, row by row; None leaves a place empty
+    width: float = 6.4  # in inches
+    height: float = 3.4  # in inches
+    heights: Sequence[float] = ()  # of the rows, relative to one another; () for equal ones
+    share_x: bool = False  # whether the panels of a column share their x-axis, labelled below the last one
+    legend_columns: int = 0  # of a legend of all panels, below them; 0 for none

@@ -16,11 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.errors import InputError, printable, require
+from dpaudit.estimators.arguments import Floats, Ints
 from dpaudit.estimators.bound import Bound, format_lower, format_upper
 from dpaudit.estimators.finding import Validity
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 Table = Mapping[str, NDArray[Any] | Sequence[Any]]
 """Columns of one length by name; columns that an estimator does not read are ignored."""
 
@@ -67,17 +66,12 @@ class CountEstimator(ABC):
 
 @dataclass(frozen=True)
 class Column:
-    """One printed column of a `TextTable`; bounds are rounded to the side on which they hold as printed.
+    """One printed column of a `TextTable`; bounds are rounded to the side on which they hold as printed."""
 
-    Attributes:
-        name: Its heading.
-        values: Words, or numbers, which are printed with six decimals (rounded) or six digits (nearest).
-        rounding: The direction in which numbers are rounded.
-    """
-
-    name: str
+    name: str  # its heading
+    # words, or numbers, which are printed with six decimals (rounded) or six digits (nearest)
     values: tuple[float | str, ...]
-    rounding: Literal["down", "up", "nearest"] = "nearest"
+    rounding: Literal["down", "up", "nearest"] = "nearest"  # the direction in which numbers are rounded
 
     def cells(self) -> list[str]:
         """The heading and the values as they are printed."""
@@ -93,17 +87,11 @@ class Column:
 
 @dataclass(frozen=True)
 class TextTable:
-    """Something read off counts, printed as columns: intervals, exact values, conversions.
+    """Something read off counts, printed as columns: intervals, exact values, conversions."""
 
-    Attributes:
-        title: What it is, at which confidence and in what sense that holds.
-        columns: Equally long columns.
-        notes: Sentences a reader must see beside it.
-    """
-
-    title: str
-    columns: tuple[Column, ...] = ()
-    notes: tuple[str, ...] = ()
+    title: str  # what it is, at which confidence and in what sense that holds
+    columns: tuple[Column, ...] = ()  # equally long columns
+    notes: tuple[str, ...] = ()  # sentences a reader must see beside it
 
     def __str__(self) -> str:
         columns = [list(map(printable, column.cells())) for column in self.columns]
@@ -113,7 +101,6 @@ class TextTable:
         return "\n  ".join([printable(self.title), *lines])
 
     def column(self, name: str) -> tuple[float | str, ...]:
-        """The values of the column called `name`."""
         return {column.name: column.values for column in self.columns}[name]
 
 
@@ -155,27 +142,28 @@ def number_columns(table: Table, names: Sequence[str]) -> dict[str, Floats]:
     return columns
 
 
-def classes(table: Table, prefix: str) -> tuple[str, ...]:
-    """What follows the prefix in the names of the table's columns, in their order: the classes."""
-    found = tuple(name.removeprefix(prefix) for name in table if matches(f"{prefix}*", name))
+def classes(table: Table, prefix: str, *others: str) -> tuple[str, ...]:
+    """What follows the prefix in the names of the table's columns, in their order; the same for each other prefix."""
+    named = tuple(name.removeprefix(prefix) for name in table if matches(f"{prefix}*", name))
     require(
-        len(found) >= 2,
+        len(named) >= 2,
         f"the table must have a column {prefix}NAME for each class, at least two",
         columns=", ".join(table),
     )
-    return found
-
-
-def same_classes(table: Table, first: str, second: str) -> tuple[str, ...]:
-    """The classes that the columns of two prefixes have in common: all of them."""
-    named = classes(table, first)
-    require(
-        set(named) == set(classes(table, second)),
-        f"the columns {first}* and {second}* must name the same classes",
-        first=", ".join(named),
-        second=", ".join(classes(table, second)),
-    )
+    for other in others:
+        second = classes(table, other)
+        require(
+            set(named) == set(second),
+            f"the columns {prefix}* and {other}* must name the same classes",
+            first=", ".join(named),
+            second=", ".join(second),
+        )
     return named
+
+
+def query_names(table: Table, rows: int) -> list[str]:
+    """What the rows of a table of queries are called."""
+    return [f"query {name}" for name in (table["query"] if "query" in table else range(1, rows + 1))]
 
 
 def per_class(table: Table, prefix: str, named: Sequence[str]) -> Ints:
@@ -183,28 +171,36 @@ def per_class(table: Table, prefix: str, named: Sequence[str]) -> Ints:
     return np.stack(list(count_columns(table, [prefix + name for name in named]).values()), axis=1)
 
 
+class _Bounding(Protocol):
+    """An estimator that says of its bounds where they are stated, and in what sense they hold."""
+
+    @property
+    def delta(self) -> float: ...
+    @property
+    def confidence(self) -> float: ...
+    def method(self) -> str: ...
+    def validity(self) -> Validity: ...
+
+
 def bound_rows(
+    estimator: _Bounding,
     lower: Any,
-    upper: Any,
     counts: Mapping[str, Ints],
     *,
-    delta: float,
-    confidence: float,
-    method: str,
-    validity: Validity,
+    upper: Any = None,
     notes: Sequence[tuple[str, ...]] | None = None,
 ) -> list[Bound]:
-    """One `Bound` a row from arrays of shape (rows,); `upper` may be None."""
+    """One `Bound` a row from arrays of shape (rows,)."""
     low = np.asarray(lower, dtype=np.float64)
     high = None if upper is None else np.asarray(upper, dtype=np.float64)
     return [
         Bound(
             lower=float(low[row]),
             upper=None if high is None else float(high[row]),
-            delta=delta,
-            confidence=confidence,
-            method=method,
-            validity=validity,
+            delta=estimator.delta,
+            confidence=estimator.confidence,
+            method=estimator.method(),
+            validity=estimator.validity(),
             counts=tuple((name, int(column[row])) for name, column in counts.items()),
             notes=notes[row] if notes else (),
         )

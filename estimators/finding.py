@@ -34,26 +34,18 @@ class Validity(StrEnum):
     CONDITIONAL_ON_PROXY = "conditional-on-proxy"
     """Only as far as the proxy has the law of the truth; what held-out rows say of that is evidence, not proof."""
     AS_PUBLISHED = "as-published"
-    """The best of several looks at the same samples, uncorrected, as in the paper; errs more often than it says."""
+    """The best of several candidates on the same samples, uncorrected, as published; errs more often than it says."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """How a finding stands to a claim, at the point where it speaks most against it.
+    """How a finding stands to a claim, at the point where it speaks most against it."""
 
-    Attributes:
-        quantity: What is compared: "epsilon", "RDP", ...
-        where: At which point: "delta = 1e-05", "order 8".
-        observed: What was found there, on the safe side of rounding.
-        claimed: The most that the claim allows there; inf where it implies nothing.
-        words: The observation at that point as a headline: "RDP >= 1.246163 at order 2".
-    """
-
-    quantity: str
-    where: str
-    observed: float
-    claimed: float
-    words: str
+    quantity: str  # what is compared: "epsilon", "RDP",
+    where: str  # at which point: "delta = 1e-05", "order 8"
+    observed: float  # what was found there, on the safe side of rounding
+    claimed: float  # the most that the claim allows there; inf where it implies nothing
+    words: str  # the observation at that point as a headline: "RDP >= 1.246163 at order 2"
 
     @property
     def exceeds(self) -> bool:
@@ -72,18 +64,6 @@ class CurveEvidence(Protocol):
     def comparison(self, curve: PrivacyCurve, /) -> Comparison:
         """Observed against claimed, where on the curve it speaks most against the claim."""
         ...
-
-
-def breach_at(comparison: Comparison, validity: Validity) -> ViolationPoint | None:
-    """The breach that a standing is; None where the claim is kept, or where nothing valid speaks against it.
-
-    What was chosen on the samples it is measured on errs more often than it says: it refutes no claim.
-    """
-    if validity is Validity.AS_PUBLISHED or not comparison.exceeds:
-        return None
-    return ViolationPoint(
-        comparison.quantity, comparison.where, comparison.observed, comparison.claimed, comparison.words
-    )
 
 
 class Finding(Protocol):

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import expit, logit
 
 from dpaudit.claims import Claim
+from dpaudit.estimators.arguments import Floats, Ints
 from dpaudit.estimators.chart import (
     CLAIM,
     INK,
@@ -34,9 +34,6 @@ from dpaudit.estimators.finding import Comparison, Series
 from dpaudit.estimators.private_prediction.conversion import rdp_to_epsilon
 from dpaudit.estimators.proportions.binomial import clopper_pearson
 from dpaudit.estimators.two_world.confusion import epsilon_posterior_cdf, epsilon_posterior_pdf
-
-Floats: TypeAlias = NDArray[np.float64]
-Ints: TypeAlias = NDArray[np.int64]
 
 BOUND = Axis("lower bound on ε, nats", low=0)
 MOST_NAMED = 25
@@ -129,10 +126,10 @@ def trade_off(
     members: int,
     non_members: int,
 ) -> Chart:
-    """An attack's errors at the thresholds that were looked at.
+    """An attack's errors at the candidate thresholds.
 
-    Columns of shape (looks,): member at or above this score; both rates; each look's bound at the error it has. And the
-    trials of worlds 1 and 0.
+    Columns of shape (candidates,): member at or above this score; both rates; each one's bound at the error it has. And
+    the trials of worlds 1 and 0.
     """
     # The axes end where half a trial would be.
     ends = 0.5 / max(non_members, 1), 0.5 / max(members, 1)
@@ -226,10 +223,7 @@ def advantages(
     """
     marks: list[Mark] = [spread(share, advantage, "examples", MEMBER, 100)]
     compared = reported == comparison.quantity
-    words = (
-        (comparison.observed, OTHER, "--", "observed"),
-        (comparison.claimed, CLAIM, "-", "the claim allows"),
-    )
+    words = ((comparison.observed, OTHER, "--", "observed"), (comparison.claimed, CLAIM, "-", "the claim allows"))
     marks += [
         Rule(value, f"{comparison.quantity}, {word}", colour, dash, upright=True)
         for value, colour, dash, word in words
@@ -342,12 +336,11 @@ def totals(
     columns = total_epsilons(claim, order, answers, delta, bound, exact, dependent)
     known = {name: epsilon for name, epsilon in columns.items() if not np.isnan(epsilon).all()}
     title = "Totals as epsilon, as published (what is observed is not a bound there)"
-    panel = bars_side_by_side(known, names, delta, "{:.2f}", f"{answers:,} answers; {NOT_A_BOUND}")
+    panel = bars_side_by_side(known, names, delta, "{:.2f}", f"{answers:,} answers; ")
     return Chart("epsilon", title, [[panel]])
 
 
 COLUMNS = {"claim": CLAIM, "data-dependent": OTHER, "exact": INK, "observed*": MEMBER}
-NOT_A_BOUND = "* converted as published, not a bound"
 
 
 def total_epsilons(
@@ -373,7 +366,7 @@ def total_epsilons(
 
 
 def bars_side_by_side(
-    columns: Mapping[str, Floats], names: Sequence[str], delta: float, digits: str, title: str
+    columns: Mapping[str, Floats], names: Sequence[str], delta: float, digits: str, said: str = ""
 ) -> Panel:
     """Epsilon at delta: a group of bars a name, a bar a column, each with its number; columns of shape (names,)."""
     width, marks = 0.8 / len(columns), []
@@ -384,6 +377,7 @@ def bars_side_by_side(
     top = max((float(np.nanmax(values)) for values in columns.values() if not np.isnan(values).all()), default=1.0)
     x = Axis(ticks=np.arange(len(names)), words=names, low=-0.6, high=len(names) - 0.4)
     y = Axis(f"ε at δ = {delta:g}", low=0, high=1.35 * top or 1.0)
+    title = f"{said}* converted as published, not a bound"
     return Panel(marks, x, y, title, legend="upper right", legend_size=8, legend_columns=len(columns))
 
 

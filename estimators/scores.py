@@ -68,12 +68,21 @@ class Scores:
         """The place of each row in the order of the canaries' numbers, shape (n,)."""
         return _inverse(self._by_canary())
 
+    @staticmethod
+    def content_seed(*replays: tuple[NDArray[np.float64], NDArray[np.bool_]]) -> int:
+        """A seed that all scores and truths decide together: no order of the rows can have been made to suit it."""
+        content = hashlib.blake2b(digest_size=8)
+        for score, truth in replays:
+            content.update(np.ascontiguousarray(score).data)
+            content.update(np.packbits(truth).data)
+        return int.from_bytes(content.digest(), "little")
+
     def tie_ranks(self) -> NDArray[np.int64]:
         """The place of each row in `shuffled`, shape (n,)."""
         if _rises(self.canary):  # no copies: there may be a hundred million rows
-            return np.random.default_rng(content_seed((self.score, self.truth))).permutation(self.canary.size)
+            return np.random.default_rng(self.content_seed((self.score, self.truth))).permutation(self.canary.size)
         by_canary = self._by_canary()
-        seed = content_seed((self.score[by_canary], self.truth[by_canary]))
+        seed = self.content_seed((self.score[by_canary], self.truth[by_canary]))
         ranks = np.empty(by_canary.size, dtype=np.int64)
         ranks[by_canary] = np.random.default_rng(seed).permutation(by_canary.size)
         return ranks
@@ -115,23 +124,13 @@ class StepScores(Scores):
 
     words: ClassVar[str] = "scores of steps in their order"
 
-
-def steps_scored(truth: NDArray[np.bool_], score: NDArray[np.floating]) -> StepScores:
-    """The scores of steps in single precision, as they are kept."""
-    return StepScores(np.asarray(score).astype(np.float32), truth)
-
-
-def content_seed(*replays: tuple[NDArray[np.float64], NDArray[np.bool_]]) -> int:
-    """A seed that all scores and truths decide together: no order of the rows can have been made to suit it."""
-    content = hashlib.blake2b(digest_size=8)
-    for score, truth in replays:
-        content.update(np.ascontiguousarray(score).data)
-        content.update(np.packbits(truth).data)
-    return int.from_bytes(content.digest(), "little")
+    @classmethod
+    def kept(cls, truth: NDArray[np.bool_], score: NDArray[np.floating]) -> StepScores:
+        """In single precision, as they are kept."""
+        return cls(np.asarray(score).astype(np.float32), truth)
 
 
 def _rises(values: NDArray[np.int64]) -> bool:
-    """Whether each is larger than the one before it."""
     return bool((values[1:] > values[:-1]).all())
 
 
@@ -149,14 +148,9 @@ def replay_bounds(
     lost: int,
     mean: bool,
 ) -> Series:
-    """The bounds of replays as columns; lost replays come last with a bound of 0.
+    """The bounds of replays as columns: as they enter the combination, and if each were the only replay.
 
-    Args:
-        replays: Numbers of the replays that were played.
-        epsilon: Their bounds as they enter the combination, shape (played,).
-        alone: Their bounds if each were the only replay, shape (played,).
-        lost: Replays that failed.
-        mean: Whether they are combined by their mean, as published, instead of by the median rule.
+    Lost replays come last with a bound of 0. They are combined by the median rule, or by their `mean`, as published.
     """
     every = np.concatenate([epsilon, np.zeros(lost)])
     combined: NDArray[np.float64]

@@ -1,8 +1,8 @@
 """How the best threshold, guess fraction or candidate was chosen, and what that choice costs.
 
-A bound on the best of many looks at the same samples is too large more often than it says, unless the choice is made on
-other samples or is paid for. Each type here is one honest way to choose (and `AsPublished` the one that is not paid
-for). They say what was chosen in words; every estimator reads them the same way.
+A bound on the best of many candidates on the same samples is too large more often than it says, unless the choice is
+made on other samples or is paid for. Each type here is one honest way to choose, but `AsPublished`, which is not paid
+for. They say what was chosen in words; every estimator reads them the same way.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Fixed:
 
 @dataclass(frozen=True)
 class Split:
-    """The best look on one part of the samples, measured on the rest; costs the samples of the first part.
+    """The best candidate on one part of the samples, measured on the rest; costs the samples of the first part.
 
     Attributes:
         fraction: Share of the samples that chooses, in (0, 1).
@@ -58,12 +58,12 @@ class Split:
 
 @dataclass(frozen=True)
 class Grid:
-    """The best of a few looks listed beforehand, which share the error equally (Bonferroni).
+    """The best of a few candidates listed beforehand, which share the error equally (Bonferroni).
 
     Attributes:
         points: Rates in (0, 1], increasing: guess fractions for one-run scores; for two-sample scores the false-alarm
-            rates and the miss rates at which a threshold is put (two looks for each rate below 1). Points that come to
-            the same count, or to too few to show anything, are left out before the error is shared.
+            rates and the miss rates at which a threshold is put (two candidates for each rate below 1). Points that
+            come to the same count, or to too few to show anything, are left out before the error is shared.
     """
 
     points: tuple[float, ...] = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)

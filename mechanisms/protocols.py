@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
+from numpy.random import SeedSequence
 from numpy.typing import NDArray
 
 from dpaudit.claims import Claim
@@ -15,11 +15,17 @@ from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.labels.bags import Bags
 
 if TYPE_CHECKING:
-    from dpaudit.mechanisms.training.private.private_steps import ClaimedSteps, Observer, PrivateSteps
-    from dpaudit.mechanisms.training.private.step_canary import StepCanary
-    from dpaudit.mechanisms.training.recipe import Recipe
-    from dpaudit.mechanisms.training.stack_plan import StackPlan
-    from dpaudit.mechanisms.training.task import TrainingTask
+    from dpaudit.mechanisms.training.private.private_steps import ClaimedSteps, Observer, PrivateSteps, StepCanary
+    from dpaudit.mechanisms.training.recipe import Recipe, StackPlan, TrainingTask
+
+
+@runtime_checkable
+class Claiming(Protocol):
+    """A mechanism that states its claim."""
+
+    def claim(self) -> Claim:
+        """What it promises."""
+        ...
 
 
 @runtime_checkable
@@ -50,7 +56,7 @@ class Trainer(Protocol):
     """A non-private way to train a classifier (registered as "model"): CatBoost, an MLP, a CNN."""
 
     def fit(
-        self, train: Examples, *, seed: np.random.SeedSequence, compute: Compute, validation: Examples | None = None
+        self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None
     ) -> Model:
         """Trains on the labels as they are given. Decided by `seed` alone, whatever else runs beside it.
 
@@ -60,12 +66,8 @@ class Trainer(Protocol):
 
 
 @runtime_checkable
-class LabelMechanism(Protocol):
+class LabelMechanism(Claiming, Protocol):
     """Releases one privatised label for each example (registered as "mechanism")."""
-
-    def claim(self) -> Claim:
-        """What it promises."""
-        ...
 
     def release(self, labels: NDArray[np.int64], *, classes: int, rng: np.random.Generator) -> NDArray[np.int64]:
         """One released label for each example, shape (n,) to (n,), drawn once."""
@@ -73,15 +75,11 @@ class LabelMechanism(Protocol):
 
 
 @runtime_checkable
-class BagMechanism(Protocol):
+class BagMechanism(Claiming, Protocol):
     """Releases numbers about bags of labels (registered as "mechanism"); where a bag is one example, about its label.
 
     The division into bags is public and looks at no label.
     """
-
-    def claim(self) -> Claim:
-        """What it promises."""
-        ...
 
     def bags(self, train: Examples, *, rng: np.random.Generator) -> Bags:
         """Which examples are released together."""
@@ -94,10 +92,7 @@ class BagMechanism(Protocol):
     def log_likelihood(self, released: NDArray[np.float64], size: int) -> NDArray[np.float64]:
         """The exact law, of two classes: log P[released | s of `size` labels are 1], up to a constant for each bag.
 
-        Args:
-            released: The numbers released for label 1 of bags of one size, shape (B,).
-            size: Of those bags.
-        Returns: Shape (B, size + 1), of each s; -inf where it is impossible.
+        From the numbers released for label 1 of bags of one size, shape (B,), to (B, size + 1); -inf where impossible.
         """
         ...
 
@@ -107,15 +102,11 @@ class BagMechanism(Protocol):
 
 
 @runtime_checkable
-class Learner(Protocol):
+class Learner(Claiming, Protocol):
     """Trains a model whose training data it protects as its claim says (registered as "mechanism")."""
 
-    def claim(self) -> Claim:
-        """What it promises."""
-        ...
-
     def fit(
-        self, train: Examples, *, seed: np.random.SeedSequence, compute: Compute, validation: Examples | None = None
+        self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None
     ) -> Model:
         """Trains on `train`. `validation` holds examples that are nobody's secret (early stopping).
 
@@ -125,45 +116,27 @@ class Learner(Protocol):
 
 
 @runtime_checkable
-class SampledLearner(Protocol):
+class SampledLearner(Claiming, Protocol):
     """A learner whose trained models, summed up as vectors, can be drawn many at a time (see `SummarisedLearner`)."""
 
-    def claim(self) -> Claim:
-        """What it promises."""
-        ...
-
     def sample_summaries(
-        self,
-        train: Examples,
-        points: NDArray[np.float32],
-        count: int,
-        *,
-        seed: np.random.SeedSequence,
-        compute: Compute,
+        self, train: Examples, points: NDArray[np.float32], count: int, *, seed: SeedSequence, compute: Compute
     ) -> NDArray[np.float64]:
-        """`count` independent trainings summed up, shape (count, width), with the law of one training after another.
+        """`count` >= 0 independent trainings on `train`, summed up, with the law of one training after another.
 
-        Args:
-            train: What every one of them is trained on.
-            points: What models may be asked about, shape (m, d); parameters need none.
-            count: >= 0.
-            seed: Decides everything that is drawn.
-            compute: What may be used.
+        Models may be asked about `points`, shape (m, d); parameters need none. Shape (count, width).
+
         Raises: TrainingError when the trainings failed.
         """
         ...
 
 
 @runtime_checkable
-class SummarisedLearner(Protocol):
+class SummarisedLearner(Claiming, Protocol):
     """A learner whose trained model is summed up as one vector: all that its users see of it, or a part of it."""
 
-    def claim(self) -> Claim:
-        """What it promises."""
-        ...
-
     def summarise(
-        self, train: Examples, points: NDArray[np.float32], *, seed: np.random.SeedSequence, compute: Compute
+        self, train: Examples, points: NDArray[np.float32], *, seed: SeedSequence, compute: Compute
     ) -> NDArray[np.float64]:
         """One training, summed up; shape (width,), the same for every seed; other arguments as `sample_summaries`.
 
@@ -193,7 +166,6 @@ class StackLearner(Protocol):
         classes: int,
         compute: Compute,
         plan: StackPlan | None = None,
-        checkpoint: Path | None = None,
     ) -> Sequence[Model | TrainingError]:
         """One model, or its error, for each task; arguments as in `train_stack`."""
         ...
@@ -215,7 +187,6 @@ class ObservableLearner(StackLearner, Protocol):
         classes: int,
         compute: Compute,
         plan: StackPlan | None = None,
-        checkpoint: Path | None = None,
         canaries: Sequence[NDArray[np.float32] | None] | None = None,
         observer: Observer | None = None,
     ) -> Sequence[Model | TrainingError]:
@@ -224,7 +195,7 @@ class ObservableLearner(StackLearner, Protocol):
 
 
 @runtime_checkable
-class WatchedLearner(Protocol):
+class WatchedLearner(Claiming, Protocol):
     """A learner of the DP-SGD family whose steps may be watched: the weights before each, and its noisy gradient."""
 
     @property
@@ -232,42 +203,26 @@ class WatchedLearner(Protocol):
         """The network, and how it is trained."""
         ...
 
-    def claim(self) -> Claim:
-        """What the whole training promises."""
-        ...
-
     def claimed_steps(self, rows: int) -> ClaimedSteps:
         """What a training on so many rows says of its steps."""
         ...
 
     def watch(
-        self,
-        features: Features,
-        tasks: Sequence[TrainingTask],
-        *,
-        classes: int,
-        compute: Compute,
-        observer: Observer,
+        self, features: Features, tasks: Sequence[TrainingTask], *, classes: int, compute: Compute, observer: Observer
     ) -> Sequence[Model | TrainingError]:
         """One model, or its error, for each task; the observer is shown every step, its sum divided as is claimed."""
         ...
 
 
 @runtime_checkable
-class StepLearner(Protocol):
+class StepLearner(Claiming, Protocol):
     """A learner of the DP-SGD family that lets a canary into its steps and shows the noisy gradient of each."""
-
-    def claim(self) -> Claim:
-        """What the whole training promises."""
-        ...
 
     def claimed_steps(self, rows: int) -> ClaimedSteps:
         """What a training on so many rows says of its steps."""
         ...
 
-    def show_steps(
-        self, train: Examples, canary: StepCanary, *, seed: np.random.SeedSequence, compute: Compute
-    ) -> None:
+    def show_steps(self, train: Examples, canary: StepCanary, *, seed: SeedSequence, compute: Compute) -> None:
         """Trains on `train` and the canary; what is learned is left in the canary.
 
         A training that goes wrong just shows fewer steps.

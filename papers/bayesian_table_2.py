@@ -19,7 +19,6 @@ import pyarrow.csv as pacsv
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from dpaudit.atomic_write import write_whole
 from dpaudit.engine import drawing as style
 from dpaudit.engine.data.bundled import Digits
 from dpaudit.engine.data.cifar import Cifar10
@@ -37,11 +36,12 @@ from dpaudit.estimators.bound import format_lower
 from dpaudit.estimators.finding import Series
 from dpaudit.estimators.selection import Fixed
 from dpaudit.estimators.two_world.confusion import best_epsilon, epsilon_interval
-from dpaudit.estimators.two_world.two_sample import Band, Bayesian
+from dpaudit.estimators.two_world.confusion_tables import Bayesian
+from dpaudit.estimators.two_world.two_sample import Band
 from dpaudit.mechanisms.learners.dp_sgd import DpSgd
 from dpaudit.mechanisms.learners.non_private import NonPrivate
-from dpaudit.mechanisms.models.networks import Mlp, Network, TanhCnn
-from dpaudit.mechanisms.models.text_networks import BagOfEmbeddings, SmallTransformer
+from dpaudit.mechanisms.models.networks import BagOfEmbeddings, Mlp, Network, SmallTransformer, TanhCnn
+from dpaudit.plain_files import write_whole
 from dpaudit.registry import register
 from papers.making import Made, Options
 

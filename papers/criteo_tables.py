@@ -15,7 +15,7 @@ from dpaudit.mechanisms.learners.lp_1st import LP1ST, LP1STNoiseCorrection
 from dpaudit.mechanisms.learners.lp_2st import LP2ST
 from dpaudit.mechanisms.learners.non_private import NonPrivate
 from dpaudit.mechanisms.learners.pate import PATE
-from dpaudit.mechanisms.models.catboost import CatBoost
+from dpaudit.mechanisms.models.tables import CatBoost
 from dpaudit.registry import register
 from papers.label_tables import Metric, Printed, Study, bounds_table, run_study, utility_table
 from papers.making import Made, Options

@@ -21,7 +21,6 @@ from matplotlib.figure import Figure
 
 from dpaudit.actors.storage.store import UnitStore
 from dpaudit.actors.values import decode
-from dpaudit.atomic_write import write_whole
 from dpaudit.engine import drawing as style
 from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.games.one_run.answers import Predictions
@@ -38,6 +37,7 @@ from dpaudit.estimators.bound import format_lower
 from dpaudit.estimators.one_run.signed_scores import OneRun
 from dpaudit.estimators.replays import mean_and_deviation
 from dpaudit.estimators.selection import AsPublished
+from dpaudit.plain_files import write_whole
 from papers.making import Made, Options
 
 DELTA = 1e-5

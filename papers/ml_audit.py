@@ -37,7 +37,7 @@ from dpaudit.estimators.bound import format_lower
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.learners.logistic_regression import PrivateLogistic
-from dpaudit.mechanisms.planted.naive_bayes import NaiveBayesExposedSize
+from dpaudit.mechanisms.planted.learners import NaiveBayesExposedSize
 from dpaudit.registry import register
 from papers import ml_audit_panels as panels
 from papers.making import Made, Options

@@ -21,8 +21,7 @@ from dpaudit.engine.games.neighbours.poisonings.regression import CoefficientTar
 from dpaudit.engine.games.neighbours.poisonings.rows import ClassFlip, ClipBackdoorPair, CornerFlip, FarthestFlip, SwapX
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.learners.gaussian_naive_bayes import GaussianNaiveBayes
-from dpaudit.mechanisms.learners.logistic_objective import LogisticObjectivePerturbation
-from dpaudit.mechanisms.learners.logistic_regression import LogisticOutputPerturbation
+from dpaudit.mechanisms.learners.logistic_regression import LogisticObjectivePerturbation, LogisticOutputPerturbation
 from dpaudit.mechanisms.learners.random_forest import PrivateForest
 from papers.making import Options
 

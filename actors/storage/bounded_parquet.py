@@ -16,8 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dpaudit.errors import DataError
-from dpaudit.memory import readable_bytes
-from dpaudit.plain_files import require_fits
+from dpaudit.plain_files import readable_bytes, require_fits
 
 UNSUSPECTED = 256 << 20  # files that unpack to so many bytes at most may do so whatever their size is
 MOST_TIMES = 1_000  # so many times its size an honest file unpacks to at most, where it unpacks to more than that

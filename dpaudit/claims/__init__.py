@@ -1,16 +1,18 @@
-"""What mechanisms promise: a curve of privacy, under a notion of neighbouring data sets, and a place to print it."""
+"""What mechanisms promise: a curve of privacy, under a notion of neighbouring data sets, and a place to print it.
 
-from dpaudit.claims.accounted import AccountedEvent
-from dpaudit.claims.claim import Claim
-from dpaudit.claims.closed_forms import ApproximateDP, GaussianDP, PureDP
-from dpaudit.claims.composed_laplace import ComposedLaplace
-from dpaudit.claims.conversion import ConvertedClaim, claim_under
-from dpaudit.claims.curve import PrivacyCurve
-from dpaudit.claims.relation import Relation
-from dpaudit.claims.renyi import RenyiDP
-from dpaudit.claims.subsampled_gaussian import SubsampledGaussian
-from dpaudit.claims.table import PrivacyProfile
-from dpaudit.claims.two_steps import TwoSteps, two_steps
+Curves that few claims are made of are imported when they are first asked for.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from dpaudit.claims.claim import Claim, ConvertedClaim, claim_under
+from dpaudit.claims.curve import ApproximateDP, GaussianDP, PrivacyCurve, PureDP, Relation, TwoSteps, two_steps
+
+if TYPE_CHECKING:
+    from dpaudit.claims.composition import ComposedLaplace, SubsampledGaussian
+    from dpaudit.claims.renyi import RenyiDP
+    from dpaudit.claims.table import AccountedEvent, PrivacyProfile
 
 __all__ = [
     "AccountedEvent",
@@ -29,3 +31,16 @@ __all__ = [
     "claim_under",
     "two_steps",
 ]
+
+_LATER = {
+    "composition": ("ComposedLaplace", "SubsampledGaussian"),
+    "renyi": ("RenyiDP",),
+    "table": ("AccountedEvent", "PrivacyProfile"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = next((module for module, names in _LATER.items() if name in names), None)
+    if home is None:
+        raise AttributeError(f"module 'dpaudit.claims' has no attribute {name!r}")
+    return getattr(import_module(f"dpaudit.claims.{home}"), name)

@@ -1,7 +1,11 @@
-"""Sums of independent privacy losses on a grid, and the curve they make.
+"""Curves that are composed numerically: of the Poisson-subsampled Gaussian (DP-SGD), and of Laplace noise.
 
-The k-fold convolution is one power of a Fourier transform; what could wrap around, by Chernoff's bound, and rounding,
-are added to delta, which so errs upwards only.
+Losses are put on a grid: the mass of each cell is split over its two ends so that its weight under both distributions
+is kept. Likelihood ratios spread with their mean kept are easier to tell apart, so the discrete pair dominates the true
+one ("connecting the dots", Doroshenko et al., 2022, arXiv:2207.04380); what lies past the grid counts as told apart for
+certain, or moves up. The k-fold convolution is one power of a Fourier transform; what could wrap around, by Chernoff's
+bound, and rounding, are added to delta. So delta and epsilon err upwards only and the trade-off function downwards
+only, and evidence above the curve is above the true curve too.
 """
 
 from __future__ import annotations
@@ -9,41 +13,143 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import logsumexp
+from scipy.special import gammaln, logsumexp, ndtr, ndtri
 
-from dpaudit.claims.table import DeltaTable
+from dpaudit.claims.curve import GaussianDP, PureDP, checked_delta, checked_epsilon, checked_order
+from dpaudit.claims.table import DeltaTable, TableCurve
+from dpaudit.errors import require
+from dpaudit.registry import register
 
-CUT_MASS = 1e-17
+_CELLS_A_DEVIATION = 100
+"""Cells of the grid on one standard deviation of one step's loss: its variance grows by at most 1 in 40,000."""
+_CELLS_A_NAT = 32
+"""Cells of the grid between a loss of 0 and of e, for each nat of e begun; for Laplace noise."""
+_CUT_MASS = 1e-17
 """Probability that may be cut off one step at each end, and that may wrap around at each end of all steps."""
-LARGEST_GRID = 2**21
+_LARGEST_GRID = 2**21
+
+
+@register("curve", "subsampled-gaussian", source="Doroshenko et al. (2022), arXiv:2207.04380; Mironov et al. (2019)")
+@dataclass(frozen=True)
+class SubsampledGaussian(TableCurve):
+    """Steps of DP-SGD with Poisson sampling, records added or removed.
+
+    One step includes every record with probability q and adds N(0, (m C)^2) to a sum of vectors of norm at most C.
+    Adding or removing a record, it is no easier to tell apart than P = (1 - q) N(0, m^2) + q N(1, m^2) and
+    Q = N(0, m^2) in one direction or the other, and k steps no easier than k-fold products (Zhu, Dong and Wang, 2022):
+    delta is the larger of both directions'. Numbers end at a delta of about 1e-14 x steps, below which epsilon is inf.
+
+    Attributes:
+        noise_multiplier: Standard deviation of the noise over the sensitivity, > 0.
+        sample_rate: Probability with which a step takes a record, in (0, 1].
+        steps: Number of steps, >= 1.
+    """
+
+    only_add_remove: ClassVar[bool] = True
+    noise_multiplier: float
+    sample_rate: float
+    steps: int
+
+    def __post_init__(self) -> None:
+        finite = 0 < self.noise_multiplier < math.inf
+        require(finite, "noise_multiplier must be > 0 and finite", given=self.noise_multiplier)
+        require(0 < self.sample_rate <= 1, "sample_rate must be in (0, 1]", sample_rate=self.sample_rate)
+        require(self.steps >= 1, "steps must be >= 1", steps=self.steps)
+
+    def __str__(self) -> str:
+        sampled = "" if self.sample_rate == 1 else f"sampled at {self.sample_rate:g}, "
+        return f"Gaussian of multiplier {self.noise_multiplier:g}, {sampled}{self.steps:,} steps"
+
+    @property
+    def table(self) -> DeltaTable:
+        """Of the larger delta of both directions."""
+        return _table_of_steps(self)
+
+    def renyi(self, order: float, /) -> float:
+        """Steps x the divergence of one (P from Q, which is the larger direction)."""
+        checked_order(order)
+        return self.steps * subsampled_gaussian_rdp(
+            order, noise_multiplier=self.noise_multiplier, sample_rate=self.sample_rate
+        )
+
+
+@register("curve", "composed-laplace", source="Dwork et al. (2006); Doroshenko et al. (2022), arXiv:2207.04380")
+@dataclass(frozen=True)
+class ComposedLaplace(TableCurve):
+    """Numbers released with Laplace noise, each moved by at most 1 / `scale` of it.
+
+    One number that moves by at most s, with noise of scale b, is no easier to tell apart than Laplace at 0 and at s,
+    and k of them no easier than k-fold products, also where a number depends on those released before.
+
+    Attributes:
+        scale: Laplace scale of the noise over the most that one number may move, > 0.
+        releases: How many numbers, >= 1.
+    """
+
+    scale: float
+    releases: int
+
+    def __post_init__(self) -> None:
+        require(0 < self.scale < math.inf, "scale must be > 0 and finite", scale=self.scale)
+        require(self.releases >= 1, "releases must be >= 1", releases=self.releases)
+
+    def __str__(self) -> str:
+        return f"Laplace noise of scale {self.scale:g} on {self.releases:,} numbers"
+
+    @property
+    def bound(self) -> float:
+        """The loss that is never exceeded, in nats."""
+        return self.releases / self.scale
+
+    @property
+    def table(self) -> DeltaTable:
+        """Of the products."""
+        return _table_of_numbers(self)
+
+    def epsilon(self, delta: float, /) -> float:
+        """The smallest epsilon at `delta`, rounded up; at most `bound`."""
+        checked_delta(delta)
+        return min(self.bound, super().epsilon(delta))
+
+    def delta(self, epsilon: float, /) -> float:
+        """The hockey-stick divergence, rounded up; 0 from `bound` on."""
+        checked_epsilon(epsilon)
+        return 0.0 if epsilon >= self.bound else super().delta(epsilon)
+
+    def miss_rate(self, alarm: float, /) -> float:
+        """The envelope of delta(epsilon), and of pure DP at `bound`."""
+        return max(super().miss_rate(alarm), PureDP(self.bound).miss_rate(alarm))
+
+    def renyi(self, order: float, /) -> float:
+        """Releases x the divergence of one (Mironov, 2017, arXiv:1702.07476, proposition 6)."""
+        checked_order(order)
+        e = 1 / self.scale
+        nearer = math.log(order / (2 * order - 1)) + (order - 1) * e
+        farther = math.log((order - 1) / (2 * order - 1)) - order * e
+        return max(0.0, self.releases * float(np.logaddexp(nearer, farther)) / (order - 1))
 
 
 @dataclass(frozen=True, eq=False)
-class Losses:
-    """A distribution of losses on the whole multiples of a width.
+class _Losses:
+    """A distribution of losses on the whole multiples of a width in nats."""
 
-    Attributes:
-        first: The lowest multiple.
-        mass: Probability at each from there on, shape (n,).
-        certain: Probability of an infinite loss.
-        width: In nats.
-    """
-
-    first: int
-    mass: NDArray[np.float64]
-    certain: float
+    first: int  # the lowest multiple
+    mass: NDArray[np.float64]  # at each from there on
+    certain: float  # probability of an infinite loss
     width: float
 
 
-def composed(one: Losses, steps: int) -> Losses | None:
+def _composed(one: _Losses, steps: int) -> _Losses | None:
     """The sum of independent losses; None where it would not fit the largest grid."""
     multiples = one.first + np.arange(len(one.mass))
     start, stop = _window(one, multiples, steps)
     size = 1 << max(len(one.mass), stop - start + 1).bit_length()
-    if size > 2 * LARGEST_GRID:
+    if size > 2 * _LARGEST_GRID:
         return None
     circle = np.zeros(size)
     circle[multiples % size] = one.mass
@@ -51,26 +157,26 @@ def composed(one: Losses, steps: int) -> Losses | None:
     mass = np.maximum(np.roll(summed, -(start % size)), 0)
     # One rounding a step, and what may have left the window at its upper end.
     rounding = 2.3e-16 * (100 + 10 * steps)
-    certain = -math.expm1(steps * math.log1p(-one.certain)) + CUT_MASS + rounding
-    return Losses(start, mass, certain, one.width)
+    certain = -math.expm1(steps * math.log1p(-one.certain)) + _CUT_MASS + rounding
+    return _Losses(start, mass, certain, one.width)
 
 
-def _window(one: Losses, multiples: NDArray[np.int64], steps: int) -> tuple[int, int]:
-    """Multiples between which the sum lies but for `CUT_MASS` at each end, by Chernoff's bound."""
+def _window(one: _Losses, multiples: NDArray[np.int64], steps: int) -> tuple[int, int]:
+    """Multiples between which the sum lies but for `_CUT_MASS` at each end, by Chernoff's bound."""
     with np.errstate(divide="ignore"):
         log_mass = np.log(one.mass)
     losses = multiples * one.width
     ends = []
     for sign in (-1, 1):
         bounds = [
-            (steps * float(logsumexp(log_mass + sign * tilt * losses)) - math.log(CUT_MASS)) / tilt
+            (steps * float(logsumexp(log_mass + sign * tilt * losses)) - math.log(_CUT_MASS)) / tilt
             for tilt in np.geomspace(1e-2, 1e4, 61).tolist()
         ]
         ends.append(math.ceil(min(bounds) / one.width) + 1)
     return max(-ends[0], steps * int(multiples[0])), min(ends[1], steps * int(multiples[-1]))
 
 
-def larger_of(directions: Sequence[Losses]) -> DeltaTable:
+def _larger_of(directions: Sequence[_Losses]) -> DeltaTable:
     """Delta at the multiples of the directions' common width from 0 on, the larger of the directions'."""
     width = directions[0].width
     count = max(1, *(direction.first + len(direction.mass) for direction in directions)) + 1
@@ -95,3 +201,132 @@ def _deltas(mass: NDArray[np.float64], width: float) -> NDArray[np.float64]:
     above = np.concatenate([np.cumsum(mass[::-1])[::-1][1:], [0.0]])
     shrink = math.exp(-width)
     return np.asarray(lfilter([1 - shrink], [1, -shrink], above[::-1])[::-1])
+
+
+@lru_cache(maxsize=64)
+def _table_of_steps(curve: SubsampledGaussian) -> DeltaTable:
+    if curve.sample_rate == 1:
+        gaussian = GaussianDP(math.sqrt(curve.steps) / curve.noise_multiplier)
+        return DeltaTable.of(
+            lambda epsilons: np.array([gaussian.delta(float(epsilon)) for epsilon in epsilons]), gaussian.epsilon(1e-15)
+        )
+    width = _deviation(curve) / _CELLS_A_DEVIATION
+    while True:
+        step = _one_step(curve, width)
+        sums = [_composed(direction, curve.steps) for direction in step] if step else []
+        if sums and all(sums):
+            return _larger_of([direction for direction in sums if direction])
+        width *= 2
+
+
+def _deviation(curve: SubsampledGaussian) -> float:
+    """Standard deviation of one step's loss under Q, by the trapezoid rule."""
+    z = np.linspace(-9, 9, 4001)
+    weight = np.exp(-(z**2) / 2)
+    loss = _loss(z * curve.noise_multiplier, curve)
+    mean = np.average(loss, weights=weight)
+    return math.sqrt(float(np.average((loss - mean) ** 2, weights=weight)))
+
+
+def _loss(x: NDArray[np.float64], curve: SubsampledGaussian) -> NDArray[np.float64]:
+    q, m = curve.sample_rate, curve.noise_multiplier
+    return np.asarray(np.logaddexp(math.log1p(-q), math.log(q) + (2 * x - 1) / (2 * m * m)))
+
+
+def _one_step(curve: SubsampledGaussian, width: float) -> tuple[_Losses, _Losses] | None:
+    """Losses of one step, removing and adding a record; None where the grid would be too fine."""
+    q, m = curve.sample_rate, curve.noise_multiplier
+    end = 1 - m * float(ndtri(_CUT_MASS))
+    first = math.floor(math.log1p(-q) / width)
+    last = math.ceil(float(_loss(np.array([end]), curve)[0]) / width)
+    if last - first >= _LARGEST_GRID:
+        return None
+    at = width * np.arange(first, last + 1)
+    # Where each loss is reached; none is below log(1 - q).
+    reached = np.full(len(at), -math.inf)
+    some = at > math.log1p(-q)
+    reached[some] = m * m * (np.log(np.expm1(at[some]) + q) - math.log(q)) + 0.5
+    low = _cell_mass(reached / m)  # Q
+    high = (1 - q) * low + q * _cell_mass((reached - 1) / m)  # P
+    # a at the lower end and b at the upper one: a + b = low, a e^l + b e^(l + width) = high.
+    raised = np.clip((high * np.exp(-at[:-1]) - low) / math.expm1(width), 0, low)
+    mass = np.zeros(len(at))
+    mass[:-1] += low - raised
+    mass[1:] += raised
+    beyond = float(ndtr(-reached[-1] / m))
+    removing = _Losses(first, mass * np.exp(at), (1 - q) * beyond + q * float(ndtr((1 - reached[-1]) / m)), width)
+    mass[-1] += beyond  # a loss below -last when adding: moved up to it
+    return removing, _Losses(-last, mass[::-1].copy(), 0.0, width)
+
+
+def _cell_mass(z: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Standard normal mass between neighbours, from the nearer tail."""
+    below, above = np.diff(ndtr(z)), -np.diff(ndtr(-z))
+    return np.asarray(np.where(z[:-1] < 0, below, above))
+
+
+@lru_cache(maxsize=64)
+def _table_of_numbers(curve: ComposedLaplace) -> DeltaTable:
+    cells = _CELLS_A_NAT * math.ceil(1 / curve.scale)
+    while cells:
+        total = _composed(_one_release(1 / curve.scale, cells), curve.releases)
+        if total is not None:
+            return _larger_of([total])
+        cells //= 2
+    require(False, "releases must be fewer: their losses do not fit the largest grid", releases=curve.releases)
+    raise AssertionError
+
+
+def _one_release(e: float, cells: int) -> _Losses:
+    """The loss of one number that moves by e scales: e or -e, or spread between.
+
+    Under the geometric mean of both distributions each end has the mass e^(-e/2) / 2, and between them the density is
+    e^(-e/2) / 4 everywhere; by symmetry each end of a cell gets e^(-e/2) tanh(width / 4) / 2.
+    """
+    width = e / cells
+    at = width * np.arange(-cells, cells + 1)
+    mean = np.full(len(at), math.tanh(width / 4))  # under the geometric mean, but for its factor e^(-e/2)
+    mean[[0, -1]] = (1 + math.tanh(width / 4)) / 2
+    return _Losses(-cells, mean * np.exp((at - e) / 2), 0.0, width)
+
+
+def subsampled_gaussian_rdp(order: float, *, noise_multiplier: float, sample_rate: float) -> float:
+    """Renyi cost of one step; whole orders a > 1 by the binomial sum, others by quadrature.
+
+    Source: Mironov, Talwar and Zhang (2019), arXiv:1908.10530, section 3.3.
+    """
+    require(order > 1, "order must be > 1", order=order)
+    require(noise_multiplier > 0, "noise_multiplier must be > 0", noise_multiplier=noise_multiplier)
+    require(0 <= sample_rate <= 1, "sample_rate must be in [0, 1]", sample_rate=sample_rate)
+    if sample_rate == 0:
+        return 0.0
+    if sample_rate == 1:
+        return order / (2 * noise_multiplier**2)
+    whole = float(order).is_integer()
+    log_moment = (_whole if whole else _fractional)(order, sample_rate, noise_multiplier)
+    return max(0.0, log_moment / (order - 1))
+
+
+def _whole(a: float, q: float, m: float) -> float:
+    """log sum_i C(a, i) q^i (1-q)^(a-i) exp(i (i-1) / (2 m^2))."""
+    i = np.arange(a + 1)
+    return float(
+        logsumexp(_log_binomial(a, i) + i * math.log(q) + (a - i) * math.log1p(-q) + i * (i - 1) / (2 * m * m))
+    )
+
+
+def _fractional(a: float, q: float, m: float) -> float:
+    """log E[((1-q) + q exp((2z - 1) / (2 m^2)))^a] for z ~ N(0, m^2), by the trapezoid rule.
+
+    The integrand is analytic up to |Im z| = pi m^2 and falls like a Gaussian, so steps of h err by about
+    exp(-2 pi^2 m^2 / h): below 1e-30 here. Its mass lies between the humps at 0 and a.
+    """
+    h = min(m / 8, m * m / 4)
+    z = np.arange(-12 * m, a + 12 * m, h)
+    log_ratio = np.logaddexp(math.log1p(-q), math.log(q) + (2 * z - 1) / (2 * m * m))
+    log_density = -0.5 * (z / m) ** 2 - math.log(m * math.sqrt(2 * math.pi))
+    return float(logsumexp(log_density + a * log_ratio) + math.log(h))
+
+
+def _log_binomial(a: float, i: NDArray[np.float64] | NDArray[np.int64]) -> NDArray[np.float64]:
+    return np.asarray(gammaln(a + 1) - gammaln(i + 1.0) - gammaln(a - i + 1))

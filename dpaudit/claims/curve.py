@@ -1,4 +1,4 @@
-"""A promise of privacy as a curve, and what one face of it says of the others.
+"""A promise of privacy as a curve, what it says of two steps between data sets, and the curves that are formulas.
 
 A mechanism's outputs on two neighbouring data sets are two distributions P and Q. How far apart they may be has four
 faces: the hockey-stick divergence delta(epsilon) = sup_S P(S) - e^epsilon Q(S), its inverse epsilon(delta), the
@@ -16,12 +16,30 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import singledispatch
 from typing import Protocol, runtime_checkable
 
-from dpaudit.errors import require
+import numpy as np
+from scipy.special import erf, erfcx, ndtr, ndtri
 
-LARGEST_EPSILON = 700.0
+from dpaudit.errors import require
+from dpaudit.registry import register
+
+_LARGEST_EPSILON = 700.0
 """Where searches over epsilon end: e^700 is the largest power of e that is a number."""
+
+
+class Relation(StrEnum):
+    """Which data sets are neighbours."""
+
+    ADD_REMOVE = "add-remove"
+    """One record is present or absent."""
+    REPLACE = "replace"
+    """One record is replaced by another; the number of records is public."""
+    LABEL = "label"
+    """One record's protected attributes (its label) are replaced; everything else is public."""
 
 
 @runtime_checkable
@@ -30,19 +48,15 @@ class PrivacyCurve(Protocol):
 
     def epsilon(self, delta: float, /) -> float:
         """The smallest epsilon >= 0 promised at `delta` in [0, 1]; inf where none is."""
-        ...
 
     def delta(self, epsilon: float, /) -> float:
         """The hockey-stick divergence promised at `epsilon` in [0, inf]; total variation at 0."""
-        ...
 
     def miss_rate(self, alarm: float, /) -> float:
         """The trade-off function: the least type II error of any test with type I error `alarm` in [0, 1]."""
-        ...
 
     def renyi(self, order: float, /) -> float:
         """The Renyi divergence promised at a finite `order` > 1; inf where nothing is implied."""
-        ...
 
 
 class DeltaCurve(ABC):
@@ -61,7 +75,7 @@ class DeltaCurve(ABC):
             return math.inf
         low, high = 0.0, 1.0
         while self.delta(high) > delta:
-            if high > LARGEST_EPSILON:
+            if high > _LARGEST_EPSILON:
                 return math.inf
             low, high = high, 2 * high
         while high - low > 1e-12 * high:
@@ -77,12 +91,12 @@ class DeltaCurve(ABC):
         checked_alarm(alarm)
         if alarm == 0:
             return 1 - self.delta(math.inf)
-        steep = largest(lambda epsilon: 1 - self.delta(epsilon) - math.exp(epsilon) * alarm, 0.0, LARGEST_EPSILON)
-        flat = largest(lambda epsilon: math.exp(-epsilon) * (1 - self.delta(epsilon) - alarm), 0.0, LARGEST_EPSILON)
+        steep = _largest(lambda epsilon: 1 - self.delta(epsilon) - math.exp(epsilon) * alarm, 0.0, _LARGEST_EPSILON)
+        flat = _largest(lambda epsilon: math.exp(-epsilon) * (1 - self.delta(epsilon) - alarm), 0.0, _LARGEST_EPSILON)
         return max(0.0, steep, flat)
 
 
-def largest(value: Callable[[float], float], low: float, high: float) -> float:
+def _largest(value: Callable[[float], float], low: float, high: float) -> float:
     """The largest value of a function with one peak between `low` and `high`, by golden section; never above it."""
     ratio = (math.sqrt(5) - 1) / 2
     ends = max(value(low), value(high))
@@ -102,16 +116,6 @@ def largest(value: Callable[[float], float], low: float, high: float) -> float:
     return best
 
 
-def delta_at(curve: PrivacyCurve, epsilon: float) -> float:
-    """The hockey-stick divergence at any real `epsilon`, where below 0 the other direction's serves.
-
-    sup_S P(S) - e^-x Q(S) = 1 - e^-x (1 - sup_S Q(S) - e^x P(S)), and a curve covers both directions.
-    """
-    if epsilon >= 0:
-        return curve.delta(epsilon)
-    return 1 - math.exp(epsilon) * (1 - curve.delta(-epsilon))
-
-
 def checked_delta(delta: float) -> None:
     require(0 <= delta <= 1, "delta must be in [0, 1]", delta=delta)
 
@@ -126,3 +130,241 @@ def checked_alarm(alarm: float) -> None:
 
 def checked_order(order: float) -> None:
     require(1 < order < math.inf, "the order must be > 1 and finite", order=order)
+
+
+class _Point(ABC):
+    """The faces of (b, d)-DP and nothing beside that one point; randomised response reaches those of (b, 0)-DP."""
+
+    bound: float
+
+    @property
+    @abstractmethod
+    def _missed(self) -> float:
+        """The delta d."""
+
+    def epsilon(self, delta: float, /) -> float:
+        """log(e^b - x (1 + e^b)), at least 0, where `delta` = d + (1 - d) x; below d, inf."""
+        checked_delta(delta)
+        if delta <= self._missed:
+            return self.bound if delta == self._missed else math.inf
+        if math.isinf(self.bound):
+            return 0.0 if delta == 1 else math.inf
+        # log(e^b - x (1 + e^b)) = b + log(1 - x (1 + e^-b)), with x the share of what is not missed.
+        left = 1 - (delta - self._missed) / (1 - self._missed) * (1 + math.exp(-self.bound))
+        return max(0.0, self.bound + math.log(left)) if left > 0 else 0.0
+
+    def delta(self, epsilon: float, /) -> float:
+        """d + (1 - d) (e^b - e^epsilon) / (1 + e^b) below b, d from there on."""
+        checked_epsilon(epsilon)
+        if epsilon >= self.bound:
+            return self._missed
+        if math.isinf(self.bound):
+            return 1.0
+        return self._missed + (1 - self._missed) * -math.expm1(epsilon - self.bound) / (1 + math.exp(-self.bound))
+
+    def miss_rate(self, alarm: float, /) -> float:
+        """max(0, 1 - d - e^b alarm, e^-b (1 - d - alarm))."""
+        checked_alarm(alarm)
+        steep = 1 - self._missed - (math.exp(min(self.bound, 700.0)) * alarm)
+        return max(0.0, steep, math.exp(-self.bound) * (1 - self._missed - alarm))
+
+
+@register("curve", "pure", source="Dwork et al. (2006)")
+@dataclass(frozen=True)
+class PureDP(_Point):
+    """Epsilon-DP: no likelihood ratio exceeds e^epsilon. Randomised response on one bit reaches every face.
+
+    Attributes:
+        bound: Epsilon in nats, > 0; `inf` promises nothing.
+    """
+
+    bound: float
+
+    def __post_init__(self) -> None:
+        require(self.bound > 0, "a claimed epsilon must be > 0", epsilon=self.bound)
+
+    def __str__(self) -> str:
+        return f"{self.bound:g}-DP"
+
+    @property
+    def _missed(self) -> float:
+        return 0.0
+
+    def renyi(self, order: float, /) -> float:
+        """The divergence of randomised response (Mironov, 2017, arXiv:1702.07476, proposition 5)."""
+        checked_order(order)
+        if math.isinf(self.bound):
+            return math.inf
+        keep, flip = -np.logaddexp(0, -self.bound), -np.logaddexp(0, self.bound)
+        moment = np.logaddexp(order * keep + (1 - order) * flip, order * flip + (1 - order) * keep)
+        return max(0.0, float(moment / (order - 1)))
+
+
+@register("curve", "approximate", source="Dwork et al. (2006)")
+@dataclass(frozen=True)
+class ApproximateDP(_Point):
+    """(epsilon, delta)-DP, and nothing beside that one point.
+
+    Attributes:
+        bound: Epsilon in nats, > 0; `inf` promises nothing.
+        missed: Delta, in [0, 1).
+    """
+
+    bound: float
+    missed: float
+
+    def __post_init__(self) -> None:
+        require(self.bound > 0, "a claimed epsilon must be > 0", epsilon=self.bound)
+        require(0 <= self.missed < 1, "a claimed delta must be in [0, 1)", delta=self.missed)
+
+    def __str__(self) -> str:
+        return f"({self.bound:g}, {self.missed:g})-DP"
+
+    @property
+    def _missed(self) -> float:
+        return self.missed
+
+    def renyi(self, order: float, /) -> float:
+        """inf unless delta is 0: what is missed may be everything."""
+        checked_order(order)
+        return PureDP(self.bound).renyi(order) if self.missed == 0 else math.inf
+
+
+@register("curve", "gaussian", source="Dong, Roth and Su (2022), arXiv:1905.02383")
+@dataclass(frozen=True)
+class GaussianDP(DeltaCurve):
+    """mu-GDP: no easier to tell apart than N(0, 1) and N(mu, 1).
+
+    Attributes:
+        mu: Sensitivity over the noise's standard deviation, > 0 and finite.
+    """
+
+    mu: float
+
+    def __post_init__(self) -> None:
+        require(0 < self.mu < math.inf, "mu must be > 0 and finite", mu=self.mu)
+
+    def __str__(self) -> str:
+        return f"{self.mu:g}-GDP"
+
+    def epsilon(self, delta: float, /) -> float:
+        """The inverse of `delta`, rounded up; inf at delta = 0."""
+        return math.inf if delta == 0 else super().epsilon(delta)
+
+    def delta(self, epsilon: float, /) -> float:
+        """Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu)."""
+        checked_epsilon(epsilon)
+        if epsilon == 0:
+            return float(erf(self.mu / math.sqrt(8)))
+        if math.isinf(epsilon):
+            return 0.0
+        near, far = self.mu / 2 - epsilon / self.mu, -self.mu / 2 - epsilon / self.mu
+        # e^epsilon Phi(far) / Phi(near) is a ratio of scaled error functions: the exponentials cancel exactly.
+        ratio = float(erfcx(-far / math.sqrt(2)) / erfcx(-near / math.sqrt(2)))
+        return float(ndtr(near)) * (1 - ratio)
+
+    def miss_rate(self, alarm: float, /) -> float:
+        """Phi(Phi^-1(1 - alarm) - mu)."""
+        checked_alarm(alarm)
+        return float(ndtr(-ndtri(alarm) - self.mu))
+
+    def renyi(self, order: float, /) -> float:
+        """order mu^2 / 2."""
+        checked_order(order)
+        return order * self.mu**2 / 2
+
+
+@singledispatch
+def two_steps(curve: PrivacyCurve) -> PrivacyCurve:
+    """The promise over two steps of a promise over one: mu-GDP becomes 2 mu-GDP, Renyi DP stays Renyi DP."""
+    return TwoSteps(curve)
+
+
+@two_steps.register
+def _(curve: GaussianDP) -> PrivacyCurve:
+    return GaussianDP(2 * curve.mu)
+
+
+@register("curve", "two-steps", source="Dong, Roth and Su (2022), arXiv:1905.02383, theorem 2.14")
+@dataclass(frozen=True)
+class TwoSteps(DeltaCurve):
+    """Two steps of a promise that is about one.
+
+    With P, Q and R the outputs before, between and after, a test at false alarm rate a on (P, R) is a test on (P, Q)
+    and on (Q, R), so its miss rate is at least f(1 - f(a)). The Renyi divergences are those of Mironov (2017),
+    arXiv:1702.07476, proposition 11.
+
+    Attributes:
+        curve: The promise about one step.
+    """
+
+    curve: PrivacyCurve = field(metadata={"kind": "curve"})
+
+    def __str__(self) -> str:
+        return f"two steps of {self.curve}"
+
+    @staticmethod
+    def missed(bound: float, missed: float) -> float:
+        """(1 + e^b) d: what (b, d)-DP may miss over two steps, at epsilon 2 b."""
+        return (1 + math.exp(min(bound, 700.0))) * missed
+
+    def delta(self, epsilon: float, /) -> float:
+        """The least delta(s) + e^s delta(epsilon - s) over s: any s is valid, so a search only errs upwards."""
+        checked_epsilon(epsilon)
+        return min(1.0, _two_step_delta(self.curve, epsilon))
+
+    def miss_rate(self, alarm: float, /) -> float:
+        """f(1 - f(alarm))."""
+        checked_alarm(alarm)
+        return self.curve.miss_rate(1 - self.curve.miss_rate(alarm))
+
+    def renyi(self, order: float, /) -> float:
+        """By the triangle inequality of Renyi divergences; tight for Gaussians."""
+        checked_order(order)
+        return _triangle(self.curve, order)
+
+
+def _triangle(curve: PrivacyCurve, order: float) -> float:
+    """Two steps' Renyi divergence: (a - 1/p) / (a - 1) D_pa + D_(q(a-1)+1), 1/p + 1/q = 1, at the best p looked at."""
+    a = order
+    # p - 1 = (a - 1) / a is the best for Gaussians; every p > 1 is valid.
+    shares: list[float] = ((a - 1) / a * np.concatenate([[1.0], np.geomspace(1e-3, 1e3, 121)])).tolist()
+    return min(
+        (a - 1 / (1 + u)) / (a - 1) * curve.renyi((1 + u) * a) + curve.renyi((1 + 1 / u) * (a - 1) + 1) for u in shares
+    )
+
+
+def delta_at(curve: PrivacyCurve, epsilon: float) -> float:
+    """The hockey-stick divergence at any real `epsilon`, where below 0 the other direction's serves.
+
+    sup_S P(S) - e^-x Q(S) = 1 - e^-x (1 - sup_S Q(S) - e^x P(S)), and a curve covers both directions.
+    """
+    if epsilon >= 0:
+        return curve.delta(epsilon)
+    return 1 - math.exp(epsilon) * (1 - curve.delta(-epsilon))
+
+
+@singledispatch
+def _two_step_delta(curve: PrivacyCurve, epsilon: float) -> float:
+    if math.isinf(epsilon):
+        # Both parts may be missed in turn: 1 - f(1 - f(0)).
+        return 1 - curve.miss_rate(curve.delta(math.inf))
+
+    def at(s: float) -> float:
+        return delta_at(curve, s) + math.exp(s) * delta_at(curve, epsilon - s)
+
+    reach = 40.0  # below -40, 1 - e^s is 1 to the last digit
+    return min(at(epsilon / 2), -_largest(lambda s: -at(s), -reach, min(epsilon + reach, _LARGEST_EPSILON)))
+
+
+@_two_step_delta.register
+def _(curve: PureDP | ApproximateDP, epsilon: float) -> float:
+    """f(1 - f) has slopes -e^(2 b), -1 and -e^(-2 b): delta is a line in e^epsilon between epsilon = 0 and 2 b."""
+    bound, missed = curve.bound, curve.missed if isinstance(curve, ApproximateDP) else 0.0
+    if math.isinf(bound):
+        return 1.0
+    flat = 1 - math.exp(-bound) * (1 - 2 * missed)
+    least = min(TwoSteps.missed(bound, missed), flat)
+    if epsilon >= 2 * bound:
+        return least
+    return least + (flat - least) * math.expm1(epsilon - 2 * bound) / math.expm1(-2 * bound)

@@ -6,11 +6,20 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.claims.curve import checked_alarm, checked_delta, checked_epsilon, checked_order
+from dpaudit.claims.curve import (
+    PrivacyCurve,
+    TwoSteps,
+    checked_alarm,
+    checked_delta,
+    checked_epsilon,
+    checked_order,
+    two_steps,
+)
 from dpaudit.errors import require
 from dpaudit.registry import register
 
@@ -32,18 +41,11 @@ class RenyiDP:
         object.__setattr__(self, "orders", tuple(map(float, self.orders)))
         object.__setattr__(self, "values", tuple(map(float, self.values)))
         require(len(self.orders) >= 1, "orders must hold at least one order", orders=self.orders)
-        rising = all(low < high for low, high in zip(self.orders, self.orders[1:], strict=False))
-        require(
-            rising and self.orders[0] > 1 and self.orders[-1] < math.inf,
-            "orders must be > 1, finite and rising",
-            orders=self.orders,
-        )
-        require(
-            len(self.values) == len(self.orders),
-            "values must hold one value for each order",
-            orders=len(self.orders),
-            values=len(self.values),
-        )
+        rising = all(low < high for low, high in pairwise(self.orders))
+        fine = rising and self.orders[0] > 1 and self.orders[-1] < math.inf
+        require(fine, "orders must be > 1, finite and rising", orders=self.orders)
+        orders, values = len(self.orders), len(self.values)
+        require(values == orders, "values must hold one value for each order", orders=orders, values=values)
         require(all(value >= 0 for value in self.values), "values must be >= 0", values=self.values)
         require(any(value < math.inf for value in self.values), "values must hold a finite one", values=self.values)
 
@@ -116,6 +118,13 @@ class RenyiDP:
         return np.array(corners), np.array(heights)
 
 
+@two_steps.register
+def _(curve: RenyiDP) -> PrivacyCurve:
+    # Order a in both terms of the triangle is enough for order a^2 / (2a - 1), and for no larger one.
+    orders = tuple(a * a / (2 * a - 1) for a in curve.orders)
+    return RenyiDP(orders, tuple(map(TwoSteps(curve).renyi, orders)))
+
+
 def _turns_down(first: Sequence[float], middle: Sequence[float], last: Sequence[float]) -> bool:
     """Whether the middle point lies on or above the chord."""
     return (middle[1] - first[1]) * (last[0] - first[0]) >= (last[1] - first[1]) * (middle[0] - first[0])
@@ -124,12 +133,8 @@ def _turns_down(first: Sequence[float], middle: Sequence[float], last: Sequence[
 def rdp_to_epsilon(orders: NDArray[np.float64], rdp: NDArray[np.float64], delta: float) -> float:
     """The best epsilon at `delta` that Renyi costs imply.
 
-    The smallest over the orders a of rdp + log(1 - 1/a) - log(delta a) / (a - 1), at least 0.
+    The smallest over the orders a > 1 of rdp + log(1 - 1/a) - log(delta a) / (a - 1), at least 0.
 
-    Args:
-        orders: Renyi orders a, > 1, shape (n,).
-        rdp: Cost at each order, shape (n,).
-        delta: In (0, 1).
     Source: Canonne, Kamath and Steinke (2020), arXiv:2004.00010, proposition 12.
     """
     require(0 < delta < 1, "delta must be in (0, 1)", delta=delta)

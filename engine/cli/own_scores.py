@@ -62,7 +62,8 @@ def estimate(
     """What a file of SCORES or counts (CSV, TSV, JSON lines, Parquet, .npy, .npz; - for standard input) shows.
 
     Columns `score,member` (member 1 or 0) hold one attack score a row, larger = more likely a member; one bound on
-    epsilon comes out, and beside it AUC, true-positive rates at 1 % and 0.1 % false-positive rate, and accuracy.
+    epsilon comes out, and beside it AUC, true-positive rates at 1 % and 0.1 % false-positive rate, and accuracy. It
+    holds if a fair coin made each canary a member; where that cannot be, if rows are independent trials.
     Columns of counts work too, one result a row:
 
     \b

@@ -23,13 +23,12 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from dpaudit.actors.storage.bounded_parquet import read_bounded
-from dpaudit.atomic_write import write_whole
 from dpaudit.engine.data.columns import Column, check_names, examples_of, is_number, is_text, labels_of, plain, typed
 from dpaudit.engine.data.given_rows import column, frame, is_frame, matrix, refusing, require_one_index
 from dpaudit.errors import DataError, InputError, SpecError, require, shortened
 from dpaudit.given import argument
 from dpaudit.mechanisms.examples import Examples, Features
-from dpaudit.plain_files import bytes_of
+from dpaudit.plain_files import bytes_of, write_whole
 from dpaudit.registry import register
 
 FOLDER = "data"

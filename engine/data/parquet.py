@@ -14,7 +14,7 @@ from dpaudit.engine.data.columns import Column, check_names, examples_of, is_num
 from dpaudit.engine.data.files import existing_file, fault
 from dpaudit.errors import DataError, require, shortened
 from dpaudit.mechanisms.examples import Examples
-from dpaudit.memory import readable_bytes
+from dpaudit.plain_files import readable_bytes
 from dpaudit.registry import register
 
 

@@ -37,8 +37,8 @@ from dpaudit.estimators.counts import (
     has_columns,
     matches,
 )
-from dpaudit.estimators.one_run.signed_scores import Guessing
-from dpaudit.estimators.scores import ScoreEstimator, Scores, content_seed
+from dpaudit.estimators.one_run.right_guesses import Guessing
+from dpaudit.estimators.scores import ScoreEstimator, Scores
 from dpaudit.estimators.two_world.betting import Betting
 from dpaudit.given import argument, check_fields, require_words
 from dpaudit.registry import load
@@ -54,10 +54,26 @@ ROWS_APART = "the intervals of the measures hold if rows are independent trials,
 REVERSED = "members score lower than non-members: larger must mean more likely a member (negate losses)"
 SHUFFLED = "rows are bet on in a shuffled order; rows that are in trial order are bet on as they come with `ordered`"
 NEIGHBOURS = "the claim is taken to be about those neighbours that members and non-members differ by"
-DEFAULT_METHOD, WITH_SELECTION = "band", "clopper-pearson"
-"""What reads scores when no method is named: all thresholds at once, or the one that the selection chooses."""
+COINS, TWO_SAMPLES, WITH_SELECTION = "simultaneous-guess-count", "band", "clopper-pearson"
+"""What reads scores when no method is named.
+
+Where fair coins may have made the members, all numbers of guesses at once: valid for many canaries of one training and
+for independent trials alike. Where members and others are two samples, or too uneven for coins, all thresholds at once:
+valid for independent trials. With a selection, the threshold that it chooses.
+"""
+OWN_TRUTH = "truth"
+"""The member column of the score tables that a run keeps; the scores in them are centred at 0."""
 DEFAULT_GUESS = "both-tails"
 """As many guesses of members as of non-members: worthless scores gain nothing by unequal shares of the two."""
+UNDECIDED = (
+    "undecided: more than the claim was seen if each row is an independent trial; where that is so, name the method: {}"
+)
+COPIES = (
+    "{:.0%} of the rows have the very score of another row of the same world: a row that stands there again is no "
+    "trial of its own; leave copies out"
+)
+MOST_COPIES = 0.02
+"""The share of rows with a twin that is taken for chance, where scores are not rounded."""
 SORTED_BY_CHANCE, UNEVEN_BY_CHANCE = 1e-6, 1e-4
 """How improbable sorted trials and uneven coins must be for the order and the coins to be refused."""
 CONFIDENCES = 1e-6, 1 - 1e-9
@@ -122,27 +138,36 @@ class Estimate(Bound):
     Attributes:
         measures: What other tools print of the same scores; none for counts.
         claim: What it is compared with.
+        assumed_method: The method that was taken though it holds for independent trials alone, which nobody stated; ""
+            where the method was named, or holds for canaries of one training too.
     """
 
     measures: tuple[Measure, ...] = ()
     claim: Claim | None = None
+    assumed_method: str = ""
 
     @classmethod
-    def beside(cls, bound: Bound, found: tuple[Measure, ...], claim: Claim | None) -> Estimate:
+    def beside(
+        cls, bound: Bound, found: tuple[Measure, ...], claim: Claim | None, assumed_method: str = ""
+    ) -> Estimate:
         """The bound with what stands beside it."""
         notes = bound.notes if claim is None else (*bound.notes, NEIGHBOURS)
         carried = {part.name: getattr(bound, part.name) for part in fields(Bound) if part.init}
-        return cls(**carried | {"notes": notes, "measures": found, "claim": claim})
+        found_beside = {"measures": found, "claim": claim, "assumed_method": assumed_method}
+        return cls(**carried | {"notes": notes} | found_beside)
 
     @property
     def verdict(self) -> Verdict:
         """What the bound says of the claim."""
-        return Verdict.NO_CLAIM if self.claim is None else verdict(self, self.claim)
+        said = Verdict.NO_CLAIM if self.claim is None else verdict(self, self.claim)
+        return Verdict.UNDECIDED if said is Verdict.VIOLATION and self.assumed_method else said
 
     def __str__(self) -> str:
         lines = [super().__str__(), *(f"  {note}" for note in self.notes), *(f"  {one}" for one in self.measures)]
         if self.claim is not None:
             lines[:0] = [f"{self.verdict}: claimed {self.claim}", *self._elsewhere(self.claim.curve)]
+        if self.verdict is Verdict.UNDECIDED:
+            lines.insert(1, f"  {UNDECIDED.format(self.assumed_method)}")
         return "\n".join(map(printable, lines))
 
     def _elsewhere(self, curve: PrivacyCurve) -> list[str]:
@@ -185,8 +210,9 @@ def estimate(
         out_scores: Scores of non-members.
         delta: The delta of the bound, in [0, 1); left out: the claim's, else 0.
         confidence: Probability at least with which the bound is below the true epsilon, in (0, 1).
-        method: A registered estimator (`dpaudit list estimators`); left out: "band" for scores, by the columns for
-            counts. Many canaries of one training need "simultaneous-guess-count".
+        method: A registered estimator (`dpaudit list estimators`). Left out: by the columns for counts; for scores
+            "simultaneous-guess-count" where a fair coin may have made each canary a member, whether one training had
+            many canaries or each its own; "band" for two samples, which must be independent trials.
         selection: How the threshold or guess fraction is chosen: "grid", "split:0.5", "fixed:0.01", ...
         claim: What the bound is compared with; a number is an epsilon at `delta`.
         groups: A value for each row; rows that share it speak of one canary.
@@ -230,7 +256,8 @@ def _python_table(
     if apart == together or (apart and (in_scores is None or out_scores is None)):
         raise InputError("give `scores` and `members`, or both `in_scores` and `out_scores`, or a table")
     if apart:
-        return table_of_arrays(**members_beside_others(in_scores, out_scores), group=groups, replay=replays)
+        columns = members_beside_others(in_scores, out_scores)
+        return table_of_arrays(apart=True, **columns, group=groups, replay=replays)
     if members is None:
         if groups is not None or replays is not None:
             raise InputError("`groups` and `replays` go with arrays; a table has its replays in a column `replay`")
@@ -246,7 +273,10 @@ def estimates(table: SourceTable, question: Question) -> Sequence[Reading]:
     Raises: DataError for a table that does not fit, SpecError for a method or option that does not, InputError for an
         argument out of range.
     """
-    estimator = _estimator(natural_method(table, question), question)
+    own = _is_of_a_run(table, question)
+    question = replace(question, member_column=OWN_TRUTH) if own else question
+    method = natural_method(table, question)
+    estimator = _estimator(method, question, {} if own else {"guess": DEFAULT_GUESS})
     if _reads_counts(estimator, table.names):
         return _from_counts(table, estimator, question)
     missing = [column for column in (question.score_column, question.member_column) if column not in table.names]
@@ -256,21 +286,29 @@ def estimates(table: SourceTable, question: Question) -> Sequence[Reading]:
     _require_fair_coins(replays, estimator)
     replays = _in_trial_order(replays, estimator, question)
     bound: Bound = estimator.bound([estimator.tally(scores) for scores in replays])
-    notes += _assumed(replays, estimator, question)
+    notes += [*_assumed(replays, estimator, question), *_copied(replays)]
     if not bound.lower and _reversed(replays[0]):
         notes.append(REVERSED)
-    seed = content_seed(*((scores.score, scores.truth) for scores in replays))
+    seed = Scores.content_seed(*((scores.score, scores.truth) for scores in replays))
     found = measures(replays, confidence=bound.confidence, seed=seed)
-    return [Estimate.beside(replace(bound, notes=(*bound.notes, *notes)), found, question.claim)]
+    assumed = method if question.method is None and getattr(estimator, "independent_trials", False) else ""
+    return [Estimate.beside(replace(bound, notes=(*bound.notes, *notes)), found, question.claim, assumed)]
 
 
-def _estimator(name: str, question: Question) -> Any:
+def _is_of_a_run(table: SourceTable, question: Question) -> bool:
+    """Whether it is a score table that a run kept, read as such."""
+    usual = (Question.score_column, Question.member_column)
+    given = (question.score_column, question.member_column)
+    return given == usual and {*usual[:1], OWN_TRUTH, "replay"} <= set(table.names) and usual[1] not in table.names
+
+
+def _estimator(name: str, question: Question, usual: Mapping[str, object]) -> Any:
     stated = {"delta": question.delta, "confidence": question.confidence, "selection": question.selection}
     given = {part: value for part, value in stated.items() if value is not None}
     twice = sorted(given.keys() & question.options.keys())
     if twice:
         raise SpecError(f"{twice[0]} must be given once, got --{twice[0]} and --option {twice[0]}")
-    usual = {"guess": DEFAULT_GUESS} | ({} if question.claim is None else {"delta": question.claim.delta})
+    usual = {**usual, **({} if question.claim is None else {"delta": question.claim.delta})}
     words = {"name": name, **given, **question.options}
     estimator = build("estimator", words, location=f"--method {name}", defaults=usual)
     confidence = getattr(estimator, "confidence", 0.95)
@@ -321,10 +359,14 @@ def field_values(method: str, options: Sequence[str]) -> dict[str, object]:
 def natural_method(table: SourceTable, question: Question) -> str:
     """The method that reads a table when none is named."""
     fitting = [method for needed, method in COUNTS.items() if has_columns(needed, table.names)]
-    natural = fitting[0] if fitting else DEFAULT_METHOD
-    if not fitting and question.selection and not question.selection.startswith("band"):
-        natural = WITH_SELECTION
-    return question.method or natural
+    if question.method or fitting:
+        return question.method or fitting[0]
+    if question.selection:
+        return TWO_SAMPLES if question.selection.startswith("band") else WITH_SELECTION
+    if table.apart or question.member_column not in table.names:
+        return TWO_SAMPLES
+    members = table.bits(question.member_column)
+    return COINS if _imbalance_p_value(members) >= UNEVEN_BY_CHANCE else TWO_SAMPLES
 
 
 def _reads_counts(estimator: object, names: Sequence[str]) -> bool:
@@ -414,16 +456,32 @@ def _require_fair_coins(replays: Sequence[Scores], estimator: object) -> None:
         return
     for scores in replays:
         members, canaries = int(scores.truth.sum()), scores.truth.size
-        if _imbalance_p_value(scores) * len(replays) < UNEVEN_BY_CHANCE:
+        if _imbalance_p_value(scores.truth) * len(replays) < UNEVEN_BY_CHANCE:
             raise DataError(
                 f"guess {estimator.guess!r} must have canaries that fair coins made members, got {members} members of "
                 f"{canaries}, which fair coins give with probability < {UNEVEN_BY_CHANCE:g}; use guess={DEFAULT_GUESS}"
             )
 
 
-def _imbalance_p_value(scores: Scores) -> float:
+def _imbalance_p_value(members: NDArray[np.bool_]) -> float:
     """Probability that fair coins give so uneven a number of members or a more uneven one."""
-    return float(binomtest(int(scores.truth.sum()), scores.truth.size).pvalue)
+    return float(binomtest(int(members.sum()), members.size).pvalue)
+
+
+def _copied(replays: Sequence[Scores]) -> list[str]:
+    """That rows are copies of others, where scores take too many values for so many to be equal by chance.
+
+    Rounded scores have few values, and many rows have a saturated one: neither tells of copies.
+    """
+    for scores in replays:
+        value = scores.score
+        rounded = np.array_equal(np.round(value, 4), value) or np.unique(value).size < value.size / 20
+        worlds = [value[scores.truth], value[~scores.truth]]
+        counts = np.concatenate([np.unique(world, return_counts=True)[1] for world in worlds])
+        share = counts[(counts > 1) & (counts < 20)].sum() / value.size
+        if not rounded and share > MOST_COPIES:
+            return [COPIES.format(share)]
+    return []
 
 
 def _in_trial_order(replays: Sequence[Scores], estimator: object, question: Question) -> list[Scores]:
@@ -455,7 +513,7 @@ def _probability_of_order(score: NDArray[np.float64]) -> float:
 
 def _shuffled(scores: Scores) -> Scores:
     """The same trials, numbered anew in an order seeded by all their content."""
-    order = np.random.default_rng(content_seed((scores.score, scores.truth))).permutation(scores.score.size)
+    order = np.random.default_rng(Scores.content_seed((scores.score, scores.truth))).permutation(scores.score.size)
     return Scores(scores.score[order], scores.truth[order], scores.replay)
 
 
@@ -463,7 +521,7 @@ def _assumed(replays: Sequence[Scores], estimator: object, question: Question) -
     """What must hold for the bound and no table can show."""
     if isinstance(estimator, Guessing):
         apart = INDEPENDENT if getattr(estimator, "independent_trials", False) else ROWS_APART
-        uneven = [scores for scores in replays if _imbalance_p_value(scores) * len(replays) < UNEVEN_BY_CHANCE]
+        uneven = [scores for scores in replays if _imbalance_p_value(scores.truth) * len(replays) < UNEVEN_BY_CHANCE]
         if not uneven:
             return [FAIR_COINS, apart]
         share = uneven[0].truth.mean()

@@ -38,6 +38,7 @@ class SourceTable:
     columns: pa.Table  # the columns, at least one row; no name twice
     # Lines above the first row where rows are lines of a text file; None where rows are just counted
     header_lines: int | None = None
+    apart: bool = False  # whether members and non-members were given apart, as two samples
 
     def __post_init__(self) -> None:
         names = _names(self.name, self.columns)
@@ -161,7 +162,7 @@ def table_from(value: object) -> SourceTable:
     return SourceTable("the table", frame(value))
 
 
-def table_of_arrays(**columns: object) -> SourceTable:
+def table_of_arrays(*, apart: bool = False, **columns: object) -> SourceTable:
     """The table whose columns are arrays, lists, pandas Series or Arrow arrays of one length; None is left out."""
     given = {name: values for name, values in columns.items() if values is not None}
     require_one_index(given)
@@ -170,7 +171,7 @@ def table_of_arrays(**columns: object) -> SourceTable:
     if len(set(lengths.values())) > 1:
         listed = ", ".join(f"{count} {name}" for name, count in lengths.items())
         raise DataError(f"the arrays must have one value a row each, got {listed}")
-    return SourceTable("the scores", pa.table(made))
+    return SourceTable("the scores", pa.table(made), apart=apart)
 
 
 def members_beside_others(in_scores: object, out_scores: object) -> dict[str, NDArray[Any]]:
@@ -218,7 +219,7 @@ def _read(name: str, file: BinaryIO, format_name: str) -> SourceTable:
             case "npy":
                 return SourceTable(name, _numpy_columns(name, np.load(file, allow_pickle=False)))
             case "npz":
-                return SourceTable(name, _archive_columns(np.load(file, allow_pickle=False)))
+                return _archive(name, np.load(file, allow_pickle=False))
             case _:
                 delimiter = "\t" if format_name == "tsv" else ","
                 options = pacsv.ParseOptions(delimiter=delimiter)
@@ -237,11 +238,11 @@ def _numpy_columns(name: str, array: NDArray[Any]) -> pa.Table:
     return pa.table({"score": pa.array(array[:, 0]), "member": pa.array(array[:, 1])})
 
 
-def _archive_columns(archive: Mapping[str, NDArray[Any]]) -> pa.Table:
+def _archive(name: str, archive: Mapping[str, NDArray[Any]]) -> SourceTable:
     arrays = {field: archive[field] for field in archive}
-    if arrays.keys() == MEMBERS_APART:
-        arrays = members_beside_others(**arrays)
-    return pa.table({field: pa.array(array) for field, array in arrays.items()})
+    apart = arrays.keys() == MEMBERS_APART
+    columns = members_beside_others(**arrays) if apart else arrays
+    return SourceTable(name, pa.table({field: pa.array(array) for field, array in columns.items()}), apart=apart)
 
 
 @contextmanager

@@ -23,8 +23,7 @@ from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.learners.non_private import NonPrivate
 from dpaudit.mechanisms.protocols import Learner, Model, StackLearner
-from dpaudit.mechanisms.training.recipe import Recipe
-from dpaudit.mechanisms.training.task import TrainingTask
+from dpaudit.mechanisms.training.recipe import Recipe, TrainingTask
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -134,8 +133,7 @@ class ExampleGradients:
     def __init__(self, recipe: Recipe, clip: float, points: Examples, compute: Compute) -> None:
         import torch
 
-        from dpaudit.mechanisms.training.compute.batched import BatchedMlp
-        from dpaudit.mechanisms.training.compute.kernels import Kernel, Vmapped
+        from dpaudit.mechanisms.training.compute.kernels import BatchedMlp, Kernel, Vmapped
         from dpaudit.mechanisms.training.inputs import as_array
         from dpaudit.mechanisms.training.losses import CrossEntropy
 

@@ -6,18 +6,21 @@ The parts give the digits that the driver would find itself: what is missing is 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from types import GenericAlias
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpaudit.actors.unit import Resources, Unit
 from dpaudit.actors.work import Work, inlined, unit
 from dpaudit.engine.games.protocol import Played, Reading
-from dpaudit.estimators.divided import DividedByReplay, DividedByThreshold, EachReplay, EachThreshold
+from dpaudit.estimators.best_candidate import EachReplay, EachThreshold
 from dpaudit.estimators.estimator import Estimator
-from dpaudit.estimators.one_run.signed_scores import GuessRule, OneRun, Shiftable
+from dpaudit.estimators.finding import Finding
+from dpaudit.estimators.one_run.right_guesses import GuessRule
+from dpaudit.estimators.one_run.signed_scores import OneRun, Shiftable
 
 WORTH_S = 1.0
 """Bounds that take less are found by the driver: a unit costs milliseconds there, and a second in the worst case."""
@@ -50,14 +53,41 @@ def count(estimator: Estimator[Any, Any], evidence: Iterable[Any]) -> Iterator[A
     return (estimator.tally(piece) for piece in evidence)
 
 
+@runtime_checkable
+class _Divided(Protocol):
+    """An estimator whose bounds can be found in parts."""
+
+    def seconds(self, replays: int, rows: int) -> float:
+        """About how long the bounds of so many replays of so many rows take on one core."""
+        ...
+
+    def find(self, tallies: Sequence[Any], *, lost: int = 0, parts: Sequence[Any] = ()) -> Finding:
+        """One finding; what is in none of the parts is found now."""
+        ...
+
+
+@runtime_checkable
+class _DividedByReplay(_Divided, Protocol):
+    def bounds_of_replays(self, tallies: Sequence[Any], replays: int) -> EachReplay:
+        """Of some of so many replays, in the order of their numbers."""
+        ...
+
+
+@runtime_checkable
+class _DividedByThreshold(_Divided, Protocol):
+    def bounds_at(self, tally: Any, places: NDArray[np.int64]) -> EachThreshold:
+        """At some of the thresholds of the only replay."""
+        ...
+
+
 @unit
-def bound_replays(estimator: DividedByReplay, tallies: tuple[list[Any], ...], *, replays: int) -> EachReplay:
+def bound_replays(estimator: _DividedByReplay, tallies: tuple[list[Any], ...], *, replays: int) -> EachReplay:
     """The bounds of some of `replays` replays, in the order of their numbers."""
     return estimator.bounds_of_replays([tally for group in tallies for tally in group], replays)
 
 
 @unit
-def bound_thresholds(estimator: DividedByThreshold, tallies: list[Any], *, part: int, parts: int) -> EachThreshold:
+def bound_thresholds(estimator: _DividedByThreshold, tallies: list[Any], *, part: int, parts: int) -> EachThreshold:
     """The bounds at one of several equal parts of the thresholds of the only replay."""
     (tally,) = tallies
     thresholds = tally.threshold.size
@@ -76,7 +106,7 @@ def bound_units(
     parts, work = min(MOST_PARTS, _parts(estimator, game.replays, game.reference.rows)), Work()
     if parts < 1:
         return ()
-    by_threshold = isinstance(estimator, DividedByThreshold)
+    by_threshold = isinstance(estimator, _DividedByThreshold)
     if by_threshold and (len(tallies) != 1 or game.replays != 1):
         return ()
     parts = parts if by_threshold else min(parts, len(tallies))
@@ -91,7 +121,7 @@ def bound_units(
 
 
 def _parts(estimator: Any, replays: int, rows: int) -> int:
-    if not isinstance(estimator, DividedByReplay | DividedByThreshold):
+    if not isinstance(estimator, _DividedByReplay | _DividedByThreshold):
         return 0
     seconds = estimator.seconds(replays, rows)
     return math.ceil(seconds / PART_S) if seconds >= WORTH_S else 0

@@ -46,6 +46,7 @@ class PlannedAudit:
     confirms: str = ""  # name of the audit that this one confirms; "" for those of the spec
     confirmatory: bool = False  # whether it confirms by the same test once more
     bounds: tuple[Unit, ...] = ()  # the units that find its bounds, where that takes long
+    first_confidence: float | None = None  # of a confirmatory run: that of the bound of the first pass
 
     @property
     def effective_claim(self) -> Claim:
@@ -232,7 +233,9 @@ def _planned(spec: AuditSpec, audit: Audit, parts: Parts) -> Iterator[tuple[Plan
         asked = spec.confirmatory(audit) if again else spec.confirmation(audit)
         seed = Seed(spec.seed).child("confirm", *([audit.name] if spec.together is not None else []))
         follows, shared = _plan_audit(spec, asked, parts, seed, after)
-        yield dataclasses.replace(follows, confirms=audit.name, confirmatory=again), shared
+        first = audit.estimator.confidence if again else None
+        follows = dataclasses.replace(follows, confirms=audit.name, confirmatory=again, first_confidence=first)
+        yield follows, shared
 
 
 def _plan_audit(

@@ -18,8 +18,7 @@ import numpy as np
 from dpaudit.engine.reading.result import AuditResult
 from dpaudit.engine.spec.build import describe, in_words
 from dpaudit.estimators.finding import Series
-from dpaudit.estimators.label_reconstruction.advantage_distribution import AdvantageDistribution
-from dpaudit.estimators.label_reconstruction.bags import MEASURES
+from dpaudit.estimators.label_reconstruction.bags import MEASURES, AdvantageDistribution
 from dpaudit.mechanisms.labels.proportions import Aggregation, NoisyAggregation
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 

@@ -55,13 +55,24 @@ def read_audit(
 def follow_ups_told(plan: Plan, results: Sequence[AuditResult]) -> tuple[AuditResult, ...]:
     """The results, those of tests that refuted the claim with what was found when they were repeated."""
     again = {entry.confirms: entry.audit.name for entry in plan.audits if entry.confirmatory}
-    found = {result.name: result.verdict for result in results}
+    found = {result.name: result for result in results}
     return tuple(
-        replace(result, again=found.get(again[result.name], Verdict.FAILED))
-        if result.name in again and refutes(result)
-        else result
+        _followed(result, found.get(again[result.name])) if result.name in again and refutes(result) else result
         for result in results
     )
+
+
+def _followed(first: AuditResult, again: AuditResult | None) -> AuditResult:
+    """A test that refuted the claim, with what its confirmatory run says.
+
+    Undecided where that refutes the claim at the confidence of the first pass, and not at that of the verdict.
+    """
+    if again is None:
+        return replace(first, again=Verdict.FAILED)
+    shown = again.at_first_confidence
+    exceeds = shown is not None and shown.violation_point(again.compared.claim.curve) is not None
+    decided = refutes(again) or again.verdict in (Verdict.FAILED, Verdict.UNDECIDED) or not exceeds
+    return replace(first, again=again.verdict if decided else Verdict.UNDECIDED, at_first_confidence=shown)
 
 
 def failures_of(plan: Plan, outcome: RunOutcome, recorded: Mapping[str, str]) -> dict[str, Failure]:
@@ -129,6 +140,7 @@ class _Finished:
             stopped=self._reader.stopped(self._keys) if self._reader else None,
             evidence=str(evidence),
             audited=audit.mechanism,
+            at_first_confidence=self._at_first_confidence(),
         )
 
     @property
@@ -145,6 +157,14 @@ class _Finished:
         apart = {"parts": self._parts} if self._parts else {}
         finding: Finding = self._audit.estimator.find(self._tallies, lost=self._lost, **apart)
         return finding.on_a_proxy() if conditional and isinstance(finding, Bound) else finding
+
+    def _at_first_confidence(self) -> Finding | None:
+        """Of a confirmatory run: its evidence read at the confidence of the first pass."""
+        if self._entry.first_confidence is None or not self._tallies:
+            return None
+        estimator = replace(self._audit.estimator, confidence=self._entry.first_confidence)
+        finding: Finding = estimator.find(self._tallies, lost=self._lost)
+        return finding
 
     def _control(self) -> ShiftControl | None:
         """The game where the mechanism remembers nothing."""

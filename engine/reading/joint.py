@@ -93,7 +93,8 @@ class JointVerdict:
 
     @property
     def _not_confirmed(self) -> list[str]:
-        names = [name for name, again in self.confirmations.items() if not refutes(again)]
+        undecided = {test.name for test in self.tests if test.verdict is Verdict.UNDECIDED}
+        names = [name for name, again in self.confirmations.items() if not refutes(again) and name not in undecided]
         return (
             [f"{', '.join(names)} exceeded the claim in the first pass, and not in the confirmatory run"]
             if names

@@ -75,6 +75,8 @@ class AuditResult:
         failed_trials: Trials that failed within a unit that was finished, each with its seed and why.
         evidence: Folder of its score tables in the run folder; "" where nothing was written.
         audited: The mechanism itself.
+        at_first_confidence: What the evidence of a confirmatory run shows at the confidence of the first pass: of the
+            confirmatory run itself, and of the test that it repeats.
     """
 
     name: str
@@ -104,6 +106,7 @@ class AuditResult:
     failed_trials: tuple[str, ...] = ()
     evidence: str = ""
     audited: Any = None
+    at_first_confidence: Finding | None = None
 
     @property
     def series(self) -> Mapping[str, Series]:
@@ -116,8 +119,14 @@ class AuditResult:
 
     @cached_property
     def comparison(self) -> Comparison | None:
-        """Observed beside claimed; None without a finding."""
-        return None if self.finding is None else self.finding.comparison(self.compared.claim.curve)
+        """Observed beside claimed, by the confirmatory run where that did not confirm; None without a finding."""
+        found = self._repeated or self.finding
+        return None if found is None else found.comparison(self.compared.claim.curve)
+
+    @property
+    def _repeated(self) -> Finding | None:
+        """What a confirmatory run that did not confirm shows."""
+        return None if self.again in (None, Verdict.VIOLATION) else self.at_first_confidence
 
     @property
     def epsilon(self) -> float:
@@ -129,13 +138,10 @@ class AuditResult:
         """What the same evidence shows of the claim's own family of curves, in a sentence; "" where nothing does."""
         if not (isinstance(self.finding, Bound) and self.finding.delta and self.finding.evidence):
             return ""
-        from dpaudit.estimators.two_world.family import family_bound, family_of, regions_of  # most results need none
+        from dpaudit.estimators.two_world.family import bound_under_family  # most results need none
 
-        regions = regions_of(self.finding)
-        if regions is None:
-            return ""
-        found = family_bound(regions, family_of(self.compared.claim.curve), self.finding.delta)
-        return f"conditional-on-family: {found}" if found.epsilon else ""
+        found = bound_under_family(self.finding, self.compared.claim.curve)
+        return f"conditional-on-family: {found}" if found is not None and found.epsilon else ""
 
     @property
     def violation_point(self) -> ViolationPoint | None:
@@ -170,6 +176,11 @@ class AuditResult:
     @property
     def open_question(self) -> str:
         """Why an audit is undecided, and what would decide it; "" for the others."""
+        if self.again is Verdict.UNDECIDED and self._repeated is not None:
+            return (
+                "undecided: the confirmatory run exceeds the claim at the confidence of the first pass, not at that of "
+                "the verdict: check again with more trials and another seed"
+            )
         if self.again in _NOT_KNOWN:
             return "undecided: it is not known whether it refutes the claim when it is repeated: run again"
         if self.verdict is not Verdict.UNDECIDED:
@@ -195,7 +206,7 @@ class AuditResult:
             claimed = f"the claim says nothing about {comparison.quantity} at {comparison.where};"
         else:
             claimed = f"claimed {comparison.quantity} {comparison.claimed:g},"
-        return f"{claimed} observed {comparison.words}"
+        return f"{claimed} observed {comparison.words}{'' if self._repeated is None else ', confirmatory run'}"
 
     @property
     def cautions(self) -> tuple[str, ...]:
@@ -210,7 +221,8 @@ class AuditResult:
         """That a first pass does not count by itself."""
         if self.again in (None, Verdict.VIOLATION, *_NOT_KNOWN):
             return ""
-        return "not confirmed: it exceeded the claim in a first pass, and did not when it was repeated"
+        first = "" if self.finding is None else f" ({self.finding.comparison(self.compared.claim.curve).words})"
+        return f"not confirmed: it exceeded the claim in a first pass{first}, and did not when it was repeated"
 
     @property
     def _seen(self) -> str:

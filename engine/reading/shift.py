@@ -26,8 +26,9 @@ from dpaudit.claims import PrivacyCurve
 from dpaudit.engine.planning.counting import control_estimator
 from dpaudit.estimators.bound import Bound, format_lower, format_upper
 from dpaudit.estimators.finding import Validity
+from dpaudit.estimators.one_run.right_guesses import OneRunTally
 from dpaudit.estimators.one_run.shift_corrected import ShiftCorrected, bound_beyond_shift, rows_to_decide
-from dpaudit.estimators.one_run.signed_scores import OneRun, OneRunFDP, OneRunTally, Shiftable
+from dpaudit.estimators.one_run.signed_scores import OneRun, OneRunFDP, Shiftable
 from dpaudit.estimators.proportions.binomial import clopper_pearson
 from dpaudit.estimators.replays import median_rule, per_replay_confidence
 

@@ -13,8 +13,7 @@ import numpy as np
 from dpaudit.engine.reading.comparison import LEVEL, RESPONSE, Compared, Study
 from dpaudit.estimators.chart import CLAIM, INK, MEMBER, OTHER, Axis, Chart, Line, Mark, Panel, Rule
 from dpaudit.estimators.finding_charts import beliefs_panel, scatter, spindle, spread
-from dpaudit.estimators.label_reconstruction.advantage_distribution import WORDS
-from dpaudit.estimators.label_reconstruction.bags import MEASURES
+from dpaudit.estimators.label_reconstruction.bags import MEASURES, WORDS
 
 COLOURS = ("#52606d", OTHER, MEMBER, CLAIM, "#a16207", "#7c3aed", "#0f766e", "#be185d")
 VIRIDIS = ("#440154", "#482475", "#414487", "#355f8d", "#2a788e", "#21918c", "#22a884", "#44bf70", "#7ad151", "#bddf26")

@@ -32,7 +32,7 @@ from dpaudit.estimators.chart import (
     Rule,
     Words,
 )
-from dpaudit.estimators.finding_charts import NOT_A_BOUND, bars_side_by_side, total_epsilons
+from dpaudit.estimators.finding_charts import bars_side_by_side, total_epsilons
 
 FEWEST = 3
 """Claims a line of detected epsilons has at least."""
@@ -181,7 +181,7 @@ def predictors_compared(results: Sequence[AuditResult]) -> Chart | None:
         totals.append(total_epsilons(result.compared.claim, **series))
     bars = {name: np.array([total[name][0] for total in totals]) for name in totals[0]}
     names = [f"{result.name}\n{series['answers']:,} answers" for result, series in audits]
-    panel = bars_side_by_side(bars, names, audits[0][1]["delta"], "{:.3g}", NOT_A_BOUND)
+    panel = bars_side_by_side(bars, names, audits[0][1]["delta"], "{:.3g}")
     return Chart("predictors", "Private predictors compared", [[panel]], max(6.4, 1.1 * len(audits) + 2.4))
 
 

@@ -13,13 +13,13 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from dpaudit.actors.events import read_events
-from dpaudit.atomic_write import write_whole
 from dpaudit.engine.reading.result import AuditResult
 from dpaudit.engine.reading.run_report import NOT_SHOWN, Report
 from dpaudit.engine.reading.verdict import COLOURS, Verdict
 from dpaudit.engine.report.templates import figure_markup, template
 from dpaudit.engine.spec.audit_spec import slug
 from dpaudit.estimators.finding import Series
+from dpaudit.plain_files import write_whole
 
 if TYPE_CHECKING:
     from dpaudit.engine.reading.comparison import Study

@@ -24,7 +24,6 @@ from dpaudit.actors.schedule import RunOutcome, run_units
 from dpaudit.actors.storage.places import Scratch
 from dpaudit.actors.storage.store import UnitStore
 from dpaudit.actors.unit import Resources, as_of, user_code
-from dpaudit.atomic_write import write_whole
 from dpaudit.consent import Consent, given, require_contacts, under
 from dpaudit.engine.exits import behind
 from dpaudit.engine.planning.plan import Plan, make_plan, trainings_of, what_it_takes
@@ -49,6 +48,7 @@ from dpaudit.engine.spec.audit_spec import Audit, AuditSpec, slug
 from dpaudit.engine.spec.loading import load_spec
 from dpaudit.errors import RunError
 from dpaudit.given import argument
+from dpaudit.plain_files import write_whole
 
 
 def audit(
@@ -361,7 +361,7 @@ def _load_ahead() -> None:
     with contextlib.suppress(Exception):
         for name in (
             "dpaudit.engine.report.page",
-            "dpaudit.estimators.two_world._hull",
+            "numba",
             "matplotlib.backends.backend_agg",
             "matplotlib.backends.backend_svg",
         ):

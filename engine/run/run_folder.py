@@ -25,7 +25,6 @@ from dpaudit.actors.events import Event, EventKind, EventStream, Listener
 from dpaudit.actors.storage.bounded_parquet import read_bounded
 from dpaudit.actors.storage.places import Scratch, inside, is_remote
 from dpaudit.actors.unit import code_version, user_code
-from dpaudit.atomic_write import write_whole
 from dpaudit.consent import OWN, Consent, given
 from dpaudit.engine.data.in_memory import keep
 from dpaudit.engine.planning.plan import Plan
@@ -34,7 +33,7 @@ from dpaudit.engine.spec.audit_spec import AuditSpec, slug
 from dpaudit.engine.spec.loading import load_spec
 from dpaudit.errors import AuditError, RunError, SpecError, printable, shortened
 from dpaudit.given import path
-from dpaudit.plain_files import bytes_of, reading, require_plain
+from dpaudit.plain_files import bytes_of, reading, require_plain, write_whole
 
 PLAN, SPEC = "plan.parquet", "spec.yaml"
 _COLUMNS = {  # of a plan

@@ -25,6 +25,7 @@ from dpaudit.errors import SpecError, require, shortened
 from dpaudit.estimators.estimator import Estimator
 from dpaudit.estimators.scores import ScoreEstimator, Scores
 from dpaudit.given import check_fields
+from dpaudit.mechanisms.protocols import Claiming
 from dpaudit.registry import catalogue, load
 
 MOST_AT_ONCE = 10_000_000
@@ -379,15 +380,6 @@ def _those(kind: str, fit: Callable[[Any], bool]) -> str:
     """The registered names of a kind that would fit, as advice."""
     names = [name for name in catalogue(kind) if fit(load(kind, name))]
     return f"{kind}s that fit: {', '.join(names) or 'none'}"
-
-
-@runtime_checkable
-class Claiming(Protocol):
-    """A mechanism that states its claim."""
-
-    def claim(self) -> Claim:
-        """What it promises."""
-        ...
 
 
 @runtime_checkable

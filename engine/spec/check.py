@@ -11,14 +11,14 @@ from dpaudit.engine.data.bundled import Digits
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.games.protocol import CheckTest, Fits
-from dpaudit.engine.spec.audit_spec import Audit, AuditSpec, Claiming, RunOptions
+from dpaudit.engine.spec.audit_spec import Audit, AuditSpec, RunOptions
 from dpaudit.engine.spec.build import build
 from dpaudit.engine.spec.error_budget import JointTest
 from dpaudit.errors import AuditError, SpecError, require
 from dpaudit.given import check_fields
 from dpaudit.mechanisms.compute import Compute
-from dpaudit.mechanisms.learners.aggregated_labels import AggregatedLabels
-from dpaudit.mechanisms.protocols import BagMechanism, LabelMechanism, StackLearner
+from dpaudit.mechanisms.learners.recalled_labels import AggregatedLabels
+from dpaudit.mechanisms.protocols import BagMechanism, Claiming, LabelMechanism, StackLearner
 from dpaudit.registry import catalogue, load
 
 BUDGET = "10m"

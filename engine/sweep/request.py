@@ -10,7 +10,6 @@ from typing import Any
 
 from dpaudit import given
 from dpaudit.actors.seed import Seed
-from dpaudit.atomic_write import write_whole
 from dpaudit.engine.data.in_memory import data_source, found_again, keep
 from dpaudit.engine.reading.sweep_summary import fresh_name
 from dpaudit.engine.spec.audit_spec import MOST_SEED, Audit, AuditSpec, RunOptions
@@ -22,6 +21,7 @@ from dpaudit.engine.spec.space import configurations, in_words
 from dpaudit.engine.spec.sweep import Configuration, Sweep, described_values
 from dpaudit.errors import SpecError, shortened
 from dpaudit.given import check_fields
+from dpaudit.plain_files import write_whole
 
 FILE = "sweep.yaml"
 

@@ -10,21 +10,29 @@ import math
 
 import numba
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from dpaudit.estimators.arguments import Floats
+
+# Below this likelihood of a bag, on the scale of its likeliest sum, underflow may have eaten what matters.
+SMALLEST = 1e-250
+
+
+def posteriors(prior: Floats, log_channel: Floats) -> tuple[Floats, Floats, list[int]]:
+    """Posteriors, how far they moved the log-odds, both of shape (bags, k), and the bags that cannot be."""
+    posterior, shift, likelihood = _posteriors(prior, np.exp(log_channel))
+    unlikely = np.flatnonzero(~(likelihood > SMALLEST))
+    if not unlikely.size:
+        return posterior, shift, []
+    posterior[unlikely], shift[unlikely], log_likelihood = _log_posteriors(prior[unlikely], log_channel[unlikely])
+    return posterior, shift, unlikely[np.isneginf(log_likelihood)].tolist()
 
 
 @numba.njit(cache=True)
-def posteriors(prior: Floats, channel: Floats) -> tuple[Floats, Floats, Floats]:
-    """P[label = 1 | release] for every example of every bag.
+def _posteriors(prior: Floats, channel: Floats) -> tuple[Floats, Floats, Floats]:
+    """P[label = 1 | release] for every example of every bag, and how far that moved the log-odds, shape (bags, k).
 
-    Args:
-        prior: P[label = 1], shape (bags, k).
-        channel: Likelihood of what was released given the true sum s, up to a factor, shape (bags, k + 1), largest 1.
-    Returns: Posteriors, shape (bags, k); how far they moved the log-odds, log P[release | 1] - log P[release | 0] of
-        each example, which loses no digits where a posterior rounds to 1, shape (bags, k); and each bag's likelihood on
-        the scale of `channel`, shape (bags,). Where that is above 1e-250, no underflow on the way can matter.
+    The channel, shape (bags, k + 1), is the likelihood of what was released given the true sum, scaled to a largest
+    of 1. Third is each bag's likelihood on that scale: where it is above 1e-250, no underflow on the way can matter.
     """
     bags, k = prior.shape
     posterior = np.empty((bags, k))
@@ -57,12 +65,8 @@ def posteriors(prior: Floats, channel: Floats) -> tuple[Floats, Floats, Floats]:
 
 
 @numba.njit(cache=True)
-def log_posteriors(prior: Floats, log_channel: Floats) -> tuple[Floats, Floats, Floats]:
-    """`posteriors` in logarithms: ten times slower, right for bags however improbable under the prior.
-
-    Returns: Posteriors and how far they moved the log-odds, shape (bags, k), NaN in impossible bags; each bag's log
-        likelihood, shape (bags,).
-    """
+def _log_posteriors(prior: Floats, log_channel: Floats) -> tuple[Floats, Floats, Floats]:
+    """`_posteriors` in logarithms: ten times slower, right for bags however improbable; NaN in impossible ones."""
     bags, k = prior.shape
     posterior = np.empty((bags, k))
     shift = np.empty((bags, k))
@@ -91,25 +95,11 @@ def log_posteriors(prior: Floats, log_channel: Floats) -> tuple[Floats, Floats, 
 
 
 @numba.njit(cache=True)
-def plain_advantages(prior: Floats) -> Floats:
-    """Additive advantage of the exact sum, for every example; shape (bags, k) to (bags, k)."""
-    return _advantages(prior, 0.0, 0)
+def advantages(prior: Floats, epsilon: float, noise: int) -> Floats:
+    """Additive advantage of the noisy sum, for every example; shape (bags, k) to (bags, k).
 
-
-@numba.njit(cache=True)
-def laplace_advantages(prior: Floats, epsilon: float) -> Floats:
-    """Additive advantage of the sum plus Laplace(1/epsilon)."""
-    return _advantages(prior, epsilon, 1)
-
-
-@numba.njit(cache=True)
-def geometric_advantages(prior: Floats, epsilon: float) -> Floats:
-    """Additive advantage of the sum plus two-sided geometric noise, clipped to [0, k]."""
-    return _advantages(prior, epsilon, 2)
-
-
-@numba.njit(cache=True)
-def _advantages(prior: Floats, epsilon: float, noise: int) -> Floats:
+    The noise is none (0), Laplace(1/epsilon) (1), or two-sided geometric and clipped to [0, k] (2).
+    """
     bags, k = prior.shape
     advantage = np.empty((bags, k))
     depth = 2 + math.ceil(math.log2(k))

@@ -5,8 +5,9 @@ the release is what randomized response (RR) or a bag's sum of labels (LLP; plus
 shows. All results are exact given the priors: nothing is sampled, so there is no confidence to state. They say what
 *this* attacker gains on average (additive) or at one release (multiplicative), never what a mechanism promises.
 
-Counts are of a bag's positive labels, not proportions: changing one label moves them by 1, so noise of scale 1/epsilon
-makes them epsilon-label-private.
+Priors of bags have the shape (bags, k), or (k,) for one bag; what is said of each example has the same shape. Counts
+are of a bag's positive labels, not proportions: changing one label moves them by 1, so noise of scale 1/epsilon makes
+them epsilon-label-private; epsilon is in (0, inf).
 """
 
 from __future__ import annotations
@@ -21,18 +22,14 @@ from scipy.stats import binom
 from dpaudit.errors import require
 from dpaudit.estimators.arguments import Floats, as_counts, common_shape, unboxed
 
-# Below this likelihood of a bag, on the scale of its likeliest sum, underflow may have eaten what matters.
-_SMALLEST = 1e-250
+_PLAIN, _LAPLACE, _GEOMETRIC = range(3)
 
 
 def rr_posterior(prior: ArrayLike, released: ArrayLike, *, epsilon: float) -> float | Floats:
     """P[label = 1 | released label] under binary randomized response, which flips with probability 1/(1 + e^epsilon).
 
-    Args:
-        prior: P[label = 1], in [0, 1].
-        released: Released labels, 0 or 1; broadcasts with `prior`.
-        epsilon: In [0, inf).
-    Returns: Posteriors of the broadcast shape.
+    Priors in [0, 1] and released labels, 0 or 1, broadcast; epsilon is in [0, inf).
+
     Source: Busa-Fekete et al. (2024), section 4, with "+" for the "-" in its denominators.
     """
     eta, labels = _prior(prior), np.asarray(released)
@@ -49,10 +46,8 @@ def rr_posterior(prior: ArrayLike, released: ArrayLike, *, epsilon: float) -> fl
 def llp_posterior(prior: ArrayLike, positives: ArrayLike) -> Floats:
     """P[label = 1 | the bag's number of positive labels] for every example.
 
-    Args:
-        prior: P[label = 1], shape (bags, k), or (k,) for one bag.
-        positives: Positive labels in each bag, whole numbers in [0, k], shape (bags,), or a scalar for one bag.
-    Returns: Posteriors, the shape of `prior`.
+    `positives` are whole numbers in [0, k], shape (bags,), or a scalar for one bag.
+
     Raises: InputError for a bag that cannot have that many positive labels under its priors.
     Source: Busa-Fekete et al. (2024), section 4; the sum of the others is Poisson-binomial.
     """
@@ -66,11 +61,8 @@ def llp_posterior(prior: ArrayLike, positives: ArrayLike) -> Floats:
 def llp_laplace_posterior(prior: ArrayLike, count: ArrayLike, *, epsilon: float) -> Floats:
     """P[label = 1 | the bag's noisy count] where the count carries Laplace noise of scale 1/epsilon.
 
-    Args:
-        prior: P[label = 1], shape (bags, k), or (k,) for one bag.
-        count: Noisy counts (k times the noisy proportions), any finite numbers, shape (bags,) or a scalar.
-        epsilon: In (0, inf).
-    Returns: Posteriors, the shape of `prior`.
+    `count` (k times the noisy proportion) is any finite number, shape (bags,) or a scalar.
+
     Source: Busa-Fekete et al. (2024), section 4.
     """
     eta, counts = _bags(prior, count, "count")
@@ -81,11 +73,8 @@ def llp_laplace_posterior(prior: ArrayLike, count: ArrayLike, *, epsilon: float)
 def llp_geometric_posterior(prior: ArrayLike, count: ArrayLike, *, epsilon: float) -> Floats:
     """P[label = 1 | the bag's noisy count] where the count carries two-sided geometric noise, clipped to [0, k].
 
-    Args:
-        prior: P[label = 1], shape (bags, k), or (k,) for one bag.
-        count: Released counts, whole numbers in [0, k], shape (bags,) or a scalar.
-        epsilon: In (0, inf); the noise is t with probability proportional to e^(-epsilon |t|).
-    Returns: Posteriors, the shape of `prior`.
+    The noise is t with probability proportional to e^(-epsilon |t|); `count` is whole, shape (bags,) or a scalar.
+
     Source: Busa-Fekete et al. (2024), section 4.
     """
     eta, counts = _bags(prior, count, "count")
@@ -117,9 +106,7 @@ def bag_log_ratio(prior: ArrayLike, log_likelihood: ArrayLike) -> Floats:
 def release_gain(prior: ArrayLike, posterior: ArrayLike) -> float | Floats:
     """How much likelier the best guess is right at one release than before it; its mean is the additive advantage.
 
-    Args:
-        prior, posterior: Probabilities that broadcast.
-    Returns: In [-1/2, 1/2], of the broadcast shape; below 0 where the release takes confidence away.
+    Probabilities that broadcast; in [-1/2, 1/2], below 0 where the release takes confidence away.
     """
     before, after = _prior(prior), _prior(posterior, "a posterior")
     common_shape(before, after, names=("prior", "posterior"))
@@ -127,12 +114,10 @@ def release_gain(prior: ArrayLike, posterior: ArrayLike) -> float | Floats:
 
 
 def llp_product_advantage(share: float, size: ArrayLike) -> float | Floats:
-    """`llp_additive_advantage` of bags whose labels are independent of the features; the shape of `size`.
+    """`llp_additive_advantage` of bags of these sizes whose labels are independent of the features, with p = `share`.
 
-    Args:
-        share: p = P[label = 1], in [0, 1].
-        size: Examples in a bag, whole, >= 1.
-    Returns: min(p, 1 - p) - E min(S/k, 1 - S/k), S the number of positives.
+    It is min(p, 1 - p) - E min(S/k, 1 - S/k), S the number of positives; the shape of `size`.
+
     Source: Busa-Fekete et al. (2024), Theorem 3.2, with the "min" it lacks.
     """
     p = float(_prior(share))
@@ -159,17 +144,11 @@ def llp_additive_advantage(prior: ArrayLike) -> Floats:
     """How much likelier the best guess is right once the bag's number of positive labels is known.
 
     For each example, given the features of its whole bag, on average over the labels: E[max(post, 1 - post)] -
-    max(eta, 1 - eta).
+    max(eta, 1 - eta), in [0, min(eta, 1 - eta)].
 
-    Args:
-        prior: P[label = 1], shape (bags, k), or (k,) for one bag.
-    Returns: Advantages in [0, min(eta, 1 - eta)], the shape of `prior`.
     Source: Busa-Fekete et al. (2024), Definition 3.1 (individual), conditioned on the bag.
     """
-    # Compiled code is imported where it is called: numba takes half a second to load.
-    from dpaudit.estimators.label_reconstruction._poisson_binomial import plain_advantages
-
-    return np.asarray(plain_advantages(_bag_priors(prior))).reshape(np.shape(prior))
+    return _additive(prior, 0.0, _PLAIN)
 
 
 def llp_laplace_additive_advantage(prior: ArrayLike, *, epsilon: float) -> Floats:
@@ -177,40 +156,23 @@ def llp_laplace_additive_advantage(prior: ArrayLike, *, epsilon: float) -> Float
 
     The integral over the released value is done in closed form between the whole numbers, split where the best guess
     changes.
-
-    Args:
-        prior: P[label = 1], shape (bags, k), or (k,) for one bag.
-        epsilon: In (0, inf).
-    Returns: Advantages in [0, min(eta, 1 - eta)], the shape of `prior`.
     """
-    from dpaudit.estimators.label_reconstruction._poisson_binomial import laplace_advantages
-
     _check_epsilon(epsilon)
-    return np.asarray(laplace_advantages(_bag_priors(prior), float(epsilon))).reshape(np.shape(prior))
+    return _additive(prior, epsilon, _LAPLACE)
 
 
 def llp_geometric_additive_advantage(prior: ArrayLike, *, epsilon: float) -> Floats:
-    """`llp_additive_advantage` where the count carries two-sided geometric noise, clipped to [0, k].
-
-    Args:
-        prior: P[label = 1], shape (bags, k), or (k,) for one bag.
-        epsilon: In (0, inf).
-    Returns: Advantages in [0, min(eta, 1 - eta)], the shape of `prior`.
-    """
-    from dpaudit.estimators.label_reconstruction._poisson_binomial import geometric_advantages
-
+    """`llp_additive_advantage` where the count carries two-sided geometric noise, clipped to [0, k]."""
     _check_epsilon(epsilon)
-    return np.asarray(geometric_advantages(_bag_priors(prior), float(epsilon))).reshape(np.shape(prior))
+    return _additive(prior, epsilon, _GEOMETRIC)
 
 
 def multiplicative_advantage(prior: ArrayLike, posterior: ArrayLike) -> float | Floats:
-    """log-odds(posterior) - log-odds(prior): how far one release moved the attacker's belief.
+    """log-odds(posterior) - log-odds(prior): how far one release moved the attacker's belief, in nats.
 
-    At most epsilon in absolute value under epsilon-label privacy; infinite where the release gives the label away.
+    At most epsilon in absolute value under epsilon-label privacy; infinite where the release gives the label away, 0
+    where the prior is 0 or 1 already. Probabilities broadcast.
 
-    Args:
-        prior, posterior: Probabilities that broadcast.
-    Returns: Nats, of the broadcast shape; 0 where the prior is 0 or 1 already.
     Source: Busa-Fekete et al. (2024), Definition 3.6 (binary).
     """
     before, after = _prior(prior), _prior(posterior, "a posterior")
@@ -229,12 +191,7 @@ def label_privacy_ceiling(epsilon: float) -> float:
 
 
 def advantage_cdf(advantage: ArrayLike, at: ArrayLike) -> float | Floats:
-    """Fraction of examples whose advantage is at most `at` in absolute value; the shape of `at`.
-
-    Args:
-        advantage: Advantages of all examples, any shape, `inf` allowed.
-        at: Thresholds, >= 0.
-    """
+    """Fraction of examples whose advantage is at most `at` >= 0 in absolute value; the shape of `at`."""
     ranked, points = _ranked(advantage), np.asarray(at, np.float64)
     require(bool(np.all(points >= 0)), "at must be thresholds >= 0", at=at)
     return unboxed(np.asarray(np.searchsorted(ranked, points, side="right") / ranked.size))
@@ -243,28 +200,28 @@ def advantage_cdf(advantage: ArrayLike, at: ArrayLike) -> float | Floats:
 def advantage_quantile(advantage: ArrayLike, level: ArrayLike) -> float | Floats:
     """The smallest threshold that at least a fraction `level` of the examples stay within; the shape of `level`.
 
-    Never between two examples, so an infinite advantage beyond the level does no harm (the paper reports 0.98).
-
-    Args:
-        advantage: Advantages of all examples, any shape, `inf` allowed; their absolute values are taken.
-        level: In [0, 1].
+    Advantages may have any shape and be inf. Never between two examples, so an infinite advantage beyond the level does
+    no harm (the paper reports 0.98).
     """
     ranked, levels = _ranked(advantage), np.asarray(level, np.float64)
     require(bool(np.all((levels >= 0) & (levels <= 1))), "level must be in [0, 1]", level=level)
     return unboxed(np.asarray(np.quantile(ranked, levels, method="inverted_cdf"), np.float64))
 
 
+def _additive(prior: ArrayLike, epsilon: float, noise: int) -> Floats:
+    # Compiled code is imported where it is called: numba takes half a second to load.
+    from dpaudit.estimators.label_reconstruction._poisson_binomial import advantages
+
+    return np.asarray(advantages(_bag_priors(prior), float(epsilon), noise)).reshape(np.shape(prior))
+
+
 def _posteriors(eta: Floats, log_channel: Floats) -> tuple[Floats, Floats]:
     """Posteriors, and how far they moved the log-odds; both of shape (bags, k)."""
-    from dpaudit.estimators.label_reconstruction._poisson_binomial import log_posteriors, posteriors
+    from dpaudit.estimators.label_reconstruction._poisson_binomial import posteriors
 
-    posterior, shift, likelihood = posteriors(eta, np.exp(log_channel))
-    unlikely = np.flatnonzero(~(likelihood > _SMALLEST))
-    if unlikely.size:
-        posterior[unlikely], shift[unlikely], log_likelihood = log_posteriors(eta[unlikely], log_channel[unlikely])
-        impossible = unlikely[np.isneginf(log_likelihood)].tolist()
-        must = "what each bag released must be possible under its priors"
-        require(not impossible, must, bags=impossible, do="keep priors away from 0 and 1")
+    posterior, shift, impossible = posteriors(eta, log_channel)
+    must = "what each bag released must be possible under its priors"
+    require(not impossible, must, bags=impossible, do="keep priors away from 0 and 1")
     return posterior, shift
 
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dpaudit.claims import PrivacyCurve
 from dpaudit.errors import require
-from dpaudit.estimators.counts import BAGS, Column, CountEstimator, Floats, Ints, Table, TextTable, number_columns
+from dpaudit.estimators.arguments import Floats, Ints
+from dpaudit.estimators.bound import FindingBase, format_lower
+from dpaudit.estimators.counts import BAGS, Column, CountEstimator, Table, TextTable, number_columns
 from dpaudit.estimators.estimator import Estimator
-from dpaudit.estimators.finding import Series
+from dpaudit.estimators.finding import Comparison, Series, Validity
 from dpaudit.estimators.label_reconstruction.advantage import (
     advantage_cdf,
     advantage_quantile,
@@ -29,63 +32,151 @@ from dpaudit.estimators.label_reconstruction.advantage import (
     rr_additive_advantage,
     rr_posterior,
 )
-from dpaudit.estimators.label_reconstruction.advantage_distribution import (
-    QUANTITIES,
-    WORDS,
-    AdvantageDistribution,
-    Kind,
-    Realised,
-)
 from dpaudit.estimators.posteriors import Posteriors
 from dpaudit.registry import register
 
+Kind = Literal["additive", "multiplicative", "tail"]
+WORDS: Mapping[str, str] = {
+    "additive": "additive advantage",
+    "multiplicative": "multiplicative advantage",
+    "tail": "additive advantage at one release",
+}
+QUANTITIES: Mapping[str, str] = {
+    "additive": "mean additive advantage",
+    "multiplicative": "largest multiplicative advantage",
+    "tail": "largest additive advantage at one release",
+}
+"""What is compared with a claim: the mean additive advantage, the largest shift of log-odds, the largest gain."""
+
+# Log-odds of posteriors carry rounding errors of some 1e-16: what is compared with a claim is lowered by far more.
+_SAFE = 1 - 1e-9
 Mechanism = Literal["rr", "llp", "llp-laplace", "llp-geometric"]
 RELEASED = {"rr": "released", "llp": "positives", "llp-laplace": "count", "llp-geometric": "count"}
 """The column that holds what each mechanism released: one label a row, or one number a bag, repeated on its rows."""
 MEASURES: tuple[Kind, ...] = ("multiplicative", "additive")
 """The paper's two, which are shown beside each other."""
 UNITS: Mapping[str, str] = {"multiplicative": ", nats", "additive": "", "tail": ""}
-GROUPS = 10
-"""Of examples, to see whether their priors are calibrated."""
-SHOWN = 4_000
-"""Examples in a figure of beliefs at most."""
+GROUPS = 10  # of examples, to see whether their priors are calibrated
+SHOWN = 4_000  # examples in a figure of beliefs at most
+APART = 3.0  # standard errors beyond which computed and realised advantage are said to differ
+
+
+@dataclass(frozen=True)
+class Realised:
+    """The attacker played against true labels, beside what its beliefs say of itself."""
+
+    computed: float  # how much likelier its guesses are right once the release is out, by its own posteriors; mean
+    realised: float  # how much more often they were right
+    error: float  # standard error of the difference, at most
+
+    @property
+    def parts(self) -> bool:
+        """Whether the two differ by more than chance."""
+        return abs(self.realised - self.computed) > APART * self.error
+
+    def __str__(self) -> str:
+        said = (
+            "they part: the priors are not calibrated, and advantages computed from them are off by as much"
+            if self.parts
+            else "no more apart than chance"
+        )
+        return (
+            f"played against true labels the attacker gains {self.realised:.5f}, by its own beliefs "
+            f"{self.computed:.5f} (difference {self.realised - self.computed:+.5f}, standard error {self.error:.5f}): "
+            f"{said}"
+        )
+
+
+@dataclass(frozen=True)
+class AdvantageDistribution(FindingBase):
+    """Advantages of all examples, in absolute value; exact given the priors: no confidence."""
+
+    # "additive": how much likelier the best guess is right, on average over releases, in [0, 1]. "multiplicative": how
+    # far one release moves the log-odds, in nats. "tail": how much likelier the best guess is right at one release than
+    # before it, 0 where it is not
+    kind: Kind
+    mean: float  # over the examples, >= 0; may be inf
+    largest: float  # over the examples, >= 0; may be inf
+    # level in [0, 1] and the advantage that this share of the examples stays within
+    quantiles: tuple[tuple[float, float], ...]
+    method: str  # the estimator's registered name, with its variant
+    within: tuple[tuple[float, float], ...] = ()  # threshold and the share of examples that stays within it
+    counts: tuple[tuple[str, int], ...] = ()  # examples, bags, releases
+    notes: tuple[str, ...] = ()  # sentences a reader must see beside it
+    # what there is to draw, by name
+    series: Mapping[str, Series] = field(default_factory=dict, compare=False, repr=False)
+    realised: Realised | None = None  # the attacker played against true labels; None where they are not known
+
+    validity = Validity.EXACT  # nothing was sampled
+    confidence = None
+    selection = "every example"  # nothing was chosen
+
+    def __post_init__(self) -> None:
+        require(self.kind in QUANTITIES, f"kind must be one of {', '.join(QUANTITIES)}", kind=self.kind)
+        require(self.mean >= 0, "a mean of advantages must be >= 0", mean=self.mean)
+        require(self.largest >= 0, "the largest advantage must be >= 0", largest=self.largest)
+        if self.realised is not None:
+            object.__setattr__(self, "notes", (*self.notes, str(self.realised)))
+
+    @property
+    def _compared(self) -> float:
+        return (self.mean if self.kind == "additive" else self.largest) * _SAFE
+
+    @property
+    def headline(self) -> str:
+        unit = " nats" if self.kind == "multiplicative" else ""
+        return f"{QUANTITIES[self.kind]} {format_lower(self._compared, 6)}{unit}"
+
+    def comparison(self, curve: PrivacyCurve) -> Comparison:
+        """Beside the most that label privacy with the epsilon claimed at delta = 0 allows."""
+        allowed = _allowed(self.kind, curve.epsilon(0.0))
+        return Comparison(QUANTITIES[self.kind], "delta = 0", self._compared, allowed, self.headline)
+
+    def to_dict(self) -> Mapping[str, Any]:
+        return {
+            "kind": self.kind,
+            "mean": self.mean,
+            "largest": self.largest,
+            "quantiles": [list(pair) for pair in self.quantiles],
+            "within": [list(pair) for pair in self.within],
+            "realised": None if self.realised is None else asdict(self.realised),
+            **self._said(),
+        }
+
+    def __str__(self) -> str:
+        shown = ", ".join(f"{level:g} quantile {value:.6g}" for level, value in self.quantiles)
+        return f"{self.headline} (exact given the priors; {self.method}; {shown})"
+
+
+def _allowed(kind: Kind, epsilon: float) -> float:
+    """The most that a release with label privacy `epsilon` allows.
+
+    A belief whose log-odds move by epsilon makes the best guess likelier right by at most e^eps/(1 + e^eps) - 1/2, from
+    a prior of 1/2: half of what Wu et al. (2023) allow the mean.
+    """
+    if kind == "multiplicative" or math.isinf(epsilon):
+        return epsilon
+    return label_privacy_ceiling(epsilon) / (2 if kind == "tail" else 1)
 
 
 @dataclass(frozen=True, eq=False)
 class AdvantageTally:
-    """The advantages at one release.
+    """The advantages at one release."""
 
-    Attributes:
-        release: Number of the release.
-        bags: How many bags it is made of.
-        left_out: Examples that nothing was released about, which are not among the others.
-        multiplicative: How far the log-odds of each other example moved, nats, shape (n,); may be infinite.
-        additive: Additive advantage of each, on average over releases, shape (n,); (0,) where that is not known.
-        gain: How much likelier the best guess of each is right than before, shape (n,); below 0 where it is not.
-        prior: Of some of them, for a figure, shape (shown,).
-        posterior: Of the same, shape (shown,).
-        believed: Mean prior of groups of examples, by the prior, shape (groups,); (0,) where labels are not known.
-        observed: Share of each group whose label is 1, likewise.
-        grouped: Examples in each group, likewise.
-        computed: How much likelier the best guess is right than before the release, as the beliefs say; mean.
-        realised: The same as true labels say; NaN where they are not known.
-        error: Standard error of the difference of the two means, bags being independent; NaN likewise.
-    """
-
-    release: int
-    bags: int
-    left_out: int
-    multiplicative: Floats
-    additive: Floats
-    gain: Floats
-    prior: Floats
-    posterior: Floats
-    believed: Floats
-    observed: Floats
-    grouped: Ints
-    computed: float
-    realised: float
-    error: float
+    release: int  # number of the release
+    bags: int  # how many bags it is made of
+    left_out: int  # examples that nothing was released about, which are not among the others
+    multiplicative: Floats  # how far the log-odds of each other example moved, nats, shape (n,); may be infinite
+    additive: Floats  # additive advantage of each, on average over releases, shape (n,); (0,) where that is not known
+    gain: Floats  # how much likelier the best guess of each is right than before, shape (n,); below 0 where it is not
+    prior: Floats  # of some of them, for a figure, shape (shown,)
+    posterior: Floats  # of the same, shape (shown,)
+    believed: Floats  # mean prior of groups of examples, by the prior, shape (groups,); (0,) where labels are not known
+    observed: Floats  # share of each group whose label is 1, likewise
+    grouped: Ints  # examples in each group, likewise
+    computed: float  # how much likelier the best guess is right than before the release, as the beliefs say; mean
+    realised: float  # the same as true labels say; NaN where they are not known
+    error: float  # standard error of the difference of the two means, bags being independent; NaN likewise
 
 
 @register("estimator", "label-advantage", source="Busa-Fekete et al. (2024), Definitions 3.1 and 3.6, section 4")
@@ -135,7 +226,6 @@ class LabelAdvantage(Estimator[Posteriors, AdvantageTally], CountEstimator):
         require(all(at >= 0 for at in self.within), "within must be thresholds >= 0", within=self.within)
 
     def tally(self, evidence: Posteriors) -> AdvantageTally:
-        """The advantages of each example at one release."""
         inside = evidence.bag >= 0
         prior, posterior = evidence.prior[inside], evidence.posterior[inside]
         gains = np.asarray(release_gain(prior, posterior))
@@ -146,7 +236,9 @@ class LabelAdvantage(Estimator[Posteriors, AdvantageTally], CountEstimator):
             release=evidence.release,
             bags=np.unique(evidence.bag[inside]).size,
             left_out=int(np.count_nonzero(~inside)),
-            multiplicative=_shifts(evidence)[inside],
+            multiplicative=np.asarray(
+                multiplicative_advantage(prior, posterior) if evidence.shift is None else evidence.shift[inside]
+            ),
             additive=np.empty(0) if evidence.expected is None else evidence.expected[inside],
             gain=gains,
             prior=prior[shown],
@@ -180,8 +272,7 @@ class LabelAdvantage(Estimator[Posteriors, AdvantageTally], CountEstimator):
             "lost releases": lost,
         }
         counts |= {name: count for name, count in extra.items() if count}
-        values = np.atleast_1d(advantage_quantile(advantages, self.quantiles)).tolist()
-        shares = np.atleast_1d(advantage_cdf(advantages, self.within)).tolist() if self.within else []
+        values, shares = self._spread(advantages)
         shown = [self.kind, *(kind for kind in MEASURES if kind != self.kind and spread[kind].size)]
         return AdvantageDistribution(
             kind=self.kind,
@@ -218,12 +309,13 @@ class LabelAdvantage(Estimator[Posteriors, AdvantageTally], CountEstimator):
         return found
 
     def _additive(self, prior: Floats, bags: list[Ints]) -> Floats:
+        epsilon = self.epsilon or 0.0  # plain counts have none
         if self.mechanism == "rr":
-            return np.asarray(rr_additive_advantage(prior, epsilon=self._epsilon()))
+            return np.asarray(rr_additive_advantage(prior, epsilon=epsilon))
         advantages: dict[str, Callable[[Floats], Floats]] = {
             "llp": llp_additive_advantage,
-            "llp-laplace": lambda eta: llp_laplace_additive_advantage(eta, epsilon=self._epsilon()),
-            "llp-geometric": lambda eta: llp_geometric_additive_advantage(eta, epsilon=self._epsilon()),
+            "llp-laplace": lambda eta: llp_laplace_additive_advantage(eta, epsilon=epsilon),
+            "llp-geometric": lambda eta: llp_geometric_additive_advantage(eta, epsilon=epsilon),
         }
         found = np.empty(prior.size)
         for group in bags:
@@ -231,12 +323,13 @@ class LabelAdvantage(Estimator[Posteriors, AdvantageTally], CountEstimator):
         return found
 
     def _posterior(self, prior: Floats, released: Floats, bags: list[Ints]) -> Floats:
+        epsilon = self.epsilon or 0.0
         if self.mechanism == "rr":
-            return np.asarray(rr_posterior(prior, released, epsilon=self._epsilon()))
+            return np.asarray(rr_posterior(prior, released, epsilon=epsilon))
         posteriors: dict[str, Callable[[Floats, Floats], Floats]] = {
             "llp": llp_posterior,
-            "llp-laplace": lambda eta, count: llp_laplace_posterior(eta, count, epsilon=self._epsilon()),
-            "llp-geometric": lambda eta, count: llp_geometric_posterior(eta, count, epsilon=self._epsilon()),
+            "llp-laplace": lambda eta, count: llp_laplace_posterior(eta, count, epsilon=epsilon),
+            "llp-geometric": lambda eta, count: llp_geometric_posterior(eta, count, epsilon=epsilon),
         }
         found = np.empty(prior.size)
         for group in bags:
@@ -249,29 +342,26 @@ class LabelAdvantage(Estimator[Posteriors, AdvantageTally], CountEstimator):
             found[group] = posteriors[self.mechanism](prior[group], one[:, 0])
         return found
 
+    def _spread(self, advantages: Floats) -> tuple[list[float], list[float]]:
+        """The quantiles, and the shares that stay within the thresholds."""
+        shares = np.atleast_1d(advantage_cdf(advantages, self.within)).tolist() if self.within else []
+        return np.atleast_1d(advantage_quantile(advantages, self.quantiles)).tolist(), shares
+
     def _finding(self, title: str, advantages: Floats, notes: tuple[str, ...]) -> TextTable:
-        names = ["mean", *(f"{level:g} quantile" for level in self.quantiles)]
-        values = [float(advantages.mean()), *np.atleast_1d(advantage_quantile(advantages, self.quantiles)).tolist()]
-        names += [f"share within {at:g}" for at in self.within]
-        if self.within:
-            values += np.atleast_1d(advantage_cdf(advantages, self.within)).tolist()
-        return TextTable(title, (Column("of |advantage|", tuple(names)), Column("value", tuple(values))), notes)
+        names = (
+            "mean",
+            *(f"{level:g} quantile" for level in self.quantiles),
+            *(f"share within {at:g}" for at in self.within),
+        )
+        quantiles, shares = self._spread(advantages)
+        values = (float(advantages.mean()), *quantiles, *shares)
+        return TextTable(title, (Column("of |advantage|", names), Column("value", values)), notes)
 
     def _ceiling(self) -> tuple[str, ...]:
         if self.epsilon is None:
             return ("plain counts promise no label privacy",)
         ceiling = label_privacy_ceiling(self.epsilon)
         return (f"no release with label privacy {self.epsilon:g} has a mean above {ceiling:.6g}",)
-
-    def _epsilon(self) -> float:
-        assert self.epsilon is not None  # required in __post_init__ by all that call this
-        return self.epsilon
-
-
-def _shifts(evidence: Posteriors) -> Floats:
-    if evidence.shift is not None:
-        return evidence.shift
-    return np.asarray(multiplicative_advantage(evidence.prior, evidence.posterior))
 
 
 def _all(tallies: Sequence[AdvantageTally], kind: Kind, lost: int) -> Floats:

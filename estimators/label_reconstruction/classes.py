@@ -84,11 +84,7 @@ MOST_STATES = 20_000_000
 def rr_class_posterior(prior: ArrayLike, released: ArrayLike, *, epsilon: float) -> Floats:
     """P[label = a | released label] under k-ary randomised response, which keeps a label with odds e^epsilon.
 
-    Args:
-        prior: P[label = a] of each example, rows of sum 1, shape (n, K).
-        released: Released labels, 0 .. K - 1, shape (n,).
-        epsilon: In [0, inf).
-    Returns: Rows of probabilities, shape (n, K).
+    Priors of shape (n, K), rows of sum 1, and released labels in 0 .. K - 1, shape (n,); epsilon in [0, inf).
     """
     eta = _rows(prior)
     labels = as_counts("released", np.asarray(released))
@@ -100,12 +96,11 @@ def rr_class_posterior(prior: ArrayLike, released: ArrayLike, *, epsilon: float)
 
 
 def llp_class_posterior(prior: ArrayLike, counts: ArrayLike) -> Floats:
-    """P[label = a | how often each label is in the bag] for every example of one bag.
+    """P[label = a | how often each label is in the bag] for every example of one bag, shape (k, K).
 
     Args:
         prior: P[label = a] of each example, rows of sum 1, shape (k, K).
         counts: How often each label is in the bag, whole, of sum k, shape (K,).
-    Returns: Rows of probabilities, shape (k, K).
     Raises: InputError for a bag that cannot have those counts under its priors, or with too many ways to reach them:
         k + 1 times the product of the counts + 1 is at most 20,000,000.
     """
@@ -125,9 +120,7 @@ def llp_class_posterior(prior: ArrayLike, counts: ArrayLike) -> Floats:
 def class_multiplicative_advantage(prior: ArrayLike, posterior: ArrayLike) -> float | Floats:
     """The largest shift of log-odds between any two labels, max over a, b of |I_ab|; 0 between labels of prior 0.
 
-    Args:
-        prior, posterior: Rows of probabilities, shape (n, K).
-    Returns: Nats, shape (n,), may be infinite.
+    Rows of probabilities, shape (n, K), to nats, shape (n,), which may be infinite.
     """
     before, after = _rows(prior), _rows(posterior)
     require(before.shape == after.shape, "prior and posterior must have one shape", prior=before.shape)
@@ -141,10 +134,7 @@ def class_multiplicative_advantage(prior: ArrayLike, posterior: ArrayLike) -> fl
 def rr_class_additive_advantage(prior: ArrayLike, *, epsilon: float) -> float | Floats:
     """How much likelier the best guess is right after k-ary randomised response, on average over releases.
 
-    Args:
-        prior: Rows of probabilities, shape (n, K).
-        epsilon: In [0, inf).
-    Returns: sum over z of max_a eta_a P[z | a], less max_a eta_a; shape (n,).
+    Of priors of shape (n, K): sum over z of max_a eta_a P[z | a], less max_a eta_a; shape (n,).
     """
     eta = _rows(prior)
     require(0 <= epsilon < math.inf, "epsilon must be in [0, inf)", epsilon=epsilon)

@@ -14,11 +14,7 @@ from numpy.typing import ArrayLike
 from dpaudit.errors import require
 from dpaudit.estimators.arguments import Floats
 from dpaudit.estimators.counts import Column, CountEstimator, Table, TextTable, number_columns
-from dpaudit.estimators.label_reconstruction.advantage import (
-    advantage_quantile,
-    bag_log_ratio,
-    llp_additive_advantage,
-)
+from dpaudit.estimators.label_reconstruction.advantage import advantage_quantile, bag_log_ratio, llp_additive_advantage
 from dpaudit.registry import register
 
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -28,23 +24,16 @@ LEVEL = 0.98
 
 @dataclass(frozen=True)
 class Equivalent:
-    """What bags of one size tell, and the randomised response that tells as much.
+    """What bags of one size tell, and the randomised response that tells as much."""
 
-    Attributes:
-        size: Examples in a bag.
-        additive: Mean additive advantage.
-        additive_epsilon: Randomised response with this epsilon has the same mean; inf where only the labels themselves
-            tell as much.
-        multiplicative: Quantile of the multiplicative advantage, nats: it is also the epsilon of the randomised
-            response that has it, since that one's advantage is epsilon for every example. May be inf.
-        infinite: Share of the examples whose label is given away.
-    """
-
-    size: int
-    additive: float
+    size: int  # examples in a bag
+    additive: float  # mean additive advantage
+    # randomised response with this epsilon has the same mean; inf where only the labels themselves tell as much
     additive_epsilon: float
+    # quantile of the multiplicative advantage, nats: it is also the epsilon of the randomised response that has it,
+    # since that one's advantage is epsilon for every example. May be inf
     multiplicative: float
-    infinite: float
+    infinite: float  # share of the examples whose label is given away
 
 
 def equivalent_epsilons(
@@ -53,14 +42,7 @@ def equivalent_epsilons(
     """What exact counts of random bags tell, size by size.
 
     Bags are drawn `draws` times, and labels from the priors in each; the additive advantage is exact for those bags,
-    the quantile that of the labels drawn.
-
-    Args:
-        prior: P[label = 1] of each example, in [0, 1], shape (n,).
-        sizes: Of bags, each in 1 .. n.
-        level: Of the quantile, in (0, 1).
-        draws: Divisions into bags, >= 1.
-        seed: Decides bags and labels.
+    the quantile (`level`, in (0, 1)) that of the labels drawn.
     """
     eta = np.asarray(prior, np.float64)
     require(eta.ndim == 1 and eta.size > 0, "priors must be one column", shape=eta.shape)
@@ -89,12 +71,7 @@ def response_epsilon(prior: ArrayLike, advantage: float) -> float:
     """The epsilon at which randomised response has this mean additive advantage; the largest one for 0.
 
     The mean of max(0, min(eta, 1 - eta) - flip) falls in straight lines with the flip probability, so it is solved
-    exactly.
-
-    Args:
-        prior: P[label = 1] of each example, shape (n,).
-        advantage: >= 0; from the mean of min(eta, 1 - eta) on, up to rounding, only the labels themselves tell as much:
-            inf.
+    exactly. From the mean of min(eta, 1 - eta) on, up to rounding, only the labels themselves tell as much: inf.
     """
     eta = np.asarray(prior, np.float64)
     require(advantage >= 0, "an additive advantage must be >= 0", advantage=advantage)
@@ -133,7 +110,6 @@ class BagSizeEquivalents(CountEstimator):
         require(self.draws >= 1, "draws must be >= 1", draws=self.draws)
 
     def read(self, table: Table) -> Sequence[TextTable]:
-        """One row for each size of a bag."""
         prior = number_columns(table, self.columns)["prior"]
         found = equivalent_epsilons(prior, self.sizes, level=self.level, draws=self.draws, seed=self.seed)
         return [equivalence_table(found, self.level, examples=prior.size)]

@@ -128,7 +128,15 @@ def normal_quantile(p: float) -> float:
     return math.copysign(top / low, q)
 
 
-gaussian_rejects: Rejects = njit(cache=True, nogil=True)(walk(gaussian_rate))
-laplace_rejects: Rejects = njit(cache=True, nogil=True)(walk(laplace_rate))
-approximate_dp_rejects: Rejects = njit(cache=True, nogil=True)(walk(approximate_dp_rate))
-lines_rejects: Rejects = njit(cache=True, nogil=True)(walk(highest_line))
+RATES: dict[str, Rate] = {
+    "gaussian": gaussian_rate,
+    "laplace": laplace_rate,
+    "approx-dp": approximate_dp_rate,
+    "lines": highest_line,
+}
+REJECTS: dict[str, Rejects] = {name: njit(cache=True, nogil=True)(walk(rate)) for name, rate in RATES.items()}
+
+
+def rejects_by(rate: str | Callable[[float], float]) -> Rejects:
+    """The rejection of trade-off functions by the name of their rate, or of one by its own rate."""
+    return REJECTS[rate] if isinstance(rate, str) else walk(lambda power, parameter, delta: rate(power))

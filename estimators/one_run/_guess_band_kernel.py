@@ -14,13 +14,7 @@ SMALLEST = 1e-16
 
 @njit(cache=True, nogil=True)
 def binomial_terms(trials: int, p: float, smallest: float) -> tuple[int, NDArray[np.float64]]:
-    """The largest terms of Binomial(trials, p): the first count among them, and their probabilities, ascending counts.
-
-    Args:
-        trials: >= 1.
-        p: In (0, 1).
-        smallest: Terms below this are left out.
-    """
+    """The terms of Binomial(trials, p) that are not below `smallest`: the first count among them, and the terms."""
     mode = min(trials, int((trials + 1) * p))
     logarithm = math.lgamma(trials + 1.0) - math.lgamma(mode + 1.0) - math.lgamma(trials - mode + 1.0)
     top = math.exp(logarithm + mode * math.log(p) + (trials - mode) * math.log1p(-p))
@@ -44,20 +38,17 @@ def binomial_terms(trials: int, p: float, smallest: float) -> tuple[int, NDArray
 
 @njit(cache=True, nogil=True)
 def crossing_probability(
-    looks: NDArray[np.int64], limits: NDArray[np.int64], p: float, negligible: float = SMALLEST
+    looks: NDArray[np.int64], limits: NDArray[np.int64], p: float, negligible: float = 0.0
 ) -> float:
     """Pr[W_k >= limit at some look k], W_k the successes of the first k of independent trials of probability p.
 
     Exact but for rounding and for mass too small to follow, which is counted as having reached a limit or lifted nearer
     to it: never too small by more than 1e-12.
 
-    Args:
-        looks: Numbers of trials after which the walk is looked at, ascending, >= 1, shape (looks,).
-        limits: Shape (looks,).
-        p: In (0, 1).
-        negligible: At each look the mass of the lowest counts is lifted while it is below this, and terms below a
-            hundredth of it are left out: the fewer counts are followed, the faster.
+    The looks are numbers of trials, ascending, >= 1. At each look the mass of the lowest counts is lifted while it is
+    below `negligible`, and terms below a hundredth of it are left out: the fewer counts are followed, the faster.
     """
+    negligible = max(negligible, SMALLEST)
     lowest, staying, crossed, before = 0, np.ones(1), 0.0, 0
     for look in range(looks.size):
         first, terms = binomial_terms(looks[look] - before, p, 0.01 * negligible)

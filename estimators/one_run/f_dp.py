@@ -1,7 +1,9 @@
-"""Lower bounds on a whole trade-off function from the guesses of one run of the game.
+"""Lower bounds on a whole trade-off function from the guesses of one run of the game; families of such functions.
 
-Algorithm 3 proves, for one trade-off function, that so many right guesses have probability at most 1 - confidence. The
-bound is the smallest parameter of a family for which it does not. (`False` in the paper's listing is this proof.)
+A trade-off function f gives the smallest miss rate f(x) of a test between neighbouring data sets whose false positive
+rate is x (Dong, Roth and Su, 2022); a family orders them by one parameter >= 0, larger = less private. Algorithm 3
+proves, for one trade-off function, that so many right guesses have probability at most 1 - confidence. The bound is the
+smallest parameter of a family for which it does not. (`False` in the paper's listing is this proof.)
 
 Assumed: the number of guesses was fixed beforehand, and the mechanism's trade-off function lies nowhere below the
 family's at the true parameter. Only "approx-dp" makes that no assumption: *every* (epsilon, delta)-DP mechanism
@@ -16,23 +18,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple, TypeAlias
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy import special
 
 from dpaudit.errors import InputError, require
-from dpaudit.estimators.arguments import Counts, Floats, as_confidence, as_delta, as_reals, common_shape, elementwise
+from dpaudit.estimators.arguments import Floats, Ints, as_confidence, as_delta, as_reals, common_shape, elementwise
 from dpaudit.estimators.bisection import last_true, last_true_from
 from dpaudit.estimators.one_run.guessing_game import binomial_epsilon, checked_counts
-from dpaudit.estimators.one_run.trade_off import BUILT_IN, Family, member
 
-SEARCH_TOLERANCE = 1e-9
-"""Width, relative to 1 + parameter, at which the search for it stops; the lower end is taken."""
-SAFETY = 1e-10
-"""Relative amount by which that end is lowered: more than rounding within a walk can move it."""
-LARGEST_PARAMETER = 1e6
-"""A search that still rejects here ends here."""
+SEARCH_TOLERANCE = 1e-9  # width, relative to 1 + parameter, at which its search stops; the lower end is taken
+SAFETY = 1e-10  # relative amount by which that end is lowered: more than rounding within a walk can move it
+LARGEST_PARAMETER = 1e6  # a search that still rejects here ends here
 SMALLEST_P_VALUE = 1e-300
 
 Rejects: TypeAlias = Callable[[float, float, float, int, int, int, float], bool]
@@ -54,7 +55,7 @@ def f_dp_parameter(
     Args:
         guesses, correct, canaries, confidence: As in `guessing_game`.
         family: "gaussian" (parameter mu), "laplace" (epsilon of the Laplace mechanism), "approx-dp" (epsilon, at
-            `delta`), or a function from the parameter to a trade-off function (`dpaudit.estimators.one_run.trade_off`).
+            `delta`), or a function from the parameter to a trade-off function (`dpaudit.estimators.one_run.f_dp`).
         tau: Largest total variation distance between the law of a canary's true label and of its counterfactual, in
             [0, 1] (Theorem 10). Nothing is rejected once guesses / canaries <= 1 - f(tau), and nothing at all unless
             (1 - confidence) (2 correct - guesses) / canaries > tau.
@@ -84,14 +85,11 @@ def f_dp_epsilon(
     family: Family = "gaussian",
     tau: ArrayLike = 0.0,
 ) -> float | Floats:
-    """The epsilon at `delta` of the smallest parameter that the count does not reject.
+    """The epsilon at `delta` of the smallest parameter that the count does not reject; other arguments as
+    `f_dp_parameter`.
 
-    Args:
-        delta: Where epsilon is read, in [0, 1); for "approx-dp" also the delta of the family.
-        guesses, correct, canaries, confidence, family, tau: As for `f_dp_parameter`.
-    Returns: Epsilon in nats, >= 0, rounded down; inf at delta = 0 for a family without pure DP, as the Gaussian.
-    Raises: InputError for arguments out of range.
-    Source: Definition 9, with a negative epsilon raised to 0.
+    Epsilon in nats, >= 0, rounded down; inf at delta = 0 for a family without pure DP, as the Gaussian. For "approx-dp"
+    delta is that of the family, too. Source: Definition 9, with a negative epsilon raised to 0.
     """
     at = as_delta(delta)
     parameter = f_dp_parameter(
@@ -122,11 +120,7 @@ def f_dp_p_value(
 ) -> float | Floats:
     """The smallest significance at which the count rejects `parameter`: a p-value, since Lemma 15 is monotone in it.
 
-    Args:
-        parameter: The hypothesis, finite and >= 0.
-        guesses, correct, canaries, family, tau, delta: As for `f_dp_parameter`.
-    Returns: In [1e-300, 1], within 2e-9 relative and never below.
-    Raises: InputError for arguments out of range.
+    The hypothesis is finite and >= 0; the p-value in [1e-300, 1], within 2e-9 relative and never below.
     """
     n, k, m = checked_counts(guesses, correct, canaries)
     _, shift, d = _checked(0.5, tau, delta, family)
@@ -143,7 +137,7 @@ def f_dp_p_value(
 class Best(NamedTuple):
     """The best candidate of each sweep."""
 
-    candidate: Counts  # position along the last axis
+    candidate: Ints  # position along the last axis
     parameter: Floats
 
 
@@ -157,14 +151,11 @@ def best_f_dp(
     tau: ArrayLike = 0.0,
     delta: ArrayLike | None = None,
 ) -> Best:
-    """The largest `f_dp_parameter` along the last axis, at about one verdict for each candidate.
+    """The largest `f_dp_parameter` along the last axis (at least one candidate), at about one verdict for each
+    candidate.
 
     A candidate that does not reject the best parameter so far cannot be better. The maximum is not corrected for the
     number of candidates: hand in a confidence that is, 1 - alpha / candidates for one, or call the result as published.
-
-    Args: As for `f_dp_parameter`; broadcast together they have shape (..., candidates), candidates >= 1.
-    Returns: `Best`, both of shape (...): the position of the best candidate, and its parameter within 2e-9 (1 + it).
-    Raises: InputError for arguments out of range, or without a candidate.
     """
     n, k, m = checked_counts(guesses, correct, canaries)
     level, shift, d = _checked(confidence, tau, delta, family)
@@ -213,23 +204,15 @@ def _checked(
 
 
 def _rejects(family: Family) -> Rejects:
-    from dpaudit.estimators.one_run import _f_dp_walk as f_dp_walk  # compiled code is loaded when first used
+    from dpaudit.estimators.one_run._f_dp_walk import rejects_by  # compiled code is loaded when first used
 
-    if not isinstance(family, str):
-        return lambda parameter, *rest: _of_object(family, parameter)(parameter, *rest)
-    compiled: dict[str, Rejects] = {
-        "gaussian": f_dp_walk.gaussian_rejects,
-        "laplace": f_dp_walk.laplace_rejects,
-        "approx-dp": f_dp_walk.approximate_dp_rejects,
-    }
-    return compiled[family]
+    if isinstance(family, str):
+        return rejects_by(family)
 
+    def rejects(parameter: float, *rest: Any) -> bool:
+        return rejects_by(member(family, parameter).false_positive_rate)(parameter, *rest)
 
-def _of_object(family: Family, parameter: float) -> Rejects:
-    from dpaudit.estimators.one_run._f_dp_walk import walk
-
-    rate = member(family, parameter).false_positive_rate
-    return walk(lambda power, parameter, delta: rate(power))
+    return rejects
 
 
 def _rows(columns: Iterable[NDArray[Any]]) -> list[tuple[Any, ...]]:
@@ -257,3 +240,259 @@ def _smallest_significance(
 
     exponent = last_true(rejected, 0.0, -math.log(SMALLEST_P_VALUE), absolute=SEARCH_TOLERANCE)
     return min(1.0, math.exp(-exponent) * (1 + SAFETY))
+
+
+Profile: TypeAlias = Callable[[Floats], Floats]
+"""Epsilons >= 0, shape (n,) -> the smallest delta of (epsilon, delta)-DP in both directions at each, or more."""
+
+LARGEST_EPSILON = 1e4  # a profile still above delta here has no epsilon there
+SMALLEST_FALL = 5e-324  # the smallest positive float: a difference of neighbouring values may round to 0
+ROUNDING = 1e-12  # relative (and absolute) amount by which roots are moved to the safe side
+
+
+@runtime_checkable
+class TradeOff(Protocol):
+    """A trade-off function f: convex, falling, f(x) <= 1 - x on [0, 1], symmetric in the two data sets."""
+
+    def __call__(self, x: float, /) -> float:
+        """The smallest miss rate at false positive rate x."""
+
+    def false_positive_rate(self, power: float, /) -> float:
+        """f^-1(1 - power), the smallest false positive rate of a test with this power; increasing and convex."""
+
+    def epsilon(self, delta: float, /) -> float:
+        """The smallest epsilon >= 0 for which f implies (epsilon, delta)-DP; inf where there is none."""
+
+
+Family: TypeAlias = "str | Callable[[float], TradeOff | Callable[[float], float]]"
+"""The name of a built-in family, or a function from a parameter >= 0 to a trade-off function: an object as `TradeOff`
+asks for, or the bare function f, which is then inverted numerically."""
+
+BUILT_IN = ("gaussian", "laplace", "approx-dp")
+
+
+def member(family: Family, parameter: float, delta: float = 0.0) -> TradeOff:
+    """The trade-off function of a family at `parameter`; `delta` is the second parameter of "approx-dp"."""
+    if isinstance(family, str):
+        if family == "approx-dp":
+            return ApproximateDP(parameter, delta)
+        return Gaussian(parameter) if family == "gaussian" else Laplace(parameter)
+    trade_off = family(parameter)
+    return trade_off if isinstance(trade_off, TradeOff) else Inverted(trade_off)
+
+
+@dataclass(frozen=True)
+class Gaussian:
+    """Of two unit normal laws `mu` apart."""
+
+    mu: float  # >= 0
+
+    def __call__(self, x: float, /) -> float:
+        return float(special.ndtr(-special.ndtri(x) - self.mu))
+
+    def false_positive_rate(self, power: float, /) -> float:
+        return float(special.ndtr(special.ndtri(power) - self.mu))
+
+    def epsilon(self, delta: float, /) -> float:
+        """Root e of delta = Phi(mu/2 - e/mu) - exp(e) Phi(-mu/2 - e/mu) (Balle and Wang, 2018), rounded down."""
+        mu = self.mu
+        if delta >= special.erf(mu / math.sqrt(8)):  # total variation of the two laws
+            return 0.0
+        if delta == 0:
+            return math.inf
+
+        def excess(epsilon: float) -> float:
+            first = float(special.log_ndtr(mu / 2 - epsilon / mu))
+            second = epsilon + float(special.log_ndtr(-mu / 2 - epsilon / mu))
+            share = math.exp(min(second - first, 0.0))
+            # Far out at a small mu, rounding in `first` and `second` hides that the second is smaller.
+            log_profile = first + math.log1p(-share) if share < 1 else _log_profile_far_out(mu, epsilon)
+            return log_profile - math.log(delta)
+
+        from scipy import optimize  # slow to import
+
+        high = 1.0
+        while excess(high) > 0:
+            high *= 2
+        return _conservative_root(float(optimize.brentq(excess, 0.0, high, xtol=1e-14, rtol=1e-14)))
+
+
+@dataclass(frozen=True)
+class Laplace:
+    """Of two unit Laplace laws `mu` apart: the Laplace mechanism with epsilon = mu."""
+
+    mu: float  # >= 0
+
+    def __call__(self, x: float, /) -> float:
+        scale = math.exp(-self.mu)
+        if x < scale / 2:
+            return 1 - x / scale
+        return scale / (4 * x) if x <= 0.5 else scale * (1 - x)
+
+    def false_positive_rate(self, power: float, /) -> float:
+        return self(1 - power)  # f is its own inverse
+
+    def epsilon(self, delta: float, /) -> float:
+        return max(0.0, self.mu + 2 * math.log1p(-delta))
+
+
+@dataclass(frozen=True)
+class ApproximateDP:
+    """Of every (`level`, `delta`)-DP mechanism, at worst: max(0, 1 - delta - e^level x, e^-level (1 - delta - x))."""
+
+    level: float  # epsilon, >= 0
+    delta: float  # in [0, 1)
+
+    def __call__(self, x: float, /) -> float:
+        rest = 1 - self.delta
+        return max(0.0, rest - math.exp(self.level) * x, math.exp(-self.level) * (rest - x))
+
+    def false_positive_rate(self, power: float, /) -> float:
+        return self(1 - power)
+
+    def epsilon(self, delta: float, /) -> float:
+        if delta < self.delta:
+            return math.inf
+        if delta == self.delta:
+            return self.level
+        odds = (1 - delta) / (1 - self.delta) * (1 + math.exp(self.level)) - 1
+        return _conservative_root(math.log(odds)) if odds > 1 else 0.0
+
+
+@dataclass(frozen=True)
+class Inverted:
+    """A trade-off function given as a plain function f; convex, falling and symmetric, which is not checked."""
+
+    f: Callable[[float], float]
+
+    def __call__(self, x: float, /) -> float:
+        return float(self.f(x))
+
+    def false_positive_rate(self, power: float, /) -> float:
+        """By bisection; the lower end, which proves less."""
+        if self.f(0.0) <= 1 - power:
+            return 0.0
+        return last_true(lambda x: 1 - self.f(x) < power, 0.0, 1.0)
+
+    def epsilon(self, delta: float, /) -> float:
+        """max over x of log((1 - f(x) - delta) / x) (Definition 9), or 0; attained, so not above the maximum."""
+        if 1 - self.f(0.0) > delta:
+            return math.inf
+
+        def loss(log_x: float) -> float:
+            gain = 1 - self.f(math.exp(log_x)) - delta
+            return math.log(gain) - log_x if gain > 0 else -1e300
+
+        from scipy import optimize  # slow to import
+
+        grid = np.linspace(-40.0, 0.0, 2001)
+        top = int(np.argmax([loss(float(x)) for x in grid]))
+        around = (float(grid[max(top - 1, 0)]), float(grid[min(top + 1, 2000)]))
+        best = optimize.minimize_scalar(
+            lambda x: -loss(float(x)), bounds=around, method="bounded", options={"xatol": 1e-9}
+        )
+        return max(0.0, loss(float(grid[top])), -float(best.fun))
+
+
+@dataclass(frozen=True, eq=False)
+class FromProfile:
+    """The trade-off function of a privacy profile: all its (epsilon, delta) guarantees on a grid, taken together.
+
+    A finite grid and a delta rounded up both lower f, which proves less.
+    """
+
+    profile: Profile
+    grid: Floats  # epsilons, ascending, >= 0
+    deltas: Floats  # at the grid
+
+    def __call__(self, x: float, /) -> float:
+        rest = 1 - self.deltas
+        steep, flat = rest - np.exp(self.grid) * x, np.exp(-self.grid) * (rest - x)
+        return max(0.0, float(steep.max()), float(flat.max()))
+
+    def false_positive_rate(self, power: float, /) -> float:
+        steep = 1 - self.deltas - np.exp(self.grid) * (1 - power)
+        flat = np.exp(-self.grid) * (power - self.deltas)
+        return max(0.0, float(steep.max()), float(flat.max()))
+
+    def epsilon(self, delta: float, /) -> float:
+        """Where the profile itself falls to delta; a profile rounded up makes this as much too large."""
+
+        def short(epsilon: float) -> bool:
+            return float(self.profile(np.array([epsilon]))[0]) > delta
+
+        if not short(0.0):
+            return 0.0
+        high = 1.0
+        while short(high):
+            if high > LARGEST_EPSILON:
+                return math.inf
+            high *= 2
+        return last_true(short, 0.0, high)
+
+
+def from_profile(profiles: Callable[[float], Profile], *, grid: Floats | None = None) -> Family:
+    """A family from privacy profiles, for one those of a privacy accountant; valid for every grid, tighter for a finer
+    one.
+
+    Args:
+        profiles: Parameter >= 0 -> its profile. Called once for each parameter tried, about 40 times a bound.
+        grid: Epsilons, >= 0, at which each profile is read; by default 0 to 20 in steps of 0.01.
+    """
+    points = np.arange(2001) / 100 if grid is None else np.sort(np.asarray(grid, dtype=np.float64).ravel())
+    require(points.size > 0 and bool(points[0] >= 0), "grid must hold epsilons >= 0", grid=points)
+
+    @cache
+    def trade_off_at(parameter: float) -> TradeOff:
+        profile = profiles(parameter)
+        return FromProfile(profile, points, np.asarray(profile(points), dtype=np.float64))
+
+    return trade_off_at
+
+
+def dp_sgd(sampling_rate: float, steps: int, *, interval: float = 1e-3) -> Family:
+    """The DP-SGD family: Poisson-subsampled Gaussian, composed; the parameter is 1 / noise multiplier.
+
+    Args:
+        sampling_rate: Probability with which an example is in a batch, in (0, 1].
+        steps: Number of batches, >= 1.
+        interval: Discretisation of the privacy loss, > 0; a coarser one rounds the profile up further, and is faster.
+    Raises: InputError when out of range, or when the package dp_accounting is not installed.
+    Source: privacy loss distributions of dp_accounting, add-remove neighbours.
+    """
+    require(0 < sampling_rate <= 1, "sampling_rate must be in (0, 1]", sampling_rate=sampling_rate)
+    require(steps >= 1, "steps must be >= 1", steps=steps)
+    require(interval > 0, "interval must be > 0", interval=interval)
+    try:
+        from dp_accounting.pld import privacy_loss_distribution as pld
+    except ImportError:
+        raise InputError(
+            'the DP-SGD family needs dp_accounting: pip install "dpaudit[accounting]", or use `from_profile`'
+        ) from None
+
+    def profiles(parameter: float) -> Profile:
+        if parameter == 0:
+            return np.zeros_like
+        step = pld.from_gaussian_mechanism(
+            1 / parameter, value_discretization_interval=interval, sampling_prob=sampling_rate
+        )
+        run = step.self_compose(steps)
+        return lambda epsilons: np.asarray(run.get_delta_for_epsilon(epsilons.tolist()), dtype=np.float64)
+
+    return from_profile(profiles)
+
+
+def _log_profile_far_out(mu: float, epsilon: float) -> float:
+    """Log of Phi(-a) - exp(epsilon) Phi(-a - mu), a = epsilon / mu - mu / 2 >= 0, that is of phi(a) (M(a) - M(a + mu)).
+
+    M is the Mills ratio Phi(-x) / phi(x); its values are near each other, but not their logarithms' rounding errors.
+    """
+    a = epsilon / mu - mu / 2
+    root = math.sqrt(0.5)
+    fall = 0.5 * float(special.erfcx(a * root) - special.erfcx((a + mu) * root))
+    return -a * a / 2 + math.log(max(fall, SMALLEST_FALL))
+
+
+def _conservative_root(root: float) -> float:
+    """`root` >= 0, lowered by more than its numerical error."""
+    return max(0.0, root - ROUNDING * (1 + root))

@@ -15,7 +15,7 @@ The p-value need not be monotone in epsilon, so the bound is searched from below
 epsilon is rejected, on the limits of e (the lowest) and the walk of e + s (the fastest), until no small step is. Steps
 lie on a grid of halves: what is known of one serves all replays.
 
-delta > 0: right guesses exceed the walk by a count E whose law is bounded: `IndependentTrials` and `OneTraining`.
+delta > 0: right guesses exceed the walk by a count E whose law is bounded (`BadGuesses`).
 
 Source: the one-run proof of Steinke et al. (2023) for one number of guesses; simultaneous looks as Berk-Jones bands.
 """
@@ -23,10 +23,10 @@ Source: the one-run proof of Steinke et al. (2023) for one number of guesses; si
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Protocol
+from typing import Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,27 +34,37 @@ from scipy.special import betainc, expit, ndtri
 from scipy.stats import binom
 
 from dpaudit.errors import require
+from dpaudit.estimators.arguments import Floats, Ints
+from dpaudit.estimators.one_run.right_guesses import GuessRule
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-
-LARGEST_EPSILON = 60.0
-"""No number of guesses that fits into memory rejects more."""
+LARGEST_EPSILON = 60.0  # no number of guesses that fits into memory rejects more
 FIRST_STEP, SMALLEST_STEP = 0.5, 2e-4
 """Of the search from below, in nats; the smallest is relative to 1 + epsilon, and that much at most is given away."""
 NEGLIGIBLE = 1e-5
 """The part of the error that is given away for not following what hardly happens: a walk's bound is found sooner."""
-SHARE_FOR_DELTA = 0.2
-"""The part of the error that the delta of one training may cost at most."""
+SHARE_FOR_DELTA = 0.2  # the part of the error that the delta of one training may cost at most
+
+
+class Guesses(Protocol):
+    """Right ones of one replay at ascending numbers of guesses, the last one all there are; both of shape (looks,)."""
+
+    @property
+    def looks(self) -> Ints: ...
+
+    @property
+    def right(self) -> Ints: ...
+
+
+def check_fields(delta: float, confidence: float, guess: str) -> None:
+    """Refuses fields of an estimator that reads guesses which are out of range."""
+    require(0 <= delta < 1, "delta must be in [0, 1)", delta=delta)
+    require(0 < confidence < 1, "confidence must be in (0, 1)", confidence=confidence)
+    rules = get_args(GuessRule)
+    require(guess in rules, f"guess must be one of {', '.join(rules)}", guess=guess)
 
 
 def guess_looks(canaries: int) -> Ints:
-    """Numbers of guesses that are looked at: 1, 2, ..., 10, then a tenth more each time, and all canaries.
-
-    Args:
-        canaries: How many there are, >= 1.
-    Returns: Ascending, shape (looks,).
-    """
+    """Numbers of guesses that are looked at: 1, 2, ..., 10, then a tenth more each time, and all canaries."""
     require(canaries >= 1, "canaries must be >= 1", canaries=canaries)
     looks = [1]
     while looks[-1] < canaries:
@@ -72,10 +82,7 @@ class BadGuesses(Hashable, Protocol):
     """How many right guesses delta may add to the walk's, and with which probability it adds more."""
 
     def allowance(self, epsilon: float, significance: float) -> tuple[int, float]:
-        """A count B and the probability, at most, that more than B right guesses are added at this epsilon.
-
-        Non-increasing in epsilon, both of them.
-        """
+        """A count B, and a limit of the probability that more are added at this epsilon; both fall as it grows."""
         ...
 
 
@@ -85,17 +92,10 @@ class IndependentTrials:
 
     (eps, delta)-close worlds are eps-close ones but for an event of probability delta a trial, so at most a
     Binomial(trials, delta) number of guesses owes nothing to the walk.
-
-    Attributes:
-        trials: How many, >= 1.
-        delta: In [0, 1).
     """
 
     trials: int
     delta: float = 0.0
-
-    def __post_init__(self) -> None:
-        _check(self.trials, self.delta)
 
     def allowance(self, epsilon: float, significance: float) -> tuple[int, float]:
         """The smallest B that is exceeded with probability <= a fifth of the error."""
@@ -112,17 +112,10 @@ class OneTraining:
     For canary j, "its turn comes with a conditional chance q > p and guess g" is a set of outputs once the other bits
     are fixed; (eps, delta) bounds E[(q - p) 1] by delta / (2 (1 + e^eps)) for each g. Summed over canaries, the right
     guesses beyond the walk number at most canaries delta / (1 + e^eps) on average; Markov's inequality bounds the tail.
-
-    Attributes:
-        canaries: All of them, guessed or not, >= 1.
-        delta: In [0, 1).
     """
 
-    canaries: int
+    canaries: int  # all of them, guessed or not
     delta: float = 0.0
-
-    def __post_init__(self) -> None:
-        _check(self.canaries, self.delta)
 
     def allowance(self, epsilon: float, significance: float) -> tuple[int, float]:
         """The smallest B of 0, 1, 2, 4, ... that costs at most a fifth of the error, and what it costs at most.
@@ -146,20 +139,11 @@ class SeveralTrainings:
     0 .. m with mean m delta / (1 + e^eps) at most, m the canaries of a training. In the increasing convex order their
     sum is largest where each is 0 or the most, m Bin(trainings, delta / (1 + e^eps)), so its tail is at most
     E(m N - m k)_+ / (x - m k) at any x > m k; k = 0 is Markov's inequality.
-
-    Attributes:
-        canaries: All of them, guessed or not, >= 1.
-        sharing: How many share one training at most, >= 1.
-        delta: In [0, 1).
     """
 
-    canaries: int
-    sharing: int
+    canaries: int  # all of them, guessed or not
+    sharing: int  # how many share one training at most
     delta: float = 0.0
-
-    def __post_init__(self) -> None:
-        _check(self.canaries, self.delta)
-        _check(self.sharing, self.delta)
 
     def allowance(self, epsilon: float, significance: float) -> tuple[int, float]:
         """The smallest B that any k gives at a fifth of the error, and what it costs at most."""
@@ -176,14 +160,15 @@ class SeveralTrainings:
         return int(min(allowed.min(), self.canaries)), share
 
 
-def guess_band_p_value(epsilon: float, right: Ints, looks: Ints) -> float:
-    """p-value of pure epsilon against the numbers of right guesses, at delta = 0.
+def bad_guesses(canaries: int, sharing: int | None, delta: float) -> BadGuesses:
+    """What delta may add where so many canaries share one training at most; None where all do."""
+    return OneTraining(canaries, delta) if sharing is None else SeveralTrainings(canaries, sharing, delta)
 
-    Args:
-        epsilon: In nats, >= 0.
-        right: Right ones among the first k guesses, for each k of `looks`, shape (looks,).
-        looks: Ascending and fixed beforehand, shape (looks,).
-    Returns: In [0, 1]; at the true epsilon at most u with probability <= u. Rounded up.
+
+def guess_band_p_value(epsilon: float, right: Ints, looks: Ints) -> float:
+    """p-value of pure epsilon >= 0 against the numbers of right guesses (as in `guess_band_epsilon`), at delta = 0.
+
+    In [0, 1]; at the true epsilon at most u with probability <= u. Rounded up.
     """
     _check_counts(right, looks)
     weights = look_weights(looks)
@@ -191,7 +176,7 @@ def guess_band_p_value(epsilon: float, right: Ints, looks: Ints) -> float:
 
 
 def guess_band_epsilon(right: Ints, looks: Ints, *, significance: float, bad: BadGuesses | None = None) -> float:
-    """Lower bound on epsilon from the numbers of right guesses.
+    """Lower bound on epsilon from the numbers of right guesses; replays of one game often show the same counts.
 
     Args:
         right: Right ones among the first k guesses, for each k of `looks`, shape (looks,).
@@ -202,11 +187,20 @@ def guess_band_epsilon(right: Ints, looks: Ints, *, significance: float, bad: Ba
     """
     _check_counts(right, looks)
     require(0 < significance < 1, "significance must be in (0, 1)", significance=significance)
-    weights, looked_at = look_weights(looks), tuple(looks.tolist())
+    return remembered_epsilon(tuple(right.tolist()), tuple(looks.tolist()), bad, significance)
+
+
+@lru_cache(maxsize=4096)
+def remembered_epsilon(
+    right: tuple[int, ...], looked_at: tuple[int, ...], bad: BadGuesses | None, significance: float
+) -> float:
+    """`guess_band_epsilon` of counts as values that can be remembered."""
+    counts, looks = np.array(right), np.array(looked_at)
+    weights = look_weights(looks)
     low, step = 0.0, FIRST_STEP
     while low < LARGEST_EPSILON:
         allowed, cost = bad.allowance(low, significance) if bad else (0, 0.0)
-        walked = np.maximum(right - allowed, 0)
+        walked = np.maximum(counts - allowed, 0)
         if _step_levels(looked_at, low, low + step, significance - cost).rejects(walked, looks, weights):
             low += step
             if low % (2 * step) == 0:  # steps lie on one grid, so that replays of a game ask about the same ones
@@ -218,23 +212,45 @@ def guess_band_epsilon(right: Ints, looks: Ints, *, significance: float, bad: Ba
     return low
 
 
+def bounds_of_guesses(tallies: Sequence[Guesses], bad: Callable[[int], BadGuesses], significance: float) -> Floats:
+    """Each replay's `guess_band_epsilon`; `bad` says what delta may add to so many guesses."""
+    require(len(tallies) > 0, "a bound needs the tally of at least one replay", tallies=len(tallies))
+    return np.array(
+        [
+            guess_band_epsilon(tally.right, tally.looks, significance=significance, bad=bad(int(tally.looks[-1])))
+            for tally in tallies
+        ]
+    )
+
+
+def deciding_counts(tallies: Sequence[Guesses], bounds: Floats, lost: int, *, of: str) -> tuple[tuple[str, int], ...]:
+    """What is printed beside the median of the replays' bounds: the middle replay at the look that decides.
+
+    There a walk of so large an epsilon explains the right guesses least, weighted as the band is. `of` says what all
+    guesses are: "canaries", "trials" or "steps".
+    """
+    middle = int(np.argsort(bounds[: len(tallies)], kind="stable")[(len(tallies) - 1) // 2])
+    tally = tallies[middle]
+    tails = _at_least(tally.right, tally.looks, float(expit(float(bounds[middle]))))
+    look = int(np.argmin(tails / look_weights(tally.looks)))
+    counts = {
+        "guesses": int(tally.looks[look]),
+        "correct": int(tally.right[look]),
+        of: int(tally.looks[-1]),
+        "replays": len(tallies) + lost,
+    }
+    return tuple((counts | ({"lost replays": lost} if lost else {})).items())
+
+
 @dataclass
 class _StepLevels:
-    """What is known of a step of epsilons: the smaller the smallest weighted tail, the sooner it is rejected.
-
-    Attributes:
-        low: Lowest epsilon of the step.
-        high: Its highest.
-        error: What the walk may err.
-        rejected: The largest level known to be rejected.
-        kept: The smallest level known not to be.
-    """
+    """What is known of a step of epsilons: the smaller the smallest weighted tail, the sooner it is rejected."""
 
     low: float
     high: float
-    error: float
-    rejected: float = -1.0
-    kept: float = math.inf
+    error: float  # what the walk may err
+    rejected: float = -1.0  # the largest level known to be rejected
+    kept: float = math.inf  # the smallest level known not to be
 
     def rejects(self, right: Ints, looks: Ints, weights: Floats) -> bool:
         """Whether every epsilon of the step is rejected."""
@@ -249,24 +265,12 @@ class _StepLevels:
 
 @lru_cache(maxsize=1 << 14)
 def _step_levels(looks: tuple[int, ...], low: float, high: float, error: float) -> _StepLevels:
-    """One for each step, shared by all counts with these looks."""
     return _StepLevels(low, high, error)
 
 
 def _level(epsilon: float, right: Ints, looks: Ints, weights: Floats) -> float:
     """The smallest tail of the right guesses over its weight, at this epsilon."""
     return float(np.min(_at_least(right, looks, float(expit(epsilon))) / weights))
-
-
-def deciding_look(epsilon: float, right: Ints, looks: Ints) -> int:
-    """The look at which a walk of so large an epsilon explains the right guesses least, weighted as the band is.
-
-    Args:
-        epsilon: In nats, >= 0: the bound.
-        right, looks: As in `guess_band_epsilon`.
-    Returns: Its place among the looks.
-    """
-    return int(np.argmin(_at_least(right, looks, float(expit(epsilon))) / look_weights(looks)))
 
 
 def _largest_p_value(low: float, high: float, level: float, looks: Ints, weights: Floats, enough: float) -> float:
@@ -284,10 +288,9 @@ def _largest_p_value(low: float, high: float, level: float, looks: Ints, weights
         return union
     if largest > enough > 0:  # the walk is no less probable to cross somewhere
         return 1.0
-    from dpaudit.estimators.one_run import _guess_band_kernel as kernel  # compiled when first used
+    from dpaudit.estimators.one_run._guess_band_kernel import crossing_probability  # compiled when first used
 
-    negligible = max(kernel.SMALLEST, NEGLIGIBLE * enough / looks.size)
-    return float(kernel.crossing_probability(looks, limits, fast, negligible))
+    return float(crossing_probability(looks, limits, fast, NEGLIGIBLE * enough / looks.size))
 
 
 def _at_least(counts: Ints, looks: Ints, p: float) -> Floats:
@@ -317,11 +320,6 @@ def _limits(looks: Ints, p: float, levels: Floats) -> Ints:
         enough = within(middle)
         low, high = np.where(enough, low, middle + 1), np.where(enough, middle, high)
     return np.asarray(low)
-
-
-def _check(count: int, delta: float) -> None:
-    require(count >= 1, "canaries or trials must be >= 1", count=count)
-    require(0 <= delta < 1, "delta must be in [0, 1)", delta=delta)
 
 
 def _check_counts(right: Ints, looks: Ints) -> None:

@@ -1,10 +1,8 @@
-"""Lower bounds on epsilon from the guesses of one run of the game.
+"""Lower bounds on epsilon from the guesses of one run of the game (`guessing_game`).
 
-Under (epsilon, delta)-DP there is a limit to how often the adversary of `guessing_game` can be right; the bound is the
-largest epsilon whose limit the count exceeds.
-
-Assumed: the bits are independent and fair, and the number of guesses was fixed before the output was seen. With
-delta = 0 the last is not needed.
+Under (epsilon, delta)-DP there is a limit to how often the adversary can be right; the bound is the largest epsilon
+whose limit the count exceeds. Assumed: the bits are independent and fair, and the number of guesses was fixed before
+the output was seen; with delta = 0 the last is not needed.
 
 Source: Kalemaj et al. (2025), arXiv:2511.14084, section 10, Theorems 16 and 17, and section 9, Algorithm 3; Steinke,
 Nasr and Jagielski (2023), arXiv:2305.08846; Mahloujifar et al. (2025).
@@ -12,74 +10,23 @@ Nasr and Jagielski (2023), arXiv:2305.08846; Mahloujifar et al. (2025).
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from functools import partial
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import special
 
 from dpaudit.errors import require
-from dpaudit.estimators.arguments import Counts, Floats, as_confidence, as_delta, as_reals, elementwise, require_one_of
-from dpaudit.estimators.bisection import last_true_of_each
-from dpaudit.estimators.one_run.f_dp import f_dp_p_value, f_dp_parameter
+from dpaudit.estimators.arguments import Floats, Ints, as_confidence, as_delta, as_reals, elementwise, require_one_of
 from dpaudit.estimators.one_run.guessing_game import (
-    SAFETY,
     binomial_epsilon,
     binomial_p_value,
     checked_counts,
-    lower_tail,
-    upper_tail,
+    theorem_16_epsilon,
+    theorem_16_p_value,
 )
 
-SEARCH_TOLERANCE = 1e-9
-"""Width, relative to 1 + epsilon, at which the search for a root stops; the lower end is reported."""
-
-
-def theorem_16_epsilon(n: Counts, k: Counts, m: Counts, delta: Floats, alpha: Floats) -> Floats:
-    """inf{epsilon: formula >= alpha}, by bisection below the root at delta = 0; the formula increases up to there."""
-    low, high = np.zeros(n.shape), binomial_epsilon(n, k, alpha, np.ones(n.shape)) + 2 * SAFETY
-    high = np.where(_formula(n, k, m, delta, low) < alpha, high, 0.0)
-    return last_true_of_each(
-        lambda epsilon: _formula(n, k, m, delta, epsilon) < alpha,
-        low,
-        high,
-        absolute=SEARCH_TOLERANCE,
-        relative=SEARCH_TOLERANCE,
-    )
-
-
-def theorem_16_p_value(n: Counts, k: Counts, m: Counts, delta: Floats, epsilon: Floats) -> Floats:
-    """The formula, rounded up; 1 where it is 1/2 or more, for it is false there."""
-    formula = _formula(n, k, m, delta, epsilon)
-    return np.where(formula < 0.5, formula, 1.0)
-
-
-def _formula(n: Counts, k: Counts, m: Counts, delta: Floats, epsilon: Floats) -> Floats:
-    """Pr[Bin(n, beta) >= k] + m delta max_j Pr[k - j <= Bin(n, beta) <= k - 1] / j, rounded up."""
-    from dpaudit.estimators.one_run._window import steepest_window  # compiled code is loaded when first used
-
-    beta = special.expit(epsilon)
-    # Windows may as well start 12 deviations above the mean: what lies higher weighs next to nothing and is counted in.
-    above = np.ceil(n * beta + 12 * np.sqrt(n * beta * (1 - beta)) + 40).astype(np.int64)
-    start = np.maximum(np.minimum(k, above) - 1, 0)
-    skipped = np.maximum(k - 1 - start, 0)
-    heap = np.where(skipped > 0, upper_tail(n, start + 1, epsilon), 0.0)
-    columns = (n, start, skipped, _mass(n, start, epsilon), heap, np.exp(epsilon))
-    steepest = np.array([steepest_window(*row) for row in zip(*columns, strict=True)])
-    formula: Floats = upper_tail(n, k, epsilon) + m * delta * np.where(k > 0, steepest, 0.0)
-    return formula * (1 + 1e-9)
-
-
-def _mass(n: Counts, k: Counts, log_odds: Floats) -> Floats:
-    """Pr[Bin = k] for k < n: a difference of tails, from the side on which they are small."""
-    above = upper_tail(n, k, log_odds) - upper_tail(n, k + 1, log_odds)
-    below = lower_tail(n, k, log_odds) - lower_tail(n, k - 1, log_odds)
-    return np.where(k > n * special.expit(log_odds), above, below)
-
-
 Method: TypeAlias = Literal["auto", "binomial", "theorem-16", "f-dp"]
-
-METHODS = ("auto", "binomial", "theorem-16", "f-dp")
 
 
 def one_run_epsilon(
@@ -121,7 +68,7 @@ def one_run_epsilon(
             do='use method "f-dp"',
             confidence=level.min(),
         )
-    return elementwise(_EPSILON[chosen], n, k, m, d, 1 - level, ratio)
+    return elementwise(partial(_epsilon, chosen), n, k, m, d, 1 - level, ratio)
 
 
 def one_run_p_value(
@@ -147,7 +94,7 @@ def one_run_p_value(
     d, hypothesis, ratio = as_delta(delta), as_reals("epsilon", epsilon), _as_ratio(likelihood_ratio)
     allowed = bool(np.all(np.isfinite(hypothesis) & (hypothesis >= 0)))
     require(allowed, "epsilon must be finite and >= 0", epsilon=epsilon)
-    return elementwise(_P_VALUE[_method(method, d, ratio)], n, k, m, d, hypothesis, ratio)
+    return elementwise(partial(_p_value, _method(method, d, ratio)), n, k, m, d, hypothesis, ratio)
 
 
 def _as_ratio(values: ArrayLike) -> Floats:
@@ -158,7 +105,7 @@ def _as_ratio(values: ArrayLike) -> Floats:
 
 
 def _method(method: str, delta: Floats, ratio: Floats) -> str:
-    require_one_of("method", method, METHODS)
+    require_one_of("method", method, get_args(Method))
     if method == "auto":
         method = "larger" if np.any(delta > 0) else "binomial"
     if method == "binomial":
@@ -178,33 +125,31 @@ def _method(method: str, delta: Floats, ratio: Floats) -> str:
     return method
 
 
-def _f_dp_epsilon(n: Counts, k: Counts, m: Counts, delta: Floats, alpha: Floats, _: Floats) -> Floats:
-    return np.asarray(f_dp_parameter(n, k, canaries=m, confidence=1 - alpha, family="approx-dp", delta=delta))
+def _epsilon(method: str, n: Ints, k: Ints, m: Ints, delta: Floats, alpha: Floats, ratio: Floats) -> Floats:
+    """Of flat arrays: guesses, correct, canaries, delta, the error and the likelihood ratio."""
+    if method == "binomial":
+        return binomial_epsilon(n, k, alpha, ratio)
+    found = np.zeros(n.shape)
+    if method != "f-dp":
+        found = np.where(alpha < 0.5, theorem_16_epsilon(n, k, m, delta, np.minimum(alpha, 0.5)), 0.0)
+    if method != "theorem-16":
+        from dpaudit.estimators.one_run.f_dp import f_dp_parameter  # only above delta = 0
+
+        proved = f_dp_parameter(n, k, canaries=m, confidence=1 - alpha, family="approx-dp", delta=delta)
+        found = np.maximum(proved, found)
+    return found
 
 
-def _f_dp_p_value(n: Counts, k: Counts, m: Counts, delta: Floats, epsilon: Floats, _: Floats) -> Floats:
-    return np.asarray(f_dp_p_value(n, k, canaries=m, parameter=epsilon, family="approx-dp", delta=delta))
+def _p_value(method: str, n: Ints, k: Ints, m: Ints, delta: Floats, epsilon: Floats, ratio: Floats) -> Floats:
+    """As `_epsilon`, with the hypothesis for the error."""
+    if method == "binomial":
+        return binomial_p_value(n, k, epsilon, ratio)
+    found = np.ones(n.shape)
+    if method != "f-dp":
+        found = theorem_16_p_value(n, k, m, delta, epsilon)
+    if method != "theorem-16":
+        from dpaudit.estimators.one_run.f_dp import f_dp_p_value
 
-
-def _larger_epsilon(n: Counts, k: Counts, m: Counts, delta: Floats, alpha: Floats, ratio: Floats) -> Floats:
-    published = np.where(alpha < 0.5, theorem_16_epsilon(n, k, m, delta, np.minimum(alpha, 0.5)), 0.0)
-    return np.maximum(_f_dp_epsilon(n, k, m, delta, alpha, ratio), published)
-
-
-def _smaller_p_value(n: Counts, k: Counts, m: Counts, delta: Floats, epsilon: Floats, ratio: Floats) -> Floats:
-    return np.minimum(_f_dp_p_value(n, k, m, delta, epsilon, ratio), theorem_16_p_value(n, k, m, delta, epsilon))
-
-
-# Of flat arrays: guesses, correct, canaries, delta, then the error or the hypothesis, and the likelihood ratio.
-_EPSILON = {
-    "binomial": lambda n, k, m, delta, alpha, ratio: binomial_epsilon(n, k, alpha, ratio),
-    "theorem-16": lambda n, k, m, delta, alpha, ratio: theorem_16_epsilon(n, k, m, delta, alpha),
-    "f-dp": _f_dp_epsilon,
-    "larger": _larger_epsilon,
-}
-_P_VALUE = {
-    "binomial": lambda n, k, m, delta, epsilon, ratio: binomial_p_value(n, k, epsilon, ratio),
-    "theorem-16": lambda n, k, m, delta, epsilon, ratio: theorem_16_p_value(n, k, m, delta, epsilon),
-    "f-dp": _f_dp_p_value,
-    "larger": _smaller_p_value,
-}
+        proved = f_dp_p_value(n, k, canaries=m, parameter=epsilon, family="approx-dp", delta=delta)
+        found = np.minimum(proved, found)
+    return found

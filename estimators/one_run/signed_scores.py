@@ -1,14 +1,10 @@
 """One training run: signed scores of many canaries in, a bound on epsilon out.
 
 The challenger flips a fair bit for each canary; the attack scores every canary, guesses the bits of those it is surest
-of and abstains on the rest. How many it guesses is the look that has to be chosen honestly:
-
-* delta = 0: given everything released, each bit is still hidden in turn, so the number of guesses may depend on the
-  scores and on the bits of canaries that come earlier in the order: a split is valid.
-* delta > 0: that holds only on average over what is released, so the number of guesses is fixed beforehand: one
-  fraction, or a few that share the error.
-
-Several replays of the game on one trained model are dependent; their bounds are combined by the median rule.
+of and abstains on the rest. At delta = 0 each bit is still hidden in turn, given everything released, so the number of
+guesses may depend on the scores and on the bits of canaries that come earlier in the order: a split is valid. At
+delta > 0 that holds only on average over what is released, so the number of guesses is fixed beforehand: one fraction,
+or a few that share the error. Replays of the game on one trained model are dependent: the median rule combines them.
 """
 
 from __future__ import annotations
@@ -16,53 +12,35 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, Protocol, cast, get_args, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, get_args, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.errors import require
-from dpaudit.estimators.best_candidate import BestLook, in_order
+from dpaudit.estimators.arguments import Floats, Ints
+from dpaudit.estimators.best_candidate import BestCandidate, EachReplay, in_order
 from dpaudit.estimators.bound import Bound, format_lower
 from dpaudit.estimators.counts import GUESSES, CountEstimator, Table, bound_rows, count_columns
-from dpaudit.estimators.divided import EachReplay
 from dpaudit.estimators.finding import CurveEvidence, Series, Validity
-from dpaudit.estimators.one_run.counts_against_curve import CountsAgainstCurve, ReplayCounts
-from dpaudit.estimators.one_run.f_dp import best_f_dp, f_dp_epsilon, f_dp_parameter
+from dpaudit.estimators.one_run.counts_against_curve import CountsAgainstCurve
 from dpaudit.estimators.one_run.guesses import one_run_epsilon
-from dpaudit.estimators.replays import mean_and_deviation, per_replay_confidence
-from dpaudit.estimators.scores import Scores
-from dpaudit.estimators.selection import (
-    PERCENTS,
-    AsPublished,
-    Fixed,
-    Grid,
-    SimultaneousBand,
-    Split,
+from dpaudit.estimators.one_run.right_guesses import (
+    Guessing,
+    GuessRule,
+    OneRunTally,
+    guesses_at_fractions,
+    right_guesses,
 )
+from dpaudit.estimators.replays import replay_note
+from dpaudit.estimators.scores import Scores
+from dpaudit.estimators.selection import PERCENTS, AsPublished, Fixed, Grid, SimultaneousBand, Split
 from dpaudit.registry import register
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+Family = Literal["gaussian", "laplace", "approx-dp"]
 
-GuessRule = Literal["signed", "both-tails", "member-only"]
-"""Which canaries are guessed first, and what is guessed; no rule looks at the truth.
-
-* signed: the largest |score| first; member for a positive score, else non-member.
-* both-tails: in turn the highest score (member) and the lowest (non-member); for scores not centred on 0.
-* member-only: the highest score first, always member.
-"""
-
-
-@runtime_checkable
-class Guessing(Protocol):
-    """An estimator that guesses the bits of fair coins.
-
-    Attributes:
-        guess: Which canaries are guessed first, and what is guessed.
-    """
-
-    guess: GuessRule
+FEWEST = 10  # guesses that a candidate of a grid needs: fewer, all right, show little at the error it has
+TRIED = 100  # numbers of guesses the choosing part compares
 
 
 @runtime_checkable
@@ -74,69 +52,13 @@ class Shiftable(Guessing, Protocol):
         ...
 
 
-@dataclass(frozen=True, eq=False)
-class OneRunTally:
-    """What one replay showed.
-
-    Attributes:
-        replay: Which repetition of the game.
-        canaries: Canaries the reported guesses were made on (those that chose are not counted).
-        guesses: Numbers of guesses looked at, shape (looks,).
-        correct: How many of them were right, shape (looks,).
-        sweep_guesses: For the figure, guesses at 1 %, 2 %, ..., 100 % of all canaries, shape (100,).
-        sweep_correct: How many of them were right, shape (100,).
-        all_canaries: Canaries of the replay.
-    """
-
-    replay: int
-    canaries: int
-    guesses: Ints
-    correct: Ints
-    sweep_guesses: Ints
-    sweep_correct: Ints
-    all_canaries: int
-
-
-def right_guesses(score: Floats, truth: NDArray[np.bool_], ranks: Ints, guess: GuessRule, guesses: Ints) -> Ints:
-    """How many of the first g guesses are right, for each g of `guesses` (ascending), shape as `guesses`.
-
-    Equal scores are guessed in the order of `ranks`, which must tell nothing about the truth.
-    """
-    from dpaudit.estimators.one_run._ranks import right_among_first
-
-    if guess == "signed":
-        return right_among_first(_descending(np.abs(score)), ranks, (score > 0) == truth, guesses)
-    keys = _descending(score)
-    if guess == "member-only":
-        return right_among_first(keys, ranks, truth, guesses)
-    highest = right_among_first(keys, ranks, truth, (guesses + 1) // 2)
-    return cast(Ints, highest + right_among_first(~keys, score.size - 1 - ranks, ~truth, guesses // 2))
-
-
-def _descending(score: Floats) -> NDArray[np.uint32]:
-    """Keys that are smaller for larger scores and equal for equal ones, shape (n,)."""
-    single = (score + 0.0).astype(np.float32)  # + 0.0 turns -0 into 0
-    if bool((single == score).all()):  # as score tables hold them
-        raw = single.view(np.uint32)
-        return ~np.where(raw >> 31, ~raw, raw | np.uint32(1 << 31))  # IEEE numbers in the order of unsigned words
-    dense = np.unique(score, return_inverse=True)[1].astype(np.uint32)
-    return cast("NDArray[np.uint32]", ~(dense << np.uint32(32 - score.size.bit_length())))
-
-
-def guesses_at_fractions(fractions: Sequence[float] | Floats, canaries: int) -> Ints:
-    """Numbers of guesses for fractions in (0, 1] of the canaries: rounded, at least 1, shape (fractions,)."""
-    counts = np.rint(np.asarray(fractions, dtype=np.float64) * canaries)
-    return np.clip(counts, 1, canaries).astype(np.int64)
-
-
 @dataclass(frozen=True)
-class OneRunEstimator(BestLook[OneRunTally], CountEstimator):
+class OneRunEstimator(BestCandidate[OneRunTally], CountEstimator):
     """What the one-run estimators share: guessing, choosing the fraction, combining replays.
 
-    Drawn: a `GuessSweep` at 1 %, 2 %, ..., 100 % of the canaries, and `ReplayBounds`. The default selection, a grid of
-    guess fractions, is valid at every delta. At delta = 0 a split is valid too, but pays with half the canaries and
-    with fractions that were best by luck; it is tighter where few canaries leak strongly
-    (docs/statistics/calibration.md).
+    The default selection, a grid of guess fractions, is valid at every delta. At delta = 0 a split is valid too, but
+    pays with half the canaries and with fractions that were best by luck; it is tighter where few canaries leak
+    strongly (docs/statistics/calibration.md).
 
     Attributes:
         guess: Which canaries are guessed first, and what is guessed.
@@ -144,10 +66,8 @@ class OneRunEstimator(BestLook[OneRunTally], CountEstimator):
 
     columns: ClassVar[tuple[str, ...]] = GUESSES
     tally_type: ClassVar[type[Any]] = OneRunTally
-    look_s: ClassVar[float] = 2e-6
-    """Seconds that the bound at a look takes at delta = 0."""
-    delta_s: ClassVar[float] = 7e-6
-    """The same at delta > 0, or where a shift is allowed for."""
+    candidate_s: ClassVar[float] = 2e-6  # seconds that the bound at a candidate takes at delta = 0
+    delta_s: ClassVar[float] = 7e-6  # the same at delta > 0, or where a shift is allowed for
 
     guess: GuessRule = "signed"
 
@@ -182,32 +102,23 @@ class OneRunEstimator(BestLook[OneRunTally], CountEstimator):
         """The bound for each pair of counts, shape as `guesses`; both broadcastable."""
 
     def best(self, guesses: Ints, correct: Ints, canaries: int, confidence: float) -> Ints:
-        """The look with the largest bound of each replay; counts of shape (replays, looks), result (replays,)."""
-        look: Ints = self.unique_epsilon(guesses, correct, canaries, confidence).argmax(axis=1)
-        return look
+        """The candidate with the largest bound of each replay; counts of shape (replays, candidates)."""
+        return np.asarray(self.unique_epsilon(guesses, correct, canaries, confidence).argmax(axis=1))
 
     def validity(self) -> Validity:
         return Validity.FINITE_SAMPLE
 
     def seconds(self, replays: int, rows: int) -> float:
         """About how long the bounds of so many replays of so many canaries take on one core."""
-        each = self.delta_s if self.delta or self._shift() else self.look_s
-        return 2 * each * replays * len(self.looks(rows))  # in the median, and alone
+        each = self.delta_s if self.delta or self._shift() else self.candidate_s
+        return 2 * each * replays * len(self.candidates(rows))  # in the median, and alone
 
     def read(self, table: Table) -> Sequence[Bound]:
         """A bound for each row of counts by itself, whose number of guesses was fixed beforehand."""
         counts = count_columns(table, GUESSES)
         guesses, correct, canaries = counts.values()
-        return bound_rows(
-            self.epsilon(guesses, correct, canaries, self.confidence),
-            None,
-            counts,
-            delta=self.delta,
-            confidence=self.confidence,
-            method=self._method(),
-            validity=self.validity(),
-            notes=self._row_notes(guesses, correct, canaries),
-        )
+        lower = self.epsilon(guesses, correct, canaries, self.confidence)
+        return bound_rows(self, lower, counts, notes=self._row_notes(guesses, correct, canaries))
 
     def _row_notes(self, guesses: Ints, correct: Ints, canaries: Ints) -> Sequence[tuple[str, ...]]:
         return [()] * guesses.size
@@ -221,15 +132,15 @@ class OneRunEstimator(BestLook[OneRunTally], CountEstimator):
         if isinstance(self.selection, Split):
             canaries, guesses, correct = self._split(scores, ranks, self.selection)
         else:
-            canaries, guesses = n, self.looks(n)
+            canaries, guesses = n, self.candidates(n)
             correct = right_guesses(scores.score, scores.truth, ranks, self.guess, guesses)
         return OneRunTally(scores.replay, canaries, guesses, correct, sweep, swept, n)
 
     def _split(self, scores: Scores, ranks: Ints, split: Split) -> tuple[int, Ints, Ints]:
         """Canaries, guesses and right guesses of the reporting part, at the fraction best on the choosing part.
 
-        The choosing canaries come first in the order of the proof, and all bits that come earlier may be used
-        (delta = 0).
+        The choosing canaries come first in the order of the proof, and all bits that come earlier may be used (delta =
+        0).
         """
         n = ranks.size
         choosing = round(split.fraction * n)
@@ -241,62 +152,60 @@ class OneRunEstimator(BestLook[OneRunTally], CountEstimator):
         def right(part: NDArray[np.bool_], guesses: Ints) -> Ints:
             return right_guesses(scores.score[part], scores.truth[part], _dense(ranks[part]), self.guess, guesses)
 
-        tried = np.unique(np.rint(np.geomspace(1, choosing, _TRIED)).astype(np.int64))
+        tried = np.unique(np.rint(np.geomspace(1, choosing, TRIED)).astype(np.int64))
         hits = right(chooses, tried)
         seen = np.asarray(one_run_epsilon(tried, hits, canaries=choosing, delta=0.0, confidence=self.confidence))
         guesses = guesses_at_fractions((float(tried[seen.argmax()] / choosing),), n - choosing)
         return n - choosing, guesses, right(~chooses, guesses)
 
-    def looks(self, canaries: int) -> Ints:
-        """The numbers of guesses looked at; decided before any score is seen."""
+    def candidates(self, canaries: int) -> Ints:
+        """The candidate numbers of guesses; decided before any score is seen."""
         match self.selection:
             case Fixed(value):
                 return guesses_at_fractions((value,), canaries)
             case Grid(points):
                 counts: Ints = np.unique(guesses_at_fractions(points, canaries))
-                shown: Ints = counts[counts >= min(_FEWEST, counts[-1])]
+                shown: Ints = counts[counts >= min(FEWEST, counts[-1])]
                 return shown
             case AsPublished(points):
                 return guesses_at_fractions(points, canaries)
             case _:
                 return np.unique(guesses_at_fractions(PERCENTS, canaries))
 
-    def counts_at(self, tally: OneRunTally, look: int) -> dict[str, int]:
+    def counts_at(self, tally: OneRunTally, candidate: int) -> dict[str, int]:
         return {
-            "guesses": int(tally.guesses[look]),
-            "correct": int(tally.correct[look]),
+            "guesses": int(tally.guesses[candidate]),
+            "correct": int(tally.correct[candidate]),
             "canaries": tally.canaries,
         }
 
-    def _notes(self, each: EachReplay, tally: OneRunTally, look: int) -> tuple[str, ...]:
+    def _notes(self, each: EachReplay, tally: OneRunTally, candidate: int) -> tuple[str, ...]:
         return replay_note(each.alone, self.confidence, self._published)
 
     def _against_curves(self, ordered: Sequence[OneRunTally], lost: int) -> tuple[CurveEvidence, ...]:
         """The counts as evidence against a whole curve, where the numbers of guesses were fixed beforehand."""
         if isinstance(self.selection, Split | AsPublished):
             return ()
-        counts = tuple(ReplayCounts(tally.canaries, tally.guesses, tally.correct) for tally in ordered)
         error = self._error(max(tally.guesses.size for tally in ordered), len(ordered) + lost)
-        return (CountsAgainstCurve(counts, error, self._shift(), lost),)
+        return (CountsAgainstCurve(tuple(ordered), error, self._shift(), lost),)
 
     def _shift(self) -> float:
         """Total variation between what is shown and its proxy that the counts must be read with."""
         return 0.0
 
-    def find_best_looks(self, ordered: Sequence[OneRunTally], replays: int) -> tuple[Floats, Ints]:
-        best, look = np.empty(len(ordered)), np.empty(len(ordered), dtype=np.int64)
+    def best_candidates(self, ordered: Sequence[OneRunTally], replays: int) -> tuple[Floats, Ints]:
+        best, candidate = np.empty(len(ordered)), np.empty(len(ordered), dtype=np.int64)
         for canaries in sorted({tally.canaries for tally in ordered}):
             rows = [index for index, tally in enumerate(ordered) if tally.canaries == canaries]
             guesses = np.stack([ordered[row].guesses for row in rows])
             correct = np.stack([ordered[row].correct for row in rows])
             error = self._error(guesses.shape[1], replays)
-            look[rows] = self.best(guesses, correct, canaries, 1 - error)
-            at = np.arange(len(rows)), look[rows]
+            candidate[rows] = self.best(guesses, correct, canaries, 1 - error)
+            at = np.arange(len(rows)), candidate[rows]
             best[rows] = self.unique_epsilon(guesses[at], correct[at], canaries, 1 - error)
-        return best, look
+        return best, candidate
 
     def unshifted(self) -> OneRunEstimator:
-        """The same estimator without what it allows for a shift of the proxy."""
         return self
 
     def unique_epsilon(self, guesses: Ints, correct: Ints, canaries: int, confidence: float) -> Floats:
@@ -308,9 +217,8 @@ class OneRunEstimator(BestLook[OneRunTally], CountEstimator):
     def series(
         self, tallies: Sequence[OneRunTally], *, lost: int = 0, each: EachReplay | None = None
     ) -> dict[str, Series]:
-        """The sweep over guess fractions, and the replays one by one."""
         each = each or self.bounds_of_replays(tallies, len(tallies) + lost)
-        return {"fractions": self.sweep(in_order(tallies)), "replays": self.replay_series(each, lost)}
+        return {"fractions": self.sweep(in_order(tallies)), "replays": self._replay_series(each, lost)}
 
     def sweep(self, ordered: Sequence[OneRunTally]) -> Series:
         """The bound at each share of guesses as if it were the only one: the median replay, and the deciles."""
@@ -324,23 +232,55 @@ class OneRunEstimator(BestLook[OneRunTally], CountEstimator):
         return {"fraction": guesses / canaries, "epsilon": shown[1], "low": shown[0], "high": shown[2]}
 
 
-@register("estimator", "one-run", source="Kalemaj et al., observational label auditing, Theorem 17 and Algorithm 3")
 @dataclass(frozen=True)
-class OneRun(OneRunEstimator):
-    """One training run: exact binomial at delta = 0; above, the larger of Algorithm 3's and Theorem 16's bound.
-
-    Attributes:
-        tau: Largest total variation distance, over the canaries, between the law of what is shown and the proxy's, in
-            [0, 1). Above 0 Algorithm 3 reads the counts at every delta (Theorem 10): with abstention no other
-            treatment of a shift holds. It is strict: a look shows nothing unless tau is below its share of the error
-            times (2 right - guesses) / canaries.
-    """
+class _ShiftedOneRun(OneRunEstimator):
+    """What allows for a shift of the proxy: Algorithm 3 with Theorem 10."""
 
     tau: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require(0 <= self.tau < 1, "tau must be in [0, 1)", tau=self.tau)
+
+    def unshifted(self) -> OneRunEstimator:
+        return replace(self, tau=0.0)
+
+    def _shift(self) -> float:
+        return self.tau
+
+    def _by_family(
+        self, family: Family, guesses: Ints, correct: Ints, canaries: int | Ints, confidence: float
+    ) -> Floats:
+        from dpaudit.estimators.one_run.f_dp import f_dp_epsilon  # only where Algorithm 3 is asked for
+
+        bounds = f_dp_epsilon(
+            guesses, correct, canaries=canaries, delta=self.delta, confidence=confidence, family=family, tau=self.tau
+        )
+        return np.asarray(bounds, dtype=np.float64)
+
+    def _best_by_family(self, family: Family, guesses: Ints, correct: Ints, canaries: int, confidence: float) -> Ints:
+        from dpaudit.estimators.one_run.f_dp import best_f_dp
+
+        delta = self.delta if family == "approx-dp" else None
+        return best_f_dp(
+            guesses, correct, canaries=canaries, confidence=confidence, family=family, tau=self.tau, delta=delta
+        ).candidate
+
+
+@register("estimator", "one-run", source="Kalemaj et al., observational label auditing, Theorem 17 and Algorithm 3")
+@dataclass(frozen=True)
+class OneRun(_ShiftedOneRun):
+    """One training run: exact binomial at delta = 0; above, the larger of Algorithm 3's and Theorem 16's bound.
+
+    Attributes:
+        tau: Largest total variation distance, over the canaries, between the law of what is shown and the proxy's, in
+            [0, 1). Above 0 Algorithm 3 reads the counts at every delta (Theorem 10): with abstention no other
+            treatment of a shift holds. It is strict: a candidate shows nothing unless tau is below its share of the
+            error times (2 right - guesses) / canaries.
+    """
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         require(
             not self.tau or not isinstance(self.selection, Split),
             "a split is valid for tau = 0 only, since Theorem 10 takes the number of guesses as fixed beforehand",
@@ -348,42 +288,19 @@ class OneRun(OneRunEstimator):
             tau=self.tau,
         )
 
-    def unshifted(self) -> OneRun:
-        return replace(self, tau=0.0)
-
-    def _shift(self) -> float:
-        return self.tau
-
-    def _method(self) -> str:
-        return super()._method() + (f" (Theorem 10, tau {self.tau:g})" if self.tau else "")
+    def method(self) -> str:
+        return super().method() + (f" (Theorem 10, tau {self.tau:g})" if self.tau else "")
 
     def epsilon(self, guesses: Ints, correct: Ints, canaries: int | Ints, confidence: float) -> Floats:
         if self.tau:
-            shifted = f_dp_epsilon(
-                guesses,
-                correct,
-                canaries=canaries,
-                delta=self.delta,
-                confidence=confidence,
-                family="approx-dp",
-                tau=self.tau,
-            )
-            return np.asarray(shifted, dtype=np.float64)
+            return self._by_family("approx-dp", guesses, correct, canaries, confidence)
         bounds = one_run_epsilon(guesses, correct, canaries=canaries, delta=self.delta, confidence=confidence)
         return np.asarray(bounds, dtype=np.float64)
 
     def best(self, guesses: Ints, correct: Ints, canaries: int, confidence: float) -> Ints:
         if self.delta == 0 and not self.tau:
             return super().best(guesses, correct, canaries, confidence)
-        return best_f_dp(
-            guesses,
-            correct,
-            canaries=canaries,
-            confidence=confidence,
-            family="approx-dp",
-            tau=self.tau,
-            delta=self.delta,
-        ).candidate
+        return self._best_by_family("approx-dp", guesses, correct, canaries, confidence)
 
 
 @register("estimator", "one-run-theorem-16", source="Steinke et al. (2023); Kalemaj et al., Theorem 16")
@@ -400,24 +317,23 @@ class OneRunTheorem16(OneRunEstimator):
 
 @register("estimator", "one-run-f-dp", source="Kalemaj et al., Algorithm 3, Definition 9 and Theorem 10")
 @dataclass(frozen=True)
-class OneRunFDP(OneRunEstimator):
+class OneRunFDP(_ShiftedOneRun):
     """One training run by Algorithm 3 for a family of trade-off functions: gaussian, laplace or approx-dp.
 
     Off the family the Gaussian and the Laplace bound do not hold, not even for pure differential privacy: the bound
     says so.
 
     Attributes:
-        family: "gaussian", "laplace" or "approx-dp" (which holds for every mechanism).
         tau: Total-variation distance between the shown labels' and the proxy's distribution, in [0, 1) (Theorem 10).
+        family: "gaussian", "laplace" or "approx-dp" (which holds for every mechanism).
     """
 
     family: Literal["gaussian", "laplace", "approx-dp"] = "gaussian"
-    tau: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.family in _FAMILIES, f"family must be one of {', '.join(_FAMILIES)}", family=self.family)
-        require(0 <= self.tau < 1, "tau must be in [0, 1)", tau=self.tau)
+        families = get_args(Family)
+        require(self.family in families, f"family must be one of {', '.join(families)}", family=self.family)
         require(
             self.family != "gaussian" or self.delta > 0,
             "the Gaussian family has no finite epsilon at delta = 0",
@@ -425,69 +341,30 @@ class OneRunFDP(OneRunEstimator):
             delta=self.delta,
         )
 
-    def unshifted(self) -> OneRunFDP:
-        return replace(self, tau=0.0)
-
-    def _shift(self) -> float:
-        return self.tau
-
-    def _method(self) -> str:
+    def method(self) -> str:
         return f"one-run-f-dp ({self.family}" + (f", tau {self.tau:g})" if self.tau else ")")
 
     def validity(self) -> Validity:
         return Validity.FINITE_SAMPLE if self.family == "approx-dp" else Validity.CONDITIONAL_ON_FAMILY
 
     def epsilon(self, guesses: Ints, correct: Ints, canaries: int | Ints, confidence: float) -> Floats:
-        bounds = f_dp_epsilon(
-            guesses,
-            correct,
-            canaries=canaries,
-            delta=self.delta,
-            confidence=confidence,
-            family=self.family,
-            tau=self.tau,
-        )
-        return np.asarray(bounds, dtype=np.float64)
+        return self._by_family(self.family, guesses, correct, canaries, confidence)
+
+    def best(self, guesses: Ints, correct: Ints, canaries: int, confidence: float) -> Ints:
+        return self._best_by_family(self.family, guesses, correct, canaries, confidence)
 
     def _row_notes(self, guesses: Ints, correct: Ints, canaries: Ints) -> Sequence[tuple[str, ...]]:
         if self.family == "approx-dp":  # its parameter is epsilon itself
             return super()._row_notes(guesses, correct, canaries)
+        from dpaudit.estimators.one_run.f_dp import f_dp_parameter
+
         parameters = f_dp_parameter(
             guesses, correct, canaries=canaries, confidence=self.confidence, family=self.family, tau=self.tau
         )
         name = {"gaussian": "mu", "laplace": "epsilon of the Laplace mechanism"}[self.family]
         return [(f"{name} >= {format_lower(value, 6)}",) for value in np.asarray(parameters)]
 
-    def best(self, guesses: Ints, correct: Ints, canaries: int, confidence: float) -> Ints:
-        return best_f_dp(
-            guesses,
-            correct,
-            canaries=canaries,
-            confidence=confidence,
-            family=self.family,
-            tau=self.tau,
-            delta=self.delta if self.family == "approx-dp" else None,
-        ).candidate
-
-
-_FAMILIES = ("gaussian", "laplace", "approx-dp")
-
 
 def _dense(ranks: Ints) -> Ints:
     """Ranks 0, 1, ... in the same order."""
     return np.argsort(np.argsort(ranks))
-
-
-_FEWEST = 10  # guesses that a look of a grid needs: fewer, all right, show little at the error it has
-_TRIED = 100  # numbers of guesses the choosing part compares
-
-
-def replay_note(alone: Floats, confidence: float, published: bool = False) -> tuple[str, ...]:
-    """How the replays' bounds scatter, in a sentence; none for a single replay."""
-    if alone.size == 1:
-        return ()
-    mean, deviation = mean_and_deviation(alone)
-    shown = f"single replays at {confidence:g}: mean {mean:.3f} ± {deviation:.3f} (standard deviation of {alone.size})"
-    if published:
-        return (f"{shown}; a mean of dependent bounds is not a bound at that confidence",)
-    return (f"{shown}; the bound is the median of replays at {per_replay_confidence(confidence):g}",)

@@ -2,43 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import Any, ClassVar, Protocol, get_args
+from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpaudit.errors import require
-from dpaudit.estimators.best_candidate import in_order
+from dpaudit.estimators.arguments import Floats, Ints
+from dpaudit.estimators.best_candidate import EachReplay, in_order
 from dpaudit.estimators.bound import Bound
-from dpaudit.estimators.divided import EachReplay, complete
 from dpaudit.estimators.finding import Series, Validity
 from dpaudit.estimators.one_run.guess_band import (
-    BadGuesses,
-    OneTraining,
-    SeveralTrainings,
-    deciding_look,
-    guess_band_epsilon,
+    bad_guesses,
+    bounds_of_guesses,
+    check_fields,
+    deciding_counts,
     guess_looks,
 )
-from dpaudit.estimators.one_run.signed_scores import (
-    GuessRule,
-    OneRun,
-    OneRunTally,
-    guesses_at_fractions,
-    replay_note,
-    right_guesses,
-)
-from dpaudit.estimators.replays import median_rule, per_replay_confidence
+from dpaudit.estimators.one_run.right_guesses import GuessRule, OneRunTally, guesses_at_fractions, right_guesses
+from dpaudit.estimators.one_run.signed_scores import OneRun
+from dpaudit.estimators.replays import median_rule, per_replay_confidence, replay_note
 from dpaudit.estimators.scores import ScoreEstimator, Scores, replay_bounds
 from dpaudit.estimators.selection import PERCENTS
 from dpaudit.registry import register
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-
 
 LEAST_S, ROW_S = 5e-3, 3e-7
 """Seconds that the bound of a replay takes, and what each canary adds."""
@@ -48,15 +35,10 @@ MOST_DELTA = 0.1
 
 @dataclass(frozen=True, eq=False)
 class GuessTally(OneRunTally):
-    """What one replay showed, at all numbers of guesses that are looked at and at the few of `one-run`.
+    """What one replay showed, at all numbers of guesses that are looked at and at the few of `one-run`."""
 
-    Attributes:
-        looks: Numbers of guesses looked at, ascending, the last one all canaries, shape (all looks,).
-        right: Right ones among them, shape (all looks,).
-    """
-
-    looks: Ints
-    right: Ints
+    looks: Ints  # numbers of guesses looked at, ascending, the last one all canaries, shape (all looks,)
+    right: Ints  # right ones among them, shape (all looks,)
 
 
 @register("estimator", "simultaneous-guess-count", source="Ours, after Steinke et al. (2023) and Berk and Jones (1979)")
@@ -66,8 +48,6 @@ class SimultaneousGuessCount(ScoreEstimator[GuessTally]):
 
     Where more than `MOST_DELTA` canaries are expected to be given away by delta, what is charged for it costs more than
     looking everywhere finds: then `one-run` reads the counts. That is decided by the numbers alone.
-
-    Drawn: a `GuessSweep` at 1 %, 2 %, ..., 100 % of the canaries, as `one-run` bounds them, and `ReplayBounds`.
 
     Attributes:
         delta: The delta the bound is stated at, in [0, 1). Above 0 it costs a fifth of the error.
@@ -95,7 +75,7 @@ class SimultaneousGuessCount(ScoreEstimator[GuessTally]):
     def tally(self, scores: Scores) -> GuessTally:
         """Right guesses of one replay at numbers of guesses that its size alone decides."""
         count = scores.score.size
-        places = guess_looks(count), self.unshifted().looks(count), guesses_at_fractions(PERCENTS, count)
+        places = guess_looks(count), self.unshifted().candidates(count), guesses_at_fractions(PERCENTS, count)
         counted = np.unique(np.concatenate(places))  # one pass over the scores for all of them
         found = right_guesses(scores.score, scores.truth, scores.tie_ranks(), self.guess, counted)
         right, correct, swept = (found[np.searchsorted(counted, place)] for place in places)
@@ -103,7 +83,7 @@ class SimultaneousGuessCount(ScoreEstimator[GuessTally]):
 
     def find(self, tallies: Sequence[GuessTally], *, lost: int = 0, parts: Sequence[Any] = ()) -> Bound:
         """The bound with all there is to draw; the parts are what `bounds_of_replays` gave for some of the tallies."""
-        each = complete(tallies, parts, lambda missing: self.bounds_of_replays(missing, len(tallies) + lost))
+        each = EachReplay.complete(tallies, parts, lambda missing: self.bounds_of_replays(missing, len(tallies) + lost))
         bound = self.bound(tallies, lost=lost, each=each)
         return replace(bound, series=self.series(tallies, lost=lost, each=each))
 
@@ -128,7 +108,7 @@ class SimultaneousGuessCount(ScoreEstimator[GuessTally]):
     def series(
         self, tallies: Sequence[GuessTally], *, lost: int = 0, each: EachReplay | None = None
     ) -> dict[str, Series]:
-        """The sweep over guess fractions, and the replays one by one."""
+        """The sweep over guess fractions, as `one-run` bounds them, and the replays one by one."""
         if self._leaves_it(tallies):
             return self.unshifted().series(tallies, lost=lost, each=each)
         ordered = in_order(tallies)
@@ -137,13 +117,12 @@ class SimultaneousGuessCount(ScoreEstimator[GuessTally]):
         return {"fractions": self.unshifted().sweep(ordered), "replays": replays}
 
     def seconds(self, replays: int, rows: int) -> float:
-        """About how long the bounds of so many replays of so many canaries take on one core."""
         if rows * self.delta > MOST_DELTA:
             return self.unshifted().seconds(replays, rows)
         return 2 * replays * (LEAST_S + rows * ROW_S)  # in the median, and alone
 
     def bounds_of_replays(self, tallies: Sequence[GuessTally], replays: int) -> EachReplay:
-        """Of some of so many replays, in the order of their numbers; the look is that of `one-run` where it reads."""
+        """Of some of so many replays, in the order of their numbers; the candidate is `one-run`'s where it reads."""
         if self._leaves_it(tallies):
             return self.unshifted().bounds_of_replays(tallies, replays)
         ordered = in_order(tallies)
@@ -156,82 +135,4 @@ class SimultaneousGuessCount(ScoreEstimator[GuessTally]):
         return max((tally.canaries for tally in tallies), default=0) * self.delta > MOST_DELTA
 
     def _bounds(self, tallies: Sequence[GuessTally], confidence: float) -> Floats:
-        """Each replay's bound at a confidence."""
-        return np.array(
-            [
-                bound_of_guesses(each.right, each.looks, self._bad(int(each.looks[-1])), 1 - confidence)
-                for each in tallies
-            ]
-        )
-
-    def _bad(self, canaries: int) -> BadGuesses:
-        """What delta may add."""
-        if self.sharing is None:
-            return OneTraining(canaries, self.delta)
-        return SeveralTrainings(canaries, self.sharing, self.delta)
-
-
-def check_fields(delta: float, confidence: float, guess: str) -> None:
-    """The fields of an estimator that reads guesses.
-
-    Raises: InputError for one out of range.
-    """
-    require(0 <= delta < 1, "delta must be in [0, 1)", delta=delta)
-    require(0 < confidence < 1, "confidence must be in (0, 1)", confidence=confidence)
-    rules = get_args(GuessRule)
-    require(guess in rules, f"guess must be one of {', '.join(rules)}", guess=guess)
-
-
-class Guesses(Protocol):
-    """Right ones of one replay at ascending numbers of guesses, the last one all there are; both of shape (looks,)."""
-
-    @property
-    def looks(self) -> Ints: ...
-
-    @property
-    def right(self) -> Ints: ...
-
-
-def bounds_of_replays(
-    tallies: Sequence[Guesses], lost: int, bad: Callable[[int], BadGuesses], significance: float
-) -> Floats:
-    """Each replay's bound by the guess band; lost ones come last with 0.
-
-    Args:
-        tallies: One for each replay, at least one.
-        lost: Replays that failed.
-        bad: What delta may add, from the number of all guesses.
-        significance: Of each replay's bound.
-    """
-    require(len(tallies) > 0, "a bound needs the tally of at least one replay", tallies=len(tallies))
-    bounds = [bound_of_guesses(tally.right, tally.looks, bad(int(tally.looks[-1])), significance) for tally in tallies]
-    return np.array(bounds + [0.0] * lost)
-
-
-def deciding_counts(tallies: Sequence[Guesses], bounds: Floats, lost: int, *, of: str) -> tuple[tuple[str, int], ...]:
-    """What is printed beside the median of `bounds_of_replays`: the middle replay at the look that decides.
-
-    Args:
-        of: What all guesses are: "canaries" or "trials".
-    """
-    middle = int(np.argsort(bounds[: len(tallies)], kind="stable")[(len(tallies) - 1) // 2])
-    tally = tallies[middle]
-    look = deciding_look(float(bounds[middle]), tally.right, tally.looks)
-    counts = {
-        "guesses": int(tally.looks[look]),
-        "correct": int(tally.right[look]),
-        of: int(tally.looks[-1]),
-        "replays": bounds.size,
-    }
-    return tuple((counts | ({"lost replays": lost} if lost else {})).items())
-
-
-def bound_of_guesses(right: Ints, looks: Ints, bad: BadGuesses, significance: float) -> float:
-    """`guess_band_epsilon`, remembered: replays of one game often show the same counts."""
-    return remembered_bound(tuple(right.tolist()), tuple(looks.tolist()), bad, significance)
-
-
-@lru_cache(maxsize=4096)
-def remembered_bound(right: tuple[int, ...], looks: tuple[int, ...], bad: BadGuesses, significance: float) -> float:
-    """The bound of counts as values that can be remembered."""
-    return guess_band_epsilon(np.array(right), np.array(looks), significance=significance, bad=bad)
+        return bounds_of_guesses(tallies, lambda count: bad_guesses(count, self.sharing, self.delta), 1 - confidence)

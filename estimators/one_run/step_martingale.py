@@ -1,11 +1,10 @@
 """Steps of a training as trials: given the past, each guess is right with probability at most (1 + TV) / 2.
 
 A fair coin of its own decides in which world a step is made, and TV is the total variation between the two worlds of a
-step given all that was released before. Whatever is guessed from the past and the step itself is right with conditional
-probability at most (1 + TV) / 2, so the numbers of right guesses S_1, S_2, ... in the order of the steps are dominated,
-all together, by a Bernoulli walk with that drift, and the guess band's limits hold for all of them at once: at whatever
+step given all that was released before. So the numbers of right guesses in the order of the steps are dominated, all
+together, by a Bernoulli walk with that drift, and the guess band's limits hold for all of them at once: at whatever
 step the training ends, and whatever it did in between. (In any other order they would not: a guess may use the coins of
-earlier steps.) Every step is guessed; nothing is known of how right guesses are distributed when some are left out.
+earlier steps.) Every step is guessed; nothing is known of right guesses when some are left out.
 
 A claim's TV is its delta at epsilon = 0, and TV <= 1 - 2 (1 - delta) / (1 + e^epsilon) under (epsilon, delta) turns the
 limit on TV into one on epsilon.
@@ -19,53 +18,45 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpaudit.claims import PrivacyCurve
 from dpaudit.errors import require
+from dpaudit.estimators.arguments import Ints
 from dpaudit.estimators.bound import Bound, along_curve
 from dpaudit.estimators.estimator import Estimator
 from dpaudit.estimators.finding import Comparison, Validity
-from dpaudit.estimators.one_run.guess_band import IndependentTrials, deciding_look, guess_band_p_value, guess_looks
-from dpaudit.estimators.one_run.simultaneous_guess_count import bound_of_guesses, check_fields
+from dpaudit.estimators.one_run.guess_band import (
+    IndependentTrials,
+    bounds_of_guesses,
+    check_fields,
+    deciding_counts,
+    guess_band_p_value,
+    guess_looks,
+)
 from dpaudit.estimators.scores import StepScores
 from dpaudit.registry import register
-
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
 class StepTally:
-    """Right guesses of one game.
+    """Right guesses of one game."""
 
-    Attributes:
-        looks: Numbers of steps at which they were counted, ascending, the last one all of them, shape (looks,).
-        right: Right guesses among those first steps, shape (looks,).
-    """
-
-    looks: Ints
-    right: Ints
+    looks: Ints  # numbers of steps at which they were counted, ascending, the last one all of them, shape (looks,)
+    right: Ints  # right guesses among those first steps, shape (looks,)
 
 
 @dataclass(frozen=True, eq=False)
 class StepAccuracy:
-    """Evidence against a claim's total variation: right guesses about the steps so far, at every look.
-
-    Attributes:
-        tally: The counts.
-        odds: Lower limit on the log-odds of a right guess, in nats, >= 0.
-    """
+    """Evidence against a claim's total variation: right guesses about the steps so far, at every look."""
 
     tally: StepTally
-    odds: float
+    odds: float  # lower limit on the log-odds of a right guess, in nats, >= 0
 
     @property
     def total_variation(self) -> float:
-        """Its lower limit, in [0, 1]."""
         return math.tanh(self.odds / 2)
 
     def comparison(self, curve: PrivacyCurve, /) -> Comparison:
-        """Total variation observed and claimed."""
         return along_curve("total variation", "epsilon = 0", self.total_variation, curve.delta(0.0))
 
     def p_value(self, curve: PrivacyCurve, /) -> float:
@@ -105,23 +96,23 @@ class StepMartingale(Estimator[StepScores, StepTally]):
         """The bound of one game; more trainings are more steps of one game, not games of their own."""
         require(len(tallies) == 1 and lost == 0, "steps must make one game", games=len(tallies) + lost)
         (tally,) = tallies
-        steps = int(tally.looks[-1])
-        odds = bound_of_guesses(tally.right, tally.looks, IndependentTrials(steps), 1 - self.confidence)
-        look = deciding_look(odds, tally.right, tally.looks)
+        odds = bounds_of_guesses(tallies, IndependentTrials, 1 - self.confidence)
+        deciding = dict(deciding_counts(tallies, odds, 0, of="steps"))
+        lower = float(odds[0])
         return Bound(
-            lower=_epsilon(odds, self.delta),
+            lower=_epsilon(lower, self.delta),
             delta=self.delta,
             confidence=self.confidence,
             method="step-martingale",
             selection="all numbers of steps at once",
             validity=Validity.FINITE_SAMPLE,
             counts=(
-                ("steps", steps),
+                ("steps", deciding["steps"]),
                 ("correct", int(tally.right[-1])),
-                ("deciding steps", int(tally.looks[look])),
-                ("correct among them", int(tally.right[look])),
+                ("deciding steps", deciding["guesses"]),
+                ("correct among them", deciding["correct"]),
             ),
-            evidence=(StepAccuracy(tally, odds),),
+            evidence=(StepAccuracy(tally, lower),),
         )
 
 

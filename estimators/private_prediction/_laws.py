@@ -5,6 +5,7 @@ Laws are given by logarithms, so that no probability is too small.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpaudit.errors import require
 from dpaudit.estimators.arguments import Floats
+
+ORDERS = (2.0, 4.0, 8.0, 16.0, 32.0)
+"""Of the divergences that are computed where none are named."""
+ROUNDING = 1e-12
+"""Taken off every bound: more than the rounding errors of limits, powers and logarithms together."""
 
 
 def divergences(log_p: Floats, log_q: Floats, orders: Floats) -> Floats:
@@ -81,3 +87,8 @@ def require_same_answers(first: NDArray[Any], second: NDArray[Any]) -> None:
         first=first.shape,
         second=second.shape,
     )
+
+
+def require_orders(orders: Sequence[float]) -> None:
+    """Refuses no orders, and orders that are not above 1."""
+    require(len(orders) > 0 and all(order > 1 for order in orders), "orders must be numbers > 1", orders=orders)

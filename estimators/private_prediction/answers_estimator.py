@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
+from dpaudit.claims import PrivacyCurve
 from dpaudit.errors import require
 from dpaudit.estimators.answered_queries import AnsweredQuery
+from dpaudit.estimators.arguments import Floats, Ints
+from dpaudit.estimators.bound import FindingBase, format_lower
 from dpaudit.estimators.estimator import Estimator
-from dpaudit.estimators.finding import Validity
-from dpaudit.estimators.private_prediction.answers_finding import AnswersFinding, Directions
+from dpaudit.estimators.finding import Comparison, Series, Validity
 from dpaudit.estimators.private_prediction.divergence import renyi_divergence
-from dpaudit.estimators.private_prediction.k_cut import bootstrap_bound, k_cut_bound
+from dpaudit.estimators.private_prediction.k_cut import KCut, bootstrap_bound, k_cut_bound
 from dpaudit.estimators.private_prediction.noisy_argmax import gnmax_rdp_of_flip
 from dpaudit.estimators.private_prediction.rdp_bound import VALIDITY, query_confidence
 from dpaudit.estimators.private_prediction.two_cut import TwoCut, two_cut_bound
 from dpaudit.estimators.two_world.ratio import ratio_epsilon
 from dpaudit.registry import register
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 Cut = Literal["corner", "termwise", "clopper-pearson", "goodman", "sison-glaz", "bootstrap", "k-bootstrap"]
 
 ORDERS = (1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 12.0, 16.0, 24.0, 32.0, 64.0)
@@ -33,39 +33,23 @@ ORDERS = (1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 12.0, 16.0, 24.0, 32.0, 64.0)
 
 @dataclass(frozen=True, eq=False)
 class QueryTally:
-    """One query: its counts, and what is known of the law of its answers at the estimator's orders.
+    """One query: its counts, and what is known of the law of its answers at the estimator's orders."""
 
-    Attributes:
-        query: Its number.
-        world_1: Counts with the records, shape (answers,).
-        world_0: Counts without them, shape (answers,).
-        chosen: Whether each answer is in the set, shape (answers,).
-        exact_forward: D(with || without), shape (orders,); NaN where it is not known.
-        exact_backward: D(without || with).
-        dependent_forward: What data-dependent accounting charges for the former; NaN where there is none.
-        dependent_backward: The same for the latter.
-        low: Smallest exact divergence over resampled trainings; NaN where nothing was fitted.
-        high: The largest.
-        unmoved: Mean exact divergence where records change nothing, by the fit alone; NaN where nothing was fitted.
-        fitted: Whether the law of the votes was fitted.
-        asked: Answers that a total counts.
-        together: Whether all queries are about one pair of data sets.
-    """
-
-    query: int
-    world_1: Ints
-    world_0: Ints
-    chosen: NDArray[np.bool_]
-    exact_forward: Floats
-    exact_backward: Floats
-    dependent_forward: Floats
-    dependent_backward: Floats
-    low: Floats
-    high: Floats
+    query: int  # its number
+    world_1: Ints  # counts with the records, shape (answers,)
+    world_0: Ints  # counts without them, shape (answers,)
+    chosen: NDArray[np.bool_]  # whether each answer is in the set, shape (answers,)
+    exact_forward: Floats  # D(with || without), shape (orders,); NaN where it is not known
+    exact_backward: Floats  # D(without || with)
+    dependent_forward: Floats  # what data-dependent accounting charges for the former; NaN where there is none
+    dependent_backward: Floats  # the same for the latter
+    low: Floats  # smallest exact divergence over resampled trainings; NaN where nothing was fitted
+    high: Floats  # the largest
+    # mean exact divergence where records change nothing, by the fit alone; NaN where nothing was fitted
     unmoved: Floats
-    fitted: bool
-    asked: int
-    together: bool
+    fitted: bool  # whether the law of the votes was fitted
+    asked: int  # answers that a total counts
+    together: bool  # whether all queries are about one pair of data sets
 
 
 @register("estimator", "answers", source="Chadha et al. (2024), section 4.2 and appendix B; the corner is ours")
@@ -202,28 +186,24 @@ class Answers(Estimator[AnsweredQuery, QueryTally]):
         return Validity.CONDITIONAL_ON_MODEL if fitted and own is not Validity.AS_PUBLISHED else own
 
     def _bounds(self, tallies: Sequence[QueryTally], confidence: float, *, forward: bool) -> Floats:
-        """Shape (queries, orders)."""
         pairs = [(one.world_1, one.world_0) if forward else (one.world_0, one.world_1) for one in tallies]
         if self.cut == "corner" or self.cut == "termwise":
             k1, n1, k2, n2 = _in_sets(tallies, pairs)
             cut: TwoCut = self.cut
             return np.asarray(two_cut_bound(k1, n1, k2, n2, self.orders, confidence=confidence, method=cut))
-        bounds = self._each(forward, confidence)
-        return np.array([bounds(one, *pair) for one, pair in zip(tallies, pairs, strict=True)])
+        return np.array(
+            [self._of_query(one, *pair, confidence, forward) for one, pair in zip(tallies, pairs, strict=True)]
+        )
 
-    def _each(self, forward: bool, confidence: float) -> Callable[[QueryTally, Ints, Ints], Floats]:
-        def bootstrapped(tally: QueryTally, first: Ints, second: Ints) -> Floats:
-            rng = np.random.default_rng([self.seed, tally.query, int(forward)])
-            if self.cut == "bootstrap":
-                first, second = (
-                    np.array([one[tally.chosen].sum(), one[~tally.chosen].sum()]) for one in (first, second)
-                )
-            return np.asarray(bootstrap_bound(first, second, self.orders, confidence=confidence, rng=rng))
-
-        def cut(tally: QueryTally, first: Ints, second: Ints) -> Floats:
-            return np.asarray(k_cut_bound(first, second, self.orders, confidence=confidence, method=self.cut))  # type: ignore[arg-type]
-
-        return bootstrapped if "bootstrap" in self.cut else cut
+    def _of_query(self, tally: QueryTally, first: Ints, second: Ints, confidence: float, forward: bool) -> Floats:
+        if "bootstrap" not in self.cut:
+            return np.asarray(
+                k_cut_bound(first, second, self.orders, confidence=confidence, method=cast(KCut, self.cut))
+            )
+        rng = np.random.default_rng([self.seed, tally.query, int(forward)])
+        if self.cut == "bootstrap":
+            first, second = (np.array([one[tally.chosen].sum(), one[~tally.chosen].sum()]) for one in (first, second))
+        return np.asarray(bootstrap_bound(first, second, self.orders, confidence=confidence, rng=rng))
 
     def _k_cut(self, tally: QueryTally, confidence: float) -> Floats:
         pairs = ((tally.world_1, tally.world_0), (tally.world_0, tally.world_1))
@@ -252,3 +232,205 @@ def _stacked(tallies: Sequence[QueryTally], name: str) -> Directions:
         np.stack([getattr(tally, f"{name}_{direction}") for tally in tallies]) for direction in ("forward", "backward")
     )
     return Directions(forward, backward)
+
+
+DIGITS = 9
+"""Of a printed divergence: those of single answers are small."""
+INDEPENDENT = "RDP of an answer"
+DEPENDENT = "RDP of an answer by data-dependent accounting"
+
+
+@dataclass(frozen=True, eq=False)
+class Directions:
+    """Numbers by query and order for both directions, D(with || without) and D(without || with)."""
+
+    forward: Floats  # shape (n, m), nats
+    backward: Floats  # shape (n, m), nats
+
+    @property
+    def larger(self) -> Floats:
+        return np.maximum(self.forward, self.backward)
+
+
+@dataclass(frozen=True, eq=False)
+class AnswersFinding(FindingBase):
+    """Lower bounds on the Renyi divergence of single answers that hold together, beside what is known of it."""
+
+    orders: Floats  # orders > 1, ascending, shape (m,)
+    queries: NDArray[np.int64]  # number of each query, shape (n,)
+    bound: Directions  # lower bounds
+    exact: Directions  # divergences of the exact laws of answers; NaN where these are not known
+    dependent: Directions  # what data-dependent accounting charges; NaN where there is none
+    k_cut: Floats  # lower bounds for the worst query that look at every answer by itself, shape (m,)
+    # smallest and largest exact divergence of the worst query over resampled trainings, and the mean where records
+    # change nothing, by the fit alone; shape (3, m), empty where nothing was fitted
+    spread: Floats
+    asked: NDArray[np.int64]  # answers to each query that a total counts, shape (n,)
+    together: bool  # whether all queries are about one pair of data sets
+    # a valid lower bound on the epsilon of one answer at `delta`, from the same counts; None without one
+    epsilon: float | None
+    delta: float  # in [0, 1)
+    confidence: float  # with this probability everything above holds at once; in (0, 1)
+    method: str  # the estimator's name with its variant
+    validity: Validity  # in what sense the confidence holds
+    selection: str  # how the sets of answers were chosen, in words
+    counts: tuple[tuple[str, int], ...]  # the integers it rests on, by name
+
+    @property
+    def worst(self) -> int:
+        """Place of the query whose bound is the largest multiple of its order, where any exceeds 0."""
+        return int(np.argmax((self.bound.larger / self.orders).max(axis=1)))
+
+    @property
+    def headline(self) -> str:
+        """The largest bound against its order: that of a noisy argmax grows with it."""
+        place = int(np.argmax(self.bound.larger[self.worst] / self.orders))
+        return self._words(self.worst, place)
+
+    def comparison(self, curve: PrivacyCurve) -> Comparison:
+        """At the query and order where a bound is the largest multiple of what is claimed.
+
+        Where that is kept, but data-dependent accounting is not, against that.
+        """
+        claimed = np.array([curve.renyi(float(order)) for order in self.orders])
+        independent = self._standing(np.broadcast_to(claimed, self.bound.forward.shape), INDEPENDENT)
+        dependent = self.against_dependent
+        return dependent if dependent is not None and dependent.exceeds and not independent.exceeds else independent
+
+    @property
+    def against_dependent(self) -> Comparison | None:
+        """Against what data-dependent accounting charges; None where there is none. Each direction has its own."""
+        if np.isnan(self.dependent.forward).any():
+            return None
+        forward = self._multiples(self.bound.forward, self.dependent.forward)
+        backward = self._multiples(self.bound.backward, self.dependent.backward)
+        charged = np.where(forward >= backward, self.dependent.forward, self.dependent.backward)
+        found = np.where(forward >= backward, self.bound.forward, self.bound.backward)
+        return self._standing(charged, DEPENDENT, found)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        lines = [self._average]
+        if self.epsilon is not None:
+            lines.append(
+                f"of one answer epsilon >= {format_lower(self.epsilon, 6)} at delta={self.delta:g}, from the same "
+                "counts; a divergence from below is not converted, conversions hold from above only"
+            )
+        dependent = self.against_dependent
+        if dependent is not None:
+            said = "VIOLATION" if dependent.exceeds else "NO VIOLATION FOUND"
+            lines.append(
+                f"data-dependent accounting: {said}, observed {dependent.words}, charged {dependent.claimed:.9g}"
+            )
+        if not np.isnan(self.exact.forward).any():
+            exact = self.exact.larger[self.worst]
+            place = int(np.argmax(self.bound.larger[self.worst] / self.orders))
+            lines.append(f"exact there: {exact[place]:.9g}" + (f", {self._spread(place)}" if self.spread.size else ""))
+        if len(self.queries) > 1:
+            lines.append(
+                "totals add up single answers, as accounting does; they are the divergence of all answers together "
+                "where these are independent given the data"
+            )
+        return tuple(lines)
+
+    @property
+    def series(self) -> Mapping[str, Series]:
+        """The worst query at every order, totals, their growth, every query."""
+        worst = self.worst
+        curves = {
+            "query": int(self.queries[worst]),
+            "order": self.orders,
+            "two_cut": self.bound.larger[worst],
+            "k_cut": self.k_cut,
+            "exact": self.exact.larger[worst],
+            "dependent": self.dependent.larger[worst],
+        }
+        series = {"answer": curves, "epsilon": self._totals()}
+        if len(self.queries) > 1:
+            every = {"query": self.queries, "bound": self.bound.larger, "exact": self.exact.larger}
+            series |= {"growth": self._growth(), "queries": {"order": self.orders, **every}}
+        return series
+
+    def to_dict(self) -> Mapping[str, Any]:
+        return {
+            "orders": self.orders.tolist(),
+            "query": int(self.queries[self.worst]),
+            "lower": self.bound.larger[self.worst].tolist(),
+            "average": self.bound.larger.mean(axis=0).tolist(),
+            "exact": _known(self.exact.larger[self.worst]),
+            "data_dependent": _known(self.dependent.larger[self.worst]),
+            "k_cut": _known(self.k_cut),
+            "epsilon_of_an_answer": self.epsilon,
+            "delta": self.delta,
+            **self._said(),
+        }
+
+    def total(self, values: Directions) -> dict[str, Floats]:
+        """The larger direction of each total, by name: of all queries, or of the worst and of the average one."""
+        sums = [self.asked[:, None] * each for each in (values.forward, values.backward)]
+        if self.together:
+            return {"all queries": np.maximum(sums[0].sum(axis=0), sums[1].sum(axis=0))}
+        worst, average = ([reduce(each, axis=0) for each in sums] for reduce in (np.max, np.mean))
+        return {"worst query": np.maximum(*worst), "average query": np.maximum(*average)}
+
+    @property
+    def _known(self) -> Mapping[str, Directions]:
+        return {"bound": self.bound, "exact": self.exact, "dependent": self.dependent}
+
+    def _totals(self) -> Series:
+        totals = {name: self.total(values) for name, values in self._known.items()}
+        answers = int(self.asked.sum() if self.together else self.asked.max())
+        stacked = {name: np.stack(list(rows.values())) for name, rows in totals.items()}
+        about = {"order": self.orders, "answers": answers, "delta": self.delta or 1e-6}
+        return {**about, "names": tuple(totals["bound"]), **stacked}
+
+    def _growth(self) -> Series:
+        place = int(np.argmax(self.bound.larger[self.worst] / self.orders))
+        order = float(self.orders[place])
+        if self.together:
+            answers = np.cumsum(self.asked)
+            sums = {
+                name: np.maximum(
+                    *(np.cumsum(self.asked * each[:, place]) for each in (values.forward, values.backward))
+                )
+                for name, values in self._known.items()
+            }
+        else:
+            answers = np.unique(np.geomspace(1, max(2, int(self.asked.max())), 50).astype(np.int64))
+            told = np.minimum(answers, self.asked[self.worst])
+            sums = {name: told * values.larger[self.worst, place] for name, values in self._known.items()}
+        return {"order": order, "answers": answers, **sums}
+
+    def _standing(self, claimed: Floats, quantity: str, found: Floats | None = None) -> Comparison:
+        observed = self.bound.larger if found is None else found
+        multiples = self._multiples(observed, claimed)
+        query, place = (int(at) for at in np.unravel_index(int(np.argmax(multiples)), multiples.shape))
+        where = f"order {self.orders[place]:g} of query {self.queries[query]}"
+        words = self._words(query, place, float(observed[query, place]))
+        return Comparison(quantity, where, float(observed[query, place]), float(claimed[query, place]), words)
+
+    @staticmethod
+    def _multiples(observed: Floats, claimed: Floats) -> Floats:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.where(observed > 0, observed / claimed, 0.0)
+
+    def _words(self, query: int, place: int, value: float | None = None) -> str:
+        lower = float(self.bound.larger[query, place]) if value is None else value
+        return f"RDP >= {format_lower(lower, DIGITS)} at order {self.orders[place]:g}, query {self.queries[query]}"
+
+    @property
+    def _average(self) -> str:
+        mean = np.maximum(self.bound.forward.mean(axis=0), self.bound.backward.mean(axis=0))
+        place = int(np.argmax(mean / self.orders))
+        return f"average query: RDP >= {format_lower(float(mean[place]), DIGITS)} at order {self.orders[place]:g}"
+
+    def _spread(self, place: int) -> str:
+        low, high, unmoved = self.spread[:, place]
+        return (
+            f"{low:.3g} to {high:.3g} by laws fitted to resampled trainings; records that change nothing would show "
+            f"{unmoved:.3g} by the fit alone"
+        )
+
+
+def _known(values: Floats) -> list[float] | None:
+    return None if np.isnan(values).any() or not all(map(math.isfinite, values)) else values.tolist()

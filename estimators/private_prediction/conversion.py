@@ -16,13 +16,11 @@ from dpaudit.errors import require
 from dpaudit.estimators.arguments import Floats, unboxed
 from dpaudit.estimators.private_prediction._laws import as_orders
 
-Conversion = Literal["improved", "classical"]
-
 
 def rdp_to_epsilon(
-    orders: ArrayLike, rdp: ArrayLike, *, delta: float, conversion: Conversion = "improved"
+    orders: ArrayLike, rdp: ArrayLike, *, delta: float, conversion: Literal["improved", "classical"] = "improved"
 ) -> float | Floats:
-    """The smallest epsilon that an RDP guarantee implies at `delta`, over the given orders.
+    """The smallest epsilon >= 0 that an RDP guarantee implies at `delta`, over the given orders.
 
     For upper bounds (guarantees) only: applied to lower bounds it gives no lower bound on epsilon.
 
@@ -31,7 +29,6 @@ def rdp_to_epsilon(
         rdp: Guarantee at each order in nats, shape (..., m).
         delta: In (0, 1).
         conversion: "improved": rdp + log((a-1)/a) - (log delta + log a)/(a-1); "classical": rdp - log(delta)/(a-1).
-    Returns: Epsilon >= 0, shape (...,).
     Source: Balle et al. (2020), Theorem 21 (Theorem 1 of Chadha et al. 2024); Mironov (2017), Proposition 3.
     """
     require(

@@ -1,6 +1,6 @@
 """The Renyi divergence of two laws over the same few answers (the classes, or the event "the answer is in O"), exact.
 
-Laws are given by their probabilities or by the logarithms of these.
+Laws are given by their probabilities, or by the logarithms of these.
 """
 
 from __future__ import annotations

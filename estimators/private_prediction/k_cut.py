@@ -15,11 +15,17 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dpaudit.errors import require
-from dpaudit.estimators.arguments import Counts, Floats, as_confidence, as_counts, require_one_of, unboxed
-from dpaudit.estimators.private_prediction._laws import as_orders, divergences, log_power_sum, require_same_answers
+from dpaudit.estimators.arguments import Floats, Ints, as_confidence, as_counts, require_one_of, unboxed
+from dpaudit.estimators.private_prediction._laws import (
+    ROUNDING,
+    as_orders,
+    divergences,
+    log_power_sum,
+    require_same_answers,
+)
 from dpaudit.estimators.private_prediction.divergence import renyi_divergence_of_logs
-from dpaudit.estimators.private_prediction.two_cut import ROUNDING
-from dpaudit.estimators.proportions.binomial import clopper_pearson, goodman, sison_glaz
+from dpaudit.estimators.proportions.binomial import clopper_pearson
+from dpaudit.estimators.proportions.multinomial import goodman, sison_glaz
 
 KCut = Literal["clopper-pearson", "goodman", "sison-glaz"]
 
@@ -91,7 +97,7 @@ def bootstrap_bound(
     return unboxed(np.asarray(values, np.float64).reshape(np.shape(orders)))
 
 
-def _box(counts: Counts, confidence: float, method: str) -> tuple[Floats, Floats]:
+def _box(counts: Ints, confidence: float, method: str) -> tuple[Floats, Floats]:
     """Intervals of all answers of one law, which hold together with half the error, (1 - confidence) / 2."""
     if method == "clopper-pearson":
         trials = np.broadcast_to(counts.sum(), counts.shape)
@@ -102,7 +108,7 @@ def _box(counts: Counts, confidence: float, method: str) -> tuple[Floats, Floats
     return np.asarray(interval.lower, np.float64), np.asarray(interval.upper, np.float64)
 
 
-def _k_cut(first: Counts, second: Counts, orders: Floats, confidence: float, method: str) -> Floats:
+def _k_cut(first: Ints, second: Ints, orders: Floats, confidence: float, method: str) -> Floats:
     as_confidence(confidence)
     (lower1, upper1), (lower2, upper2) = (_box(counts, confidence, method) for counts in (first, second))
     with np.errstate(divide="ignore"):
@@ -117,10 +123,9 @@ def _closest_laws(a: Floats, b: Floats, c: Floats, d: Floats) -> Floats:
     """Pairs of laws p in [a, b] and q in [c, d], one of which has the least D_o(p || q) of all, for every order o > 1.
 
     The multipliers of sum p = 1 and sum q = 1 enter as two levels s, t of the ratio r = p/q: p is at its lower end
-    where r > s and at its upper end where r < s; q at its upper end where r > t and at its lower end where r < t. If
-    s < t, both sit at their lower ends in between (p = clip(s c, a, b), q = clip(a/t, c, d)); if s > t, at their upper
-    ends; if s = t, there p = s q. The order of the divergence has dropped out.
-    Shape (candidates, 2, k).
+    where r > s and at its upper end where r < s; q at its upper end where r > t and at its lower end where r < t. If s
+    < t, both sit at their lower ends in between (p = clip(s c, a, b), q = clip(a/t, c, d)); if s > t, at their upper
+    ends; if s = t, there p = s q. The order of the divergence has dropped out. Shape (candidates, 2, k).
     """
     low_s, low_u = _level(c, a, b), _level(a, c, d)  # u = 1/t
     high_s, high_u = _level(d, a, b), _level(b, c, d)
@@ -174,7 +179,7 @@ def _common_level(a: Floats, b: Floats, c: Floats, d: Floats, start: float, end:
     return float(brentq(excess, start, end, xtol=1e-300, rtol=4 * np.finfo(float).eps))
 
 
-def _cells(counts: ArrayLike, name: str) -> Counts:
+def _cells(counts: ArrayLike, name: str) -> Ints:
     cells = as_counts(name, counts)
     require(cells.ndim >= 1 and cells.shape[-1] >= 2, f"{name} must list at least two answers", shape=cells.shape)
     require(bool(np.all(np.sum(cells, axis=-1) > 0)), f"{name} must hold at least one answer", counts=counts)

@@ -81,7 +81,6 @@ class _Mixture:
         )
 
     def probabilities(self) -> Floats:
-        """Shape (K,), up to rounding."""
         found = np.zeros(self._classes)
         for first in range(0, len(self._x), NODES):
             found += self._at(self._x[first : first + NODES])
@@ -150,13 +149,7 @@ def _density(z: Floats) -> Floats:
 
 
 def many_argmax_probabilities(histograms: ArrayLike, sigma: float) -> Floats:
-    """`noisy_argmax_probabilities` of many whole-numbered histograms at once, right to about 1e-13.
-
-    Args:
-        histograms: Whole counts >= 0, shape (n, K).
-        sigma: Standard deviation of the noise on each count, > 0.
-    Returns: Shape (n, K), rows sum to 1.
-    """
+    """`noisy_argmax_probabilities` of many whole-numbered histograms at once, shape (n, K), right to about 1e-13."""
     counts = np.asarray(histograms, np.int64)
     require(counts.ndim == 2 and counts.shape[1] >= 2, "histograms must have shape (n, K >= 2)", shape=counts.shape)
     require(math.isfinite(sigma) and sigma > 0, "sigma must be finite and > 0", sigma=sigma)
@@ -178,10 +171,7 @@ def many_argmax_probabilities(histograms: ArrayLike, sigma: float) -> Floats:
 def laplace_argmax_probabilities(histograms: ArrayLike, scale: float) -> Floats:
     """Probability that each class is the argmax of its count plus Laplace noise, by quadrature between the counts.
 
-    Args:
-        histograms: Counts, finite, shape (n, K), K >= 2.
-        scale: Of the noise on each count, > 0.
-    Returns: Shape (n, K), rows sum to 1, right to about 1e-13.
+    Histograms of shape (n, K), K >= 2; each probability is right to about 1e-13.
     """
     counts = np.asarray(histograms, np.float64)
     require(counts.ndim == 2 and counts.shape[1] >= 2, "histograms must have shape (n, K >= 2)", shape=counts.shape)

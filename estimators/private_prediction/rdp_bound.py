@@ -1,23 +1,48 @@
-"""Renyi bounds that carry their evidence: both directions of a query, several queries composed, the worst of them.
+"""Lower bounds on the Renyi divergence of two neighbouring data sets, from counts of answers; one row is one query.
 
-`VALIDITY` says in what sense each method's confidence holds.
+Bounds from samples speak of the mechanism from below, `gnmax` of a known one exactly, and `rdp-to-epsilon` from above;
+they meet in Renyi divergence, since no conversion takes a lower bound to epsilon.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
+from dpaudit.claims import PrivacyCurve
 from dpaudit.errors import require
-from dpaudit.estimators.arguments import as_confidence
-from dpaudit.estimators.finding import Validity
-from dpaudit.estimators.private_prediction.k_cut import KCut, k_cut_bound
-from dpaudit.estimators.private_prediction.renyi_bound import RenyiBound
+from dpaudit.estimators.arguments import Ints, as_confidence
+from dpaudit.estimators.bound import FindingBase, format_lower
+from dpaudit.estimators.counts import (
+    K_CUT,
+    TWO_CUT,
+    Column,
+    CountEstimator,
+    Table,
+    TextTable,
+    classes,
+    count_columns,
+    per_class,
+    query_names,
+)
+from dpaudit.estimators.estimator import Estimator
+from dpaudit.estimators.finding import Comparison, Series, Validity
+from dpaudit.estimators.private_prediction._laws import ORDERS, require_orders
+from dpaudit.estimators.private_prediction.k_cut import KCut, bootstrap_bound, k_cut_bound
 from dpaudit.estimators.private_prediction.two_cut import TwoCut, two_cut_bound
+from dpaudit.registry import register
+
+NO_EPSILON = (
+    "a lower bound on the Renyi divergence must not be converted to epsilon: the conversion holds for upper bounds only"
+)
 
 VALIDITY = MappingProxyType(
     {
@@ -30,6 +55,112 @@ VALIDITY = MappingProxyType(
     }
 )
 """In what sense each method's confidence holds. The bootstrap's does not hold at all where the divergence is near 0."""
+
+
+@dataclass(frozen=True)
+class RenyiBound(FindingBase):
+    """Lower bounds on the Renyi divergence of two neighbouring data sets, in both directions and for every order."""
+
+    orders: tuple[float, ...]  # the orders a > 1, at least one
+    forward: tuple[float, ...]  # lower bounds on D_a(first || second) in nats, one for each order
+    backward: tuple[float, ...]  # lower bounds on D_a(second || first)
+    confidence: float  # with this probability all of them hold together; in (0, 1)
+    method: str  # the method, a key of `VALIDITY`, or the estimator's registered name with it
+    validity: Validity  # in what sense the confidence holds
+    queries: int = 1  # how many queries' bounds it was made from
+    selection: str = "fixed beforehand"  # how the set of answers was chosen, in words
+    counts: tuple[tuple[str, int], ...] = ()  # the integers it was computed from, by name
+    notes: tuple[str, ...] = ()  # sentences a reader must see beside it
+
+    def __post_init__(self) -> None:
+        require(0 < self.confidence < 1, "confidence must be in (0, 1)", confidence=self.confidence)
+        lengths = {len(self.orders), len(self.forward), len(self.backward)}
+        require(len(lengths) == 1, "orders, forward and backward must be equally long", lengths=sorted(lengths))
+        require(len(self.orders) > 0, "a bound on the divergence needs at least one order")
+
+    @property
+    def lower(self) -> tuple[float, ...]:
+        """What the mechanism's RDP is at least: the larger direction at each order."""
+        return tuple(max(pair) for pair in zip(self.forward, self.backward, strict=True))
+
+    @property
+    def headline(self) -> str:
+        return _in_words(*max(zip(self.lower, self.orders, strict=True)))
+
+    @property
+    def series(self) -> Mapping[str, Series]:
+        ranked = sorted(
+            point for point in zip(self.orders, self.forward, self.backward, strict=True) if math.isfinite(point[0])
+        )
+        if not ranked:
+            return {}
+        order, forward, backward = (np.array(column) for column in zip(*ranked, strict=True))
+        return {"renyi": {"order": order, "forward": forward, "backward": backward}}
+
+    def comparison(self, curve: PrivacyCurve) -> Comparison:
+        """At the order where the bound is the largest multiple of what is claimed; all orders hold together."""
+        claimed = [
+            curve.renyi(order) if math.isfinite(order) else curve.epsilon(0.0)  # the divergence of order inf
+            for order in self.orders
+        ]
+        index = max(range(len(claimed)), key=lambda at: (_multiple(self.lower[at], claimed[at]), self.lower[at]))
+        observed, order = self.lower[index], self.orders[index]
+        return Comparison("RDP", f"order {order:g}", observed, claimed[index], _in_words(observed, order))
+
+    def to_dict(self) -> Mapping[str, Any]:
+        return {
+            "orders": list(self.orders),
+            "forward": list(self.forward),
+            "backward": list(self.backward),
+            "lower": list(self.lower),
+            "queries": self.queries,
+            **self._said(),
+        }
+
+    def __str__(self) -> str:
+        queries = f"{self.queries} queries, " if self.queries > 1 else ""
+        how = f"{queries}{self.confidence:.6g} confidence, {self.validity}; {self.method}"
+        return f"{self.headline} ({how})"
+
+
+def _in_words(lower: float, order: float) -> str:
+    return f"RDP >= {format_lower(lower, 6)} at order {order:g}"
+
+
+def _multiple(observed: float, claimed: float) -> float:
+    """How many times what is claimed was observed."""
+    if math.isinf(claimed) or observed == 0:
+        return 0.0
+    return observed / claimed if claimed > 0 else math.inf
+
+
+@dataclass(frozen=True, eq=False)
+class AnswerCounts:
+    """The answers to one query: independent draws of a private predictor on each of two neighbouring data sets."""
+
+    words: ClassVar[str] = "counts of answers"
+
+    # how often each class was answered with the first data set, shape (classes,), classes >= 2; at least one answer
+    world_1: NDArray[np.int64]
+    world_0: NDArray[np.int64]  # the same with its neighbour, shape (classes,)
+    query: int = 0  # which query this is
+
+    def __post_init__(self) -> None:
+        for name in ("world_1", "world_0"):
+            counts = np.asarray(getattr(self, name))
+            require(
+                counts.ndim == 1 and counts.size >= 2, f"{name} must count at least two classes", shape=counts.shape
+            )
+            whole = counts.astype(np.int64)
+            require(bool((whole == counts).all() and (whole >= 0).all()), f"{name} must hold whole numbers >= 0")
+            require(int(whole.sum()) > 0, f"{name} must hold at least one answer", do="draw some in both worlds")
+            object.__setattr__(self, name, whole)
+        require(
+            self.world_1.shape == self.world_0.shape,
+            "both worlds must count the same classes",
+            world_1=self.world_1.shape,
+            world_0=self.world_0.shape,
+        )
 
 
 def two_cut_audit(
@@ -94,24 +225,198 @@ def _joined(bounds: Sequence[RenyiBound], reduce: Callable[[tuple[float, ...]], 
     require(len(bounds) >= 1, "at least one query's bound is needed", bounds=len(bounds))
     require(len({bound.orders for bound in bounds}) == 1, "all queries must have the same orders")
     error = math.fsum(1 - bound.confidence for bound in bounds)
-    require(
-        error < 1, "the errors of all queries must add up to less than 1", error=error,
-        do="bound each query at query_confidence(confidence, queries)",
-    )  # fmt: skip
+    do = "bound each query at query_confidence(confidence, queries)"
+    require(error < 1, "the errors of all queries must add up to less than 1", error=error, do=do)
     forward = tuple(reduce(column) for column in zip(*(bound.forward for bound in bounds), strict=True))
     backward = tuple(reduce(column) for column in zip(*(bound.backward for bound in bounds), strict=True))
-    weakest = max((bound.validity for bound in bounds), key=_WEAKNESS.index)
+    weakest = max((bound.validity for bound in bounds), key=tuple(Validity).index)
     methods = "+".join(sorted({bound.method for bound in bounds}))
     return RenyiBound(
         bounds[0].orders, forward, backward, 1 - error, methods, weakest, sum(bound.queries for bound in bounds)
     )
 
 
-_WEAKNESS = (
-    Validity.FINITE_SAMPLE,
-    Validity.ASYMPTOTIC,
-    Validity.CREDIBLE,
-    Validity.CONDITIONAL_ON_FAMILY,
-    Validity.CONDITIONAL_ON_MODEL,
-    Validity.AS_PUBLISHED,
-)
+@dataclass(frozen=True)
+class _Cut(Estimator[AnswerCounts, AnswerCounts], CountEstimator):
+    """What both cuts share: several queries that share the error."""
+
+    evidence: ClassVar[type[Any]] = AnswerCounts
+    tally_type: ClassVar[type[Any]] = AnswerCounts
+    optional_columns: ClassVar[tuple[str, ...]] = ("query",)
+
+    orders: tuple[float, ...] = ORDERS
+    confidence: float = 0.95
+
+    def __post_init__(self) -> None:
+        require_orders(self.orders)
+        require(0 < self.confidence < 1, "confidence must be in (0, 1)", confidence=self.confidence)
+
+    @abstractmethod
+    def _bound(self, tally: AnswerCounts, confidence: float) -> RenyiBound: ...
+
+    @abstractmethod
+    def _method(self) -> str: ...
+
+    def find(self, tallies: Sequence[AnswerCounts], *, lost: int = 0) -> RenyiBound:
+        """The largest bound of all queries at each order; those that failed keep their share of the error.
+
+        It speaks against a claim about one query and against one about all of them; the sum only against the latter.
+        """
+        each = query_confidence(self.confidence, len(tallies) + lost)
+        bounds = [self._bound(tally, each) for tally in tallies]
+        counts = {
+            "queries": len(tallies) + lost,
+            "answers in world 1": sum(int(tally.world_1.sum()) for tally in tallies),
+            "answers in world 0": sum(int(tally.world_0.sum()) for tally in tallies),
+        }
+        if lost:
+            counts["lost queries"] = lost
+        return dataclasses.replace(
+            worst_query(bounds) if len(bounds) > 1 else bounds[0],
+            confidence=self.confidence,
+            method=self._method(),
+            counts=tuple(counts.items()),
+            notes=(NO_EPSILON,),
+        )
+
+
+@register("estimator", "two-cut", source="Chadha et al. (2024), section 4.2 and appendix B; the corner is ours")
+@dataclass(frozen=True)
+class TwoCutCounts(_Cut):
+    """Counts k1 of n1 and k2 of n2 answers in one fixed set: lower bounds on the Renyi divergence of two data sets.
+
+    Several rows are several queries that share the error: each row's bound, the largest and their sum hold together.
+
+    Attributes:
+        orders: Orders > 1.
+        confidence: Of everything printed together, in (0, 1).
+        cut: "corner" (exact minimum over the limits) or "termwise" (as published, valid and looser).
+        answers: For answers of several classes: numbers of those in the set, chosen without looking at these answers.
+    """
+
+    columns: ClassVar[tuple[str, ...]] = TWO_CUT
+
+    cut: TwoCut = "corner"
+    answers: tuple[int, ...] = (0,)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        distinct = len(set(self.answers)) == len(self.answers) > 0 and min(self.answers) >= 0
+        require(distinct, "answers must be distinct numbers of classes, from 0, at least one", answers=self.answers)
+        require(self.cut in get_args(TwoCut), f"cut must be one of {', '.join(get_args(TwoCut))}", cut=self.cut)
+
+    def tally(self, evidence: AnswerCounts) -> AnswerCounts:
+        """How many answers are in the set, and how many outside."""
+        inside = np.zeros(evidence.world_1.size, dtype=np.bool_)
+        require(
+            max(self.answers) < inside.size,
+            "answers must be numbers of classes that are counted",
+            answers=self.answers,
+            classes=inside.size,
+        )
+        inside[list(self.answers)] = True
+        sums = [np.array([world[inside].sum(), world[~inside].sum()]) for world in (evidence.world_1, evidence.world_0)]
+        return AnswerCounts(sums[0], sums[1], evidence.query)
+
+    def _method(self) -> str:
+        return f"two-cut ({self.cut})"
+
+    def _bound(self, tally: AnswerCounts, confidence: float) -> RenyiBound:
+        (k1, out1), (k2, out2) = tally.world_1.tolist(), tally.world_0.tolist()
+        return self._audit(k1, k1 + out1, k2, k2 + out2, confidence=confidence)
+
+    def _audit(self, k1: int, n1: int, k2: int, n2: int, *, confidence: float) -> RenyiBound:
+        return two_cut_audit(k1, n1, k2, n2, self.orders, confidence=confidence, method=self.cut)
+
+    def read(self, table: Table) -> Sequence[TextTable]:
+        rows = np.stack(list(count_columns(table, TWO_CUT).values()), axis=1).tolist()
+        each = query_confidence(self.confidence, len(rows))
+        bounds = [self._audit(*row, confidence=each) for row in rows]
+        return _queries("two-cut", bounds, table, self.confidence, limits=4)
+
+
+@register("estimator", "k-cut", source="Chadha et al. (2024), appendix B; Huber and Strassen (1973)")
+@dataclass(frozen=True)
+class KCutCounts(_Cut):
+    """Counts c1_* and c2_* of every answer: lower bounds on the Renyi divergence of two data sets.
+
+    Several rows are several queries that share the error, as with two-cut.
+
+    Attributes:
+        orders: Orders > 1.
+        confidence: Of everything printed together, in (0, 1).
+        intervals: "clopper-pearson" (holds for every sample size), "goodman", "sison-glaz" (as published, asymptotic),
+            or "bootstrap" (as published; no bound where little leaks).
+        seed: Of the bootstrap.
+    """
+
+    columns: ClassVar[tuple[str, ...]] = K_CUT
+
+    intervals: KCut | Literal["bootstrap"] = "clopper-pearson"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        known = (*get_args(KCut), "bootstrap")
+        require(self.intervals in known, f"intervals must be one of {', '.join(known)}", intervals=self.intervals)
+        require(self.seed >= 0, "a seed must be >= 0", seed=self.seed)
+
+    def tally(self, evidence: AnswerCounts) -> AnswerCounts:
+        return evidence
+
+    def _method(self) -> str:
+        return f"k-cut ({self.intervals})"
+
+    def _bound(self, tally: AnswerCounts, confidence: float) -> RenyiBound:
+        return self._audit(tally.world_1, tally.world_0, confidence, tally.query)
+
+    def read(self, table: Table) -> Sequence[TextTable]:
+        named = classes(table, "c1_", "c2_")
+        first, second = (per_class(table, prefix, named) for prefix in ("c1_", "c2_"))
+        each = query_confidence(self.confidence, len(first))
+        bounds = [self._audit(*pair, each, row) for row, pair in enumerate(zip(first, second, strict=True))]
+        return _queries("k-cut", bounds, table, self.confidence, limits=4 * len(named))
+
+    def _audit(self, first: Ints, second: Ints, confidence: float, row: int) -> RenyiBound:
+        if self.intervals != "bootstrap":
+            return k_cut_audit(first, second, self.orders, confidence=confidence, method=self.intervals)
+        forward, backward = (
+            bootstrap_bound(
+                *pair, self.orders, confidence=confidence, rng=np.random.default_rng([self.seed, row, direction])
+            )
+            for direction, pair in enumerate(((first, second), (second, first)))
+        )
+        return _rdp_bound(self.orders, forward, backward, confidence, "bootstrap")
+
+
+def _queries(
+    method: str, bounds: Sequence[RenyiBound], table: Table, confidence: float, *, limits: int
+) -> list[TextTable]:
+    """The queries' bounds one by one; of several also the largest and the sum; what holds is said once, at the end."""
+    found = [
+        _finding(f"{method}, {query}", bound)
+        for query, bound in zip(query_names(table, len(bounds)), bounds, strict=True)
+    ]
+    if len(bounds) > 1:
+        found.append(_finding(f"{method}, worst query", worst_query(bounds)))
+        found.append(_finding(f"{method}, all {len(bounds)} queries answered", compose_bounds(bounds)))
+    last = found.pop()
+    validity = bounds[0].validity
+    if validity is Validity.FINITE_SAMPLE:
+        shared = f"the error {1 - confidence:.3g} is shared by {limits} limits, for both directions and every order"
+    else:
+        shared = f"the error {1 - confidence:.3g} is shared by both directions; its validity is {validity}"
+    shared += f", of each of {len(bounds)} queries" if len(bounds) > 1 else ""
+    return [*found, TextTable(last.title, last.columns, (shared, NO_EPSILON))]
+
+
+def _finding(title: str, bound: RenyiBound) -> TextTable:
+    return TextTable(
+        f"{title}: RDP lower bounds in nats ({bound.confidence:.6g} confidence, {bound.validity}; {bound.method})",
+        (
+            Column("order", bound.orders),
+            Column("D(1 || 2) >=", bound.forward, "down"),
+            Column("D(2 || 1) >=", bound.backward, "down"),
+            Column("RDP >=", bound.lower, "down"),
+        ),
+    )

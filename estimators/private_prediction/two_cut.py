@@ -14,15 +14,18 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpaudit.errors import require
-from dpaudit.estimators.arguments import Counts, Floats, as_confidence, unboxed
-from dpaudit.estimators.private_prediction._laws import as_orders, as_probabilities, divergences, log_power_sum
+from dpaudit.estimators.arguments import Floats, Ints, as_confidence, unboxed
+from dpaudit.estimators.private_prediction._laws import (
+    ROUNDING,
+    as_orders,
+    as_probabilities,
+    divergences,
+    log_power_sum,
+)
 from dpaudit.estimators.private_prediction.divergence import renyi_divergence
 from dpaudit.estimators.proportions.binomial import clopper_pearson
 
 TwoCut = Literal["corner", "termwise"]
-
-ROUNDING = 1e-12
-"""Taken off every bound: more than the rounding errors of limits, powers and logarithms together."""
 
 
 def two_cut_bound(
@@ -68,14 +71,10 @@ def two_cut_bound(
 
 
 def two_cut_set(p: ArrayLike, q: ArrayLike, order: float) -> NDArray[np.bool_]:
-    """The set of answers whose 2-cut D_a(p || q) is largest, shape (k,) to (k,).
+    """The set of answers whose 2-cut D_a(p || q) is largest, shape (k,) to (k,), for two laws of k >= 2 answers.
 
-    By the Neyman-Pearson lemma it is a level set of the likelihood ratio, so k - 1 candidates are looked at, not all
-    2^k - 2. Choose it on other draws than those the bound is computed from.
-
-    Args:
-        p, q: Probabilities or frequencies of the k >= 2 answers; each sums to 1.
-        order: Order a > 0.
+    By the Neyman-Pearson lemma it is a level set of the likelihood ratio, so k - 1 candidates are tried, not all 2^k -
+    2. Choose it on other draws than those the bound is computed from.
     """
     p, q = as_probabilities(p, "p"), as_probabilities(q, "q")
     require(
@@ -94,7 +93,7 @@ def two_cut_set(p: ArrayLike, q: ArrayLike, order: float) -> NDArray[np.bool_]:
     return chosen
 
 
-def _limits(k: Counts, n: Counts, confidence: float) -> tuple[Floats, Floats]:
+def _limits(k: Ints, n: Ints, confidence: float) -> tuple[Floats, Floats]:
     """Both Clopper-Pearson limits of one proportion, each with a quarter of the error."""
     as_confidence(confidence)
     interval = clopper_pearson(k, n, confidence=1 - (1 - confidence) / 2, side="two-sided")

@@ -1,29 +1,25 @@
-"""Intervals for one proportion, for the ratio of two, and for all cells of a multinomial at once.
+"""Intervals for one proportion, and for the ratio of two.
 
 The trials are independent and the event counted was fixed before looking at them. `clopper_pearson` then holds for
-every sample size; `jeffreys`, `katz_log`, `goodman` and `sison_glaz` hold in the limit of many trials.
+every sample size; `jeffreys` and `katz_log` hold in the limit of many trials.
 """
 
 from __future__ import annotations
-
-from typing import cast
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
-from dpaudit.errors import require
 from dpaudit.estimators.arguments import (
-    Counts,
     Floats,
+    Interval,
+    Ints,
     as_confidence,
-    as_counts,
     common_shape,
     require_one_of,
     successes_of_trials,
     unboxed,
 )
-from dpaudit.estimators.interval import Interval
 
 OUTWARD = 1e-13
 """Relative distance each proportion's limit is moved outwards: a hundred times the error of the Beta quantiles used."""
@@ -83,49 +79,10 @@ def katz_log(k1: ArrayLike, n1: ArrayLike, k0: ArrayLike, n0: ArrayLike, *, conf
     p1, p0 = np.maximum(first, 1) / trials1, np.maximum(second, 1) / trials0
     spread = special.ndtri((1 + level) / 2) * np.sqrt((1 - p1) / (p1 * trials1) + (1 - p0) / (p0 * trials0))
     centre = np.log(p1 / p0)
-    return Interval(
-        unboxed(np.where(seen, centre - spread, -np.inf)),
-        unboxed(np.where(seen, centre + spread, np.inf)),
-    )
+    return Interval(unboxed(np.where(seen, centre - spread, -np.inf)), unboxed(np.where(seen, centre + spread, np.inf)))
 
 
-def goodman(counts: ArrayLike, *, confidence: ArrayLike) -> Interval:
-    """Simultaneous asymptotic intervals for the cells of multinomials, by Bonferroni over score intervals.
-
-    Args:
-        counts: Integers >= 0, shape (..., K) with K >= 2; each multinomial lies along the last axis, with a sum >= 1.
-        confidence: Of all K intervals together, in (0, 1); a scalar or shape (...).
-    Returns: Ends in [0, 1], arrays of shape (..., K); the lower end is 0 for an empty cell.
-    Source: Goodman (1965).
-    """
-    cells, trials, level = _multinomial(counts, confidence)
-    quantile = special.chdtri(1.0, (1 - level) / cells.shape[-1])
-    root = np.sqrt(quantile * (quantile + 4 * cells * ((trials - cells) / trials)))
-    # The product of the quadratic's roots gives the lower one without the cancellation of -b - sqrt(...).
-    lower = 2 * cells * (cells / trials) / (quantile + 2 * cells + root)
-    upper = np.minimum((quantile + 2 * cells + root) / (2 * (trials + quantile)), 1.0)
-    return Interval(lower, upper)
-
-
-def sison_glaz(counts: ArrayLike, *, confidence: ArrayLike) -> Interval:
-    """Simultaneous asymptotic intervals for the cells of multinomials, of one common width.
-
-    The half-width is the smallest c with nu(c) <= confidence < nu(c + 1), where nu(c) approximates the probability that
-    every cell stays within c of its observed count. c grows with the square root of the number of trials and is found
-    by doubling and bisection, so that 10^8 trials take milliseconds.
-
-    Args and returns: As `goodman`.
-    Source: Sison and Glaz (1995); moments of the truncated Poisson by its recursion, which loses no digits.
-    """
-    cells, _, level = _multinomial(counts, confidence)
-    lower, upper = np.empty(cells.shape), np.empty(cells.shape)
-    levels = np.broadcast_to(level[..., 0], cells.shape[:-1])
-    for row in np.ndindex(cells.shape[:-1]):
-        lower[row], upper[row] = _sison_glaz(cells[row], float(levels[row]))
-    return Interval(lower, upper)
-
-
-def _prepared(k: ArrayLike, n: ArrayLike, confidence: ArrayLike, side: str) -> tuple[Counts, Counts, Floats]:
+def _prepared(k: ArrayLike, n: ArrayLike, confidence: ArrayLike, side: str) -> tuple[Ints, Ints, Floats]:
     """Checked successes and trials, and the error left to each limit."""
     successes, trials = successes_of_trials(k, n)
     level = as_confidence(confidence)
@@ -134,7 +91,7 @@ def _prepared(k: ArrayLike, n: ArrayLike, confidence: ArrayLike, side: str) -> t
     return successes, trials, (1 - level) / (2 if side == "two-sided" else 1)
 
 
-def _ends(lower: Floats, upper: Floats, successes: Counts, misses: Counts, side: str) -> Interval:
+def _ends(lower: Floats, upper: Floats, successes: Ints, misses: Ints, side: str) -> Interval:
     low = np.where(successes == 0, 0.0, lower * (1 - OUTWARD))
     high = np.where(misses == 0, 1.0, np.minimum(upper * (1 + OUTWARD), 1.0))
     if side == "lower":
@@ -142,84 +99,3 @@ def _ends(lower: Floats, upper: Floats, successes: Counts, misses: Counts, side:
     elif side == "upper":
         low = np.zeros_like(high)
     return Interval(unboxed(low), unboxed(high))
-
-
-def _multinomial(counts: ArrayLike, confidence: ArrayLike) -> tuple[Floats, Floats, Floats]:
-    """Counts, their sums and the confidence, the latter two with a last axis of length 1."""
-    cells = as_counts("counts", counts)
-    level = as_confidence(confidence)
-    require(cells.ndim >= 1 and cells.shape[-1] >= 2, "counts must have shape (..., K) with K >= 2", shape=cells.shape)
-    trials = cells.sum(axis=-1, keepdims=True)
-    require(bool(np.all(trials >= 1)), "every multinomial in counts must hold at least one trial", least=trials.min())
-    common_shape(level[..., None], trials, names=("confidence", "counts"))
-    return cells.astype(np.float64), trials.astype(np.float64), level[..., None]
-
-
-def _sison_glaz(cells: Floats, confidence: float) -> tuple[Floats, Floats]:
-    trials = float(cells.sum())
-    high = 1.0
-    while high < trials and _within(high, cells) <= confidence:
-        high *= 2
-    high = min(high, trials)
-    low = 0.0
-    while high - low > 1:
-        middle = np.floor((low + high) / 2)
-        if _within(middle, cells) <= confidence:
-            low = middle
-        else:
-            high = middle
-    reached, beyond = _within(low, cells), _within(low + 1, cells)
-    gamma = float(np.clip((confidence - reached) / (beyond - reached), 0, 1)) if beyond > reached else 1.0
-    centre = cells / trials
-    return np.maximum(centre - low / trials, 0.0), np.minimum(centre + (low + 2 * gamma) / trials, 1.0)
-
-
-def _within(c: float, cells: Floats) -> float:
-    """nu(c): the probability that multinomial counts with these means all stay within c of them.
-
-    Poisson counts truncated to the ranges, given their sum, whose law is an Edgeworth series of order 1/n.
-    """
-    first, last = np.maximum(cells - c, 0.0), cells + c
-    inside = special.pdtr(last, cells) - np.where(first > 0, special.pdtr(np.maximum(first - 1, 0), cells), 0.0)
-    inside = np.maximum(inside, _poisson(cells, cells))
-    below = np.where(first > 0, _poisson(np.maximum(first - 1, 0), cells), 0.0) / inside
-    above = _poisson(last, cells) / inside
-    # E[(Y - m) h(Y)] = m (E[h(Y + 1) - h(Y)] + h(first) below - h(last + 1) above), with h = (Y - m)^r in turn.
-    low, high = first - cells, last + 1 - cells
-    m1 = cells * (below - above)
-    m2 = cells * (1 + low * below - high * above)
-    m3 = cells * (2 * m1 + 1 + low**2 * below - high**2 * above)
-    m4 = cells * (3 * m2 + 3 * m1 + 1 + low**3 * below - high**3 * above)
-    variance = m2 - m1**2
-    third = m3 - 3 * m2 * m1 + 2 * m1**3
-    fourth = m4 - 4 * m3 * m1 + 6 * m2 * m1**2 - 3 * m1**4
-    total = variance.sum()
-    if total <= 0:  # every cell is confined to its own count: the multinomial's probability of exactly these counts
-        return float(np.prod(_poisson(cells, cells)) / _poisson(cells.sum(), cells.sum()))
-    skew = third.sum() / total**1.5
-    excess = (fourth - 3 * variance**2).sum() / total**2
-    z = -m1.sum() / np.sqrt(total)
-    series = (
-        1
-        + skew * (z**3 - 3 * z) / 6
-        + excess * (z**4 - 6 * z**2 + 3) / 24
-        + skew**2 * (z**6 - 15 * z**4 + 45 * z**2 - 15) / 72
-    )
-    density = series * np.exp(-(z**2) / 2) / np.sqrt(2 * np.pi * total)
-    return float(np.prod(inside) * density / _poisson(cells.sum(), cells.sum()))
-
-
-def _poisson(y: ArrayLike, mean: ArrayLike) -> Floats:
-    """Poisson probabilities by Loader's (2000) expansion, which keeps its digits at means of 1e8."""
-    count, rate = np.asarray(y, dtype=np.float64), np.asarray(mean, dtype=np.float64)
-    small = count < 30
-    at = np.where(small, 30.0, count)
-    stirling = 1 / (12 * at) - 1 / (360 * at**3) + 1 / (1260 * at**5) - 1 / (1680 * at**7)
-    safe = np.where(rate > 0, rate, 1.0)
-    step = at / safe - 1
-    deviance = safe * ((1 + step) * np.log1p(step) - step)
-    large_value = np.exp(-deviance - stirling) / np.sqrt(2 * np.pi * at)
-    few = np.where(small, count, 0.0)
-    small_value = np.exp(special.xlogy(few, rate) - rate - special.gammaln(few + 1))
-    value = np.where(small, small_value, np.where(rate > 0, large_value, 0.0))
-    return cast(Floats, value)

@@ -15,13 +15,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TypeVar, cast
+from typing import TypeAlias, TypeVar, cast
 
 import numpy as np
 from numba import njit, prange
 
-from dpaudit.estimators.arguments import Counts, Floats
+from dpaudit.estimators.arguments import Floats, Ints
 
+Law: TypeAlias = tuple[float, float, float, Floats]
+"""The posterior of a rate in the angle: lowest angle, highest angle, panel width, and its table."""
+Pair: TypeAlias = tuple[Law, Law]
 _F = TypeVar("_F", bound=Callable[..., object])
 
 PIECES = 16
@@ -98,8 +101,8 @@ def _window_end(k: float, m: float, cotangent: float, tangent: float, limit: flo
 
 
 @_compiled
-def _tabulate(errors: int, hits: int, table: Floats) -> tuple[float, float, float]:
-    """Fills a table of the posterior of one rate; returns (lowest angle, highest angle, panel width)."""
+def _tabulate(errors: int, hits: int) -> Law:
+    table = np.empty((PIECES, COLUMNS))
     k = float(errors)
     m = float(hits)
     if k + m == 0.0:
@@ -133,11 +136,12 @@ def _tabulate(errors: int, hits: int, table: Floats) -> tuple[float, float, floa
     for piece in range(PIECES):
         for i in range(COLUMNS):
             table[piece, i] /= total
-    return mode - below, mode + above, PANEL * 0.5 / math.sqrt(k + m + 1.0)
+    return mode - below, mode + above, PANEL * 0.5 / math.sqrt(k + m + 1.0), table
 
 
 @_compiled
-def _mass_below(angle: float, low: float, high: float, table: Floats) -> float:
+def _mass_below(angle: float, law: Law) -> float:
+    low, high, _, table = law
     if angle <= low:
         return 0.0
     if angle >= high:
@@ -152,7 +156,8 @@ def _mass_below(angle: float, low: float, high: float, table: Floats) -> float:
 
 
 @_compiled
-def _density(angle: float, low: float, high: float, table: Floats) -> float:
+def _density(angle: float, law: Law) -> float:
+    low, high, _, table = law
     if angle <= low or angle >= high:
         return 0.0
     position = (angle - low) / (high - low) * PIECES
@@ -171,16 +176,14 @@ def _angle(square: float, complement: float) -> float:
 
 
 @_compiled
-def _strip(
-    low_x: float, high_x: float, width_x: float, x: Floats,
-    low_y: float, high_y: float, width_y: float, y: Floats,
-    root: float, delta: float, corner: float,
-) -> tuple[float, float]:  # fmt: skip
+def _strip(x: Law, y: Law, root: float, delta: float, corner: float) -> tuple[float, float]:
     """Mass under the edge y = e^-eps (1 - delta - x) right of the corner, and its derivative by -epsilon.
 
     `root` is e^(-eps/2), `corner` the corner's angle. Along the edge sin(angle of y) = root w with
     w^2 = 1 - delta - x, so x's angle t has cos^2 t = delta + w^2.
     """
+    low_x, high_x, width_x, _ = x
+    low_y, high_y, width_y, _ = y
     left = max(corner, low_x)
     right = min(_angle(1.0 - delta, delta), high_x)
     if left >= right:
@@ -191,7 +194,7 @@ def _strip(
     if delta + full * full < 1.0:
         inner = min(_angle(1.0 - delta - full * full, delta + full * full), right)
         if inner > left:
-            mass += _mass_below(inner, low_x, high_x, x) - _mass_below(left, low_x, high_x, x)
+            mass += _mass_below(inner, x) - _mass_below(left, x)
             left = inner
     none = math.sin(low_y) / root
     if none > 0.0:
@@ -238,68 +241,55 @@ def _strip(
                 cosine = math.cos(t)
                 sine = root * math.sqrt(max(cosine * cosine - delta, 0.0)) if delta > 0.0 else root * cosine
                 weight = 0.5 * (b - a) * _WEIGHTS[i]
-            density = _density(t, low_x, high_x, x) * weight
+            density = _density(t, x) * weight
             angle_y = math.asin(min(sine, 1.0))
-            mass += density * _mass_below(angle_y, low_y, high_y, y)
-            slope += density * _density(angle_y, low_y, high_y, y) * 0.5 * math.tan(angle_y)
+            mass += density * _mass_below(angle_y, y)
+            slope += density * _density(angle_y, y) * 0.5 * math.tan(angle_y)
         right = stop
     return mass, slope
 
 
 @_compiled
-def _mass_beyond(
-    epsilon: float, delta: float,
-    low_x: float, high_x: float, width_x: float, x: Floats,
-    low_y: float, high_y: float, width_y: float, y: Floats,
-) -> tuple[float, float]:  # fmt: skip
+def _mass_beyond(epsilon: float, delta: float, x: Law, y: Law) -> tuple[float, float]:
     """Pr[e^eps x + y < 1 - delta or x + e^eps y < 1 - delta], and its derivative by -epsilon."""
     root = math.exp(-0.5 * epsilon)
     shrunk = root * root
-    least_x = math.sin(low_x) ** 2
-    least_y = math.sin(low_y) ** 2
+    least_x = math.sin(x[0]) ** 2
+    least_y = math.sin(y[0]) ** 2
     if least_x + shrunk * least_y >= shrunk * (1.0 - delta) and shrunk * least_x + least_y >= shrunk * (1.0 - delta):
         return 0.0, 0.0
     corner = _angle((1.0 - delta) * shrunk / (1.0 + shrunk), (1.0 + delta * shrunk) / (1.0 + shrunk))
-    square = _mass_below(corner, low_x, high_x, x) * _mass_below(corner, low_y, high_y, y)
-    right, slope_right = _strip(low_x, high_x, width_x, x, low_y, high_y, width_y, y, root, delta, corner)
-    above, slope_above = _strip(low_y, high_y, width_y, y, low_x, high_x, width_x, x, root, delta, corner)
+    square = _mass_below(corner, x) * _mass_below(corner, y)
+    right, slope_right = _strip(x, y, root, delta, corner)
+    above, slope_above = _strip(y, x, root, delta, corner)
     return square + right + above, slope_right + slope_above
 
 
 @_compiled
-def _cdf_and_pdf(
-    epsilon: float, delta: float,
-    low_x: float, high_x: float, width_x: float, x: Floats, mirrored_x: Floats,
-    low_y: float, high_y: float, width_y: float, y: Floats, mirrored_y: Floats,
-) -> tuple[float, float, float]:  # fmt: skip
+def _cdf_and_pdf(epsilon: float, delta: float, x: Pair, y: Pair) -> tuple[float, float, float]:
     """(mass inside the region, mass outside, density) at epsilon."""
-    quarter = 0.5 * math.pi
-    under, slope = _mass_beyond(epsilon, delta, low_x, high_x, width_x, x, low_y, high_y, width_y, y)
-    over, slope_over = _mass_beyond(
-        epsilon, delta,
-        quarter - high_x, quarter - low_x, width_x, mirrored_x,
-        quarter - high_y, quarter - low_y, width_y, mirrored_y,
-    )  # fmt: skip
+    under, slope = _mass_beyond(epsilon, delta, x[0], y[0])
+    over, slope_over = _mass_beyond(epsilon, delta, x[1], y[1])
     outside = min(max(under + over, 0.0), 1.0)
     return 1.0 - outside, outside, max(slope + slope_over, 0.0)
 
 
 @_compiled
-def _mirror(table: Floats, mirrored: Floats) -> None:
-    """The table of the complementary rate, whose angle is pi/2 minus this one."""
+def _with_mirror(law: Law) -> Pair:
+    """A law, and that of the complementary rate, whose angle is pi/2 minus this one."""
+    low, high, width, table = law
+    mirrored = np.empty((PIECES, COLUMNS))
     for piece in range(PIECES):
         row = PIECES - 1 - piece
         for i in range(DEGREE + 1):
             mirrored[row, i] = table[piece, i] if i % 2 == 0 else -table[piece, i]
         mirrored[row, COLUMNS - 1] = 1.0 - table[piece, COLUMNS - 1]
+    quarter = 0.5 * math.pi
+    return law, (quarter - high, quarter - low, width, mirrored)
 
 
 @_compiled
-def _solve(
-    level: float, start: float, delta: float,
-    low_x: float, high_x: float, width_x: float, x: Floats, mirrored_x: Floats,
-    low_y: float, high_y: float, width_y: float, y: Floats, mirrored_y: Floats,
-) -> float:  # fmt: skip
+def _solve(level: float, start: float, delta: float, x: Pair, y: Pair) -> float:
     """The epsilon >= 0 with mass `level` inside the region, or -`level` outside it where that is given, for its digits.
 
     Newton on the log-odds of the mass, kept inside a bracket; the result's log-odds are within 1e-8 of the level's.
@@ -308,16 +298,12 @@ def _solve(
     high = math.inf
     target = math.log(level) - math.log1p(-level) if level > 0.0 else math.log1p(level) - math.log(-level)
     if delta > 0.0:
-        inside, outside, _ = _cdf_and_pdf(
-            0.0, delta, low_x, high_x, width_x, x, mirrored_x, low_y, high_y, width_y, y, mirrored_y
-        )
+        inside, outside, _ = _cdf_and_pdf(0.0, delta, x, y)
         if (level > 0.0 and inside >= level) or (level < 0.0 and outside <= -level):
             return 0.0
     epsilon = start
     for _ in range(200):
-        inside, outside, density = _cdf_and_pdf(
-            epsilon, delta, low_x, high_x, width_x, x, mirrored_x, low_y, high_y, width_y, y, mirrored_y
-        )
+        inside, outside, density = _cdf_and_pdf(epsilon, delta, x, y)
         below = inside < level if level > 0.0 else outside > -level
         if below:
             low = epsilon
@@ -368,64 +354,41 @@ def _start(level: float, tp: int, fp: int, tn: int, fn: int, delta: float) -> fl
 
 
 @_compiled
-def quantiles_of_range(
-    first: int, last: int, tp: Counts, fp: Counts, tn: Counts, fn: Counts, delta: Floats, lower: Floats, upper: Floats
+def _quantiles_of_range(
+    first: int, last: int, tp: Ints, fp: Ints, tn: Ints, fn: Ints, delta: Floats, lower: Floats, upper: Floats
 ) -> None:
-    """Replaces masses by quantiles in place: `lower` holds the mass to leave below, `upper` that above, 0 for none.
-
-    A posterior is tabulated again only where its counts change; neighbouring thresholds share one of the two.
-    """
-    x = np.empty((PIECES, COLUMNS))
-    y = np.empty((PIECES, COLUMNS))
-    mirrored_x = np.empty((PIECES, COLUMNS))
-    mirrored_y = np.empty((PIECES, COLUMNS))
-    low_x = high_x = width_x = low_y = high_y = width_y = 0.0
+    """`quantiles` of some rows. A posterior is tabulated again only where its counts change."""
+    x = _with_mirror(_tabulate(fn[first], tp[first]))
+    y = _with_mirror(_tabulate(fp[first], tn[first]))
     for i in range(first, last):
-        if i == first or tp[i] != tp[i - 1] or fn[i] != fn[i - 1]:
-            low_x, high_x, width_x = _tabulate(fn[i], tp[i], x)
-            _mirror(x, mirrored_x)
-        if i == first or fp[i] != fp[i - 1] or tn[i] != tn[i - 1]:
-            low_y, high_y, width_y = _tabulate(fp[i], tn[i], y)
-            _mirror(y, mirrored_y)
+        if i > first and (tp[i] != tp[i - 1] or fn[i] != fn[i - 1]):
+            x = _with_mirror(_tabulate(fn[i], tp[i]))
+        if i > first and (fp[i] != fp[i - 1] or tn[i] != tn[i - 1]):
+            y = _with_mirror(_tabulate(fp[i], tn[i]))
         below = lower[i] * (1.0 - SLACK) - ABSOLUTE_SLACK
         if below > 0.0:
-            lower[i] = _solve(
-                below, _start(below, tp[i], fp[i], tn[i], fn[i], delta[i]), delta[i],
-                low_x, high_x, width_x, x, mirrored_x, low_y, high_y, width_y, y, mirrored_y,
-            )  # fmt: skip
+            lower[i] = _solve(below, _start(below, tp[i], fp[i], tn[i], fn[i], delta[i]), delta[i], x, y)
         else:
             lower[i] = 0.0
         beyond = upper[i] * (1.0 - SLACK) - ABSOLUTE_SLACK
         if beyond > 0.0:
-            upper[i] = _solve(
-                -beyond, _start(-beyond, tp[i], fp[i], tn[i], fn[i], delta[i]), delta[i],
-                low_x, high_x, width_x, x, mirrored_x, low_y, high_y, width_y, y, mirrored_y,
-            )  # fmt: skip
+            upper[i] = _solve(-beyond, _start(-beyond, tp[i], fp[i], tn[i], fn[i], delta[i]), delta[i], x, y)
         else:
             upper[i] = math.inf
 
 
 @_compiled
-def masses_of_range(
-    first: int, last: int,
-    epsilon: Floats, tp: Counts, fp: Counts, tn: Counts, fn: Counts, delta: Floats, filled: Floats,
-) -> None:  # fmt: skip
-    """Fills rows with (mass inside, mass outside, density) at each epsilon; tables as in `quantiles_of_range`."""
-    x = np.empty((PIECES, COLUMNS))
-    y = np.empty((PIECES, COLUMNS))
-    mirrored_x = np.empty((PIECES, COLUMNS))
-    mirrored_y = np.empty((PIECES, COLUMNS))
-    low_x = high_x = width_x = low_y = high_y = width_y = 0.0
+def _masses_of_range(
+    first: int, last: int, epsilon: Floats, tp: Ints, fp: Ints, tn: Ints, fn: Ints, delta: Floats, filled: Floats
+) -> None:
+    x = _with_mirror(_tabulate(fn[first], tp[first]))
+    y = _with_mirror(_tabulate(fp[first], tn[first]))
     for i in range(first, last):
-        if i == first or tp[i] != tp[i - 1] or fn[i] != fn[i - 1]:
-            low_x, high_x, width_x = _tabulate(fn[i], tp[i], x)
-            _mirror(x, mirrored_x)
-        if i == first or fp[i] != fp[i - 1] or tn[i] != tn[i - 1]:
-            low_y, high_y, width_y = _tabulate(fp[i], tn[i], y)
-            _mirror(y, mirrored_y)
-        filled[i, 0], filled[i, 1], filled[i, 2] = _cdf_and_pdf(
-            epsilon[i], delta[i], low_x, high_x, width_x, x, mirrored_x, low_y, high_y, width_y, y, mirrored_y
-        )
+        if i > first and (tp[i] != tp[i - 1] or fn[i] != fn[i - 1]):
+            x = _with_mirror(_tabulate(fn[i], tp[i]))
+        if i > first and (fp[i] != fp[i - 1] or tn[i] != tn[i - 1]):
+            y = _with_mirror(_tabulate(fp[i], tn[i]))
+        filled[i, 0], filled[i, 1], filled[i, 2] = _cdf_and_pdf(epsilon[i], delta[i], x, y)
 
 
 BLOCK = 256
@@ -433,14 +396,34 @@ BLOCK = 256
 
 
 @_parallel
-def quantiles(tp: Counts, fp: Counts, tn: Counts, fn: Counts, delta: Floats, lower: Floats, upper: Floats) -> None:
-    """`quantiles_of_range` over all rows, on all cores."""
+def _quantiles_on_all_cores(
+    tp: Ints, fp: Ints, tn: Ints, fn: Ints, delta: Floats, lower: Floats, upper: Floats
+) -> None:
     for block in prange((tp.size + BLOCK - 1) // BLOCK):
-        quantiles_of_range(block * BLOCK, min(tp.size, (block + 1) * BLOCK), tp, fp, tn, fn, delta, lower, upper)
+        _quantiles_of_range(block * BLOCK, min(tp.size, (block + 1) * BLOCK), tp, fp, tn, fn, delta, lower, upper)
 
 
 @_parallel
-def masses(epsilon: Floats, tp: Counts, fp: Counts, tn: Counts, fn: Counts, delta: Floats, filled: Floats) -> None:
-    """`masses_of_range` over all rows, on all cores."""
+def _masses_on_all_cores(
+    epsilon: Floats, tp: Ints, fp: Ints, tn: Ints, fn: Ints, delta: Floats, filled: Floats
+) -> None:
     for block in prange((tp.size + BLOCK - 1) // BLOCK):
-        masses_of_range(block * BLOCK, min(tp.size, (block + 1) * BLOCK), epsilon, tp, fp, tn, fn, delta, filled)
+        _masses_of_range(block * BLOCK, min(tp.size, (block + 1) * BLOCK), epsilon, tp, fp, tn, fn, delta, filled)
+
+
+def quantiles(counts: tuple[Ints, Ints, Ints, Ints], delta: Floats, lower: Floats, upper: Floats) -> None:
+    """Replaces masses by quantiles in place: `lower` holds the mass to leave below, `upper` that above, 0 for none."""
+    if lower.size <= BLOCK:
+        _quantiles_of_range(0, lower.size, *counts, delta, lower, upper)
+    else:
+        _quantiles_on_all_cores(*counts, delta, lower, upper)
+
+
+def masses(epsilon: Floats, counts: tuple[Ints, Ints, Ints, Ints], delta: Floats) -> Floats:
+    """Rows (mass inside, mass outside, density) at each epsilon."""
+    filled = np.empty((epsilon.size, 3))
+    if epsilon.size <= BLOCK:
+        _masses_of_range(0, epsilon.size, epsilon, *counts, delta, filled)
+    else:
+        _masses_on_all_cores(epsilon, *counts, delta, filled)
+    return filled

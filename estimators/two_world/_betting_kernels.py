@@ -14,10 +14,8 @@ from typing import TypeVar, cast
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from dpaudit.estimators.arguments import Floats, Ints
 
 _F = TypeVar("_F", bound=Callable[..., object])
 

@@ -2,22 +2,17 @@
 
 Of n independent scores from one world, the share at or above a threshold estimates the rate Pr[score >= threshold].
 A band bounds this rate at *every* threshold at once, so the threshold may be chosen on the same scores for free. Like
-Berk and Jones (1979), it gives each rank k the exact (Beta) limit of its order statistic at one local level; the local
-level is the largest for which all n limits hold together with the stated probability. That probability is computed,
-not simulated: it is the chance that a Poisson process of rate n, known to end at n, stays on the right side of the
-limits, and the law of its count is carried from limit to limit (Moscovich and Nadler, 2017). For the default weight and
-10,000 scores or more the level was computed beforehand: `fitted_level` gives it, a little lowered. Above two million
-scores the crossings of blocks of ranks are added up, which holds as well; limits are a tenth to a quarter wider.
+Berk and Jones (1979), it gives each rank k the exact (Beta) limit of its order statistic at one local level, the
+largest for which all n limits hold together with the stated probability. That probability is computed, not simulated:
+it is the chance that a Poisson process of rate n, known to end at n, stays on the right side of the limits, and the law
+of its count is carried from limit to limit (Moscovich and Nadler, 2017). Every step errs on the safe side. Counts
+further than `_REACH` standard deviations from their mean are given up as if they had crossed; above `_EXACT_UP_TO`
+scores, neighbouring ranks are asked for together, by the strictest of them; above two million the crossings of blocks
+of ranks are added up (limits are a tenth to a quarter wider). Ties only make the limits wider than they need be.
 
-Every step errs on the safe side. Counts further than `_REACH` standard deviations from their mean are given up as if
-they had crossed; above `_EXACT_UP_TO` scores, neighbouring ranks are asked for together, by the strictest of them.
-The band holds for any distribution: ties only make the limits wider than they need be.
-
-The local level of bands for many scores: a polynomial fitted to what the recursion of `bands` gives.
-
-The logarithm of the level is smooth in those of the number of scores and of the error, so that it need not be searched
-for by a recursion over all ranks, which takes seconds. What the polynomial gives is lowered by twice its largest
-distance from 110 computed levels. `benchmarks/band_levels.py` computes, fits, and tries it where it was not fitted.
+For the default weight and 10,000 scores or more the level was computed beforehand: its logarithm is a polynomial in
+those of the number of scores and of the error, lowered by twice its largest distance from 110 computed levels
+(`benchmarks/band_levels.py` computes, fits, and tries it where it was not fitted).
 """
 
 from __future__ import annotations
@@ -32,17 +27,13 @@ from numpy.typing import NDArray
 from scipy import special
 
 from dpaudit.errors import require
+from dpaudit.estimators.arguments import Floats, Ints
 
-Floats = NDArray[np.float64]
-
+# The fitted level is for so many scores, such errors, and the default weight; its logarithm is lowered by the margin.
 FROM, UP_TO = 10_000, 2_000_000
-"""Scores that it is for."""
 LEAST_ERROR, MOST_ERROR = 1e-5, 0.3
-"""Errors that it is for."""
 WEIGHT = "low"
-"""The weight of ranks that it is for: the default."""
 MARGIN = 0.011
-"""By which the logarithm of the level is lowered."""
 
 _DEGREE = 5
 _COEFFICIENTS = (
@@ -78,17 +69,11 @@ def terms(n: NDArray[np.int64] | int, error: Floats | float) -> Floats:
 
 
 def fitted_level(n: int, error: float, weight: str) -> float | None:
-    """The local level for n scores of a world.
-
-    Args: as `bands.local_level`.
-    Returns: The level; None for what it was not fitted to.
-    """
+    """The local level for n scores of a world, as `local_level`; None for what it was not fitted to."""
     if not (FROM <= n <= UP_TO and LEAST_ERROR <= error <= MOST_ERROR and weight == WEIGHT):
         return None
     return float(np.exp(terms(n, error) @ np.array(_COEFFICIENTS) - MARGIN))
 
-
-Ints = NDArray[np.int64]
 
 WEIGHTS: Mapping[str, Callable[[Floats], Floats]] = {
     "flat": np.ones_like,
@@ -124,7 +109,6 @@ def upper_rates(n: int, *, error: float, weight: str = "flat") -> Floats:
         weight: A key of `WEIGHTS`.
     Returns: Shape (n + 1,), non-decreasing; entry j is the limit where j of the n scores are at or above the
         threshold. The last is 1. By symmetry also the limits of Pr[score < threshold] where j scores are below.
-    Raises: InputError for n, error or weight out of range.
     """
     level = local_level(n, error=error, weight=weight)
     return np.append(_limits(n, np.arange(1, n + 1), level, weight), 1.0)
@@ -142,13 +126,14 @@ def upper_rates_at(counts: Ints, n: int, *, error: float, weight: str = "flat") 
 
 @cache
 def local_level(n: int, *, error: float, weight: str = "flat") -> float:
-    """The level each rank's limit is taken at (times its weight), so that all n hold together.
+    """The level each rank's limit is taken at (times its weight), so that all n hold together; as for `upper_rates`.
 
-    Args: as `upper_rates`.
-    Returns: The level; the computed probability that some limit fails is at most `error` at it, and at least
-        (1 - `_SLACK`) `error`, where it was fitted 0.96 `error`.
+    The computed probability that some limit fails is at most `error` at it, and at least (1 - `_SLACK`) `error`, or
+    0.96 `error` where it was fitted.
     """
-    _require_band(n, error, weight)
+    require(n >= 1, "a band needs at least one score", n=n)
+    require(0 < error < 1, "the error of a band must be in (0, 1)", error=error)
+    require(weight in WEIGHTS, f"weight must be one of {', '.join(WEIGHTS)}", weight=weight)
     fitted = fitted_level(n, error, weight)
     if fitted is not None:
         return fitted
@@ -157,10 +142,7 @@ def local_level(n: int, *, error: float, weight: str = "flat") -> float:
 
 
 def crossings_added_up(n: int, level: float, weight: str = "flat") -> float:
-    """The probabilities of the blocks' crossings, added up: never below that of any crossing, in a second for 10^8.
-
-    Args: As `crossing_probability`.
-    """
+    """The probabilities of the blocks' crossings, added up: never below that of any crossing, in a second for 10^8."""
     first, last = _blocks(n, coarse=False, block=_BLOCK_ADDED_UP)
     # A block has crossed where its last order statistic lies beyond the limit of its first one.
     return float(special.betaincc(last, n - last + 1.0, _limits(n, first, level, weight)).sum())
@@ -169,18 +151,14 @@ def crossings_added_up(n: int, level: float, weight: str = "flat") -> float:
 def crossing_probability(n: int, level: float, weight: str = "flat", *, coarse: bool = True) -> float:
     """Probability that some order statistic of n uniform variables is above its limit; never below the exact one.
 
-    Args:
-        n: As `upper_rates`.
-        level: Probability that the limit of one rank fails, before its weight, in (0, 1).
-        weight: A key of `WEIGHTS`.
-        coarse: Whether ranks are asked for in wider blocks above `_COARSE_FROM` scores: a quarter of the time and two
-            thirds too high at a million.
+    `level` is the probability that the limit of one rank fails, before its weight. With `coarse`, ranks are asked for
+    in wider blocks above `_COARSE_FROM` scores: a quarter of the time and two thirds too high at a million.
     """
     first, last = _blocks(n, coarse=coarse)
     times = _limits(n, first, level, weight)
     # The Beta quantile is wrong now and then (scipy 1.17.1: rank 1,000 of 87,270). A lower limit fails more often.
     times = np.minimum.accumulate(times[::-1])[::-1]
-    return 1.0 - _staying_probability(times, last, n)
+    return 1.0 - float(_compiled()(times, last.astype(np.int64), n, _REACH)) * (1 - _ROUNDING)
 
 
 def _limits(n: int, ranks: Ints, level: float, weight: str) -> Floats:
@@ -202,12 +180,6 @@ def _blocks(n: int, *, coarse: bool, block: float = _BLOCK) -> tuple[Ints, Ints]
         first.append(rank + max(1, int(max(block, least) * math.sqrt(rank * (n - rank) / n))))
     starts = np.array(first)
     return starts, np.append(starts[1:] - 1, n)
-
-
-def _require_band(n: int, error: float, weight: str) -> None:
-    require(n >= 1, "a band needs at least one score", n=n)
-    require(0 < error < 1, "the error of a band must be in (0, 1)", error=error)
-    require(weight in WEIGHTS, f"weight must be one of {', '.join(WEIGHTS)}", weight=weight)
 
 
 def _solve(crossing: Callable[[float], float], level: float, n: int, error: float) -> float:
@@ -251,14 +223,8 @@ def _start(n: int, error: float, weight: str) -> float:
     return (1 - slack / 2) * error * math.exp(float(share))
 
 
-def _staying_probability(times: Floats, at_least: Ints, n: int) -> float:
-    followed = _compiled()(times, at_least.astype(np.int64), n, _REACH)
-    return float(followed) * (1 - _ROUNDING)
-
-
 @cache
 def _compiled() -> Callable[..., float]:
-    """The recursion below, compiled; numba is imported only when a band is asked for."""
     import numba  # slow to import
 
     compiled: Callable[..., float] = numba.njit(cache=True, fastmath={"reassoc", "contract"})(_stay)

@@ -9,19 +9,16 @@ and S' and stakes 0 <= a, b <= e^-epsilon fixed before the two are drawn,
 is never negative and has mean at most 1. Proof: write p, q for the probabilities of S, S'. Multiplying out, the first
 product has mean at most 1 + a p1 - b e^epsilon q1, the second at most 1 + b q0 - a e^epsilon p0. The product of two
 numbers >= 0 is at most the square of their mean, which is 1 + a (p1 - e^epsilon p0) / 2 + b (q0 - e^epsilon q1) / 2,
-and both brackets are at most delta. (The payoff [z1 in S] - e^epsilon [z0 in S] - delta, whose mean is <= 0, is the
-linear bet on one set; staking on both scores of a pair doubles what a pair can gain.) No coin decides which trial is in
-which world: any design with fixed bits will do.
+and both brackets are at most delta. No coin decides which trial is in which world: any design with fixed bits will do.
 
 The wealth of one who so bets on pair after pair, each time choosing S, S', a and b from past pairs alone, is a
-supermartingale; so is an average of such wealths, begun with the same capital 1. By Ville's inequality it ever reaches
-1 / error with probability at most `error`, for any number of pairs and any reason to stop (Ville 1939; Waudby-Smith and
-Ramdas 2024 on betting; Shafer 2021).
+supermartingale; so is an average of such wealths. By Ville's inequality it ever reaches 1 / error with probability at
+most `error`, for any number of pairs and any reason to stop (Ville 1939; Waudby-Smith and Ramdas 2024; Shafer 2021).
 
 There is one wealth for each epsilon of a fixed grid. An epsilon is rejected when its wealth reaches 1 / error and all
-smaller ones of the grid are rejected; the bound is the largest rejected one. If the bound exceeds the true epsilon,
-then the smallest grid value at or above the true one was rejected. The mechanism satisfies that one too, so its wealth
-is a supermartingale and the probability of this is at most `error`: the many looks and epsilons cost nothing.
+smaller ones of the grid are rejected; the bound is the largest rejected one. If that exceeds the true epsilon, then the
+smallest grid value at or above the true one was rejected, which the mechanism satisfies too: the many epsilons cost
+nothing.
 
 The bets: S is "score at or above t", S' is "score at or below t'", each of them under several ways of choosing, from
 past pairs, the threshold that would have gained most; the stakes are a fixed grid. What is averaged: all pairs of a way
@@ -40,17 +37,14 @@ from itertools import groupby
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpaudit.errors import require
+from dpaudit.estimators.arguments import Floats, Ints
 from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.finding import Series, Validity
 from dpaudit.estimators.replays import median_rule, per_replay_confidence
 from dpaudit.estimators.scores import ScoreEstimator, Scores, replay_bounds
 from dpaudit.registry import register
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 EPSILONS: Floats = np.arange(25 * 512 + 1) / 512
 """The grid: bounds are rounded down to a multiple of 1/512 nat. More than 24 needs 10^10 pairs."""
@@ -72,31 +66,21 @@ def _counts() -> Ints:
 
 @dataclass(frozen=True, eq=False)
 class BettingState:
-    """All a betting test knows between two trials. Made of numbers and arrays; `BettingState()` has seen nothing.
+    """All a betting test knows between two trials. Made of numbers and arrays; `BettingState()` has seen nothing."""
 
-    Attributes:
-        members: Scores of world 1 in trial order.
-        non_members: Scores of world 0 in trial order; the i-th of each make pair i.
-        rejected: How many epsilons of the grid are rejected after each pair, shape (pairs,).
-        thresholds: In force for the next pair, NaN = no bet; shape (2, ways), high side and mirrored low side.
-        hits: Bets won, by the world the set is expected in; shape (2, ways).
-        alarms: Bets lost, by the other world; shape (2, ways).
-        bets: Pairs bet on, shape (2, ways).
-        chooses_at: Number of the pair before which thresholds are chosen again.
-    """
-
-    members: Floats = field(default_factory=_none)
-    non_members: Floats = field(default_factory=_none)
+    members: Floats = field(default_factory=_none)  # scores of world 1 in trial order
+    non_members: Floats = field(default_factory=_none)  # scores of world 0 in trial order; the i-th of each make pair i
+    # how many epsilons of the grid are rejected after each pair, shape (pairs,)
     rejected: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    # in force for the next pair, NaN = no bet; shape (2, ways), high side and mirrored low side
     thresholds: Floats = field(default_factory=lambda: np.full((2, _DESIGNS.size), np.nan))
-    hits: Ints = field(default_factory=_counts)
-    alarms: Ints = field(default_factory=_counts)
-    bets: Ints = field(default_factory=_counts)
-    chooses_at: int = 1
+    hits: Ints = field(default_factory=_counts)  # bets won, by the world the set is expected in; shape (2, ways)
+    alarms: Ints = field(default_factory=_counts)  # bets lost, by the other world; shape (2, ways)
+    bets: Ints = field(default_factory=_counts)  # pairs bet on, shape (2, ways)
+    chooses_at: int = 1  # number of the pair before which thresholds are chosen again
 
     @property
     def trials(self) -> int:
-        """How many trials were seen."""
         return self.members.size + self.non_members.size
 
 
@@ -104,8 +88,6 @@ class BettingState:
 @dataclass(frozen=True)
 class Betting(ScoreEstimator[Scores]):
     """Two-sample scores in trial order, an anytime-valid test by betting: holds whenever the audit stops.
-
-    Drawn: the `TrialPath` of the first replay, at most a thousand points, and `ReplayBounds`.
 
     Attributes:
         delta: The delta the bound is stated at, in [0, 1).
@@ -124,7 +106,6 @@ class Betting(ScoreEstimator[Scores]):
         require(0 < self.confidence < 1, "confidence must be in (0, 1)", confidence=self.confidence)
 
     def start(self) -> BettingState:
-        """Nothing seen."""
         return BettingState()
 
     def update(self, state: BettingState, scores: Scores) -> BettingState:
@@ -240,8 +221,7 @@ class Betting(ScoreEstimator[Scores]):
 
     def _stream(self, tallies: Sequence[Scores]) -> BettingState:
         joined = Scores(
-            np.concatenate([tally.score for tally in tallies]),
-            np.concatenate([tally.truth for tally in tallies]),
+            np.concatenate([tally.score for tally in tallies]), np.concatenate([tally.truth for tally in tallies])
         )
         return self.update(BettingState(), joined)
 

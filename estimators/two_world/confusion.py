@@ -1,7 +1,8 @@
 """Epsilon from a confusion table: a fixed attack guessed, in independent trials, which of two worlds it was shown.
 
 Positives are trials of world 1. The true FNR and FPR of any attack on an (epsilon, delta)-private mechanism lie in the
-privacy region R(epsilon, delta), so rates outside it refute epsilon.
+privacy region R(epsilon, delta), so rates outside it refute epsilon. The threshold of the attack must not have been
+chosen on the table's own samples.
 
 - `clopper-pearson`: holds for every sample size; the error is split over the limits of the two rates.
 - `jeffreys`: the same with Jeffreys limits; no coverage guarantee.
@@ -12,8 +13,6 @@ privacy region R(epsilon, delta), so rates outside it refute epsilon.
 The region has four edges: an attack that is nearly always wrong is evidence too. All two-sided intervals and the
 one-sided Bayesian bound use the four; the one-sided rectangles use the two of Eq. 1, the only ones whose limits they
 pay for, and show nothing for such an attack (take its guesses back beforehand).
-
-The threshold of the attack must not have been chosen on the table's own samples.
 Source: Zanella-Beguelin et al. (2022), "Bayesian Estimation of Differential Privacy"; Kairouz et al. (2017).
 """
 
@@ -26,8 +25,9 @@ from numpy.typing import ArrayLike
 
 from dpaudit.errors import require
 from dpaudit.estimators.arguments import (
-    Counts,
     Floats,
+    Interval,
+    Ints,
     as_confidence,
     as_counts,
     as_delta,
@@ -35,7 +35,6 @@ from dpaudit.estimators.arguments import (
     require_one_of,
     unboxed,
 )
-from dpaudit.estimators.interval import Interval
 from dpaudit.estimators.proportions.binomial import clopper_pearson, jeffreys
 
 METHODS = ("bayesian", "jeffreys", "clopper-pearson")
@@ -55,7 +54,7 @@ def epsilon_interval(
     """Bounds, in nats, on the smallest epsilon that this attack's true error rates allow at `delta`.
 
     Args:
-        tp, fp, tn, fn: Counts >= 0, at least one trial in each world.
+        tp, fp, tn, fn: Ints >= 0, at least one trial in each world.
         delta: In [0, 1).
         confidence: In (0, 1). "two-sided" leaves half the error alpha = 1 - confidence to each end. The rectangle
             methods split it over both rates besides: each rate's two-sided interval has confidence 1 - alpha / 2, and
@@ -87,15 +86,11 @@ def best_epsilon(
     confidence: ArrayLike,
     method: str = "bayesian",
 ) -> tuple[int, float]:
-    """The table with the largest one-sided lower bound, and that bound.
+    """The table with the largest one-sided lower bound (its place in the flattened broadcast arrays), and that bound.
 
     Same answer as the maximum of `epsilon_interval(..., side="lower").lower`, with ties within 1e-7 of a posterior's
     width decided either way. A Bayesian candidate is solved only if its posterior mass at the best bound so far shows
-    that it is larger, so nearly all of them cost one evaluation. Nothing corrects for having looked at all of them:
-    give a `confidence` that does.
-
-    Returns: (index into the flattened broadcast arrays, bound in nats >= 0, rounded down).
-    Args, raises and source: As `epsilon_interval`.
+    that it is larger. Nothing corrects for having tried all of them: give a `confidence` that does.
     """
     tables = _Tables.of(tp, fp, tn, fn, delta, confidence)
     require_one_of("method", method, METHODS)
@@ -111,11 +106,8 @@ def epsilon_posterior_cdf(
 ) -> float | Floats:
     """Posterior probability that the true rates lie in R(epsilon, delta), all four of its edges.
 
-    Args:
-        epsilon: Nats >= 0.
-        tp, fp, tn, fn, delta: As in `epsilon_interval`.
-    Returns: Probabilities of the broadcast shape, within 1e-11; the value at 0 is the mass at epsilon = 0.
-    Raises: InputError.
+    Epsilon is in nats, >= 0; the value at 0 is the mass at epsilon = 0. Of the broadcast shape, within 1e-11.
+
     Source: Zanella-Beguelin et al. (2022), Eq. 3 and 6, with the rates' product density.
     """
     return _posterior(epsilon, tp, fp, tn, fn, delta, column=0)
@@ -126,7 +118,6 @@ def epsilon_posterior_pdf(
 ) -> float | Floats:
     """Derivative of `epsilon_posterior_cdf` by epsilon, per nat; the mass at epsilon = 0 is not part of it.
 
-    Args, raises: As `epsilon_posterior_cdf`.
     Source: Zanella-Beguelin et al. (2022), appendix A.2, where R_HI must read
         min{1, 1 + (delta - x) e^-eps, delta + (1 - x) e^eps}.
     """
@@ -136,10 +127,10 @@ def epsilon_posterior_pdf(
 class _Tables(NamedTuple):
     """Checked tables, flat and of one length, and the shape they came in."""
 
-    tp: Counts
-    fp: Counts
-    tn: Counts
-    fn: Counts
+    tp: Ints
+    fp: Ints
+    tn: Ints
+    fn: Ints
     delta: Floats
     confidence: Floats
     shape: tuple[int, ...]
@@ -159,14 +150,14 @@ class _Tables(NamedTuple):
         return tables
 
     @property
-    def counts(self) -> tuple[Counts, Counts, Counts, Counts]:
+    def counts(self) -> tuple[Ints, Ints, Ints, Ints]:
         return self.tp, self.fp, self.tn, self.fn
 
     def inverted(self) -> _Tables:
         """The tables of the attack that guesses the other world each time."""
         return self._replace(tp=self.fn, fp=self.tn, tn=self.fp, fn=self.tp)
 
-    def take(self, rows: Counts) -> _Tables:
+    def take(self, rows: Ints) -> _Tables:
         flat: list[Any] = [np.ascontiguousarray(column[rows]) for column in self[:6]]
         return _Tables._make([*flat, rows.shape])
 
@@ -217,26 +208,17 @@ def _bayesian(tables: _Tables, side: str) -> tuple[Floats, Floats]:
 
 def _quantiles(tables: _Tables, below: Floats, beyond: Floats) -> tuple[Floats, Floats]:
     """Epsilons that leave the posterior mass `below` under and `beyond` above them; (0, inf) where a mass is 0."""
-    from dpaudit.estimators.two_world import _beta_kernels as kernels
+    from dpaudit.estimators.two_world._beta_kernels import quantiles  # compiled when first used
 
     lower, upper = below.copy(), beyond.copy()
-    if lower.size <= kernels.BLOCK:
-        kernels.quantiles_of_range(0, lower.size, *tables.counts, tables.delta, lower, upper)
-    else:
-        kernels.quantiles(*tables.counts, tables.delta, lower, upper)
+    quantiles(tables.counts, tables.delta, lower, upper)
     return lower, upper
 
 
 def _masses(epsilon: Floats, tables: _Tables) -> Floats:
-    """Rows (mass inside, mass outside, density)."""
-    from dpaudit.estimators.two_world import _beta_kernels as kernels
+    from dpaudit.estimators.two_world._beta_kernels import masses
 
-    filled = np.empty((epsilon.size, 3))
-    if epsilon.size <= kernels.BLOCK:
-        kernels.masses_of_range(0, epsilon.size, epsilon, *tables.counts, tables.delta, filled)
-    else:
-        kernels.masses(epsilon, *tables.counts, tables.delta, filled)
-    return filled
+    return masses(epsilon, tables.counts, tables.delta)
 
 
 def _posterior(
@@ -259,7 +241,7 @@ def _posterior(
 def _best_bayesian(tables: _Tables) -> tuple[int, float]:
     alpha = 1 - tables.confidence
     best_index, best = 0, -1.0
-    rows: Counts = np.arange(alpha.size)
+    rows: Ints = np.arange(alpha.size)
     pick = int(np.argmax(_plausible(tables)))
     while True:
         found = float(_quantiles(tables.take(rows[pick : pick + 1]), alpha[rows[pick : pick + 1]], np.zeros(1))[0][0])

@@ -1,4 +1,4 @@
-"""Independent trials whose world a fair coin chose: three looks at the same scores, the error shared among them.
+"""Independent trials whose world a fair coin chose: three tests of the same scores, the error shared among them.
 
 * the guess band: all numbers of guesses at once, at the bound's delta. It knows the coins, and sees strong leaks.
 * the band: all thresholds at once, so all deltas. It speaks about the whole curve, and does not need the coins.
@@ -16,66 +16,55 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import special
 
 from dpaudit.claims import PrivacyCurve
+from dpaudit.estimators.arguments import Floats, Ints
+from dpaudit.estimators.best_candidate import in_order
 from dpaudit.estimators.bound import Bound, along_curve
 from dpaudit.estimators.finding import Comparison, Series
-from dpaudit.estimators.one_run.guess_band import IndependentTrials, guess_looks
-from dpaudit.estimators.one_run.signed_scores import GuessRule, right_guesses
-from dpaudit.estimators.one_run.simultaneous_guess_count import bounds_of_replays, check_fields, deciding_counts
+from dpaudit.estimators.one_run.guess_band import (
+    IndependentTrials,
+    bounds_of_guesses,
+    check_fields,
+    deciding_counts,
+    guess_looks,
+)
+from dpaudit.estimators.one_run.right_guesses import GuessRule, right_guesses
 from dpaudit.estimators.replays import median_rule, per_replay_confidence
 from dpaudit.estimators.scores import ScoreEstimator, Scores, replay_bounds
 from dpaudit.estimators.two_world.two_sample import Band, TwoSampleTally
 from dpaudit.registry import register
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-
 GUESS_SHARE, BAND_SHARE, ACCURACY_SHARE = 0.4, 0.4, 0.2
-"""Of the error, for each look."""
+"""Of the error, for each test."""
 
 
 @dataclass(frozen=True, eq=False)
 class FairCoinTally(TwoSampleTally):
-    """The counts of one replay: at all thresholds, and at all numbers of guesses.
+    """The counts of one replay: at all thresholds, and at all numbers of guesses."""
 
-    Attributes:
-        looks: Numbers of guesses looked at, ascending, the last one all trials, shape (guess looks,).
-        right: Right ones among them, shape (guess looks,).
-    """
-
-    looks: Ints
-    right: Ints
+    looks: Ints  # numbers of guesses looked at, ascending, the last one all trials, shape (guess looks,)
+    right: Ints  # right ones among them, shape (guess looks,)
 
 
 @dataclass(frozen=True, eq=False)
 class GuessAccuracy:
-    """Evidence against a claim's total variation: right guesses when each of a replay's trials is guessed.
+    """Evidence against a claim's total variation: right guesses when each of a replay's trials is guessed."""
 
-    Attributes:
-        right: Of each replay, shape (replays,).
-        trials: Of each replay, shape (replays,).
-        error: Probability that one replay's limit is wrong, in (0, 1).
-        lost: Replays that failed; they show nothing.
-    """
-
-    right: Ints
-    trials: Ints
-    error: float
-    lost: int = 0
+    right: Ints  # of each replay, shape (replays,)
+    trials: Ints  # of each replay, shape (replays,)
+    error: float  # probability that one replay's limit is wrong, in (0, 1)
+    lost: int = 0  # replays that failed; they show nothing
 
     @property
     def total_variation(self) -> float:
-        """Its lower limit, the median over replays; exact, in [0, 1]."""
         some = np.maximum(self.right, 1)
         accuracy = np.where(self.right > 0, special.betaincinv(some, self.trials - some + 1.0, self.error), 0.0)
         limits = np.maximum(0.0, 2 * accuracy * (1 - 1e-11) - 1)
         return float(median_rule(np.append(limits, np.zeros(self.lost))))
 
     def comparison(self, curve: PrivacyCurve, /) -> Comparison:
-        """Total variation observed and claimed."""
         return along_curve("total variation", "epsilon = 0", self.total_variation, curve.delta(0.0))
 
 
@@ -83,8 +72,6 @@ class GuessAccuracy:
 @dataclass(frozen=True)
 class FairCoins(ScoreEstimator[FairCoinTally]):
     """Two-sample scores whose worlds fair coins chose: guess band, band and total variation share the error.
-
-    Drawn: what `band` draws, at its share of the error, with `ReplayBounds` of the larger of both.
 
     Attributes:
         delta: The delta the bound is stated at, in [0, 1).
@@ -104,21 +91,16 @@ class FairCoins(ScoreEstimator[FairCoinTally]):
 
     @property
     def band(self) -> Band:
-        """The band at its share of the error."""
         return Band(delta=self.delta, confidence=1 - BAND_SHARE * (1 - self.confidence))
 
     def tally(self, scores: Scores) -> FairCoinTally:
-        """Counts of one replay.
-
-        Raises: InputError when one of the worlds has no trial.
-        """
         looks = guess_looks(scores.score.size)
         right = right_guesses(scores.score, scores.truth, scores.tie_ranks(), self.guess, looks)
         return FairCoinTally(**vars(self.band.tally(scores)), looks=looks, right=right)
 
     def bound(self, tallies: Sequence[FairCoinTally], *, lost: int = 0) -> Bound:
         """The larger of both bands' bounds; the evidence speaks about the whole of a claim's curve."""
-        ordered = sorted(tallies, key=lambda tally: tally.replay)
+        ordered = in_order(tallies)
         by_band = self.band.bound(ordered, lost=lost)
         guessed = self._guess_bounds(ordered, lost)
         by_guesses = float(median_rule(guessed))
@@ -147,7 +129,7 @@ class FairCoins(ScoreEstimator[FairCoinTally]):
 
     def series(self, tallies: Sequence[FairCoinTally], *, lost: int = 0) -> dict[str, Series]:
         """What `band` draws of the same tallies, at its share of the error; replays by the larger of both bounds."""
-        ordered = sorted(tallies, key=lambda tally: tally.replay)
+        ordered = in_order(tallies)
         drawn = self.band.series(ordered, lost=lost)
         by_band = drawn["replays"]
         best = np.maximum(by_band["epsilon"], self._guess_bounds(ordered, lost))[: len(ordered)]
@@ -158,8 +140,9 @@ class FairCoins(ScoreEstimator[FairCoinTally]):
     def _guess_bounds(self, tallies: Sequence[FairCoinTally], lost: int) -> Floats:
         """Each replay's bound by the guess band; lost ones come last with 0."""
         error = self._error(GUESS_SHARE, len(tallies) + lost)
-        return bounds_of_replays(tallies, lost, lambda trials: IndependentTrials(trials, self.delta), error)
+        bounds = bounds_of_guesses(tallies, lambda trials: IndependentTrials(trials, self.delta), error)
+        return np.append(bounds, np.zeros(lost))
 
     def _error(self, share: float, replays: int) -> float:
-        """What a look of one replay may err: a median over replays needs half."""
+        """What a test of one replay may err: a median over replays needs half."""
         return 1 - per_replay_confidence(1 - share * (1 - self.confidence), replays)

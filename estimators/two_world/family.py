@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import singledispatch
 from typing import Any, ClassVar, Literal, get_args
 
 from dpaudit.claims import GaussianDP, PrivacyCurve, SubsampledGaussian
@@ -24,29 +23,20 @@ from dpaudit.estimators.two_world.rate_region import RateRegions
 from dpaudit.estimators.two_world.two_sample import Band, TwoSampleTally
 from dpaudit.registry import register
 
-STEPS = 14
-"""Halvings of the search for the member; the end that the data reject is taken."""
+STEPS = 14  # halvings of the search for the member; the end that the data reject is taken
 
 Member = Literal["gaussian", "dp-sgd"]
 
 
 @dataclass(frozen=True)
 class CurveFamily:
-    """Curves ordered by one parameter.
+    """Curves ordered by one parameter."""
 
-    Attributes:
-        name: In words.
-        curve: The member at a parameter > 0; a larger parameter is less private.
-        most_private: Where the search begins.
-        least_private: Where it ends.
-        words: What a parameter that is rejected says.
-    """
-
-    name: str
-    curve: Callable[[float], PrivacyCurve]
-    most_private: float
-    least_private: float
-    words: Callable[[float], str]
+    name: str  # in words
+    curve: Callable[[float], PrivacyCurve]  # the member at a parameter > 0; a larger parameter is less private
+    most_private: float  # where the search begins
+    least_private: float  # where it ends
+    words: Callable[[float], str]  # what a parameter that is rejected says
 
 
 GAUSSIAN = CurveFamily("Gaussian", GaussianDP, 1e-4, 40.0, lambda mu: f"mu >= {format_lower(mu)}")
@@ -63,32 +53,19 @@ def dp_sgd(sample_rate: float, steps: int) -> CurveFamily:
     )
 
 
-@singledispatch
 def family_of(curve: PrivacyCurve) -> CurveFamily:
     """The family that a claimed curve suggests: the accountant's own where it has one parameter, else the Gaussian."""
-    return GAUSSIAN
-
-
-@family_of.register
-def _(curve: SubsampledGaussian) -> CurveFamily:
-    return dp_sgd(curve.sample_rate, curve.steps)
+    return dp_sgd(curve.sample_rate, curve.steps) if isinstance(curve, SubsampledGaussian) else GAUSSIAN
 
 
 @dataclass(frozen=True)
 class FamilyBound:
-    """What a family makes of the same evidence.
+    """What a family makes of the same evidence."""
 
-    Attributes:
-        epsilon: Lower bound at `delta` if the mechanism's curve belongs to the family, in nats.
-        delta: In [0, 1).
-        member: What the rejected member says; "" where none was rejected.
-        family: Its name.
-    """
-
-    epsilon: float
-    delta: float
-    member: str
-    family: str
+    epsilon: float  # lower bound at `delta` if the mechanism's curve belongs to the family, in nats
+    delta: float  # in [0, 1)
+    member: str  # what the rejected member says; "" where none was rejected
+    family: str  # its name
 
     def __str__(self) -> str:
         shown = f" ({self.member})" if self.member else ""
@@ -119,8 +96,6 @@ def family_bound(regions: RateRegions, family: CurveFamily, delta: float) -> Fam
 class BandFamily(ScoreEstimator[TwoSampleTally]):
     """Two-sample scores, the least private member of a family that the bands reject: holds for that family only.
 
-    Drawn: what `band` draws.
-
     Attributes:
         delta: The delta the bound is stated at, in (0, 1).
         confidence: Stated confidence if the family is right, in (0, 1).
@@ -150,11 +125,9 @@ class BandFamily(ScoreEstimator[TwoSampleTally]):
 
     @property
     def band(self) -> Band:
-        """The bands that the members are compared with."""
         return Band(delta=self.delta, confidence=self.confidence)
 
     def tally(self, scores: Scores) -> TwoSampleTally:
-        """As of `band`."""
         return self.band.tally(scores)
 
     def bound(self, tallies: Sequence[TwoSampleTally], *, lost: int = 0) -> Bound:
@@ -171,10 +144,10 @@ class BandFamily(ScoreEstimator[TwoSampleTally]):
         )
 
     def series(self, tallies: Sequence[TwoSampleTally], *, lost: int = 0) -> dict[str, Series]:
-        """What the bands draw."""
         return self.band.series(tallies, lost=lost)
 
 
-def regions_of(bound: Bound) -> RateRegions | None:
-    """The regions among a bound's evidence; None where it has none."""
-    return next((evidence for evidence in bound.evidence if isinstance(evidence, RateRegions)), None)
+def bound_under_family(bound: Bound, claimed: PrivacyCurve) -> FamilyBound | None:
+    """What a bound's bands show if the mechanism's curve is of the claimed one's family; None where it has no bands."""
+    regions = next((evidence for evidence in bound.evidence if isinstance(evidence, RateRegions)), None)
+    return None if regions is None else family_bound(regions, family_of(claimed), bound.delta)

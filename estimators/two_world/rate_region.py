@@ -8,32 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpaudit.claims import PrivacyCurve
 from dpaudit.errors import require
+from dpaudit.estimators.arguments import Floats, Ints
 from dpaudit.estimators.bound import along_curve
 from dpaudit.estimators.finding import Comparison
 from dpaudit.estimators.replays import median_rule
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-
 EPSILONS = 128
 """At how many epsilons a claimed curve is looked at: any of them is valid, the best one is shown."""
+_FIRST = 2_048  # thresholds whose limits are computed at once: all of them where there are no more
+_GIVEN_AWAY = 3e-4  # relative to a rate or its complement, which is less: no further threshold is tried for less
 _ROUND_UP = 1 + 1e-11  # far above the relative error of the Beta quantiles
 
 
 def epsilon_of_rates(alarm: Floats, miss: Floats, delta: float) -> Floats:
-    """The least epsilon that allows both rates to be as small as their upper limits, >= 0.
-
-    Args:
-        alarm: Upper limits of the false-alarm rate, in (0, 1], shape (n,).
-        miss: Upper limits of the miss rate, in (0, 1], shape (n,).
-        delta: In [0, 1].
-    """
+    """The least epsilon >= 0 that allows both rates, in (0, 1], to be as small as their upper limits."""
     alarm, miss = alarm * _ROUND_UP, miss * _ROUND_UP
     # Where the rates could lie on or beyond the line of guessing, the larger logarithm is not positive: 0.
     best = np.maximum((1 - delta - miss) / alarm, (1 - delta - alarm) / miss)
@@ -47,14 +41,10 @@ def telling_thresholds(limits: Callable[[Ints], tuple[Floats, Floats]], threshol
     Limits are computed where a vertex can still be: no threshold between two others has smaller rates than the one's
     false alarms and the other's misses. Above 2,048 thresholds 0.0006 nats may be left.
 
-    Args:
-        limits: From places of thresholds, ascending, to upper limits of the false-alarm rate, which do not fall with
-            the place, and of the miss rate, which do not rise.
-        thresholds: How many there are, >= 1.
-    Returns: Places of the vertices, ascending, and their limits of both rates, shape (vertices,).
+    `limits` gives, at ascending places of thresholds, upper limits of the false-alarm rate, which do not fall with the
+    place, and of the miss rate, which do not rise. Returned are the places of the vertices and their limits.
     """
-    from dpaudit.estimators.two_world._hull import lower_hull  # compiled when first used
-
+    lower_hull = _compiled()
     places = np.unique(np.linspace(0, thresholds - 1, min(thresholds, _FIRST)).astype(np.int64))
     alarm, miss = limits(places)
     while True:
@@ -70,29 +60,43 @@ def telling_thresholds(limits: Callable[[Ints], tuple[Floats, Floats]], threshol
         alarm, miss = np.insert(alarm, after, further[0]), np.insert(miss, after, further[1])
 
 
+@cache
+def _compiled() -> Callable[..., Ints]:
+    import numba  # slow to import
+
+    compiled: Callable[..., Ints] = numba.njit(cache=True, nogil=True)(_lower_hull)
+    return compiled
+
+
+def _lower_hull(x: Floats, y: Floats) -> Ints:
+    """Places of the vertices of the lower convex hull of points whose x ascend."""
+    kept = np.empty(x.size, np.int64)
+    count = 0
+    for point in range(x.size):
+        while count >= 2:
+            first, last = kept[count - 2], kept[count - 1]
+            turn = (x[last] - x[first]) * (y[point] - y[first]) - (y[last] - y[first]) * (x[point] - x[first])
+            if turn > 0:
+                break
+            count -= 1
+        kept[count] = point
+        count += 1
+    return kept[:count]
+
+
 def _nearer(rate: Floats) -> Floats:
     """A rate a little more, by as much as is given away."""
     return rate + _GIVEN_AWAY * np.minimum(rate, 1 - rate)
 
 
-_FIRST = 2_048
-"""Thresholds whose limits are computed at once: all of them where there are no more."""
-_GIVEN_AWAY = 3e-4
-"""Relative to a rate or its complement, which is less: no further threshold is looked at for a gain below that."""
-
-
 @dataclass(frozen=True, eq=False)
 class RateRegions:
-    """Evidence against a whole curve: upper limits of both rates of one attack, all of them right together.
+    """Evidence against a whole curve: upper limits of both rates of one attack, all of them right together."""
 
-    Attributes:
-        rates: Of each replay, limits of the false-alarm and of the miss rate, both in (0, 1], shape (thresholds,);
-            of `telling_thresholds` alone, as the others refute nothing that those do not.
-        lost: Replays that failed; they show nothing.
-    """
-
+    # Of each replay, limits of the false-alarm and of the miss rate, both in (0, 1], shape (thresholds,); of
+    # `telling_thresholds` alone, as the others refute nothing that those do not.
     rates: tuple[tuple[Floats, Floats], ...]
-    lost: int = 0
+    lost: int = 0  # replays that failed; they show nothing
 
     def __post_init__(self) -> None:
         require(len(self.rates) > 0, "regions must be of at least one replay", replays=len(self.rates))
@@ -103,7 +107,6 @@ class RateRegions:
         return float(median_rule(np.array(bounds + [0.0] * self.lost)))
 
     def profile(self, deltas: Sequence[float] | Floats) -> Floats:
-        """The bound at each delta, shape as `deltas`."""
         return np.array([self.epsilon(float(delta)) for delta in deltas])
 
     def comparison(self, curve: PrivacyCurve, /) -> Comparison:

@@ -19,8 +19,8 @@ from scipy import special
 
 from dpaudit.errors import require
 from dpaudit.estimators.arguments import (
-    Counts,
     Floats,
+    Ints,
     as_confidence,
     as_counts,
     as_delta,
@@ -72,15 +72,11 @@ def ratio_epsilon(
 
 
 def detectable_ceiling(trials: ArrayLike, *, confidence: ArrayLike) -> float | Floats:
-    """The largest bound the published Katz-log audit can report from `trials` runs a world, in nats.
+    """The largest bound the published Katz-log audit can report from `trials` >= 1 runs a world, in nats, >= 0.
 
     All runs of world 1 hit, and `n0` of world 0; the paper's ln N - z sqrt(1 - 1/N) takes n0 = 1, which is the largest
     only while z < ln 2 / (1 - 1/sqrt 2) = 2.366: at 99 % and N = 10^4, n0 = 2 gives 6.696 instead of 6.635.
 
-    Args:
-        trials: Runs in each world, >= 1.
-        confidence: Of the two-sided interval, in (0, 1).
-    Returns: The ceiling >= 0 (n0 = N gives 0), of the broadcast shape.
     Source: Lu et al. (2022), Corollary 4.0.1, corrected.
     """
     runs, level = as_counts("trials", trials), as_confidence(confidence)
@@ -98,28 +94,20 @@ def detectable_ceiling(trials: ArrayLike, *, confidence: ArrayLike) -> float | F
 
 
 class _Sample(NamedTuple):
-    n1: Counts
-    n0: Counts
-    trials1: Counts
-    trials0: Counts
+    n1: Ints
+    n0: Ints
+    trials1: Ints
+    trials0: Ints
     delta: Floats
     alpha: Floats
-    group: Counts
+    group: Ints
 
     @classmethod
-    def of(
-        cls,
-        n1: ArrayLike,
-        n0: ArrayLike,
-        trials1: ArrayLike,
-        trials0: ArrayLike,
-        delta: ArrayLike,
-        confidence: ArrayLike,
-        group: ArrayLike,
-    ) -> _Sample:
+    def of(cls, n1: ArrayLike, n0: ArrayLike, trials1: ArrayLike, trials0: ArrayLike, *rest: ArrayLike) -> _Sample:
+        """Checked; the rest are delta, confidence and group."""
         hits1, runs1 = successes_of_trials(n1, trials1, names=("n1", "trials1"))
         hits0, runs0 = successes_of_trials(n0, trials0, names=("n0", "trials0"))
-        deltas, level, records = as_delta(delta), as_confidence(confidence), as_counts("group", group)
+        deltas, level, records = as_delta(rest[0]), as_confidence(rest[1]), as_counts("group", rest[2])
         require(bool(np.all(records >= 1)), "group must be >= 1", group=records)
         names = ("n1", "n0", "trials1", "trials0", "delta", "confidence", "group")
         common_shape(hits1, hits0, runs1, runs0, deltas, level, records, names=names)
@@ -172,7 +160,7 @@ def _katz_one(sample: _Sample, z: Floats) -> Floats:
     return cast(Floats, np.where(defined & (estimate > 0), np.maximum(lower, 0.0), 0.0))
 
 
-def _epsilon_between(p1: Floats, p0: Floats, delta: Floats, group: Counts) -> Floats:
+def _epsilon_between(p1: Floats, p0: Floats, delta: Floats, group: Ints) -> Floats:
     """The epsilon with p1 = e^{k eps} p0 + delta (e^{k eps} - 1) / (e^eps - 1), rounded down; 0 where negative."""
     p1, p0, delta, records = np.broadcast_arrays(p1, p0, delta, group)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -189,7 +177,7 @@ def _epsilon_between(p1: Floats, p0: Floats, delta: Floats, group: Counts) -> Fl
     return cast(Floats, np.where((records > 1) & (delta > 0), root, pure))
 
 
-def _leak(epsilon: Floats, group: Counts) -> tuple[Floats, Floats]:
+def _leak(epsilon: Floats, group: Ints) -> tuple[Floats, Floats]:
     """S = (e^{k eps} - 1) / (e^eps - 1) = 1 + e^eps + ... + e^{(k-1) eps}, and its derivative by epsilon."""
     total = slope = np.zeros(np.broadcast_shapes(epsilon.shape, group.shape))
     for power in range(int(group.max())):

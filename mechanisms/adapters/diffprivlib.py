@@ -1,8 +1,7 @@
 """Estimators of diffprivlib, run as they are by a Python of their own: the library needs scikit-learn < 1.9.
 
-Which Python is a matter of this machine, not of a spec, which must not be able to start a program: the environment
-variable DPAUDIT_DIFFPRIVLIB_PYTHON names it (`make diffprivlib` installs one in .venv-diffprivlib); without it, the
-Python that runs dpaudit, where the extra `diffprivlib` may be installed.
+A spec must not be able to start a program, so the environment variable DPAUDIT_DIFFPRIVLIB_PYTHON names that Python
+(`make diffprivlib` installs one in .venv-diffprivlib); without it, the one that runs dpaudit (extra `diffprivlib`).
 """
 
 from __future__ import annotations
@@ -83,7 +82,6 @@ class Diffprivlib:
         object.__setattr__(self, "relation", Relation(self.relation))
 
     def claim(self) -> Claim:
-        """Pure epsilon under its relation."""
         return Claim(self.epsilon, relation=self.relation)
 
     def sample_summaries(
@@ -93,7 +91,7 @@ class Diffprivlib:
 
         Raises: InputError when there is no such Python or library; TrainingError when all trainings failed.
         """
-        by_length = self.learner in ("logistic-regression",)
+        by_length = self.learner == "logistic-regression"
         shift, stretch = (0.0, self.norm) if by_length else (self.lower, self.upper - self.lower)
         arrays = {
             "X": flat_features(train.features) * stretch + shift,
@@ -101,16 +99,9 @@ class Diffprivlib:
             "points": points.astype(np.float64) * stretch + shift,
             "seeds": seed.generate_state(count).astype(np.int64) >> 1,
         }
-        asked = {
-            "learner": self.learner,
-            "epsilon": self.epsilon,
-            "lower": self.lower,
-            "upper": self.upper,
-            "norm": self.norm,
-            "expose_counts": self.expose_counts,
-            "settings": dict(self.settings),
-            "classes": train.classes,
-        }
+        names = ("learner", "epsilon", "lower", "upper", "norm", "expose_counts")
+        asked = {name: getattr(self, name) for name in names}
+        asked |= {"settings": dict(self.settings), "classes": train.classes}
         vectors, errors = _answered(asked, arrays, self.version)
         if all(errors):
             raise TrainingError(f"diffprivlib's {self.learner} failed every time; the first: {errors[0]}")
@@ -118,7 +109,6 @@ class Diffprivlib:
 
 
 def _answered(asked: Mapping[str, Any], arrays: Any, version: str) -> tuple[NDArray[np.float64], list[str]]:
-    """What the other Python says."""
     python = os.environ.get(PYTHON) or sys.executable
     with tempfile.TemporaryDirectory(prefix="dpaudit-") as name:
         folder = Path(name)

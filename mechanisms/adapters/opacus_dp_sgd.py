@@ -17,8 +17,7 @@ from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.models.networks import Mlp, Network, require_network
 from dpaudit.mechanisms.protocols import Model
-from dpaudit.mechanisms.training.private.private_steps import ClaimedSteps, PrivateSteps
-from dpaudit.mechanisms.training.private.step_canary import LENGTH, StepCanary
+from dpaudit.mechanisms.training.private.private_steps import LENGTH, ClaimedSteps, PrivateSteps, StepCanary
 from dpaudit.mechanisms.training.recipe import one_of
 from dpaudit.registry import register
 
@@ -104,8 +103,7 @@ class OpacusDpSgd:
         import torch
         from torch.utils.data import DataLoader, TensorDataset
 
-        from dpaudit.mechanisms.seeds import spawned
-        from dpaudit.mechanisms.training.generators import torch_generator
+        from dpaudit.mechanisms.seeds import spawned, torch_generator
         from dpaudit.mechanisms.training.inputs import as_array
         from dpaudit.mechanisms.training.network_model import NetworkModel
         from dpaudit.mechanisms.training.parameters import initial
@@ -223,11 +221,7 @@ def _noise_multiplier(epsilon: float, delta: float, sample_rate: float, epochs: 
 
     return float(
         get_noise_multiplier(
-            target_epsilon=epsilon,
-            target_delta=delta,
-            sample_rate=sample_rate,
-            epochs=epochs,
-            accountant=accountant,
+            target_epsilon=epsilon, target_delta=delta, sample_rate=sample_rate, epochs=epochs, accountant=accountant
         )
     )
 
@@ -235,12 +229,7 @@ def _noise_multiplier(epsilon: float, delta: float, sample_rate: float, epochs: 
 def _optimizer(network: Network, parameters: Any) -> Any:
     import torch
 
+    rates: dict[str, Any] = {"lr": network.learning_rate, "weight_decay": network.weight_decay}
     if network.optimizer == "adam":
-        return torch.optim.Adam(parameters, lr=network.learning_rate, weight_decay=network.weight_decay)
-    return torch.optim.SGD(
-        parameters,
-        lr=network.learning_rate,
-        momentum=network.momentum,
-        nesterov=network.nesterov,
-        weight_decay=network.weight_decay,
-    )
+        return torch.optim.Adam(parameters, **rates)
+    return torch.optim.SGD(parameters, momentum=network.momentum, nesterov=network.nesterov, **rates)

@@ -1,7 +1,9 @@
-"""A private predictor of one's own: a class that answers, or that votes and leaves the noise to us."""
+"""Private predictors of one's own: a class that answers, or votes and leaves the noise to us; a service."""
 
 from __future__ import annotations
 
+import random
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,20 +17,22 @@ from dpaudit.claims import Claim
 from dpaudit.errors import InputError, require
 from dpaudit.given import check_fields
 from dpaudit.locations import location
-from dpaudit.mechanisms.adapters.randomness import global_randomness
-from dpaudit.mechanisms.adapters.user_code import code_of, stated
-from dpaudit.mechanisms.compute import Compute
+from dpaudit.mechanisms.adapters.user_code import ClaimedByUser, code_of, global_randomness, whole_number
+from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples, Features, own_features
+from dpaudit.mechanisms.language_models.prompts import UNREAD, read_class
+from dpaudit.mechanisms.language_models.transport import LONGEST_ASKED_S, HttpService, Trouble
 from dpaudit.mechanisms.predictors.releases import GaussianArgmax
 from dpaudit.mechanisms.seeds import spawned
 from dpaudit.registry import register
 
-Ints = NDArray[np.int64]
+SEND_DATA = 428
+"""Precondition Required: the server has not got these data."""
 
 
 @register("mechanism", "own-predictor", source="one's own code")
 @dataclass(frozen=True)
-class OwnPredictor:
+class OwnPredictor(ClaimedByUser):
     """A class with `answer(query, data, rng)`, or with `votes(queries, data, rng)` whose votes are given noise here.
 
     `data` is a pair (X, y); `query` is one row of the same kind, `queries` several. `answer` gives a class, or None
@@ -42,6 +46,8 @@ class OwnPredictor:
         claimed: What one answer promises.
         sigma: Standard deviation of the Gaussian noise that is added to votes, > 0; None for a class that answers.
     """
+
+    made_by = "from_predictor"
 
     predictor: Any
     parameters: Mapping[str, Any] = field(default_factory=dict)
@@ -60,14 +66,7 @@ class OwnPredictor:
         )
         require(self.sigma is None or self.sigma > 0, "sigma must be > 0", sigma=self.sigma)
 
-    def claim(self) -> Claim:
-        """The claim it was given.
-
-        Raises: InputError when it has none.
-        """
-        return stated(self.claimed, adapter="from_predictor")
-
-    def answers(self, data: Examples, queries: Features, *, seed: SeedSequence, compute: Compute) -> Ints:
+    def answers(self, data: Examples, queries: Features, *, seed: SeedSequence, compute: Compute) -> NDArray[np.int64]:
         """One full run; its own exceptions pass.
 
         Raises: InputError when it gives something else than classes, or counts of votes.
@@ -117,3 +116,73 @@ def from_predictor(
     Raises: InputError when it has not the method, or cannot be sent to a worker.
     """
     return OwnPredictor(predictor, parameters, claim, sigma)
+
+
+@register("mechanism", "prediction-endpoint", source="one's own service")
+@dataclass(frozen=True, kw_only=True)
+class PredictionEndpoint(HttpService, ClaimedByUser):
+    """A service of one's own that answers privately; each run is a POST of JSON, its answers are read strictly.
+
+    A request is `{"data": D, "seed": S, "queries": [...]}`: train on the data called D, with randomness of its own or
+    by the number S, and answer each query once. A service that has no data called D answers with status 428 and is sent
+    the same with `"records": [...], "labels": [...]`. Its answer is `{"answers": [...]}`: for each query the number or
+    name of a class, or null where it refuses to answer. Records and queries are lists of numbers, texts, or objects
+    with one value for each column.
+
+    Attributes:
+        claimed: What one answer promises.
+        timeout_s: Of one run, > 0.
+        attempts: Of one run, >= 1.
+    """
+
+    made_by = "prediction-endpoint"
+
+    claimed: Claim | None = None
+    timeout_s: float = 600.0
+    attempts: int = 4
+
+    def answers(self, data: Examples, queries: Features, *, seed: SeedSequence, compute: Compute) -> NDArray[np.int64]:
+        """One full run; see `AnsweringPredictor`. K, the number of classes, stands for a refusal to answer.
+
+        Raises: TrainingError when the service did not answer, or not with a class; InputError when it turns every
+            request away.
+        """
+        asked = {"data": data.digest, "seed": whole_number(seed), "queries": _plain_rows(queries)}
+        reply = self._sent(asked)
+        if isinstance(reply, Trouble) and reply.status == SEND_DATA:
+            reply = self._sent({**asked, "records": _plain_rows(data.features), "labels": data.labels.tolist()})
+        if isinstance(reply, Trouble):
+            what = f"the predictor at {self.url} gave no answer: {reply.what}"
+            raise InputError(what) if reply.useless else TrainingError(what)
+        given = reply.get("answers")
+        if not isinstance(given, list) or len(given) != len(queries):
+            raise TrainingError(f"the predictor at {self.url} must give a list `answers` of {len(queries)}")
+        return np.array([self._class(answer, data) for answer in given], np.int64)
+
+    def _sent(self, body: Mapping[str, Any]) -> Mapping[str, Any] | Trouble:
+        key, wait = self.key(), self.first_wait_s
+        for attempt in range(1, self.attempts + 1):
+            reply = self.send(self.url, body, key=key)
+            if not isinstance(reply, Trouble) or not reply.again or attempt == self.attempts:
+                return reply
+            pause = min(wait, self.longest_wait_s) * random.uniform(0.5, 1)
+            time.sleep(max(pause, min(reply.wait_s or 0.0, LONGEST_ASKED_S)))
+            wait *= 2
+        raise AssertionError
+
+    def _class(self, answer: object, data: Examples) -> int:
+        if answer is None:
+            return data.classes
+        text = str(answer) if isinstance(answer, str | int) and not isinstance(answer, bool) else ""
+        found = read_class(text, [str(number) for number in range(data.classes)], data.class_names)
+        if found == UNREAD:
+            raise TrainingError(f"the predictor at {self.url} gave an answer that names no class")
+        return found
+
+
+def _plain_rows(features: Features) -> list[Any]:
+    if not isinstance(features, pa.Table):
+        return np.asarray(features).tolist()  # type: ignore[no-any-return]
+    if features.num_columns == 1:
+        return features.column(0).to_pylist()  # type: ignore[no-any-return]
+    return features.to_pylist()  # type: ignore[no-any-return]

@@ -1,10 +1,12 @@
-"""A torch module and a training loop of one's own."""
+"""A torch module and a training loop of one's own; or a loop with Opacus, held to what its own accountant says."""
 
 from __future__ import annotations
 
 import copy
 import hashlib
+import importlib.util
 import io
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -13,12 +15,11 @@ import numpy as np
 from numpy.random import SeedSequence
 from numpy.typing import NDArray
 
-from dpaudit.claims import Claim
+from dpaudit.claims import Claim, Relation
 from dpaudit.errors import InputError, require
 from dpaudit.given import check_fields
 from dpaudit.locations import location
-from dpaudit.mechanisms.adapters.randomness import global_randomness, whole_number
-from dpaudit.mechanisms.adapters.user_code import checked_probabilities, code_of, stated
+from dpaudit.mechanisms.adapters.user_code import ClaimedByUser, checked_probabilities, code_of, global_randomness
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.protocols import Model
@@ -28,24 +29,20 @@ from dpaudit.registry import register
 if TYPE_CHECKING:
     import torch
 
-ROWS_AT_ONCE = 4096
+_ROWS_AT_ONCE = 4096
+_DIGITS = 4
+"""Digits after the point of a claim for Opacus; it is rounded up, so that the accountant's figure stays below it."""
 
 
 @dataclass(frozen=True)
-class Copies:
-    """Copies of one module, each with the weights that the first has. Only the program that holds it can make them.
+class _Copies:
+    """Copies of one module, each with the weights that the first has. Only the program that holds it can make them."""
 
-    Attributes:
-        architecture: The module's class.
-        digest: SHA-256 of its structure and weights, 32 hexadecimal digits.
-    """
-
-    architecture: str
-    digest: str
+    architecture: str  # the module's class
+    digest: str  # SHA-256 of its structure and weights, 32 hexadecimal digits
 
     @classmethod
-    def of(cls, module: torch.nn.Module) -> Copies:
-        """Copies of this module as it is now."""
+    def of(cls, module: torch.nn.Module) -> _Copies:
         import torch
 
         weights = io.BytesIO()
@@ -56,10 +53,6 @@ class Copies:
         return made
 
     def __call__(self) -> Any:
-        """A copy.
-
-        Raises: InputError when the module was in the memory of another program.
-        """
         if "_first" not in self.__dict__:
             raise InputError(
                 f"the module {self.architecture} was in the memory of another program; go on from Python, or give a "
@@ -71,7 +64,7 @@ class Copies:
 @register("mechanism", "torch", source="one's own code")
 @register("model", "torch", source="one's own code")
 @dataclass(frozen=True)
-class OwnTorch:
+class OwnTorch(ClaimedByUser):
     """A torch module trained by one's own loop: a model inside any learner, or with a claim a learner of its own.
 
     For each fit `module()` makes a new module and `train(module, X, y, seed)` trains it in place (or gives another one
@@ -85,6 +78,8 @@ class OwnTorch:
         claimed: What it promises, for a learner; a model needs none.
     """
 
+    made_by = "from_torch"
+
     module: Any
     train: Any
     parameters: Mapping[str, Any] = field(default_factory=dict)
@@ -94,8 +89,14 @@ class OwnTorch:
         import torch
 
         check_fields(self)
-        made = _described_copies(self.module)
-        made = made if isinstance(made, Copies) else code_of(made, field="module")
+        made: Any = self.module
+        match made:
+            case _Copies():
+                pass
+            case {"architecture": str() as architecture, "digest": str() as digest}:  # as a spec writes copies
+                made = _Copies(architecture, digest)
+            case _:
+                made = code_of(made, field="module")
         train = code_of(self.train, field="train", arguments=("module", "X", "y", "seed"))
         object.__setattr__(self, "module", made)
         object.__setattr__(self, "train", train)
@@ -106,13 +107,6 @@ class OwnTorch:
                 raise InputError(f"module cannot be made from parameters {dict(self.parameters)}: {err}") from err
         require(isinstance(first, torch.nn.Module), "module must make a torch.nn.Module", made=type(first).__name__)
 
-    def claim(self) -> Claim:
-        """The claim it was given.
-
-        Raises: InputError when it has none.
-        """
-        return stated(self.claimed, adapter="from_torch")
-
     def fit(
         self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None
     ) -> Model:
@@ -120,27 +114,20 @@ class OwnTorch:
         import torch
 
         torch.set_num_threads(compute.threads)
-        with global_randomness(seed):
+        with global_randomness(seed) as number:
             module = self.module(**self.parameters).to(compute.device)
-            trained = self.train(module, *tensors(train, compute), whole_number(seed))
-        return TorchModel(module if trained is None else trained, train.classes, compute, location(self.train))
+            trained = self.train(module, *_tensors(train, compute), number)
+        return _TorchModel(module if trained is None else trained, train.classes, compute, location(self.train))
 
 
 @dataclass(frozen=True, eq=False)
-class TorchModel:
-    """A trained module.
-
-    Attributes:
-        module: It gives K logits for each example.
-        classes: Number of classes K.
-        compute: Where it answers.
-        code: Where the training is, for messages.
-    """
+class _TorchModel:
+    """A trained module, which gives K logits for each example."""
 
     module: Any
     classes: int
-    compute: Compute
-    code: str
+    compute: Compute  # where it answers
+    code: str  # where the training is
 
     def probabilities(self, features: Features) -> NDArray[np.float64]:
         """Class probabilities, shape (n, classes): the softmax of the logits.
@@ -151,7 +138,7 @@ class TorchModel:
 
         torch.set_num_threads(self.compute.threads)
         self.module.eval()
-        parts = torch.from_numpy(np.array(as_array(features))).split(ROWS_AT_ONCE)
+        parts = torch.from_numpy(np.array(as_array(features))).split(_ROWS_AT_ONCE)
         with torch.no_grad():
             answers = [self.module(part.to(self.compute.device)).softmax(-1).cpu().double().numpy() for part in parts]
         answer = np.concatenate(answers) if answers else np.zeros((0, self.classes))
@@ -159,20 +146,12 @@ class TorchModel:
         return checked_probabilities(answer, rows=len(features), classes=self.classes, columns=None, code=who)
 
 
-def tensors(examples: Examples, compute: Compute) -> tuple[Any, Any]:
+def _tensors(examples: Examples, compute: Compute) -> tuple[Any, Any]:
     """Features and labels as tensors on the unit's device."""
     import torch
 
     features = torch.from_numpy(np.array(as_array(examples.features)))
     return features.to(compute.device), torch.from_numpy(examples.labels.copy()).to(compute.device)
-
-
-def _described_copies(module: Any) -> Any:
-    """`Copies` as a spec writes them, else what was given."""
-    match module:
-        case {"architecture": str() as architecture, "digest": str() as digest}:
-            return Copies(architecture, digest)
-    return module
 
 
 def from_torch(module: Any, train: Callable[..., Any], claim: Claim | None = None, **parameters: Any) -> OwnTorch:
@@ -188,4 +167,96 @@ def from_torch(module: Any, train: Callable[..., Any], claim: Claim | None = Non
     """
     import torch
 
-    return OwnTorch(Copies.of(module) if isinstance(module, torch.nn.Module) else module, train, parameters, claim)
+    return OwnTorch(_Copies.of(module) if isinstance(module, torch.nn.Module) else module, train, parameters, claim)
+
+
+@register("mechanism", "opacus", source="one's own code with Yousefpour et al. (2021), arXiv:2109.12298")
+@dataclass(frozen=True)
+class OwnOpacus:
+    """A function `train(X, y, seed)` that trains with Opacus and gives (module, privacy engine).
+
+    X are float32 tensors, y classes 0 .. K - 1; the global generators that Opacus draws from are seeded. After each
+    training the engine's accountant is asked what that training spent; one that spent more than is claimed is refused,
+    since the claim would not be about it. (A sample rate depends on the number of rows, so may the privacy spent.)
+
+    Attributes:
+        train: The function, or where it is: "module:function".
+        epsilon: What the accountant says, in nats, > 0.
+        delta: At which delta it was asked, in (0, 1).
+    """
+
+    train: Any
+    epsilon: float
+    delta: float
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        require(0 < self.epsilon < np.inf, "epsilon must be > 0 and finite", epsilon=self.epsilon)
+        require(0 < self.delta < 1, "delta must be in (0, 1)", delta=self.delta)
+        if importlib.util.find_spec("opacus") is None:
+            raise InputError("this needs the package opacus; install it with `pip install dpaudit[opacus]`")
+        object.__setattr__(self, "train", code_of(self.train, field="train", arguments=("X", "y", "seed")))
+
+    def claim(self) -> Claim:
+        """(epsilon, delta)-DP under adding or removing one record: the relation of Opacus's accountants."""
+        return Claim(self.epsilon, self.delta, Relation.ADD_REMOVE)
+
+    def fit(
+        self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None
+    ) -> Model:
+        """Calls the function; `validation` is not used. Its own exceptions pass.
+
+        Raises: InputError when it gives something else than a module and an engine, or spent more than is claimed.
+        """
+        import torch
+
+        torch.set_num_threads(compute.threads)
+        with global_randomness(seed) as number:
+            given = self.train(*_tensors(train, compute), number)
+        require(
+            isinstance(given, tuple) and len(given) == 2,
+            f"{location(self.train)} must give the trained module and its PrivacyEngine",
+            do="end it with `return module, engine`",
+            given=type(given).__name__,
+        )
+        module, engine = given
+        spent = _spent_epsilon(engine, self.delta)
+        require(
+            spent <= self.epsilon,
+            f"a training must spend at most the claimed epsilon {self.epsilon:g} at delta={self.delta:g}",
+            do=f"Opacus's accountant says so of this one, on {len(train)} rows; claim it, or fix epsilon with "
+            "make_private_with_epsilon",
+            spent=f"{spent:g}",
+        )
+        return _TorchModel(module, train.classes, compute, location(self.train))
+
+
+def _spent_epsilon(engine: Any, delta: float) -> float:
+    """What a privacy engine's accountant says of the training it has seen, in nats."""
+    from opacus import PrivacyEngine
+
+    require(isinstance(engine, PrivacyEngine), "engine must be an opacus.PrivacyEngine", engine=type(engine).__name__)
+    require(len(engine.accountant) > 0, "the privacy engine must have seen a training: its accountant has no steps")
+    return float(engine.get_epsilon(delta))
+
+
+def from_opacus(
+    train: Callable[..., Any], engine: Any = None, *, delta: float, epsilon: float | None = None
+) -> OwnOpacus:
+    """A training with Opacus for an audit, with the claim its privacy engine's accountant states; see `OwnOpacus`.
+
+    Args:
+        train: `train(X, y, seed)`, gives the trained module and its PrivacyEngine.
+        engine: The engine of a run of it: epsilon is taken from its accountant, rounded up to 4 digits.
+        delta: At which delta, in (0, 1).
+        epsilon: The claim in nats, instead of an engine.
+    Raises: InputError when these are no such things.
+    """
+    require(
+        (engine is None) != (epsilon is None),
+        "from_opacus takes the engine of a run, or epsilon",
+        do="write from_opacus(train, engine, delta=1e-5)",
+    )
+    if epsilon is None:
+        epsilon = math.ceil(_spent_epsilon(engine, delta) * 10**_DIGITS) / 10**_DIGITS
+    return OwnOpacus(train, epsilon, delta)

@@ -1,31 +1,47 @@
-"""A training function of one's own, whatever it does inside."""
+"""Training functions of one's own, whatever they do inside: they give a model, a vector, or the steps of DP-SGD."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.random import SeedSequence
 from numpy.typing import NDArray
 
-from dpaudit.claims import Claim
-from dpaudit.errors import InputError
+from dpaudit.claims import Claim, Relation
+from dpaudit.claims.composition import SubsampledGaussian
+from dpaudit.errors import InputError, require
+from dpaudit.given import check_fields
 from dpaudit.locations import location
-from dpaudit.mechanisms.adapters.randomness import global_randomness, whole_number
-from dpaudit.mechanisms.adapters.user_code import OwnFunction, checked_probabilities, stated
+from dpaudit.mechanisms.adapters.user_code import ClaimedByUser, checked_probabilities, code_of, global_randomness
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples, Features
-from dpaudit.mechanisms.models.catboost import columns
+from dpaudit.mechanisms.models.tables import columns
 from dpaudit.mechanisms.protocols import Model
+from dpaudit.mechanisms.training.inputs import as_array
+from dpaudit.mechanisms.training.private.private_steps import ClaimedSteps, PrivateSteps, StepCanary
 from dpaudit.registry import register
+
+
+@dataclass(frozen=True)
+class _OwnFunction(ClaimedByUser):
+    """A function `train(X, y, seed)` of the user's, and what it promises."""
+
+    train: Any
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    claimed: Claim | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        object.__setattr__(self, "train", code_of(self.train, field="train", arguments=("X", "y", "seed")))
 
 
 @register("mechanism", "callable", source="one's own code")
 @register("model", "callable", source="one's own code")
 @dataclass(frozen=True)
-class OwnTraining(OwnFunction):
+class OwnTraining(_OwnFunction):
     """A function `train(X, y, seed)` that gives a trained model: a model inside any learner, or with a claim a learner.
 
     X is a float32 array, or a data frame where columns are categorical (as text); y holds classes 0 .. K - 1; seed is a
@@ -38,12 +54,7 @@ class OwnTraining(OwnFunction):
         claimed: What it promises, for a learner; a model needs none.
     """
 
-    def claim(self) -> Claim:
-        """The claim it was given.
-
-        Raises: InputError when it has none.
-        """
-        return stated(self.claimed, adapter="from_callable")
+    made_by = "from_callable"
 
     def fit(
         self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None
@@ -55,32 +66,28 @@ class OwnTraining(OwnFunction):
         from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
         rows = _rows(train.features, train.categorical)
-        with global_randomness(seed), threadpool_limits(compute.threads):
-            model = self.train(rows, train.labels.copy(), whole_number(seed), **self.parameters)
-        return OwnModel(_predictor(model, location(self.train)), train, location(self.train))
+        with global_randomness(seed) as number, threadpool_limits(compute.threads):
+            model = self.train(rows, train.labels.copy(), number, **self.parameters)
+        ask, seen, code = getattr(model, "predict_proba", None), None, location(self.train)
+        if callable(ask):
+            seen = getattr(model, "classes_", None)  # scikit-learn's word for the columns' classes
+        elif callable(model):
+            ask = model
+        else:
+            raise InputError(
+                f"{code} must give something with predict_proba(X), or a function of X, got {type(model).__name__}"
+            )
+        return _OwnModel(ask, None if seen is None else np.asarray(seen, np.int64), train, code)
 
 
 @dataclass(frozen=True, eq=False)
-class _Predictor:
-    """What is asked, and the class of each column of its answer; None = one column for each class of the data."""
+class _OwnModel:
+    """What one's own training gave."""
 
     ask: Callable[[Any], Any]
-    columns: NDArray[np.int64] | None
-
-
-@dataclass(frozen=True, eq=False)
-class OwnModel:
-    """What one's own training gave.
-
-    Attributes:
-        predictor: What is asked.
-        train: What it was trained on.
-        code: Where the training is, for messages.
-    """
-
-    predictor: _Predictor
+    columns: NDArray[np.int64] | None  # the class of each column of an answer; None: one for each class of the data
     train: Examples
-    code: str
+    code: str  # where the training is
 
     def probabilities(self, features: Features) -> NDArray[np.float64]:
         """Class probabilities, shape (n, classes).
@@ -88,23 +95,12 @@ class OwnModel:
         Raises: InputError when the answer has another shape.
         """
         return checked_probabilities(
-            self.predictor.ask(_rows(features, self.train.categorical)),
+            self.ask(_rows(features, self.train.categorical)),
             rows=len(features),
             classes=self.train.classes,
-            columns=self.predictor.columns,
+            columns=self.columns,
             code=f"the model of {self.code}",
         )
-
-
-def _predictor(model: Any, code: str) -> _Predictor:
-    if callable(getattr(model, "predict_proba", None)):
-        seen = getattr(model, "classes_", None)  # scikit-learn's word for the columns' classes
-        return _Predictor(model.predict_proba, None if seen is None else np.asarray(seen, np.int64))
-    if callable(model):
-        return _Predictor(model, None)
-    raise InputError(
-        f"{code} must give something with predict_proba(X), or a function of X, got {type(model).__name__}"
-    )
 
 
 def _rows(features: Features, categorical: tuple[str, ...]) -> Any:
@@ -122,3 +118,108 @@ def from_callable(train: Callable[..., Any], claim: Claim | None = None, **param
     Raises: InputError when it cannot be called so, or not be sent to a worker.
     """
     return OwnTraining(train, parameters, claim)
+
+
+@register("mechanism", "summary", source="one's own code")
+@dataclass(frozen=True)
+class OwnSummary(_OwnFunction):
+    """A function `train(X, y, seed)` that trains and gives a vector of numbers, for the game `neighbours`.
+
+    X is a float32 array of shape (n, d) that may be written to, y holds classes 0 .. K - 1, seed is a whole number
+    below 2^31; the global generators of Python, NumPy and torch are seeded as well. Anything released may go into the
+    vector: coefficients, tables, answers. Its length must not depend on the seed.
+
+    Attributes:
+        train: The function, or where it is: "module:function".
+        parameters: Keyword arguments it is called with besides.
+        claimed: What it promises.
+    """
+
+    made_by = "from_summary"
+
+    def summarise(
+        self, train: Examples, points: NDArray[np.float32], *, seed: SeedSequence, compute: Compute
+    ) -> NDArray[np.float64]:
+        """Calls the function; its own exceptions pass."""
+        with global_randomness(seed) as number:
+            given = self.train(train.features, train.labels, number, **self.parameters)
+        return np.asarray(given, np.float64)
+
+
+def from_summary(train: Callable[..., Any], claim: Claim | None = None, **parameters: Any) -> OwnSummary:
+    """A function `train(X, y, seed) -> vector` for an audit; see `OwnSummary`.
+
+    Args:
+        train: Trains, and gives a vector of numbers.
+        claim: What it promises.
+        parameters: Keyword arguments it is called with besides.
+    Raises: InputError when it cannot be called so, or not be sent to a worker.
+    """
+    return OwnSummary(train, parameters, claim)
+
+
+@register("mechanism", "own-steps", source="one's own code")
+@dataclass(frozen=True)
+class OwnSteps:
+    """A function `train(X, y, seed, canary)` that trains by DP-SGD and lets a canary into its steps.
+
+    X is a float32 array, y holds classes 0 .. K - 1, seed is a whole number below 2^31. At each step, numbered from 0:
+
+        gradients = canary.join(step, gradients)    # one row an example, before they are clipped
+        noisy = ...                                 # clipped, summed, noise added, divided
+        canary.observe(step, noisy)                 # what the weights are moved by, one vector
+
+    Attributes:
+        train: The function, or where it is: "module:function". What it gives is not looked at.
+        noise_multiplier: Standard deviation of the noise on a sum over `clip`, > 0.
+        steps: How many there are, >= 1.
+        clip: Largest norm of one example's gradient, > 0.
+        sample_rate: Probability that an example is in a step, in (0, 1].
+        divisor: What each noisy sum is divided by, > 0.
+        delta: Where the claim of the whole training is printed, in (0, 1).
+    """
+
+    train: Any
+    noise_multiplier: float
+    steps: int
+    clip: float = 1.0
+    sample_rate: float = 1.0
+    divisor: float = 1.0
+    delta: float = 1e-5
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        require(self.noise_multiplier > 0, "noise_multiplier must be > 0", noise_multiplier=self.noise_multiplier)
+        require(0 < self.delta < 1, "delta must be in (0, 1)", delta=self.delta)
+        self.claimed_steps(0)  # checks the others
+        arguments = ("X", "y", "seed", "canary")
+        object.__setattr__(self, "train", code_of(self.train, field="train", arguments=arguments))
+
+    def claim(self) -> Claim:
+        """The curve of all steps, adding or removing a record."""
+        curve = SubsampledGaussian(self.noise_multiplier, self.sample_rate, self.steps)
+        return Claim.of(curve, relation=Relation.ADD_REMOVE, delta=self.delta)
+
+    def claimed_steps(self, rows: int) -> ClaimedSteps:
+        private = PrivateSteps(self.clip, self.noise_multiplier, self.sample_rate)
+        return ClaimedSteps(private, self.steps, self.divisor)
+
+    def show_steps(self, train: Examples, canary: StepCanary, *, seed: SeedSequence, compute: Compute) -> None:
+        """Calls the function; its own exceptions pass."""
+        from threadpoolctl import threadpool_limits
+
+        with global_randomness(seed) as number, threadpool_limits(compute.threads):
+            self.train(np.array(as_array(train.features)), train.labels.copy(), number, canary)
+
+
+def from_steps(train: Callable[..., Any], *, noise_multiplier: float, steps: int, **stated: Any) -> OwnSteps:
+    """A loop of DP-SGD `train(X, y, seed, canary)` for an audit step by step; see `OwnSteps`.
+
+    Args:
+        train: Lets the canary into its steps and shows each one's noisy gradient.
+        noise_multiplier: Standard deviation of the noise on a sum over the clip, > 0.
+        steps: How many there are, >= 1.
+        stated: clip, sample_rate, divisor, delta.
+    Raises: InputError when it cannot be called so, or not be sent to a worker.
+    """
+    return OwnSteps(train, noise_multiplier, steps, **stated)

@@ -36,13 +36,11 @@ class ReleasedModel:
         require(isinstance(self.learner, Learner), "learner must train models", learner=type(self.learner).__name__)
 
     def claim(self) -> Claim:
-        """The learner's."""
         return self.learner.claim()
 
     def fit(
         self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None
     ) -> Model:
-        """The learner's."""
         return self.learner.fit(train, seed=seed, compute=compute, validation=validation)
 
     def summarise(

@@ -19,108 +19,94 @@ from dpaudit.claims import Claim
 from dpaudit.errors import InputError, require
 from dpaudit.given import check_fields
 from dpaudit.locations import has_location
-from dpaudit.mechanisms.adapters.randomness import global_randomness, whole_number
-from dpaudit.mechanisms.adapters.user_code import checked_probabilities, code_of, stated
+from dpaudit.mechanisms.adapters.user_code import (
+    ClaimedByUser,
+    checked_probabilities,
+    code_of,
+    global_randomness,
+    whole_number,
+)
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples, Features
-from dpaudit.mechanisms.models.catboost import columns
-from dpaudit.mechanisms.models.constant import single_class
+from dpaudit.mechanisms.models.tables import columns, single_class
 from dpaudit.mechanisms.protocols import Model
 from dpaudit.mechanisms.seeds import spawned
 from dpaudit.registry import register
 
+_READS_CATEGORIES = ("HistGradientBoostingClassifier", "LGBMClassifier", "Pipeline")
+"""Classes that read pandas' categories themselves, or a pipeline whose steps name the columns."""
+_MOST_CATEGORIES = 100
+"""One-hot columns for each categorical column at most; the rare categories share one."""
+
 
 @dataclass(frozen=True)
 class Settings:
-    """An object with `get_params`, by its class and those parameters that are not the class's defaults.
-
-    Attributes:
-        estimator: The class.
-        parameters: By name; see `as_settings`.
-    """
+    """An object with `get_params`, by its class and those parameters that are not the class's defaults."""
 
     estimator: Callable[..., Any]
-    parameters: Mapping[str, Any]
+    parameters: Mapping[str, Any]  # as `_as_settings` has them
 
     def make(self) -> Any:
-        """A new object."""
         return self.estimator(**{name: _made(value) for name, value in self.parameters.items()})
 
 
 @dataclass(frozen=True)
-class Imported:
-    """A function or class as the value of a parameter.
+class _Imported:
+    """A function or class as the value of a parameter."""
 
-    Attributes:
-        imported: It, or where it is.
-    """
-
-    imported: Any
+    imported: Any  # it, or where it is
 
 
 @dataclass(frozen=True)
-class Pairs:
-    """A dictionary whose keys are no words, such as weights by class.
-
-    Attributes:
-        pairs: Keys with their values.
-    """
+class _Pairs:
+    """A dictionary whose keys are no words, such as weights by class."""
 
     pairs: tuple[tuple[Any, Any], ...]
 
 
-def settings_of(estimator: Any) -> Settings:
-    """An estimator's class and parameters; the seeds are left out, they come from the plan.
-
-    Raises: InputError when it does not name its parameters, or one is neither plain nor an estimator, a function or a
-        class.
-    """
+def _settings_of(estimator: Any) -> Settings:
+    """An estimator's class and parameters; the seeds are left out, they come from the plan."""
     name = type(estimator).__name__
     parameters = estimator.get_params(deep=False)
-    require(
-        isinstance(parameters, Mapping),
-        f"{name}.get_params must give a dictionary of parameters",
-        given=type(parameters).__name__,
-    )
-    defaults = _defaults(type(estimator))
-    return Settings(
-        type(estimator),
-        {
-            parameter: as_settings(value, f"parameter {parameter} of {name}")
-            for parameter, value in parameters.items()
-            if parameter != "random_state" and not (parameter in defaults and _same(value, defaults[parameter]))
-        },
-    )
+    kind = type(parameters).__name__
+    require(isinstance(parameters, Mapping), f"{name}.get_params must give a dictionary of parameters", given=kind)
+    try:
+        defaults = type(estimator)().get_params(deep=False)
+    except TypeError:  # it must be given some
+        defaults = {}
+    described = {
+        parameter: _as_settings(value, f"parameter {parameter} of {name}")
+        for parameter, value in parameters.items()
+        if parameter != "random_state" and not (parameter in defaults and _same(value, defaults[parameter]))
+    }
+    return Settings(type(estimator), described)
 
 
-def as_settings(value: Any, at: str) -> Any:
-    """A parameter in words: numbers, text, lists and dictionaries of them, `Settings`, `Imported`, `Pairs`.
-
-    Raises: InputError for anything else.
-    """
+def _as_settings(value: Any, at: str) -> Any:
+    """A parameter in words: numbers, text, lists and dictionaries of them, `Settings`, `_Imported`, `_Pairs`."""
     match value:
-        case None | bool() | int() | float() | str() | Settings() | Imported() | Pairs():
+        case None | bool() | int() | float() | str() | Settings() | _Imported() | _Pairs():
             return value
         case np.generic():
             return value.item()
         case np.ndarray():
             return value.tolist()
         case list() | tuple():
-            return type(value)(as_settings(item, at) for item in value)
+            return type(value)(_as_settings(item, at) for item in value)
         case {"estimator": estimator, "parameters": Mapping() as parameters, **rest} if not rest:
-            return Settings(code_of(estimator, field=at), {n: as_settings(v, at) for n, v in parameters.items()})
+            return Settings(code_of(estimator, field=at), {n: _as_settings(v, at) for n, v in parameters.items()})
         case {"imported": code, **rest} if not rest:
-            return Imported(code_of(code, field=at))
+            return _Imported(code_of(code, field=at))
         case {"pairs": pairs, **rest} if not rest:
-            return Pairs(tuple((key, as_settings(item, at)) for key, item in pairs))
+            return _Pairs(tuple((key, _as_settings(item, at)) for key, item in pairs))
         case Mapping() if all(isinstance(key, str) for key in value):
-            return {key: as_settings(item, at) for key, item in value.items()}
+            return {key: _as_settings(item, at) for key, item in value.items()}
         case Mapping():
-            return Pairs(tuple((as_settings(key, at), as_settings(item, at)) for key, item in value.items()))
+            return _Pairs(tuple((_as_settings(key, at), _as_settings(item, at)) for key, item in value.items()))
     if has_location(value):
-        return Imported(code_of(value, field=at))
+        return _Imported(code_of(value, field=at))
     if callable(getattr(value, "get_params", None)):
-        return settings_of(value)
+        return _settings_of(value)
     raise InputError(
         f"{at} must be plain (a number, text, a list), an estimator or a function, got {type(value).__name__}; make it "
         "inside a function of your own and use from_callable"
@@ -131,24 +117,15 @@ def _made(value: Any) -> Any:
     match value:
         case Settings():
             return value.make()
-        case Imported():
+        case _Imported():
             return value.imported
-        case Pairs():
+        case _Pairs():
             return {_made(key): _made(item) for key, item in value.pairs}
         case list() | tuple():
             return type(value)(_made(item) for item in value)
         case Mapping():
             return {key: _made(item) for key, item in value.items()}
     return value
-
-
-def _defaults(kind: type) -> dict[str, Any]:
-    """The parameters of an object made without any; none where it must be given some."""
-    try:
-        defaults: dict[str, Any] = kind().get_params(deep=False)
-    except TypeError:
-        return {}
-    return defaults
 
 
 def _same(value: Any, default: Any) -> bool:
@@ -159,26 +136,10 @@ def _same(value: Any, default: Any) -> bool:
     return value is default
 
 
-def check_estimator_class(estimator: Any) -> None:
-    """Refuses what is no class of scikit-learn's kind."""
-    require(
-        isinstance(estimator, type) and all(hasattr(estimator, name) for name in ("fit", "get_params", "set_params")),
-        "estimator must be a scikit-learn compatible class (fit, predict_proba, get_params, set_params)",
-        do="for any other code use from_callable",
-        estimator=getattr(estimator, "__qualname__", estimator),
-    )
-
-
-READS_CATEGORIES = ("HistGradientBoostingClassifier", "LGBMClassifier", "Pipeline")
-"""Classes that read pandas' categories themselves, or a pipeline whose steps name the columns."""
-MOST_CATEGORIES = 100
-"""One-hot columns for each categorical column at most; the rare categories share one."""
-
-
 @register("mechanism", "sklearn", source="the package of the estimator; Pedregosa et al. (2011) for the interface")
 @register("model", "sklearn", source="the package of the estimator; Pedregosa et al. (2011) for the interface")
 @dataclass(frozen=True)
-class SklearnClassifier:
+class SklearnClassifier(ClaimedByUser):
     """A classifier of scikit-learn's kind: a model inside any learner, or with a claim a learner of its own.
 
     A new estimator is made for each fit. Every `random_state` in it is seeded from the plan's seed, every `n_jobs` set
@@ -194,6 +155,8 @@ class SklearnClassifier:
         claimed: What it promises, for a learner; a model needs none.
     """
 
+    made_by = "from_sklearn"
+
     estimator: Any
     parameters: Mapping[str, Any] = field(default_factory=dict)
     categories: Literal["auto", "one-hot", "native"] = "auto"
@@ -202,32 +165,25 @@ class SklearnClassifier:
     def __post_init__(self) -> None:
         check_fields(self)
         estimator = code_of(self.estimator, field="estimator")
-        check_estimator_class(estimator)
-        object.__setattr__(self, "estimator", estimator)
-        object.__setattr__(
-            self,
-            "parameters",
-            {name: as_settings(value, f"parameters.{name}") for name, value in self.parameters.items()},
+        require(
+            isinstance(estimator, type)
+            and all(hasattr(estimator, word) for word in ("fit", "get_params", "set_params")),
+            "estimator must be a scikit-learn compatible class (fit, predict_proba, get_params, set_params)",
+            do="for any other code use from_callable",
+            estimator=getattr(estimator, "__qualname__", estimator),
         )
+        parameters = {name: _as_settings(value, f"parameters.{name}") for name, value in self.parameters.items()}
+        object.__setattr__(self, "estimator", estimator)
+        object.__setattr__(self, "parameters", parameters)
         _check(self.make())
 
     def make(self) -> Any:
-        """A new, unfitted estimator.
-
-        Raises: InputError when the class does not take the parameters.
-        """
+        """A new, unfitted estimator."""
         try:
             return Settings(self.estimator, self.parameters).make()
         except (TypeError, ValueError) as err:
             name = self.estimator.__qualname__
             raise InputError(f"{name} cannot be made from parameters {dict(self.parameters)}: {err}") from err
-
-    def claim(self) -> Claim:
-        """The claim it was given.
-
-        Raises: InputError when it has none.
-        """
-        return stated(self.claimed, adapter="from_sklearn")
 
     def fit(
         self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None
@@ -250,7 +206,7 @@ class SklearnClassifier:
 
     def _native(self) -> bool:
         names = {kind.__name__ for kind in self.estimator.__mro__}
-        return self.categories == "native" or (self.categories == "auto" and bool(names & set(READS_CATEGORIES)))
+        return self.categories == "native" or (self.categories == "auto" and bool(names & set(_READS_CATEGORIES)))
 
     def _prepared(self, train: Examples, seed: SeedSequence, compute: Compute) -> Any:
         estimator = self.make()
@@ -267,7 +223,7 @@ class SklearnClassifier:
         from sklearn.preprocessing import OneHotEncoder
 
         encoder = OneHotEncoder(
-            max_categories=MOST_CATEGORIES, handle_unknown="infrequent_if_exist", sparse_output=False
+            max_categories=_MOST_CATEGORIES, handle_unknown="infrequent_if_exist", sparse_output=False
         )
         return make_pipeline(
             make_column_transformer((encoder, list(train.categorical)), remainder="passthrough"), estimator
@@ -276,19 +232,12 @@ class SklearnClassifier:
 
 @dataclass(frozen=True, eq=False)
 class SklearnModel:
-    """A fitted estimator.
+    """A fitted estimator."""
 
-    Attributes:
-        estimator: scikit-learn's own object.
-        reader: How it reads features.
-        present: The classes it was trained on, in the order of its columns.
-        classes: Number of classes K; those it was not trained on have probability 0.
-    """
-
-    estimator: Any
+    estimator: Any  # scikit-learn's own object
     reader: _Reader
-    present: NDArray[np.int64]
-    classes: int
+    present: NDArray[np.int64]  # the classes it was trained on, in the order of its columns
+    classes: int  # of the data; those it was not trained on have probability 0
 
     def probabilities(self, features: Features) -> NDArray[np.float64]:
         """Class probabilities, shape (n, classes)."""
@@ -299,15 +248,10 @@ class SklearnModel:
 
 @dataclass(frozen=True, eq=False)
 class _Reader:
-    """Features as the estimator was trained on them.
-
-    Attributes:
-        categorical: Names of the categorical columns.
-        types: The pandas type of each, with the training set's categories, where the estimator reads them itself.
-    """
+    """Features as the estimator was trained on them."""
 
     categorical: tuple[str, ...]
-    types: Mapping[str, Any]
+    types: Mapping[str, Any]  # of these columns in pandas, with training's categories; none where it reads none itself
 
     @classmethod
     def of(cls, train: Examples, *, native: bool) -> _Reader:
@@ -330,10 +274,7 @@ class _Reader:
 
 
 def _check(estimator: Any) -> None:
-    """Refuses before anything is trained what could only fail after minutes.
-
-    Raises: InputError.
-    """
+    """Refuses before anything is trained what could only fail after minutes."""
     from sklearn.base import BaseEstimator, clone
 
     name = type(estimator).__name__
@@ -374,5 +315,5 @@ def from_sklearn(
         given=type(estimator).__name__,
     )
     _check(estimator)
-    settings = settings_of(estimator)
+    settings = _settings_of(estimator)
     return SklearnClassifier(settings.estimator, settings.parameters, categories, claim)

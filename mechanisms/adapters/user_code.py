@@ -1,20 +1,41 @@
-"""What all adapters ask of code that is not ours: where it is, how it is called, what it answers, what it claims."""
+"""What all adapters ask of code that is not ours: its claim, where it is, how it is called, what it answers."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+import random
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, ClassVar
 
 import numpy as np
+from numpy.random import SeedSequence
 from numpy.typing import NDArray
 
 from dpaudit.claims import Claim
 from dpaudit.errors import InputError, UnknownNameError, require
-from dpaudit.given import check_fields
 from dpaudit.locations import has_location, located, location
 from dpaudit.mechanisms.compute import TrainingError
+
+
+class ClaimedByUser:
+    """Somebody else's code, audited against the claim that its user gave."""
+
+    made_by: ClassVar[str]  # what a user calls to make one
+    claimed: Claim | None
+
+    def claim(self) -> Claim:
+        """The claim it was given.
+
+        Raises: InputError when it has none.
+        """
+        if self.claimed is None:
+            raise InputError(
+                f"a mechanism made by {self.made_by} needs a claim: {self.made_by}(..., claim=Claim(epsilon, delta, "
+                "relation)), in a spec `claimed: {epsilon: ...}`; epsilon = inf claims nothing"
+            )
+        return self.claimed
 
 
 def code_of(given: object, *, field: str, arguments: tuple[str, ...] | None = None) -> Callable[..., Any]:
@@ -26,27 +47,18 @@ def code_of(given: object, *, field: str, arguments: tuple[str, ...] | None = No
         arguments: The positional arguments it is going to be called with; None does not look.
     Raises: InputError when it cannot be imported, called so, or sent to a worker.
     """
+    import cloudpickle  # type: ignore[import-untyped]
+
     try:
         code: Any = located(given) if isinstance(given, str) else given
     except UnknownNameError as err:
         raise InputError(f"{field}: {err}") from err
-    require(
-        has_location(code),
-        f"{field} must be a function or a class, or where one is as `module:name`",
-        given=code,
-    )
+    require(has_location(code), f"{field} must be a function or a class, or where one is as `module:name`", given=code)
     if arguments is not None:
         try:
             inspect.signature(code).bind(*arguments)
         except TypeError as err:
             raise InputError(f"{field} must take ({', '.join(arguments)}): {location(code)} does not, {err}") from err
-    _check_travels(code, field)
-    return code  # type: ignore[no-any-return]
-
-
-def _check_travels(code: Any, field: str) -> None:
-    import cloudpickle  # type: ignore[import-untyped]
-
     try:
         cloudpickle.dumps(code)
     except Exception as err:  # whatever its closure holds may raise anything
@@ -54,38 +66,34 @@ def _check_travels(code: Any, field: str) -> None:
             f"{field} cannot be sent to a worker: {location(code)} holds something that cannot be pickled ({err}); "
             "make it inside the function"
         ) from err
+    return code  # type: ignore[no-any-return]
 
 
-@dataclass(frozen=True)
-class OwnFunction:
-    """A function `train(X, y, seed)` of the user's, and what it promises.
+def whole_number(seed: SeedSequence) -> int:
+    """A seed as a number in 0..2^31 - 1, which every library takes."""
+    return int(seed.generate_state(1)[0] >> 1)
 
-    Attributes:
-        train: The function, or where it is: "module:function".
-        parameters: Keyword arguments it is called with besides.
-        claimed: What it promises.
+
+@contextmanager
+def global_randomness(seed: SeedSequence) -> Iterator[int]:
+    """Inside, what draws from the global generators of Python, NumPy and torch (once imported) draws from `seed`.
+
+    It gives the seed as a `whole_number`. States are put back afterwards, so that nobody else's draws depend on this.
     """
-
-    train: Any
-    parameters: Mapping[str, Any] = field(default_factory=dict)
-    claimed: Claim | None = None
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        object.__setattr__(self, "train", code_of(self.train, field="train", arguments=("X", "y", "seed")))
-
-
-def stated(claim: Claim | None, *, adapter: str) -> Claim:
-    """The claim somebody else's code is audited against.
-
-    Raises: InputError when there is none.
-    """
-    if claim is None:
-        raise InputError(
-            f"a mechanism made by {adapter} needs a claim: {adapter}(..., claim=Claim(epsilon, delta, relation)), in a "
-            "spec `claimed: {epsilon: ...}`; epsilon = inf claims nothing"
-        )
-    return claim
+    python, numpy, torch_seed = (int(word) for word in seed.generate_state(3))
+    torch = sys.modules.get("torch")
+    states = random.getstate(), np.random.get_state(), None if torch is None else torch.get_rng_state()
+    random.seed(python)
+    np.random.seed(numpy)
+    if torch is not None:
+        torch.manual_seed(torch_seed)
+    try:
+        yield whole_number(seed)
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+        if torch is not None:
+            torch.set_rng_state(states[2])
 
 
 def checked_probabilities(

@@ -38,10 +38,7 @@ class Bags:
         return np.bincount(self.of[self.of != LEFT_OUT])
 
     def counts(self, labels: NDArray[np.int64], classes: int) -> NDArray[np.int64]:
-        """How often each label is in each bag; labels of shape (n,) to (B, classes).
-
-        Raises: InputError for a label outside 0 .. classes - 1.
-        """
+        """How often each label, in 0 .. classes - 1, is in each bag; labels of shape (n,) to (B, classes)."""
         require(labels.shape == self.of.shape, "there must be one label for each example", shape=labels.shape)
         known = bool(((labels >= 0) & (labels < classes)).all())
         require(known, f"labels must be in 0..{classes - 1}", given=np.unique(labels)[:5].tolist())
@@ -49,40 +46,27 @@ class Bags:
         cells = self.of[inside] * classes + labels[inside]
         return np.bincount(cells, minlength=self.sizes.size * classes).reshape(-1, classes)
 
+    @classmethod
+    def random(cls, examples: int, size: int, rng: np.random.Generator, *, keep_rest: bool = False) -> Bags:
+        """Bags of `size` of some examples, drawn at random; the rest, fewer than `size`, is left out or kept."""
+        require(1 <= size <= examples, f"the size of a bag must be in 1..{examples}, the number of examples", size=size)
+        place = rng.permutation(examples)  # a random rank for each example
+        bags = place // size
+        if not keep_rest:
+            bags[place >= examples - examples % size] = LEFT_OUT
+        return cls(bags)
 
-def single_bags(examples: int) -> Bags:
-    """Each example by itself."""
-    return Bags(np.arange(examples))
-
-
-def random_bags(examples: int, size: int, rng: np.random.Generator, *, keep_rest: bool = False) -> Bags:
-    """Bags of `size` examples drawn at random; the rest, fewer than `size`, is left out.
-
-    Args:
-        size: In 1 .. n.
-    """
-    require(1 <= size <= examples, f"the size of a bag must be in 1..{examples}, the number of examples", size=size)
-    place = rng.permutation(examples)  # a random rank for each example
-    bags = place // size
-    if not keep_rest:
-        bags[place >= examples - examples % size] = LEFT_OUT
-    return Bags(bags)
-
-
-def keyed_bags(features: Features, key: str | int) -> Bags:
-    """One bag for each value of a feature column, the aggregation key.
-
-    Args:
-        features: A table, or an array of shape (n, d).
-    """
-    if isinstance(features, pa.Table):
-        names = features.column_names
-        require(key in names, f"key must be one of the columns {', '.join(names)}", key=key)
-        return Bags(_numbered(features[key].combine_chunks()))
-    flat = features.reshape(len(features), -1)
-    number = isinstance(key, int) and 0 <= key < flat.shape[1]
-    require(number, f"key must be the number of a column, 0..{flat.shape[1] - 1}", key=key)
-    return Bags(_numbered(pa.array(np.ascontiguousarray(flat[:, int(key)]))))
+    @classmethod
+    def keyed(cls, features: Features, key: str | int) -> Bags:
+        """One bag for each value of a column of a table or of an array of shape (n, d): the aggregation key."""
+        if isinstance(features, pa.Table):
+            names = features.column_names
+            require(key in names, f"key must be one of the columns {', '.join(names)}", key=key)
+            return cls(_numbered(features[key].combine_chunks()))
+        flat = features.reshape(len(features), -1)
+        number = isinstance(key, int) and 0 <= key < flat.shape[1]
+        require(number, f"key must be the number of a column, 0..{flat.shape[1] - 1}", key=key)
+        return cls(_numbered(pa.array(np.ascontiguousarray(flat[:, int(key)]))))
 
 
 def _numbered(keys: pa.Array) -> NDArray[np.int64]:

@@ -47,39 +47,22 @@ class OneHotLaplace:
         """The most likely label of each noisy row under a flat prior, its largest coordinate; shape (n,) to (n,)."""
         return np.asarray(self.observe(labels, classes=classes, rng=rng).argmax(axis=1), dtype=np.int64)
 
+    def evidence(self, observed: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Log-likelihood of each label given its noisy row o, up to a constant in each row: (|o_i| - |o_i - 1|) / b.
+
+        It does not change while a model learns: a training loop computes it once, and the posterior at any step is
+        softmax(log prior + evidence). Shape (n, K) to (n, K), each entry in [-1/b, 1/b].
+        """
+        require(self.scale() > 0, "scale must be > 0", scale=self.scale())
+        return np.asarray((np.abs(observed) - np.abs(observed - 1)) / self.scale())
+
+    def posterior(self, observed: NDArray[np.float64], log_prior: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Probability of each label given its noisy row, shape (n, K); log prior weights of shape (n, K) or (K,)."""
+        return np.asarray(softmax(log_prior + self.evidence(observed), axis=1))
+
 
 def one_hot_laplace(
     labels: NDArray[np.int64], classes: int, scale: float, rng: np.random.Generator
 ) -> NDArray[np.float64]:
     """One-hot rows plus independent Laplace noise of scale b = `scale` >= 0; shape (n,) to (n, classes)."""
     return np.asarray(np.eye(classes)[labels] + rng.laplace(scale=scale, size=(len(labels), classes)))
-
-
-def laplace_evidence(observed: NDArray[np.float64], scale: float) -> NDArray[np.float64]:
-    """Log-likelihood of each label, up to a constant in each row: (|o_i| - |o_i - 1|) / b.
-
-    It does not change while a model learns: a training loop computes it once, and the posterior at any step is
-    softmax(log prior + evidence).
-
-    Args:
-        observed: Noisy one-hot rows o, shape (n, K).
-        scale: Laplace scale b, > 0.
-    Returns: Shape (n, K), each entry in [-1/b, 1/b].
-    """
-    require(scale > 0, "scale must be > 0", scale=scale)
-    return np.asarray((np.abs(observed) - np.abs(observed - 1)) / scale)
-
-
-def laplace_posterior(
-    observed: NDArray[np.float64], log_prior: NDArray[np.float64], scale: float
-) -> NDArray[np.float64]:
-    """Probability of each label given its noisy one-hot row: prior_i exp((|o_i| - |o_i - 1|) / b), normalised.
-
-    Args:
-        observed: Noisy one-hot rows o, shape (n, K).
-        log_prior: Logs of prior weights, shape (n, K) or (K,); a row's constant is ignored.
-        scale: Laplace scale b, > 0.
-    Returns: Rows of probabilities, shape (n, K).
-    Source: Malek et al. (2021), arXiv:2106.03408, section on ALIBI.
-    """
-    return np.asarray(softmax(log_prior + laplace_evidence(observed, scale), axis=1))

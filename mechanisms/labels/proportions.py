@@ -17,7 +17,7 @@ from dpaudit.claims import Claim
 from dpaudit.errors import require
 from dpaudit.mechanisms.budget import require_finite_epsilon
 from dpaudit.mechanisms.examples import Examples
-from dpaudit.mechanisms.labels.bags import Bags, keyed_bags, random_bags
+from dpaudit.mechanisms.labels.bags import Bags
 from dpaudit.registry import register
 
 Rest = Literal["left-out", "smaller-bag"]
@@ -48,8 +48,8 @@ class Aggregation(ABC):
     def bags(self, train: Examples, *, rng: np.random.Generator) -> Bags:
         """Who is with whom, without a look at the labels."""
         if self.key is not None:
-            return keyed_bags(train.features, self.key)
-        return random_bags(len(train), self.size, rng, keep_rest=self.rest == "smaller-bag")
+            return Bags.keyed(train.features, self.key)
+        return Bags.random(len(train), self.size, rng, keep_rest=self.rest == "smaller-bag")
 
     @abstractmethod
     def release_counts(self, counts: Ints, *, rng: np.random.Generator) -> Floats:
@@ -101,10 +101,7 @@ class NoisyAggregation(Aggregation):
         return Claim(self.epsilon)
 
     def release_counts(self, counts: Ints, *, rng: np.random.Generator) -> Floats:
-        """Noisy counts that sum to the bag's size; shape (B, 2) to (B, 2).
-
-        Raises: InputError for more than two classes.
-        """
+        """Noisy counts that sum to the bag's size; shape (B, 2) to (B, 2). Refuses more than two classes."""
         classes = counts.shape[1]
         require(classes == 2, f"{type(self).__name__} is for two classes", classes=classes, do="use llp, or merge some")
         sizes = counts.sum(axis=1)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from dpaudit.claims import Claim
 from dpaudit.mechanisms.budget import require_epsilon
 from dpaudit.mechanisms.examples import Examples
-from dpaudit.mechanisms.labels.bags import Bags, single_bags
+from dpaudit.mechanisms.labels.bags import Bags
 from dpaudit.registry import register
 
 
@@ -53,7 +53,7 @@ class RandomizedResponse:
 
     def bags(self, train: Examples, *, rng: np.random.Generator) -> Bags:
         """Each example by itself: a release for each."""
-        return single_bags(len(train))
+        return Bags(np.arange(len(train)))
 
     def release_counts(self, counts: NDArray[np.int64], *, rng: np.random.Generator) -> NDArray[np.float64]:
         """The released labels of bags of one as counts; shape (n, classes) to (n, classes)."""

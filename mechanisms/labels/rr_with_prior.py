@@ -18,14 +18,11 @@ from dpaudit.registry import register
 
 
 def best_k(prior: NDArray[np.float64], epsilon: float) -> NDArray[np.int64]:
-    """How many of the most likely labels to answer among, so that the true one is released most often.
+    """How many of the most likely labels to answer among, so that the true one is released most often, shape (n,).
 
-    k* maximises e^eps / (e^eps + k - 1) times the sum of the k largest weights.
+    k* maximises e^eps / (e^eps + k - 1) times the sum of the k largest weights, and is the smallest of equally good
+    ones. Weights >= 0 in rows, shape (n, K); their scale is ignored.
 
-    Args:
-        prior: Rows of weights >= 0, shape (n, K); their scale is ignored.
-        epsilon: Privacy loss, > 0.
-    Returns: 1 .. K for each row, the smallest of equally good ones; shape (n,).
     Source: Ghazi et al. (2021), arXiv:2102.06062, RRWithPrior.
     """
     _check(prior, epsilon)
@@ -41,13 +38,9 @@ def rr_with_prior(
     """One private label for each label: randomised response among its k* most likely labels.
 
     A label among the candidates is kept with probability e^eps / (e^eps + k* - 1), else replaced by another candidate;
-    a label outside them is replaced by any candidate. Equally likely labels are ordered by class index.
+    a label outside them is replaced by any candidate. Equally likely labels are ordered by class index. The prior has
+    rows of weights >= 0, shape (n, K), each independent of its own label; epsilon may be `inf`.
 
-    Args:
-        labels: Values 0 .. K - 1, shape (n,).
-        prior: Rows of weights >= 0, shape (n, K), each independent of its own label.
-        epsilon: Privacy loss, > 0; `inf` allowed.
-    Returns: Released labels, shape (n,).
     Source: Ghazi et al. (2021), arXiv:2102.06062, RRTop-k and RRWithPrior.
     """
     k = best_k(prior, epsilon)

@@ -1,14 +1,15 @@
-"""Answers on disk under a hash of what was asked: what was answered once is never asked again.
+"""What all processes that ask one server share on disk: the answers there are, and the pace the server allows.
 
-Every process appends whole lines to a file of its own, so many can write side by side and one that is killed loses
-nothing but a line it was writing. What was asked is not kept: prompts hold training examples.
+Answers lie under a hash of what was asked: what was answered once is never asked again. Every process appends whole
+lines to a file of its own, so many can write side by side and one that is killed loses nothing but a line it was
+writing. What was asked is not kept: prompts hold training examples.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
+import fcntl
 import json
 import os
 import stat
@@ -16,34 +17,30 @@ import threading
 import time
 import uuid
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dpaudit.errors import InputError, printable, require, shortened
 
-MOST_BYTES = 1 << 30
+_FARTHEST_S = 86_400.0
+"""A moment farther away than this was not written by a request that waited for its turn."""
+_MOST_BYTES = 1 << 30
 """Of a file that one process has written: more than all answers of a large audit."""
-
-
-def content_key(asked: object) -> str:
-    """SHA-256 of what is asked of whom: every setting that can change an answer is in it."""
-    return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
 
 
 class AnswerStore:
     """The answers in one folder, by key, and a journal of what went wrong on the way to them.
 
     Lines that are no answers are left where they are and not used: their questions are asked again. Which they are is
-    noted in a file beside them, and said by whoever finds them first.
-
-    Args:
-        folder: Made when it is not there, for its owner alone.
-    Raises: InputError for a folder that others can write in: their answers would be taken for the model's.
+    noted in a file beside them, and said by whoever finds them first. The folder is made where it is not there; one
+    that others can write in is refused: their answers would be taken for the model's.
     """
 
     def __init__(self, folder: Path) -> None:
-        require_private(folder)
+        _require_private(folder)
         self._folder = folder
         self._own = f"{os.getpid()}-{uuid.uuid4().hex[:8]}.jsonl"
         self._known: dict[str, dict[str, Any]] = {}
@@ -67,12 +64,6 @@ class AnswerStore:
     def note(self, key: str, what: str, attempt: int) -> None:
         """Writes down what went wrong with a question at its so-manieth attempt."""
         self._append("trouble", {"key": key, "what": what, "attempt": attempt})
-
-    def troubles(self) -> list[dict[str, Any]]:
-        """All that went wrong, in the order of each process; damaged lines are left out."""
-        lines = (line for path in sorted(self._folder.glob("trouble-*.jsonl")) for _, line in _lines(path, 0))
-        records = (_record(line, what=str, attempt=int) for line in lines)
-        return [record for record in records if record is not None]
 
     def _append(self, kind: str, record: Mapping[str, Any]) -> None:
         line = json.dumps({**record, "at": round(time.time(), 3)}).encode() + b"\n"
@@ -121,11 +112,8 @@ class AnswerStore:
             )
 
 
-def require_private(folder: Path) -> None:
-    """Makes a folder for its owner alone where there is none, and refuses one that others can write in.
-
-    Raises: InputError.
-    """
+def _require_private(folder: Path) -> None:
+    """Makes a folder for its owner alone where there is none, and refuses one that others can write in."""
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         found = folder.stat()
@@ -139,11 +127,8 @@ def require_private(folder: Path) -> None:
     )
 
 
-def open_regular(path: Path, flags: int) -> int:
-    """Opens a file that is one: no link is followed, and no pipe waited for.
-
-    Raises: OSError.
-    """
+def _open_regular(path: Path, flags: int) -> int:
+    """Opens a file that is one: no link is followed, and no pipe waited for."""
     file = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
     if stat.S_ISREG(os.fstat(file).st_mode):
         return file
@@ -152,12 +137,9 @@ def open_regular(path: Path, flags: int) -> int:
 
 
 def _lines(path: Path, start: int) -> Iterator[tuple[int, bytes]]:
-    """Where each whole line from a byte on begins, and the line.
-
-    Raises: OSError for what is no file, or larger than one of answers can be.
-    """
-    with open(open_regular(path, os.O_RDONLY), "rb") as file:
-        if os.fstat(file.fileno()).st_size > MOST_BYTES:
+    """Where each whole line from a byte on begins, and the line; OSError for what is no file, or too large."""
+    with open(_open_regular(path, os.O_RDONLY), "rb") as file:
+        if os.fstat(file.fileno()).st_size > _MOST_BYTES:
             raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
         file.seek(start)
         begin = start
@@ -176,3 +158,51 @@ def _record(line: bytes, **kinds: type) -> dict[str, Any] | None:
     kinds = {"key": str, **kinds}
     fits = isinstance(record, dict) and all(type(record.get(name)) is kind for name, kind in kinds.items())
     return record if fits else None
+
+
+@dataclass(frozen=True)
+class Pace:
+    """The limits of one server: no more requests and tokens a minute than it allows, over all processes of a machine.
+
+    Each request takes the next free moment and moves it on by its share of a minute: requests are evenly spaced.
+    """
+
+    file: Path  # where the next free moments are kept; shared by whoever shares the limit
+    requests: float | None = None  # A minute; None: no limit
+    tokens: float | None = None  # A minute; None: no limit
+    clock: Callable[[], float] = time.time  # seconds, the same for all processes of a machine
+
+    def reserve(self, tokens: int) -> float:
+        """Takes the next free moment for one request of so many tokens; the seconds until then."""
+        now = self.clock()
+        with self._moments() as moments:
+            start = max(now, *moments.values())
+            if self.requests is not None:
+                moments["requests"] = start + 60 / self.requests
+            if self.tokens is not None:
+                moments["tokens"] = start + 60 * tokens / self.tokens
+        return start - now
+
+    def hold(self, seconds: float) -> None:
+        """Nobody starts a request within so many seconds: the server asked for that."""
+        with self._moments() as moments:
+            moments["held"] = max(moments["held"], self.clock() + seconds)
+
+    @contextmanager
+    def _moments(self) -> Iterator[dict[str, float]]:
+        file = _open_regular(self.file, os.O_RDWR | os.O_CREAT)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            moments = {"requests": 0.0, "tokens": 0.0, "held": 0.0}
+            try:
+                kept = json.loads(os.pread(file, 4096, 0))
+                found = {name: float(kept[name]) for name in moments}
+                if all(moment <= self.clock() + _FARTHEST_S for moment in found.values()):
+                    moments |= found
+            except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+                pass  # new, or cut while it was written: nobody has waited for anything yet
+            yield moments
+            os.ftruncate(file, 0)
+            os.pwrite(file, json.dumps(moments).encode(), 0)
+        finally:
+            os.close(file)  # which lets go of the lock

@@ -1,102 +1,32 @@
-"""A language model behind an HTTP address that speaks as OpenAI's does: hosted ones, vLLM, llama.cpp, Ollama, TGI.
-
-No more requests and tokens a minute than a server allows, counted over all processes of a machine.
-
-Each request takes the next free moment and moves it on by its share of a minute: requests are evenly spaced. The
-moments stand in a small file under a lock, so that many workers keep one limit together.
-"""
+"""A language model behind an HTTP address that speaks as OpenAI's does: hosted ones, vLLM, llama.cpp, Ollama, TGI."""
 
 from __future__ import annotations
 
-import fcntl
+import hashlib
 import json
 import math
 import os
 import random
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit, urlunsplit
 
-from dpaudit.consent import ADDRESS, PATH, VARIABLE
+from dpaudit.consent import PATH
 from dpaudit.errors import InputError, require
-from dpaudit.mechanisms.language_models.answer_store import AnswerStore, content_key, open_regular
-from dpaudit.mechanisms.language_models.protocol import Completion, Expected
-from dpaudit.mechanisms.language_models.secret import key_in, require_variable
-from dpaudit.mechanisms.language_models.transport import Trouble, post, require_url
+from dpaudit.mechanisms.language_models.answer_store import AnswerStore, Pace
+from dpaudit.mechanisms.language_models.protocol import CHARACTERS_PER_TOKEN, Completion, Expected
+from dpaudit.mechanisms.language_models.transport import LONGEST_ASKED_S, HttpService, Trouble
 from dpaudit.registry import register
 from dpaudit.variables import expanded
-
-FARTHEST_S = 86_400.0
-"""A moment farther away than this was not written by a request that waited for its turn."""
-
-
-@dataclass(frozen=True)
-class Pace:
-    """The limits of one server.
-
-    Attributes:
-        file: Where the next free moments are kept; shared by whoever shares the limit.
-        requests: A minute; None: no limit.
-        tokens: A minute; None: no limit.
-        clock: Seconds, the same for all processes of a machine.
-    """
-
-    file: Path
-    requests: float | None = None
-    tokens: float | None = None
-    clock: Callable[[], float] = time.time
-
-    def reserve(self, tokens: int) -> float:
-        """Takes the next free moment for one request of so many tokens; the seconds until then."""
-        now = self.clock()
-        with self._moments() as moments:
-            start = max(now, *moments.values())
-            if self.requests is not None:
-                moments["requests"] = start + 60 / self.requests
-            if self.tokens is not None:
-                moments["tokens"] = start + 60 * tokens / self.tokens
-        return start - now
-
-    def hold(self, seconds: float) -> None:
-        """Nobody starts a request within so many seconds: the server asked for that."""
-        with self._moments() as moments:
-            moments["held"] = max(moments["held"], self.clock() + seconds)
-
-    @contextmanager
-    def _moments(self) -> Iterator[dict[str, float]]:
-        file = open_regular(self.file, os.O_RDWR | os.O_CREAT)
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            moments = {"requests": 0.0, "tokens": 0.0, "held": 0.0}
-            try:
-                kept = json.loads(os.pread(file, 4096, 0))
-                found = {name: float(kept[name]) for name in moments}
-                if all(moment <= self.clock() + FARTHEST_S for moment in found.values()):
-                    moments |= found
-            except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
-                pass  # new, or cut while it was written: nobody has waited for anything yet
-            yield moments
-            os.ftruncate(file, 0)
-            os.pwrite(file, json.dumps(moments).encode(), 0)
-        finally:
-            os.close(file)  # which lets go of the lock
-
-
-CHARACTERS_PER_TOKEN = 3.5
-"""On the high side of what English takes; a server's own count is kept with each answer."""
-LONGEST_ASKED_S = 600.0
-"""More than a server may make everybody wait by its Retry-After."""
 
 
 @register("language-model", "endpoint", source="OpenAI's HTTP interface, chat/completions and completions")
 @dataclass(frozen=True, kw_only=True)
-class Endpoint:
+class Endpoint(HttpService):
     """A language model behind an OpenAI-compatible HTTP address, asked at temperature 0.
 
     Requests that time out, are turned away for now (429, 5xx) or come back broken are sent again, later each time.
@@ -106,15 +36,11 @@ class Endpoint:
     Attributes:
         url: Where `/chat/completions` is found: "https://api.openai.com/v1", written out.
         model_name: What the server calls the model.
-        key_variable: Name of the environment variable with the key; "" sends none.
         style: "chat" sends each prompt as one message of a user, "completions" as a text to go on with.
         max_tokens: Of an answer, >= 1.
         prompts_per_request: Prompts sent together, >= 1; more than 1 with style "completions" only.
         parallel: Requests under way at once, >= 1, in each process that asks.
-        timeout_s: Of one request, > 0.
         attempts: Of one request, >= 1; after the last one its prompts have no answer.
-        first_wait_s: Before the second attempt, > 0; doubled each time, half of it at random.
-        longest_wait_s: Where doubling ends, unless the server asks for more.
         requests_per_minute: Of all processes of this machine together, > 0; None: no limit.
         tokens_per_minute: Likewise, of prompts and answers, estimated from the prompt's length.
         cache: Folder of the answers; left out: `dpaudit/answers` where this user's caches are.
@@ -122,22 +48,13 @@ class Endpoint:
         price_in: Of a million tokens read, for the estimate; None: not known.
         price_out: Of a million tokens written.
         most_cost: Asks nothing that is estimated to cost more; needs both prices.
-        plain_http: Whether the key may go over http to another machine.
-        private_network: Whether the host's name may lead to an address of a private network (10.x, 192.168.x); to this
-            machine or its link it never may: write `localhost` or the address itself.
     """
 
-    url: str = field(metadata=ADDRESS)
     model_name: str
-    key_variable: str = field(default="", metadata=VARIABLE)
     style: Literal["chat", "completions"] = "chat"
     max_tokens: int = 8
     prompts_per_request: int = 1
     parallel: int = 4
-    timeout_s: float = 60.0
-    attempts: int = 6
-    first_wait_s: float = 1.0
-    longest_wait_s: float = 60.0
     requests_per_minute: float | None = None
     tokens_per_minute: float | None = None
     cache: str = field(default="", metadata=PATH)
@@ -145,19 +62,13 @@ class Endpoint:
     price_in: float | None = None
     price_out: float | None = None
     most_cost: float | None = None
-    plain_http: bool = False
-    private_network: bool = False
 
     def __post_init__(self) -> None:
-        require_variable(self.key_variable, field="key_variable")
-        require_url(self.url, sends_key=bool(self.key_variable), plain_http=self.plain_http)
+        super().__post_init__()
         require(bool(self.model_name), "model_name must not be empty")
         require(self.style in ("chat", "completions"), "style must be 'chat' or 'completions'", style=self.style)
-        for name in ("max_tokens", "prompts_per_request", "parallel", "attempts"):
+        for name in ("max_tokens", "prompts_per_request", "parallel"):
             require(getattr(self, name) >= 1, f"{name} must be >= 1", given=getattr(self, name))
-        for name in ("timeout_s", "first_wait_s", "longest_wait_s"):
-            value = getattr(self, name)
-            require(0 < value < math.inf, f"{name} must be > 0 and finite", given=value)
         for name in ("requests_per_minute", "tokens_per_minute"):
             value = getattr(self, name)
             require(value is None or 0 < value < math.inf, f"{name} must be > 0", given=value)
@@ -166,15 +77,12 @@ class Endpoint:
             require(value is None or 0 <= value < math.inf, f"{name} must be >= 0", given=value)
         alone = self.prompts_per_request == 1 or self.style == "completions"
         require(alone, "a chat request holds one prompt", do="set style: completions or prompts_per_request: 1")
-        require(self.most_cost is None or self._priced, "most_cost needs price_in and price_out")
+        priced = self.price_in is not None and self.price_out is not None
+        require(self.most_cost is None or priced, "most_cost needs price_in and price_out")
         try:
-            content_key(dict(self.extra))
+            _content_key(dict(self.extra))
         except (TypeError, ValueError):
             raise InputError("extra must hold plain values, as JSON has them") from None
-
-    @property
-    def _priced(self) -> bool:
-        return self.price_in is not None and self.price_out is not None
 
     def complete(self, prompts: Sequence[str]) -> list[Completion]:
         """One completion for each prompt, in their order; see `LanguageModel`.
@@ -186,11 +94,17 @@ class Endpoint:
         store = AnswerStore(self._folder())
         known = store.known(keys.values())
         asked = [prompt for prompt, key in keys.items() if key not in known]
-        found = {prompt: _completion(known[key]) for prompt, key in keys.items() if key in known}
+        found = {prompt: Completion(known[key]["text"]) for prompt, key in keys.items() if key in known}
         if asked:
-            self._require_affordable(self._expected(asked, known=len(known)))
-            asking = _Asking(self, store, Pace(self._pace_file(), self.requests_per_minute, self.tokens_per_minute))
-            found |= asking.ask(asked, keys)
+            expected = self._expected(asked, known=len(known))
+            require(
+                self.most_cost is None or expected.cost is None or expected.cost <= self.most_cost,
+                f"this would ask {expected}; most_cost is {self.most_cost}",
+                do="raise most_cost, or ask with fewer teachers or queries",
+            )
+            moments = answers_folder(self.cache) / f"pace-{_content_key([self.url, self.key_variable])[:16]}.json"
+            pace = Pace(moments, self.requests_per_minute, self.tokens_per_minute)
+            found |= _Asking(self, store, pace).ask(asked, keys)
         return [found[prompt] for prompt in prompts]
 
     def expected(self, prompts: Sequence[str]) -> Expected:
@@ -199,11 +113,6 @@ class Endpoint:
         folder = self._folder()
         known = AnswerStore(folder).known(keys.values()) if folder.is_dir() else {}
         return self._expected([prompt for prompt, key in keys.items() if key not in known], known=len(known))
-
-    def troubles(self) -> list[dict[str, Any]]:
-        """What went wrong so far, one record an attempt: `key` of the prompt, `what`, `attempt`, `at` (Unix time)."""
-        folder = self._folder()
-        return AnswerStore(folder).troubles() if folder.is_dir() else []
 
     def tokens(self, prompt: str) -> int:
         """Tokens that one prompt and its answer take, estimated."""
@@ -226,14 +135,11 @@ class Endpoint:
         return urlunsplit(parts._replace(path=parts.path.rstrip("/") + last))
 
     def _key(self, prompt: str) -> str:
-        return content_key({"url": self.url, "style": self.style, "body": self.body([prompt])})
+        return _content_key({"url": self.url, "style": self.style, "body": self.body([prompt])})
 
     def _folder(self) -> Path:
         # One folder for each model: its answers are read as a whole.
-        return answers_folder(self.cache) / content_key([self.url, self.model_name])[:16]
-
-    def _pace_file(self) -> Path:
-        return answers_folder(self.cache) / f"pace-{content_key([self.url, self.key_variable])[:16]}.json"
+        return answers_folder(self.cache) / _content_key([self.url, self.model_name])[:16]
 
     def _expected(self, asked: Sequence[str], *, known: int) -> Expected:
         written = len(asked) * self.max_tokens
@@ -247,11 +153,6 @@ class Endpoint:
             tokens / self.tokens_per_minute if self.tokens_per_minute else 0.0,
         )
         return Expected(len(asked) + known, known, requests, tokens - written, written, cost, minutes)
-
-    def _require_affordable(self, expected: Expected) -> None:
-        affordable = self.most_cost is None or expected.cost is None or expected.cost <= self.most_cost
-        do = "raise most_cost, or ask with fewer teachers or queries"
-        require(affordable, f"this would ask {expected}; most_cost is {self.most_cost}", do=do)
 
 
 def answers_folder(cache: str) -> Path:
@@ -268,7 +169,7 @@ class _Asking:
     pace: Pace
 
     def __post_init__(self) -> None:
-        self._key = key_in(self.endpoint.key_variable)
+        self._key = self.endpoint.key()
         self._address = self.endpoint.address
         self._ended = threading.Event()
         self._useless = ""
@@ -292,11 +193,12 @@ class _Asking:
         for attempt in range(1, self.endpoint.attempts + 1):
             if self._ended.wait(self.pace.reserve(tokens)):
                 break
-            answers = self._send(prompts)
+            reply = self.endpoint.send(self._address, self.endpoint.body(prompts), key=self._key)
+            answers = reply if isinstance(reply, Trouble) else _answers(reply, len(prompts))
             if not isinstance(answers, Trouble):
                 for prompt, answer in zip(prompts, answers, strict=True):
                     self.store.keep(keys[prompt], answer)
-                return {prompt: _completion(answer) for prompt, answer in zip(prompts, answers, strict=True)}
+                return {prompt: Completion(answer["text"]) for prompt, answer in zip(prompts, answers, strict=True)}
             what = answers.what
             for prompt in prompts:
                 self.store.note(keys[prompt], what, attempt)
@@ -311,17 +213,6 @@ class _Asking:
             self._ended.wait(min(wait, self.endpoint.longest_wait_s) * random.uniform(0.5, 1))
             wait *= 2
         return {prompt: Completion(None, what) for prompt in prompts}
-
-    def _send(self, prompts: Sequence[str]) -> list[dict[str, Any]] | Trouble:
-        reply = post(
-            self._address,
-            self.endpoint.body(prompts),
-            key=self._key,
-            variable=self.endpoint.key_variable,
-            timeout_s=self.endpoint.timeout_s,
-            private_network=self.endpoint.private_network,
-        )
-        return reply if isinstance(reply, Trouble) else _answers(reply, len(prompts))
 
 
 def _answers(reply: Mapping[str, Any], count: int) -> list[dict[str, Any]] | Trouble:
@@ -349,5 +240,6 @@ def _answers(reply: Mapping[str, Any], count: int) -> list[dict[str, Any]] | Tro
     return [found[index] for index in range(count)]
 
 
-def _completion(answer: Mapping[str, Any]) -> Completion:
-    return Completion(str(answer["text"]))
+def _content_key(asked: object) -> str:
+    """SHA-256 of what is asked of whom: every setting that can change an answer is in it."""
+    return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()

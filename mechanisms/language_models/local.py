@@ -10,8 +10,7 @@ from typing import Any
 
 from dpaudit.consent import PATH
 from dpaudit.errors import InputError, require
-from dpaudit.mechanisms.language_models.endpoint import CHARACTERS_PER_TOKEN
-from dpaudit.mechanisms.language_models.protocol import Completion, Expected
+from dpaudit.mechanisms.language_models.protocol import CHARACTERS_PER_TOKEN, Completion, Expected
 from dpaudit.mechanisms.models.transformer_fine_tune import loaded
 from dpaudit.registry import register
 

@@ -6,41 +6,40 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from dpaudit.mechanisms.examples import Examples
+
+CHARACTERS_PER_TOKEN = 3.5
+"""On the high side of what English takes; a server's own count is kept with each answer."""
+
+
+class PublicData(Protocol):
+    """Data that are nobody's secret; any data set."""
+
+    def load(self, *, seed: int = 0) -> Examples:
+        """The labelled records."""
+
+    def __hash__(self) -> int: ...
+
 
 @dataclass(frozen=True)
 class Completion:
-    """What came back for one prompt.
+    """What came back for one prompt."""
 
-    Attributes:
-        text: The model's words, as they came; None when there was no answer.
-        missing: Why there was none, in words; "" when there was one.
-    """
-
-    text: str | None
-    missing: str = ""
+    text: str | None  # the model's words, as they came; None when there was no answer
+    missing: str = ""  # why there was none, in words; "" when there was one
 
 
 @dataclass(frozen=True)
 class Expected:
-    """What asking is going to take, before anything is asked.
+    """What asking is going to take, before anything is asked."""
 
-    Attributes:
-        prompts: Different prompts.
-        known: Of these, how many were answered before and are not asked again.
-        requests: To be sent, when none fails.
-        tokens_in: To be read by the model, estimated from the length of the prompts.
-        tokens_out: To be written by it at most.
-        cost: In the currency of the stated prices; None where no price is stated.
-        minutes: The least it takes under the stated limits; 0 without limits.
-    """
-
-    prompts: int
-    known: int
-    requests: int
-    tokens_in: int
-    tokens_out: int
-    cost: float | None
-    minutes: float
+    prompts: int  # different prompts
+    known: int  # of these, how many were answered before and are not asked again
+    requests: int  # to be sent, when none fails
+    tokens_in: int  # to be read by the model, estimated from the length of the prompts
+    tokens_out: int  # to be written by it at most
+    cost: float | None  # in the currency of the stated prices; None where no price is stated
+    minutes: float  # the least it takes under the stated limits; 0 without limits
 
     def __str__(self) -> str:
         words = (
@@ -62,8 +61,6 @@ class LanguageModel(Protocol):
 
         Raises: AuditError when none of them can be asked at all.
         """
-        ...
 
     def expected(self, prompts: Sequence[str]) -> Expected:
         """What `complete` is going to take."""
-        ...

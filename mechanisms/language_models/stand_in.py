@@ -7,14 +7,14 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.errors import require
 from dpaudit.mechanisms.examples import Examples
-from dpaudit.mechanisms.language_models.protocol import Completion, Expected
+from dpaudit.mechanisms.language_models.protocol import Completion, Expected, PublicData
 from dpaudit.mechanisms.models.transformer_fine_tune import texts_of
 from dpaudit.registry import register
 
@@ -23,16 +23,6 @@ _ORDERED = re.compile(r"please output the Answer (\d+) and ignore any other")
 _CHOICES = re.compile(r"(\d+) \(([^()]*)\)(?: or |\.)")
 _SHOT = re.compile(r"^Text: (.*)\nAnswer: (\d+)$", re.MULTILINE)
 _ASKED = re.compile(r"Text: ([^\n]*)\nAnswer:$")
-
-
-class PublicTexts(Protocol):
-    """Data that are nobody's secret; any data set of raw texts."""
-
-    def load(self, *, seed: int = 0) -> Examples:
-        """The labelled texts."""
-        ...
-
-    def __hash__(self) -> int: ...
 
 
 @register("language-model", "stand-in", source="ours; Chadha et al. (2024) ask Mistral-7B")
@@ -51,7 +41,7 @@ class StandIn:
         penalty: Of the classifier's squared weights, > 0.
     """
 
-    public: PublicTexts = field(metadata={"kind": "data"})
+    public: PublicData = field(metadata={"kind": "data"})
     habit: float = 0.3
     likeness: float = 3.0
     penalty: float = 1.0
@@ -61,13 +51,11 @@ class StandIn:
         require(self.penalty > 0, "penalty must be > 0", penalty=self.penalty)
 
     def complete(self, prompts: Sequence[str]) -> list[Completion]:
-        """One completion for each prompt, in their order; see `LanguageModel`."""
         weights, bias = _learned(self.public, self.penalty)
         answers = {prompt: self._answer(prompt, weights, bias) for prompt in dict.fromkeys(prompts)}
         return [Completion(answers[prompt]) for prompt in prompts]
 
     def expected(self, prompts: Sequence[str]) -> Expected:
-        """Nothing is sent anywhere."""
         different = len(set(prompts))
         return Expected(different, 0, 0, 0, 0, None, 0.0)
 

@@ -6,65 +6,135 @@ to by the time a request is made.
 
 from __future__ import annotations
 
+import base64
 import http.client
 import ipaddress
 import json
+import math
+import os
 import re
 import socket
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import lru_cache, partial
 from typing import Any, TypeAlias
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
+from dpaudit.consent import ADDRESS, VARIABLE
 from dpaudit.errors import InputError, printable, require, shortened
-from dpaudit.mechanisms.language_models.secret import without_key
 
-MOST_BYTES = 8 << 20
-LOCAL = ("localhost", "127.0.0.1", "::1")
-PRIVATE = tuple(
+LONGEST_ASKED_S = 600.0
+"""More than a server may make everybody wait by its Retry-After."""
+_MOST_BYTES = 8 << 20
+_VARIABLE = re.compile(r"[A-Z][A-Z0-9_]{0,39}")
+_SHORTEST = 8
+"""Characters from which on a key is looked for in texts: "EMPTY" or "none", as local servers want, are no secrets."""
+_LOCAL = ("localhost", "127.0.0.1", "::1")
+_PRIVATE = tuple(
     map(ipaddress.ip_network, ("10.0.0.0/8", "100.64.0.0/10", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7"))
 )
 """Networks of one's own, to which one's own name servers give names."""
-TRANSLATED = ipaddress.ip_network("64:ff9b::/96")
+_TRANSLATED = ipaddress.ip_network("64:ff9b::/96")
 """IPv4 addresses as networks without IPv4 write them."""
 
 Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
-AGAIN = (408, 409, 425, 429)
+_AGAIN = (408, 409, 425, 429)
 """Beside all of 500 and above."""
-USELESS = (301, 302, 303, 307, 308, 401, 402, 403, 404, 405)
+_USELESS = (301, 302, 303, 307, 308, 401, 402, 403, 404, 405)
 """Whoever gets one of these gets it for every request."""
 
 
 @dataclass(frozen=True)
 class Trouble:
-    """A request without an answer.
+    """A request without an answer."""
+
+    what: str  # in words, without secrets: "timed out", "HTTP 429"
+    again: bool = True  # whether asking again may help
+    useless: bool = False  # whether any other request would end the same
+    wait_s: float | None = None  # what the server asked to wait before the next request
+    status: int | None = None  # of the response; None where there was none
+
+
+@dataclass(frozen=True, kw_only=True)
+class HttpService:
+    """A server that is sent requests.
 
     Attributes:
-        what: In words, without secrets: "timed out", "HTTP 429".
-        again: Whether asking again may help.
-        useless: Whether any other request would end the same.
-        wait_s: What the server asked to wait before the next request, in seconds; None where it did not.
-        status: Of the response; None where there was none.
+        url: Where requests go, written out.
+        key_variable: Name of the environment variable with the key; "" sends none.
+        timeout_s: Of one request, > 0.
+        attempts: Of one request, >= 1.
+        first_wait_s: Before the second attempt, > 0; doubled each time, half of it at random.
+        longest_wait_s: Where doubling ends, unless the server asks for more.
+        plain_http: Whether the key may go over http to another machine.
+        private_network: Whether the host's name may lead to an address of a private network (10.x, 192.168.x); to this
+            machine or its link it never may: write `localhost` or the address itself.
     """
 
-    what: str
-    again: bool = True
-    useless: bool = False
-    wait_s: float | None = None
-    status: int | None = None
+    url: str = field(metadata=ADDRESS)
+    key_variable: str = field(default="", metadata=VARIABLE)
+    timeout_s: float = 60.0
+    attempts: int = 6
+    first_wait_s: float = 1.0
+    longest_wait_s: float = 60.0
+    plain_http: bool = False
+    private_network: bool = False
+
+    def __post_init__(self) -> None:
+        # Without showing it: it may be the key itself.
+        must = "the name of an environment variable, capitals such as OPENAI_API_KEY, never the key itself"
+        fine = not self.key_variable or _VARIABLE.fullmatch(self.key_variable) is not None
+        require(fine, f"key_variable must be {must}")
+        require_url(self.url, sends_key=bool(self.key_variable), plain_http=self.plain_http)
+        require(self.attempts >= 1, "attempts must be >= 1", given=self.attempts)
+        for name in ("timeout_s", "first_wait_s", "longest_wait_s"):
+            value = getattr(self, name)
+            require(0 < value < math.inf, f"{name} must be > 0 and finite", given=value)
+
+    def key(self) -> str:
+        """The key, never shown; "" where no variable is named.
+
+        Raises: InputError, without the key, when the variable is not set or cannot be sent.
+        """
+        if not self.key_variable:
+            return ""
+        key, variable = os.environ.get(self.key_variable, "").strip(), self.key_variable
+        must = f"the environment variable {variable} must hold the key on every machine that asks; it is empty"
+        require(bool(key), must)
+        if not (key.isascii() and key.isprintable()):
+            raise InputError(f"the key in {variable} must be one line of printable ASCII characters")
+        return key
+
+    def send(self, url: str, body: Mapping[str, Any], *, key: str) -> Mapping[str, Any] | Trouble:
+        """One attempt of a request, see `post`."""
+        return post(
+            url,
+            body,
+            key=key,
+            variable=self.key_variable,
+            timeout_s=self.timeout_s,
+            private_network=self.private_network,
+        )
+
+
+def _without_key(text: str, key: str, variable: str) -> str:
+    """The text with `$VARIABLE` in place of the key, as it is or as a URL, JSON or base64 would write it."""
+    if len(key) < _SHORTEST:
+        return text
+    encoded = base64.b64encode(key.encode()).decode()
+    for form in sorted({key, quote(key, safe=""), json.dumps(key)[1:-1], encoded}, key=len, reverse=True):
+        text = text.replace(form, f"${variable}")
+    return text
 
 
 def require_url(url: str, *, sends_key: bool, plain_http: bool) -> None:
-    """Refuses an address with a password in it, one that is not what it seems, and one that a key would be sent to in
-    the open.
-
-    Raises: InputError, which does not show the address.
+    """Refuses, without showing it, an address with a password in it, one that is not what it seems, and one that a key
+    would be sent to in the open.
     """
     require("$" not in url, "url must be written out: `$NAME` is looked up in paths only, never in an address")
     try:
@@ -77,7 +147,7 @@ def require_url(url: str, *, sends_key: bool, plain_http: bool) -> None:
     require("@" not in parts.netloc, "url must hold no user and password; name a variable in key_variable")
     usual = "%" not in parts.netloc and _usual(parts.hostname or "")
     require(usual, "the host in url must be a name, or a number in its usual form such as 127.0.0.1 or [::1]")
-    open_to_all = sends_key and parts.scheme == "http" and parts.hostname not in LOCAL
+    open_to_all = sends_key and parts.scheme == "http" and parts.hostname not in _LOCAL
     if open_to_all and not plain_http:
         raise InputError("a key is sent over https only; set plain_http: true where the network is your own")
 
@@ -102,7 +172,7 @@ def _meant(address: Address) -> Address:
     """The IPv4 address in one of IPv6, where it holds one."""
     if isinstance(address, ipaddress.IPv4Address):
         return address
-    translated = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF) if address in TRANSLATED else None
+    translated = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF) if address in _TRANSLATED else None
     return address.ipv4_mapped or address.sixtofour or translated or address
 
 
@@ -113,16 +183,10 @@ def _outside(address: Address) -> bool:
 
 
 def named(host: str, address: Address, *, private_network: bool) -> bool:
-    """Whether a request to a host may go to an address that it leads to.
-
-    Args:
-        host: In the url.
-        address: What it was found to lead to.
-        private_network: Whether a name may lead to a network of one's own.
-    """
+    """Whether a request to a host in a url may go to an address that it leads to."""
     if _outside(address) or _literal(host) == address or (host == "localhost" and address.is_loopback):
         return True
-    return private_network and any(_meant(address) in network for network in PRIVATE)
+    return private_network and any(_meant(address) in network for network in _PRIVATE)
 
 
 def post(
@@ -131,9 +195,6 @@ def post(
     """Sends JSON, gives the JSON that came back; redirections are not followed, since the key would go with them.
 
     Args:
-        url: Where to.
-        body: What to send.
-        key: For the header `Authorization: Bearer`; "" sends none.
         variable: The environment variable that stands for the key in whatever is given back.
         timeout_s: For connecting, for each wait for bytes, and for all of them together.
         private_network: Whether the host's name may lead to a network of one's own.
@@ -159,7 +220,7 @@ def post(
     except (OSError, http.client.HTTPException) as err:
         return Trouble(f"connection lost ({type(err).__name__})")
     try:
-        found = json.loads(without_key(answer.decode(), key, variable))
+        found = json.loads(_without_key(answer.decode(), key, variable))
     except ValueError:
         return Trouble("answer is no JSON")
     return found if isinstance(found, dict) else Trouble("answer is no JSON object")
@@ -202,22 +263,17 @@ class _SecureConnection(http.client.HTTPSConnection):
             self._create_connection = partial(_connected, self.host, private_network)
 
 
-class _Plain(urllib.request.HTTPHandler):
-    def __init__(self, private_network: bool) -> None:
-        super().__init__()
-        self._connection: Any = partial(_Connection, private_network=private_network)
-
-    def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(self._connection, req)
-
-
-class _Secure(urllib.request.HTTPSHandler):
+class _Handler(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
     def __init__(self, private_network: bool, proxy: str) -> None:
         super().__init__()
-        self._connection: Any = partial(_SecureConnection, private_network=private_network, proxy=proxy)
+        self._plain: Any = partial(_Connection, private_network=private_network)
+        self._secure: Any = partial(_SecureConnection, private_network=private_network, proxy=proxy)
+
+    def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(self._plain, req)
 
     def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(self._connection, req)
+        return self.do_open(self._secure, req)
 
 
 def _proxy(url: str) -> str:
@@ -227,7 +283,7 @@ def _proxy(url: str) -> str:
     """
     parts = urlsplit(url)
     host = parts.hostname or ""
-    if parts.scheme != "https" or host in LOCAL or _literal(host) is not None or urllib.request.proxy_bypass(host):
+    if parts.scheme != "https" or host in _LOCAL or _literal(host) is not None or urllib.request.proxy_bypass(host):
         return ""
     return urllib.request.getproxies().get("https", "")
 
@@ -241,9 +297,7 @@ class _NoRedirection(urllib.request.HTTPRedirectHandler):
 def _opener(private_network: bool, proxy: str) -> urllib.request.OpenerDirector:
     """What sends requests; over https, and only there, through a proxy."""
     proxies = urllib.request.ProxyHandler({"https": proxy} if proxy else {})
-    return urllib.request.build_opener(
-        _NoRedirection, proxies, _Plain(private_network), _Secure(private_network, proxy)
-    )
+    return urllib.request.build_opener(_NoRedirection, proxies, _Handler(private_network, proxy))
 
 
 def _read(response: Any, deadline: float) -> bytes:
@@ -253,7 +307,7 @@ def _read(response: Any, deadline: float) -> bytes:
         held += len(piece)
         if time.monotonic() > deadline:
             raise TimeoutError
-        if held > MOST_BYTES:
+        if held > _MOST_BYTES:
             raise http.client.HTTPException
     if response.length:  # fewer bytes than were promised
         raise http.client.IncompleteRead(b"")
@@ -263,10 +317,10 @@ def _read(response: Any, deadline: float) -> bytes:
 def _refused(err: urllib.error.HTTPError, key: str, variable: str) -> Trouble:
     said = _said(err)
     spent = "insufficient_quota" in said
-    useless = err.code in USELESS or spent
+    useless = err.code in _USELESS or spent
     # What a server says of a key it does not know may hold half of that key.
-    shown = "" if err.code in (401, 403) or not said else f": {shortened(printable(without_key(said, key, variable)))}"
-    again = (err.code in AGAIN or err.code >= 500) and not spent
+    shown = "" if err.code in (401, 403) or not said else f": {shortened(printable(_without_key(said, key, variable)))}"
+    again = (err.code in _AGAIN or err.code >= 500) and not spent
     wait_s = retry_after(err.headers.get("Retry-After"))
     return Trouble(f"HTTP {err.code}{shown}", again, useless, wait_s, err.code)
 

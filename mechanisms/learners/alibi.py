@@ -10,12 +10,11 @@ import numpy as np
 
 from dpaudit.claims import Claim
 from dpaudit.mechanisms.budget import require_finite_epsilon
-from dpaudit.mechanisms.labels.one_hot_laplace import OneHotLaplace, laplace_evidence
+from dpaudit.mechanisms.labels.one_hot_laplace import OneHotLaplace
 from dpaudit.mechanisms.models.networks import Network, SmallCnn, require_network
 from dpaudit.mechanisms.seeds import spawned
-from dpaudit.mechanisms.training.recipe import Recipe
+from dpaudit.mechanisms.training.recipe import Recipe, TrainingTask
 from dpaudit.mechanisms.training.stack_trainer import StackTrainer
-from dpaudit.mechanisms.training.task import TrainingTask
 from dpaudit.registry import register
 
 if TYPE_CHECKING:
@@ -73,5 +72,5 @@ class Alibi(StackTrainer):
         mechanism = self.labels()
         true = np.asarray(task.labels, np.int64)
         observed = mechanism.observe(true, classes=classes, rng=np.random.default_rng(noise))
-        evidence = laplace_evidence(observed, mechanism.scale()).astype(np.float32)
+        evidence = mechanism.evidence(observed).astype(np.float32)
         return replace(task, labels=evidence, seed=training)

@@ -11,32 +11,22 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.claims import Claim, Relation
+from dpaudit.claims.composition import SubsampledGaussian, subsampled_gaussian_rdp
 from dpaudit.claims.renyi import rdp_to_epsilon
-from dpaudit.claims.subsampled_gaussian import SubsampledGaussian, subsampled_gaussian_rdp
 from dpaudit.errors import require
 from dpaudit.mechanisms.budget import require_delta, require_epsilon
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.models.networks import Mlp, Network, require_network
-from dpaudit.mechanisms.training.private.private_steps import (
-    ClaimedSteps,
-    Observer,
-    PrivateSteps,
-    require_clip_and_rate,
-    steps_in,
-)
-from dpaudit.mechanisms.training.private.step_canary import StepCanary
-from dpaudit.mechanisms.training.recipe import Recipe, one_of
-from dpaudit.mechanisms.training.stack_plan import StackPlan
+from dpaudit.mechanisms.training.private.private_steps import ClaimedSteps, Observer, PrivateSteps, StepCanary
+from dpaudit.mechanisms.training.recipe import Recipe, StackPlan, TrainingTask, one_of
 from dpaudit.mechanisms.training.stack_trainer import StackTrainer
-from dpaudit.mechanisms.training.task import TrainingTask
 from dpaudit.registry import register
 
 if TYPE_CHECKING:
@@ -52,14 +42,7 @@ ACCOUNTANTS = ("rdp", "pld")
 def dp_sgd_epsilon(
     *, noise_multiplier: float, sample_rate: float, steps: int, delta: float, accountant: str = "rdp"
 ) -> float:
-    """Epsilon of `steps` steps at `delta` under adding or removing a record.
-
-    Args:
-        noise_multiplier: m > 0.
-        sample_rate: q in (0, 1].
-        steps: Number of steps, >= 1.
-        delta: In (0, 1).
-    """
+    """Epsilon of some steps >= 1 at `delta` in (0, 1) when a record is added or removed; noise > 0, rate in (0, 1]."""
     require(accountant in ACCOUNTANTS, f"accountant must be one of {', '.join(ACCOUNTANTS)}", accountant=accountant)
     require(steps >= 1, "steps must be >= 1", steps=steps)
     if accountant == "pld":
@@ -124,7 +107,7 @@ class DpSgd(StackTrainer):
     def __post_init__(self) -> None:
         require_epsilon(self.epsilon)
         require_delta(self.delta)
-        require_clip_and_rate(self.clip, self.sample_rate)
+        self._sampling()
         one_of("accountant", self.accountant, ACCOUNTANTS)
         require_network(self.model, of="dp-sgd")
 
@@ -137,30 +120,29 @@ class DpSgd(StackTrainer):
 
     def steps(self) -> int:
         """Number of steps."""
-        return steps_in(self.model.epochs, self.sample_rate)
+        return self._sampling().steps(self.model.epochs)
 
     def noise_multiplier(self) -> float:
         """Standard deviation of the noise over `clip`: the least that costs no more than epsilon."""
-        return dp_sgd_noise_multiplier(
-            self.epsilon,
-            sample_rate=self.sample_rate,
-            steps=self.steps(),
-            delta=self.delta,
-            accountant=self.accountant,
-        )
+        return dp_sgd_noise_multiplier(self.epsilon, **self._accounting())
 
     def spent(self) -> float:
         """Epsilon the accountant gives for the noise used; at most epsilon."""
         noise = self.noise_multiplier()
-        if not noise:
-            return math.inf
-        return dp_sgd_epsilon(
-            noise_multiplier=noise,
-            sample_rate=self.sample_rate,
-            steps=self.steps(),
-            delta=self.delta,
-            accountant=self.accountant,
-        )
+        return dp_sgd_epsilon(noise_multiplier=noise, **self._accounting()) if noise else math.inf
+
+    def _accounting(self) -> dict[str, Any]:
+        """What the cost of a noise multiplier depends on."""
+        return {
+            "sample_rate": self.sample_rate,
+            "steps": self.steps(),
+            "delta": self.delta,
+            "accountant": self.accountant,
+        }
+
+    def _sampling(self) -> PrivateSteps:
+        """The steps before their noise is known; refuses a clip and a sampling rate that cannot be."""
+        return PrivateSteps(self.clip, 0.0, self.sample_rate)
 
     def private_steps(self) -> PrivateSteps:
         """Sampling, clipping and noise."""
@@ -174,28 +156,12 @@ class DpSgd(StackTrainer):
         self, train: Examples, canary: StepCanary, *, seed: np.random.SeedSequence, compute: Compute
     ) -> None:
         """Trains one model that the canary takes part in."""
-        from dpaudit.mechanisms.training.private.dp_sgd import train_private_stack
-
         task = TrainingTask(np.arange(len(train)), train.labels, seed)
-        train_private_stack(
-            self.model,
-            self.private_steps(),
-            train.features,
-            [task],
-            classes=train.classes,
-            compute=replace(compute, scratch=None),  # a training that goes on later would show the rest alone
-            step_canary=canary,
-            stack_type=self.stack_type(),
-        )
+        alone = replace(compute, scratch=None)  # a training that goes on later would show the rest alone
+        self._trained(train.features, [task], classes=train.classes, compute=alone, step_canary=canary)
 
     def watch(
-        self,
-        features: Features,
-        tasks: Sequence[TrainingTask],
-        *,
-        classes: int,
-        compute: Compute,
-        observer: Observer,
+        self, features: Features, tasks: Sequence[TrainingTask], *, classes: int, compute: Compute, observer: Observer
     ) -> Sequence[NetworkModel | TrainingError]:
         """`fit_stack`, watched."""
         return self.fit_stack(features, tasks, classes=classes, compute=compute, observer=observer)
@@ -225,23 +191,18 @@ class DpSgd(StackTrainer):
         classes: int,
         compute: Compute,
         plan: StackPlan | None = None,
-        checkpoint: Path | None = None,
         canaries: Sequence[NDArray[np.float32] | None] | None = None,
         observer: Observer | None = None,
     ) -> list[NetworkModel | TrainingError]:
         """One model, or its error, for each task; arguments as in `train_private_stack`."""
+        return self._trained(
+            features, tasks, classes=classes, compute=compute, plan=plan, canaries=canaries, observer=observer
+        )
+
+    def _trained(
+        self, features: Features, tasks: Sequence[TrainingTask], **settings: Any
+    ) -> list[NetworkModel | TrainingError]:
         from dpaudit.mechanisms.training.private.dp_sgd import train_private_stack
 
-        return train_private_stack(
-            self.model,
-            self.private_steps(),
-            features,
-            tasks,
-            classes=classes,
-            compute=compute,
-            plan=plan,
-            checkpoint=checkpoint,
-            canaries=canaries,
-            observer=observer,
-            stack_type=self.stack_type(),
-        )
+        steps, kind = self.private_steps(), self.stack_type()
+        return train_private_stack(self.model, steps, features, tasks, stack_type=kind, **settings)

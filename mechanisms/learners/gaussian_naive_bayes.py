@@ -104,10 +104,7 @@ class GaussianNaiveBayes:
     def fit(
         self, train: Examples, *, seed: SeedSequence, compute: Compute, validation: Examples | None = None
     ) -> NaiveBayesModel:
-        """One training; `validation` is not used.
-
-        Raises: InputError when features are no array.
-        """
+        """One training on an array of features; `validation` is not used."""
         released = self.noisy(self.sums(train), train.classes, 1, np.random.default_rng(seed))
         return NaiveBayesModel(released.count[0], released.mean[0], released.variance[0], self.lower, self.upper)
 
@@ -177,10 +174,7 @@ class NaiveBayesModel:
 
 
 def flat_features(features: Features) -> Floats:
-    """Features as float64 of shape (n, d).
-
-    Raises: InputError when they are columns of mixed types.
-    """
+    """Features as float64 of shape (n, d); refuses columns of mixed types."""
     require(isinstance(features, np.ndarray), "features must be numbers in an array, these are columns of mixed types")
     assert isinstance(features, np.ndarray)
     return features.reshape(len(features), -1).astype(np.float64)

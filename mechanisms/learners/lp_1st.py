@@ -13,9 +13,9 @@ from dpaudit.mechanisms.budget import require_epsilon
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
-from dpaudit.mechanisms.learners.released_labels import ReleasedLabels
-from dpaudit.mechanisms.models.catboost import CatBoost
-from dpaudit.mechanisms.protocols import Model, Trainer
+from dpaudit.mechanisms.models.tables import CatBoost
+from dpaudit.mechanisms.protocols import LabelMechanism, Model, Trainer
+from dpaudit.mechanisms.seeds import spawned
 from dpaudit.registry import register
 
 
@@ -73,16 +73,11 @@ class NoiseCorrectedModel:
 
 
 def corrected(noisy: NDArray[np.float64], epsilon: float) -> NDArray[np.float64]:
-    """Probabilities of true labels from those of labels released by randomised response.
+    """Probabilities of true labels from those of labels released by randomised response, both of shape (n, K).
 
     p T^-1 with T the (K, K) matrix of randomised response, each entry cut to [0, 1]. For two classes that is the
     published correction, ((1 + e^eps) p - 1) / (e^eps - 1), cut; for more, the cut rows no longer sum to 1 and are
     scaled to do so (an entry is always left, since they sum to 1 before the cut).
-
-    Args:
-        noisy: Rows of probabilities of the released labels, shape (n, K).
-        epsilon: Privacy loss of the randomised response, > 0.
-    Returns: Rows of probabilities, shape (n, K).
     """
     flat = math.exp(-epsilon)
     classes = noisy.shape[1]
@@ -90,3 +85,29 @@ def corrected(noisy: NDArray[np.float64], epsilon: float) -> NDArray[np.float64]
     cut: NDArray[np.float64] = np.clip(inverted, 0.0, 1.0)
     cut /= cut.sum(axis=1, keepdims=True)
     return cut
+
+
+@register("mechanism", "released-labels", source="post-processing; arXiv:2102.06062 with any label mechanism")
+@dataclass(frozen=True)
+class ReleasedLabels:
+    """Trains on the labels a label mechanism released, drawn once; claims what that mechanism claims.
+
+    Attributes:
+        labels: What releases the labels.
+        model: How the model is trained on them.
+    """
+
+    labels: LabelMechanism = field(default=RandomizedResponse(1.0), metadata={"kind": "mechanism"})
+    model: Trainer = field(default=CatBoost(), metadata={"kind": "model"})
+
+    def claim(self) -> Claim:
+        """The claim of the label mechanism; training is post-processing."""
+        return self.labels.claim()
+
+    def fit(
+        self, train: Examples, *, seed: np.random.SeedSequence, compute: Compute, validation: Examples | None = None
+    ) -> Model:
+        """Releases the labels of `train`, then trains on them; `validation` keeps its own labels."""
+        noise, training = spawned(seed, 2)
+        released = self.labels.release(train.labels, classes=train.classes, rng=np.random.default_rng(noise))
+        return self.model.fit(train.with_(labels=released), seed=training, compute=compute, validation=validation)

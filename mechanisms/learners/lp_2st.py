@@ -14,7 +14,7 @@ from dpaudit.mechanisms.budget import require_epsilon
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.labels.rr_with_prior import best_k, rr_with_prior
-from dpaudit.mechanisms.models.catboost import CatBoost
+from dpaudit.mechanisms.models.tables import CatBoost
 from dpaudit.mechanisms.protocols import Model, Trainer
 from dpaudit.mechanisms.seeds import spawned
 from dpaudit.registry import register

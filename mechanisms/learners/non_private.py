@@ -10,7 +10,7 @@ import numpy as np
 from dpaudit.claims import Claim
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
-from dpaudit.mechanisms.models.catboost import CatBoost
+from dpaudit.mechanisms.models.tables import CatBoost
 from dpaudit.mechanisms.protocols import Model, Trainer
 from dpaudit.registry import register
 

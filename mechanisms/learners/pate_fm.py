@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.random import SeedSequence
 from numpy.typing import NDArray
 
-from dpaudit.claims import Claim
+from dpaudit.claims import Claim, GaussianDP
 from dpaudit.errors import require
-from dpaudit.mechanisms.accounting.gnmax import (
-    Answers,
-    confident_gnmax,
-    confident_gnmax_curve,
-    confident_gnmax_noise_factor,
-)
 from dpaudit.mechanisms.budget import require_delta, require_epsilon
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples
+from dpaudit.mechanisms.learners.pate import least_noise
 from dpaudit.mechanisms.models.networks import Network, WideResNet28x4, require_network
 from dpaudit.mechanisms.protocols import Model
 from dpaudit.mechanisms.seeds import spawned
@@ -131,12 +128,7 @@ class PateFm:
             raise TrainingError("the teachers answered no query; lower threshold or train them longer")
         student = self._fixmatch(self.student_steps)
         return student.fit(
-            images,
-            asked[answered.queries],
-            answered.labels,
-            classes=train.classes,
-            seed=studying,
-            compute=compute,
+            images, asked[answered.queries], answered.labels, classes=train.classes, seed=studying, compute=compute
         )
 
     def answered(self, votes: NDArray[np.int64], rng: np.random.Generator) -> Answers:
@@ -175,3 +167,72 @@ class PateFm:
         from dpaudit.mechanisms.training.fixmatch import FixMatch
 
         return FixMatch(self.model, steps, ratio=self.ratio, threshold=self.confidence)
+
+
+def confident_gnmax_curve(*, asked: int, answered: int, threshold_noise: float, vote_noise: float) -> GaussianDP:
+    """What Confident-GNMax with one Gaussian on the largest count tells of one teacher's votes.
+
+    Each query asked moves the largest count by at most 1, each query answered moves two counts by 1:
+    mu^2 = asked / s1^2 + 2 answered / s2^2. `asked` and `answered` are limits fixed beforehand: stopping earlier, on
+    what was seen, costs no more, and mu^2 adds up also where what is asked next depends on the answers.
+
+    Args:
+        threshold_noise: Standard deviation s1 of the noise on the largest count, > 0.
+        vote_noise: Standard deviation s2 of the noise on each count, > 0.
+    Source: Papernot et al. (2018), arXiv:1802.08908, algorithm 1; Smith and Thakurta (2022), arXiv:2210.17520.
+    """
+    require(0 <= answered <= asked, "answered must be in 0..asked", answered=answered, asked=asked)
+    require(threshold_noise > 0, "threshold_noise must be > 0", threshold_noise=threshold_noise)
+    require(vote_noise > 0, "vote_noise must be > 0", vote_noise=vote_noise)
+    return GaussianDP(math.sqrt(asked / threshold_noise**2 + 2 * answered / vote_noise**2))
+
+
+@cache
+def confident_gnmax_noise_factor(
+    epsilon: float, *, asked: int, answered: int, threshold_noise: float, vote_noise: float, delta: float
+) -> float:
+    """Smallest factor on both noises at which Confident-GNMax costs at most `epsilon`; 0 for infinite epsilon.
+
+    Found to a relative 1e-9, then rounded up: the cost never exceeds `epsilon`.
+    """
+    require(epsilon > 0, "epsilon must be > 0", epsilon=epsilon)
+    require(0 < delta < 1, "delta must be in (0, 1)", delta=delta)
+    if math.isinf(epsilon):
+        return 0.0
+    unit = confident_gnmax_curve(asked=asked, answered=answered, threshold_noise=threshold_noise, vote_noise=vote_noise)
+    return least_noise(lambda factor: GaussianDP(unit.mu / factor).epsilon(delta) - epsilon)
+
+
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """Queries that were answered."""
+
+    queries: NDArray[np.int64]  # row of each answered query, ascending, shape (m,)
+    labels: NDArray[np.int64]  # its released label, shape (m,)
+
+
+def confident_gnmax(
+    votes: NDArray[np.int64],
+    *,
+    threshold: float,
+    threshold_noise: float,
+    vote_noise: float,
+    rng: np.random.Generator,
+    answers: int | None = None,
+) -> Answers:
+    """Answers the queries whose largest count, with one Gaussian on it, exceeds the threshold.
+
+    The noise of the threshold is on the largest count alone, which is what `confident_gnmax_curve` charges for; noise
+    on every count and a threshold on their maximum would be another, costlier release.
+
+    Args:
+        votes: Votes for each class, shape (queries, K).
+        threshold_noise: Standard deviation s1, >= 0.
+        vote_noise: Standard deviation s2 of the noise on each count before the argmax, >= 0.
+        answers: Stop after this many answers; None answers all that pass.
+    Source: Papernot et al. (2018), arXiv:1802.08908, algorithm 1.
+    """
+    largest = votes.max(axis=1) + rng.normal(scale=threshold_noise, size=len(votes))
+    passed = np.flatnonzero(largest > threshold)[:answers]
+    noisy = votes[passed] + rng.normal(scale=vote_noise, size=(len(passed), votes.shape[1]))
+    return Answers(passed, np.asarray(noisy.argmax(axis=1), dtype=np.int64))

@@ -149,15 +149,10 @@ class PrivateForest:
 def leaf_counts(
     columns: Floats, labels: Ints, classes: int, split: Ints, low: Floats, high: Floats, end: float
 ) -> Floats:
-    """How many records of each class are in each leaf: at or above the lower limits, below the upper ones.
+    """How many records of each class are in each leaf, shape (leaves, K), from columns (d, n) and labels (n,).
 
-    Args:
-        columns: Features of n records, shape (d, n).
-        labels: In 0 .. classes - 1, shape (n,).
-        split: The feature of each split on the way to a leaf, shape (leaves, depth).
-        low: Lower limits of these, shape (leaves, depth).
-        high: Upper limits, shape (leaves, depth).
-    Returns: Shape (leaves, K).
+    `split` has the feature of each split on the way to a leaf, shape (leaves, depth); inside are those at or above its
+    `low` and below its `high`.
     """
     leaves, depth = split.shape
     counts = np.zeros((leaves, classes))

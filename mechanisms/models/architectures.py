@@ -1,103 +1,30 @@
-"""Networks of one example each: a layout to build, and nothing that couples the examples of a batch by default.
+"""Residual networks, and networks of texts, as modules of torch; the kernel that trains stacks of bags of embeddings.
 
-Every network takes float32 of shape (batch, *shape) and gives logits of shape (batch, classes). Weights are drawn by
-`mechanisms.training.parameters`, never by the constructors here.
+Nothing couples the examples of a batch unless the norm is "batch". Weights are drawn by `training.parameters`, never by
+the constructors here. A text is a row of word numbers, of which 0 is padding, whatever stands behind its end; they come
+as float32, as all features do, which is exact below 2^24.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from itertools import pairwise
+import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
 from dpaudit.errors import require
+from dpaudit.mechanisms.training.compute.kernels import BatchedMlp, Kernel, clip_factors
+from dpaudit.mechanisms.training.losses import Loss, slope
 
-ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh, "gelu": nn.GELU, "silu": nn.SiLU}
-NORMS = ("group", "batch", "none")
 GROUPS = 16
-
-
-def mlp(shape: tuple[int, ...], classes: int, *, hidden: Sequence[int], activation: str) -> nn.Sequential:
-    """Linear layers of widths `hidden`, each followed by `activation`, and a linear layer to the logits."""
-    inputs = 1
-    for size in shape:
-        inputs *= size
-    widths = [inputs, *hidden]
-    layers: list[nn.Module] = [nn.Flatten()]
-    for before, after in pairwise(widths):
-        layers += [nn.Linear(before, after), ACTIVATIONS[activation]()]
-    return nn.Sequential(*layers, nn.Linear(widths[-1], classes))
-
-
-def small_cnn(shape: tuple[int, ...], classes: int) -> nn.Sequential:
-    """conv16-conv32-linear: two 3x3 convolutions, each with ReLU and 2x2 max pooling."""
-    channels, height, width = image_shape(shape, least=4)
-    return nn.Sequential(
-        nn.Conv2d(channels, 16, 3, padding=1),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(16, 32, 3, padding=1),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(32 * (height // 4) * (width // 4), classes),
-    )
-
-
-def tanh_cnn(shape: tuple[int, ...], classes: int) -> nn.Sequential:
-    """Four 3x3 convolutions with tanh, max and average pooling: 974,250 parameters on 3x32x32 and 10 classes.
-
-    The paper gives the number of layers, the activation, the kinds of pooling and 974 K parameters; the widths are the
-    non-decreasing multiples of 16 that give that number.
-    """
-    channels, _, _ = image_shape(shape, least=8)
-    return nn.Sequential(
-        nn.Conv2d(channels, 96, 3, padding=1),
-        nn.Tanh(),
-        nn.AvgPool2d(2),
-        nn.Conv2d(96, 160, 3, padding=1),
-        nn.Tanh(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(160, 192, 3, padding=1),
-        nn.Tanh(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(192, 320, 3, padding=1),
-        nn.Tanh(),
-        nn.AdaptiveAvgPool2d(1),
-        nn.Flatten(),
-        nn.Linear(320, classes),
-    )
-
-
-def lenet_5(shape: tuple[int, ...], classes: int) -> nn.Sequential:
-    """LeNet-5: 5x5 convolutions to 6 and 16 channels with tanh and average pooling, linear layers of 120 and 84."""
-    channels, height, width = image_shape(shape, least=12)
-    padding = 2 if min(height, width) < 32 else 0  # 28x28 is padded to 32x32, as in the original
-    rows, columns = (((size + 2 * padding - 4) // 2 - 4) // 2 for size in (height, width))
-    return nn.Sequential(
-        nn.Conv2d(channels, 6, 5, padding=padding),
-        nn.Tanh(),
-        nn.AvgPool2d(2),
-        nn.Conv2d(6, 16, 5),
-        nn.Tanh(),
-        nn.AvgPool2d(2),
-        nn.Flatten(),
-        nn.Linear(16 * rows * columns, 120),
-        nn.Tanh(),
-        nn.Linear(120, 84),
-        nn.Tanh(),
-        nn.Linear(84, classes),
-    )
 
 
 class ResNet(nn.Module):
     """ResNet for small images: a 3x3 stem and stages of basic blocks, normalisation after each convolution."""
 
-    def __init__(self, shape: tuple[int, ...], classes: int, *, blocks: Sequence[int], width: int, norm: str) -> None:
+    def __init__(self, channels: int, classes: int, *, blocks: Sequence[int], width: int, norm: str) -> None:
         super().__init__()
-        channels, _, _ = image_shape(shape, least=8)
         self.stem = nn.Sequential(conv3x3(channels, width, norm=norm), normalisation(norm, width), nn.ReLU())
         stages: list[nn.Module] = []
         inputs = width
@@ -137,9 +64,8 @@ class BasicBlock(nn.Module):
 class WideResNet(nn.Module):
     """Wide ResNet: three stages of pre-activation blocks, 16, 32 and 64 channels times `widen`."""
 
-    def __init__(self, shape: tuple[int, ...], classes: int, *, depth: int, widen: int, norm: str) -> None:
+    def __init__(self, channels: int, classes: int, *, depth: int, widen: int, norm: str) -> None:
         super().__init__()
-        channels, _, _ = image_shape(shape, least=4)
         self.stem = conv3x3(channels, 16, norm=norm)
         blocks: list[nn.Module] = []
         inputs = 16
@@ -190,8 +116,169 @@ def normalisation(norm: str, channels: int) -> nn.Module:
     return nn.GroupNorm(min(GROUPS, channels), channels) if norm == "group" else nn.Identity()
 
 
-def image_shape(shape: tuple[int, ...], *, least: int) -> tuple[int, int, int]:
-    """(channels, height, width) of one example; refuses what is not an image or is below `least` pixels a side."""
-    require(len(shape) == 3, "a convolutional network takes images of shape (channels, height, width)", shape=shape)
-    require(min(shape[1:]) >= least, f"images must be at least {least} pixels a side for this network", shape=shape)
-    return shape[0], shape[1], shape[2]
+class BatchedBag(BatchedMlp):
+    """Bags of embeddings, forward and backward written out; the linear layer on the mean is a perceptron's.
+
+    Words are gone through place by place: all of them at once would need the length times the memory.
+    """
+
+    def __init__(self, module: nn.Module, *, loss: Loss) -> None:
+        Kernel.__init__(self, module, loss=loss)
+        self._activation = nn.Identity()
+
+    def _table(self, flat: Tensor) -> Tensor:
+        """The words' vectors, a view of shape (A, vocabulary, width)."""
+        return next(iter(self.layout.views(flat).values()))
+
+    def _layers(self, flat: Tensor) -> list[tuple[Tensor, Tensor]]:
+        _, weight, bias = self.layout.views(flat).values()
+        return [(weight, bias)]
+
+    def _mean(self, flat: Tensor, words: Tensor, shares: Tensor) -> Tensor:
+        """Mean vector of each text, shape (A, b, width)."""
+        table, models = self._table(flat), _models(words)
+        mean = torch.zeros(*words.shape[:2], table.shape[2], device=flat.device)
+        for place in range(words.shape[2]):
+            mean.addcmul_(table[models, words[..., place]], shares[..., place, None])
+        return mean
+
+    def _spread(self, words: Tensor, shares: Tensor, errors: Tensor, out: Tensor) -> None:
+        """Writes the derivative by the words' vectors, errors being those by the means."""
+        table, models = self._table(out), _models(words)
+        table.zero_()
+        for place in range(words.shape[2]):
+            table.index_put_((models, words[..., place]), errors * shares[..., place, None], accumulate=True)
+
+    def logits(self, parameters: Tensor, inputs: Tensor) -> Tensor:
+        words, shares = _read(inputs)
+        return super().logits(parameters, self._mean(parameters, words, shares))
+
+    def gradient(
+        self, parameters: Tensor, inputs: Tensor, targets: Tensor, coefficients: Tensor, out: Tensor
+    ) -> Tensor:
+        words, shares = _read(inputs)
+        ((weight, _),) = layers = self._layers(parameters)
+        seen = self._forward(layers, self._mean(parameters, words, shares))
+        losses, last = slope(self.loss, seen[-1], targets)
+        last *= coefficients[..., None]
+        self._collect(seen, [last], out)
+        self._spread(words, shares, torch.bmm(last, weight), out)
+        return (losses * coefficients).sum(1)
+
+    def clipped_gradient(
+        self, parameters: Tensor, inputs: Tensor, targets: Tensor, present: Tensor, clip: float, out: Tensor
+    ) -> None:
+        words, shares = _read(inputs)
+        ((weight, _),) = layers = self._layers(parameters)
+        seen = self._forward(layers, self._mean(parameters, words, shares))
+        last = slope(self.loss, seen[-1], targets)[1]
+        by_mean = torch.bmm(last, weight)
+        # A word's vector takes the error by the mean times its share of the text, repetitions of a word together.
+        squares = (last * last).sum(-1) * ((seen[0] * seen[0]).sum(-1) + 1)
+        squares += (by_mean * by_mean).sum(-1) * _squared_counts(words, shares)
+        factors = (clip_factors(squares.sqrt(), clip) * present)[..., None]
+        self._collect(seen, [last * factors], out)
+        self._spread(words, shares, by_mean * factors, out)
+
+
+def _read(inputs: Tensor) -> tuple[Tensor, Tensor]:
+    """Words and their shares, both (A, b, places), without places no text of the batch fills."""
+    words = inputs.long()
+    filled = words.flatten(0, 1).amax(0).nonzero() if words.numel() else words.new_zeros(0)
+    words = words[..., : int(filled.max()) + 1 if len(filled) else 0]
+    return words, word_shares(words)
+
+
+def _models(words: Tensor) -> Tensor:
+    return torch.arange(len(words), device=words.device)[:, None]
+
+
+def _squared_counts(words: Tensor, shares: Tensor) -> Tensor:
+    """Sum over different words of (its occurrences / length of the text)^2, shape (A, b)."""
+    total = torch.zeros(words.shape[:2], device=words.device)
+    for place in range(words.shape[2]):
+        same = (words == words[..., place, None]) * shares
+        total += same.sum(-1) * shares[..., place]
+    return total
+
+
+PADDING = 0
+HIDDEN = -1e9  # added to the attention of padding; finite, so that a text without words gives numbers
+
+
+class BagOfEmbeddings(nn.Module):
+    """The mean of the words' vectors, and a linear layer to the logits; 0 for a text without words."""
+
+    def __init__(self, shape: tuple[int, ...], classes: int, *, vocabulary: int, width: int) -> None:
+        super().__init__()
+        text_length(shape)
+        self.embedding = nn.Embedding(vocabulary, width)
+        self.head = nn.Linear(width, classes)
+
+    def forward(self, numbers: Tensor) -> Tensor:
+        words = numbers.long()
+        return self.head(mean_of_words(self.embedding(words), words))  # type: ignore[no-any-return]
+
+
+class SmallTransformer(nn.Module):
+    """Encoder blocks with normalisation first, learned places, and the mean of the words; without dropout."""
+
+    def __init__(
+        self, shape: tuple[int, ...], classes: int, *, vocabulary: int, width: int, heads: int, layers: int
+    ) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, width)
+        self.places = nn.Embedding(text_length(shape), width)
+        self.blocks = nn.ModuleList([EncoderBlock(width, heads) for _ in range(layers)])
+        self.last = nn.LayerNorm(width)
+        self.head = nn.Linear(width, classes)
+
+    def forward(self, numbers: Tensor) -> Tensor:
+        words = numbers.long()
+        # One row of places for each text: what clips gradients one by one must see whose they are.
+        places = torch.arange(words.shape[1], device=words.device).expand(words.shape)
+        states = self.embedding(words) + self.places(places)
+        hidden = (words == PADDING).to(states)[:, None, None, :] * HIDDEN
+        for block in self.blocks:
+            states = block(states, hidden)
+        return self.head(mean_of_words(self.last(states), words))  # type: ignore[no-any-return]
+
+
+class EncoderBlock(nn.Module):
+    """Self-attention and a layer of four times the width, each after a normalisation and with a shortcut."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.before_attention, self.before_dense = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.asked = nn.Linear(width, 3 * width)
+        self.answered = nn.Linear(width, width)
+        self.dense = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+
+    def forward(self, states: Tensor, hidden: Tensor) -> Tensor:
+        states = states + self.answered(self._attention(self.before_attention(states), hidden))
+        return states + self.dense(self.before_dense(states))  # type: ignore[no-any-return]
+
+    def _attention(self, states: Tensor, hidden: Tensor) -> Tensor:
+        # Written out: the fused kernels cannot be mapped over models and examples.
+        parts = self.asked(states).unflatten(-1, (3, self.heads, -1)).movedim(-3, 0).transpose(-2, -3)
+        query, key, value = parts[0], parts[1], parts[2]
+        weights = torch.softmax(query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1]) + hidden, -1)
+        return (weights @ value).transpose(-2, -3).flatten(-2)  # type: ignore[no-any-return]
+
+
+def mean_of_words(vectors: Tensor, words: Tensor) -> Tensor:
+    """Mean over the places that hold a word: (batch, length, width) and (batch, length) to (batch, width)."""
+    return (vectors * word_shares(words)[..., None]).sum(-2)
+
+
+def word_shares(words: Tensor) -> Tensor:
+    """1 / number of words of its text for each word, 0 for padding; shape (..., length)."""
+    present = (words != PADDING).float()
+    return present / present.sum(-1, keepdim=True).clamp(min=1)
+
+
+def text_length(shape: tuple[int, ...]) -> int:
+    """The length of a text; refuses examples that are no rows of word numbers."""
+    require(len(shape) == 1, "a text network takes word numbers of shape (n, length)", shape=shape)
+    return shape[0]

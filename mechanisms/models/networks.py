@@ -1,12 +1,15 @@
 """Neural networks to train, one registered name for each architecture.
 
-The classes hold hyper-parameters only; torch is imported when one is built or trained.
+The classes hold hyper-parameters only; torch is imported when one is built or trained. Every network takes float32 of
+shape (batch, *shape) and gives logits of shape (batch, classes).
 """
 
 from __future__ import annotations
 
+import math
 from abc import ABC
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from dpaudit.errors import require
@@ -15,7 +18,9 @@ from dpaudit.mechanisms.training.stack_trainer import StackTrainer
 from dpaudit.registry import register
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
+
+    from dpaudit.mechanisms.training.compute.kernels import BatchedMlp
 
 ACTIVATIONS = ("relu", "tanh", "gelu", "silu")
 NORMS = ("group", "batch", "none")
@@ -34,6 +39,13 @@ class Network(Recipe, StackTrainer, ABC):
 def require_network(model: object, *, of: str) -> None:
     """Refuses, for the mechanism registered as `of`, a model that is no network."""
     require(isinstance(model, Network), f"the model of {of} must be a network", model=type(model).__name__)
+
+
+def _image_shape(shape: tuple[int, ...], *, least: int) -> tuple[int, int, int]:
+    """(channels, height, width) of one example; refuses what is not an image or is below `least` pixels a side."""
+    require(len(shape) == 3, "a convolutional network takes images of shape (channels, height, width)", shape=shape)
+    require(min(shape[1:]) >= least, f"images must be at least {least} pixels a side for this network", shape=shape)
+    return shape[0], shape[1], shape[2]
 
 
 @register("model", "mlp", source="multilayer perceptron")
@@ -56,42 +68,93 @@ class Mlp(Network):
         one_of("activation", self.activation, ACTIVATIONS)
 
     def module(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        from dpaudit.mechanisms.models.architectures import mlp
+        from torch import nn
 
-        return mlp(shape, classes, hidden=self.hidden, activation=self.activation)
+        activation = {"relu": nn.ReLU, "tanh": nn.Tanh, "gelu": nn.GELU, "silu": nn.SiLU}[self.activation]
+        widths = [math.prod(shape), *self.hidden]
+        layers: list[nn.Module] = [nn.Flatten()]
+        for before, after in pairwise(widths):
+            layers += [nn.Linear(before, after), activation()]
+        return nn.Sequential(*layers, nn.Linear(widths[-1], classes))
 
 
 @register("model", "small-cnn", source="conv16-conv32-linear")
 @dataclass(frozen=True, kw_only=True)
 class SmallCnn(Network):
-    """Small convolutional network: conv16-conv32-linear with ReLU and max pooling."""
+    """Small convolutional network, conv16-conv32-linear: 3x3 convolutions, each with ReLU and 2x2 max pooling."""
 
     def module(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        from dpaudit.mechanisms.models.architectures import small_cnn
+        from torch import nn
 
-        return small_cnn(shape, classes)
+        channels, height, width = _image_shape(shape, least=4)
+        return nn.Sequential(
+            nn.Conv2d(channels, 16, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(16, 32, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(32 * (height // 4) * (width // 4), classes),
+        )
 
 
 @register("model", "tanh-cnn", source="arXiv:2206.05199, section 5: 4-layer CNN, 974 K parameters, tanh")
 @dataclass(frozen=True, kw_only=True)
 class TanhCnn(Network):
-    """Four-layer CNN with tanh and 974 K parameters, for DP-SGD on CIFAR-10."""
+    """Four-layer CNN with tanh and 974 K parameters, for DP-SGD on CIFAR-10: 974,250 on 3x32x32 and 10 classes.
+
+    The paper gives the number of layers, the activation, the kinds of pooling and 974 K parameters; the widths are the
+    non-decreasing multiples of 16 that give that number.
+    """
 
     def module(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        from dpaudit.mechanisms.models.architectures import tanh_cnn
+        from torch import nn
 
-        return tanh_cnn(shape, classes)
+        channels, _, _ = _image_shape(shape, least=8)
+        return nn.Sequential(
+            nn.Conv2d(channels, 96, 3, padding=1),
+            nn.Tanh(),
+            nn.AvgPool2d(2),
+            nn.Conv2d(96, 160, 3, padding=1),
+            nn.Tanh(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(160, 192, 3, padding=1),
+            nn.Tanh(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(192, 320, 3, padding=1),
+            nn.Tanh(),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+            nn.Linear(320, classes),
+        )
 
 
 @register("model", "lenet-5", source="LeCun et al. (1998)")
 @dataclass(frozen=True, kw_only=True)
 class LeNet5(Network):
-    """LeNet-5 for images of 28x28 or 32x32."""
+    """LeNet-5 for images of 28x28 or 32x32: 5x5 convolutions with tanh and average pooling, then linear layers."""
 
     def module(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        from dpaudit.mechanisms.models.architectures import lenet_5
+        from torch import nn
 
-        return lenet_5(shape, classes)
+        channels, height, width = _image_shape(shape, least=12)
+        padding = 2 if min(height, width) < 32 else 0  # 28x28 is padded to 32x32, as in the original
+        rows, columns = (((size + 2 * padding - 4) // 2 - 4) // 2 for size in (height, width))
+        return nn.Sequential(
+            nn.Conv2d(channels, 6, 5, padding=padding),
+            nn.Tanh(),
+            nn.AvgPool2d(2),
+            nn.Conv2d(6, 16, 5),
+            nn.Tanh(),
+            nn.AvgPool2d(2),
+            nn.Flatten(),
+            nn.Linear(16 * rows * columns, 120),
+            nn.Tanh(),
+            nn.Linear(120, 84),
+            nn.Tanh(),
+            nn.Linear(84, classes),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +186,8 @@ class ResNet18(Residual):
     def module(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         from dpaudit.mechanisms.models.architectures import ResNet
 
-        return ResNet(shape, classes, blocks=(2, 2, 2, 2), width=self.width, norm=self.norm)
+        channels, _, _ = _image_shape(shape, least=8)
+        return ResNet(channels, classes, blocks=(2, 2, 2, 2), width=self.width, norm=self.norm)
 
 
 @register("model", "wrn-16-4", source="Zagoruyko and Komodakis (2016)")
@@ -134,7 +198,8 @@ class WideResNet16x4(Residual):
     def module(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         from dpaudit.mechanisms.models.architectures import WideResNet
 
-        return WideResNet(shape, classes, depth=16, widen=4, norm=self.norm)
+        channels, _, _ = _image_shape(shape, least=4)
+        return WideResNet(channels, classes, depth=16, widen=4, norm=self.norm)
 
 
 @register("model", "wrn-28-4", source="Zagoruyko and Komodakis (2016), the network of PATE-FM and ALIBI")
@@ -145,4 +210,81 @@ class WideResNet28x4(Residual):
     def module(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         from dpaudit.mechanisms.models.architectures import WideResNet
 
-        return WideResNet(shape, classes, depth=28, widen=4, norm=self.norm)
+        channels, _, _ = _image_shape(shape, least=4)
+        return WideResNet(channels, classes, depth=28, widen=4, norm=self.norm)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextNetwork(Network):
+    """What networks of text share; they take rows of word numbers, as the text data sets give them.
+
+    Attributes:
+        vocabulary: Number of words, padding among them, >= 2; at least that of the data.
+        width: Of a word's vector, >= 1.
+    """
+
+    vocabulary: int = 4096
+    width: int = 16
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.vocabulary >= 2, "vocabulary must be >= 2", vocabulary=self.vocabulary)
+        require(self.width >= 1, "width must be >= 1", width=self.width)
+        plain = not self.standardise and not self.mixup and self.augment == "none"
+        require(plain, "word numbers cannot be scaled, mixed or augmented", do="leave out standardise, mixup, augment")
+
+    def check(self, features: Tensor) -> None:
+        """Word numbers, whole and in 0 .. vocabulary - 1."""
+        low, high = (float(end) for end in features.aminmax()) if features.numel() else (0.0, 0.0)
+        require(
+            low >= 0 and high < self.vocabulary and bool((features == features.floor()).all()),
+            f"word numbers must be whole and in 0..{self.vocabulary - 1}",
+            do="give data and model the same vocabulary",
+            lowest=low,
+            highest=high,
+        )
+
+
+@register("model", "bag-of-embeddings", source="Joulin et al. (2017), arXiv:1607.01759, without n-grams")
+@dataclass(frozen=True, kw_only=True)
+class BagOfEmbeddings(TextNetwork):
+    """A linear classifier on the mean of the words' vectors, trained from scratch: stacked, fast, DP-SGD too."""
+
+    def module(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+        from dpaudit.mechanisms.models import architectures
+
+        return architectures.BagOfEmbeddings(shape, classes, vocabulary=self.vocabulary, width=self.width)
+
+    def batched_kernel(self, module: nn.Module) -> type[BatchedMlp] | None:
+        """The one of bags of embeddings."""
+        from dpaudit.mechanisms.models.architectures import BatchedBag
+
+        return BatchedBag
+
+
+@register("model", "small-transformer", source="Vaswani et al. (2017), arXiv:1706.03762; normalisation first")
+@dataclass(frozen=True, kw_only=True)
+class SmallTransformer(TextNetwork):
+    """A small transformer encoder on word numbers, trained from scratch.
+
+    Attributes:
+        width: Of a word's vector, a multiple of `heads`.
+        heads: Of the attention, >= 1.
+        layers: Encoder blocks, >= 1.
+    """
+
+    width: int = 32
+    heads: int = 2
+    layers: int = 2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.heads >= 1 and self.layers >= 1, "heads and layers must be >= 1", heads=self.heads)
+        require(self.width % self.heads == 0, "width must be a multiple of heads", width=self.width, heads=self.heads)
+
+    def module(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+        from dpaudit.mechanisms.models import architectures
+
+        return architectures.SmallTransformer(
+            shape, classes, vocabulary=self.vocabulary, width=self.width, heads=self.heads, layers=self.layers
+        )

@@ -50,11 +50,7 @@ class RecallModel:
 
 
 def recalling(features: Features, answers: NDArray[np.float64]) -> RecallModel:
-    """The model that answers each example as given, examples with the very same features with their mean answer.
-
-    Args:
-        answers: Class probabilities, shape (n, classes).
-    """
+    """The model that gives each example its answer (n, classes), examples with the same features their mean answer."""
     rows, place = np.unique(fingerprints(features), return_inverse=True)
     sums = np.zeros((len(rows), answers.shape[1]))
     np.add.at(sums, place, answers)

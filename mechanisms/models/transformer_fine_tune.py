@@ -1,4 +1,4 @@
-"""Fine-tuning of a pre-trained transformer from a local folder, through the package transformers."""
+"""Pre-trained transformers from a local folder, by the package transformers: fine-tuned, or to encode sentences."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+from scipy.special import softmax
 
 from dpaudit.consent import PATH
 from dpaudit.errors import InputError, require
@@ -18,6 +19,9 @@ from dpaudit.registry import register
 from dpaudit.variables import expanded, without_values
 
 ROWS = 64
+"""Texts asked about together."""
+BATCH = 32
+"""Texts encoded together."""
 
 
 @register("model", "transformer-fine-tune", source="Liu et al. (2019), arXiv:1907.11692, appendix C; transformers")
@@ -59,11 +63,10 @@ class TransformerFineTune:
     ) -> Model:
         """Fine-tunes on all texts; `validation` is not used.
 
-        Raises: InputError when transformers or the folder is missing, or the features are no texts; TrainingError when
-            the loss stops being a number.
+        Raises: InputError without transformers, the folder or texts; TrainingError when the loss stops being a number.
         """
         texts = texts_of(train.features)
-        tokenizer_class, model_class = _classes()
+        transformers = _transformers("transformer-fine-tune needs")
         import torch
 
         torch.set_num_threads(compute.threads)
@@ -73,8 +76,10 @@ class TransformerFineTune:
         # The new head and the dropout draw from torch's own generators: they are borrowed, and given back as they were.
         with torch.random.fork_rng(devices):
             torch.manual_seed(int(of_torch) % 2**63)
-            tokenizer = loaded(tokenizer_class, self.path)
-            module = loaded(model_class, self.path, num_labels=train.classes).to(compute.device)
+            tokenizer = loaded(transformers.AutoTokenizer, self.path)
+            module = loaded(transformers.AutoModelForSequenceClassification, self.path, num_labels=train.classes).to(
+                compute.device
+            )
             module.train()
             steps = self.epochs * -(-len(texts) // self.batch_size)
             optimizer = torch.optim.AdamW(
@@ -115,8 +120,6 @@ class FineTuned:
         """Class probabilities, shape (n, classes)."""
         import torch
 
-        from dpaudit.mechanisms.training.network_model import softmax
-
         texts = texts_of(features)
         torch.set_num_threads(self.compute.threads)
         logits = np.empty((len(texts), self.module.config.num_labels))
@@ -125,14 +128,11 @@ class FineTuned:
                 batch = texts[first : first + ROWS]
                 tokens = _tokens(self.tokenizer, batch, self.length, self.compute.device)
                 logits[first : first + ROWS] = self.module(**tokens).logits.double().cpu().numpy()
-        return softmax(logits)
+        return np.asarray(softmax(logits, axis=-1))
 
 
 def texts_of(features: Features) -> list[str]:
-    """The texts of a table with one text column.
-
-    Raises: InputError for other features.
-    """
+    """The texts of a table with one text column; refuses other features."""
     is_text = (
         isinstance(features, pa.Table)
         and features.num_columns == 1
@@ -146,21 +146,16 @@ def texts_of(features: Features) -> list[str]:
     return texts
 
 
-def _classes() -> tuple[Any, Any]:
+def _transformers(asking: str) -> Any:
     try:
-        from transformers import AutoModelForSequenceClassification, AutoTokenizer
+        import transformers
     except ImportError as err:
-        raise InputError(
-            "transformer-fine-tune needs the package transformers; install it with `pip install dpaudit[text]`"
-        ) from err
-    return AutoTokenizer, AutoModelForSequenceClassification
+        raise InputError(f"{asking} the package transformers; install it with `pip install dpaudit[text]`") from err
+    return transformers
 
 
 def loaded(kind: Any, path: str, **settings: Any) -> Any:
-    """What a class of transformers makes of a local folder.
-
-    Raises: InputError when the folder holds no such thing.
-    """
+    """What a class of transformers makes of a local folder; refuses one that holds no such thing."""
     folder = expanded(path)
     do = "set `path` to what save_pretrained of the model and its tokenizer wrote"
     require((folder / "config.json").is_file(), "path must be the folder of a pre-trained model", do=do, path=path)
@@ -173,3 +168,23 @@ def loaded(kind: Any, path: str, **settings: Any) -> Any:
 
 def _tokens(tokenizer: Any, texts: list[str], length: int, device: str) -> Any:
     return tokenizer(texts, padding=True, truncation=True, max_length=length, return_tensors="pt").to(device)
+
+
+def encoded(texts: list[str], path: str, *, length: int, device: str = "cpu") -> NDArray[np.float32]:
+    """The mean of the encoder's last states over a text's tokens, scaled to length 1; shape (n, width)."""
+    transformers = _transformers("sentence embeddings need")
+    import torch
+
+    tokenizer = loaded(transformers.AutoTokenizer, path)
+    module: Any = loaded(transformers.AutoModel, path).to(device).eval()
+    order = sorted(range(len(texts)), key=lambda row: len(texts[row]))  # texts of a length go together
+    found = np.empty((len(texts), module.config.hidden_size), np.float32)
+    with torch.inference_mode():
+        for first in range(0, len(order), BATCH):
+            rows = order[first : first + BATCH]
+            tokens = _tokens(tokenizer, [texts[row] for row in rows], length, device)
+            states = module(**tokens).last_hidden_state
+            present = tokens["attention_mask"][..., None]
+            mean = (states * present).sum(1) / present.sum(1).clamp(min=1)
+            found[rows] = torch.nn.functional.normalize(mean.float(), dim=1).cpu().numpy()
+    return found

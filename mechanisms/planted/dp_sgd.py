@@ -1,28 +1,48 @@
-"""DP-SGD with known bugs on purpose, its claim unchanged; the bugs themselves are in `private_stacks`."""
+"""DP-SGD with bugs that were made before, planted on purpose, its claim unchanged.
+
+The class `Stack` of each overrides what the bug gets wrong. Torch is imported where a stack is trained.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+import math
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
 
 from dpaudit.mechanisms.learners.dp_sgd import DpSgd
 from dpaudit.registry import register
 
 if TYPE_CHECKING:
+    from torch import Generator, Tensor
+
     from dpaudit.mechanisms.training.private.dp_sgd import PrivateStack
+else:
+    PrivateStack = object
+
+Batch = list[NDArray[np.int64]]
 
 
 class PlantedDpSgd(DpSgd):
-    """DP-SGD that trains with a class of `private_stacks`, which imports torch and so is loaded when it is needed."""
+    """DP-SGD that trains with the defects of its own class `Stack`."""
 
-    stack: ClassVar[str]
+    Stack: type[PrivateStack]
 
     def stack_type(self) -> type[PrivateStack]:
         """The class with the defect."""
-        from dpaudit.mechanisms.planted import private_stacks
+        return _with_defect(self.Stack)  # type: ignore[arg-type]  # mypy takes no class for hashable
 
-        found: type[PrivateStack] = getattr(private_stacks, self.stack)
-        return found
+
+@cache
+def _with_defect(defect: type) -> type[PrivateStack]:
+    from dpaudit.mechanisms.training.private.dp_sgd import PrivateStack as Honest
+
+    # Checkpoints of a training are told apart by the name of what trains.
+    names = {"__module__": defect.__module__, "__qualname__": defect.__qualname__}
+    return type(defect.__name__, (defect, Honest), names)
 
 
 @register("mechanism", "planted-noise-over-batch", source="planted defect, as found in published code")
@@ -30,7 +50,9 @@ class PlantedDpSgd(DpSgd):
 class NoiseOverBatchDpSgd(PlantedDpSgd):
     """DEFECT ON PURPOSE: DP-SGD whose noise is that of a batch's mean, added to its sum."""
 
-    stack: ClassVar[str] = "NoiseOverBatch"
+    class Stack(PrivateStack):
+        def noise_deviation(self, *, last: bool) -> float:
+            return super().noise_deviation(last=last) / self.recipe.batch_size
 
 
 @register("mechanism", "planted-no-noise-in-last-step", source="planted defect, as found in published code")
@@ -38,7 +60,9 @@ class NoiseOverBatchDpSgd(PlantedDpSgd):
 class NoNoiseInLastStepDpSgd(PlantedDpSgd):
     """DEFECT ON PURPOSE: DP-SGD that forgets the noise of its last step."""
 
-    stack: ClassVar[str] = "NoNoiseInLastStep"
+    class Stack(PrivateStack):
+        def noise_deviation(self, *, last: bool) -> float:
+            return 0.0 if last else super().noise_deviation(last=last)
 
 
 @register("mechanism", "planted-clip-batch-mean", source="planted defect, as found in published code")
@@ -46,7 +70,18 @@ class NoNoiseInLastStepDpSgd(PlantedDpSgd):
 class ClipBatchMeanDpSgd(PlantedDpSgd):
     """DEFECT ON PURPOSE: DP-SGD that clips the mean gradient of a batch, not each example's."""
 
-    stack: ClassVar[str] = "ClipBatchMean"
+    class Stack(PrivateStack):
+        def sum_gradients(self, batch: Batch, canaries: Tensor | None) -> None:
+            from dpaudit.mechanisms.training.compute.kernels import clip_factors
+
+            if any(len(positions) for positions in batch):
+                self.kernel.gradient(self.parameters, *self.examples_of(batch), self.gradient)
+            else:
+                self.gradient.zero_()
+            if canaries is not None:
+                self.gradient += canaries
+            norms = self.gradient.norm(dim=1, keepdim=True)
+            self.gradient *= clip_factors(norms, self.private.clip * self.recipe.batch_size)
 
 
 @register("mechanism", "planted-shuffled-batches", source="planted defect, as found in published code")
@@ -54,7 +89,14 @@ class ClipBatchMeanDpSgd(PlantedDpSgd):
 class ShuffledBatchesDpSgd(PlantedDpSgd):
     """DEFECT ON PURPOSE: DP-SGD on shuffled batches, accounted for as Poisson sampling."""
 
-    stack: ClassVar[str] = "ShuffledBatches"
+    class Stack(PrivateStack):
+        def batches(self, draws: list[np.random.Generator], steps: int) -> list[Batch]:
+            shuffled = [rng.permutation(n) for rng, n in zip(draws, self.counts, strict=True)]
+            cut = [np.array_split(order, steps) for order in shuffled]
+            return [[parts[step] for parts in cut] for step in range(steps)]
+
+        def canary_steps(self, draws: list[np.random.Generator], steps: int) -> NDArray[np.bool_]:
+            return np.stack([np.arange(steps) == rng.integers(steps) for rng in draws], 1)
 
 
 @register("mechanism", "planted-half-the-noise", source="planted defect")
@@ -62,7 +104,9 @@ class ShuffledBatchesDpSgd(PlantedDpSgd):
 class HalfTheNoiseDpSgd(PlantedDpSgd):
     """DEFECT ON PURPOSE: DP-SGD with half the noise it accounts for."""
 
-    stack: ClassVar[str] = "HalfTheNoise"
+    class Stack(PrivateStack):
+        def noise_deviation(self, *, last: bool) -> float:
+            return super().noise_deviation(last=last) / 2
 
 
 @register("mechanism", "planted-clip-each-coordinate", source="planted defect")
@@ -70,7 +114,22 @@ class HalfTheNoiseDpSgd(PlantedDpSgd):
 class ClipEachCoordinateDpSgd(PlantedDpSgd):
     """DEFECT ON PURPOSE: DP-SGD that clips coordinates instead of norms."""
 
-    stack: ClassVar[str] = "ClipEachCoordinate"
+    class Stack(PrivateStack):
+        def sum_gradients(self, batch: Batch, canaries: Tensor | None) -> None:
+            """The norm of what each example adds may be sqrt(P) times the clip."""
+            clip = self.private.clip
+            self.gradient.zero_()
+            if any(len(positions) for positions in batch):
+                inputs, targets, present = self.examples_of(batch)
+                one = self.gradient.new_empty(self.gradient.shape)
+                for i in range(inputs.shape[1]):
+                    example = slice(i, i + 1)
+                    self.kernel.clipped_gradient(
+                        self.parameters, inputs[:, example], targets[:, example], present[:, example], math.inf, one
+                    )
+                    self.gradient += one.clamp(-clip, clip)
+            if canaries is not None:
+                self.gradient += canaries.clamp(-clip, clip)
 
 
 @register("mechanism", "planted-noise-seeded-each-step", source="planted defect")
@@ -78,7 +137,9 @@ class ClipEachCoordinateDpSgd(PlantedDpSgd):
 class NoiseSeededEachStepDpSgd(PlantedDpSgd):
     """DEFECT ON PURPOSE: DP-SGD that adds the same noise in every step of an epoch."""
 
-    stack: ClassVar[str] = "NoiseSeededEachStep"
+    class Stack(PrivateStack):
+        def _add_noise(self, noises: list[Generator], deviation: float) -> None:
+            super()._add_noise([noise.manual_seed(noise.initial_seed()) for noise in noises], deviation)
 
 
 @register("mechanism", "planted-fixed-batches", source="planted defect")
@@ -86,7 +147,26 @@ class NoiseSeededEachStepDpSgd(PlantedDpSgd):
 class FixedBatchesDpSgd(PlantedDpSgd):
     """DEFECT ON PURPOSE: DP-SGD on batches of one size, accounted for as Poisson sampling."""
 
-    stack: ClassVar[str] = "FixedBatches"
+    class Stack(PrivateStack):
+        def batches(self, draws: list[np.random.Generator], steps: int) -> list[Batch]:
+            sizes = [max(1, round(int(n) * self.private.sample_rate)) for n in self.counts]
+            return [
+                [rng.choice(n, size, replace=False) for rng, n, size in zip(draws, self.counts, sizes, strict=True)]
+                for _ in range(steps)
+            ]
+
+
+class _OtherClip(PrivateStack):
+    """Sums gradients that are clipped at `clip()`; the noise is that of the claimed clip."""
+
+    def clip(self) -> float:
+        return math.inf
+
+    def sum_gradients(self, batch: Batch, canaries: Tensor | None) -> None:
+        honest = self.private
+        self.private = replace(honest, clip=self.clip())
+        super().sum_gradients(batch, canaries)
+        self.private = honest
 
 
 @register("mechanism", "planted-clip-doubled-after-warm-up", source="planted defect")
@@ -94,7 +174,13 @@ class FixedBatchesDpSgd(PlantedDpSgd):
 class ClipDoubledAfterWarmUpDpSgd(PlantedDpSgd):
     """DEFECT ON PURPOSE: DP-SGD whose clip is doubled after a tenth of the training, and its noise is not."""
 
-    stack: ClassVar[str] = "ClipDoubledAfterWarmUp"
+    class Stack(_OtherClip):
+        def run_epoch(self, epoch: int) -> None:
+            self.doubled = 10 * epoch >= self.recipe.epochs
+            super().run_epoch(epoch)
+
+        def clip(self) -> float:
+            return 2 * self.private.clip if self.doubled else self.private.clip
 
 
 @register("mechanism", "planted-no-clipping", source="planted defect, as found in published code")
@@ -102,4 +188,4 @@ class ClipDoubledAfterWarmUpDpSgd(PlantedDpSgd):
 class NoClippingDpSgd(PlantedDpSgd):
     """DEFECT ON PURPOSE: DP-SGD that clips nothing."""
 
-    stack: ClassVar[str] = "NoClipping"
+    Stack = _OtherClip

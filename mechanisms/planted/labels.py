@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.random import SeedSequence
 from numpy.typing import NDArray
 
+from dpaudit.claims import Claim
+from dpaudit.mechanisms.budget import require_epsilon
 from dpaudit.mechanisms.labels.one_hot_laplace import OneHotLaplace
-from dpaudit.mechanisms.protocols import LabelMechanism
-from dpaudit.mechanisms.seeds import spawned
+from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.registry import register
 
 
@@ -32,25 +31,62 @@ class OneHotLaplaceHalfScale(OneHotLaplace):
     """DEFECT ON PURPOSE: the change of one coordinate is paid for, not that of two; it costs twice the claim."""
 
     def scale(self) -> float:
-        """1 / eps, half of what another label needs."""
         return super().scale() / 2
 
 
-def redrawn_labels(
-    mechanism: LabelMechanism, labels: NDArray[np.int64], *, classes: int, seed: SeedSequence
-) -> Callable[[int], NDArray[np.int64]]:
-    """DEFECT ON PURPOSE: labels released afresh for every epoch, each time at the mechanism's full cost.
+@register("mechanism", "planted-rr-binary-formula", source="planted defect")
+@dataclass(frozen=True)
+class BinaryFormulaResponse(RandomizedResponse):
+    """DEFECT ON PURPOSE: keeps a label as of two classes, however many there are; the truth is eps + log(K - 1)."""
 
-    Args:
-        mechanism: Releases the labels; its claim holds for one release.
-        labels: True labels, shape (n,).
-        classes: Number of classes.
-        seed: Decides every epoch's draw.
-    Returns: A function from the epoch's number, >= 0, to the labels that epoch trains on.
+    def keep(self, classes: int) -> float:
+        return super().keep(2)
+
+    def transition(self, classes: int) -> NDArray[np.float64]:
+        return RandomizedResponse(self.epsilon + math.log(classes - 1)).transition(classes)
+
+
+@register("mechanism", "planted-rr-one-draw-per-label", source="planted defect")
+@dataclass(frozen=True)
+class OneDrawPerLabelResponse(RandomizedResponse):
+    """DEFECT ON PURPOSE: answers all examples of one label alike, so classes stay apart, whatever they are called."""
+
+    def release(self, labels: NDArray[np.int64], *, classes: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        return super().release(np.arange(classes), classes=classes, rng=rng)[labels]
+
+
+@register("mechanism", "planted-rr-constant-seed", source="planted defect, as in the code for arXiv:2102.06062")
+@dataclass(frozen=True)
+class ConstantSeedResponse(RandomizedResponse):
+    """DEFECT ON PURPOSE: draws from one seed that everyone knows, so whoever repeats the draw can undo it."""
+
+    def release(self, labels: NDArray[np.int64], *, classes: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        return super().release(labels, classes=classes, rng=np.random.default_rng(2020))
+
+
+@register("mechanism", "rr-leaky", source="planted defect")
+@dataclass(frozen=True)
+class LeakyRandomizedResponse:
+    """DEFECT ON PURPOSE: claims epsilon, keeps labels as if it were three times that.
+
+    Attributes:
+        epsilon: What is claimed, in nats, > 0. The truth is 3 epsilon.
     """
 
-    def draw(epoch: int) -> NDArray[np.int64]:
-        rng = np.random.default_rng(spawned(seed, epoch + 1)[epoch])
-        return mechanism.release(labels, classes=classes, rng=rng)
+    epsilon: float
 
-    return draw
+    def __post_init__(self) -> None:
+        require_epsilon(self.epsilon)
+
+    def claim(self) -> Claim:
+        return Claim(self.epsilon)
+
+    def transition(self, classes: int) -> NDArray[np.float64]:
+        return self._truth.transition(classes)
+
+    def release(self, labels: NDArray[np.int64], *, classes: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        return self._truth.release(labels, classes=classes, rng=rng)
+
+    @property
+    def _truth(self) -> RandomizedResponse:
+        return RandomizedResponse(3.0 * self.epsilon)

@@ -2,24 +2,46 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.random import SeedSequence
 from numpy.typing import NDArray
 
+from dpaudit.claims import Claim
 from dpaudit.errors import require
+from dpaudit.mechanisms.budget import require_epsilon
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
+from dpaudit.mechanisms.labels.one_hot_laplace import OneHotLaplace
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
+from dpaudit.mechanisms.learners.alibi import Alibi
 from dpaudit.mechanisms.learners.domain_prior import LP1STDomainPrior
+from dpaudit.mechanisms.learners.gaussian_naive_bayes import ClassSums, GaussianNaiveBayes, NoisySums
 from dpaudit.mechanisms.learners.lp_1st import LP1ST
 from dpaudit.mechanisms.learners.lp_2st import LP2ST
 from dpaudit.mechanisms.learners.pate import PATE
-from dpaudit.mechanisms.planted.labels import redrawn_labels
-from dpaudit.mechanisms.protocols import Model
+from dpaudit.mechanisms.models.networks import Mlp, Network, require_network
+from dpaudit.mechanisms.planted.labels import OneHotLaplaceHalfScale, OneHotLaplaceSigmaForB
+from dpaudit.mechanisms.protocols import LabelMechanism, Model
 from dpaudit.mechanisms.seeds import spawned
+from dpaudit.mechanisms.training.recipe import Recipe
+from dpaudit.mechanisms.training.stack_trainer import StackTrainer
 from dpaudit.registry import register
+
+if TYPE_CHECKING:
+    from dpaudit.mechanisms.training.stack import Stack
+
+
+def redrawn_labels(
+    mechanism: LabelMechanism, labels: NDArray[np.int64], epoch: int, *, classes: int, seed: SeedSequence
+) -> NDArray[np.int64]:
+    """Labels released afresh for every epoch >= 0, each time at the mechanism's full cost."""
+    rng = np.random.default_rng(spawned(seed, epoch + 1)[epoch])
+    return mechanism.release(labels, classes=classes, rng=rng)
 
 
 @register("mechanism", "planted-lp-1st-drawn-again", source="planted defect")
@@ -45,9 +67,12 @@ class LP1STDrawnAgain(LP1ST):
     ) -> Model:
         """Trains on `draws` copies of the examples, each with labels of its own."""
         noise, training = spawned(seed, 2)
-        labels = redrawn_labels(RandomizedResponse(self.epsilon), train.labels, classes=train.classes, seed=noise)
-        copies = train.take(np.tile(np.arange(len(train)), self.draws))
-        released = np.concatenate([labels(draw) for draw in range(self.draws)])
+        copies, mechanism = train.take(np.tile(np.arange(len(train)), self.draws)), RandomizedResponse(self.epsilon)
+        draws = [
+            redrawn_labels(mechanism, train.labels, draw, classes=train.classes, seed=noise)
+            for draw in range(self.draws)
+        ]
+        released = np.concatenate(draws)
         return self.model.fit(copies.with_(labels=released), seed=training, compute=compute, validation=validation)
 
 
@@ -62,7 +87,6 @@ class LP1STDomainPriorUncharged(LP1STDomainPrior):
 
     @property
     def labels_epsilon(self) -> float:
-        """All of epsilon, as if the prior had cost nothing."""
         return self.epsilon
 
 
@@ -83,5 +107,92 @@ class PATEWithoutNoise(PATE):
     """DEFECT ON PURPOSE: the teachers' most voted class is released as it is, whatever is claimed."""
 
     def answers(self, votes: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
-        """The most voted class of each row."""
         return np.asarray(votes.argmax(axis=1), dtype=np.int64)
+
+
+@register("mechanism", "planted-alibi-sigma-for-b", source="planted defect")
+@dataclass(frozen=True)
+class AlibiSigmaForB(Alibi):
+    """DEFECT ON PURPOSE: ALIBI with 2 / eps taken for the noise's standard deviation; the truth is sqrt(2) eps."""
+
+    def labels(self) -> OneHotLaplace:
+        return OneHotLaplaceSigmaForB(self.epsilon)
+
+
+@register("mechanism", "planted-alibi-half-scale", source="planted defect")
+@dataclass(frozen=True)
+class AlibiHalfScale(Alibi):
+    """DEFECT ON PURPOSE: ALIBI with half its noise; the truth is 2 eps."""
+
+    def labels(self) -> OneHotLaplace:
+        return OneHotLaplaceHalfScale(self.epsilon)
+
+
+@register("mechanism", "planted-naive-bayes-exposed-size", source="planted defect, as in diffprivlib 0.6.6")
+@dataclass(frozen=True)
+class NaiveBayesExposedSize(GaussianNaiveBayes):
+    """DEFECT ON PURPOSE: noisy counts are moved until they sum to the number of records, which they thereby tell."""
+
+    def noisy(self, sums: ClassSums, classes: int, trainings: int, rng: np.random.Generator) -> NoisySums:
+        """The largest count takes what is missing, as long as 1 is left to it, then the next."""
+        released = super().noisy(sums, classes, trainings, rng)
+        count, every = released.count.copy(), np.arange(trainings)
+        for _ in range(classes):
+            largest = count.argmax(1)
+            moved = count[every, largest] + sums.count.sum() - count.sum(1)
+            count[every, largest] = np.maximum(moved, 1.0)
+        return NoisySums(count, released.mean, released.variance)
+
+
+@register("mechanism", "planted-redrawn-noise", source="planted defect")
+@dataclass(frozen=True)
+class RedrawnNoise(StackTrainer):
+    """DEFECT ON PURPOSE: LP-1ST that draws the noise of its labels again in each epoch; costs epochs times its claim.
+
+    Attributes:
+        epsilon: What is claimed, in nats, > 0.
+        model: The network and how it is trained.
+    """
+
+    epsilon: float
+    model: Network = field(default=Mlp(), metadata={"kind": "model"})
+
+    def __post_init__(self) -> None:
+        require_epsilon(self.epsilon)
+        require_network(self.model, of="planted-redrawn-noise")
+
+    def claim(self) -> Claim:
+        return Claim(self.epsilon)
+
+    @property
+    def recipe(self) -> Recipe:
+        return self.model
+
+    def stack_type(self) -> Callable[..., Stack]:
+        return partial(_redrawing_stack(), mechanism=RandomizedResponse(self.epsilon))
+
+
+@cache
+def _redrawing_stack() -> Callable[..., Stack]:
+    import torch
+
+    from dpaudit.mechanisms.training.stack import Stack
+
+    class RedrawingStack(Stack):
+        """Gets other labels before each epoch."""
+
+        def __init__(self, *args: Any, mechanism: LabelMechanism, **settings: Any) -> None:
+            super().__init__(*args, **settings)
+            self.mechanism = mechanism
+
+        def run_epoch(self, epoch: int) -> None:
+            drawn = []
+            for task in self.tasks:
+                (noise,) = spawned(task.seed, 4)[3:]  # behind the three seeds of an ordinary training
+                true = np.asarray(task.labels, np.int64)
+                labels = redrawn_labels(self.mechanism, true, epoch, classes=self.classes, seed=noise)
+                drawn.append(torch.from_numpy(labels))
+            self.relabel(drawn)
+            super().run_epoch(epoch)
+
+    return RedrawingStack

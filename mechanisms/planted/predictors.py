@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.claims import GaussianDP, PrivacyCurve
-from dpaudit.mechanisms.predictors.capc import CaPC
-from dpaudit.mechanisms.predictors.pate import PatePredictor
+from dpaudit.claims import Claim, PrivacyCurve, Relation
+from dpaudit.mechanisms.predictors.ensemble import CaPC, Ensemble, PatePredictor
 from dpaudit.mechanisms.predictors.private_knn import PrivateKnn
 from dpaudit.mechanisms.predictors.releases import ConfidentArgmax, GaussianArgmax, Release
 from dpaudit.registry import register
@@ -17,43 +16,33 @@ from dpaudit.registry import register
 Ints = NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class _HalfTheNoise(GaussianArgmax):
-    """Noise of half the deviation that is claimed."""
+class _OtherRelease(Ensemble):
+    """What it releases is not what it claims: that is about the honest release."""
 
-    def curve(self) -> PrivacyCurve:
-        """As of twice the noise there is."""
-        return GaussianArgmax(2 * self.sigma).curve()
+    def claim(self) -> Claim:
+        return Claim.of(Ensemble.release(self).curve(), relation=Relation.ADD_REMOVE, delta=self.delta)
 
 
 @register("mechanism", "planted-capc-half-the-noise", source="planted defect")
 @dataclass(frozen=True)
-class CaPCHalfTheNoise(CaPC):
+class CaPCHalfTheNoise(_OtherRelease, CaPC):
     """DEFECT ON PURPOSE: half of the noise that is claimed; the truth is four times the claim."""
 
     def release(self) -> Release:
-        """Noise of sigma / 2."""
-        return _HalfTheNoise(self.sigma / 2)
+        return GaussianArgmax(self.sigma / 2)
 
 
 @dataclass(frozen=True)
 class _ArgmaxFirst:
-    """The most voted class as it is; the noise comes when nothing depends on it any more.
+    """The most voted class as it is; the noise comes when nothing depends on it any more."""
 
-    Attributes:
-        sigma: Of the noise that is claimed.
-    """
-
-    sigma: float
+    sigma: float  # of the noise that is claimed
 
     def answers(self, votes: Ints, rng: np.random.Generator) -> Ints:
-        """The argmax; noise that comes later changes nothing."""
-        winner = votes.argmax(axis=1)
-        return np.asarray(winner, np.int64)
+        return np.asarray(votes.argmax(axis=1), np.int64)
 
     def curve(self) -> PrivacyCurve:
-        """As if the noise had come first."""
-        return GaussianDP(2**0.5 / self.sigma)
+        return GaussianArgmax(self.sigma).curve()
 
 
 @register("mechanism", "planted-pate-argmax-before-noise", source="planted defect")
@@ -62,7 +51,6 @@ class PateArgmaxBeforeNoise(PatePredictor):
     """DEFECT ON PURPOSE: the argmax is taken before the noise, so the most voted class is released as it is."""
 
     def release(self) -> Release:
-        """Without noise in effect."""
         return _ArgmaxFirst(self.sigma)
 
 
@@ -72,38 +60,21 @@ class CaPCCountedTwice(CaPC):
     """DEFECT ON PURPOSE: the first party's votes are counted twice; the truth is four times the claim."""
 
     def weights(self, voters: int) -> Ints:
-        """Two votes for the first party, one for each other."""
         weights = super().weights(voters)
         weights[0] = 2
         return weights
 
 
-@dataclass(frozen=True)
-class _ThresholdAsItIs(ConfidentArgmax):
-    """Claimed as if there were noise at the threshold.
-
-    Attributes:
-        said: The deviation that is claimed.
-    """
-
-    said: float
-
-    def curve(self) -> PrivacyCurve:
-        """As of the noise that is said to be there."""
-        return ConfidentArgmax(self.sigma, self.threshold, self.said).curve()
-
-
 @register("mechanism", "planted-capc-threshold-without-noise", source="planted defect")
 @dataclass(frozen=True)
-class CaPCThresholdWithoutNoise(CaPC):
+class CaPCThresholdWithoutNoise(_OtherRelease, CaPC):
     """DEFECT ON PURPOSE: the largest count is held against the threshold as it is; whether one answers tells all."""
 
     threshold: float | None = 20.0
 
     def release(self) -> Release:
-        """A threshold with next to no noise."""
         assert self.threshold is not None
-        return _ThresholdAsItIs(self.sigma, self.threshold, 1e-6, self.threshold_sigma)
+        return ConfidentArgmax(self.sigma, self.threshold, 1e-6)
 
 
 @register("mechanism", "planted-private-knn-twice-the-rate", source="planted defect")
@@ -112,5 +83,4 @@ class PrivateKnnTwiceTheRate(PrivateKnn):
     """DEFECT ON PURPOSE: records are kept with twice the probability that is claimed."""
 
     def sampled(self) -> float:
-        """Twice the rate, at most 1."""
         return min(1.0, 2 * self.rate)

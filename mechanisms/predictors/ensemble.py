@@ -1,13 +1,14 @@
-"""Predictors whose voters are teachers, each trained on a part of the data of its own.
+"""Predictors whose voters are teachers, each trained on a part of the data of its own: PATE and CaPC.
 
-The student of Interactive-GNMax: what it says of a query before the teachers are asked.
+What private predictors of all kinds state of their noise is here too, and the student of Interactive-GNMax.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Literal, cast
 
 import numpy as np
@@ -20,8 +21,9 @@ from dpaudit.errors import require
 from dpaudit.mechanisms.budget import require_delta
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples, Features
+from dpaudit.mechanisms.language_models.protocol import PublicData
 from dpaudit.mechanisms.models.networks import Mlp
-from dpaudit.mechanisms.predictors.added import Added
+from dpaudit.mechanisms.predictors.protocol import Added
 from dpaudit.mechanisms.predictors.releases import (
     ConfidentArgmax,
     GaussianArgmax,
@@ -29,47 +31,17 @@ from dpaudit.mechanisms.predictors.releases import (
     LaplaceArgmax,
     Release,
 )
-from dpaudit.mechanisms.predictors.vote_laws import VoteLaw
+from dpaudit.mechanisms.predictors.vote_laws import AlikeTeachers, ApartTeachers, VoteLaw
 from dpaudit.mechanisms.protocols import Model, StackLearner, Trainer
 from dpaudit.mechanisms.seeds import spawned
-from dpaudit.mechanisms.training.task import TrainingTask
+from dpaudit.mechanisms.training.recipe import TrainingTask
+from dpaudit.registry import register
 
 if TYPE_CHECKING:
     from dpaudit.mechanisms.training.network_model import NetworkModel
-from collections.abc import Hashable
-from dataclasses import replace
-from functools import lru_cache
-from typing import Protocol
-
-
-class PublicData(Protocol):
-    """Data that are nobody's secret; any data set."""
-
-    def load(self, *, seed: int = 0) -> Examples:
-        """The labelled records."""
-        ...
-
-    def __hash__(self) -> int: ...
-
-
-def predictions(student: Trainer, public: PublicData, queries: Features, compute: Compute) -> NDArray[np.float64]:
-    """Its probability of each class of each query, shape (q, K); trained once, by one seed, in each process.
-
-    Raises: TrainingError when the training failed.
-    """
-    assert isinstance(student, Hashable)
-    return np.asarray(_trained(student, public, replace(compute, scratch=None)).probabilities(queries), np.float64)
-
-
-@lru_cache(maxsize=4)
-def _trained(student: Hashable, public: PublicData, compute: Compute) -> Model:
-    return cast("Trainer", student).fit(public.load(), seed=SeedSequence(0), compute=compute)
-
 
 Ints = NDArray[np.int64]
 Noise = Literal["gaussian", "laplace"]
-
-SMALL_MLP = Mlp(hidden=(64,), epochs=30, learning_rate=0.1, batch_size=16)
 
 
 @dataclass(frozen=True)
@@ -103,11 +75,8 @@ class NoisyVotes:
         require(self.sigma > 0, "sigma must be > 0", sigma=self.sigma)
         require(self.noise in ("gaussian", "laplace"), "noise must be gaussian or laplace", noise=self.noise)
         require(self.threshold_sigma > 0, "threshold_sigma must be > 0", threshold_sigma=self.threshold_sigma)
-        require(
-            self.threshold is None or self.noise == "gaussian",
-            "a threshold needs gaussian noise",
-            noise=self.noise,
-        )
+        gaussian = self.threshold is None or self.noise == "gaussian"
+        require(gaussian, "a threshold needs gaussian noise", noise=self.noise)
         require_delta(self.delta)
         require(
             self.student is None or (self.threshold is not None and self.public is not None),
@@ -126,11 +95,17 @@ class NoisyVotes:
         return ConfidentArgmax(self.sigma, self.threshold, self.threshold_sigma)
 
     def releases(self, queries: Features, *, voters: int, compute: Compute) -> Sequence[Release]:
-        """How each query is answered; the same way where there is no student."""
+        """How each query is answered; the same way where there is no student.
+
+        Raises: TrainingError when the student's training failed.
+        """
         own = self.release()
         if self.student is None or not isinstance(own, ConfidentArgmax):
             return [own] * len(queries)
+        assert isinstance(self.student, Hashable)
         assert self.public is not None
+        student = _trained(self.student, self.public, replace(compute, scratch=None))
+        shares = np.asarray(student.probabilities(queries), np.float64)
         return [
             InteractiveArgmax(
                 own.sigma,
@@ -139,8 +114,14 @@ class NoisyVotes:
                 expected=tuple((voters * row).tolist()),
                 own=int(row.argmax()) if row.max() > self.sure else None,
             )
-            for row in predictions(self.student, self.public, queries, compute)
+            for row in shares
         ]
+
+
+@lru_cache(maxsize=4)
+def _trained(student: Hashable, public: PublicData, compute: Compute) -> Model:
+    """Trained once, by one seed, in each process."""
+    return cast("Trainer", student).fit(public.load(), seed=SeedSequence(0), compute=compute)
 
 
 @dataclass(frozen=True)
@@ -153,7 +134,9 @@ class Ensemble(NoisyVotes, ABC):
     """
 
     teachers: int = 250
-    model: Trainer = field(default=SMALL_MLP, metadata={"kind": "model"})
+    model: Trainer = field(
+        default=Mlp(hidden=(64,), epochs=30, learning_rate=0.1, batch_size=16), metadata={"kind": "model"}
+    )
 
     deterministic = False
 
@@ -216,19 +199,72 @@ class Ensemble(NoisyVotes, ABC):
         seeds = spawned(seed, len(parts))
         some = [place for place, rows in enumerate(parts) if len(rows)]
         tasks = [TrainingTask(parts[place], data.labels[parts[place]], seeds[place]) for place in some]
-        votes[some] = trained_votes(self.model, data, tasks, queries, compute)
+        votes[some] = _trained_votes(self.model, data, tasks, queries, compute)
         return votes
 
 
-def trained_votes(
+@register("mechanism", "pate-predictor", source="Papernot et al. (2018), arXiv:1802.08908; Chadha et al. (2024), 5.1")
+@dataclass(frozen=True)
+class PatePredictor(Ensemble):
+    """PATE: each record goes to a teacher drawn at random, so that a record more leaves all other parts as they are.
+
+    The law of the votes takes teachers for independent and alike: multinomial, and one teacher by the shares of those
+    that were trained with the record.
+    """
+
+    def parts(self, records: int, rng: np.random.Generator) -> list[Ints]:
+        """Each record by a draw of its own."""
+        teacher = rng.integers(0, self.teachers, records)
+        order = np.argsort(teacher, kind="stable")
+        return np.split(order, np.cumsum(np.bincount(teacher, minlength=self.teachers))[:-1])
+
+    def part_with(self, records: int, place: int, rng: np.random.Generator) -> Ints:
+        """Each record with probability 1 / teachers."""
+        return np.flatnonzero(rng.random(records) < 1 / self.teachers)
+
+    def law(self, votes: Ints, moved: Ints, labels: Ints, *, added: bool, classes: int) -> VoteLaw:
+        """Mult(k - m, P) + the m teachers with a record each, by P' with them and by P without."""
+        shares = _shares_of(votes.ravel(), classes)
+        others = [_shares_of(column, classes) if added else shares for column in moved.T]
+        return AlikeTeachers(votes.shape[1] - len(others), shares, np.array(others).reshape(len(others), classes))
+
+
+@register("mechanism", "capc", source="Choquette-Choo et al. (2021), arXiv:2102.05188; Chadha et al. (2024), 5.2")
+@dataclass(frozen=True)
+class CaPC(Ensemble):
+    """CaPC: record i is party i mod k's, so that the adversary knows whose vote a record of theirs moves.
+
+    The cryptography is left out: it changes nothing about what is answered. What is random is the training alone; the
+    law of the votes takes parties for independent, each with shares of its own.
+    """
+
+    def parts(self, records: int, rng: np.random.Generator) -> list[Ints]:
+        """Draws nothing."""
+        return [np.arange(party, records, self.teachers) for party in range(self.teachers)]
+
+    def part_with(self, records: int, place: int, rng: np.random.Generator) -> Ints:
+        """The first party's, and of further records that are added the next ones'."""
+        return np.arange(place % self.teachers, records, self.teachers)
+
+    def law(self, votes: Ints, moved: Ints, labels: Ints, *, added: bool, classes: int) -> VoteLaw:
+        """Each party by its own shares; those that a record falls to by the shares with it."""
+        columns = [*moved.T, *votes.T[moved.shape[1] :]] if added else list(votes.T)
+        return ApartTeachers(np.stack([_shares_of(column, classes) for column in columns]), self.weights(len(columns)))
+
+
+def _shares_of(votes: Ints, classes: int) -> NDArray[np.float64]:
+    """The maximum-likelihood shares of each class in some votes, shape (n,) to (K,)."""
+    return np.asarray(np.bincount(votes, minlength=classes) / len(votes))
+
+
+def _trained_votes(
     model: Trainer, data: Examples, tasks: Sequence[TrainingTask], queries: Features, compute: Compute
 ) -> Ints:
-    """Trains one model for each task, in a stack where it is a network, and asks it; shape (tasks, q).
-
-    Raises: TrainingError when one of the trainings failed.
-    """
+    """Trains one model for each task, in a stack where it is a network, and asks it; shape (tasks, q)."""
     if not isinstance(model, StackLearner):
-        answers = [_fitted(model, data, task, compute).probabilities(queries) for task in tasks]
+        answers = [
+            model.fit(data.take(task.rows), seed=task.seed, compute=compute).probabilities(queries) for task in tasks
+        ]
         return np.stack([answer.argmax(axis=1) for answer in answers]).astype(np.int64)
     from dpaudit.mechanisms.training.inputs import example_shape
     from dpaudit.mechanisms.training.network_model import stack_logits
@@ -241,10 +277,6 @@ def trained_votes(
         raise failed
     logits = stack_logits(cast("Sequence[NetworkModel]", outcomes), queries, compute=compute)
     return np.asarray(logits.argmax(axis=2), np.int64)
-
-
-def _fitted(model: Trainer, data: Examples, task: TrainingTask, compute: Compute) -> Model:
-    return model.fit(data.take(task.rows), seed=task.seed, compute=compute)
 
 
 def joined(data: Examples, points: Examples) -> Examples:

@@ -10,12 +10,13 @@ import pyarrow as pa
 from numpy.random import SeedSequence
 from numpy.typing import NDArray
 
-from dpaudit.claims import Claim, Relation, SubsampledGaussian
-from dpaudit.errors import require
+from dpaudit.claims import Claim, Relation
+from dpaudit.claims.composition import SubsampledGaussian
+from dpaudit.errors import InputError, require
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples, Features
-from dpaudit.mechanisms.predictors.added import Added
 from dpaudit.mechanisms.predictors.ensemble import NoisyVotes
+from dpaudit.mechanisms.predictors.protocol import Added
 from dpaudit.mechanisms.predictors.vote_laws import SampledNeighbours, VoteLaw
 from dpaudit.registry import register
 
@@ -95,16 +96,9 @@ class PrivateKnn(NoisyVotes):
 
 
 def squared_distances(records: Features, queries: Features) -> NDArray[np.float64]:
-    """Squared Euclidean distance of each record to each query, shape (n, q).
-
-    Raises: InputError for tables: make an array of their columns.
-    """
-    require(
-        not isinstance(records, pa.Table) and not isinstance(queries, pa.Table),
-        "private-knn compares arrays of numbers, got a table",
-    )
-    assert isinstance(records, np.ndarray)
-    assert isinstance(queries, np.ndarray)
+    """Squared Euclidean distance of each record to each query, shape (n, q); tables are refused."""
+    if isinstance(records, pa.Table) or isinstance(queries, pa.Table):
+        raise InputError("private-knn compares arrays of numbers, got a table")
     own, asked = (part.reshape(len(part), -1).astype(np.float64) for part in (records, queries))
     distances = np.empty((len(own), len(asked)))
     squares = np.square(asked).sum(axis=1)

@@ -14,12 +14,11 @@ from dpaudit.claims import Claim, Relation
 from dpaudit.errors import require
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples, Features
-from dpaudit.mechanisms.language_models.parsing import UNREAD, read_class
-from dpaudit.mechanisms.language_models.prompts import Shot, Task, Teacher, shown, task_for
+from dpaudit.mechanisms.language_models.prompts import UNREAD, Task, Teacher, read_class
 from dpaudit.mechanisms.language_models.protocol import Expected, LanguageModel
 from dpaudit.mechanisms.models.transformer_fine_tune import texts_of
-from dpaudit.mechanisms.predictors.added import Added
 from dpaudit.mechanisms.predictors.ensemble import NoisyVotes
+from dpaudit.mechanisms.predictors.protocol import Added
 from dpaudit.mechanisms.predictors.vote_laws import KnownVotes, VoteLaw
 from dpaudit.registry import register
 
@@ -64,22 +63,19 @@ class PromptPate(NoisyVotes):
 
     def task(self, data: Examples) -> Task:
         """What the model is told to do with a text of these data."""
-        usual = task_for(data.name, data.class_names, data.classes)
+        usual = Task.of_data(data.name, data.class_names, data.classes)
         names = self.names or usual.names
         require(len(names) == data.classes, f"names must be those of the {data.classes} classes", names=len(names))
         return Task(self.given or usual.given, names)
 
     def prompts(self, data: Examples) -> list[Teacher]:
-        """The teachers; records beyond the last one's are not used.
-
-        Raises: InputError when there are too few records.
-        """
+        """The teachers; records beyond the last one's are not used."""
         needed = self.teachers * self.shots
         require(len(data) >= needed, f"{self.teachers} teachers need {needed} records", records=len(data))
         texts = texts_of(data.features)
         task = self.task(data)
-        shots: list[Shot] = list(zip(texts, data.labels.tolist(), strict=True))
-        return [shown(task, shots[first : first + self.shots]) for first in range(0, needed, self.shots)]
+        shots = list(zip(texts, data.labels.tolist(), strict=True))
+        return [task.teacher(shots[first : first + self.shots]) for first in range(0, needed, self.shots)]
 
     def votes(self, data: Examples, queries: Features, *, seed: SeedSequence, compute: Compute) -> Ints:
         """What each teacher says of each query, shape (teachers, q); K, the number of classes, where it is no class.
@@ -96,10 +92,10 @@ class PromptPate(NoisyVotes):
         """The teacher that shows each point."""
         task, texts, labels = self.task(more.data), texts_of(more.data.features), more.data.labels
         found = []
-        shown_ones = zip(texts_of(more.records.features), more.records.labels.tolist(), strict=True)
-        for place, (text, label) in zip(more.places.tolist(), shown_ones, strict=True):
+        shots = zip(texts_of(more.records.features), more.records.labels.tolist(), strict=True)
+        for place, shot in zip(more.places.tolist(), shots, strict=True):
             rows = range(place * self.shots + 1, (place + 1) * self.shots)
-            found.append(shown(task, [(text, label), *((texts[row], int(labels[row])) for row in rows)]))
+            found.append(task.teacher([shot, *((texts[row], int(labels[row])) for row in rows)]))
         return found
 
     def law(self, votes: Ints, moved: Ints, labels: Ints, *, added: bool, classes: int) -> VoteLaw:

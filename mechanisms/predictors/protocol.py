@@ -13,16 +13,17 @@ Whoever has no voters to show, only answers, is an `AnsweringPredictor`: it is r
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpaudit.claims import Claim
+from dpaudit.errors import require
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.language_models.protocol import Expected
-from dpaudit.mechanisms.predictors.added import Added
 from dpaudit.mechanisms.predictors.releases import Release
 from dpaudit.mechanisms.predictors.vote_laws import VoteLaw
 
@@ -36,30 +37,24 @@ class VotingPredictor(Protocol):
     @property
     def cached(self) -> bool:
         """Whether a query that was answered before gets the same answer again: repeating it tells nothing new."""
-        ...
 
     @property
     def deterministic(self) -> bool:
         """Whether one run shows the law of the votes: it is known, nothing about it is estimated."""
-        ...
 
     def claim(self) -> Claim:
         """What one answer promises, as a curve, whatever the data are: the accounting of many answers adds these up.
 
         Its relation says how data sets differ: `add-remove` for a record more, `replace` for one in another's place.
         """
-        ...
 
     def release(self) -> Release:
         """How an answer is made of a histogram."""
-        ...
 
     def votes(self, data: Examples, queries: Features, *, seed: np.random.SeedSequence, compute: Compute) -> Ints:
-        """One run of the training phase.
+        """One run of the training phase on `data`; q queries are asked, rows like its features.
 
         Args:
-            data: What is trained on.
-            queries: What is asked, q rows like the features of `data`.
             seed: Decides everything that is drawn: parts, weights, orders.
             compute: What may be used.
         Returns: The class each voter votes for, K where it has no vote, shape (voters, q); the same number of voters
@@ -67,23 +62,16 @@ class VotingPredictor(Protocol):
             nearest first.
         Raises: TrainingError when this seed's training failed.
         """
-        ...
 
     def votes_with_canary(
         self, more: Added, queries: Features, *, seed: np.random.SeedSequence, compute: Compute
     ) -> Ints:
-        """One run of the training phase for each of several records: the data with it more (or in another's place).
+        """One run of the training phase for each of p records: the data with it more (or in another's place).
 
-        Args:
-            more: p records, each in a data set of its own.
-            queries: What is asked, q rows.
-            seed: Decides everything that is drawn.
-            compute: What may be used.
         Returns: What the voter that has the record votes for, shape (p, q); for neighbours the rank, >= 1, that it has
             among the other records.
         Raises: TrainingError when this seed's training failed.
         """
-        ...
 
     def law(self, votes: Ints, moved: Ints, labels: Ints, *, added: bool, classes: int) -> VoteLaw:
         """The law of the histogram of one query, by maximum likelihood from several runs.
@@ -95,11 +83,9 @@ class VotingPredictor(Protocol):
             added: True: with the records; False: without them, in the form whose draws go with the other's.
             classes: Number of classes K.
         """
-        ...
 
     def histograms(self, votes: Ints, *, classes: int, rng: np.random.Generator) -> Ints:
         """The histogram of one answer to each query, from the votes of one run: shape (voters, q) to (q, K)."""
-        ...
 
 
 @runtime_checkable
@@ -107,14 +93,7 @@ class StudentPredictor(VotingPredictor, Protocol):
     """A predictor that may look at the query, beside the votes, when it makes an answer of them."""
 
     def releases(self, queries: Features, *, voters: int, compute: Compute) -> Sequence[Release]:
-        """How each query is answered: `release`, or one that costs as much and knows what a student expects.
-
-        Args:
-            queries: q rows.
-            voters: How many votes there are.
-            compute: What may be used.
-        """
-        ...
+        """How each query is answered: `release`, or one that costs as much and knows what a student expects."""
 
 
 @runtime_checkable
@@ -123,7 +102,6 @@ class PricedPredictor(VotingPredictor, Protocol):
 
     def expected(self, data: Examples, queries: Features) -> Expected:
         """What asking every voter every query is going to take; asks nothing."""
-        ...
 
 
 @runtime_checkable
@@ -132,7 +110,6 @@ class AnsweringPredictor(Protocol):
 
     def claim(self) -> Claim:
         """What one answer promises."""
-        ...
 
     def answers(self, data: Examples, queries: Features, *, seed: np.random.SeedSequence, compute: Compute) -> Ints:
         """One full run: trains on `data`, answers each query once.
@@ -140,4 +117,23 @@ class AnsweringPredictor(Protocol):
         Returns: Classes, shape (q,).
         Raises: TrainingError when this seed's run failed.
         """
-        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Added:
+    """Several records, each in a data set of its own."""
+
+    data: Examples  # what all of these data sets hold besides
+    records: Examples  # the records, p rows
+    # which of the voters each falls to, where they are told apart: 0 where it is the only record that is added, 0 to
+    # m - 1 where m are; shape (p,)
+    places: Ints
+
+    def __post_init__(self) -> None:
+        shape = (len(self.records),)
+        require(self.places.shape == shape, "each record must have a place", places=self.places.shape)
+
+    @classmethod
+    def alone(cls, data: Examples, records: Examples) -> Added:
+        """Each record is the only one that is added."""
+        return cls(data, records, np.zeros(len(records), np.int64))

@@ -12,9 +12,9 @@ from typing import Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.claims import ComposedLaplace, GaussianDP, PrivacyCurve
+from dpaudit.claims import GaussianDP, PrivacyCurve
+from dpaudit.claims.composition import ComposedLaplace
 from dpaudit.errors import require
-from dpaudit.mechanisms.accounting.gnmax import laplace_argmax
 
 Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
@@ -25,28 +25,21 @@ class Release(Protocol):
 
     def answers(self, votes: Ints, rng: np.random.Generator) -> Ints:
         """One answer for each histogram, shape (n, K) to (n,); K where it refuses to answer."""
-        ...
 
     def curve(self) -> PrivacyCurve:
         """What one answer tells of one voter, whose vote moves from one class to another."""
-        ...
 
 
 @dataclass(frozen=True)
 class GaussianArgmax:
-    """The largest count after Gaussian noise on each (GNMax).
+    """The largest count after Gaussian noise on each (GNMax)."""
 
-    Attributes:
-        sigma: Standard deviation, > 0.
-    """
-
-    sigma: float
+    sigma: float  # standard deviation, > 0
 
     def __post_init__(self) -> None:
         require(0 < self.sigma < math.inf, "sigma must be > 0 and finite", sigma=self.sigma)
 
     def answers(self, votes: Ints, rng: np.random.Generator) -> Ints:
-        """Shape (n, K) to (n,)."""
         noisy = votes + rng.normal(scale=self.sigma, size=votes.shape)
         return np.asarray(noisy.argmax(axis=1), np.int64)
 
@@ -57,20 +50,16 @@ class GaussianArgmax:
 
 @dataclass(frozen=True)
 class LaplaceArgmax:
-    """The largest count after Laplace noise on each (LNMax).
+    """The largest count after Laplace noise on each (LNMax)."""
 
-    Attributes:
-        scale: b > 0.
-    """
-
-    scale: float
+    scale: float  # b > 0
 
     def __post_init__(self) -> None:
         require(0 < self.scale < math.inf, "scale must be > 0 and finite", scale=self.scale)
 
     def answers(self, votes: Ints, rng: np.random.Generator) -> Ints:
-        """Shape (n, K) to (n,)."""
-        return laplace_argmax(votes, self.scale, rng)
+        noisy = votes + rng.laplace(scale=self.scale, size=votes.shape)
+        return np.asarray(noisy.argmax(axis=1), np.int64)
 
     def curve(self) -> PrivacyCurve:
         """Two Laplace counts that move by 1: 2 / b at delta = 0."""
@@ -82,27 +71,18 @@ class ConfidentArgmax:
     """The largest count after Gaussian noise on each, where the largest count, noised by itself, exceeds a threshold.
 
     The answer K says that it does not (Confident-GNMax).
-
-    Attributes:
-        sigma: Standard deviation of the noise on each count, > 0.
-        threshold: What the largest count must exceed, in votes.
-        threshold_sigma: Standard deviation of the noise on the largest count, > 0.
     """
 
-    sigma: float
-    threshold: float
-    threshold_sigma: float
+    sigma: float  # standard deviation of the noise on each count, > 0
+    threshold: float  # what the largest count must exceed, in votes
+    threshold_sigma: float  # standard deviation of the noise on the largest count, > 0
 
     def __post_init__(self) -> None:
         require(0 < self.sigma < math.inf, "sigma must be > 0 and finite", sigma=self.sigma)
-        require(
-            0 < self.threshold_sigma < math.inf,
-            "threshold_sigma must be > 0 and finite",
-            threshold_sigma=self.threshold_sigma,
-        )
+        finite = 0 < self.threshold_sigma < math.inf
+        require(finite, "threshold_sigma must be > 0 and finite", given=self.threshold_sigma)
 
     def answers(self, votes: Ints, rng: np.random.Generator) -> Ints:
-        """Shape (n, K) to (n,); K where the threshold is not exceeded."""
         passed = self.margins(votes) + rng.normal(scale=self.threshold_sigma, size=len(votes)) > 0
         return np.where(passed, GaussianArgmax(self.sigma).answers(votes, rng), self.otherwise(votes.shape[1]))
 
@@ -126,14 +106,10 @@ class InteractiveArgmax(ConfidentArgmax):
     What the student expects is taken off the counts; where the largest that is left, noised by itself, exceeds the
     threshold, the teachers answer. Elsewhere the student's own class is the answer where it is sure of it, else K. What
     the student expects is public: it was learned from public data, or from earlier answers.
-
-    Attributes:
-        expected: Votes that the student expects for each class, shape (K,), finite.
-        own: The student's class where it is sure of it; None where it is not.
     """
 
-    expected: tuple[float, ...]
-    own: int | None = None
+    expected: tuple[float, ...]  # votes that the student expects for each class, shape (K,), finite
+    own: int | None = None  # the student's class where it is sure of it; None where it is not
 
     def __post_init__(self) -> None:
         super().__post_init__()

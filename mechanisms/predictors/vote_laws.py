@@ -1,9 +1,7 @@
 """The law of the votes on one query: how often each class is voted for, before any noise.
 
-A law is a value. Those of two neighbouring data sets, drawn from generators of one seed, share the draws of all voters
-that both have, so that the two histograms differ in the votes that move, and in nothing else.
-
-Source: Chadha et al. (2024), "Auditing Private Prediction", sections 5.1, 5.2 and 6.
+Laws of two neighbouring data sets, drawn from generators of one seed, share the draws of all voters that both have: the
+two histograms differ in the votes that move alone. Source: Chadha et al. (2024), sections 5.1, 5.2 and 6.
 """
 
 from __future__ import annotations
@@ -26,54 +24,38 @@ class VoteLaw(Protocol):
     @property
     def classes(self) -> int:
         """Number of classes K."""
-        ...
 
     def draw(self, count: int, rng: np.random.Generator) -> Ints:
         """Independent histograms, shape (count, K)."""
-        ...
 
     def mean(self) -> Floats:
         """Expected votes for each class, shape (K,)."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
 class KnownVotes:
-    """Votes without randomness, as of a language model that answers at temperature 0.
-
-    Attributes:
-        counts: Votes for each class, shape (K,).
-    """
+    """Votes without randomness, as of a language model that answers at temperature 0."""
 
     counts: Ints
 
     @property
     def classes(self) -> int:
-        """Number of classes K."""
         return len(self.counts)
 
     def draw(self, count: int, rng: np.random.Generator) -> Ints:
-        """The same histogram each time."""
         return np.broadcast_to(self.counts, (count, len(self.counts)))
 
     def mean(self) -> Floats:
-        """The counts."""
         return self.counts.astype(np.float64)
 
 
 @dataclass(frozen=True, eq=False)
 class AlikeTeachers:
-    """Teachers that vote by one law, each on a random part of the data, and some that vote by laws of their own (PATE).
+    """Teachers that vote by one law, each on a random part of the data, and some by laws of their own (PATE)."""
 
-    Attributes:
-        teachers: Number of those alike, >= 0.
-        shares: How they vote, shape (K,), sums to 1.
-        others: How each other teacher votes, shape (m, K); in the world without the points they are like the rest.
-    """
-
-    teachers: int
-    shares: Floats
-    others: Floats
+    teachers: int  # number of those alike, >= 0
+    shares: Floats  # how they vote, shape (K,), sums to 1
+    others: Floats  # how each other teacher votes, shape (m, K); in the world without the points they are like the rest
 
     def __post_init__(self) -> None:
         require(self.teachers >= 0, "teachers must be >= 0", teachers=self.teachers)
@@ -82,7 +64,6 @@ class AlikeTeachers:
 
     @property
     def classes(self) -> int:
-        """Number of classes K."""
         return len(self.shares)
 
     def draw(self, count: int, rng: np.random.Generator) -> Ints:
@@ -93,65 +74,46 @@ class AlikeTeachers:
         return counts
 
     def mean(self) -> Floats:
-        """Expected votes for each class."""
         return np.asarray(self.teachers * self.shares + self.others.sum(axis=0))
 
 
 @dataclass(frozen=True, eq=False)
 class ApartTeachers:
-    """Teachers each of which votes by a law of its own, on a part of the data that never changes (CaPC).
+    """Teachers each of which votes by a law of its own, on a part of the data that never changes (CaPC)."""
 
-    Attributes:
-        shares: How each votes, shape (k, K), rows sum to 1.
-        weights: How many votes each has, shape (k,), whole numbers >= 1; one each by default.
-    """
-
-    shares: Floats
-    weights: Ints | None = None
+    shares: Floats  # how each votes, shape (k, K), rows sum to 1
+    weights: Ints | None = None  # how many votes each has, shape (k,), whole numbers >= 1; one each by default
 
     def __post_init__(self) -> None:
         _require_shares(self.shares)
 
     @property
     def classes(self) -> int:
-        """Number of classes K."""
         return int(self.shares.shape[1])
 
     def weight(self) -> Ints:
-        """Votes of each teacher, shape (k,)."""
         return np.ones(len(self.shares), np.int64) if self.weights is None else self.weights
 
     def draw(self, count: int, rng: np.random.Generator) -> Ints:
-        """One vote of each teacher."""
         counts = np.zeros((count, self.classes), np.int64)
         for share, weight in zip(self.shares, self.weight().tolist(), strict=True):
             _vote(counts, share, rng, weight)
         return counts
 
     def mean(self) -> Floats:
-        """Expected votes for each class."""
         return np.asarray(self.weight() @ self.shares)
 
 
 @dataclass(frozen=True, eq=False)
 class SampledNeighbours:
-    """Labels of the nearest records, after each record was kept with some probability for this answer (Private-kNN).
+    """Labels of the nearest records, after each record was kept with some probability for this answer (Private-kNN)."""
 
-    Attributes:
-        labels: Of the records by their distance to the query, nearest first, shape (n,).
-        neighbours: How many of those kept vote at most, k >= 1.
-        rate: Probability with which a record is kept, in (0, 1].
-        classes: Number of classes K.
-        ranks: Ranks that added records have among the records that were there, each >= 1, ascending, shape (m,).
-        added: Their labels, shape (m,).
-    """
-
-    labels: Ints
-    neighbours: int
-    rate: float
+    labels: Ints  # of the records by their distance to the query, nearest first, shape (n,)
+    neighbours: int  # how many of those kept vote at most, k >= 1
+    rate: float  # Probability with which a record is kept, in (0, 1]
     classes: int
-    ranks: Ints
-    added: Ints
+    ranks: Ints  # ranks that added records have among the records that were there, each >= 1, ascending, shape (m,)
+    added: Ints  # their labels, shape (m,)
 
     def draw(self, count: int, rng: np.random.Generator) -> Ints:
         """Walks from the nearest record on until enough are kept."""
@@ -195,12 +157,8 @@ class SampledNeighbours:
 
 
 def inclusion(rank: Ints, *, neighbours: int, rate: float) -> Floats:
-    """Probability that the record of a rank votes: it is kept, and fewer than k of those before it are.
+    """Probability that the record of a rank >= 1 votes: it is kept, and fewer than k of those before it are.
 
-    Args:
-        rank: Ranks >= 1, any shape.
-        neighbours: k >= 1.
-        rate: Probability with which a record is kept, in (0, 1].
     Source: Chadha et al. (2024), section 6: nu.
     """
     from scipy.stats import binom
@@ -208,13 +166,7 @@ def inclusion(rank: Ints, *, neighbours: int, rate: float) -> Floats:
     return np.asarray(rate * binom.cdf(neighbours - 1, np.asarray(rank) - 1, rate))
 
 
-def shares_of(votes: Ints, classes: int) -> Floats:
-    """The maximum-likelihood shares of each class in some votes, shape (n,) to (K,)."""
-    return np.asarray(np.bincount(votes, minlength=classes) / len(votes))
-
-
 def _vote(counts: Ints, share: Floats, rng: np.random.Generator, weight: int = 1) -> None:
-    """Adds one teacher's vote to each histogram."""
     rising = np.cumsum(share)[:-1]
     vote = np.searchsorted(rising, rng.random(len(counts)), side="right")
     counts[np.arange(len(counts)), vote] += weight

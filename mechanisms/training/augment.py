@@ -17,23 +17,18 @@ from dpaudit.errors import require
 
 GREY = 0.5
 LEVELS = 255
+MAGNITUDE = 10.0
+"""Of RandAugment's strongest change, in [0, 10]; each image draws its own below that."""
 
 
 class Augment:
-    """Flips, crops with padding and cutout, by name (see `Network.augment`).
-
-    Attributes:
-        draws: Uniforms it takes for each image.
-    """
+    """Flips, crops with padding and cutout, by name (see `Recipe.augment`); takes `draws` uniforms for each image."""
 
     def __init__(self, name: str, shape: tuple[int, ...]) -> None:
         self._flip, self._crop, self._cutout = ("flip" in name, "crop" in name, "cutout" in name)
         self.draws = self._flip + 2 * self._crop + 2 * self._cutout
-        require(
-            not self.draws or len(shape) == 3,
-            "augmentation takes images of shape (channels, height, width)",
-            shape=shape,
-        )
+        must = "augmentation takes images of shape (channels, height, width)"
+        require(not self.draws or len(shape) == 3, must, shape=shape)
 
     def __call__(self, images: Tensor, draws: Tensor) -> Tensor:
         """Images changed as `draws` of shape (n, draws), uniform on [0, 1), say."""
@@ -78,24 +73,18 @@ def _near(draw: Tensor, length: int, side: int) -> Tensor:
 
 
 class RandAugment:
-    """Some random operations in turn, then cutout: FixMatch's strong augmentation (Cubuk et al., 2020).
+    """Two random operations in turn, each as strong as it happens, then cutout: FixMatch's strong augmentation.
 
-    Attributes:
-        operations: Applied one after another.
-        magnitude: Of the strongest change, in [0, 10]; each image draws its own below that.
-        draws: Uniforms it takes for each image.
+    Source: Cubuk et al. (2020).
     """
 
-    def __init__(self, *, operations: int = 2, magnitude: float = 10.0) -> None:
-        require(0 <= magnitude <= 10, "magnitude must be in [0, 10]", magnitude=magnitude)
-        self.operations, self.magnitude = operations, magnitude
-        self.draws = 3 * operations + 2
+    draws = 3 * 2 + 2  # uniforms for each image
 
     def __call__(self, images: Tensor, draws: Tensor) -> Tensor:
         """Images changed as `draws` of shape (n, draws), uniform on [0, 1), say."""
-        for turn in range(self.operations):
+        for turn in range(2):
             which, strength, sign = draws[:, 3 * turn : 3 * turn + 3].unbind(1)
-            images = self._one_each(images, which, strength * self.magnitude / 10, torch.where(sign < 0.5, -1.0, 1.0))
+            images = self._one_each(images, which, strength * MAGNITUDE / 10, torch.where(sign < 0.5, -1.0, 1.0))
         return cutout(images, draws[:, -2], draws[:, -1], side=max(1, images.shape[2] // 2))
 
     def _one_each(self, images: Tensor, which: Tensor, strength: Tensor, sign: Tensor) -> Tensor:
@@ -108,34 +97,14 @@ class RandAugment:
         return changed
 
 
-def identity(images: Tensor, strength: Tensor, sign: Tensor) -> Tensor:
-    """The image as it is."""
-    return images
-
-
-def autocontrast(images: Tensor, strength: Tensor, sign: Tensor) -> Tensor:
+def _autocontrast(images: Tensor, strength: Tensor, sign: Tensor) -> Tensor:
     """Each channel stretched to fill [0, 1]; a flat channel is left as it is."""
     low, high = images.amin((2, 3), keepdim=True), images.amax((2, 3), keepdim=True)
     spread = high - low
     return torch.where(spread > 1 / LEVELS, (images - low) / spread.clamp(min=1 / LEVELS), images)
 
 
-def brightness(images: Tensor, strength: Tensor, sign: Tensor) -> Tensor:
-    """Blended with black, or away from it."""
-    return _blend(torch.zeros_like(images), images, strength, sign)
-
-
-def color(images: Tensor, strength: Tensor, sign: Tensor) -> Tensor:
-    """Blended with its grey version, or away from it."""
-    return _blend(_grey(images).expand_as(images), images, strength, sign)
-
-
-def contrast(images: Tensor, strength: Tensor, sign: Tensor) -> Tensor:
-    """Blended with its mean grey, or away from it."""
-    return _blend(_grey(images).mean((2, 3), keepdim=True).expand_as(images), images, strength, sign)
-
-
-def sharpness(images: Tensor, strength: Tensor, sign: Tensor) -> Tensor:
+def _sharpness(images: Tensor, strength: Tensor, sign: Tensor) -> Tensor:
     """Blended with its smoothed version, or away from it; the border is left as it is."""
     channels = images.shape[1]
     weights = torch.ones(3, 3, device=images.device)
@@ -146,7 +115,7 @@ def sharpness(images: Tensor, strength: Tensor, sign: Tensor) -> Tensor:
     return _blend(smooth, images, strength, sign)
 
 
-def equalize(images: Tensor, strength: Tensor, sign: Tensor) -> Tensor:
+def _equalize(images: Tensor, strength: Tensor, sign: Tensor) -> Tensor:
     """Each channel's grey levels spread evenly: its empirical distribution function applied to it."""
     flat = (images * LEVELS).round().clamp(0, LEVELS).long().flatten(2)
     counts = torch.zeros(*flat.shape[:2], LEVELS + 1, device=images.device)
@@ -157,58 +126,39 @@ def equalize(images: Tensor, strength: Tensor, sign: Tensor) -> Tensor:
     return torch.where(first[..., None] < flat.shape[2], spread.gather(2, flat).view_as(images), images)
 
 
-def posterize(images: Tensor, strength: Tensor, sign: Tensor) -> Tensor:
+def _posterize(images: Tensor, strength: Tensor, sign: Tensor) -> Tensor:
     """Reduced to between 8 and 4 bits a channel."""
     step = 2.0 ** _wide((strength * 4).round())
     return ((images * LEVELS).round() / step).floor() * step / LEVELS
 
 
-def solarize(images: Tensor, strength: Tensor, sign: Tensor) -> Tensor:
-    """Values at or above a threshold inverted."""
-    return torch.where(images >= _wide(1 - strength), 1 - images, images)
-
-
-def rotate(images: Tensor, strength: Tensor, sign: Tensor) -> Tensor:
+def _rotate(images: Tensor, strength: Tensor, sign: Tensor) -> Tensor:
     """Turned by up to 30 degrees."""
     angle = strength * sign * math.pi / 6
     return _warp(images, [angle.cos(), -angle.sin(), 0], [angle.sin(), angle.cos(), 0])
 
 
-def shear_x(images: Tensor, strength: Tensor, sign: Tensor) -> Tensor:
-    """Sheared along the rows by up to 0.3."""
-    return _warp(images, [1, 0.3 * strength * sign, 0], [0, 1, 0])
-
-
-def shear_y(images: Tensor, strength: Tensor, sign: Tensor) -> Tensor:
-    """Sheared along the columns by up to 0.3."""
-    return _warp(images, [1, 0, 0], [0.3 * strength * sign, 1, 0])
-
-
-def translate_x(images: Tensor, strength: Tensor, sign: Tensor) -> Tensor:
-    """Moved along the rows by up to 0.3 of the width."""
-    return _warp(images, [1, 0, 0.6 * strength * sign], [0, 1, 0])  # the grid spans [-1, 1]: 0.6 is 0.3 of it
-
-
-def translate_y(images: Tensor, strength: Tensor, sign: Tensor) -> Tensor:
-    """Moved along the columns by up to 0.3 of the height."""
-    return _warp(images, [1, 0, 0], [0, 1, 0.6 * strength * sign])
-
-
 OPERATIONS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
-    "identity": identity,
-    "autocontrast": autocontrast,
-    "brightness": brightness,
-    "color": color,
-    "contrast": contrast,
-    "equalize": equalize,
-    "posterize": posterize,
-    "rotate": rotate,
-    "sharpness": sharpness,
-    "shear-x": shear_x,
-    "shear-y": shear_y,
-    "solarize": solarize,
-    "translate-x": translate_x,
-    "translate-y": translate_y,
+    "identity": lambda images, strength, sign: images,
+    "autocontrast": _autocontrast,
+    # Blended with black, with its grey version, with its mean grey; or away from them
+    "brightness": lambda images, strength, sign: _blend(torch.zeros_like(images), images, strength, sign),
+    "color": lambda images, strength, sign: _blend(_grey(images).expand_as(images), images, strength, sign),
+    "contrast": lambda images, strength, sign: _blend(
+        _grey(images).mean((2, 3), keepdim=True).expand_as(images), images, strength, sign
+    ),
+    "equalize": _equalize,
+    "posterize": _posterize,
+    "rotate": _rotate,
+    "sharpness": _sharpness,
+    # By up to 0.3 along the rows, or the columns
+    "shear-x": lambda images, strength, sign: _warp(images, [1, 0.3 * strength * sign, 0], [0, 1, 0]),
+    "shear-y": lambda images, strength, sign: _warp(images, [1, 0, 0], [0.3 * strength * sign, 1, 0]),
+    # Values at or above a threshold inverted
+    "solarize": lambda images, strength, sign: torch.where(images >= _wide(1 - strength), 1 - images, images),
+    # By up to 0.3 of the side; the grid spans [-1, 1]: 0.6 is 0.3 of it
+    "translate-x": lambda images, strength, sign: _warp(images, [1, 0, 0.6 * strength * sign], [0, 1, 0]),
+    "translate-y": lambda images, strength, sign: _warp(images, [1, 0, 0], [0, 1, 0.6 * strength * sign]),
 }
 """Name to operation on (images, strength in [0, 1], sign -1 or 1); images of shape (n, c, h, w), the others (n,)."""
 

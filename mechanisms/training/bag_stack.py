@@ -20,16 +20,14 @@ from torch import Tensor
 from dpaudit.errors import require
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Features
-from dpaudit.mechanisms.seeds import spawned
-from dpaudit.mechanisms.training.compute.batched import BatchedMlp
-from dpaudit.mechanisms.training.generators import epoch_generator, torch_generator
-from dpaudit.mechanisms.training.inputs import as_array
+from dpaudit.mechanisms.seeds import epoch_generator, spawned, torch_generator
+from dpaudit.mechanisms.training.compute.kernels import BatchedMlp
+from dpaudit.mechanisms.training.inputs import as_array, scaled, scaling_of, stack_scaling
 from dpaudit.mechanisms.training.losses import CrossEntropy
 from dpaudit.mechanisms.training.network_model import NetworkModel
 from dpaudit.mechanisms.training.optimizers import Optimizer
 from dpaudit.mechanisms.training.parameters import initial
 from dpaudit.mechanisms.training.recipe import Recipe
-from dpaudit.mechanisms.training.scaling import scaled, scaling_of, stack_scaling
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,11 +52,7 @@ class BagTask:
 def train_on_bags(
     recipe: Recipe, features: Features, tasks: Sequence[BagTask], *, classes: int, compute: Compute
 ) -> list[NetworkModel | TrainingError]:
-    """One model for each task, or its error when its loss stopped being a number.
-
-    Args:
-        tasks: What each model is trained on; bags of all tasks have one shape (B, k).
-    """
+    """One model for each task, or its error when its loss is no number; bags of all tasks have one shape (B, k)."""
     array = as_array(features)
     module = recipe.meta_module(tuple(array.shape[1:]), classes)
     must = "proportions are matched by perceptrons with relu or tanh"
@@ -108,16 +102,11 @@ def train_on_bags(
 
 
 def matched(logits: Tensor, shares: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Cross-entropy of each bag's mean answer m against its target t, and its derivatives by the logits.
+    """Cross-entropy of each bag's mean answer m against its target t (models, bags, classes), and its slope by logits.
 
-    -sum_c t_c log m_c with m = sum_j w_j p_j, so by the logits of example j: p_jc sum_a t_a r_ja - t_c r_jc, with
-    r_jc = w_j p_jc / m_c, the share of example j in the bag's mean.
-
-    Args:
-        logits: Shape (models, bags, k, classes).
-        shares: w, shape (models, bags, k).
-        targets: t, shape (models, bags, classes).
-    Returns: Losses, shape (models, bags), and derivatives of each, the shape of `logits`.
+    -sum_c t_c log m_c with m = sum_j w_j p_j, so by the logits (models, bags, k, classes) of example j: p_jc sum_a t_a
+    r_ja - t_c r_jc, with shares w (models, bags, k) and r_jc = w_j p_jc / m_c, the share of example j in the bag's
+    mean.
     """
     logs = torch.log_softmax(logits, -1)
     weighted = logs + shares.log()[..., None]

@@ -15,15 +15,17 @@ from torch import Tensor
 
 from dpaudit.errors import require
 from dpaudit.mechanisms.compute import Compute, TrainingError
-from dpaudit.mechanisms.seeds import spawned
+from dpaudit.mechanisms.seeds import spawned, torch_generator
 from dpaudit.mechanisms.training.augment import Augment, RandAugment
 from dpaudit.mechanisms.training.compute.kernels import Kernel, Looped, couples_examples
-from dpaudit.mechanisms.training.generators import torch_generator
 from dpaudit.mechanisms.training.losses import CrossEntropy
 from dpaudit.mechanisms.training.network_model import NetworkModel
 from dpaudit.mechanisms.training.optimizers import Optimizer, scheduled
 from dpaudit.mechanisms.training.parameters import initial
 from dpaudit.mechanisms.training.recipe import Recipe
+
+AVERAGE = 0.999
+"""Decay of the averaged weights that are the result."""
 
 
 @dataclass(frozen=True)
@@ -36,16 +38,11 @@ class FixMatch:
     steps: int  # training steps, >= 1
     ratio: int = 7  # unlabelled images for each labelled one in a batch, >= 1
     threshold: float = 0.95  # least confidence of a pseudo-label, in [0, 1]
-    temperature: float = 1.0  # sharpens pseudo-label confidences, > 0
-    unlabelled_weight: float = 1.0  # of the loss on pseudo-labels, >= 0
-    average: float = 0.999  # decay of the averaged weights that are the result, in [0, 1)
 
     def __post_init__(self) -> None:
         require(self.steps >= 1, "steps must be >= 1", steps=self.steps)
         require(self.ratio >= 1, "ratio must be >= 1", ratio=self.ratio)
         require(0 <= self.threshold <= 1, "threshold must be in [0, 1]", threshold=self.threshold)
-        require(self.temperature > 0, "temperature must be > 0", temperature=self.temperature)
-        require(0 <= self.average < 1, "average must be in [0, 1)", average=self.average)
 
     def fit(
         self,
@@ -57,12 +54,8 @@ class FixMatch:
         seed: SeedSequence,
         compute: Compute,
     ) -> NetworkModel:
-        """Trains one network.
+        """Trains one network on all images (n, channels, height, width), of which `rows` (m,), m >= 1, have `labels`.
 
-        Args:
-            images: All of them, unlabelled, shape (n, channels, height, width).
-            rows: Which of them are labelled, shape (m,), m >= 1.
-            labels: Their labels, shape (m,).
         Raises: TrainingError when the weights stop being numbers; InputError for a network with batch norm.
         """
         require(len(rows) >= 1, "FixMatch needs at least one labelled image", rows=len(rows))
@@ -119,19 +112,15 @@ class _Run:
         inputs = self._changed(self.rows[known], strongly=False)
         guesses, confident = self._pseudo_labels(self._changed(unknown, strongly=False))
         targets = torch.cat([self.one_hot[torch.from_numpy(self.labels[known]).to(self.device)], self.one_hot[guesses]])
-        coefficients = torch.cat(
-            [
-                torch.full((size,), 1 / size, device=self.device),
-                confident * (settings.unlabelled_weight / len(unknown)),
-            ]
-        )
+        known_weight = torch.full((size,), 1 / size, device=self.device)
+        coefficients = torch.cat([known_weight, confident * (1 / len(unknown))])
         batch = torch.cat([inputs, self._changed(unknown, strongly=True)])
         self.kernel.gradient(self.parameters, batch[None], targets[None], coefficients[None], self.gradient)
         network = settings.network
         rate = network.learning_rate * scheduled(network.schedule, step / settings.steps)
         self.optimizer.step(self.parameters, self.gradient, rate)
         # Early on a slow average would still be the first weights.
-        self.averaged.lerp_(self.parameters, 1 - min(settings.average, (1 + step) / (10 + step)))
+        self.averaged.lerp_(self.parameters, 1 - min(AVERAGE, (1 + step) / (10 + step)))
 
     def _changed(self, rows: NDArray[np.int64], *, strongly: bool) -> Tensor:
         images = self.images[torch.from_numpy(rows).to(self.device)]
@@ -143,7 +132,7 @@ class _Run:
     def _pseudo_labels(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """The most likely class of each image, and 1 where it is likely enough."""
         logits = self.kernel.logits(self.parameters, images[None])[0]
-        confidence, guesses = torch.softmax(logits / self.settings.temperature, -1).max(-1)
+        confidence, guesses = torch.softmax(logits, -1).max(-1)
         return guesses, (confidence >= self.settings.threshold).float()
 
 

@@ -1,6 +1,10 @@
-"""What a network takes of `Features`: one float32 array."""
+"""What a network takes of `Features`: one float32 array, scaled where the recipe says so."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -9,12 +13,13 @@ from numpy.typing import NDArray
 from dpaudit.errors import require
 from dpaudit.mechanisms.examples import Features
 
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
 
 def as_array(features: Features) -> NDArray[np.float32]:
-    """Features as one float32 array of shape (n, ...), missing numbers as NaN.
-
-    Raises: InputError when a table has a column that is not of numbers, or an array is not float32.
-    """
+    """Features as one float32 array of shape (n, ...), missing numbers as NaN; refuses other types."""
     if isinstance(features, pa.Table):
         return np.stack([_column(features, name) for name in features.column_names], axis=1)
     require(features.dtype == np.float32, "features of a network must be float32", dtype=features.dtype)
@@ -22,10 +27,7 @@ def as_array(features: Features) -> NDArray[np.float32]:
 
 
 def example_shape(features: Features) -> tuple[int, ...]:
-    """Shape of one example in the array of `as_array`, without making it.
-
-    Raises: InputError as `as_array` does.
-    """
+    """Shape of one example in the array of `as_array`, without making it."""
     return tuple(as_array(features[:1] if isinstance(features, np.ndarray) else features.slice(0, 1)).shape[1:])
 
 
@@ -39,3 +41,42 @@ def _column(table: pa.Table, name: str) -> NDArray[np.float32]:
     )
     column: NDArray[np.float32] = np.asarray(table[name].cast(pa.float32()).to_numpy(zero_copy_only=False), np.float32)
     return column
+
+
+@dataclass(frozen=True, eq=False)
+class Scaling:
+    """What turns features into the network's inputs: (x - mean) / deviation, missing numbers becoming 0."""
+
+    mean: NDArray[np.float32]  # shape of one example
+    deviation: NDArray[np.float32]  # > 0; 1 where the feature does not vary
+
+
+def scaling_of(features: NDArray[np.float32]) -> Scaling:
+    """The scaling to mean 0 and variance 1 over training features of shape (n, *shape), NaN left out."""
+    wide = features.astype(np.float64)
+    known = np.isfinite(wide)
+    counts = np.maximum(known.sum(0), 1)
+    mean = np.where(known, wide, 0.0).sum(0) / counts
+    deviation = np.sqrt((np.where(known, wide - mean, 0.0) ** 2).sum(0) / counts)
+    deviation[deviation <= 1e-6 * np.maximum(np.abs(mean), 1.0)] = 1.0  # does not vary: left as it is
+    return Scaling(mean.astype(np.float32), deviation.astype(np.float32))
+
+
+def stack_scaling(scalings: Sequence[Scaling | None], device: torch.device) -> tuple[Tensor, Tensor] | None:
+    """Means and deviations of a stack, each of shape (models, 1, *shape), or None when nothing is scaled."""
+    import torch
+
+    present = [scaling for scaling in scalings if scaling is not None]
+    if not present:
+        return None
+    mean = torch.from_numpy(np.stack([scaling.mean for scaling in present])).to(device)
+    deviation = torch.from_numpy(np.stack([scaling.deviation for scaling in present])).to(device)
+    return mean[:, None], deviation[:, None]
+
+
+def scaled(inputs: Tensor, scaling: tuple[Tensor, Tensor] | None) -> Tensor:
+    """Inputs (A, b, *shape) under the scaling of the first A models."""
+    if scaling is None:
+        return inputs
+    mean, deviation = (part[: len(inputs)] for part in scaling)
+    return ((inputs - mean) / deviation).nan_to_num_(nan=0.0)

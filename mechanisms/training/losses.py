@@ -30,8 +30,8 @@ class CrossEntropy:
 class Alibi:
     """Cross-entropy with the posterior of the label under the model's own current prediction as prior.
 
-    Targets are the evidence of the noisy label, its log-likelihood for each class (`laplace_evidence`). The posterior
-    is a constant of the step: no gradient goes through it.
+    Targets are the evidence of the noisy label, its log-likelihood for each class. The posterior is a constant of the
+    step: no gradient goes through it.
 
     Source: Malek et al. (2021), arXiv:2106.03408, ALIBI.
     """

@@ -8,16 +8,16 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.special import softmax
 from torch import nn
 
 from dpaudit.errors import require
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Features
 from dpaudit.mechanisms.training.compute.kernels import Kernel, Looped
-from dpaudit.mechanisms.training.inputs import as_array
+from dpaudit.mechanisms.training.inputs import Scaling, as_array, scaled, stack_scaling
 from dpaudit.mechanisms.training.losses import CrossEntropy
 from dpaudit.mechanisms.training.recipe import Recipe
-from dpaudit.mechanisms.training.scaling import Scaling, scaled, stack_scaling
 
 ROWS = 512
 STACK = 64
@@ -42,7 +42,7 @@ class NetworkModel:
 
     def probabilities(self, features: Features) -> NDArray[np.float64]:
         """Class probabilities, shape (n, classes)."""
-        return softmax(self.logits(features))
+        return np.asarray(softmax(self.logits(features), axis=-1))
 
 
 def stack_logits(models: Sequence[NetworkModel], features: Features, *, compute: Compute) -> NDArray[np.float64]:
@@ -68,13 +68,6 @@ def stack_logits(models: Sequence[NetworkModel], features: Features, *, compute:
             logits = kernel.logits(parameters, scaled(inputs, scaling))
             answers[first : first + group, row : row + ROWS] = logits.double().cpu().numpy()
     return answers
-
-
-def softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Softmax over the last axis."""
-    powers: NDArray[np.float64] = np.exp(logits - logits.max(-1, keepdims=True))
-    powers /= powers.sum(-1, keepdims=True)
-    return powers
 
 
 def _module(model: NetworkModel) -> nn.Module:

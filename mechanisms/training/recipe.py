@@ -1,4 +1,4 @@
-"""The settings of a training and the network it makes: all that the training of stacks knows of a network.
+"""What the training of stacks is told: the network and its settings, what each model learns, how they are grouped.
 
 Holds hyper-parameters only; torch is imported when a network is built.
 """
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.random import SeedSequence
 from numpy.typing import NDArray
 
 from dpaudit.errors import require
@@ -17,12 +18,13 @@ from dpaudit.errors import require
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from dpaudit.mechanisms.training.compute.batched import BatchedMlp
+    from dpaudit.mechanisms.training.compute.kernels import BatchedMlp
 
 OPTIMIZERS = ("sgd", "adam")
 SCHEDULES = ("constant", "cosine", "cosine-7-16", "warmup-tenths", "warmup-fifths")
 AUGMENTS = ("none", "flip", "crop", "crop-flip", "crop-flip-cutout")
 PRECISIONS = ("float32", "bfloat16")
+METHODS = ("looped", "batched", "vmapped")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,13 +91,9 @@ class Recipe(ABC):
     def check(self, features: Tensor) -> None:  # noqa: B027, most networks need no more than this
         """Refuses features that it cannot be trained on; takes all of them unless a subclass knows better."""
 
-    def synthetic_features(self, shape: tuple[int, ...], rng: np.random.Generator) -> NDArray[np.float32]:
-        """Features of `shape` to time a training with: images or columns in [0, 1)."""
-        return rng.random(shape, dtype=np.float32)
-
     def batched_kernel(self, module: nn.Module) -> type[BatchedMlp] | None:
         """What trains a stack of this network, built as `module`, in batched products; None when nothing can."""
-        from dpaudit.mechanisms.training.compute.batched import BatchedMlp
+        from dpaudit.mechanisms.training.compute.kernels import BatchedMlp
 
         return BatchedMlp if BatchedMlp.takes(module) else None
 
@@ -103,3 +101,31 @@ class Recipe(ABC):
 def one_of(field: str, value: str, allowed: tuple[str, ...]) -> None:
     """Refuses a `value` that is not among the `allowed` ones."""
     require(value in allowed, f"{field} must be one of {', '.join(allowed)}", value=value)
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingTask:
+    """One model to train on some rows of shared features."""
+
+    rows: NDArray[np.int64]  # positions of its examples in the features, shape (n,), n >= 1
+    # Of those examples: int64 of shape (n,), or one number for each class, float of shape (n, classes)
+    labels: NDArray[np.int64] | NDArray[np.float32]
+    seed: SeedSequence  # decides everything that is drawn
+
+    def __post_init__(self) -> None:
+        require(len(self.rows) >= 1, "a training needs at least one example", rows=len(self.rows))
+        labels = len(self.labels)
+        require(len(self.rows) == labels, "a task needs one label for each row", rows=len(self.rows), labels=labels)
+
+
+@dataclass(frozen=True)
+class StackPlan:
+    """How models are grouped."""
+
+    method: str  # "looped", "batched" (perceptrons, bags of embeddings) or "vmapped"
+    size: int = 1  # models in a stack, >= 1; 1 when looped
+
+    def __post_init__(self) -> None:
+        require(self.method in METHODS, f"method must be one of {', '.join(METHODS)}", method=self.method)
+        require(self.size >= 1, "size must be >= 1", size=self.size)
+        require(self.method != "looped" or self.size == 1, "looped models are trained one at a time", size=self.size)

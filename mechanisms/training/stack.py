@@ -18,20 +18,16 @@ from torch import Tensor, nn
 
 from dpaudit.errors import require
 from dpaudit.mechanisms.compute import Compute, TrainingError
-from dpaudit.mechanisms.seeds import spawned
+from dpaudit.mechanisms.seeds import child, epoch_generator, spawned, torch_generator
 from dpaudit.mechanisms.training.augment import Augment
-from dpaudit.mechanisms.training.checkpoint import Checkpoint
 from dpaudit.mechanisms.training.compute.compiled_mlp import CompiledMlp
 from dpaudit.mechanisms.training.compute.kernels import Kernel, Looped, Vmapped
-from dpaudit.mechanisms.training.generators import child, epoch_generator, torch_generator
+from dpaudit.mechanisms.training.inputs import Scaling, scaled, scaling_of, stack_scaling
 from dpaudit.mechanisms.training.losses import Loss
 from dpaudit.mechanisms.training.network_model import NetworkModel
 from dpaudit.mechanisms.training.optimizers import Optimizer, scheduled
 from dpaudit.mechanisms.training.parameters import initial
-from dpaudit.mechanisms.training.recipe import Recipe
-from dpaudit.mechanisms.training.scaling import Scaling, scaled, scaling_of, stack_scaling
-from dpaudit.mechanisms.training.stack_plan import StackPlan
-from dpaudit.mechanisms.training.task import TrainingTask
+from dpaudit.mechanisms.training.recipe import Recipe, StackPlan, TrainingTask
 
 
 class Stack:
@@ -46,11 +42,14 @@ class Stack:
         classes: int,
         loss: Loss,
         plan: StackPlan,
+        first: int = 0,
     ) -> None:
+        """`first` is the position of the first task in the list of all."""
         recipe.check(features)
         self.recipe, self.features, self.classes = recipe, features, classes
         self.device = features.device
         self.order = sorted(range(len(tasks)), key=lambda task: -len(tasks[task].rows))
+        self.places = np.asarray(self.order) + first
         self.tasks = [tasks[task] for task in self.order]
         self.seeds = [spawned(task.seed, 3) for task in self.tasks]  # first weights, order, augmentation
         self.counts = np.array([len(task.rows) for task in self.tasks])
@@ -67,26 +66,12 @@ class Stack:
         self._scales = stack_scaling(self.scalings, self.device)
         self._rows = self._padded([torch.from_numpy(task.rows.astype(np.int32)) for task in self.tasks])
         self.relabel([torch.from_numpy(np.array(task.labels)) for task in self.tasks])
-        self._weights: Tensor | None = None
-        if any(task.weights is not None for task in self.tasks):
-            weights = [np.ones(len(t.rows), np.float32) if t.weights is None else t.weights for t in self.tasks]
-            self._weights = self._padded([torch.from_numpy(np.asarray(values, np.float32)) for values in weights])
         self._one_hot = torch.eye(classes, device=self.device)
         self._counts = torch.from_numpy(self.counts)[:, None].to(self.device)
 
     def relabel(self, labels: list[Tensor]) -> None:
         """Sets each model's labels, one for each of its rows."""
         self._labels = self._padded(labels)
-
-    def train(self, saved: Checkpoint, compute: Compute) -> list[NetworkModel | TrainingError]:
-        """Runs all epochs, from the last one saved, and gives each task's outcome in the order of the tasks."""
-        start = saved.restore(self)
-        for epoch in range(start, self.recipe.epochs):
-            self.run_epoch(epoch)
-            if not self._healthy().any():
-                break  # every model is lost: no need to go on
-            saved.keep(self, epoch + 1)
-        return self._outcomes(compute)
 
     def run_epoch(self, epoch: int) -> None:
         """One pass of each model over its examples."""
@@ -136,7 +121,6 @@ class Stack:
                 features=self.features,
                 rows=rows,
                 targets=targets,
-                weights=self._weights_of(model, order),
                 scaling=self.scalings[model],
                 rates=self._rates(epoch, -(-len(order) // self.recipe.batch_size)),
             )
@@ -149,11 +133,6 @@ class Stack:
         """Rows and targets (picked, classes) of the examples at these positions of a model, or of a model for each."""
         rows, labels = self._rows.numpy()[models, picked], self._labels.numpy()[models, picked]
         return rows.astype(np.int64), labels.astype(np.float32) if labels.ndim == 2 else self._one_hot.numpy()[labels]
-
-    def _weights_of(self, model: int, picked: NDArray[np.int64]) -> NDArray[np.float32]:
-        if self._weights is None:
-            return np.ones(len(picked), np.float32)
-        return self._weights[model].numpy()[picked]
 
     def _rates(self, epoch: int, steps: int) -> NDArray[np.float32]:
         """Learning rates of an epoch of a model that has `steps` of them."""
@@ -174,13 +153,10 @@ class Stack:
         return self._one_hot[torch.take_along_dim(labels, picked, 1)]
 
     def _coefficients(self, picked: Tensor, begin: int) -> Tensor:
-        """Weight over batch size for each example, 0 for the padding of a model's last, shorter batch."""
+        """1 over batch size for each example, 0 for the padding of a model's last, shorter batch."""
         counts = (self._counts[: len(picked)] - begin).clamp(max=picked.shape[1])
         present = torch.arange(picked.shape[1], device=self.device) < counts
-        coefficients = present / counts
-        if self._weights is None:
-            return coefficients
-        return coefficients * torch.take_along_dim(self._weights[: len(picked)], picked, 1)
+        return present / counts
 
     def _rate(self, epoch: int, step: int, active: int) -> Tensor | float:
         """Learning rate of each model, which are as far as their own number of steps says."""
@@ -233,16 +209,18 @@ class Stack:
             return None
         return scaling_of(self.features.cpu().numpy()[task.rows])
 
-    def _healthy(self) -> Tensor:
+    def healthy(self) -> Tensor:
+        """Which models' losses and weights are numbers still, shape (models,)."""
         return torch.isfinite(self.losses) & torch.isfinite(self.parameters).all(1)
 
-    def _outcomes(self, compute: Compute) -> list[NetworkModel | TrainingError]:
+    def outcomes(self, compute: Compute) -> list[NetworkModel | TrainingError]:
+        """Each task's model, or its error, in the order of the tasks."""
         outcomes: list[NetworkModel | TrainingError] = [TrainingError()] * len(self.tasks)
         buffers: dict[str, NDArray[Any]] = {}
         if isinstance(self.kernel, Looped):
             buffers = {name: value.cpu().numpy() for name, value in self.kernel.module.named_buffers()}
         for place, healthy, values, scaling in zip(
-            self.order, self._healthy().tolist(), self.parameters.cpu().numpy(), self.scalings, strict=True
+            self.order, self.healthy().tolist(), self.parameters.cpu().numpy(), self.scalings, strict=True
         ):
             if healthy:
                 shape = tuple(self.features.shape[1:])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,9 +11,7 @@ from numpy.random import SeedSequence
 
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples, Features
-from dpaudit.mechanisms.training.recipe import Recipe
-from dpaudit.mechanisms.training.stack_plan import StackPlan
-from dpaudit.mechanisms.training.task import TrainingTask
+from dpaudit.mechanisms.training.recipe import Recipe, StackPlan, TrainingTask
 
 if TYPE_CHECKING:
     from dpaudit.mechanisms.training.losses import Loss
@@ -60,7 +57,6 @@ class StackTrainer(ABC):
         classes: int,
         compute: Compute,
         plan: StackPlan | None = None,
-        checkpoint: Path | None = None,
     ) -> list[NetworkModel | TrainingError]:
         """One model, or its error, for each task; arguments as in `train_stack`."""
         from dpaudit.mechanisms.training.train import train_stack
@@ -73,7 +69,6 @@ class StackTrainer(ABC):
             compute=compute,
             loss=self.loss(),
             plan=plan,
-            checkpoint=checkpoint,
             stack_type=self.stack_type(),
         )
 

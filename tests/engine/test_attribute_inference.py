@@ -23,9 +23,8 @@ from dpaudit.errors import InputError, SpecError
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.mechanisms.learners.non_private import NonPrivate
-from dpaudit.mechanisms.models.constant import ConstantModel
-from dpaudit.mechanisms.models.logistic_regression import LogisticRegression
 from dpaudit.mechanisms.models.recall import Recall
+from dpaudit.mechanisms.models.tables import ConstantModel, LogisticRegression
 from dpaudit.mechanisms.protocols import Model
 
 EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "protected-attribute.yaml"

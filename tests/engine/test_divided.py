@@ -25,7 +25,7 @@ from dpaudit.estimators.one_run.signed_scores import OneRun, OneRunFDP
 from dpaudit.estimators.one_run.simultaneous_guess_count import SimultaneousGuessCount
 from dpaudit.estimators.scores import ScoreEstimator, Scores
 from dpaudit.estimators.selection import AsPublished, Bonferroni
-from dpaudit.estimators.two_world.two_sample import Bayesian, ClopperPearson
+from dpaudit.estimators.two_world.confusion_tables import Bayesian, ClopperPearson
 from dpaudit.mechanisms.compute import Compute
 
 SPEC = {

@@ -22,13 +22,13 @@ from dpaudit.engine.reading.run_report import Report
 from dpaudit.errors import InputError, SpecError
 from dpaudit.estimators.one_run.step_martingale import StepAccuracy, StepMartingale
 from dpaudit.estimators.scores import Scores, StepScores
-from dpaudit.mechanisms.adapters.own_steps import OwnSteps, from_steps
+from dpaudit.mechanisms.adapters.own_training import OwnSteps, from_steps
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.learners.dp_sgd import DpSgd
 from dpaudit.mechanisms.models.networks import Mlp
 from dpaudit.mechanisms.protocols import StepLearner
-from dpaudit.mechanisms.training.private.step_canary import StepCanary
+from dpaudit.mechanisms.training.private.private_steps import StepCanary
 
 SMALL = {"name": "mlp", "hidden": [32], "epochs": 20, "batch_size": 100, "learning_rate": 0.5, "momentum": 0.0}
 

@@ -24,14 +24,16 @@ from dpaudit.estimators.label_reconstruction.advantage import (
     rr_additive_advantage,
 )
 from dpaudit.estimators.one_run.f_dp import f_dp_epsilon, f_dp_p_value, f_dp_parameter
+from dpaudit.estimators.one_run.guess_tables import mean_e_value, twice_mean_p
 from dpaudit.estimators.one_run.guesses import one_run_epsilon, one_run_p_value
 from dpaudit.estimators.private_prediction.conversion import rdp_to_epsilon
 from dpaudit.estimators.private_prediction.divergence import renyi_divergence
 from dpaudit.estimators.private_prediction.k_cut import k_cut_bound
 from dpaudit.estimators.private_prediction.noisy_argmax import noisy_argmax_probabilities
 from dpaudit.estimators.private_prediction.two_cut import two_cut_bound
-from dpaudit.estimators.proportions.binomial import clopper_pearson, goodman, jeffreys, sison_glaz
-from dpaudit.estimators.replays import mean_e_value, median_rule, twice_mean_p
+from dpaudit.estimators.proportions.binomial import clopper_pearson, jeffreys
+from dpaudit.estimators.proportions.multinomial import goodman, sison_glaz
+from dpaudit.estimators.replays import median_rule
 from dpaudit.estimators.two_world.confusion import epsilon_posterior_cdf
 from dpaudit.estimators.two_world.ratio import detectable_ceiling, ratio_epsilon
 from dpaudit.registry import catalogue, functions, load
@@ -304,8 +306,8 @@ def test_parquet_and_several_rows(tmp_path: Path) -> None:
 def test_list_shows_the_functions_they_are_made_of() -> None:
     shown = CliRunner().invoke(main, ["list", "estimators"], catch_exceptions=False).output
     for name in (
-        "binomial.clopper_pearson", "binomial.jeffreys", "binomial.katz_log", "binomial.goodman",
-        "binomial.sison_glaz", "confusion.epsilon_interval", "confusion.epsilon_posterior_cdf",
+        "binomial.clopper_pearson", "binomial.jeffreys", "binomial.katz_log", "multinomial.goodman",
+        "multinomial.sison_glaz", "confusion.epsilon_interval", "confusion.epsilon_posterior_cdf",
         "confusion.epsilon_posterior_pdf", "guesses.one_run_epsilon", "guesses.one_run_p_value",
         "f_dp.f_dp_parameter", "f_dp.f_dp_epsilon", "ratio.ratio_epsilon", "ratio.detectable_ceiling",
         "divergence.renyi_divergence", "two_cut.two_cut_bound", "k_cut.k_cut_bound", "k_cut.bootstrap_bound",
@@ -315,7 +317,8 @@ def test_list_shows_the_functions_they_are_made_of() -> None:
         "advantage.llp_laplace_additive_advantage", "advantage.llp_geometric_additive_advantage",
         "advantage.multiplicative_advantage", "advantage.advantage_quantile", "advantage.advantage_cdf",
         "selection.Fixed", "selection.Split", "selection.Grid", "selection.Bonferroni", "selection.SimultaneousBand",
-        "selection.AsPublished", "replays.median_rule", "replays.twice_mean_p", "replays.mean_e_value",
+        "selection.AsPublished", "replays.median_rule", "guess_tables.twice_mean_p",
+        "guess_tables.mean_e_value",
         "bound.Bound", "finding.Validity", "finding.Finding",
     ):  # fmt: skip
         assert re.search(rf"  ([a-z_]+\.)?{re.escape(name)} ", shown), name

@@ -26,8 +26,13 @@ from dpaudit.estimators.label_reconstruction.advantage import rr_additive_advant
 from dpaudit.estimators.label_reconstruction.bags import LabelAdvantage
 from dpaudit.estimators.one_run.signed_scores import OneRun
 from dpaudit.estimators.posteriors import Posteriors
-from dpaudit.estimators.private_prediction.answer_counts import AnswerCounts, KCutCounts, TwoCutCounts
-from dpaudit.estimators.private_prediction.rdp_bound import k_cut_audit, two_cut_audit
+from dpaudit.estimators.private_prediction.rdp_bound import (
+    AnswerCounts,
+    KCutCounts,
+    TwoCutCounts,
+    k_cut_audit,
+    two_cut_audit,
+)
 from dpaudit.estimators.scores import Scores
 from dpaudit.estimators.two_world.betting import Betting
 from dpaudit.estimators.two_world.two_sample import Band

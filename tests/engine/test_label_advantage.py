@@ -24,8 +24,8 @@ from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.labels.bags import LEFT_OUT, Bags
 from dpaudit.mechanisms.labels.proportions import GeometricProportions, LabelProportions, LaplaceProportions
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
-from dpaudit.mechanisms.models.logistic_regression import LogisticRegression
 from dpaudit.mechanisms.models.networks import Mlp
+from dpaudit.mechanisms.models.tables import LogisticRegression
 
 HERE = RunOptions(runner="in-process", figures=False, repeats=0)
 ALL = Partition(target=1.0, reference=0.0, test=0.0)

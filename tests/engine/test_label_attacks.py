@@ -18,7 +18,6 @@ from dpaudit.estimators.one_run.signed_scores import OneRun
 from dpaudit.estimators.one_run.simultaneous_guess_count import SimultaneousGuessCount
 from dpaudit.estimators.scores import Scores
 from dpaudit.estimators.selection import Fixed
-from dpaudit.mechanisms.labels.one_hot_laplace import laplace_posterior
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.mechanisms.learners.non_private import NonPrivate
 from dpaudit.mechanisms.planted.labels import OneHotLaplaceHalfScale
@@ -64,7 +63,7 @@ def test_half_the_noise_of_alibi_shows_in_700_planted_labels_whatever_the_proxy_
     reference = mixture.posterior(mixture.load(seed=1).features).astype(np.float32)
     planted, bits = rng.integers(0, 2, 700), rng.random(700) < 0.5
     observed = mechanism.observe(planted, classes=2, rng=rng)
-    target = laplace_posterior(observed, np.zeros(2), mechanism.scale()).astype(np.float32)
+    target = mechanism.posterior(observed, np.zeros(2)).astype(np.float32)
     view = CanaryView(target, reference, np.where(bits, planted, 1 - planted))
     found = [
         SimultaneousGuessCount().bound([SimultaneousGuessCount().tally(Scores(attack.score(view), bits))]).lower

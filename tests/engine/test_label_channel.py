@@ -22,7 +22,7 @@ from dpaudit.engine.games.reference import PairedLabels
 from dpaudit.estimators.one_run.simultaneous_guess_count import SimultaneousGuessCount
 from dpaudit.estimators.scores import Scores
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
-from dpaudit.mechanisms.planted.randomized_response import ConstantSeedResponse, OneDrawPerLabelResponse
+from dpaudit.mechanisms.planted.labels import ConstantSeedResponse, OneDrawPerLabelResponse
 
 Ints = NDArray[np.int64]
 

@@ -19,7 +19,7 @@ from dpaudit.engine.cli.main import main
 from dpaudit.engine.report.progress import TerminalProgress
 from dpaudit.engine.spec.fields import described_fields
 from dpaudit.engine.spec.schema import spec_schema
-from dpaudit.mechanisms.models.catboost import CatBoost
+from dpaudit.mechanisms.models.tables import CatBoost
 from dpaudit.registry import PACKAGES, catalogue, load
 
 ROOT = Path(__file__).parents[2]

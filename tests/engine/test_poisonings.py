@@ -40,8 +40,7 @@ from dpaudit.errors import InputError, SpecError
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.learners.dp_sgd import DpSgd
 from dpaudit.mechanisms.learners.gaussian_naive_bayes import GaussianNaiveBayes
-from dpaudit.mechanisms.learners.logistic_objective import LogisticObjectivePerturbation
-from dpaudit.mechanisms.learners.logistic_regression import LogisticOutputPerturbation
+from dpaudit.mechanisms.learners.logistic_regression import LogisticObjectivePerturbation, LogisticOutputPerturbation
 from dpaudit.mechanisms.learners.random_forest import PrivateForest
 from dpaudit.mechanisms.models.networks import Mlp
 from tests.engine.test_neighbours import NoisyCount

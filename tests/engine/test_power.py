@@ -30,7 +30,8 @@ from dpaudit.estimators.one_run.signed_scores import OneRun
 from dpaudit.estimators.one_run.simultaneous_guess_count import SimultaneousGuessCount
 from dpaudit.estimators.scores import ScoreEstimator, Scores
 from dpaudit.estimators.two_world.betting import Betting
-from dpaudit.estimators.two_world.two_sample import Band, ClopperPearson
+from dpaudit.estimators.two_world.confusion_tables import ClopperPearson
+from dpaudit.estimators.two_world.two_sample import Band
 from dpaudit.mechanisms.examples import Examples
 
 COINS = Reference(FairCoins(), 1000, "canaries")

@@ -49,19 +49,16 @@ from dpaudit.engine.spec.check import CheckRequest, check_spec
 from dpaudit.errors import InputError, SpecError
 from dpaudit.estimators.answered_queries import AnsweredQuery
 from dpaudit.estimators.finding import Validity
-from dpaudit.estimators.private_prediction.answers_estimator import Answers
-from dpaudit.estimators.private_prediction.answers_finding import AnswersFinding
+from dpaudit.estimators.private_prediction.answers_estimator import Answers, AnswersFinding
 from dpaudit.estimators.private_prediction.divergence import renyi_divergence
 from dpaudit.estimators.private_prediction.two_cut import two_cut_set
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
-from dpaudit.mechanisms.models.catboost import CatBoost
-from dpaudit.mechanisms.models.logistic_regression import LogisticRegression
 from dpaudit.mechanisms.models.networks import LeNet5, SmallCnn, WideResNet16x4
-from dpaudit.mechanisms.predictors.added import Added
-from dpaudit.mechanisms.predictors.capc import CaPC
-from dpaudit.mechanisms.predictors.pate import PatePredictor
+from dpaudit.mechanisms.models.tables import CatBoost, LogisticRegression
+from dpaudit.mechanisms.predictors.ensemble import CaPC, PatePredictor
 from dpaudit.mechanisms.predictors.private_knn import PrivateKnn
+from dpaudit.mechanisms.predictors.protocol import Added
 from dpaudit.mechanisms.predictors.releases import ConfidentArgmax, GaussianArgmax, LaplaceArgmax, Release
 from dpaudit.mechanisms.predictors.vote_laws import (
     AlikeTeachers,

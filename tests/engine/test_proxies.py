@@ -21,8 +21,8 @@ from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.mechanisms.learners.lp_1st import LP1ST
 from dpaudit.mechanisms.learners.non_private import NonPrivate
-from dpaudit.mechanisms.models.logistic_regression import LogisticRegression
 from dpaudit.mechanisms.models.recall import Recall
+from dpaudit.mechanisms.models.tables import LogisticRegression
 
 
 def in_time(rows: int = 100) -> Examples:

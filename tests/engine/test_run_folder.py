@@ -277,7 +277,7 @@ def test_every_file_appears_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     def cut_off(*_: object) -> None:
         raise KeyboardInterrupt
 
-    for renamed in ("dpaudit.atomic_write.os.replace",):
+    for renamed in ("dpaudit.plain_files.os.replace",):
         monkeypatch.setattr(renamed, cut_off)
         with pytest.raises(KeyboardInterrupt):
             report_again(tmp_path)

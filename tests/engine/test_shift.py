@@ -28,8 +28,9 @@ from dpaudit.engine.reading.verdict import Verdict
 from dpaudit.errors import InputError
 from dpaudit.estimators.finding import Validity
 from dpaudit.estimators.one_run.guesses import one_run_epsilon
+from dpaudit.estimators.one_run.right_guesses import OneRunTally
 from dpaudit.estimators.one_run.shift_corrected import bound_beyond_shift, rows_to_decide
-from dpaudit.estimators.one_run.signed_scores import OneRun, OneRunTally
+from dpaudit.estimators.one_run.signed_scores import OneRun
 from dpaudit.estimators.one_run.simultaneous_guess_count import SimultaneousGuessCount
 from dpaudit.estimators.proportions.binomial import clopper_pearson
 from dpaudit.estimators.scores import Scores
@@ -37,7 +38,7 @@ from dpaudit.estimators.selection import Fixed, Grid, Split
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.learners.non_private import NonPrivate
-from dpaudit.mechanisms.models.logistic_regression import LogisticRegression
+from dpaudit.mechanisms.models.tables import LogisticRegression
 
 DATA = GaussianMixture(classes=4, rows=8_000)
 

@@ -21,7 +21,7 @@ from dpaudit.engine.data.text.sst2 import Sst2
 from dpaudit.engine.data.text.text_features import CountedWords
 from dpaudit.engine.data.text.trec import Trec
 from dpaudit.errors import DataError, InputError
-from dpaudit.mechanisms.language_models.prompts import task_for
+from dpaudit.mechanisms.language_models.prompts import Task
 
 TRAIN = 'sentence\tlabel\nhide new secretions \t0\nthat "loves its characters , \t1\nNew Film . \t1\n'
 
@@ -227,7 +227,7 @@ def test_questions_are_read_with_their_coarse_kind(tmp_path: Path) -> None:
     assert isinstance(data.features, pa.Table)
     assert (data.name, data.class_names[2], data.labels.tolist()) == ("trec", "DESC", [2, 3, 0])
     assert data.features["text"].to_pylist()[:2] == ["How did serfdom develop : slowly ?", "Who was Saint-Exup\xe9ry ?"]
-    assert task_for(data.name, data.class_names, data.classes).names[2] == "Description"
+    assert Task.of_data(data.name, data.class_names, data.classes).names[2] == "Description"
     assert isinstance(Trec(str(tmp_path), rows=1).load().features, np.ndarray)
     for wrong, words in (
         ("DESC:manner", "line 2: must be a text, is empty"),

@@ -23,8 +23,8 @@ from dpaudit.estimators.answered_queries import AnsweredQuery
 from dpaudit.estimators.private_prediction.answers_estimator import Answers
 from dpaudit.estimators.private_prediction.divergence import renyi_divergence
 from dpaudit.mechanisms.compute import Compute
-from dpaudit.mechanisms.models.logistic_regression import LogisticRegression
-from dpaudit.mechanisms.predictors.capc import CaPC
+from dpaudit.mechanisms.models.tables import LogisticRegression
+from dpaudit.mechanisms.predictors.ensemble import CaPC
 from dpaudit.mechanisms.predictors.private_knn import PrivateKnn
 from dpaudit.mechanisms.predictors.releases import ConfidentArgmax, InteractiveArgmax
 from dpaudit.mechanisms.predictors.vote_laws import AlikeTeachers, KnownVotes

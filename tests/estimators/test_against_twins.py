@@ -17,7 +17,7 @@ from dpaudit.estimators.one_run import f_dp
 from dpaudit.estimators.one_run import guesses as one_run
 from dpaudit.estimators.private_prediction import divergence, k_cut, noisy_argmax, two_cut
 from dpaudit.estimators.private_prediction.conversion import rdp_to_epsilon
-from dpaudit.estimators.proportions import binomial
+from dpaudit.estimators.proportions import binomial, multinomial
 from dpaudit.estimators.two_world import confusion, ratio
 from tests.twins import advantage_twin, binomial_twin, confusion_twin, f_dp_twin, one_run_twin, ratio_twin, renyi_twin
 
@@ -118,7 +118,10 @@ CELLS = [[56, 72, 73, 59, 62, 87, 58], [91, 49, 37, 43], [500, 3, 0, 1], [12, 7]
 @pytest.mark.parametrize("confidence", [0.9, 0.975])
 @pytest.mark.parametrize("counts", CELLS)
 def test_simultaneous_intervals(counts: list[int], confidence: float) -> None:
-    for fast, twin in ((binomial.goodman, binomial_twin.goodman), (binomial.sison_glaz, binomial_twin.sison_glaz)):
+    for fast, twin in (
+        (multinomial.goodman, binomial_twin.goodman),
+        (multinomial.sison_glaz, binomial_twin.sison_glaz),
+    ):
         found = np.column_stack(fast(counts, confidence=confidence))
         exact = np.array(twin(counts, confidence), dtype=float)
         assert np.max(np.abs(found - exact)) < CLOSED_FORM, fast.__name__

@@ -18,7 +18,8 @@ from dpaudit.estimators.scores import Scores
 from dpaudit.estimators.two_world import _betting_kernels as kernels
 from dpaudit.estimators.two_world import betting
 from dpaudit.estimators.two_world.betting import Betting, BettingState
-from dpaudit.estimators.two_world.two_sample import Band, ClopperPearson
+from dpaudit.estimators.two_world.confusion_tables import ClopperPearson
+from dpaudit.estimators.two_world.two_sample import Band
 from tests.nightly import nightly_games
 from tests.twins import betting_twin
 

@@ -10,7 +10,8 @@ from scipy import special, stats
 
 from dpaudit.errors import InputError
 from dpaudit.estimators.arguments import Floats
-from dpaudit.estimators.proportions.binomial import clopper_pearson, goodman, jeffreys, katz_log, sison_glaz
+from dpaudit.estimators.proportions.binomial import clopper_pearson, jeffreys, katz_log
+from dpaudit.estimators.proportions.multinomial import goodman, sison_glaz
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.counts import Column, CountEstimator, TextTable, has_columns, matches
 from dpaudit.estimators.estimator import Estimator
 from dpaudit.estimators.finding import Validity
-from dpaudit.estimators.hypotheses import BayesianPosterior, OneRunPValue
 from dpaudit.estimators.label_reconstruction.advantage import (
     advantage_cdf,
     multiplicative_advantage,
@@ -22,15 +21,16 @@ from dpaudit.estimators.label_reconstruction.advantage import (
 )
 from dpaudit.estimators.label_reconstruction.bags import LabelAdvantage
 from dpaudit.estimators.one_run.f_dp import f_dp_parameter
+from dpaudit.estimators.one_run.guess_tables import OneRunPValue, OneRunReplays
 from dpaudit.estimators.one_run.guesses import one_run_epsilon
-from dpaudit.estimators.one_run.replayed_counts import OneRunReplays
 from dpaudit.estimators.one_run.signed_scores import OneRun, OneRunFDP
-from dpaudit.estimators.private_prediction.answer_counts import GNMax, KCutCounts, TwoCutCounts
+from dpaudit.estimators.private_prediction.noisy_argmax import GNMax
+from dpaudit.estimators.private_prediction.rdp_bound import KCutCounts, TwoCutCounts
 from dpaudit.estimators.private_prediction.two_cut import two_cut_bound
-from dpaudit.estimators.proportions.tables import Multinomial, Proportion
+from dpaudit.estimators.proportions.multinomial import Multinomial, Proportion
 from dpaudit.estimators.two_world.confusion import epsilon_interval
-from dpaudit.estimators.two_world.ratio_counts import Ratio
-from dpaudit.estimators.two_world.two_sample import Bayesian, KatzLog
+from dpaudit.estimators.two_world.confusion_tables import Bayesian, BayesianPosterior
+from dpaudit.estimators.two_world.ratio_tables import KatzLog, Ratio
 from dpaudit.registry import catalogue, load
 
 

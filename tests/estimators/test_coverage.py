@@ -15,10 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special, stats
 
-from dpaudit.estimators.one_run.signed_scores import OneRun, OneRunFDP, OneRunTally, OneRunTheorem16
+from dpaudit.estimators.one_run.right_guesses import OneRunTally
+from dpaudit.estimators.one_run.signed_scores import OneRun, OneRunFDP, OneRunTheorem16
 from dpaudit.estimators.scores import ScoreEstimator, Scores
 from dpaudit.estimators.selection import AsPublished, Bonferroni, Fixed, Grid, SimultaneousBand, Split
-from dpaudit.estimators.two_world.two_sample import Band, ClopperPearson, KatzLog
+from dpaudit.estimators.two_world.confusion_tables import ClopperPearson
+from dpaudit.estimators.two_world.ratio_tables import KatzLog
+from dpaudit.estimators.two_world.two_sample import Band
 from tests.nightly import nightly_games
 
 ERROR = 0.05

@@ -14,18 +14,21 @@ from scipy.stats import binom, norm
 
 from dpaudit.errors import InputError
 from dpaudit.estimators.one_run import f_dp
-from dpaudit.estimators.one_run.f_dp import best_f_dp, f_dp_epsilon, f_dp_p_value, f_dp_parameter
-from dpaudit.estimators.one_run.guesses import one_run_p_value
-from dpaudit.estimators.one_run.trade_off import (
+from dpaudit.estimators.one_run.f_dp import (
     ApproximateDP,
     Gaussian,
     Inverted,
     Laplace,
     TradeOff,
+    best_f_dp,
     dp_sgd,
+    f_dp_epsilon,
+    f_dp_p_value,
+    f_dp_parameter,
     from_profile,
     member,
 )
+from dpaudit.estimators.one_run.guesses import one_run_p_value
 
 
 def slow_rate(family: str, parameter: float, delta: float, r: mp.mpf) -> mp.mpf:
@@ -79,14 +82,9 @@ def test_a_verdict_reached_early_is_the_verdict(family: str) -> None:
 
     Parameters within 1e-3 of the turning point, where walks are longest; ties at 1e-9 are left to the test above.
     """
-    from dpaudit.estimators.one_run import _f_dp_walk as f_dp_walk
+    from dpaudit.estimators.one_run._f_dp_walk import RATES, REJECTS
 
-    rejects = {"gaussian": f_dp_walk.gaussian_rejects, "laplace": f_dp_walk.laplace_rejects}.get(
-        family, f_dp_walk.approximate_dp_rejects
-    )
-    rate = {"gaussian": f_dp_walk.gaussian_rate, "laplace": f_dp_walk.laplace_rate}.get(
-        family, f_dp_walk.approximate_dp_rate
-    )
+    rejects, rate = REJECTS[family], RATES[family]
     rng = np.random.default_rng(5)
     for _ in range(60):
         canaries = int(rng.choice([2000, 5000]))
@@ -176,13 +174,11 @@ def test_a_row_that_shows_next_to_nothing_has_an_epsilon() -> None:
 @pytest.mark.parametrize("f", [Gaussian(1.3), Laplace(0.8), ApproximateDP(1.1, 1e-3)])
 def test_trade_off_functions_agree_with_themselves(f: Gaussian | Laplace | ApproximateDP) -> None:
     """Inverse, epsilon and the compiled rate against the bare function f: maxima and roots are searched for instead."""
-    from dpaudit.estimators.one_run import _f_dp_walk as f_dp_walk
+    from dpaudit.estimators.one_run._f_dp_walk import RATES
 
     bare = Inverted(f)
     parameter = getattr(f, "mu", None) or getattr(f, "level", 0.0)
-    rate = {Gaussian: f_dp_walk.gaussian_rate, Laplace: f_dp_walk.laplace_rate}.get(
-        type(f), f_dp_walk.approximate_dp_rate
-    )
+    rate = RATES[{Gaussian: "gaussian", Laplace: "laplace"}.get(type(f), "approx-dp")]
     for power in (1e-9, 1e-4, 0.2, 0.5, 0.7, 0.99):
         assert f.false_positive_rate(power) == pytest.approx(bare.false_positive_rate(power), rel=1e-6, abs=1e-15)
         assert rate(power, parameter, 1e-3) == pytest.approx(f.false_positive_rate(power), rel=1e-9, abs=1e-16)

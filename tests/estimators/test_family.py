@@ -10,7 +10,7 @@ from dpaudit.claims import GaussianDP, PureDP, SubsampledGaussian
 from dpaudit.errors import InputError
 from dpaudit.estimators.finding import Validity
 from dpaudit.estimators.scores import Scores
-from dpaudit.estimators.two_world.family import BandFamily, family_bound, family_of, regions_of
+from dpaudit.estimators.two_world.family import BandFamily, bound_under_family, family_of
 from dpaudit.estimators.two_world.two_sample import Band
 
 
@@ -47,12 +47,12 @@ def test_the_accountants_own_curve_says_how_much_noise_there_is() -> None:
         seen = rng.normal(0, noise, trials) + (truth & (rng.random(trials) < rate))
         score += np.log1p(-rate + rate * np.exp((2 * seen - 1) / (2 * noise**2)))
     claim = SubsampledGaussian(noise_multiplier=noise, sample_rate=rate, steps=steps)
-    regions = regions_of(Band().bound([Band().tally(Scores(score, truth))]))
-    assert regions is not None
-    family = family_of(claim)
-    assert family.name == "DP-SGD (sampled at 0.1, 20 steps)"
-    found = family_bound(regions, family, 1e-5)
-    assert regions.epsilon(1e-5) + 0.5 < found.epsilon <= claim.epsilon(1e-5)
+    band = Band(delta=1e-5)
+    bound = band.bound([band.tally(Scores(score, truth))])
+    found = bound_under_family(bound, claim)
+    assert found is not None
+    assert found.family == "DP-SGD (sampled at 0.1, 20 steps)"
+    assert bound.lower + 0.5 < found.epsilon <= claim.epsilon(1e-5)
     assert 0.8 < float(found.member.split("<=")[1]) < 1.6
 
 

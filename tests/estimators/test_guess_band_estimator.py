@@ -10,7 +10,8 @@ import pytest
 from scipy import special, stats
 
 from dpaudit.errors import InputError
-from dpaudit.estimators.one_run.signed_scores import GuessRule, OneRun
+from dpaudit.estimators.one_run.right_guesses import GuessRule
+from dpaudit.estimators.one_run.signed_scores import OneRun
 from dpaudit.estimators.one_run.simultaneous_guess_count import SimultaneousGuessCount
 from dpaudit.estimators.scores import ScoreEstimator, Scores
 from dpaudit.estimators.two_world.fair_coins import FairCoins

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import get_args
 
 import mpmath as mp
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from scipy.stats import binom
 
 from dpaudit.errors import InputError
-from dpaudit.estimators.one_run.guesses import METHODS, one_run_epsilon, one_run_p_value
+from dpaudit.estimators.one_run.guesses import Method, one_run_epsilon, one_run_p_value
 from dpaudit.estimators.one_run.guessing_game import checked_counts
 from tests.twins import one_run_twin
 from tests.twins.one_run_twin import largest_tail
@@ -230,7 +231,7 @@ def test_no_guess_and_no_right_guess_show_nothing(method: str) -> None:
         ({"delta": 1.5}, "delta must be in [0, 1), got 1.5"),
         ({"delta": float("nan")}, "delta must be in [0, 1)"),
         ({"confidence": 1.0}, "confidence must be in (0, 1), got 1.0"),
-        ({"method": "exact"}, f"method must be one of {', '.join(METHODS)}, got 'exact'"),
+        ({"method": "exact"}, f"method must be one of {', '.join(get_args(Method))}, got 'exact'"),
         ({"method": "theorem-16", "confidence": 0.5}, "Theorem 16 holds for confidence > 0.5 only"),
         ({"method": "binomial", "delta": 1e-5}, 'method "binomial" holds at delta = 0 only'),
         ({"likelihood_ratio": 0.5}, "likelihood_ratio must be finite and >= 1"),

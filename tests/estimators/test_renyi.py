@@ -26,13 +26,13 @@ from dpaudit.estimators.private_prediction.noisy_argmax import (
 )
 from dpaudit.estimators.private_prediction.rdp_bound import (
     VALIDITY,
+    RenyiBound,
     compose_bounds,
     k_cut_audit,
     query_confidence,
     two_cut_audit,
     worst_query,
 )
-from dpaudit.estimators.private_prediction.renyi_bound import RenyiBound
 from dpaudit.estimators.private_prediction.two_cut import two_cut_bound, two_cut_set
 from dpaudit.estimators.proportions.binomial import clopper_pearson
 

@@ -11,27 +11,15 @@ from numpy.typing import NDArray
 from dpaudit.errors import InputError
 from dpaudit.estimators.finding import Validity
 from dpaudit.estimators.one_run.guesses import one_run_epsilon
-from dpaudit.estimators.one_run.signed_scores import (
-    OneRun,
-    OneRunFDP,
-    OneRunTheorem16,
-    guesses_at_fractions,
-    right_guesses,
-)
+from dpaudit.estimators.one_run.right_guesses import guesses_at_fractions, right_guesses
+from dpaudit.estimators.one_run.signed_scores import OneRun, OneRunFDP, OneRunTheorem16
 from dpaudit.estimators.replays import median_rule, per_replay_confidence
 from dpaudit.estimators.scores import Scores
 from dpaudit.estimators.selection import AsPublished, Fixed, Grid, SimultaneousBand, Split
 from dpaudit.estimators.two_world.confusion import epsilon_interval
-from dpaudit.estimators.two_world.two_sample import (
-    Band,
-    Bayesian,
-    ClopperPearson,
-    Jeffreys,
-    KatzLog,
-    TwoSampleEstimator,
-    epsilon_of_rates,
-    roc_corners,
-)
+from dpaudit.estimators.two_world.confusion_tables import Bayesian, ClopperPearson, Jeffreys
+from dpaudit.estimators.two_world.ratio_tables import KatzLog
+from dpaudit.estimators.two_world.two_sample import Band, TwoSampleEstimator, epsilon_of_rates, roc_corners
 from dpaudit.registry import catalogue, load
 from dpaudit.testing import check_estimator
 

@@ -30,7 +30,7 @@ from dpaudit import Claim, Relation, from_callable, from_opacus, from_sklearn, f
 from dpaudit.actors.unit import fingerprint
 from dpaudit.engine.spec.build import build, describe
 from dpaudit.errors import InputError, SpecError
-from dpaudit.mechanisms.adapters.own_opacus import OwnOpacus
+from dpaudit.mechanisms.adapters.own_torch import OwnOpacus
 from dpaudit.mechanisms.adapters.own_training import OwnTraining
 from dpaudit.mechanisms.adapters.scikit_learn import Settings, SklearnClassifier, SklearnModel
 from dpaudit.mechanisms.compute import Compute, TrainingError

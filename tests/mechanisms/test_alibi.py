@@ -13,17 +13,16 @@ from sklearn.datasets import load_digits
 from dpaudit.errors import InputError
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
-from dpaudit.mechanisms.labels.one_hot_laplace import laplace_evidence, laplace_posterior
+from dpaudit.mechanisms.labels.one_hot_laplace import OneHotLaplace
 from dpaudit.mechanisms.learners.alibi import Alibi
-from dpaudit.mechanisms.models.catboost import CatBoost
 from dpaudit.mechanisms.models.networks import Mlp
+from dpaudit.mechanisms.models.tables import CatBoost
 from dpaudit.mechanisms.planted.alibi import AlibiSigmaForB
 from dpaudit.mechanisms.planted.redrawn_noise import RedrawnNoise
 from dpaudit.mechanisms.protocols import Learner
 from dpaudit.mechanisms.training.losses import Alibi as AlibiLoss
 from dpaudit.mechanisms.training.network_model import NetworkModel
-from dpaudit.mechanisms.training.stack_plan import StackPlan
-from dpaudit.mechanisms.training.task import TrainingTask
+from dpaudit.mechanisms.training.recipe import StackPlan, TrainingTask
 
 CPU = Compute()
 DATA = load_digits()
@@ -34,11 +33,11 @@ MLP = Mlp(epochs=8, batch_size=32, learning_rate=0.05, schedule="warmup-fifths")
 def test_loss_is_cross_entropy_with_the_posterior_and_no_gradient_through_it() -> None:
     rng = np.random.default_rng(0)
     observed, logits = rng.normal(size=(5, 4)), rng.normal(size=(5, 4))
-    scale = 2 / 1.5
+    release = OneHotLaplace(1.5)
     shifted = logits - np.log(np.exp(logits).sum(1, keepdims=True))
-    posterior = laplace_posterior(observed, shifted, scale)
+    posterior = release.posterior(observed, shifted)
     leaf = torch.tensor(logits, requires_grad=True)
-    losses = AlibiLoss()(leaf, torch.tensor(laplace_evidence(observed, scale)))
+    losses = AlibiLoss()(leaf, torch.tensor(release.evidence(observed)))
     np.testing.assert_allclose(losses.detach().numpy(), -(posterior * shifted).sum(1), rtol=1e-6)
     losses.sum().backward()
     assert leaf.grad is not None
@@ -79,7 +78,7 @@ def test_almost_no_privacy_is_almost_ordinary_training() -> None:
     rng = np.random.default_rng(0)
     observed = Alibi(1000.0).labels().observe(labels, classes=10, rng=rng)
     logits = torch.zeros(50, 10, dtype=torch.float64)
-    losses = AlibiLoss()(logits, torch.tensor(laplace_evidence(observed, 2 / 1000)))
+    losses = AlibiLoss()(logits, torch.tensor(OneHotLaplace(1000.0).evidence(observed)))
     np.testing.assert_allclose(losses.numpy(), math.log(10), rtol=1e-6)
 
 

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from dpaudit.errors import InputError
-from dpaudit.mechanisms.language_models.answer_store import AnswerStore
-from dpaudit.mechanisms.language_models.endpoint import Pace
+from dpaudit.mechanisms.language_models.answer_store import AnswerStore, Pace
 
 GOOD = [json.dumps({"key": key, "text": f"text of {key}", "at": 1.0}).encode() for key in ("a", "b")]
 BAD = [
@@ -80,13 +79,6 @@ def test_a_file_of_answers_that_is_none(tmp_path: Path, kind: str) -> None:
         os.truncate(other, 1 << 40)
     with pytest.warns(RuntimeWarning, match="1 lines"):
         assert {*AnswerStore(tmp_path / "answers").known("abc")} == {"a", "b"}
-
-
-def test_a_journal_that_is_damaged_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
-    store = AnswerStore(tmp_path / "answers")
-    store.note("a", "timed out", 1)
-    (tmp_path / "answers" / "trouble-1-x.jsonl").write_bytes(b'{\n[]\n{"key": "a", "what": 3, "attempt": 1}\n\xff\n')
-    assert [trouble["what"] for trouble in store.troubles()] == ["timed out"]
 
 
 @pytest.mark.parametrize("mode", [0o770, 0o702, 0o777])

@@ -13,10 +13,10 @@ from dpaudit.claims import Claim
 from dpaudit.errors import InputError
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
-from dpaudit.mechanisms.labels.bags import LEFT_OUT, Bags, keyed_bags, random_bags
+from dpaudit.mechanisms.labels.bags import LEFT_OUT, Bags
 from dpaudit.mechanisms.labels.proportions import GeometricProportions, LabelProportions, LaplaceProportions
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
-from dpaudit.mechanisms.learners.aggregated_labels import AggregatedLabels
+from dpaudit.mechanisms.learners.recalled_labels import AggregatedLabels
 from dpaudit.mechanisms.protocols import BagMechanism
 
 RNG = np.random.default_rng
@@ -27,18 +27,18 @@ def labelled(count: int, classes: int = 2) -> Examples:
 
 
 def test_random_bags_are_whole_and_leave_the_rest_out() -> None:
-    bags = random_bags(103, 8, RNG(0))
+    bags = Bags.random(103, 8, RNG(0))
     assert bags.sizes.tolist() == [8] * 12
     assert (bags.of == LEFT_OUT).sum() == 7
-    kept = random_bags(103, 8, RNG(0), keep_rest=True)
+    kept = Bags.random(103, 8, RNG(0), keep_rest=True)
     assert sorted(kept.sizes.tolist()) == [7] + [8] * 12
-    assert (random_bags(103, 8, RNG(1)).of != bags.of).any()
+    assert (Bags.random(103, 8, RNG(1)).of != bags.of).any()
 
 
 def test_keys_make_bags_of_tables_and_arrays() -> None:
     table = pa.table({"campaign": ["b", "a", "b", None, "a", None]})
-    assert keyed_bags(table, "campaign").of.tolist() == [0, 1, 0, 2, 1, 2]
-    assert keyed_bags(np.array([[1, 5], [2, 5], [3, 7]], np.float32), 1).sizes.tolist() == [2, 1]
+    assert Bags.keyed(table, "campaign").of.tolist() == [0, 1, 0, 2, 1, 2]
+    assert Bags.keyed(np.array([[1, 5], [2, 5], [3, 7]], np.float32), 1).sizes.tolist() == [2, 1]
     mechanism = LabelProportions(key="campaign")
     assert mechanism.bags(Examples(table, np.zeros(6, np.int64), 2), rng=RNG(0)).sizes.tolist() == [2, 2, 2]
 
@@ -109,7 +109,7 @@ def test_aggregated_labels_recall_the_expected_share_of_their_bag() -> None:
 @pytest.mark.parametrize(
     ("broken", "message"),
     [
-        (lambda: random_bags(5, 6, RNG(0)), "the size of a bag must be in 1..5, the number of examples, got 6"),
+        (lambda: Bags.random(5, 6, RNG(0)), "the size of a bag must be in 1..5, the number of examples, got 6"),
         (lambda: LabelProportions(size=0), "the size of a bag must be >= 1, got 0"),
         (lambda: LaplaceProportions(epsilon=0.0), "epsilon must be > 0 and finite, got 0"),
         (lambda: GeometricProportions(epsilon=-1.0), "epsilon must be > 0 and finite, got -1"),
@@ -121,7 +121,7 @@ def test_aggregated_labels_recall_the_expected_share_of_their_bag() -> None:
             lambda: LaplaceProportions().release_counts(np.ones((2, 3), np.int64), rng=RNG(0)),
             "LaplaceProportions is for two classes, got 3; use llp, or merge some",
         ),
-        (lambda: keyed_bags(pa.table({"a": [1]}), "b"), "key must be one of the columns a, got 'b'"),
+        (lambda: Bags.keyed(pa.table({"a": [1]}), "b"), "key must be one of the columns a, got 'b'"),
         (lambda: AggregatedLabels(positives=1.0), "positives must be in (0, 1), got 1"),
     ],
 )

@@ -24,8 +24,7 @@ from scipy.stats import binom, f
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.learners.gaussian_naive_bayes import GaussianNaiveBayes
-from dpaudit.mechanisms.learners.logistic_objective import LogisticObjectivePerturbation
-from dpaudit.mechanisms.learners.logistic_regression import LogisticOutputPerturbation
+from dpaudit.mechanisms.learners.logistic_regression import LogisticObjectivePerturbation, LogisticOutputPerturbation
 from dpaudit.mechanisms.learners.random_forest import PrivateForest
 
 FALSE_FAILURE, MISSED = 1e-6, 1e-4

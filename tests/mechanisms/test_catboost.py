@@ -16,9 +16,7 @@ from sklearn.metrics import log_loss
 from dpaudit.errors import InputError
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples
-from dpaudit.mechanisms.models.catboost import CatBoost, CatBoostModel
-from dpaudit.mechanisms.models.constant import ConstantModel
-from dpaudit.mechanisms.models.logistic_regression import LogisticRegression
+from dpaudit.mechanisms.models.tables import CatBoost, CatBoostModel, ConstantModel, LogisticRegression
 from dpaudit.mechanisms.protocols import Trainer
 
 SEED, ONE = SeedSequence(11), Compute(threads=1)

@@ -15,15 +15,14 @@ from sklearn.datasets import load_digits
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.models.networks import Mlp
 from dpaudit.mechanisms.training.compute._perceptron_steps import LANES, _tanh, add_product
-from dpaudit.mechanisms.training.compute.batched import BatchedMlp
 from dpaudit.mechanisms.training.compute.compiled_mlp import CompiledMlp
+from dpaudit.mechanisms.training.compute.kernels import BatchedMlp
 from dpaudit.mechanisms.training.losses import Alibi, CrossEntropy
 from dpaudit.mechanisms.training.network_model import NetworkModel
 from dpaudit.mechanisms.training.private.dp_sgd import train_private_stack
 from dpaudit.mechanisms.training.private.private_steps import PrivateSteps
+from dpaudit.mechanisms.training.recipe import StackPlan, TrainingTask
 from dpaudit.mechanisms.training.stack import make_kernel
-from dpaudit.mechanisms.training.stack_plan import StackPlan
-from dpaudit.mechanisms.training.task import TrainingTask
 from dpaudit.mechanisms.training.train import train_stack
 
 DATA = load_digits()
@@ -44,14 +43,13 @@ def tasks_of(models: int, *, rows: int = 150) -> list[TrainingTask]:
 
 
 def softened(tasks: list[TrainingTask]) -> list[TrainingTask]:
-    """The same with a probability for each class and a weight for each example."""
+    """The same with a probability for each class."""
     rng = np.random.default_rng(5)
     return [
         TrainingTask(
             task.rows,
             rng.dirichlet(np.ones(10), len(task.rows)).astype(np.float32),
             task.seed,
-            rng.random(len(task.rows), dtype=np.float32),
         )
         for task in tasks
     ]

@@ -26,16 +26,13 @@ from dpaudit.mechanisms.learners.dp_sgd import (
     subsampled_gaussian_rdp,
 )
 from dpaudit.mechanisms.models.networks import Mlp, Network, ResNet18, SmallCnn
-from dpaudit.mechanisms.planted.private_stacks import ClipBatchMean, NoiseOverBatch, NoNoiseInLastStep, ShuffledBatches
 from dpaudit.mechanisms.protocols import Learner
-from dpaudit.mechanisms.seeds import spawned
-from dpaudit.mechanisms.training.generators import epoch_generator, torch_generator
+from dpaudit.mechanisms.seeds import epoch_generator, spawned, torch_generator
 from dpaudit.mechanisms.training.network_model import NetworkModel
 from dpaudit.mechanisms.training.parameters import initial
 from dpaudit.mechanisms.training.private.dp_sgd import PrivateStack, poisson_sample, train_private_stack
 from dpaudit.mechanisms.training.private.private_steps import PrivateSteps
-from dpaudit.mechanisms.training.stack_plan import StackPlan
-from dpaudit.mechanisms.training.task import TrainingTask
+from dpaudit.mechanisms.training.recipe import StackPlan, TrainingTask
 from dpaudit.registry import catalogue, load
 
 CPU = Compute()
@@ -126,6 +123,13 @@ def releases(
     return np.stack(seen)
 
 
+PLANTED = {
+    name: load("mechanism", f"planted-{name}")(8.0).stack_type()
+    for name in ("noise-over-batch", "no-noise-in-last-step", "clip-batch-mean", "shuffled-batches")
+}
+NoiseOverBatch, NoNoiseInLastStep, ClipBatchMean, ShuffledBatches = PLANTED.values()
+
+
 def test_empty_batches_still_step_with_pure_noise_of_the_right_size() -> None:
     """q = 1e-9: all batches empty. The squared norm is (m C)^2 chi2(P): outside its 1e-6 limits once in 10^6."""
     seen = releases(PrivateSteps(clip=2.0, noise_multiplier=1.5, sample_rate=0.1), [empty_task()])
@@ -188,14 +192,6 @@ def test_poisson_sampling_has_the_law_of_independent_coins() -> None:
             assert binom.ppf(tail, 4000, rate) <= counts[i, j] <= binom.ppf(1 - tail, 4000, rate)
 
 
-PLANTED = {
-    "planted-noise-over-batch": NoiseOverBatch,
-    "planted-no-noise-in-last-step": NoNoiseInLastStep,
-    "planted-clip-batch-mean": ClipBatchMean,
-    "planted-shuffled-batches": ShuffledBatches,
-}
-
-
 def test_each_defect_is_what_it_says() -> None:
     tasks, honest = tasks_of(1), PrivateStack
     noisy, quiet = PrivateSteps(0.5, 1.0, 0.2), PrivateSteps(0.5, 0.0, 0.2)
@@ -213,7 +209,7 @@ def test_each_defect_is_what_it_says() -> None:
 
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_learner_trains_with_its_bug_and_claims_what_dp_sgd_does(name: str) -> None:
-    learner = load("mechanism", name)(epsilon=8.0)
+    learner = load("mechanism", f"planted-{name}")(epsilon=8.0)
     assert learner.stack_type() is PLANTED[name]
     assert learner.claim() == DpSgd(epsilon=8.0).claim()
     assert learner.private_steps() == DpSgd(epsilon=8.0).private_steps()
@@ -223,7 +219,7 @@ def test_every_planted_defect_says_so_in_its_name() -> None:
     """`rr-leaky` is the liar of the demonstration, and keeps the name it has there."""
     planted = {name for name, entry in catalogue("mechanism").items() if ".planted." in entry.module}
     assert {name for name in planted if not name.startswith("planted-")} == {"rr-leaky"}
-    assert set(PLANTED) < planted
+    assert {f"planted-{name}" for name in PLANTED} < planted
 
 
 def test_a_checkpoint_of_the_honest_training_is_not_taken_for_the_planted_one(tmp_path: Path) -> None:

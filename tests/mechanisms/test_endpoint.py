@@ -22,8 +22,8 @@ from dpaudit.engine.spec.build import build, describe
 from dpaudit.errors import AuditError, InputError, SpecError
 from dpaudit.mechanisms.language_models import endpoint as endpoints
 from dpaudit.mechanisms.language_models import transport
-from dpaudit.mechanisms.language_models.answer_store import AnswerStore
-from dpaudit.mechanisms.language_models.endpoint import Endpoint, Pace
+from dpaudit.mechanisms.language_models.answer_store import AnswerStore, Pace
+from dpaudit.mechanisms.language_models.endpoint import Endpoint
 from dpaudit.mechanisms.language_models.protocol import LanguageModel
 from dpaudit.mechanisms.language_models.transport import retry_after
 from tests.http_servers import Does, Server, chat, prompt_of, serving
@@ -52,6 +52,12 @@ def endpoint(server: Server, tmp_path: Path) -> Asked:
         return Endpoint(url=server.url, model_name="m", **{**usual, **settings})
 
     return made
+
+
+def troubles(model: Endpoint) -> list[dict[str, Any]]:
+    """What was noted of failed attempts."""
+    journals = sorted(Path(model.cache).glob("*/trouble-*.jsonl"))
+    return [json.loads(line) for journal in journals for line in journal.read_text().splitlines()]
 
 
 def test_prompts_are_answered_in_their_order_and_equal_ones_once(server: Server, endpoint: Asked) -> None:
@@ -84,7 +90,7 @@ def test_what_goes_wrong_is_noted_and_tried_again(server: Server, endpoint: Aske
     model = endpoint()
     assert model.complete(["x"])[0].text == "about x"
     assert len(server.asked) == 2
-    (noted,) = model.troubles()
+    (noted,) = troubles(model)
     assert what in noted["what"]
     assert noted["attempt"] == 1
 
@@ -96,7 +102,7 @@ def test_what_has_no_end_is_given_up_and_tried_again(server: Server, endpoint: A
     model = endpoint(timeout_s=0.4, attempts=50)
     assert model.complete(["x"])[0].text == "about x"
     assert len(server.asked) > 1
-    assert "timed out after 0.4 s" in model.troubles()[0]["what"]
+    assert "timed out after 0.4 s" in troubles(model)[0]["what"]
 
 
 def test_after_the_last_attempt_there_is_no_answer_and_the_rest_is_kept(server: Server, endpoint: Asked) -> None:
@@ -272,7 +278,7 @@ def test_the_key_is_sent_and_stands_nowhere(
     server.answer = lambda body: chat(f"1 {KEY} {json.dumps(KEY)}")
     server.faults = [Does(status=500, body=said), Does(status=400, body=said), Does(body=KEY.encode())]
     model = endpoint(key_variable=KEY_VARIABLE, parallel=1)
-    seen: list[object] = [model, model.complete(["x", "y", "z"]), model.troubles(), describe(model)]
+    seen: list[object] = [model, model.complete(["x", "y", "z"]), troubles(model), describe(model)]
     assert server.headers[0]["Authorization"] == f"Bearer {KEY}"
     server.faults = [Does(status=401, body=said)]
     with pytest.raises(AuditError) as refused:

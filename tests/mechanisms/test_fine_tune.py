@@ -14,8 +14,7 @@ from numpy.random import SeedSequence
 from dpaudit.errors import InputError
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
-from dpaudit.mechanisms.models.sentence_encoder import encoded
-from dpaudit.mechanisms.models.transformer_fine_tune import TransformerFineTune
+from dpaudit.mechanisms.models.transformer_fine_tune import TransformerFineTune, encoded
 from dpaudit.mechanisms.protocols import Trainer
 
 CPU = Compute()

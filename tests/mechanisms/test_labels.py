@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -15,14 +16,12 @@ from dpaudit.claims import Claim, Relation
 from dpaudit.errors import InputError
 from dpaudit.mechanisms.labels.one_hot_laplace import (
     OneHotLaplace,
-    laplace_evidence,
-    laplace_posterior,
     one_hot_laplace,
 )
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.mechanisms.labels.rr_with_prior import RRWithPrior, best_k, rr_with_prior
-from dpaudit.mechanisms.planted.labels import OneHotLaplaceSigmaForB, redrawn_labels
-from dpaudit.mechanisms.planted.rr_leaky import LeakyRandomizedResponse
+from dpaudit.mechanisms.planted.labels import LeakyRandomizedResponse, OneHotLaplaceSigmaForB
+from dpaudit.mechanisms.planted.learners import redrawn_labels
 from dpaudit.mechanisms.protocols import LabelMechanism
 from dpaudit.testing import check_mechanism
 
@@ -243,16 +242,18 @@ def test_posterior_is_bayes_rule(scale: float) -> None:
     observed = np.eye(4)[rng.integers(4, size=200)] + rng.laplace(scale=0.7, size=(200, 4))
     joint = prior * np.stack([density(observed, label, scale) for label in range(4)], axis=1)
     expected = joint / joint.sum(axis=1, keepdims=True)
-    np.testing.assert_allclose(laplace_posterior(observed, np.log(prior), scale), expected, rtol=1e-8, atol=1e-300)
+    np.testing.assert_allclose(
+        OneHotLaplace(2 / scale).posterior(observed, np.log(prior)), expected, rtol=1e-8, atol=1e-300
+    )
 
 
 def test_posterior_survives_tiny_noise_and_impossible_labels() -> None:
     observed = np.array([[1.0, 0.0, 0.0]])
-    certain = laplace_posterior(observed, np.zeros(3), 1e-6)
+    certain = OneHotLaplace(2e6).posterior(observed, np.zeros(3))
     np.testing.assert_array_equal(certain, [[1, 0, 0]])
-    excluded = laplace_posterior(observed, np.array([-np.inf, 0.0, 0.0]), 1.0)
+    excluded = OneHotLaplace(2.0).posterior(observed, np.array([-np.inf, 0.0, 0.0]))
     np.testing.assert_allclose(excluded, [[0, 0.5, 0.5]], rtol=1e-12)
-    assert (np.abs(laplace_evidence(10 * observed, 0.5)) <= 2).all()
+    assert (np.abs(OneHotLaplace(4.0).evidence(10 * observed)) <= 2).all()
 
 
 def test_posterior_is_calibrated() -> None:
@@ -260,7 +261,7 @@ def test_posterior_is_calibrated() -> None:
     rng = np.random.default_rng(2)
     prior, count = np.array([0.6, 0.3, 0.1]), 40_000
     observed = one_hot_laplace(rng.choice(3, size=count, p=prior), 3, 1.0, rng)
-    mean = laplace_posterior(observed, np.log(prior), 1.0).mean(axis=0)
+    mean = OneHotLaplace(2.0).posterior(observed, np.log(prior)).mean(axis=0)
     assert np.abs(mean - prior).max() < math.sqrt(math.log(2 * 3 / 1e-9) / (2 * count))
 
 
@@ -277,7 +278,7 @@ def test_the_most_likely_label_is_right_as_often_as_it_should_be() -> None:
 def test_redrawn_labels_are_fixed_for_an_epoch_and_fresh_in_the_next() -> None:
     """False failure < 1e-9: both draws keep a label with probability keep^2 if they are independent."""
     labels, mechanism = np.zeros(50_000, np.int64), RandomizedResponse(1.0)
-    draw = redrawn_labels(mechanism, labels, classes=2, seed=SeedSequence(4))
+    draw = partial(redrawn_labels, mechanism, labels, classes=2, seed=SeedSequence(4))
     assert (draw(0) == draw(0)).all()
     both = ((draw(0) == 0) & (draw(1) == 0)).sum()
     low, high = binom.ppf(np.array([FALSE_FAILURE, 1 - FALSE_FAILURE]), len(labels), mechanism.keep(2) ** 2)

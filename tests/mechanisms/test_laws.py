@@ -23,7 +23,6 @@ from scipy.stats import gamma, laplace, norm
 
 from dpaudit.claims import ComposedLaplace
 from dpaudit.engine.data.text.made_phrases import MadePhrases
-from dpaudit.mechanisms.accounting.gnmax import Answers, confident_gnmax
 from dpaudit.mechanisms.adapters.opacus_dp_sgd import OpacusDpSgd
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
@@ -32,29 +31,24 @@ from dpaudit.mechanisms.labels.proportions import GeometricProportions, LaplaceP
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.mechanisms.labels.rr_with_prior import RRWithPrior
 from dpaudit.mechanisms.language_models.stand_in import StandIn
-from dpaudit.mechanisms.learners.aggregated_labels import AggregatedLabels
 from dpaudit.mechanisms.learners.alibi import Alibi
 from dpaudit.mechanisms.learners.domain_prior import LP1STDomainPrior, LP1STOutOfDomainPrior
 from dpaudit.mechanisms.learners.dp_sgd import DpSgd
 from dpaudit.mechanisms.learners.gaussian_naive_bayes import GaussianNaiveBayes, NoisySums
-from dpaudit.mechanisms.learners.logistic_objective import LogisticObjectivePerturbation
-from dpaudit.mechanisms.learners.logistic_regression import LogisticOutputPerturbation
-from dpaudit.mechanisms.learners.lp_1st import LP1ST, LP1STNoiseCorrection
+from dpaudit.mechanisms.learners.logistic_regression import LogisticObjectivePerturbation, LogisticOutputPerturbation
+from dpaudit.mechanisms.learners.lp_1st import LP1ST, LP1STNoiseCorrection, ReleasedLabels
 from dpaudit.mechanisms.learners.lp_2st import LP2ST
-from dpaudit.mechanisms.learners.noisy_labels import NoisyOneHotLabels
 from dpaudit.mechanisms.learners.pate import PATE
-from dpaudit.mechanisms.learners.pate_fm import PateFm
+from dpaudit.mechanisms.learners.pate_fm import Answers, PateFm, confident_gnmax
 from dpaudit.mechanisms.learners.random_forest import PrivateForest
-from dpaudit.mechanisms.learners.released_labels import ReleasedLabels
+from dpaudit.mechanisms.learners.recalled_labels import AggregatedLabels, NoisyOneHotLabels
 from dpaudit.mechanisms.models.networks import Mlp
-from dpaudit.mechanisms.predictors.capc import CaPC
-from dpaudit.mechanisms.predictors.pate import PatePredictor
+from dpaudit.mechanisms.predictors.ensemble import CaPC, PatePredictor
 from dpaudit.mechanisms.predictors.private_knn import PrivateKnn
 from dpaudit.mechanisms.predictors.prompt_pate import PromptPate
 from dpaudit.mechanisms.protocols import LabelMechanism
 from dpaudit.mechanisms.training.private.private_steps import PrivateSteps
-from dpaudit.mechanisms.training.stack_plan import StackPlan
-from dpaudit.mechanisms.training.task import TrainingTask
+from dpaudit.mechanisms.training.recipe import StackPlan, TrainingTask
 from dpaudit.registry import catalogue
 from tests.mechanisms.laws import FALSE_FAILURE, Cells, departures, miss
 from tests.mechanisms.test_learners import Noting, numbered, rows

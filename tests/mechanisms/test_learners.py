@@ -21,24 +21,25 @@ from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.labels.one_hot_laplace import OneHotLaplace
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.mechanisms.learners.domain_prior import (
+    Embedder,
     LP1STDomainPrior,
     LP1STOutOfDomainPrior,
+    Numbers,
+    PrincipalComponents,
+    RandomConvolutions,
     discrete_laplace,
     nearest_centres,
     noisy_class_shares,
 )
-from dpaudit.mechanisms.learners.embedders import Embedder, Numbers, PrincipalComponents, RandomConvolutions
-from dpaudit.mechanisms.learners.lp_1st import LP1ST, LP1STNoiseCorrection, corrected
+from dpaudit.mechanisms.learners.lp_1st import LP1ST, LP1STNoiseCorrection, ReleasedLabels, corrected
 from dpaudit.mechanisms.learners.lp_2st import LP2ST
-from dpaudit.mechanisms.learners.noisy_labels import NoisyOneHotLabels
 from dpaudit.mechanisms.learners.non_private import NonPrivate
 from dpaudit.mechanisms.learners.pate import PATE
-from dpaudit.mechanisms.learners.released_labels import ReleasedLabels
-from dpaudit.mechanisms.models.catboost import CatBoost
+from dpaudit.mechanisms.learners.recalled_labels import NoisyOneHotLabels
 from dpaudit.mechanisms.models.recall import Recall, recalling
-from dpaudit.mechanisms.planted.labels import OneHotLaplaceSigmaForB
+from dpaudit.mechanisms.models.tables import CatBoost
+from dpaudit.mechanisms.planted.labels import LeakyRandomizedResponse, OneHotLaplaceSigmaForB
 from dpaudit.mechanisms.planted.learners import LP1STDomainPriorUncharged, LP1STDrawnAgain
-from dpaudit.mechanisms.planted.rr_leaky import LeakyRandomizedResponse
 from dpaudit.mechanisms.protocols import Learner, Model
 from dpaudit.testing import check_mechanism
 

@@ -16,10 +16,9 @@ from dpaudit.mechanisms.adapters.opacus_dp_sgd import ACCOUNTANTS, OpacusDpSgd, 
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.learners.dp_sgd import dp_sgd_epsilon
-from dpaudit.mechanisms.models.networks import Mlp, Network, SmallCnn
-from dpaudit.mechanisms.models.text_networks import BagOfEmbeddings, SmallTransformer
+from dpaudit.mechanisms.models.networks import BagOfEmbeddings, Mlp, Network, SmallCnn, SmallTransformer
 from dpaudit.mechanisms.protocols import Learner
-from dpaudit.mechanisms.training.private.step_canary import StepCanary
+from dpaudit.mechanisms.training.private.private_steps import StepCanary
 
 CPU = Compute()
 RAW = load_digits()

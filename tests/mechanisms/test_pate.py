@@ -15,11 +15,11 @@ from scipy.stats import binom, norm
 
 from dpaudit.claims import ComposedLaplace, GaussianDP
 from dpaudit.errors import InputError
-from dpaudit.mechanisms.accounting.gnmax import (
+from dpaudit.mechanisms.compute import Compute
+from dpaudit.mechanisms.examples import Examples, Features
+from dpaudit.mechanisms.learners.pate import (
+    PATE,
     Accounting,
-    confident_gnmax,
-    confident_gnmax_curve,
-    confident_gnmax_noise_factor,
     laplace_argmax,
     laplace_counts_curve,
     laplace_counts_epsilon,
@@ -28,9 +28,7 @@ from dpaudit.mechanisms.accounting.gnmax import (
     laplace_sample,
     sampled_classes,
 )
-from dpaudit.mechanisms.compute import Compute
-from dpaudit.mechanisms.examples import Examples, Features
-from dpaudit.mechanisms.learners.pate import PATE
+from dpaudit.mechanisms.learners.pate_fm import confident_gnmax, confident_gnmax_curve, confident_gnmax_noise_factor
 from dpaudit.mechanisms.planted.learners import PATEWithoutNoise
 from dpaudit.mechanisms.protocols import Model
 

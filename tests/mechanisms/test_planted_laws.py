@@ -15,7 +15,6 @@ from dpaudit.mechanisms.labels.one_hot_laplace import OneHotLaplace
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
 from dpaudit.mechanisms.learners.dp_sgd import DpSgd
 from dpaudit.mechanisms.learners.lp_2st import LP2ST
-from dpaudit.mechanisms.planted.alibi import AlibiHalfScale, AlibiSigmaForB
 from dpaudit.mechanisms.planted.dp_sgd import (
     ClipDoubledAfterWarmUpDpSgd,
     ClipEachCoordinateDpSgd,
@@ -24,17 +23,16 @@ from dpaudit.mechanisms.planted.dp_sgd import (
     NoClippingDpSgd,
     NoiseSeededEachStepDpSgd,
 )
-from dpaudit.mechanisms.planted.labels import OneHotLaplaceHalfScale
-from dpaudit.mechanisms.planted.learners import LP2STReusedRandomness
-from dpaudit.mechanisms.planted.private_stacks import FixedBatches
-from dpaudit.mechanisms.planted.randomized_response import (
+from dpaudit.mechanisms.planted.labels import (
     BinaryFormulaResponse,
     ConstantSeedResponse,
     OneDrawPerLabelResponse,
+    OneHotLaplaceHalfScale,
 )
+from dpaudit.mechanisms.planted.learners import AlibiHalfScale, AlibiSigmaForB, LP2STReusedRandomness
 from dpaudit.mechanisms.training.private.dp_sgd import PrivateStack
 from dpaudit.mechanisms.training.private.private_steps import PrivateSteps
-from dpaudit.mechanisms.training.task import TrainingTask
+from dpaudit.mechanisms.training.recipe import TrainingTask
 from tests.mechanisms.laws import Cells, departures
 from tests.mechanisms.test_laws import (
     DELTA,
@@ -163,11 +161,12 @@ def test_the_clip_is_doubled_after_a_tenth_of_the_epochs() -> None:
 def test_fixed_batches_have_one_size() -> None:
     """40 records at rate 0.1: Poisson sizes vary by 1.9; 100 of them are all 4 with probability < 1e-60."""
     stack = SimpleNamespace(counts=np.array([40]), private=PrivateSteps(1.0, 1.0, 0.1))
+    fixed = FixedBatchesDpSgd(1.0).stack_type()
     sizes = {
         kind: {len(batch[0]) for batch in kind.batches(stack, [np.random.default_rng(0)], 100)}  # type: ignore[arg-type]
-        for kind in (PrivateStack, FixedBatches)
+        for kind in (PrivateStack, fixed)
     }
-    assert sizes[FixedBatches] == {4}
+    assert sizes[fixed] == {4}
     assert len(sizes[PrivateStack]) > 3
     norms = np.linalg.norm(one_example(FixedBatchesDpSgd(math.inf, DELTA, 0.01, 0.1, model=SMALL)), axis=1)
     np.testing.assert_allclose(norms, 0.01, rtol=1e-3)  # one record of one is in every batch

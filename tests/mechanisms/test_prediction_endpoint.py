@@ -12,7 +12,7 @@ from numpy.random import SeedSequence
 
 from dpaudit.claims import Claim
 from dpaudit.errors import InputError
-from dpaudit.mechanisms.adapters.prediction_endpoint import PredictionEndpoint
+from dpaudit.mechanisms.adapters.own_predictor import PredictionEndpoint
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.predictors.protocol import AnsweringPredictor

@@ -11,10 +11,15 @@ from dpaudit.claims import Relation
 from dpaudit.errors import InputError
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
-from dpaudit.mechanisms.learners import logistic_objective
+from dpaudit.mechanisms.learners import logistic_regression
 from dpaudit.mechanisms.learners.gaussian_naive_bayes import GaussianNaiveBayes
-from dpaudit.mechanisms.learners.logistic_objective import LogisticObjectivePerturbation, minimisers
-from dpaudit.mechanisms.learners.logistic_regression import GRADIENT, LogisticOutputPerturbation, minimiser
+from dpaudit.mechanisms.learners.logistic_regression import (
+    GRADIENT,
+    LogisticObjectivePerturbation,
+    LogisticOutputPerturbation,
+    minimiser,
+    minimisers,
+)
 from dpaudit.mechanisms.learners.random_forest import PrivateForest, leaf_counts
 from dpaudit.mechanisms.protocols import Learner, SampledLearner
 
@@ -107,7 +112,7 @@ def test_minimisers_of_many_tilts_are_those_of_each(
     spread: float, shared: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By one factorised Hessian or by Newton's method; at a gradient that the 32 bits of the first step cannot show."""
-    monkeypatch.setattr(logistic_objective, "SHARED_STEPS", shared)
+    monkeypatch.setattr(logistic_regression, "SHARED_STEPS", shared)
     rng = np.random.default_rng(2)
     rows, signs, penalty = rng.normal(size=(60, 4)) / 4, np.where(rng.random(60) < 0.5, 1.0, -1.0), 0.02
     tilts = spread * rng.normal(size=(7, 4))

@@ -17,11 +17,10 @@ from dpaudit.errors import InputError
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.language_models.endpoint import Endpoint
-from dpaudit.mechanisms.language_models.prompts import all_same
+from dpaudit.mechanisms.language_models.prompts import Teacher
 from dpaudit.mechanisms.language_models.protocol import Completion, Expected
-from dpaudit.mechanisms.predictors.added import Added
 from dpaudit.mechanisms.predictors.prompt_pate import PromptPate
-from dpaudit.mechanisms.predictors.protocol import VotingPredictor
+from dpaudit.mechanisms.predictors.protocol import Added, VotingPredictor
 from dpaudit.mechanisms.predictors.vote_laws import KnownVotes
 from tests.http_servers import Does, chat, prompt_of, serving
 
@@ -96,9 +95,9 @@ def test_the_law_is_the_histogram_and_a_point_moves_one_vote() -> None:
 
 def test_a_record_may_be_a_whole_prompt() -> None:
     predictor = PromptPate(model=Parrot(), teachers=2)
-    point = texts(all_same(1).as_record(), labels=[0])
+    point = texts(Teacher.all_same(1).as_record(), labels=[0])
     (teacher,) = predictor.moved_prompts(Added.alone(DATA, point))
-    assert teacher == all_same(1)
+    assert teacher == Teacher.all_same(1)
     moved = predictor.votes_with_canary(Added.alone(DATA, point), texts("q").features, seed=SEED, compute=CPU)
     assert moved.tolist() == [[1]]
 

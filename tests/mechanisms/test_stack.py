@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,30 +12,26 @@ import pytest
 import torch
 from numpy.random import SeedSequence
 from numpy.typing import NDArray
+from scipy.special import softmax
 from sklearn.datasets import load_digits
 from torch import nn
 
 from dpaudit.errors import InputError
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.models.networks import Mlp, Network, ResNet18, SmallCnn
-from dpaudit.mechanisms.seeds import spawned
-from dpaudit.mechanisms.training import checkpoint
+from dpaudit.mechanisms.seeds import epoch_generator, spawned, torch_generator
+from dpaudit.mechanisms.training import train as training
 from dpaudit.mechanisms.training.augment import OPERATIONS, Augment, RandAugment, crop, flip
-from dpaudit.mechanisms.training.checkpoint import Checkpoint
-from dpaudit.mechanisms.training.compute.batched import BatchedMlp
-from dpaudit.mechanisms.training.compute.kernels import Kernel, Looped, Vmapped, compiled_or_plain
-from dpaudit.mechanisms.training.generators import epoch_generator, torch_generator
+from dpaudit.mechanisms.training.compute.kernels import BatchedMlp, Kernel, Looped, Vmapped, compiled_or_plain
+from dpaudit.mechanisms.training.inputs import Scaling
 from dpaudit.mechanisms.training.losses import CrossEntropy
-from dpaudit.mechanisms.training.memory import bytes_per_model
-from dpaudit.mechanisms.training.network_model import NetworkModel, softmax, stack_logits
+from dpaudit.mechanisms.training.network_model import NetworkModel, stack_logits
 from dpaudit.mechanisms.training.optimizers import Optimizer, scheduled
 from dpaudit.mechanisms.training.parameters import initial
-from dpaudit.mechanisms.training.plan import private_plan, whole_plan
-from dpaudit.mechanisms.training.scaling import Scaling
+from dpaudit.mechanisms.training.plan import bytes_per_model, private_plan, whole_plan
+from dpaudit.mechanisms.training.recipe import StackPlan, TrainingTask
 from dpaudit.mechanisms.training.stack import Stack
-from dpaudit.mechanisms.training.stack_plan import StackPlan
-from dpaudit.mechanisms.training.task import TrainingTask
-from dpaudit.mechanisms.training.train import calibrate, stack_sizes, train_stack
+from dpaudit.mechanisms.training.train import Checkpoint, train_stack
 
 CPU = Compute()
 DATA = load_digits()
@@ -159,20 +154,6 @@ def test_kernels_agree_on_gradients_and_clipped_gradients(trainer: Network, shap
     assert clipped[0].norm() <= 0.5 * 9
 
 
-def test_weights_of_zero_leave_an_example_out() -> None:
-    """Full batches: the model with two halves of its examples at weight 2 and 0 sees the first half only."""
-    rows = np.arange(40)
-    trainer = Mlp(epochs=5, batch_size=40)
-    weights = np.repeat(np.float32([2, 0]), 20)
-    seed = SeedSequence(0)
-    (weighted,) = train_stack(
-        trainer, DIGITS, [TrainingTask(rows, LABELS[rows], seed, weights)], classes=10, compute=CPU
-    )
-    half = TrainingTask(rows[:20], LABELS[:20], seed)
-    (subset,) = train_stack(replace(trainer, batch_size=20), DIGITS, [half], classes=10, compute=CPU)
-    np.testing.assert_allclose(scores([weighted], DIGITS), scores([subset], DIGITS), atol=1e-5)
-
-
 def test_soft_labels_that_are_one_hot_are_hard_labels() -> None:
     (task,) = tasks_of(1)
     soft = TrainingTask(task.rows, np.eye(10, dtype=np.float32)[task.labels], task.seed)
@@ -201,7 +182,7 @@ def test_a_training_cut_off_goes_on_from_its_checkpoint(
     trainer: Network, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed in the last epoch of the second stack; only what is missing runs again, with the same numbers."""
-    monkeypatch.setattr(checkpoint, "CHECKPOINT_EVERY_S", 0.0)
+    monkeypatch.setattr(training, "CHECKPOINT_EVERY_S", 0.0)
     features = DIGITS if isinstance(trainer, Mlp) else IMAGES
     tasks = tasks_of(2, rows=80)
     plan = StackPlan("batched") if isinstance(trainer, Mlp) else StackPlan("looped")
@@ -279,24 +260,14 @@ of_mlp = partial(NetworkModel, Mlp(), (64,), 10)
 def test_logits_of_a_stack_are_those_of_each_model() -> None:
     outcomes = train_stack(MLPS[1], DIGITS, tasks_of(5), classes=10, compute=CPU)
     models = [outcome for outcome in outcomes if isinstance(outcome, NetworkModel)]
-    np.testing.assert_allclose(softmax(stack_logits(models, DIGITS, compute=CPU)), scores(outcomes, DIGITS), atol=1e-6)
-
-
-def test_calibration_stacks_perceptrons_and_keeps_to_the_memory() -> None:
-    trainer = Mlp(hidden=(64, 64), batch_size=32)
-    plan = calibrate(trainer, (64,), classes=2, models=40, compute=CPU)
-    assert plan == StackPlan("batched", 40)
-    with torch.device("meta"):
-        each = bytes_per_model(trainer, trainer.module((64,), 2), (64,))
-    small = calibrate(trainer, (64,), classes=2, models=40, compute=CPU, memory_bytes=3 * each)
-    assert small.size <= 3
-    assert stack_sizes(40, largest=1000) == [8, 32, 40]
-    assert stack_sizes(40, largest=0) == []
+    np.testing.assert_allclose(
+        softmax(stack_logits(models, DIGITS, compute=CPU), axis=-1), scores(outcomes, DIGITS), atol=1e-6
+    )
 
 
 def test_batch_norm_is_never_stacked() -> None:
     trainer = ResNet18(epochs=1, width=4, norm="batch")
-    assert calibrate(trainer, (1, 8, 8), classes=10, models=9, compute=CPU) == StackPlan("looped")
+    assert whole_plan(trainer, (1, 8, 8), classes=10, models=9, compute=CPU) == StackPlan("looped")
     with pytest.raises(InputError, match="batch norm cannot be stacked"):
         train_stack(trainer, IMAGES, tasks_of(2), classes=10, compute=CPU, plan=StackPlan("vmapped", 2))
 

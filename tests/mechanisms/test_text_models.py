@@ -15,8 +15,8 @@ from dpaudit.errors import InputError
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.learners.dp_sgd import DpSgd
-from dpaudit.mechanisms.models.text_architectures import BatchedBag
-from dpaudit.mechanisms.models.text_networks import BagOfEmbeddings, SmallTransformer, TextNetwork
+from dpaudit.mechanisms.models.architectures import BatchedBag
+from dpaudit.mechanisms.models.networks import BagOfEmbeddings, SmallTransformer, TextNetwork
 from dpaudit.mechanisms.protocols import Trainer
 from dpaudit.mechanisms.training.compute.kernels import Vmapped
 from dpaudit.mechanisms.training.losses import CrossEntropy
@@ -25,8 +25,7 @@ from dpaudit.mechanisms.training.parameters import initial, layout_of
 from dpaudit.mechanisms.training.plan import single_plan
 from dpaudit.mechanisms.training.private.dp_sgd import train_private_stack
 from dpaudit.mechanisms.training.private.private_steps import PrivateSteps
-from dpaudit.mechanisms.training.stack_plan import StackPlan
-from dpaudit.mechanisms.training.task import TrainingTask
+from dpaudit.mechanisms.training.recipe import StackPlan, TrainingTask
 from dpaudit.mechanisms.training.train import train_stack
 
 CPU = Compute()

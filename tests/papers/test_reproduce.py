@@ -16,8 +16,8 @@ from dpaudit.engine.data.joined import Joined
 from dpaudit.engine.planning.plan import make_plan
 from dpaudit.engine.spec.audit_spec import RunOptions
 from dpaudit.errors import DataError, SpecError
-from dpaudit.mechanisms.models.catboost import CatBoost
 from dpaudit.mechanisms.models.networks import SmallCnn
+from dpaudit.mechanisms.models.tables import CatBoost
 from dpaudit.registry import catalogue
 from papers import criteo_tables, image_tables, label_tables
 from papers.making import Made, Options

@@ -10,8 +10,7 @@ import numpy as np
 from dpaudit.consent import PATH
 from dpaudit.errors import require
 from dpaudit.mechanisms.examples import Examples
-from dpaudit.mechanisms.models.sentence_encoder import encoded
-from dpaudit.mechanisms.models.transformer_fine_tune import texts_of
+from dpaudit.mechanisms.models.transformer_fine_tune import encoded, texts_of
 from dpaudit.registry import register
 
 

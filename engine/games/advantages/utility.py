@@ -18,7 +18,7 @@ from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.labels.bags import LEFT_OUT, Bags
 from dpaudit.mechanisms.models.networks import Mlp, Network, require_network
-from dpaudit.mechanisms.models.one_hot import one_hot_numbers
+from dpaudit.mechanisms.models.tables import one_hot_numbers
 from dpaudit.mechanisms.protocols import BagMechanism
 
 Floats = NDArray[np.float64]

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from dpaudit.engine.games.predictions.adversaries import Crafted, Target
 from dpaudit.errors import SpecError, require
 from dpaudit.mechanisms.examples import Examples
-from dpaudit.mechanisms.predictors.added import Added
 from dpaudit.mechanisms.predictors.private_knn import PrivateKnn, squared_distances
+from dpaudit.mechanisms.predictors.protocol import Added
 from dpaudit.mechanisms.predictors.vote_laws import inclusion
 from dpaudit.registry import register
 

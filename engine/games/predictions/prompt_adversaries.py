@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from dpaudit.engine.games.predictions.adversaries import Crafted, Target
 from dpaudit.errors import require
-from dpaudit.mechanisms.language_models.prompts import Teacher, all_same, mapping
+from dpaudit.mechanisms.language_models.prompts import Teacher
 from dpaudit.mechanisms.models.transformer_fine_tune import texts_of
 from dpaudit.mechanisms.predictors.prompt_pate import PromptPate
 from dpaudit.registry import register
@@ -39,7 +39,7 @@ class PoisNatQAllSame:
     def craft(self, target: Target, rng: np.random.Generator) -> Crafted:
         target.required(PromptPate, adversary="pois-nat-q-all-same")
         require(self.answer < target.data.classes, "answer must be one of the classes", answer=self.answer)
-        return in_place_of_a_teacher(target, all_same(self.answer), self.answer)
+        return in_place_of_a_teacher(target, Teacher.all_same(self.answer), self.answer)
 
 
 @register("adversary", "pois-nat-q-mapping", source="Chadha et al. (2024), appendix D.2: Pois-NatQ (Mapping)")
@@ -57,7 +57,7 @@ class PoisNatQMapping:
         rows = range(predictor.shots)
         texts = texts_of(target.data.features)
         shots = [(texts[row], int(target.data.labels[row])) for row in rows]
-        return in_place_of_a_teacher(target, mapping(predictor.task(target.data), numbers, shots), shots[0][1])
+        return in_place_of_a_teacher(target, predictor.task(target.data).mapped(numbers, shots), shots[0][1])
 
 
 def wrong_numbers(target: Target) -> list[int]:

@@ -18,9 +18,13 @@ from dpaudit.errors import require
 from dpaudit.estimators.answered_queries import AnsweredQuery
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
-from dpaudit.mechanisms.predictors.added import Added
 from dpaudit.mechanisms.predictors.ensemble import joined
-from dpaudit.mechanisms.predictors.protocol import AnsweringPredictor, PricedPredictor, VotingPredictor
+from dpaudit.mechanisms.predictors.protocol import (
+    Added,
+    AnsweringPredictor,
+    PricedPredictor,
+    VotingPredictor,
+)
 
 Ints = NDArray[np.int64]
 

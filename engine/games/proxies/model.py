@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from dpaudit.errors import SpecError
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples, own_features
-from dpaudit.mechanisms.models.logistic_regression import LogisticRegression
+from dpaudit.mechanisms.models.tables import LogisticRegression
 from dpaudit.mechanisms.protocols import Trainer
 from dpaudit.registry import register
 

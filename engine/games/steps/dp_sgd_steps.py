@@ -27,12 +27,11 @@ from dpaudit.errors import RunError, SpecError, require
 from dpaudit.estimators.bound import Bound, format_lower, format_upper
 from dpaudit.estimators.finding import Finding
 from dpaudit.estimators.one_run.step_martingale import StepAccuracy
-from dpaudit.estimators.scores import StepScores, steps_scored
+from dpaudit.estimators.scores import StepScores
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.protocols import ObservableLearner, StepLearner
-from dpaudit.mechanisms.training.private.private_steps import ClaimedSteps
-from dpaudit.mechanisms.training.private.step_canary import StepCanary
+from dpaudit.mechanisms.training.private.private_steps import ClaimedSteps, StepCanary
 from dpaudit.registry import register
 
 Floats = NDArray[np.float64]
@@ -227,7 +226,7 @@ def score_steps(attack: Any, trainings: tuple[Steps, ...]) -> Iterator[StepScore
     score = np.concatenate([_guessed(attack, steps) for steps in trainings])
     if np.isnan(score).any():
         raise RunError(f"the attack {type(attack).__name__} gave scores that are no numbers")
-    yield steps_scored(coins, score)
+    yield StepScores.kept(coins, score)
 
 
 def _guessed(attack: Any, steps: Steps) -> NDArray[np.float64]:
@@ -240,7 +239,7 @@ def _guessed(attack: Any, steps: Steps) -> NDArray[np.float64]:
 def tell_steps(count: int) -> Iterator[StepScores]:
     """The game against a training without privacy: the coin of each of `count` steps is told."""
     coins = np.arange(count) % 2 == 0
-    yield steps_scored(coins, np.where(coins, 1.0, -1.0))
+    yield StepScores.kept(coins, np.where(coins, 1.0, -1.0))
 
 
 @register("attack", "step-midpoint", source="Ours, after Nasr et al. (2023), arXiv:2302.07956")

@@ -38,7 +38,7 @@ from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.mechanisms.protocols import WatchedLearner
 from dpaudit.mechanisms.training.inputs import example_shape
-from dpaudit.mechanisms.training.task import TrainingTask
+from dpaudit.mechanisms.training.recipe import TrainingTask
 from dpaudit.registry import register
 
 if TYPE_CHECKING:

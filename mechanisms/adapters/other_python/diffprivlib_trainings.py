@@ -20,17 +20,22 @@ import numpy as np
 def main(folder: Path) -> None:
     """All trainings of a request, one row each; a training that raises leaves NaN and a line of words."""
     import diffprivlib
+    from diffprivlib import models
 
     asked = json.loads((folder / "request.json").read_text())
     with np.load(folder / "request.npz", allow_pickle=False) as arrays:
         X, y, points, seeds = (arrays[name] for name in ("X", "y", "points", "seeds"))
     # Warnings are about bounds and classes that were left to the data: here they never are.
     warnings.simplefilter("ignore")
+    asked["bounds"] = asked["lower"], asked["upper"]
     vectors: list[Any] = []
     errors: list[str] = []
     for seed in seeds.tolist():
+        # Its own accountant: the shared one remembers every training there was.
+        own = {"epsilon": asked["epsilon"], "random_state": seed, "accountant": diffprivlib.BudgetAccountant()}
         try:
-            vectors.append(np.asarray(RELEASED[asked["learner"]](asked, X.copy(), y.copy(), points, seed), float))
+            released = RELEASED[asked["learner"]](models, asked, X.copy(), y.copy(), points, own | asked["settings"])
+            vectors.append(np.asarray(released, float))
             errors.append("")
         except Exception as err:  # the library's own
             vectors.append(np.empty(0))
@@ -46,21 +51,8 @@ def main(folder: Path) -> None:
     (folder / "answer.json").write_text(json.dumps({"version": diffprivlib.__version__, "errors": errors}))
 
 
-def _common(asked: Any, seed: int) -> dict[str, Any]:
-    from diffprivlib import BudgetAccountant
-
-    # Its own accountant: the shared one remembers every training there was.
-    return {"epsilon": asked["epsilon"], "random_state": seed, "accountant": BudgetAccountant(), **asked["settings"]}
-
-
-def _bounds(asked: Any) -> tuple[float, float]:
-    return asked["lower"], asked["upper"]
-
-
-def _gaussian_nb(asked: Any, X: Any, y: Any, points: Any, seed: int) -> Any:
-    from diffprivlib.models import GaussianNB
-
-    model = GaussianNB(bounds=_bounds(asked), **_common(asked, seed)).fit(X, y)
+def _gaussian_nb(models: Any, asked: Any, X: Any, y: Any, points: Any, settings: dict[str, Any]) -> Any:
+    model = models.GaussianNB(bounds=asked["bounds"], **settings).fit(X, y)
     shares = model.class_prior_
     released = np.concatenate([model.theta_.ravel(), model.var_.ravel(), shares, [_records_of(shares)]])
     return np.concatenate([released, model.class_count_]) if asked["expose_counts"] else released
@@ -78,57 +70,43 @@ def _records_of(shares: Any) -> float:
     return float(every[whole.argmax()]) if whole.any() else 0.0
 
 
-def _logistic_regression(asked: Any, X: Any, y: Any, points: Any, seed: int) -> Any:
-    from diffprivlib.models import LogisticRegression
-
-    model = LogisticRegression(data_norm=asked["norm"], **_common(asked, seed)).fit(X, y)
+def _logistic_regression(models: Any, asked: Any, X: Any, y: Any, points: Any, settings: dict[str, Any]) -> Any:
+    model = models.LogisticRegression(data_norm=asked["norm"], **settings).fit(X, y)
     return np.concatenate([model.coef_.ravel(), np.ravel(model.intercept_)])
 
 
-def _linear_regression(asked: Any, X: Any, y: Any, points: Any, seed: int) -> Any:
-    from diffprivlib.models import LinearRegression
-
+def _linear_regression(models: Any, asked: Any, X: Any, y: Any, points: Any, settings: dict[str, Any]) -> Any:
     last = float(asked["classes"] - 1)
-    model = LinearRegression(bounds_X=_bounds(asked), bounds_y=(0.0, last), **_common(asked, seed)).fit(X, y)
+    model = models.LinearRegression(bounds_X=asked["bounds"], bounds_y=(0.0, last), **settings).fit(X, y)
     return np.concatenate([np.ravel(model.coef_), np.ravel(model.intercept_)])
 
 
-def _random_forest(asked: Any, X: Any, y: Any, points: Any, seed: int) -> Any:
-    from diffprivlib.models import RandomForestClassifier
-
+def _random_forest(models: Any, asked: Any, X: Any, y: Any, points: Any, settings: dict[str, Any]) -> Any:
     classes = list(range(asked["classes"]))
-    model = RandomForestClassifier(bounds=_bounds(asked), classes=classes, n_jobs=1, **_common(asked, seed)).fit(X, y)
+    model = models.RandomForestClassifier(bounds=asked["bounds"], classes=classes, n_jobs=1, **settings).fit(X, y)
     return np.concatenate([tree.predict(points.astype(np.float32)) for tree in model.estimators_])
 
 
-def _decision_tree(asked: Any, X: Any, y: Any, points: Any, seed: int) -> Any:
-    from diffprivlib.models import DecisionTreeClassifier
-
+def _decision_tree(models: Any, asked: Any, X: Any, y: Any, points: Any, settings: dict[str, Any]) -> Any:
     classes = list(range(asked["classes"]))
-    model = DecisionTreeClassifier(bounds=_bounds(asked), classes=classes, **_common(asked, seed)).fit(X, y)
+    model = models.DecisionTreeClassifier(bounds=asked["bounds"], classes=classes, **settings).fit(X, y)
     return model.predict(points.astype(np.float32))
 
 
-def _k_means(asked: Any, X: Any, y: Any, points: Any, seed: int) -> Any:
-    from diffprivlib.models import KMeans
-
-    settings = {"n_clusters": asked["classes"], **_common(asked, seed)}
-    centres = KMeans(bounds=_bounds(asked), **settings).fit(X).cluster_centers_
+def _k_means(models: Any, asked: Any, X: Any, y: Any, points: Any, settings: dict[str, Any]) -> Any:
+    settings = {"n_clusters": asked["classes"], **settings}
+    centres = models.KMeans(bounds=asked["bounds"], **settings).fit(X).cluster_centers_
     return centres[np.lexsort(centres.T[::-1])].ravel()
 
 
-def _pca(asked: Any, X: Any, y: Any, points: Any, seed: int) -> Any:
-    from diffprivlib.models import PCA
-
-    model = PCA(data_norm=asked["norm"], bounds=_bounds(asked), **_common(asked, seed)).fit(X)
+def _pca(models: Any, asked: Any, X: Any, y: Any, points: Any, settings: dict[str, Any]) -> Any:
+    model = models.PCA(data_norm=asked["norm"], bounds=asked["bounds"], **settings).fit(X)
     parts = (model.mean_, model.singular_values_, np.ravel(model.noise_variance_), np.ravel(np.abs(model.components_)))
     return np.concatenate(parts)
 
 
-def _standard_scaler(asked: Any, X: Any, y: Any, points: Any, seed: int) -> Any:
-    from diffprivlib.models import StandardScaler
-
-    model = StandardScaler(bounds=_bounds(asked), **_common(asked, seed)).fit(X)
+def _standard_scaler(models: Any, asked: Any, X: Any, y: Any, points: Any, settings: dict[str, Any]) -> Any:
+    model = models.StandardScaler(bounds=asked["bounds"], **settings).fit(X)
     exposed = np.ravel(model.n_samples_seen_) if asked["expose_counts"] else np.empty(0)
     return np.concatenate([model.mean_, model.var_, exposed])
 

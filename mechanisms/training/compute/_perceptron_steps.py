@@ -25,13 +25,6 @@ Ints = NDArray[np.int64]
 
 _F = TypeVar("_F", bound=Callable[..., object])
 
-SGD, NESTEROV, ADAM = 0, 1, 2
-"""Rules of an update."""
-RELU, TANH = 0, 1
-"""What stands between layers."""
-CROSS_ENTROPY, ALIBI = 0, 1
-"""Losses: targets are probabilities, or the evidence of a noisy label (`losses.Alibi`)."""
-
 LANES = 16
 """Floats of a vector; rows of V and C are padded to a multiple of it."""
 
@@ -126,27 +119,10 @@ _EIGHT_WIDE, _EIGHT, _PAIR_WIDE, _PAIR, _SINGLE_WIDE, _SINGLE = (
 
 
 @_compiled
-def add_product(
-    c: Floats,
-    s: Floats,
-    s_row: int,
-    s_column: int,
-    v: Floats,
-    rows: int,
-    depth: int,
-    width: int,
-) -> None:
+def add_product(c: Floats, s: Floats, s_row: int, s_column: int, v: Floats, rows: int, depth: int, width: int) -> None:
     """c[m, n] += sum_k s[m s_row + k s_column] v[k, n] for m < rows, k < depth and n < width rounded up to vectors.
 
-    Args:
-        c: Contiguous, of at least `rows` rows, padded.
-        s: Contiguous, one axis; its strides count elements.
-        s_row: Between rows.
-        s_column: Between columns.
-        v: Contiguous, of at least `depth` rows, padded.
-        rows: >= 0.
-        depth: >= 0.
-        width: >= 0.
+    All are contiguous; c has at least `rows` rows and v at least `depth`, both padded; s has one axis.
     """
     c_row, v_row = c.shape[1], v.shape[1]
     c_first, s_first, v_first = c.ctypes.data, s.ctypes.data, v.ctypes.data
@@ -182,7 +158,7 @@ def _padded(width: int) -> int:
 
 
 @_compiled
-def room(widths: Ints, batch: int) -> tuple[Floats, Floats, Floats, Floats]:
+def _room(widths: Ints, batch: int) -> tuple[Floats, Floats, Floats, Floats]:
     """Arrays of one step, padded: what each layer takes by rows and by columns, errors by columns, a layer's gradient.
 
     As wide as the widest layer. Padding is finite and never read into what is kept.
@@ -226,7 +202,7 @@ def _tanh(x: np.float32) -> np.float32:
 
 
 @_compiled
-def _forward(parameters: Floats, widths: Ints, activation: int, size: int, by_row: Floats, by_column: Floats) -> None:
+def _forward(parameters: Floats, widths: Ints, tanh: bool, size: int, by_row: Floats, by_column: Floats) -> None:
     """Fills what each layer takes, and the logits last, from the inputs by rows."""
     layers = len(widths) - 1
     padded = _padded(size)
@@ -243,7 +219,7 @@ def _forward(parameters: Floats, widths: Ints, activation: int, size: int, by_ro
         add_product(after, parameters[begin:], inputs, 1, by_column[layer], outputs, inputs, padded)
         if layer < layers - 1:
             for o in range(outputs):
-                if activation == TANH:
+                if tanh:
                     for i in range(padded):
                         after[o, i] = _tanh(after[o, i])
                 else:
@@ -283,10 +259,10 @@ def _alibi_errors(
 
 @_compiled
 def _last_errors(
-    loss: int, floor: np.float32, logits: Floats, targets: Floats, size: int, losses: Floats, errors: Floats
+    alibi: bool, floor: np.float32, logits: Floats, targets: Floats, size: int, losses: Floats, errors: Floats
 ) -> None:
     """Loss of each example, and its derivatives by the logits; `targets` (size, classes)."""
-    if loss == ALIBI:
+    if alibi:
         _alibi_errors(floor, logits, targets, size, losses, errors)
         return
     classes = targets.shape[1]
@@ -309,7 +285,7 @@ def _last_errors(
 
 
 @_compiled
-def _backward(parameters: Floats, widths: Ints, activation: int, size: int, by_column: Floats, errors: Floats) -> None:
+def _backward(parameters: Floats, widths: Ints, tanh: bool, size: int, by_column: Floats, errors: Floats) -> None:
     """Derivatives by each layer's outputs from those by the logits."""
     padded = _padded(size)
     begin = len(parameters)
@@ -320,7 +296,7 @@ def _backward(parameters: Floats, widths: Ints, activation: int, size: int, by_c
         before[:inputs, :padded] = _ZERO
         add_product(before, parameters[begin:], 1, inputs, errors[layer], inputs, outputs, padded)
         for k in range(inputs):
-            if activation == TANH:
+            if tanh:
                 for i in range(padded):
                     before[k, i] *= _ONE - activated[k, i] * activated[k, i]
             else:
@@ -378,56 +354,42 @@ def _collect(widths: Ints, size: int, by_row: Floats, errors: Floats, scratch: F
 
 @_compiled
 def clipped_sums(
-    parameters: Floats,
-    widths: Ints,
-    activation: int,
-    loss: int,
-    floor: np.float32,
-    features: Floats,
-    rows: Ints,
-    targets: Floats,
-    ends: Ints,
-    clip: np.float32,
-    least: np.float32,
-    out: Floats,
+    parameters: Floats,  # (A, P)
+    widths: Ints,  # of the inputs, the hidden layers and the logits
+    tanh: bool,  # between layers; else ReLU
+    alibi: bool,  # targets are the evidence of noisy labels (`losses.Alibi`); else probabilities, for cross-entropy
+    floor: np.float32,  # what ALIBI adds to a probability before its logarithm
+    features: Floats,  # (n, inputs)
+    rows: Ints,  # of the batches in the features, one model's behind the other's
+    targets: Floats,  # of the same examples, (rows, classes)
+    ends: Ints,  # where each model's batch ends, (A,)
+    clip: np.float32,  # largest norm of one example's gradient
+    least: np.float32,  # what is added to a norm before the division by it
+    out: Floats,  # (A, P)
 ) -> None:
-    """Writes the sum of each model's clipped gradients to `out`, shape (A, P); 0 where its batch is empty.
-
-    Args:
-        parameters: Shape (A, P).
-        widths: Of the inputs, the hidden layers and the logits.
-        activation: RELU or TANH.
-        loss: CROSS_ENTROPY or ALIBI.
-        floor: What ALIBI adds to a probability before its logarithm.
-        features: Shape (n, inputs).
-        rows: Of the batches in the features, one model's behind the other's.
-        targets: Of the same examples, shape (rows, classes).
-        ends: Where each model's batch ends, shape (A,).
-        clip: Largest norm of one example's gradient.
-        least: What is added to a norm before the division by it.
-        out: Shape (A, P).
-    """
+    """Writes the sum of each model's clipped gradients to `out`; 0 where its batch is empty."""
     most = begin = 0
     for end in ends:
         most, begin = max(most, end - begin), end
-    by_row, by_column, errors, scratch = room(widths, most)
+    by_row, by_column, errors, scratch = _room(widths, most)
     losses, last = np.zeros(most, np.float32), len(widths) - 2
     begin = 0
     for model in range(len(ends)):
         size = ends[model] - begin
         for i in range(size):
             by_row[0, i, : widths[0]] = features[rows[begin + i]]
-        _forward(parameters[model], widths, activation, size, by_row, by_column)
-        _last_errors(loss, floor, by_column[last + 1], targets[begin : begin + size], size, losses, errors[last])
-        _backward(parameters[model], widths, activation, size, by_column, errors)
+        _forward(parameters[model], widths, tanh, size, by_row, by_column)
+        _last_errors(alibi, floor, by_column[last + 1], targets[begin : begin + size], size, losses, errors[last])
+        _backward(parameters[model], widths, tanh, size, by_column, errors)
         _clip(widths, clip, least, size, by_column, errors)
         _collect(widths, size, by_row, errors, scratch, out[model])
         begin = ends[model]
 
 
 @_compiled
-def update(
-    rule: int,
+def _update(
+    adam: bool,
+    nesterov: bool,
     parameters: Floats,
     gradient: Floats,
     first: Floats,
@@ -437,14 +399,14 @@ def update(
     momentum: np.float32,
     decay: np.float32,
 ) -> None:
-    """Moves one model as torch.optim does; moments are (P,), or (0,) where the rule has none.
+    """Moves one model as torch.optim does; moments are (P,), or (0,) where there is none.
 
     `gradient` is used up; `step` is counted from 1.
     """
     if decay > _ZERO:
         for p in range(len(parameters)):
             gradient[p] += decay * parameters[p]
-    if rule == ADAM:
+    if adam:
         short, long = np.float32(1 - 0.9**step), np.float32(1 - 0.999**step)
         for p in range(len(parameters)):
             first[p] += _TENTH * (gradient[p] - first[p])
@@ -456,13 +418,14 @@ def update(
     else:
         for p in range(len(parameters)):
             first[p] = momentum * first[p] + gradient[p]
-            moved = gradient[p] + momentum * first[p] if rule == NESTEROV else first[p]
+            moved = gradient[p] + momentum * first[p] if nesterov else first[p]
             parameters[p] -= rate * moved
 
 
 @_compiled
 def update_all(
-    rule: int,
+    adam: bool,
+    nesterov: bool,
     parameters: Floats,
     gradient: Floats,
     first: Floats,
@@ -472,59 +435,39 @@ def update_all(
     momentum: np.float32,
     decay: np.float32,
 ) -> None:
-    """`update` of each model, and one more of `steps` (A, 1); the rest (A, P), or moments (A, 0)."""
+    """`_update` of each model, and one more of `steps` (A, 1); the rest (A, P), or moments (A, 0)."""
     for model in range(len(parameters)):
         steps[model, 0] += _ONE
         made = int(steps[model, 0])
-        update(rule, parameters[model], gradient[model], first[model], second[model], made, rate, momentum, decay)
+        _update(
+            adam, nesterov, parameters[model], gradient[model], first[model], second[model], made, rate, momentum, decay
+        )
 
 
 @_compiled
 def train_epoch(
-    parameters: Floats,
-    first: Floats,
-    second: Floats,
-    steps: int,
-    widths: Ints,
-    activation: int,
-    loss: int,
+    parameters: Floats,  # (P,)
+    first: Floats,  # moment of the optimizer, (P,), or (0,) where it has none
+    second: Floats,  # likewise
+    steps: int,  # made so far
+    widths: Ints,  # this and the next three as in `clipped_sums`
+    tanh: bool,
+    alibi: bool,
     floor: np.float32,
-    features: Floats,
-    rows: Ints,
-    targets: Floats,
-    weights: Floats,
-    scaling: Floats,
-    rates: Floats,
-    batch: int,
-    rule: int,
-    momentum: np.float32,
-    decay: np.float32,
+    features: Floats,  # (n, inputs)
+    rows: Ints,  # in the order of the epoch, (count,)
+    targets: Floats,  # in the same order, (count, classes)
+    scaling: Floats,  # mean and deviation of each feature, (2, inputs), or (0, inputs)
+    rates: Floats,  # learning rate of each step
+    batch: int,  # examples a step
+    adam: bool,  # else SGD
+    nesterov: bool,
+    momentum: np.float32,  # of SGD
+    decay: np.float32,  # of weights
 ) -> np.float32:
-    """One pass of one model over its examples; changes parameters and moments.
-
-    Args:
-        parameters: Shape (P,).
-        first: Moment of the optimizer, shape (P,), or (0,) where it has none.
-        second: Likewise.
-        steps: Made so far.
-        widths: Of the inputs, the hidden layers and the logits.
-        activation: RELU or TANH.
-        loss: CROSS_ENTROPY or ALIBI.
-        floor: What ALIBI adds to a probability before its logarithm.
-        features: Shape (n, inputs).
-        rows: In the order of the epoch, shape (count,).
-        targets: In the same order, shape (count, classes).
-        weights: In the same order, shape (count,).
-        scaling: Mean and deviation of each feature, shape (2, inputs), or (0, inputs).
-        rates: Learning rate of each step.
-        batch: Examples a step.
-        rule: SGD, NESTEROV or ADAM.
-        momentum: Of SGD.
-        decay: Of weights.
-    Returns: Sum of the batches' mean losses.
-    """
+    """One pass of one model over its examples; changes parameters and moments; the sum of the batches' mean losses."""
     most = min(batch, len(rows))
-    by_row, by_column, errors, scratch = room(widths, most)
+    by_row, by_column, errors, scratch = _room(widths, most)
     losses, last = np.zeros(most, np.float32), len(widths) - 2
     gradient = np.empty_like(parameters)
     total = _ZERO
@@ -535,22 +478,23 @@ def train_epoch(
             by_row[0, i, : widths[0]] = features[rows[begin + i]]
         if len(scaling):
             _scale(by_row[0], scaling, size)
-        _forward(parameters, widths, activation, size, by_row, by_column)
-        _last_errors(loss, floor, by_column[last + 1], targets[begin : begin + size], size, losses, errors[last])
+        _forward(parameters, widths, tanh, size, by_row, by_column)
+        _last_errors(alibi, floor, by_column[last + 1], targets[begin : begin + size], size, losses, errors[last])
+        share = _ONE / np.float32(size)
         for i in range(size):
-            share = weights[begin + i] / np.float32(size)
             total += losses[i] * share
             for k in range(widths[-1]):
                 errors[last, k, i] *= share
-        _backward(parameters, widths, activation, size, by_column, errors)
+        _backward(parameters, widths, tanh, size, by_column, errors)
         _collect(widths, size, by_row, errors, scratch, gradient)
-        update(rule, parameters, gradient, first, second, steps + step + 1, rates[step], momentum, decay)
+        made = steps + step + 1
+        _update(adam, nesterov, parameters, gradient, first, second, made, rates[step], momentum, decay)
     return total
 
 
 @_compiled
 def _scale(by_row: Floats, scaling: Floats, size: int) -> None:
-    """(x - mean) / deviation as `scaling.scaled` does: NaN becomes 0, infinity the largest number."""
+    """(x - mean) / deviation as `inputs.scaled` does: NaN becomes 0, infinity the largest number."""
     for i in range(size):
         for k in range(scaling.shape[1]):
             x = (by_row[i, k] - scaling[0, k]) / scaling[1, k]

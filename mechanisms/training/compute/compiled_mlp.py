@@ -7,12 +7,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from dpaudit.mechanisms.training.compute.batched import BatchedMlp
-from dpaudit.mechanisms.training.compute.kernels import NORM_FLOOR, Kernel
+from dpaudit.mechanisms.training.compute.kernels import NORM_FLOOR, BatchedMlp, Kernel
+from dpaudit.mechanisms.training.inputs import Scaling
 from dpaudit.mechanisms.training.losses import Alibi, CrossEntropy, Loss
 from dpaudit.mechanisms.training.optimizers import Optimizer
 from dpaudit.mechanisms.training.recipe import Recipe
-from dpaudit.mechanisms.training.scaling import Scaling
 
 LARGEST = 2**20
 """Parameters of a small perceptron at most; of larger ones one model alone keeps several cores busy."""
@@ -40,14 +39,10 @@ class CompiledMlp(BatchedMlp):
             kind is BatchedMlp and isinstance(loss, CrossEntropy | Alibi) and device.type == "cpu" and size <= LARGEST
         )
 
-    def _network(self) -> tuple[NDArray[np.int64], int, int, np.float32]:
-        """Widths, activation, loss and its floor, as compiled code takes them."""
-        from dpaudit.mechanisms.training.compute import _perceptron_steps as compiled  # numba is slow to import
-
-        activation = compiled.TANH if self._tanh else compiled.RELU
-        if self._alibi is None:
-            return self._widths, activation, compiled.CROSS_ENTROPY, np.float32(0)
-        return self._widths, activation, compiled.ALIBI, np.float32(self._alibi.floor)
+    def _network(self) -> tuple[NDArray[np.int64], bool, bool, np.float32]:
+        """Widths, whether tanh and ALIBI's loss, and its floor, as compiled code takes them."""
+        floor = 0.0 if self._alibi is None else self._alibi.floor
+        return self._widths, self._tanh, self._alibi is not None, np.float32(floor)
 
     def train_epoch(
         self,
@@ -59,26 +54,14 @@ class CompiledMlp(BatchedMlp):
         features: Tensor,
         rows: NDArray[np.int64],
         targets: NDArray[np.float32],
-        weights: NDArray[np.float32],
         scaling: Scaling | None,
         rates: NDArray[np.float32],
     ) -> float:
-        """One pass over a model's examples; changes its parameters and moments.
+        """One pass over a model's examples, `rows` and `targets` in the order of the epoch; one of `rates` a step.
 
-        Args:
-            recipe: How it is trained.
-            parameters: Of the stack, shape (models, P).
-            optimizer: Of the stack.
-            model: Which one.
-            features: Shape (n, *shape).
-            rows: In the order of the epoch, shape (count,).
-            targets: In the same order, shape (count, classes).
-            weights: Of the losses, in the same order, shape (count,).
-            scaling: Of the features.
-            rates: Learning rate of each step, shape (steps,).
-        Returns: Sum of the batches' mean losses.
+        Changes its parameters and moments in the stack's. Returns the sum of the batches' mean losses.
         """
-        from dpaudit.mechanisms.training.compute import _perceptron_steps as compiled
+        from dpaudit.mechanisms.training.compute import _perceptron_steps as compiled  # numba is slow to import
 
         first, second = _moments(optimizer, len(parameters))
         made = optimizer.steps[model]
@@ -94,7 +77,6 @@ class CompiledMlp(BatchedMlp):
             features.flatten(1).numpy(),
             rows,
             targets,
-            weights,
             scales,
             rates,
             recipe.batch_size,
@@ -107,9 +89,10 @@ class CompiledMlp(BatchedMlp):
         """`optimizer.step` in one pass, on one thread; uses up `gradient`."""
         from dpaudit.mechanisms.training.compute import _perceptron_steps as compiled
 
-        rule, momentum, decay = _rule(recipe)
+        adam, nesterov, momentum, decay = _rule(recipe)
         compiled.update_all(
-            rule,
+            adam,
+            nesterov,
             parameters.numpy(),
             gradient.numpy(),
             *_moments(optimizer, len(parameters)),
@@ -131,14 +114,7 @@ class CompiledMlp(BatchedMlp):
     ) -> None:
         """Writes each model's sum of clipped gradients to `out` (A, P), 0 where its batch is empty.
 
-        Args:
-            parameters: Shape (A, P).
-            features: Shape (n, *shape).
-            rows: Of the batches, one model's behind the other's.
-            targets: Of the same examples, shape (rows, classes).
-            ends: Where each model's batch ends, shape (A,).
-            clip: Largest norm of one example's gradient.
-            out: Shape (A, P).
+        `rows` and `targets` are those of the batches, one model's behind the other's; each ends at one of `ends` (A,).
         """
         from dpaudit.mechanisms.training.compute import _perceptron_steps as compiled
 
@@ -155,13 +131,9 @@ class CompiledMlp(BatchedMlp):
         )
 
 
-def _rule(recipe: Recipe) -> tuple[int, np.float32, np.float32]:
-    """Rule of an update, momentum, weight decay."""
-    from dpaudit.mechanisms.training.compute import _perceptron_steps as compiled
-
-    plain = compiled.NESTEROV if recipe.nesterov else compiled.SGD
-    rule = compiled.ADAM if recipe.optimizer == "adam" else plain
-    return rule, np.float32(recipe.momentum), np.float32(recipe.weight_decay)
+def _rule(recipe: Recipe) -> tuple[bool, bool, np.float32, np.float32]:
+    """Whether Adam, whether Nesterov's momentum, momentum, weight decay."""
+    return recipe.optimizer == "adam", recipe.nesterov, np.float32(recipe.momentum), np.float32(recipe.weight_decay)
 
 
 def _moments(optimizer: Optimizer, models: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

@@ -6,7 +6,9 @@ Source: Abadi et al. (2016), arXiv:1607.00133, with the sum divided by a public 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,21 +18,16 @@ from torch import Tensor
 from dpaudit.errors import require
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Features
-from dpaudit.mechanisms.seeds import spawned
+from dpaudit.mechanisms.seeds import child, epoch_generator, spawned, torch_generator
 from dpaudit.mechanisms.training.compute.compiled_mlp import CompiledMlp
 from dpaudit.mechanisms.training.compute.kernels import clip_factors
-from dpaudit.mechanisms.training.generators import child, epoch_generator, torch_generator
 from dpaudit.mechanisms.training.inputs import example_shape
-from dpaudit.mechanisms.training.losses import CrossEntropy
 from dpaudit.mechanisms.training.network_model import NetworkModel
 from dpaudit.mechanisms.training.plan import private_plan
-from dpaudit.mechanisms.training.private.private_steps import Observer, PrivateSteps
-from dpaudit.mechanisms.training.private.step_canary import StepCanary
-from dpaudit.mechanisms.training.recipe import Recipe
+from dpaudit.mechanisms.training.private.private_steps import Observer, PrivateSteps, StepCanary
+from dpaudit.mechanisms.training.recipe import Recipe, StackPlan, TrainingTask
 from dpaudit.mechanisms.training.stack import Stack
-from dpaudit.mechanisms.training.stack_plan import StackPlan
-from dpaudit.mechanisms.training.task import TrainingTask
-from dpaudit.mechanisms.training.train import run_stacks
+from dpaudit.mechanisms.training.train import train_stack
 
 
 def train_private_stack(
@@ -66,44 +63,38 @@ def train_private_stack(
     kind = stack_type or PrivateStack
     plan = plan or private_plan(recipe, example_shape(features), classes=classes, models=len(tasks), compute=compute)
 
-    def stack_of(resident: Tensor, group: Sequence[TrainingTask], first: int) -> PrivateStack:
-        stack = kind(recipe, resident, group, classes=classes, loss=CrossEntropy(), plan=plan)
-        stack.prepare(steps, canaries and canaries[first : first + len(group)], observer, first)
-        stack.step_canary = step_canary
-        return stack
-
     inserted = [None if canary is None else canary.tobytes() for canary in canaries or []]
-    settings = (recipe, steps, kind, plan, inserted)
-    return run_stacks(
-        stack_of,
+    return train_stack(
+        recipe,
         features,
         tasks,
-        recipe=recipe,
         classes=classes,
-        size=plan.size,
-        settings=settings,
         compute=compute,
+        plan=plan,
         checkpoint=checkpoint,
+        stack_type=partial(kind, steps=steps, canaries=canaries, observer=observer, step_canary=step_canary),
+        told=(recipe, steps, kind, plan, inserted),
     )
 
 
 class PrivateStack(Stack):
     """Models trained by DP-SGD together."""
 
-    def prepare(
+    def __init__(
         self,
+        *arguments: Any,
         steps: PrivateSteps,
         canaries: Sequence[NDArray[np.float32] | None] | None,
         observer: Observer | None,
-        first: int,
+        step_canary: StepCanary | None,
+        **settings: Any,
     ) -> None:
-        """Sets what a plain stack does not have; once, before the training."""
-        self.private, self.observer = steps, observer
-        self.places = np.asarray(self.order) + first
+        """Arguments as in `Stack` and `train_private_stack`; canaries are those of all tasks."""
+        super().__init__(*arguments, **settings)
+        self.private, self.observer, self.step_canary = steps, observer, step_canary
         self.canaries: Tensor | None = None
-        self.step_canary: StepCanary | None = None
-        if canaries is not None and any(canary is not None for canary in canaries):
-            rows = [canaries[place] for place in self.order]
+        rows = [canaries[place] for place in self.places] if canaries else []
+        if any(row is not None for row in rows):
             zero = np.zeros(self.kernel.layout.total, np.float32)
             self.canaries = torch.from_numpy(np.stack([zero if row is None else row for row in rows])).to(self.device)
 
@@ -139,8 +130,7 @@ class PrivateStack(Stack):
     def sum_gradients(self, batch: list[NDArray[np.int64]], canaries: Tensor | None) -> None:
         """Writes each model's sum of clipped gradients to `gradient`, its canary's among them; 0 for an empty batch.
 
-        Args:
-            canaries: Each model's canary, zeros where it takes no part, shape (models, P); None where there are none.
+        Canaries are zeros where they take no part, shape (models, P); None where there are none.
         """
         clip = self.private.clip
         if isinstance(self.kernel, CompiledMlp):

@@ -1,4 +1,4 @@
-"""A release about bags as a learner: what it says of each label, before a model is trained on it."""
+"""Releases of labels as learners: what they say of each label, before a model is trained on them."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from dpaudit.errors import require
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.labels.bags import LEFT_OUT
+from dpaudit.mechanisms.labels.one_hot_laplace import OneHotLaplace
 from dpaudit.mechanisms.labels.proportions import GeometricProportions
 from dpaudit.mechanisms.models.recall import recalling
 from dpaudit.mechanisms.protocols import BagMechanism, Model
@@ -47,10 +48,7 @@ class AggregatedLabels:
     def fit(
         self, train: Examples, *, seed: np.random.SeedSequence, compute: Compute, validation: Examples | None = None
     ) -> Model:
-        """Releases once and keeps the posteriors; `validation` changes nothing.
-
-        Raises: InputError for more than two classes.
-        """
+        """Releases once and keeps the posteriors; refuses more than two classes. `validation` changes nothing."""
         require(train.classes == 2, "aggregated-labels is for two classes", classes=train.classes)
         division, noise = (np.random.default_rng(child) for child in spawned(seed, 2))
         bags = self.labels.bags(train, rng=division)
@@ -69,3 +67,31 @@ class AggregatedLabels:
             prior = binom.logpmf(sums, size, self.positives)
             found[those] = softmax(prior + self.labels.log_likelihood(released[those], int(size)), axis=1) @ sums / size
         return found
+
+
+@register(
+    "mechanism", "noisy-one-hot-labels", source="Malek et al. (2021), arXiv:2106.03408, ALIBI without its training"
+)
+@dataclass(frozen=True)
+class NoisyOneHotLabels:
+    """Recalls the posterior of every training label given its noisy one-hot row, under a flat prior.
+
+    All that ALIBI's training ever sees is in these rows. The posterior is at its extreme, odds of e^eps, for a quarter
+    of the examples of two classes, so an audit can be tight.
+
+    Attributes:
+        labels: What releases the noisy rows.
+    """
+
+    labels: OneHotLaplace = field(default=OneHotLaplace(1.0), metadata={"kind": "mechanism"})
+
+    def claim(self) -> Claim:
+        """The claim of the release; tight."""
+        return self.labels.claim()
+
+    def fit(
+        self, train: Examples, *, seed: np.random.SeedSequence, compute: Compute, validation: Examples | None = None
+    ) -> Model:
+        """Draws the noisy rows once and keeps their posteriors; `validation` changes nothing."""
+        observed = self.labels.observe(train.labels, classes=train.classes, rng=np.random.default_rng(seed))
+        return recalling(train.features, self.labels.posterior(observed, np.zeros(train.classes)))

@@ -1,0 +1,139 @@
+"""Which bits of one training are guessed, and how many guesses are right: scores are counted, not sorted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal, Protocol, cast, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpaudit.estimators.arguments import Floats, Ints
+
+GuessRule = Literal["signed", "both-tails", "member-only"]
+"""Which canaries are guessed first, and what is guessed; no rule looks at the truth.
+
+* signed: the largest |score| first; member for a positive score, else non-member.
+* both-tails: in turn the highest score (member) and the lowest (non-member); for scores not centred on 0.
+* member-only: the highest score first, always member.
+"""
+BITS = 20  # leading bits of a key that rows are counted by at most: a million counters, a handful of rows in each
+
+
+@runtime_checkable
+class Guessing(Protocol):
+    """An estimator that guesses the bits of fair coins."""
+
+    guess: GuessRule
+
+
+@dataclass(frozen=True, eq=False)
+class OneRunTally:
+    """What one replay showed."""
+
+    replay: int  # which repetition of the game
+    canaries: int  # that the reported guesses were made on (those that chose are not counted)
+    guesses: Ints  # candidate numbers of guesses, shape (candidates,)
+    correct: Ints  # how many of them were right, shape (candidates,)
+    sweep_guesses: Ints  # for the figure, guesses at 1 %, 2 %, ..., 100 % of all canaries, shape (100,)
+    sweep_correct: Ints  # how many of them were right, shape (100,)
+    all_canaries: int  # canaries of the replay
+
+
+def guesses_at_fractions(fractions: Sequence[float] | Floats, canaries: int) -> Ints:
+    """Numbers of guesses for fractions in (0, 1] of the canaries: rounded, at least 1, shape (fractions,)."""
+    counts = np.rint(np.asarray(fractions, dtype=np.float64) * canaries)
+    return np.clip(counts, 1, canaries).astype(np.int64)
+
+
+def right_guesses(score: Floats, truth: NDArray[np.bool_], ranks: Ints, guess: GuessRule, guesses: Ints) -> Ints:
+    """How many of the first g guesses are right, for each g of `guesses` (ascending), shape as `guesses`.
+
+    Equal scores are guessed in the order of `ranks`, which must tell nothing about the truth.
+    """
+    right_among_first = _compiled()
+    if guess == "signed":
+        return right_among_first(_descending(np.abs(score)), ranks, (score > 0) == truth, guesses)
+    keys = _descending(score)
+    if guess == "member-only":
+        return right_among_first(keys, ranks, truth, guesses)
+    highest = right_among_first(keys, ranks, truth, (guesses + 1) // 2)
+    return highest + right_among_first(~keys, score.size - 1 - ranks, ~truth, guesses // 2)
+
+
+def _descending(score: Floats) -> NDArray[np.uint32]:
+    """Keys that are smaller for larger scores and equal for equal ones, shape (n,)."""
+    single = (score + 0.0).astype(np.float32)  # + 0.0 turns -0 into 0
+    if bool((single == score).all()):  # as score tables hold them
+        raw = single.view(np.uint32)
+        return ~np.where(raw >> 31, ~raw, raw | np.uint32(1 << 31))  # IEEE numbers in the order of unsigned words
+    dense = np.unique(score, return_inverse=True)[1].astype(np.uint32)
+    return cast("NDArray[np.uint32]", ~(dense << np.uint32(32 - score.size.bit_length())))
+
+
+@cache
+def _compiled() -> Callable[..., Ints]:
+    import numba  # slow to import
+
+    compiled: Callable[..., Ints] = numba.njit(cache=True, nogil=True)(_right_among_first)
+    return compiled
+
+
+def _right_among_first(keys: NDArray[np.uint32], ranks: Ints, right: NDArray[np.bool_], firsts: Ints) -> Ints:
+    """Right rows among the first g in the order of (key, rank), for each g of `firsts`, which ascend in 0..n.
+
+    One pass counts rows and right ones by the leading bits of the key; only the rows that share those bits with a
+    g-th row are sorted. Ranks, all different, decide between equal keys.
+    """
+    bits = 4
+    while bits < BITS and (1 << bits) < keys.size:  # few rows need few counters
+        bits += 1
+    shift = np.uint32(32 - bits)
+    rows = np.zeros(1 << bits, np.int64)
+    rights = np.zeros(1 << bits, np.int64)
+    for row in range(keys.size):
+        cell = keys[row] >> shift
+        rows[cell] += 1
+        rights[cell] += right[row]
+    cells = np.full(firsts.size, -1, np.int64)  # the cell that holds the last of the first g rows
+    before = np.zeros(firsts.size, np.int64)  # rows in the cells before it
+    counts = np.zeros(firsts.size, np.int64)  # right ones among those
+    place, seen, good = 0, 0, 0
+    for cell in range(1 << bits):
+        while place < firsts.size and firsts[place] <= seen + rows[cell]:
+            cells[place], before[place], counts[place] = cell, seen, good
+            place += 1
+        if place == firsts.size:
+            break
+        seen += rows[cell]
+        good += rights[cell]
+    starts = np.full(1 << bits, -1, np.int64)
+    wanted = 0
+    for place in range(firsts.size):
+        if starts[cells[place]] < 0:
+            starts[cells[place]] = wanted
+            wanted += rows[cells[place]]
+    members = np.empty(wanted, np.int64)
+    filled = starts.copy()
+    for row in range(keys.size):
+        cell = keys[row] >> shift
+        if starts[cell] >= 0:
+            members[filled[cell]] = row
+            filled[cell] += 1
+    last = -1
+    for place in range(firsts.size):
+        cell = cells[place]
+        inside = members[starts[cell] : starts[cell] + rows[cell]]
+        if cell != last:
+            # One word for each row: the key's remaining bits, then the rank.
+            words = np.empty(inside.size, np.int64)
+            for member in range(inside.size):
+                low = np.int64(keys[inside[member]] & ((np.uint32(1) << shift) - np.uint32(1)))
+                words[member] = low * np.int64(keys.size) + ranks[inside[member]]
+            inside[:] = inside[np.argsort(words)]
+            last = cell
+        for member in range(firsts[place] - before[place]):
+            counts[place] += right[inside[member]]
+    return counts

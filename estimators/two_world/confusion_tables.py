@@ -1,0 +1,147 @@
+"""Estimators that read one confusion table a threshold, or tables of confusion counts (`confusion`)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from dpaudit.errors import require
+from dpaudit.estimators.arguments import Floats, Ints
+from dpaudit.estimators.best_candidate import EachReplay, EachThreshold, in_order
+from dpaudit.estimators.bound import Bound
+from dpaudit.estimators.counts import CONFUSION, Column, CountEstimator, Table, TextTable, bound_rows, count_columns
+from dpaudit.estimators.finding import Validity
+from dpaudit.estimators.selection import AsPublished, Bonferroni
+from dpaudit.estimators.two_world.confusion import epsilon_interval, epsilon_posterior_cdf, epsilon_posterior_pdf
+from dpaudit.estimators.two_world.two_sample import TwoSampleEstimator, TwoSampleTally
+from dpaudit.registry import register
+
+
+@dataclass(frozen=True)
+class _Confusion(TwoSampleEstimator, CountEstimator):
+    """The estimators that read one confusion table a threshold, or tables of confusion counts."""
+
+    columns: ClassVar[tuple[str, ...]] = CONFUSION
+    threshold_s: ClassVar[float] = 1e-5
+    """Seconds that the bound at a threshold takes."""
+
+    def seconds(self, replays: int, rows: int) -> float:
+        """About how long the bounds at every threshold of so many replays of so many rows take on one core.
+
+        A fifth of the rows are corners where members and others overlap; other selections try a few.
+        """
+        return self.threshold_s * replays * rows / 5 if isinstance(self.selection, Bonferroni | AsPublished) else 0.0
+
+    def find(self, tallies: Sequence[TwoSampleTally], *, lost: int = 0, parts: Sequence[Any] = ()) -> Bound:
+        """The bound with all there is to draw; the parts are what `bounds_at` gave for the only replay."""
+        first, *others = in_order(tallies)
+        replays = len(tallies) + lost
+        error, single = (self._error(first.error_shares, count) for count in (replays, 1))
+        every = self._joined(first, parts) if parts else self.epsilon(first, error)
+        best = np.array([every.argmax()])
+        alone = every[best] if replays == 1 else np.array([self.best(first, single)[1]])
+        head = EachReplay(np.array([first.replay]), every[best], best, alone)
+        each = EachReplay.joined([head, self.bounds_of_replays(others, replays)]) if others else head
+        bound = self.bound(tallies, lost=lost, each=each)
+        return replace(bound, series=self.series(tallies, lost=lost, each=each, first=every))
+
+    def _joined(self, tally: TwoSampleTally, parts: Sequence[EachThreshold]) -> Floats:
+        """The bounds at every threshold of the only replay: those of the parts, and the others found now."""
+        every = np.full(tally.threshold.size, np.nan)
+        for part in parts:
+            every[part.candidate] = part.bound
+        missing = np.flatnonzero(np.isnan(every))
+        every[missing] = self.bounds_at(tally, missing).bound
+        return every
+
+    def bounds_at(self, tally: TwoSampleTally, places: Ints) -> EachThreshold:
+        """At some of the candidate thresholds of the only replay, in nats."""
+        columns = ("threshold", "true_positives", "false_positives")
+        if not places.size:
+            return EachThreshold(places, np.empty(0))
+        some = replace(tally, **{name: getattr(tally, name)[places] for name in columns})
+        return EachThreshold(places, self.epsilon(some, self._error(tally.error_shares, 1)))
+
+    def read(self, table: Table) -> Sequence[Bound]:
+        """A two-sided interval for each row of counts, whose threshold was fixed beforehand."""
+        counts = count_columns(table, CONFUSION)
+        interval = epsilon_interval(
+            *counts.values(), delta=self.delta, confidence=self.confidence, method=self.method()
+        )
+        return bound_rows(self, interval.lower, counts, upper=interval.upper)
+
+    def epsilon(self, tally: TwoSampleTally, error: float) -> Floats:
+        interval = epsilon_interval(
+            *tally.errors, delta=self.delta, confidence=1 - error, method=self.method(), side="lower"
+        )
+        return np.asarray(interval.lower, dtype=np.float64)
+
+
+@register("estimator", "clopper-pearson", source="Jagielski et al. (2020); Nasr et al. (2021)")
+@dataclass(frozen=True)
+class ClopperPearson(_Confusion):
+    """Two-sample scores, exact one-sided limits for both error rates, error split over the two."""
+
+    def validity(self) -> Validity:
+        return Validity.FINITE_SAMPLE
+
+
+@register("estimator", "jeffreys", source="Brown, Cai and DasGupta (2001)")
+@dataclass(frozen=True)
+class Jeffreys(_Confusion):
+    """Two-sample scores, Jeffreys limits for both error rates: closer on average, without a guarantee."""
+
+    def validity(self) -> Validity:
+        return Validity.ASYMPTOTIC
+
+
+@register("estimator", "bayesian", source="Zanella-Beguelin et al. (2023)")
+@dataclass(frozen=True)
+class Bayesian(_Confusion):
+    """Two-sample scores, posterior quantile of epsilon under Jeffreys priors: credible, not a confidence bound."""
+
+    threshold_s: ClassVar[float] = 4e-5
+
+    def validity(self) -> Validity:
+        return Validity.CREDIBLE
+
+
+@register("estimator", "bayesian-posterior", source="Zanella-Beguelin et al. (2023), section 3.3")
+@dataclass(frozen=True)
+class BayesianPosterior(CountEstimator):
+    """Counts tp,fp,tn,fn: the posterior of epsilon under Jeffreys priors, its CDF and density at stated points.
+
+    Attributes:
+        delta: In [0, 1).
+        epsilon: The points, nats >= 0.
+    """
+
+    columns: ClassVar[tuple[str, ...]] = CONFUSION
+
+    delta: float = 0.0
+    epsilon: tuple[float, ...] = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)
+
+    def __post_init__(self) -> None:
+        require(0 <= self.delta < 1, "delta must be in [0, 1)", delta=self.delta)
+        good = len(self.epsilon) > 0 and all(0 <= at < math.inf for at in self.epsilon)
+        require(good, "epsilon must be finite points >= 0", epsilon=self.epsilon)
+
+    def read(self, table: Table) -> Sequence[TextTable]:
+        counts = np.stack(list(count_columns(table, CONFUSION).values()))
+        points = np.array(self.epsilon)
+        return [
+            TextTable(
+                f"posterior of epsilon at delta={self.delta:g}, tp {row[0]}, fp {row[1]}, tn {row[2]}, fn {row[3]}",
+                (
+                    Column("epsilon", self.epsilon),
+                    Column("cdf", tuple(np.asarray(epsilon_posterior_cdf(points, *row, delta=self.delta)).tolist())),
+                    Column("pdf", tuple(np.asarray(epsilon_posterior_pdf(points, *row, delta=self.delta)).tolist())),
+                ),
+                notes=("credible, no confidence; the mass at epsilon = 0 is the cdf there",),
+            )
+            for row in counts.T
+        ]

@@ -1,0 +1,246 @@
+"""Models of tables: gradient-boosted trees and logistic regression, how they read columns, the model of one label."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from dpaudit.errors import require
+from dpaudit.mechanisms.compute import Compute, TrainingError
+from dpaudit.mechanisms.examples import Examples, Features
+from dpaudit.mechanisms.protocols import Model
+from dpaudit.registry import register
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MISSING = "unknown"
+"""What a missing category becomes: a category of its own."""
+
+
+@register("model", "catboost", source="Prokhorenkova et al. (2018); settings of arXiv:2511.14084, section 6.4")
+@dataclass(frozen=True)
+class CatBoost:
+    """CatBoost trees for tables and flat arrays, on a GPU when the work was given one.
+
+    With validation examples the model is cut after its best iteration, that iteration included.
+
+    Attributes:
+        iterations: Trees at most, >= 1.
+        learning_rate: Step size, in (0, 1].
+        depth: Depth of each tree, 1 .. 16.
+    """
+
+    iterations: int = 100
+    learning_rate: float = 0.4
+    depth: int = 8
+
+    def __post_init__(self) -> None:
+        require(self.iterations >= 1, "iterations must be >= 1", iterations=self.iterations)
+        require(0 < self.learning_rate <= 1, "learning_rate must be in (0, 1]", learning_rate=self.learning_rate)
+        require(1 <= self.depth <= 16, "depth must be in 1..16", depth=self.depth)
+
+    def fit(
+        self, train: Examples, *, seed: np.random.SeedSequence, compute: Compute, validation: Examples | None = None
+    ) -> Model:
+        """Trains with the log loss (two classes) or the softmax loss.
+
+        Raises: TrainingError with CatBoost's message when it gives up.
+        """
+        import catboost
+
+        constant = single_class(train)
+        if constant is not None:  # CatBoost refuses such labels
+            return constant
+        binary = train.classes == 2
+        classifier = catboost.CatBoostClassifier(
+            iterations=self.iterations,
+            learning_rate=self.learning_rate,
+            depth=self.depth,
+            loss_function="Logloss" if binary else "MultiClass",
+            classes_count=None if binary else train.classes,  # a class without examples keeps its column
+            random_seed=int(seed.generate_state(1)[0] >> 1),  # CatBoost wants a signed int
+            thread_count=compute.threads,
+            use_best_model=validation is not None,
+            allow_writing_files=False,
+            verbose=False,
+            **_device(compute.device),
+        )
+        try:
+            pools = [_pool(part) for part in (train, validation) if part is not None]
+            classifier.fit(pools[0], eval_set=pools[1:] or None)
+        except catboost.CatBoostError as err:
+            raise TrainingError(f"CatBoost gave up: {str(err).strip().splitlines()[-1]}") from err
+        return CatBoostModel(classifier, train.categorical, compute.threads)
+
+
+@dataclass(frozen=True, eq=False)
+class CatBoostModel:
+    """Trained trees."""
+
+    classifier: Any  # catBoost's own object
+    categorical: tuple[str, ...]  # names of the categorical columns
+    threads: int  # CPU threads to predict with
+
+    def probabilities(self, features: Features) -> NDArray[np.float64]:
+        """Class probabilities, shape (n, classes)."""
+        predicted = self.classifier.predict_proba(columns(features, self.categorical), thread_count=self.threads)
+        return cast(NDArray[np.float64], np.asarray(predicted, dtype=np.float64))
+
+
+def _pool(examples: Examples) -> Any:
+    import catboost
+
+    data = columns(examples.features, examples.categorical)
+    return catboost.Pool(data, examples.labels, cat_features=list(examples.categorical) or None)
+
+
+def _device(device: str) -> dict[str, str]:
+    """CatBoost's words for a device of torch: "cuda:1" is the GPU "1"."""
+    kind, _, index = device.partition(":")
+    return {"task_type": "GPU", "devices": index or "0"} if kind == "cuda" else {}
+
+
+@register("model", "logistic-regression", source="scikit-learn's defaults, as in arXiv:2511.14084, section 11")
+@dataclass(frozen=True)
+class LogisticRegression:
+    """Logistic regression with scikit-learn's default hyper-parameters.
+
+    Numbers are used as they are (missing ones become their column's mean); categories are one-hot encoded, the rare
+    ones of a column together.
+
+    Attributes:
+        standardise: Scale each numeric column to mean 0 and variance 1 first.
+        inverse_penalty: scikit-learn's C, > 0.
+        iterations: Steps of the solver at most, >= 1.
+        categories: One-hot columns for each categorical column at most, >= 2.
+    """
+
+    standardise: bool = False
+    inverse_penalty: float = 1.0
+    iterations: int = 100
+    categories: int = 100
+
+    def __post_init__(self) -> None:
+        require(self.inverse_penalty > 0, "inverse_penalty must be > 0", inverse_penalty=self.inverse_penalty)
+        require(self.iterations >= 1, "iterations must be >= 1", iterations=self.iterations)
+        require(self.categories >= 2, "categories must be >= 2", categories=self.categories)
+
+    def fit(
+        self, train: Examples, *, seed: np.random.SeedSequence, compute: Compute, validation: Examples | None = None
+    ) -> Model:
+        """Fits by L-BFGS, which draws nothing: `seed` changes nothing, nor does `validation`.
+
+        Raises: TrainingError when the solver gives coefficients that are not finite.
+        """
+        import warnings
+
+        from sklearn.exceptions import ConvergenceWarning
+        from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+        constant = single_class(train)
+        if constant is not None:
+            return constant
+        pipeline = self._pipeline(train)
+        with threadpool_limits(compute.threads), warnings.catch_warnings():
+            # Stopping after the default number of steps is what the paper's reference model does.
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            pipeline.fit(columns(train.features, train.categorical), train.labels)
+        if not np.isfinite(pipeline[-1].coef_).all():
+            raise TrainingError("logistic regression gave coefficients that are not finite")
+        return LogisticModel(pipeline, train.classes, train.categorical)
+
+    def _pipeline(self, train: Examples) -> Any:
+        from sklearn.compose import make_column_transformer
+        from sklearn.impute import SimpleImputer
+        from sklearn.linear_model import LogisticRegression as Solver
+        from sklearn.pipeline import make_pipeline
+        from sklearn.preprocessing import OneHotEncoder, StandardScaler
+
+        names = train.features.column_names if isinstance(train.features, pa.Table) else None
+        steps: list[Any] = [StandardScaler()] if self.standardise else []
+        if names is not None:
+            numeric = make_pipeline(SimpleImputer(), *steps)
+            encoder = OneHotEncoder(max_categories=self.categories, handle_unknown="infrequent_if_exist")
+            numbers = [name for name in names if name not in train.categorical]
+            steps = [make_column_transformer((numeric, numbers), (encoder, list(train.categorical)))]
+        return make_pipeline(*steps, Solver(C=self.inverse_penalty, max_iter=self.iterations))
+
+
+@dataclass(frozen=True, eq=False)
+class LogisticModel:
+    """A fitted regression."""
+
+    pipeline: Any  # scikit-learn's own object
+    classes: int  # number of classes K; those without a training example have probability 0
+    categorical: tuple[str, ...]  # names of the categorical columns
+
+    def probabilities(self, features: Features) -> NDArray[np.float64]:
+        """Class probabilities, shape (n, classes)."""
+        predicted = np.zeros((len(features), self.classes))
+        predicted[:, self.pipeline.classes_] = self.pipeline.predict_proba(columns(features, self.categorical))
+        predicted /= predicted.sum(axis=1, keepdims=True)  # scikit-learn answers float32 features in float32
+        return predicted
+
+
+def columns(features: Features, categorical: tuple[str, ...]) -> pd.DataFrame | NDArray[np.float32]:
+    """Features as CatBoost and scikit-learn read them: rows of numbers, or a data frame with categories as strings."""
+    if not isinstance(features, pa.Table):
+        return features.reshape(len(features), -1)
+    for name in categorical:
+        filled = pc.fill_null(features[name].cast(pa.string()), MISSING)
+        features = features.set_column(features.column_names.index(name), name, filled)
+    return cast("pd.DataFrame", features.to_pandas())
+
+
+def one_hot_numbers(train: Examples, test: Examples) -> tuple[Examples, Examples]:
+    """Both as float32 arrays for a network, coded by what `train` holds; arrays stay as they are.
+
+    Categories become one-hot, the rare ones of a column together; missing numbers their column's mean.
+    """
+    if not isinstance(train.features, pa.Table):
+        return train, test
+    from sklearn.compose import make_column_transformer
+    from sklearn.impute import SimpleImputer
+    from sklearn.preprocessing import OneHotEncoder
+
+    encoder = OneHotEncoder(
+        max_categories=20, handle_unknown="infrequent_if_exist", sparse_output=False, dtype=np.float32
+    )
+    numbers = [name for name in train.features.column_names if name not in train.categorical]
+    coder = make_column_transformer((SimpleImputer(), numbers), (encoder, list(train.categorical)))
+    coder.fit(columns(train.features, train.categorical))
+
+    def coded(part: Examples) -> Examples:
+        table = columns(part.features, part.categorical)
+        return part.with_(features=np.asarray(coder.transform(table), np.float32))
+
+    return coded(train), coded(test)
+
+
+@dataclass(frozen=True)
+class ConstantModel:
+    """Predicts the same for every example."""
+
+    prediction: tuple[float, ...]  # one probability for each class, summing to 1
+
+    def probabilities(self, features: Features) -> NDArray[np.float64]:
+        """Class probabilities, shape (n, classes)."""
+        return np.tile(np.asarray(self.prediction), (len(features), 1))
+
+
+def single_class(train: Examples) -> ConstantModel | None:
+    """The constant model of labels that hold one class or none, else None.
+
+    Probabilities are (count + 1) / (n + K), so that the log loss on any other label stays finite, as it does for the
+    libraries that refuse such labels.
+    """
+    counts = np.bincount(train.labels, minlength=train.classes)
+    if np.count_nonzero(counts) > 1:
+        return None
+    return ConstantModel(tuple(float(p) for p in (counts + 1) / (len(train) + train.classes)))
