@@ -19,12 +19,7 @@ from dpaudit.estimators.answered_queries import AnsweredQuery
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.predictors.ensemble import joined
-from dpaudit.mechanisms.predictors.protocol import (
-    Added,
-    AnsweringPredictor,
-    PricedPredictor,
-    VotingPredictor,
-)
+from dpaudit.mechanisms.predictors.protocol import Added, AnsweringPredictor, PricedPredictor, VotingPredictor
 
 Ints = NDArray[np.int64]
 
