@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Unit
@@ -229,8 +230,6 @@ class Neighbours(TrialGame):
 def choose_worlds(
     poisoning: Poisoning, copies: int, scale: Scale, target: Examples, compute: Compute, *, seed: Seed
 ) -> Worlds:
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
-
     data: Examples = as_numbers(target, scale)
     require(copies < len(data), "copies must be fewer than the rows", copies=copies, rows=len(data))
     with threadpool_limits(compute.threads):
@@ -376,8 +375,6 @@ def take_best(
 
     Raises: RunError when no poisoning fits.
     """
-    from threadpoolctl import threadpool_limits
-
     shown, refused, worlds = {}, {}, {}
     for name, offer, parts in zip(names, offers, tried, strict=True):
         reasons = [part.refused for part in parts if part.samples is None]

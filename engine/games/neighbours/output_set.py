@@ -11,6 +11,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,6 +21,13 @@ from dpaudit.errors import InputError, require
 from dpaudit.estimators.scores import Scores
 from dpaudit.estimators.two_world.fair_coins import FairCoins
 from dpaudit.registry import register
+
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+Likely = Callable[[Floats], Floats]
+"""Probability of world 1 of summaries, shape (n, d) to (n,)."""
+Learn = Callable[[Floats, Flags], Likely]
+"""From summaries and the world of each."""
 
 SMALLEST = 1e-12
 """Probabilities nearer to 0 or 1 are taken for this: a logarithm must stay a number."""
@@ -72,7 +80,7 @@ class OutputSet:
             raise InputError("search samples must come from both worlds; ask for more of them (`search`)")
         best = self if len(self.classifiers) == 1 else self.best([one.worth(view) for one in self.candidates()])
         (name,) = best.classifiers
-        return _log_odds(self._fitted(name, view.search, view.search_truth), view.fresh)
+        return _log_odds(self._learned(name, view.search, view.search_truth)(view.fresh))
 
     def candidates(self) -> tuple[OutputSet, ...]:
         return tuple(replace(self, classifiers=(name,)) for name in self.classifiers)
@@ -86,91 +94,78 @@ class OutputSet:
         judged = np.arange(len(view.search)) % JUDGED == JUDGED - 1
         if any(len(np.unique(view.search_truth[part])) < 2 for part in (judged, ~judged)):
             return 0.0
-        fitted = self._fitted(name, view.search[~judged], view.search_truth[~judged])
-        scores = Scores(_log_odds(fitted, view.search[judged]), view.search_truth[judged])
+        likely = self._learned(name, view.search[~judged], view.search_truth[~judged])
+        scores = Scores(_log_odds(likely(view.search[judged])), view.search_truth[judged])
         estimator = FairCoins()
         return estimator.bound([estimator.tally(scores)]).lower
 
-    def _fitted(self, name: str, summaries: NDArray[np.float64], truth: NDArray[np.bool_]) -> Any:
+    def _learned(self, name: str, summaries: Floats, truth: Flags) -> Likely:
         from sklearn.exceptions import ConvergenceWarning
 
-        classifier = CLASSIFIERS[name](self.seed)
+        learn = CLASSIFIERS[name](self.seed)
         fewest = min(truth.sum(), len(truth) - truth.sum())
         if fewest > 1 and summaries.shape[1] > max(NEVER_NARROWED, len(summaries) // 2):
-            classifier = Narrowed(classifier)
+            learn = partial(_narrowed, learn)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # an order is all that is wanted
             warnings.simplefilter("ignore", UserWarning)  # columns with fewer different values than steps
             warnings.simplefilter("ignore", RuntimeWarning)  # shares of the variance, where nothing varies
-            return classifier.fit(summaries, truth)
+            return learn(summaries, truth)
 
 
-def _log_odds(classifier: Any, summaries: NDArray[np.float64]) -> NDArray[np.float64]:
-    likely = np.clip(classifier.predict_proba(summaries)[:, 1], SMALLEST, 1 - SMALLEST)
+def _log_odds(likely: Floats) -> Floats:
+    likely = np.clip(likely, SMALLEST, 1 - SMALLEST)
     return np.asarray(np.log(likely) - np.log1p(-likely))
 
 
-@dataclass
-class Narrowed:
-    """A classifier on a few numbers of a long summary, chosen on samples that it does not learn from.
+def _narrowed(learn: Learn, summaries: Floats, truth: Flags) -> Likely:
+    """Learns on a few numbers of long summaries, chosen on every second sample of either world, from the other samples.
 
     They are those with the largest difference of the worlds' means over their deviation, and the sum of all
     numbers weighted by difference over variance (the Fisher direction, were they independent).
     """
+    chooses = np.empty(len(truth), np.bool_)
+    for world in (False, True):
+        chooses[truth == world] = np.arange((truth == world).sum()) % 2 == 0
+    one, zero = (summaries[chooses & (truth == world)] for world in (True, False))
+    difference = one.mean(0) - zero.mean(0)
+    variance = (one.var(0) * len(one) + zero.var(0) * len(zero)) / chooses.sum()
+    # Numbers that never vary and yet differ tell the worlds apart by themselves.
+    variance = np.maximum(variance, SMALLEST * np.maximum(difference**2, np.finfo(np.float64).tiny))
+    weights = difference / variance
+    count = min(MOST_KEPT, max(FEWEST_KEPT, len(truth) // 16))
+    kept = np.argsort(-(difference**2) / variance, kind="stable")[:count]
 
-    classifier: Any  # with `fit` and `predict_proba`
-    weights: Any = None
-    kept: Any = None
+    def narrow(long: Floats) -> Floats:
+        return np.column_stack([long[:, kept], long @ weights])
 
-    def fit(self, summaries: NDArray[np.float64], truth: NDArray[np.bool_]) -> Narrowed:
-        """Chooses on every second sample of either world, and learns from the others; summaries of shape (n, d)."""
-        chooses = np.empty(len(truth), np.bool_)
-        for world in (False, True):
-            chooses[truth == world] = np.arange((truth == world).sum()) % 2 == 0
-        one, zero = (summaries[chooses & (truth == world)] for world in (True, False))
-        difference = one.mean(0) - zero.mean(0)
-        variance = (one.var(0) * len(one) + zero.var(0) * len(zero)) / chooses.sum()
-        # Numbers that never vary and yet differ tell the worlds apart by themselves.
-        variance = np.maximum(variance, SMALLEST * np.maximum(difference**2, np.finfo(np.float64).tiny))
-        self.weights = difference / variance
-        count = min(MOST_KEPT, max(FEWEST_KEPT, len(truth) // 16))
-        self.kept = np.argsort(-(difference**2) / variance, kind="stable")[:count]
-        self.classifier = self.classifier.fit(self._narrow(summaries[~chooses]), truth[~chooses])
-        return self
-
-    def predict_proba(self, summaries: NDArray[np.float64]) -> NDArray[np.float64]:
-        return np.asarray(self.classifier.predict_proba(self._narrow(summaries)))
-
-    def _narrow(self, summaries: NDArray[np.float64]) -> NDArray[np.float64]:
-        return np.column_stack([summaries[:, self.kept], summaries @ self.weights])
+    likely = learn(narrow(summaries[~chooses]), truth[~chooses])
+    return lambda long: likely(narrow(long))
 
 
-@dataclass
-class Whitened:
+def _fitted(classifier: Any) -> Learn:
+    """By a classifier with `fit` and `predict_proba`."""
+
+    def learn(summaries: Floats, truth: Flags) -> Likely:
+        fitted = classifier.fit(summaries, truth)
+        return lambda others: np.asarray(fitted.predict_proba(others)[:, 1])
+
+    return learn
+
+
+def _whitened(summaries: Floats, truth: Flags) -> Likely:
     """A logistic regression on numbers turned and scaled so that they vary by 1 and independently of each other.
 
     Numbers that vary a lot may have a sum that does not, as noisy counts that sum to the size of the data. Sums that
     do not vary at all, as the columns of 0 and 1 for the classes of an answer, are left out: scaled up, what rounding
     leaves of them would drown the others.
     """
+    from sklearn.linear_model import LogisticRegression
 
-    centre: Any = None
-    directions: Any = None
-    regression: Any = None
-
-    def fit(self, summaries: NDArray[np.float64], truth: NDArray[np.bool_]) -> Whitened:
-        from sklearn.linear_model import LogisticRegression
-
-        self.centre = summaries.mean(0)
-        self.directions = _whitening(summaries - self.centre)
-        self.regression = LogisticRegression(max_iter=300).fit(self._turned(summaries), truth)
-        return self
-
-    def predict_proba(self, summaries: NDArray[np.float64]) -> NDArray[np.float64]:
-        return np.asarray(self.regression.predict_proba(self._turned(summaries)))
-
-    def _turned(self, summaries: NDArray[np.float64]) -> Any:
-        return (summaries - self.centre) @ self.directions
+    centre = summaries.mean(0)
+    directions = _whitening(summaries - centre)
+    likely = _fitted(LogisticRegression(max_iter=300))((summaries - centre) @ directions, truth)
+    return lambda others: likely((others - centre) @ directions)
 
 
 def _whitening(centred: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -189,40 +184,43 @@ def _whitening(centred: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(along[:, kept] * (np.sqrt(n) / sizes[kept]))
 
 
-def _linear(seed: int) -> Any:
-    return Whitened()
+def _linear(seed: int) -> Learn:
+    return _whitened
 
 
-def _additive(seed: int) -> Any:
+def _additive(seed: int) -> Learn:
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import KBinsDiscretizer
 
     steps = KBinsDiscretizer(16, encode="onehot", strategy="quantile", subsample=None)
-    return make_pipeline(steps, LogisticRegression(C=0.02, max_iter=200))
+    return _fitted(make_pipeline(steps, LogisticRegression(C=0.02, max_iter=200)))
 
 
-def _trees(seed: int) -> Any:
+def _trees(seed: int) -> Learn:
     from sklearn.ensemble import HistGradientBoostingClassifier
 
-    return HistGradientBoostingClassifier(max_iter=60, learning_rate=0.15, min_samples_leaf=40, random_state=seed)
+    return _fitted(
+        HistGradientBoostingClassifier(max_iter=60, learning_rate=0.15, min_samples_leaf=40, random_state=seed)
+    )
 
 
-def _forest(seed: int) -> Any:
+def _forest(seed: int) -> Learn:
     from sklearn.ensemble import RandomForestClassifier
 
-    return RandomForestClassifier(200, min_samples_leaf=20, random_state=seed)
+    return _fitted(RandomForestClassifier(200, min_samples_leaf=20, random_state=seed))
 
 
-def _mlp(seed: int) -> Any:
+def _mlp(seed: int) -> Learn:
     from sklearn.neural_network import MLPClassifier
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    return make_pipeline(StandardScaler(), MLPClassifier((64,), max_iter=60, early_stopping=True, random_state=seed))
+    perceptron = MLPClassifier((64,), max_iter=60, early_stopping=True, random_state=seed)
+    return _fitted(make_pipeline(StandardScaler(), perceptron))
 
 
-CLASSIFIERS: Mapping[str, Callable[[int], Any]] = {
+CLASSIFIERS: Mapping[str, Callable[[int], Learn]] = {
     "linear": _linear,
     "additive": _additive,
     "trees": _trees,

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.work import Outcome, priced, unit
@@ -18,12 +19,7 @@ from dpaudit.estimators.answered_queries import AnsweredQuery
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.mechanisms.predictors.ensemble import joined
-from dpaudit.mechanisms.predictors.protocol import (
-    Added,
-    AnsweringPredictor,
-    PricedPredictor,
-    VotingPredictor,
-)
+from dpaudit.mechanisms.predictors.protocol import Added, AnsweringPredictor, PricedPredictor, VotingPredictor
 
 Ints = NDArray[np.int64]
 
@@ -60,8 +56,6 @@ def train_and_ask(
     predictor: VotingPredictor, count: int, data: Examples, test: Examples, compute: Compute, *, seed: Seed
 ) -> Outcome[Votes]:
     """One run of the training phase without further records: the vote of every voter on every query."""
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
-
     queries = natural_queries(test, count)
     with threadpool_limits(compute.threads):
         votes = predictor.votes(data, queries.features, seed=seed.sequence(), compute=compute)
@@ -113,8 +107,6 @@ def ask_moved(
     seed: Seed,
 ) -> Votes:
     """One run of the training phase for each record: the vote of the voter that has it, on every query."""
-    from threadpoolctl import threadpool_limits
-
     queries = natural_queries(test, count)
     more = Added(data, crafted.records, np.tile(np.arange(crafted.points), len(crafted.asked)))
     with threadpool_limits(compute.threads):
@@ -158,8 +150,6 @@ def run_in_full(
 
     Returns: One row a run: the answers to all queries asked of all pairs, with the records, then without.
     """
-    from threadpoolctl import threadpool_limits
-
     queries = natural_queries(test, count)
     rows = []
     with threadpool_limits(compute.threads):

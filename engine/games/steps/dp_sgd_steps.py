@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, ndtri
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.work import Work, unit
@@ -197,8 +198,6 @@ def train_steps(
     mechanism: Any, canary: GradientCanary, target: Examples, compute: Compute, *, sampled: bool = False, seed: Seed
 ) -> Steps:
     """One training with a canary that each step's own coin lets in, and its sampling, if that is `sampled`, takes."""
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
-
     train = target.writable()
     claimed = mechanism.claimed_steps(len(train))
     direction = seed.child("direction").rng()

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Resources
@@ -237,8 +238,6 @@ def train_crowd(
     seed: Seed,
 ) -> Outcome[CrowdTrainings]:
     """Trainings `first` to `last` - 1 on a crowd, each with the canary or without it by its own coin."""
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
-
     truth = np.array([seed.child(number).rng().random() < 0.5 for number in range(first, last)])
     examples = crowd_examples(shape, length * mechanism.claimed_steps(crowd.size).private.clip)
     tasks = [

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.work import Outcome, unit
@@ -32,8 +33,6 @@ def choose_challenges(
     canary: Canary, shadows: tuple[Shadows, ...], pool: Examples, compute: Compute, *, seed: Seed
 ) -> Challenges:
     """Chooses or makes the challenge points, from the pool and the shadow models when it looks at them."""
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
-
     known = joined_shadows(shadows) if shadows else None
     with threadpool_limits(compute.threads):
         return canary.choose(pool, known, seed.rng())
