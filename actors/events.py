@@ -15,8 +15,8 @@ from typing import BinaryIO
 
 from dpaudit.plain_files import opened_in_place, reading
 
-MOST_LINE_BYTES = 16 << 20  # a longer line of a log is none
-MOST_NUMBER = 1e11  # of an event: seconds, units or megabytes; a time up to the year 5138
+MAX_LINE_BYTES = 16 << 20  # a longer line of a log is none
+MAX_NUMBER = 1e11  # of an event: seconds, units or megabytes; a time up to the year 5138
 
 
 class EventKind(StrEnum):
@@ -111,11 +111,11 @@ def events_in(log: BinaryIO) -> Iterator[Event | None]:
 
     A line that is longer than any event's is not held in memory.
     """
-    while line := log.readline(MOST_LINE_BYTES):
-        if line.endswith(b"\n") or len(line) < MOST_LINE_BYTES:
+    while line := log.readline(MAX_LINE_BYTES):
+        if line.endswith(b"\n") or len(line) < MAX_LINE_BYTES:
             yield _event_of(line.decode(errors="replace"))
             continue
-        while (rest := log.readline(MOST_LINE_BYTES)) and not rest.endswith(b"\n"):
+        while (rest := log.readline(MAX_LINE_BYTES)) and not rest.endswith(b"\n"):
             pass
         yield None
 
@@ -134,7 +134,7 @@ def _fits(value: object, kind: object) -> bool:
     """Whether a field holds what its annotation says; numbers are those that a clock or a counter can show."""
     if kind in ("int", "float"):
         whole = isinstance(value, int) and not isinstance(value, bool)
-        return (whole or (kind == "float" and isinstance(value, float))) and 0 <= value < MOST_NUMBER  # type: ignore[operator]
+        return (whole or (kind == "float" and isinstance(value, float))) and 0 <= value < MAX_NUMBER  # type: ignore[operator]
     return isinstance(value, str)
 
 

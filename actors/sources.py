@@ -22,7 +22,7 @@ from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 
-MOST_FILES = 5_000
+MAX_FILES = 5_000
 _CODE = {".py", ".pyc", ".so", ".pyd"}
 _INSTALLED = {"site-packages", "dist-packages"}
 _STANDARD = tuple({os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib")})
@@ -122,8 +122,8 @@ def _read_files(name: str, places: tuple[str, ...]) -> Sources:
     hasher, imports, unseen = hashlib.sha256(), set[str](), []
     loaded = {str(getattr(module, "__file__", None)): found for found, module in list(sys.modules.items())}
     for number, (file, inside) in enumerate(file for place in places for file in _files(Path(place))):
-        if number == MOST_FILES:
-            return Sources(unseen=(f"the folder of module {name} holds more than {MOST_FILES:,} files of code",))
+        if number == MAX_FILES:
+            return Sources(unseen=(f"the folder of module {name} holds more than {MAX_FILES:,} files of code",))
         content = file.read_bytes()
         hasher.update(f"{inside} {len(content)}\n".encode() + content)
         if file.suffix == ".py":

@@ -23,7 +23,7 @@ WEIGHT = "low"
 NUMBERS = tuple(int(n) for n in np.geomspace(2_500, 2.4e6, 11))
 ERRORS = tuple(np.geomspace(4e-6, 0.6, 10))
 """About which levels are computed; the fit is for the errors between."""
-MOST_FITTED = 0.36
+MAX_FITTED = 0.36
 TRIED, TRIED_UP_TO = 24, 300_000
 
 
@@ -51,7 +51,7 @@ def _share(n: int) -> float:
 def main(file: Path, seconds: float = 1e9) -> None:
     """Prints the coefficients, how far they are from what was computed, and what is spent elsewhere."""
     points = compute(file, seconds)
-    points = [point for point in points if point[2] < MOST_FITTED]
+    points = [point for point in points if point[2] < MAX_FITTED]
     n, level, error = (np.array(column) for column in zip(*points, strict=True))
     terms = fitted.terms(n, error)
     coefficients, *_ = np.linalg.lstsq(terms, np.log(level), rcond=None)
@@ -65,7 +65,7 @@ def tried(seed: int = 0) -> None:
     rng = np.random.default_rng(seed)
     for _ in range(TRIED):
         n = int(np.exp(rng.uniform(*np.log([fitted.FROM, TRIED_UP_TO]))))
-        error = float(np.exp(rng.uniform(*np.log([fitted.LEAST_ERROR, fitted.MOST_ERROR]))))
+        error = float(np.exp(rng.uniform(*np.log([fitted.LEAST_ERROR, fitted.MAX_ERROR]))))
         level = fitted.fitted_level(n, error, WEIGHT)
         assert level is not None
         spent = crossing_probability(n, level, WEIGHT, coarse=False) / error

@@ -22,7 +22,7 @@ ALIVE, SUCCEEDED = ("PENDING", "RUNNING"), "SUCCEEDED"
 ALWAYS_LEFT_OUT = (".git", ".venv*", "__pycache__")
 PAUSE_S = 0.5
 PATIENCE_S = 60.0  # for how long a job that is stopped is waited for
-MOST_TRIES = 1_000
+MAX_TRIES = 1_000
 T = TypeVar("T")
 
 
@@ -123,14 +123,14 @@ class Jobs:
         What it finished then is not run again where its run folder lasts.
         """
         key = job.key()
-        for attempt in range(1, MOST_TRIES):
+        for attempt in range(1, MAX_TRIES):
             name = key if attempt == 1 else f"{key}-{attempt}"
             state = self._state(name)
             if state in (*ALIVE, SUCCEEDED):
                 return Submitted(name, False, state)
             if state is None and self._begin(job, name):
                 return Submitted(name, True, "PENDING")
-        raise RunError(f"{key} failed {MOST_TRIES} times; look into its logs first")
+        raise RunError(f"{key} failed {MAX_TRIES} times; look into its logs first")
 
     def _begin(self, job: Job, name: str) -> bool:
         """Whether the job was begun under this name; not where another submitter was faster."""

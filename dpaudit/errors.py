@@ -11,7 +11,7 @@ import unicodedata
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-MOST_MARKS = 4
+MAX_MARKS = 4
 """Marks that may stand on one sign: no language needs more, and a flood of them covers the lines around it."""
 _BLANKS = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0\U0001d159")
 """What Python takes for printable though nothing is seen of it; variation selectors are the rest of these."""
@@ -108,7 +108,7 @@ def _written_out(found: re.Match[str]) -> str:
     for sign in found.group():
         marks = marks + 1 if unicodedata.category(sign) in ("Mn", "Me") else 0
         seen = sign.isprintable() and sign not in _BLANKS and not _is_variation_selector(ord(sign))
-        if seen and marks <= MOST_MARKS:
+        if seen and marks <= MAX_MARKS:
             shown.append(sign)
         else:  # as Python writes it; from 0x7F on with four digits, so that JSON stays JSON
             shown.append(f"\\u{ord(sign):04x}" if 0x7F <= ord(sign) <= 0xFF else ascii(sign)[1:-1])

@@ -20,7 +20,7 @@ from typing import Any
 
 from dpaudit.errors import InputError, SpecError, shortened
 
-MOST_DEPTH = 40
+MAX_DEPTH = 40
 """Levels of mappings and lists in a spec."""
 LARGEST_WHOLE = 2**64
 """Python does not write out every larger whole number."""
@@ -90,8 +90,8 @@ def require_words(value: object, at: str, *, depth: int = 0) -> None:
     Raises: SpecError for a name that is no text, for text that is no Unicode, for whole numbers of more than 64
             bits, and for more than 40 levels.
     """
-    if depth > MOST_DEPTH:
-        raise SpecError(f"{at} must be at most {MOST_DEPTH} levels deep")
+    if depth > MAX_DEPTH:
+        raise SpecError(f"{at} must be at most {MAX_DEPTH} levels deep")
     if isinstance(value, str) and not _is_unicode(value):
         raise SpecError(f"{at} must hold text that can be written as UTF-8, got {shortened(repr(value))}")
     if isinstance(value, int) and abs(value) >= LARGEST_WHOLE:

@@ -37,7 +37,7 @@ STYLE: dict[Any, Any] = {
     "xtick.color": "#52606d",
     "ytick.color": "#52606d",
 }
-MOST_SHAPES = 300  # bars of one colour that are shapes; more are pixels: thousands of shapes would make the page slow
+MAX_SHAPES = 300  # bars of one colour that are shapes; more are pixels: thousands of shapes would make the page slow
 MARKER_EDGES = {"|": 2.0, ".": 0.0}
 
 
@@ -134,7 +134,7 @@ def _(mark: Bars, axes: Axes) -> None:
         facecolors=mark.colour,
         edgecolors="white",
         linewidths=mark.edge,
-        rasterized=place.size > MOST_SHAPES,
+        rasterized=place.size > MAX_SHAPES,
     )
     axes.add_collection(bars)
     axes.autoscale_view()

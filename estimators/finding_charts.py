@@ -36,7 +36,7 @@ from dpaudit.estimators.proportions.binomial import clopper_pearson
 from dpaudit.estimators.two_world.confusion import epsilon_posterior_cdf, epsilon_posterior_pdf
 
 BOUND = Axis("lower bound on ε, nats", low=0)
-MOST_NAMED = 25  # queries whose numbers are written
+MAX_NAMED = 25  # queries whose numbers are written
 CONFIDENCE = 0.95  # of the intervals of a reliability diagram
 
 
@@ -396,7 +396,7 @@ def queries(claim: Claim, _: Comparison, *, order: Floats, query: Ints, bound: F
     share = bound / _allowed(claim, order)
     ranked = np.argsort(-share.max(axis=1), kind="stable")
     x = Axis("order", ticks=range(len(order)), words=[f"{at:g}" for at in order], size=8, grid=False)
-    few = len(ranked) <= MOST_NAMED
+    few = len(ranked) <= MAX_NAMED
     numbers: dict[str, Any] = {"ticks": range(len(ranked)), "words": [str(query[at]) for at in ranked]} if few else {}
     y = Axis("query, most telling first", size=7, grid=False, **numbers)
     title = "Every query at every order: the bound as a share of the claim"

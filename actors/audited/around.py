@@ -56,7 +56,7 @@ class Around:
 
 
 KEPT_BYTES = 64_000  # of what one attempt prints: half from its beginning, half from its end
-MOST_ON_DISK = 64_000_000
+MAX_ON_DISK = 64_000_000
 """What is printed lies in a file without a name until the unit ends; that is cut when it has become longer."""
 LOOK_S = 0.2  # how often it is looked at
 
@@ -150,7 +150,7 @@ def _bounded(file: int, cut: list[int]) -> None:
     """Cuts a file that has become long to its beginning; the list holds how many bytes were cut away each time."""
     with contextlib.suppress(OSError):
         size = os.fstat(file).st_size
-        if size > MOST_ON_DISK:
+        if size > MAX_ON_DISK:
             os.ftruncate(file, KEPT_BYTES)
             cut.append(size - KEPT_BYTES)
 

@@ -19,7 +19,7 @@ from dpaudit.errors import DataError
 from dpaudit.plain_files import readable_bytes, require_fits
 
 UNSUSPECTED = 256 << 20  # files that unpack to so many bytes at most may do so whatever their size is
-MOST_TIMES = 1_000  # so many times its size an honest file unpacks to at most, where it unpacks to more than that
+MAX_TIMES = 1_000  # so many times its size an honest file unpacks to at most, where it unpacks to more than that
 
 
 def read_bounded(source: IO[bytes], name: str, columns: Sequence[str] | None = None) -> pa.Table:
@@ -70,9 +70,9 @@ def bytes_of_rows(source: IO[bytes], rows: int | None) -> int:
 
 
 def _require(unpacked: int, size: int, name: str) -> None:
-    if unpacked > max(UNSUSPECTED, MOST_TIMES * size):
+    if unpacked > max(UNSUSPECTED, MAX_TIMES * size):
         raise DataError(
-            f"{name} must unpack to {MOST_TIMES:,} times its size at most, its {size:,} bytes unpack to {unpacked:,}"
+            f"{name} must unpack to {MAX_TIMES:,} times its size at most, its {size:,} bytes unpack to {unpacked:,}"
         )
     require_fits(unpacked, name)
 
@@ -95,7 +95,7 @@ def _written_out(array: pa.DictionaryArray) -> int:
     return int(pc.sum(pc.binary_length(array.dictionary).cast(pa.int64()).take(array.indices)).as_py() or 0)
 
 
-MOST_BYTES = 8 << 20  # of a footer
+MAX_BYTES = 8 << 20  # of a footer
 
 _WIDTHS = {0: 1, 1: 4, 2: 8, 3: 12, 4: 4, 5: 8, 6: 8}
 """Bytes of a value in memory by its physical type: boolean, three integers, two floats, and where a text begins."""
@@ -127,7 +127,7 @@ def read_footer(file: IO[bytes]) -> Footer:
         size = file.seek(0, 2)
         file.seek(max(0, size - 8))
         length, magic = struct.unpack("<I4s", file.read(8))
-        if magic != b"PAR1" or not 0 < length <= min(MOST_BYTES, size - 8):
+        if magic != b"PAR1" or not 0 < length <= min(MAX_BYTES, size - 8):
             raise ValueError("it has no footer, or one that is too long")
         file.seek(size - 8 - length)
         return _footer(_Thrift(file.read(length)).struct())

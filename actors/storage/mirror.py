@@ -323,7 +323,7 @@ def _mark(info: pafs.FileInfo) -> tuple[int, int]:
     return int(info.size), int(info.mtime_ns or 0)
 
 
-MOST_BYTES = 255  # of one part of a name, on the file systems there are
+MAX_BYTES = 255  # of one part of a name, on the file systems there are
 
 
 def _require_below(names: Collection[str], place: object) -> None:
@@ -349,7 +349,7 @@ def _is_plain(part: str) -> bool:
         part not in ("", ".", "..")
         and not any(sign in part for sign in "\\:")
         and part.isprintable()
-        and len(part.encode(errors="replace")) <= MOST_BYTES
+        and len(part.encode(errors="replace")) <= MAX_BYTES
     )
 
 

@@ -20,10 +20,10 @@ from dpaudit.actors.storage.bounded_parquet import read_bounded
 from dpaudit.errors import DataError, RunError, shortened
 from dpaudit.plain_files import all_of, created, opened_in_place, reading
 
-MOST_FAILURE_BYTES = 16 << 20  # of the record of a failure, as much is read
+MAX_FAILURE_BYTES = 16 << 20  # of the record of a failure, as much is read
 _SEAL = re.compile(rb"dpaudit-seal:([0-9a-f]{64})")
 PRINTED = "printed.log"  # what units printed
-MOST_PRINTED = 10_000_000  # bytes of it
+MAX_PRINTED = 10_000_000  # bytes of it
 _OPEN = b"dpaudit-seal:" + b"0" * 64  # stands in the file while the hash over the whole of it is taken
 
 
@@ -165,7 +165,7 @@ class UnitStore:
         """Appends what an attempt at a unit printed to `printed.log`, which takes no more once it is full."""
         log = opened_in_place(Path(self._folder, PRINTED), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         with os.fdopen(log, "ab") as file:
-            left = MOST_PRINTED - file.tell()
+            left = MAX_PRINTED - file.tell()
             if left > 0:
                 end = b"\n" if len(printed) < left else b"\n... full: what other units print is not kept ...\n"
                 file.write(f"--- {label}\n".encode(errors="backslashreplace") + printed[:left].rstrip(b"\n") + end)
@@ -188,7 +188,7 @@ class UnitStore:
 def _text_in(record: Path) -> str:
     try:
         with reading(record) as file:
-            return file.read(MOST_FAILURE_BYTES).decode(errors="replace").strip()
+            return file.read(MAX_FAILURE_BYTES).decode(errors="replace").strip()
     except (OSError, RunError) as err:
         return f"the record of its failure cannot be read ({err})"
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 DAY_S = 86_400
 STEP = 100_000_000
-MOST_STEPS = 30
+MAX_STEPS = 30
 SPARED_BYTES = 5_000_000_000
 """Of the machine's memory, so much is left to others whatever happens."""
 
@@ -37,9 +37,9 @@ def _watch(place):
         time.sleep(0.5)
     held = []
     while True:
-        if os.path.exists(f"{place}/eat") and len(held) < MOST_STEPS and _available() > SPARED_BYTES:
+        if os.path.exists(f"{place}/eat") and len(held) < MAX_STEPS and _available() > SPARED_BYTES:
             held.append(b"x" * STEP)
-        elif os.path.exists(f"{place}/fill") and len(held) < MOST_STEPS:
+        elif os.path.exists(f"{place}/fill") and len(held) < MAX_STEPS:
             try:
                 import ray
 

@@ -105,7 +105,7 @@ def show_name(name: str) -> None:
 
 
 def _show_fields(entry: Entry) -> None:
-    from dpaudit.engine.spec.fields import NEEDED, described_fields
+    from dpaudit.engine.spec.schema import NEEDED, described_fields
 
     for field in described_fields(load(entry.kind, entry.name)):
         default = NEEDED if field.default == NEEDED else f"default {field.default}"

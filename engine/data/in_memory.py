@@ -34,7 +34,7 @@ from dpaudit.registry import register
 FOLDER = "data"
 """Where a run folder keeps them."""
 LARGEST = np.finfo(np.float32).max
-MOST_NAMES = 1_000_000
+MAX_NAMES = 1_000_000
 """Columns that a caller may name; what goes on for ever is no list of them."""
 
 
@@ -318,7 +318,7 @@ def _codes(schema: pa.Schema, categorical: tuple[str, ...]) -> tuple[str, ...]:
 def _names(name: str, columns: Iterable[str]) -> tuple[str, ...]:
     """Names of columns; one alone is one. Arrays and sets of names are taken as well."""
     with refusing(f"{name} must be names of columns"):
-        listed = [columns] if isinstance(columns, str) else list(itertools.islice(columns, MOST_NAMES))
+        listed = [columns] if isinstance(columns, str) else list(itertools.islice(columns, MAX_NAMES))
     given: tuple[str, ...] = argument(name, listed, tuple[str, ...])
     return given
 

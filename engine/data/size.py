@@ -6,7 +6,7 @@ import os
 
 from dpaudit.errors import require
 
-MOST_NUMBERS = 2**31
+MAX_NUMBERS = 2**31
 """8 GiB of 32-bit features."""
 BYTES_EACH = 12
 """Of memory that a number takes while its rows are dealt to their parts: as it is made, in its part, and on the way."""
@@ -15,8 +15,8 @@ BYTES_EACH = 12
 def require_size(rows: int, columns: int) -> None:
     """Refuses to generate more than memory could hold, before it is tried."""
     require(
-        rows * columns <= MOST_NUMBERS,
-        f"generated data must have at most {MOST_NUMBERS:,} numbers",
+        rows * columns <= MAX_NUMBERS,
+        f"generated data must have at most {MAX_NUMBERS:,} numbers",
         do="ask for fewer rows, columns or classes",
         rows=rows,
         columns=columns,

@@ -72,7 +72,7 @@ COPIES = (
     "{:.0%} of the rows have the very score of another row of the same world: a row that stands there again is no "
     "trial of its own; leave copies out"
 )
-MOST_COPIES = 0.02
+MAX_COPIES = 0.02
 """The share of rows with a twin that is taken for chance, where scores are not rounded."""
 SORTED_BY_CHANCE, UNEVEN_BY_CHANCE = 1e-6, 1e-4
 """How improbable sorted trials and uneven coins must be for the order and the coins to be refused."""
@@ -478,7 +478,7 @@ def _copied(replays: Sequence[Scores]) -> list[str]:
         worlds = [value[scores.truth], value[~scores.truth]]
         counts = np.concatenate([np.unique(world, return_counts=True)[1] for world in worlds])
         share = counts[(counts > 1) & (counts < 20)].sum() / value.size
-        if not rounded and share > MOST_COPIES:
+        if not rounded and share > MAX_COPIES:
             return [COPIES.format(share)]
     return []
 

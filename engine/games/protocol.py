@@ -210,15 +210,15 @@ class Fits:
         return Reading.TOGETHER if self.independent_trials else Reading.PER_REPLAY
 
 
-MOST_UNITS = 100_000
+MAX_UNITS = 100_000
 """Of a plan: about a minute of planning."""
 
 
 def require_units(count: int) -> None:
     """Refuses a plan of more units than can be planned in reasonable time; games ask before they make them."""
-    if count > MOST_UNITS:
+    if count > MAX_UNITS:
         raise SpecError(
-            f"a plan must have at most {MOST_UNITS:,} units, this one has {shortened(f'{count:,}')} or more; ask for "
+            f"a plan must have at most {MAX_UNITS:,} units, this one has {shortened(f'{count:,}')} or more; ask for "
             "fewer replays, trainings or trials"
         )
 

@@ -28,7 +28,7 @@ from dpaudit.mechanisms.training.recipe import Recipe, TrainingTask
 if TYPE_CHECKING:
     from torch import Tensor
 
-MOST_TRIALS = 10_000_000
+MAX_TRIALS = 10_000_000
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class TrialGame:
     fits: ClassVar[Fits]
 
     def __post_init__(self) -> None:
-        require(2 <= self.trials <= MOST_TRIALS, f"trials must be in 2 .. {MOST_TRIALS:,}", trials=self.trials)
+        require(2 <= self.trials <= MAX_TRIALS, f"trials must be in 2 .. {MAX_TRIALS:,}", trials=self.trials)
         require(self.stack >= 1, "stack must be >= 1", stack=self.stack)
 
     def reference(self) -> Reference:

@@ -25,7 +25,7 @@ from dpaudit.estimators.one_run.signed_scores import OneRun, Shiftable
 WORTH_S = 1.0
 """Bounds that take less are found by the driver: a unit costs milliseconds there, and a second in the worst case."""
 PART_S = 2.0  # how long one part should take
-MOST_PARTS = 256
+MAX_PARTS = 256
 
 
 def counting(estimator: Any, evidence: Unit, *, kept: bool) -> Unit:
@@ -103,7 +103,7 @@ def bound_units(
     """
     if game.reference is None or reading is Reading.IN_ORDER:
         return ()
-    parts, work = min(MOST_PARTS, _parts(estimator, game.replays, game.reference.rows)), Work()
+    parts, work = min(MAX_PARTS, _parts(estimator, game.replays, game.reference.rows)), Work()
     if parts < 1:
         return ()
     by_threshold = isinstance(estimator, _DividedByThreshold)

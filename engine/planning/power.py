@@ -21,7 +21,7 @@ from dpaudit.estimators.bound import Bound, format_lower
 from dpaudit.estimators.scores import ScoreEstimator
 
 POWER = 0.9  # probability with which the planned number of trials refutes
-MOST_ROWS = 1 << 20  # canaries or trials that are tried at most
+MAX_ROWS = 1 << 20  # canaries or trials that are tried at most
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Outlook:
     at_claim: float | None  # median bound on a mechanism that spends the claim; None where nothing is claimed
     at_twice: float | None  # median bound on one that spends twice the claim; None where nothing is claimed
     # canaries or trials with which the latter is refuted with probability `POWER`; None where nothing is claimed, or
-    # `MOST_ROWS` are too few
+    # `MAX_ROWS` are too few
     needed: int | None
 
     @property
@@ -48,7 +48,7 @@ class Outlook:
             f"expected: epsilon >= {format_lower(self.at_claim)} from one that spends the claimed {self.claimed:g}, "
             f"{format_lower(self.at_twice)} from one that spends twice that (the best attack on randomised response)"
         )
-        needed = f"more than {MOST_ROWS:,}" if self.needed is None else f"about {self.needed:,}"
+        needed = f"more than {MAX_ROWS:,}" if self.needed is None else f"about {self.needed:,}"
         return first, expected, f"to refute twice the claim with {POWER:.0%} power: {needed} {unit}, {rows:,} planned"
 
 
@@ -108,7 +108,7 @@ def expected_bound(
 def rows_to_refute(estimator: ScoreEstimator[Any], reference: Reference, claimed: float, *, spent: float) -> int | None:
     """The least number of canaries or trials whose bound exceeds the claim with probability `POWER`, to 2 %.
 
-    Returns: None when `MOST_ROWS` are too few.
+    Returns: None when `MAX_ROWS` are too few.
     """
 
     def refutes(rows: int) -> bool:
@@ -116,7 +116,7 @@ def rows_to_refute(estimator: ScoreEstimator[Any], reference: Reference, claimed
 
     enough = _FEWEST
     while not refutes(enough):
-        if enough >= MOST_ROWS:
+        if enough >= MAX_ROWS:
             return None
         enough *= 4
     too_few = enough // 4

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from dpaudit.claims import Claim, ConvertedClaim, PrivacyCurve
 from dpaudit.engine.reading.shift import ShiftControl
 from dpaudit.engine.reading.stopping import Stopped
-from dpaudit.engine.reading.verdict import Verdict, caution, verdict
+from dpaudit.engine.reading.verdict import Verdict, verdict
 from dpaudit.errors import RunError, UnknownNameError, printable
 from dpaudit.estimators.bound import Bound, format_upper
 from dpaudit.estimators.finding import Comparison, Finding, Series, Validity, ViolationPoint
@@ -211,7 +211,7 @@ class AuditResult:
     @property
     def cautions(self) -> tuple[str, ...]:
         """Sentences that must not be overlooked."""
-        lines = [caution(self.finding.validity) if self.finding else "", self.compared.note]
+        lines = [_caution(self.finding.validity) if self.finding else "", self.compared.note]
         lines += [CONTROL_LOST if self.control_lost else "", self.open_question, self._not_confirmed]
         lines.append(self._seen if self.verdict is Verdict.INCONCLUSIVE else "")
         return tuple(line for line in lines if line)
@@ -327,7 +327,7 @@ class AuditResult:
         if self.finding is None:
             return ""
         confidence = f"{100 * self.finding.confidence:.5g} % confidence" if self.finding.confidence else ""
-        return ", ".join(filter(None, [confidence, caution(self.finding.validity) or IN_WORDS[self.finding.validity]]))
+        return ", ".join(filter(None, [confidence, _caution(self.finding.validity) or IN_WORDS[self.finding.validity]]))
 
     @property
     def _details(self) -> tuple[str, ...]:
@@ -395,3 +395,19 @@ class Ceiling:
             f"this audit cannot detect a violation: even a mechanism with no privacy would show only "
             f"{comparison.quantity} {format_upper(comparison.observed)} at {comparison.where}{helps}"
         )
+
+
+def _caution(validity: Validity) -> str:
+    """What a reader must know before trusting the stated confidence; "" when nothing."""
+    return {
+        Validity.EXACT: "",
+        Validity.FINITE_SAMPLE: "",
+        Validity.ASYMPTOTIC: "valid for many trials only",
+        Validity.CREDIBLE: "a credible bound: for some mechanisms it exceeds the truth more often than stated",
+        Validity.CONDITIONAL_ON_FAMILY: "valid only if the mechanism's trade-off function belongs to the stated family",
+        Validity.CONDITIONAL_ON_MODEL: "valid only if the votes have the distribution that answers were drawn from: "
+        "it was fitted to several trainings, or stands for sampled records",
+        Validity.CONDITIONAL_ON_PROXY: "valid only if the proxy matches the true label distribution; held-out rows "
+        "support this, they cannot prove it",
+        Validity.AS_PUBLISHED: "WARNING: chosen on the samples it is measured on, as published; not a valid bound",
+    }[validity]

@@ -6,7 +6,7 @@ import math
 from enum import StrEnum
 
 from dpaudit.claims import Claim
-from dpaudit.estimators.finding import Finding, Validity
+from dpaudit.estimators.finding import Finding
 
 
 class Verdict(StrEnum):
@@ -44,19 +44,3 @@ def verdict(finding: Finding | None, claim: Claim) -> Verdict:
     if claim.is_point and math.isinf(claim.epsilon):
         return Verdict.NO_CLAIM
     return Verdict.VIOLATION if finding.violation_point(claim.curve) else Verdict.NO_VIOLATION
-
-
-def caution(validity: Validity) -> str:
-    """What a reader must know before trusting the stated confidence; "" when nothing."""
-    return {
-        Validity.EXACT: "",
-        Validity.FINITE_SAMPLE: "",
-        Validity.ASYMPTOTIC: "valid for many trials only",
-        Validity.CREDIBLE: "a credible bound: for some mechanisms it exceeds the truth more often than stated",
-        Validity.CONDITIONAL_ON_FAMILY: "valid only if the mechanism's trade-off function belongs to the stated family",
-        Validity.CONDITIONAL_ON_MODEL: "valid only if the votes have the distribution that answers were drawn from: "
-        "it was fitted to several trainings, or stands for sampled records",
-        Validity.CONDITIONAL_ON_PROXY: "valid only if the proxy matches the true label distribution; held-out rows "
-        "support this, they cannot prove it",
-        Validity.AS_PUBLISHED: "WARNING: chosen on the samples it is measured on, as published; not a valid bound",
-    }[validity]

@@ -34,7 +34,7 @@ from dpaudit.estimators.chart import (
 )
 from dpaudit.estimators.finding_charts import bars_side_by_side, total_epsilons
 
-FEWEST = 3
+MIN_POINTS = 3
 """Claims a line of detected epsilons has at least."""
 NEAR = 0.05
 """Names closer than this share of the height would cover each other; the table names all."""
@@ -155,7 +155,7 @@ def lines_of(results: Sequence[AuditResult]) -> list[DetectedLine]:
         if isinstance(result.finding, Bound) and math.isfinite(result.claimed.epsilon):
             groups.setdefault(_without_epsilon(result), []).append(result)
     lines = [DetectedLine(label, tuple(sorted(map(point_of, members)))) for label, members in groups.items()]
-    return [line for line in lines if len({claimed for claimed, _, _ in line.points}) >= FEWEST]
+    return [line for line in lines if len({claimed for claimed, _, _ in line.points}) >= MIN_POINTS]
 
 
 def _without_epsilon(result: AuditResult) -> str:

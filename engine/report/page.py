@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from dpaudit.engine.reading.comparison import Study
     from dpaudit.estimators.chart import Chart
 
-MOST_SCORES_DRAWN = 400_000
+MAX_SCORES_DRAWN = 400_000
 METHODS = ("clopper-pearson", "jeffreys", "bayesian")
 """Of the intervals that are compared."""
-FEWEST = 3
+MIN_AUDITS = 3
 """Audits that a line of detected epsilons is made of."""
 
 
@@ -75,7 +75,7 @@ def write_page(report: Report, folder: Path, *, draw: bool = True) -> None:
 
 def _of_the_run(report: Report, folder: Path, *, draw: bool) -> list[Chart]:
     """What is drawn of all audits together; without `draw` only what a grid of claims or a sweep is made for."""
-    if not draw and report.sweep is None and len(report.results) < FEWEST:
+    if not draw and report.sweep is None and len(report.results) < MIN_AUDITS:
         return []
     from dpaudit.engine.report import charts, timeline
 
@@ -131,5 +131,5 @@ def _sampled_scores(folder: Path) -> tuple[NDArray[np.bool_], NDArray[np.float32
     evidence = pads.dataset(folder, format="parquet")
     if not {"truth", "score"} <= set(evidence.schema.names):  # other evidence than scores has no worlds to tell apart
         return None
-    head = evidence.head(MOST_SCORES_DRAWN, columns=["truth", "score"])
+    head = evidence.head(MAX_SCORES_DRAWN, columns=["truth", "score"])
     return head.column("truth").to_numpy(), head.column("score").to_numpy()

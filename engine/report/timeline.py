@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from dpaudit.actors.events import Event, EventKind
 from dpaudit.estimators.chart import CLAIM, MEMBER, OTHER, QUIET, Axis, Band, Bars, Chart, Mark, Panel, Rule
 
-MOST_LANES = 24
+MAX_LANES = 24
 """Workers whose lanes are drawn; of more, those that were busy longest."""
-MOST_KINDS = 5
+MAX_KINDS = 5
 """Kinds of units with a colour of their own; all others share one."""
-MOST_DRAWN = 20_000
+MAX_DRAWN = 20_000
 """Attempts that are drawn in lanes, the longest ones; the others are too narrow to be seen."""
 STEPS = 400
 """Of the curve of busy workers."""
@@ -76,13 +76,13 @@ def timeline(events: Iterable[Event]) -> Chart | None:
     for attempt in attempts:
         spent[attempt.kind] += attempt.end - attempt.begin
         busy[attempt.worker] += attempt.end - attempt.begin
-    styles = dict(zip(sorted(spent, key=lambda kind: -spent[kind])[:MOST_KINDS], COLOURS, strict=False))
+    styles = dict(zip(sorted(spent, key=lambda kind: -spent[kind])[:MAX_KINDS], COLOURS, strict=False))
     groups: dict[Style, list[Attempt]] = {style: [] for style in (*styles.items(), REST, FAILED)}
     for attempt in attempts:
         kind = (attempt.kind, styles[attempt.kind]) if attempt.kind in styles else REST
         groups[FAILED if attempt.failed else kind].append(attempt)
     lost = busy.pop("lost", None)
-    lanes = sorted(sorted(busy, key=lambda worker: -busy[worker])[:MOST_LANES]) + ["lost"] * (lost is not None)
+    lanes = sorted(sorted(busy, key=lambda worker: -busy[worker])[:MAX_LANES]) + ["lost"] * (lost is not None)
     end = max(max(attempt.end for attempt in attempts), 1e-9)
     idle = 1 - sum(busy.values()) / max(len(busy) * end, 1e-9)
     failed = len(groups[FAILED])
@@ -142,7 +142,7 @@ def _busy(attempts: Sequence[Attempt], edges: NDArray[np.float64]) -> NDArray[np
 
 def _lanes(groups: Mapping[Style, Sequence[Attempt]], lanes: Sequence[str]) -> list[Mark]:
     drawn = [attempt for attempts in groups.values() for attempt in attempts if attempt.worker in lanes]
-    shortest = sorted((attempt.end - attempt.begin for attempt in drawn), reverse=True)[:MOST_DRAWN][-1]
+    shortest = sorted((attempt.end - attempt.begin for attempt in drawn), reverse=True)[:MAX_DRAWN][-1]
     edge = 0.25 if len(drawn) < 1000 else 0.0  # it tells one unit from the next
     marks: list[Mark] = []
     for (name, colour), attempts in groups.items():

@@ -6,11 +6,13 @@ import contextlib
 import dataclasses
 import importlib
 import os
+import platform
 import sys
 import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import IO, Any
 
@@ -28,7 +30,6 @@ from dpaudit.engine.planning.plan import Plan, make_plan, trainings_of, what_it_
 from dpaudit.engine.reading.joint import joint_verdict
 from dpaudit.engine.reading.noted import note_of
 from dpaudit.engine.reading.run_report import Repeat, Report
-from dpaudit.engine.reading.versions import versions
 from dpaudit.engine.report.bounds_file import write_bounds
 from dpaudit.engine.report.progress import TerminalProgress, terminal
 from dpaudit.engine.run.policy import Policy
@@ -359,3 +360,17 @@ def _load_ahead() -> None:
             "matplotlib.backends.backend_svg",
         ):
             importlib.import_module(name)
+
+
+PACKAGES = ("dpaudit", "ray", "torch", "numpy", "scipy", "catboost", "scikit-learn", "pyarrow", "numba")
+
+
+def versions() -> dict[str, str]:
+    """Python, the platform, and those of `PACKAGES` that are installed."""
+    found = {"python": platform.python_version(), "platform": platform.platform()}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found

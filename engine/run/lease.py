@@ -26,7 +26,7 @@ BEAT_S = 10.0
 STALE_S = 60.0  # a driver on another machine that has not touched its lease for so long is held to be dead
 SETTLE_S = 1.0  # after which a remote lease is read again: of two drivers that take it at once, the last one keeps it
 _NAME = ".lease"
-_MOST_BYTES = 4096
+_MAX_BYTES = 4096
 
 
 @contextlib.contextmanager
@@ -48,8 +48,8 @@ def lease(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise _held(folder, _holder(os.pread(file, _MOST_BYTES, 0)), "wait for it") from None
-        holder = _holder(os.pread(file, _MOST_BYTES, 0))
+            raise _held(folder, _holder(os.pread(file, _MAX_BYTES, 0)), "wait for it") from None
+        holder = _holder(os.pread(file, _MAX_BYTES, 0))
         elsewhere = (holder.get("host"), holder.get("boot")) != (socket.gethostname(), _boot())
         if holder and elsewhere and abs(_age_s(folder, file)) < STALE_S:
             raise _held(folder, holder, "wait for it")
@@ -125,7 +125,7 @@ def remote_lease(store: FileStore) -> Iterator[None]:
 def _remote_holder(store: FileStore) -> dict[str, Any]:
     try:
         with store.reading(_NAME) as stream:
-            return _holder(stream.read(_MOST_BYTES))
+            return _holder(stream.read(_MAX_BYTES))
     except FileNotFoundError:
         return {}
 

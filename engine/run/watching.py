@@ -23,7 +23,7 @@ from dpaudit.plain_files import new_file
 
 _ENDED = {EventKind.UNIT_DONE, EventKind.UNIT_RETRIED, EventKind.UNIT_FAILED, EventKind.WORKER_LOST}
 _OVER = {EventKind.FINISHED: "finished", EventKind.INTERRUPTED: "interrupted"}
-MOST_BOUNDS = 64 << 20  # bytes of a `bounds.json` that is read here
+MAX_BOUNDS = 64 << 20  # bytes of a `bounds.json` that is read here
 SHOWN = 8  # running units that are named
 _OF_RUNS = (PLAN, "spec.yaml", "sweep.yaml")  # one of these is in every run folder and in every sweep's
 
@@ -145,7 +145,7 @@ def _verdicts(bounds: bytes | None, events: Sequence[Event]) -> tuple[tuple[tupl
     if noted and noted != note_of(bounds):
         return (), f"bounds.json is not the one that the run's last event names, and is not shown; {anew}"
     try:
-        if len(bounds) > MOST_BOUNDS:
+        if len(bounds) > MAX_BOUNDS:
             raise ValueError
         found = [(audit["name"], Verdict(audit["verdict"])) for audit in json.loads(bounds)["results"]]
         if not all(isinstance(name, str) for name, _ in found):

@@ -28,10 +28,10 @@ from dpaudit.given import check_fields
 from dpaudit.mechanisms.protocols import Claiming
 from dpaudit.registry import catalogue, load
 
-MOST_AT_ONCE = 10_000_000
+MAX_AT_ONCE = 10_000_000
 """Releases, trials or canaries that a game asks for as one number, where it does not divide them into units."""
 
-MOST_SEED = 10**18
+MAX_SEED = 10**18
 """A spec's YAML has whole numbers of at most 18 digits."""
 
 
@@ -148,7 +148,7 @@ class AuditSpec:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        require(0 <= self.seed < MOST_SEED, "seed must be in 0 .. 10^18 - 1", seed=self.seed)
+        require(0 <= self.seed < MAX_SEED, "seed must be in 0 .. 10^18 - 1", seed=self.seed)
         require(0 < self.confidence < 1, "confidence must be in (0, 1)", confidence=self.confidence)
         if not self.audits:
             raise SpecError("a spec must have at least one audit: give `mechanism` at the top, or a list `audits`")
@@ -285,8 +285,8 @@ def _require_size(game: Game, at: str) -> None:
         return
     for part in fields(game):  # type: ignore[arg-type]
         value = getattr(game, part.name)
-        if part.metadata.get("held", True) and isinstance(value, int) and value > MOST_AT_ONCE:
-            raise SpecError(f"{at}.game: {part.name} must be at most {MOST_AT_ONCE:,}, got {shortened(f'{value:,}')}")
+        if part.metadata.get("held", True) and isinstance(value, int) and value > MAX_AT_ONCE:
+            raise SpecError(f"{at}.game: {part.name} must be at most {MAX_AT_ONCE:,}, got {shortened(f'{value:,}')}")
 
 
 def _confirming(audit: Audit, at: str) -> Audit:

@@ -10,11 +10,11 @@ import yaml
 
 from dpaudit.errors import SpecError, shortened
 
-MOST_CHARACTERS = 200_000
-MOST_VALUES = 50_000
+MAX_CHARACTERS = 200_000
+MAX_VALUES = 50_000
 """With every alias written out."""
-MOST_DEPTH = 40
-MOST_DIGITS = 18
+MAX_DEPTH = 40
+MAX_DIGITS = 18
 """Of a whole number: what fits into 64 bits."""
 
 _TAGS = frozenset(
@@ -43,12 +43,12 @@ def read_text(path: Path) -> str:
     """
     try:
         with path.open(encoding="utf-8") as file:
-            text = file.read(MOST_CHARACTERS + 1)
+            text = file.read(MAX_CHARACTERS + 1)
     except (OSError, ValueError) as err:
         why = "it is not UTF-8" if isinstance(err, UnicodeDecodeError) else getattr(err, "strerror", None) or err
         raise SpecError(f"{shortened(path)} must be a readable spec file: {why}") from err
-    if len(text) > MOST_CHARACTERS:
-        raise SpecError(f"{path} must have at most {MOST_CHARACTERS:,} characters")
+    if len(text) > MAX_CHARACTERS:
+        raise SpecError(f"{path} must have at most {MAX_CHARACTERS:,} characters")
     return text
 
 
@@ -104,8 +104,8 @@ class _PlainLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
-        if len(node.value) > MOST_DIGITS + 1:
-            raise SpecError(f"a whole number must have at most {MOST_DIGITS} digits, got {shortened(node.value)}")
+        if len(node.value) > MAX_DIGITS + 1:
+            raise SpecError(f"a whole number must have at most {MAX_DIGITS} digits, got {shortened(node.value)}")
         try:
             return int(super().construct_yaml_int(node))
         except ValueError as err:  # "0x", "1:60"
@@ -138,8 +138,8 @@ def _check_depth(text: str) -> None:
             depth += 1
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
-        if depth > MOST_DEPTH:
-            raise SpecError(f"a spec must be at most {MOST_DEPTH} levels deep")
+        if depth > MAX_DEPTH:
+            raise SpecError(f"a spec must be at most {MAX_DEPTH} levels deep")
 
 
 def _check_size(root: yaml.Node) -> None:
@@ -156,10 +156,10 @@ def _check_size(root: yaml.Node) -> None:
         if id(node) not in measured:
             inner = [measure(child, above | {id(node)}) for child in _children(node)]
             values, levels = 1 + sum(size for size, _ in inner), 1 + max((depth for _, depth in inner), default=0)
-            if values > MOST_VALUES:
-                raise SpecError(f"a spec must hold at most {MOST_VALUES:,} values, its aliases written out")
-            if levels > MOST_DEPTH + 1:
-                raise SpecError(f"a spec must be at most {MOST_DEPTH} levels deep, its aliases written out")
+            if values > MAX_VALUES:
+                raise SpecError(f"a spec must hold at most {MAX_VALUES:,} values, its aliases written out")
+            if levels > MAX_DEPTH + 1:
+                raise SpecError(f"a spec must be at most {MAX_DEPTH} levels deep, its aliases written out")
             measured[id(node)] = values, levels
         return measured[id(node)]
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from dpaudit.errors import SpecError, did_you_mean, shortened
 
-MOST_AUDITS = 10_000
+MAX_AUDITS = 10_000
 DRAWN = ("choice", "uniform", "loguniform", "randint", "lograndint")
 """How a value may be drawn; each is a function of `ray.tune`."""
 
@@ -115,8 +115,8 @@ def size(space: Mapping[str, Any], samples: int) -> int:
     count = samples
     for axis in space.values():
         count *= len(axis) if isinstance(axis, list) else 1
-    if count > MOST_AUDITS:
-        raise SpecError(f"there must be at most {MOST_AUDITS:,} configurations, these are {count:,}")
+    if count > MAX_AUDITS:
+        raise SpecError(f"there must be at most {MAX_AUDITS:,} configurations, these are {count:,}")
     return count
 
 

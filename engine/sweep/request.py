@@ -11,7 +11,7 @@ from typing import Any
 from dpaudit import given
 from dpaudit.actors.seed import Seed
 from dpaudit.engine.reading.sweep_summary import fresh_name
-from dpaudit.engine.spec.audit_spec import MOST_SEED, Audit, AuditSpec, RunOptions, found_data, given_data
+from dpaudit.engine.spec.audit_spec import MAX_SEED, Audit, AuditSpec, RunOptions, found_data, given_data
 from dpaudit.engine.spec.build import anchored, build, build_dataclass, describe
 from dpaudit.engine.spec.loading import read_content, spec_parts
 from dpaudit.engine.spec.override import overridden
@@ -94,7 +94,7 @@ class Request:
     def other_seed(self, what: str) -> int:
         """A seed for something else than the sweep's audits."""
         words = Seed(self.seed).child("sweep", what).sequence().generate_state(2)
-        return int.from_bytes(words.tobytes(), "little") % MOST_SEED
+        return int.from_bytes(words.tobytes(), "little") % MAX_SEED
 
     def to_words(self) -> dict[str, Any]:
         """The request as `read_request` takes it."""

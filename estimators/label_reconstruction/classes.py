@@ -77,7 +77,7 @@ def _include(
             out[v] /= top
 
 
-MOST_STATES = 20_000_000  # vectors of counts that are gone through for one bag: tenths of a second, and 160 MB
+MAX_STATES = 20_000_000  # vectors of counts that are gone through for one bag: tenths of a second, and 160 MB
 
 
 def rr_class_posterior(prior: ArrayLike, released: ArrayLike, *, epsilon: float) -> Floats:
@@ -108,8 +108,8 @@ def llp_class_posterior(prior: ArrayLike, counts: ArrayLike) -> Floats:
     fits = released.shape == eta.shape[1:] and int(released.sum()) == len(eta)
     require(fits, f"there must be one count for each label, of sum {len(eta)}", counts=released.tolist())
     states = (len(eta) + 1) * math.prod((released + 1).tolist())
-    must = f"k + 1 times the product of the counts + 1 must be at most {MOST_STATES:,}"
-    require(states <= MOST_STATES, must, product=states, do="use smaller bags, or merge labels")
+    must = f"k + 1 times the product of the counts + 1 must be at most {MAX_STATES:,}"
+    require(states <= MAX_STATES, must, product=states, do="use smaller bags, or merge labels")
     posterior = np.asarray(class_posteriors(eta, released))
     possible = not np.isnan(posterior).any()
     require(possible, "the bag must be able to have those counts under its priors", counts=released.tolist())

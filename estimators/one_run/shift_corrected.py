@@ -29,7 +29,7 @@ from dpaudit.estimators.one_run.signed_scores import OneRunEstimator
 from dpaudit.estimators.proportions.binomial import clopper_pearson
 from dpaudit.estimators.replays import median_rule
 
-MOST_ROWS = 10**9  # numbers of held-out rows are not looked for beyond this
+MAX_ROWS = 10**9  # numbers of held-out rows are not looked for beyond this
 _STEP = 1.1  # ratio of the numbers of rows that are tried: they are an estimate anyway
 _FEWEST = 20  # guesses on held-out rows that a candidate needs: limits from fewer are too wide to leave anything
 _LARGEST_DELTA = 0.999
@@ -86,7 +86,7 @@ def rows_to_decide(
     if _combined(candidates, game, special.logit(right), lost).epsilon <= epsilon:
         return None
     rows = 10.0
-    while rows < MOST_ROWS:
+    while rows < MAX_ROWS:
         guesses = candidates.share * rows
         limit = special.betainccinv(right * guesses + 1, (1 - right) * guesses, error / 2)
         if _combined(candidates, game, special.logit(limit), lost).epsilon > epsilon:

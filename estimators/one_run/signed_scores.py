@@ -39,7 +39,7 @@ from dpaudit.registry import register
 
 Family = Literal["gaussian", "laplace", "approx-dp"]
 
-FEWEST = 10  # guesses that a candidate of a grid needs: fewer, all right, show little at the error it has
+MIN_GUESSES = 10  # guesses that a candidate of a grid needs: fewer, all right, show little at the error it has
 TRIED = 100  # numbers of guesses the choosing part compares
 
 
@@ -161,7 +161,7 @@ class OneRunEstimator(BestCandidate[OneRunTally], CountEstimator):
                 return guesses_at_fractions((value,), canaries)
             case Grid(points):
                 counts: Ints = np.unique(guesses_at_fractions(points, canaries))
-                shown: Ints = counts[counts >= min(FEWEST, counts[-1])]
+                shown: Ints = counts[counts >= min(MIN_GUESSES, counts[-1])]
                 return shown
             case AsPublished(points):
                 return guesses_at_fractions(points, canaries)

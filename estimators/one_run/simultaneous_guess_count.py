@@ -28,7 +28,7 @@ from dpaudit.estimators.selection import PERCENTS
 from dpaudit.registry import register
 
 LEAST_S, ROW_S = 5e-3, 3e-7  # seconds that the bound of a replay takes, and what each canary adds
-MOST_DELTA = 0.1
+MAX_DELTA = 0.1
 """Canaries times delta up to which the guess band is the tighter one: measured, docs/statistics/calibration.md."""
 
 
@@ -45,7 +45,7 @@ class GuessTally(OneRunTally):
 class SimultaneousGuessCount(ScoreEstimator[GuessTally]):
     """Signed scores of one training: all numbers of guesses at once, exact at delta = 0; holds for trials as well.
 
-    Where more than `MOST_DELTA` canaries are expected to be given away by delta, what is charged for it costs more than
+    Where more than `MAX_DELTA` canaries are expected to be given away by delta, what is charged for it costs more than
     looking everywhere finds: then `one-run` reads the counts. That is decided by the numbers alone.
 
     Attributes:
@@ -116,7 +116,7 @@ class SimultaneousGuessCount(ScoreEstimator[GuessTally]):
         return {"fractions": self.unshifted().sweep(ordered), "replays": replays}
 
     def seconds(self, replays: int, rows: int) -> float:
-        if rows * self.delta > MOST_DELTA:
+        if rows * self.delta > MAX_DELTA:
             return self.unshifted().seconds(replays, rows)
         return 2 * replays * (LEAST_S + rows * ROW_S)  # in the median, and alone
 
@@ -131,7 +131,7 @@ class SimultaneousGuessCount(ScoreEstimator[GuessTally]):
 
     def _leaves_it(self, tallies: Sequence[GuessTally]) -> bool:
         """Whether `one-run` reads the counts."""
-        return max((tally.canaries for tally in tallies), default=0) * self.delta > MOST_DELTA
+        return max((tally.canaries for tally in tallies), default=0) * self.delta > MAX_DELTA
 
     def _bounds(self, tallies: Sequence[GuessTally], confidence: float) -> Floats:
         return bounds_of_guesses(tallies, lambda count: bad_guesses(count, self.sharing, self.delta), 1 - confidence)

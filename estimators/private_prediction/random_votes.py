@@ -19,7 +19,7 @@ from scipy.special import gammaln, log_ndtr, ndtr, xlogy
 from dpaudit.errors import require
 from dpaudit.estimators.arguments import Floats
 
-MOST_OTHERS = 8  # voters by laws of their own: the work doubles with each
+MAX_OTHERS = 8  # voters by laws of their own: the work doubles with each
 NODES = 128  # values of x whose factors are held at once
 ROWS = 256  # histograms whose factors are held at once
 REACH = 9.0  # standard deviations of the noise, beyond which a Gaussian has less than 1e-18
@@ -38,7 +38,7 @@ def multinomial_argmax_probabilities(voters: int, shares: ArrayLike, others: Arr
     alike = np.asarray(shares, np.float64)
     require(alike.ndim == 1 and alike.size >= 2, "shares must list at least two classes", shape=alike.shape)
     own = np.asarray(others, np.float64).reshape(-1, alike.size)
-    require(len(own) <= MOST_OTHERS, f"at most {MOST_OTHERS} voters may vote by laws of their own", others=len(own))
+    require(len(own) <= MAX_OTHERS, f"at most {MAX_OTHERS} voters may vote by laws of their own", others=len(own))
     require(math.isfinite(sigma) and sigma > 0, "sigma must be finite and > 0", sigma=sigma)
     same = np.array([np.array_equal(row, alike) for row in own], np.bool_)
     found = _Mixture(voters + int(same.sum()), alike, own[~same], sigma).probabilities()

@@ -31,7 +31,7 @@ from dpaudit.estimators.arguments import Floats, Ints, require_one_of
 
 # The fitted level is for so many scores, such errors, and the default weight; its logarithm is lowered by the margin.
 FROM, UP_TO = 10_000, 2_000_000
-LEAST_ERROR, MOST_ERROR = 1e-5, 0.3
+LEAST_ERROR, MAX_ERROR = 1e-5, 0.3
 WEIGHT = "low"
 MARGIN = 0.011
 
@@ -70,7 +70,7 @@ def terms(n: NDArray[np.int64] | int, error: Floats | float) -> Floats:
 
 def fitted_level(n: int, error: float, weight: str) -> float | None:
     """The local level for n scores of a world, as `local_level`; None for what it was not fitted to."""
-    if not (FROM <= n <= UP_TO and LEAST_ERROR <= error <= MOST_ERROR and weight == WEIGHT):
+    if not (FROM <= n <= UP_TO and LEAST_ERROR <= error <= MAX_ERROR and weight == WEIGHT):
         return None
     return float(np.exp(terms(n, error) @ np.array(_COEFFICIENTS) - MARGIN))
 
@@ -186,7 +186,7 @@ def _solve(crossing: Callable[[float], float], level: float, n: int, error: floa
     """The largest level, to `_SLACK`, whose crossing probability is at most `error`: secant on a log-log scale."""
     points: list[tuple[float, float]] = []
     slack = _SLACK if n <= _COARSE_FROM else _COARSE_SLACK
-    for _ in range(_MOST_STEPS):
+    for _ in range(_MAX_STEPS):
         probability = crossing(level)
         if (1 - slack) * error <= probability <= error:
             return level
@@ -205,7 +205,7 @@ def _next(points: list[tuple[float, float]], goal: float) -> float:
     return here + (goal - value) / slope
 
 
-_MOST_STEPS = 30
+_MAX_STEPS = 30
 # Where the search starts: local level over error at 1, 10, ..., 10^6 scores, for error 0.025. It decides the time that
 # the search takes, not where it ends.
 _START_LOG_N = tuple(math.log(10.0**power) for power in range(7))

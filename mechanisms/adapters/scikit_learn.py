@@ -35,7 +35,7 @@ from dpaudit.registry import register
 
 _READS_CATEGORIES = ("HistGradientBoostingClassifier", "LGBMClassifier", "Pipeline")
 """Classes that read pandas' categories themselves, or a pipeline whose steps name the columns."""
-_MOST_CATEGORIES = 100
+_MAX_CATEGORIES = 100
 """One-hot columns for each categorical column at most; the rare categories share one."""
 
 
@@ -223,7 +223,7 @@ class SklearnClassifier(ClaimedByUser):
         from sklearn.preprocessing import OneHotEncoder
 
         encoder = OneHotEncoder(
-            max_categories=_MOST_CATEGORIES, handle_unknown="infrequent_if_exist", sparse_output=False
+            max_categories=_MAX_CATEGORIES, handle_unknown="infrequent_if_exist", sparse_output=False
         )
         return make_pipeline(
             make_column_transformer((encoder, list(train.categorical)), remainder="passthrough"), estimator

@@ -27,7 +27,7 @@ from dpaudit.errors import InputError, printable, require, shortened
 
 _FARTHEST_S = 86_400.0
 """A moment farther away than this was not written by a request that waited for its turn."""
-_MOST_BYTES = 1 << 30
+_MAX_BYTES = 1 << 30
 """Of a file that one process has written: more than all answers of a large audit."""
 
 
@@ -139,7 +139,7 @@ def _open_regular(path: Path, flags: int) -> int:
 def _lines(path: Path, start: int) -> Iterator[tuple[int, bytes]]:
     """Where each whole line from a byte on begins, and the line; OSError for what is no file, or too large."""
     with open(_open_regular(path, os.O_RDONLY), "rb") as file:
-        if os.fstat(file.fileno()).st_size > _MOST_BYTES:
+        if os.fstat(file.fileno()).st_size > _MAX_BYTES:
             raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
         file.seek(start)
         begin = start

@@ -30,7 +30,7 @@ from dpaudit.errors import InputError, printable, require, shortened
 
 LONGEST_ASKED_S = 600.0
 """More than a server may make everybody wait by its Retry-After."""
-_MOST_BYTES = 8 << 20
+_MAX_BYTES = 8 << 20
 _VARIABLE = re.compile(r"[A-Z][A-Z0-9_]{0,39}")
 _SHORTEST = 8
 """Characters from which on a key is looked for in texts: "EMPTY" or "none", as local servers want, are no secrets."""
@@ -307,7 +307,7 @@ def _read(response: Any, deadline: float) -> bytes:
         held += len(piece)
         if time.monotonic() > deadline:
             raise TimeoutError
-        if held > _MOST_BYTES:
+        if held > _MAX_BYTES:
             raise http.client.HTTPException
     if response.length:  # fewer bytes than were promised
         raise http.client.IncompleteRead(b"")

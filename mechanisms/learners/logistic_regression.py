@@ -49,7 +49,7 @@ Ints = NDArray[np.int64]
 
 GRADIENT = 1e-11
 """Where Newton's method ends: the minimiser is then off by at most this over the penalty."""
-MOST_STEPS = 100
+MAX_STEPS = 100
 EXACT = 1e-6
 """How far noise may be off because a minimiser is not exact, as a share of the noise's scale."""
 SHARED_STEPS = 20
@@ -58,7 +58,7 @@ REMEMBERED = 5
 """Steps that correct the next one."""
 AT_ONCE = 4_000_000
 """Numbers of one block: margins, or Hessians."""
-FEWEST_AT_ONCE = 256
+MIN_AT_ONCE = 256
 """Minimisers of one block, at least: products of matrices with fewer columns are slower."""
 IN_CACHE = 250_000
 """Margins that are made and used up together."""
@@ -119,7 +119,7 @@ def minimiser(rows: Floats, signs: Floats, penalty: float) -> Floats:
     """The exact minimiser of J for rows (n, d) with signs -1 or 1, by Newton's method with halved steps."""
     signed = rows * signs[:, None]
     w = np.zeros(rows.shape[1])
-    for _ in range(MOST_STEPS):
+    for _ in range(MAX_STEPS):
         margins = signed @ w
         wrong = expit(-margins)
         gradient = penalty * w - signed.T @ wrong / len(rows)
@@ -243,7 +243,7 @@ def minimisers(rows: Floats, signs: Floats, penalty: float, tilt: Floats, small:
     hessian = (rows * (wrong * (1 - wrong))[:, None]).T @ rows / len(rows) + penalty * np.eye(rows.shape[1])
     factor = cho_factor(hessian)
     found = np.empty_like(tilt)
-    block = max(FEWEST_AT_ONCE, AT_ONCE // len(rows))
+    block = max(MIN_AT_ONCE, AT_ONCE // len(rows))
     for first in range(0, len(tilt), block):
         part = slice(first, first + block)
         w = still - cho_solve(factor, tilt[part].T).T
@@ -321,7 +321,7 @@ def _newton_block(
     rows: Floats, products: Floats | None, signed: Floats, penalty: float, tilt: Floats, w: Floats, small: float
 ) -> Floats:
     n, d = rows.shape
-    for _ in range(MOST_STEPS):
+    for _ in range(MAX_STEPS):
         gradient = _gradient(signed, penalty, tilt, w)
         far = np.flatnonzero(np.linalg.norm(gradient, axis=1) > small)
         if not len(far):

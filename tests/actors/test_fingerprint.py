@@ -122,7 +122,7 @@ def test_a_module_elsewhere_counts_where_it_is_imported(write: Callable[[str, st
 def test_a_folder_too_large_to_be_read_is_never_reused(
     write: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sources, "MOST_FILES", len(FILES) - 1)
+    monkeypatch.setattr(sources, "MAX_FILES", len(FILES) - 1)
     (own,) = mechanism().own
     assert own.unseen == ("the folder of module owner holds more than 7 files of code",)
 

@@ -13,17 +13,15 @@ import pytest
 from dpaudit import Claim, Relation, RunOptions, Verdict, audit
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.work import Outcome
-from dpaudit.engine.games.labels.crafted_designs import (
+from dpaudit.engine.games.labels.label_crafted import (
     Design,
+    LabelCrafted,
+    Taken,
     _of_learners,
     crafted_features,
     most_at_stake,
     points_of,
     public_sizes,
-)
-from dpaudit.engine.games.labels.label_crafted import (
-    LabelCrafted,
-    Taken,
     release_crafted,
     released_symbols,
     symbols_of,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dpaudit import load_spec
-from dpaudit.engine.spec.plain_yaml import MOST_CHARACTERS, plain_values, read_yaml
+from dpaudit.engine.spec.plain_yaml import MAX_CHARACTERS, plain_values, read_yaml
 from dpaudit.errors import SpecError
 
 BOMB = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12))
@@ -39,7 +39,7 @@ CHAIN = "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}]\n" for n in range(1,
         ("a: 0x_", "must be a number"),
         ("a: [1", "must be YAML"),
         ("\x00", "must be YAML"),
-        ("x" * (MOST_CHARACTERS + 1), "at most 200,000 characters"),
+        ("x" * (MAX_CHARACTERS + 1), "at most 200,000 characters"),
     ],
 )
 def test_what_is_refused(text: str, message: str, tmp_path: Path) -> None:

@@ -154,7 +154,7 @@ def test_proxies_of_rare_labels_leave_little_to_see() -> None:
 
 
 def test_too_few_rows_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(power, "MOST_ROWS", 1 << 12)
+    monkeypatch.setattr(power, "MAX_ROWS", 1 << 12)
     assert rows_to_refute(OneRun(), COINS, 0.01, spent=0.02) is None
 
 

@@ -10,17 +10,17 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, ClassVar, Literal
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from dpaudit.actors.audited.signals import from_outside
 from dpaudit.actors.seed import Seed
 from dpaudit.actors.work import Outcome, Work, unit
 from dpaudit.claims import Relation
-from dpaudit.engine.games.labels.crafted_designs import Design, crafted_features, designs_for, most_at_stake
 from dpaudit.engine.games.labels.label_releases import (
     HIDDEN,
     ChannelView,
@@ -36,13 +36,13 @@ from dpaudit.estimators.bound import format_lower
 from dpaudit.estimators.one_run.simultaneous_guess_count import SimultaneousGuessCount
 from dpaudit.estimators.scores import Scores, scored
 from dpaudit.mechanisms.compute import Compute
-from dpaudit.mechanisms.examples import Examples, own_features
+from dpaudit.mechanisms.examples import Examples, Features, own_features
 from dpaudit.mechanisms.protocols import LabelMechanism
 from dpaudit.registry import register
 
 Ints = NDArray[np.int64]
 
-FEWEST_TRIED = 4
+MIN_TRIED = 4
 """Releases of each data set that is tried: half to learn from, half to judge by."""
 ENOUGH_TRIED = 400
 """Labels at stake after which a data set has been tried enough, if it was released a dozen times."""
@@ -56,6 +56,124 @@ NOTHING = -1
 """Stands for the design when none could be released."""
 JUDGED_AT = 0.8
 """Confidence of the bounds that data sets are chosen by; no bound that is reported."""
+MAX_POINTS = 64
+"""Points far apart that a data set has at most."""
+FAR = 5.0
+"""How far they are from the middle, in units of the largest number among the features."""
+LARGEST_SIZE = 5_000
+"""Rows of a data set that is made, at most."""
+MAX_SIZES = 4
+"""Sizes that a mechanism's own fields may add."""
+
+
+@dataclass(frozen=True)
+class Design:
+    """A small data set that is made for the purpose."""
+
+    rows: int  # at points of their own, >= 1
+    others: int = 0  # further rows, all at one other point, half of class 0 and half of class 1, all known; >= 0
+    # how many of the first rows have labels that may be at stake, half of which are in each release; None for `rows`
+    at_stake: int | None = None
+    # "drawn" from all classes; from "two"; or, but for those at stake, which are drawn from two, "balanced" between the
+    # two so that one label more decides, or "alike"
+    labels: Literal["drawn", "two", "balanced", "alike"] = "drawn"
+
+    @property
+    def size(self) -> int:
+        return self.rows + self.others
+
+    @property
+    def stake(self) -> int:
+        return ((self.at_stake or self.rows) + 1) // 2
+
+    def used(self, classes: int) -> int:
+        """How many of the first classes labels at stake are drawn from."""
+        return classes if self.labels == "drawn" else 2
+
+    def planted(self, classes: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        labels = np.zeros(self.size, np.int64)
+        drawn = (self.at_stake or self.rows) if self.labels in ("balanced", "alike") else self.rows
+        labels[:drawn] = rng.integers(0, self.used(classes), drawn)
+        if self.labels != "alike":
+            labels[drawn:] = np.arange(self.size - drawn) % 2 == 0
+        return labels
+
+    def __str__(self) -> str:
+        stake = "one label" if self.stake == 1 else f"{self.stake} labels"
+        rows = f"{self.rows} row{'s' if self.rows > 1 else ''}"
+        others = f" and {self.others} at one point" if self.others else ""
+        law = {
+            "drawn": "of all classes",
+            "two": "of two classes",
+            "balanced": "others in balance",
+            "alike": "others alike",
+        }
+        return f"{rows}{others}, {stake} at stake, {law[self.labels]}"
+
+
+def designs_for(mechanism: Any, target: Examples) -> tuple[Design, ...]:
+    """The data sets that are tried on a mechanism, in place of some data."""
+    if isinstance(mechanism, LabelMechanism):
+        made = _of_labels(public_sizes(mechanism))
+    else:
+        made = _of_learners(public_sizes(mechanism), points_of(target.features))
+    if target.classes == 2:  # two classes are all there are
+        made = [replace(one, labels="drawn") if one.labels == "two" else one for one in made]
+    return tuple(dict.fromkeys(made))
+
+
+def most_at_stake(mechanism: Any) -> int:
+    """Labels at stake in one release, at most, whichever data set is taken."""
+    sizes = public_sizes(mechanism)
+    made = _of_labels(sizes) if isinstance(mechanism, LabelMechanism) else _of_learners(sizes, MAX_POINTS)
+    return max(design.stake for design in made)
+
+
+def public_sizes(mechanism: Any) -> list[int]:
+    """Whole numbers among the fields of a mechanism that could be numbers of rows, the smallest first."""
+    if not is_dataclass(mechanism):
+        return []
+    values = [getattr(mechanism, field.name) for field in fields(mechanism) if field.init]
+    whole = {value for value in values if isinstance(value, int) and not isinstance(value, bool)}
+    return sorted(value for value in whole if 2 <= value <= LARGEST_SIZE)[:MAX_SIZES]
+
+
+def _of_labels(sizes: list[int]) -> list[Design]:
+    halves = [Design(rows) for rows in (1, 2, 3, 8, 20, *sizes)]
+    two = [Design(8, labels="two")]
+    ties = [Design(rows, at_stake=1, labels="balanced") for rows in (3, 20, *sizes)]
+    return [*halves, *two, *ties, Design(2, at_stake=1, labels="alike"), Design(20, at_stake=1, labels="alike")]
+
+
+def _of_learners(sizes: list[int], points: int) -> list[Design]:
+    """Data sets of points; those of many rows have all but the first `points` at one point."""
+    made = [Design(min(2, points)), Design(points), Design(points, labels="two")]
+    for size in sizes:
+        if size <= points:
+            made += [Design(size, labels="two"), Design(size, at_stake=1, labels="balanced")]
+        else:
+            made.append(Design(points, size - points, labels="two"))
+    return [*made, Design(points, 16 * points, labels="two")]
+
+
+def points_of(features: Features) -> int:
+    """How many points far apart there are for such features."""
+    if isinstance(features, np.ndarray):
+        return min(MAX_POINTS, 2 * int(np.prod(features.shape[1:])))
+    return min(MAX_POINTS, len(features) - 1)
+
+
+def crafted_features(features: Features, design: Design) -> Features:
+    """Points far apart, one a row, and the middle for the others; of a table, its own rows."""
+    if not isinstance(features, np.ndarray):
+        places = np.minimum(np.arange(design.size), design.rows) % len(features)
+        return features.take(pa.array(places))
+    width = int(np.prod(features.shape[1:]))
+    largest = float(np.abs(features).max(initial=0.0)) or 1.0
+    made = np.zeros((design.size, width), np.float32)
+    place = np.arange(design.rows)
+    made[place, place % width] = FAR * largest * np.where(place // width % 2 == 0, 1.0, -1.0)
+    return made.reshape(design.size, *features.shape[1:])
 
 
 @register("game", "label-crafted", source="Ours, after Malek et al. (2021) and Jagielski et al. (2020)")
@@ -109,17 +227,16 @@ class LabelCrafted:
     canaries: int = 2_000
 
     def __post_init__(self) -> None:
-        require(self.search >= FEWEST_TRIED, f"search must be >= {FEWEST_TRIED} releases", search=self.search)
+        require(self.search >= MIN_TRIED, f"search must be >= {MIN_TRIED} releases", search=self.search)
         require(self.releases >= 1, "releases must be >= 1", releases=self.releases)
         require(self.canaries >= 1, "canaries must be >= 1", canaries=self.canaries)
 
     def play(self, setting: Setting, work: Work) -> Played:
         designs = designs_for(setting.mechanism, setting.parts.target)
         each = self.search // len(designs)
-        if each < FEWEST_TRIED:
+        if each < MIN_TRIED:
             raise SpecError(
-                f"search must be at least {FEWEST_TRIED * len(designs)} to try {len(designs)} data sets, got "
-                f"{self.search}"
+                f"search must be at least {MIN_TRIED * len(designs)} to try {len(designs)} data sets, got {self.search}"
             )
         seed, target = setting.seed, setting.required("target")
         tried = tuple(

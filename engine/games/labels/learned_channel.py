@@ -23,15 +23,15 @@ Ints = NDArray[np.int64]
 
 BLOCKS = (64, 512)
 """Rows of the blocks that have tables of their own."""
-MOST_LAGS = 3
+MAX_LAGS = 3
 """Distances between rows at which noise is compared."""
 CLEAR_LAG = 5.0
 """Standard deviations at which noise at some distance is taken to be related."""
-MOST_CLASSES_OF_NEIGHBOURS = 16
+MAX_CLASSES_OF_NEIGHBOURS = 16
 """Classes up to which the released label is counted given the planted one and a neighbour's released one."""
-MOST_LEARNED = 40_000
+MAX_LEARNED = 40_000
 """Pairs of labels that are learned from at most."""
-MOST_CORRELATED = 200_000
+MAX_CORRELATED = 200_000
 """Rows whose noise is compared at all distances at most."""
 CLEARLY_BETTER = 0.005
 """Share of its loss by which boosting must better the regression to be taken."""
@@ -85,7 +85,7 @@ class ChannelTables:
         self._after_lag = [
             _shares(_counts((noise[:, lag:], noise[:, :-lag]), (k, k)), float(k), self._noise) for lag in self._lags
         ]
-        self._neighbours = k <= MOST_CLASSES_OF_NEIGHBOURS and n > 1
+        self._neighbours = k <= MAX_CLASSES_OF_NEIGHBOURS and n > 1
         if self._neighbours:
             law = self._law[:, None, :]
             before = _counts((planted[:, 1:], released[:, :-1], released[:, 1:]), (k, k, k))
@@ -152,7 +152,7 @@ class _Context:
 def related_lags(noise: Ints, classes: int) -> list[int]:
     """Distances at which noise (released minus planted label, modulo K, shape (releases, n)) is clearly related."""
     n = noise.shape[1]
-    noise = noise[: max(1, MOST_CORRELATED // n)]
+    noise = noise[: max(1, MAX_CORRELATED // n)]
     shares = np.bincount(noise.ravel(), minlength=classes) / noise.size
     size = 1 << (2 * n - 1).bit_length()
     related = np.zeros(n)
@@ -165,7 +165,7 @@ def related_lags(noise: Ints, classes: int) -> list[int]:
     if not lags.size or spread <= 0:
         return []
     deviations = related[lags] / np.sqrt(spread * len(noise) * (n - lags))
-    clearest = lags[np.argsort(-deviations, kind="stable")[:MOST_LAGS]]
+    clearest = lags[np.argsort(-deviations, kind="stable")[:MAX_LAGS]]
     return [int(lag) for lag in clearest if deviations[lag - 1] > CLEAR_LAG]
 
 
@@ -223,7 +223,7 @@ def _drawn_pairs(
     counted = np.flatnonzero(halves != half)
     tables = ChannelTables(search.at(counted if counted.size else slice(None)), lags)
     asked = np.flatnonzero(halves == half)
-    each = max(1, MOST_LEARNED // len(halves))
+    each = max(1, MAX_LEARNED // len(halves))
     columns, bits = [], []
     for release in asked:
         planted = search.planted[release]

@@ -26,7 +26,7 @@ from dpaudit.engine.games.neighbours.poisonings.protocol import Poisoning, Poiso
 from dpaudit.engine.games.neighbours.poisonings.rows import Automatic
 from dpaudit.engine.games.neighbours.summaries import SAMPLED, SUMMARISED, Samples, sample_summaries
 from dpaudit.engine.games.protocol import LEARNERS, Capability, CheckTest, Fits, Played, Reading, Setting, require_units
-from dpaudit.engine.games.trials import MOST_TRIALS, TrialGame, grouped_for_reading, scored_trials
+from dpaudit.engine.games.trials import MAX_TRIALS, TrialGame, grouped_for_reading, scored_trials
 from dpaudit.errors import InputError, RunError, SpecError, require, shortened
 from dpaudit.estimators.bound import format_lower
 from dpaudit.estimators.scores import Scores
@@ -36,10 +36,10 @@ from dpaudit.mechanisms.examples import Examples
 from dpaudit.registry import register
 
 Scale = Literal["box", "ball", "none"]
-MOST_CATEGORIES = 100
+MAX_CATEGORIES = 100
 """One column each; rarer ones of the same column share the last."""
 COPIES = (1, 2, 4, 8)
-FEWEST_TRIED = 16
+MIN_TRIED = 16
 """Trainings on each candidate of a search: half to learn from, half to judge by."""
 JUDGED_APART = 10_000
 """Search trainings from which on the candidates of an attack are judged by units of their own: 0.3 s and more."""
@@ -112,7 +112,7 @@ class Neighbours(TrialGame):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(4 <= self.search <= MOST_TRIALS, f"search must be in 4 .. {MOST_TRIALS:,}", search=self.search)
+        require(4 <= self.search <= MAX_TRIALS, f"search must be in 4 .. {MAX_TRIALS:,}", search=self.search)
         require(self.copies in COPIES, "copies must be 1, 2, 4 or 8", copies=self.copies)
         limit = self.training_limit_s
         require(limit is None or limit > 0, "training_limit_s must be > 0", training_limit_s=limit)
@@ -155,8 +155,8 @@ class Neighbours(TrialGame):
     def _best_worlds(self, setting: Setting, work: Work, search: PoisoningSearch) -> tuple[Unit, int]:
         candidates = search.candidates(setting.mechanism)
         each = int(self.search * search.share) // len(candidates)
-        if each < FEWEST_TRIED:
-            least = -(-FEWEST_TRIED * len(candidates) // search.share)
+        if each < MIN_TRIED:
+            least = -(-MIN_TRIED * len(candidates) // search.share)
             raise SpecError(
                 f"search must be at least {least:.0f} to try {len(candidates)} poisonings, got {self.search}; give "
                 "more, name fewer (`among`), or one `poisoning`"
@@ -269,7 +269,7 @@ def _columns(data: Examples) -> list[NDArray[np.float64]]:
             found.append(table[name].to_numpy().astype(np.float64))
             continue
         words = table[name].to_pylist()
-        common = sorted(word for word, _ in Counter(words).most_common(MOST_CATEGORIES))
+        common = sorted(word for word, _ in Counter(words).most_common(MAX_CATEGORIES))
         code = {word: place for place, word in enumerate(common)}
         places = np.array([code.get(word, len(common)) for word in words])
         found += [(places == place).astype(np.float64) for place in range(places.max() + 1)]

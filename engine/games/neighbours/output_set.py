@@ -35,9 +35,9 @@ JUDGED = 3
 """One in so many search samples is judged on."""
 NEVER_NARROWED = 200
 """Summaries of so many numbers are not narrowed, however few samples there are."""
-MOST_KEPT = 64
-"""Numbers of a summary that is narrowed, at most; at least `FEWEST_KEPT`, else one for 16 samples."""
-FEWEST_KEPT = 8
+MAX_KEPT = 64
+"""Numbers of a summary that is narrowed, at most; at least `MIN_KEPT`, else one for 16 samples."""
+MIN_KEPT = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,7 +133,7 @@ def _narrowed(learn: Learn, summaries: Floats, truth: Flags) -> Likely:
     # Numbers that never vary and yet differ tell the worlds apart by themselves.
     variance = np.maximum(variance, SMALLEST * np.maximum(difference**2, np.finfo(np.float64).tiny))
     weights = difference / variance
-    count = min(MOST_KEPT, max(FEWEST_KEPT, len(truth) // 16))
+    count = min(MAX_KEPT, max(MIN_KEPT, len(truth) // 16))
     kept = np.argsort(-(difference**2) / variance, kind="stable")[:count]
 
     def narrow(long: Floats) -> Floats:

@@ -20,7 +20,7 @@ from dpaudit.errors import SpecError, require
 from dpaudit.mechanisms.examples import Examples, Features
 from dpaudit.registry import register
 
-MOST_VALUES = 200
+MAX_VALUES = 200
 """Combinations of values of the protected columns at most; the model is asked about each, for every record."""
 LABEL = "label of the record"
 """Column that holds the label where the proxy predicts the attribute."""
@@ -117,9 +117,9 @@ class AttributeInference(LabelInference):
             raise SpecError(f"the data have no column {missing[0]!r} to protect; they have {shown}")
         values = tuple(values_of(name, table[name], self.bins) for name in self.columns)
         count = math.prod(column.size for column in values)
-        if not 2 <= count <= MOST_VALUES:
+        if not 2 <= count <= MAX_VALUES:
             raise SpecError(
-                f"the protected columns must have 2..{MOST_VALUES} values together, they have {count}; protect other "
+                f"the protected columns must have 2..{MAX_VALUES} values together, they have {count}; protect other "
                 "columns, or take other `bins`"
             )
         return values

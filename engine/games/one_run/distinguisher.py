@@ -21,11 +21,11 @@ from dpaudit.estimators.scores import Scores, scored
 
 FOLDS = 5
 """Parts of the rows: each is asked about with what was learned from the others."""
-MOST_LEARNED = 50_000
+MAX_LEARNED = 50_000
 """Rounds times rows that a fold learns from at most: more change the score by less than the limits are wide."""
 LEARNED_ROUNDS = 8
 """Rounds a classifier learns from: fresh bits and draws on the same rows."""
-MOST_CLASSES = 20
+MAX_CLASSES = 20
 """Classes up to which each has a column of its own."""
 _SMALLEST = 1e-9
 
@@ -49,7 +49,7 @@ class Distinguisher:
         order = rng.permutation(bits.size)
         self._models: list[Any] = []
         for part in range(FOLDS):
-            learned = order[fold[order] != part][:MOST_LEARNED]
+            learned = order[fold[order] != part][:MAX_LEARNED]
             model = make_pipeline(StandardScaler(), LogisticRegression(solver="newton-cholesky"))
             both = bits[learned].any() and not bits[learned].all()
             self._models.append(model.fit(columns[learned], bits[learned]) if both else None)
@@ -87,10 +87,10 @@ def columns_of(view: CanaryView, score: Floats) -> Floats:
             np.log(np.sqrt(p).sum(axis=1)),
             np.log((p**2).sum(axis=1)),
         ]
-        if p.shape[1] <= MOST_CLASSES:
+        if p.shape[1] <= MAX_CLASSES:
             columns += list(p.T)
     classes = view.reference.shape[1]
-    if classes <= MOST_CLASSES:
+    if classes <= MAX_CLASSES:
         columns += [(view.labels == value).astype(np.float64) for value in range(classes)]
     return np.column_stack(columns)
 

@@ -42,7 +42,7 @@ Sampler = Literal["exact", "simulated", "torch"]
 
 HISTOGRAMS = 2_000
 """That stand for a law of votes without a formula."""
-MOST_KEPT = 2
+MAX_KEPT = 2
 """Records added to neighbours whose being kept is enumerated."""
 FLIPS = 64
 """Histograms whose data-dependent cost is averaged."""
@@ -291,7 +291,7 @@ def weighted(law: Any, count: int, seed: Seed) -> list[Part]:
 @weighted.register
 def _(law: SampledNeighbours, count: int, seed: Seed) -> list[Part]:
     """Whether an added record is kept is not left to a few draws: that probability is what sampling is paid for."""
-    if len(law.ranks) > MOST_KEPT:
+    if len(law.ranks) > MAX_KEPT:
         return [Part(1.0, law.draw(count, seed.rng()))]
     parts = []
     for kept in product((True, False), repeat=len(law.ranks)):

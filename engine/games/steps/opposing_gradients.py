@@ -25,7 +25,7 @@ from dpaudit.claims import Relation
 from dpaudit.engine.games.protocol import Capability, CheckTest, Fits, Played, Setting, require_units
 from dpaudit.engine.games.steps.crowd_likelihood import CrowdSearch, CrowdSteps, CrowdView, Flags, told
 from dpaudit.engine.games.trials import (
-    MOST_TRIALS,
+    MAX_TRIALS,
     ExampleGradients,
     TrialGame,
     failed_among,
@@ -102,7 +102,7 @@ class OpposingGradients(TrialGame):
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "sizes", tuple(self.sizes))
-        require(4 <= self.search <= MOST_TRIALS, f"search must be in 4 .. {MOST_TRIALS:,}", search=self.search)
+        require(4 <= self.search <= MAX_TRIALS, f"search must be in 4 .. {MAX_TRIALS:,}", search=self.search)
         require(all(size >= 1 for size in self.sizes), "sizes of crowds must be >= 1", sizes=self.sizes)
         require(self.length > 0, "length must be > 0", length=self.length)
 

@@ -18,7 +18,7 @@ from dpaudit.engine.games.two_world.canaries import Canary, GradientCanary
 from dpaudit.engine.games.two_world.views import Challenges
 from dpaudit.errors import require
 
-MOST_SHADOWS = 2**15 - 1
+MAX_SHADOWS = 2**15 - 1
 ON_STEPS = "gradient-likelihood"
 """The attack on the steps of a learner that states their sampling and their noise."""
 
@@ -64,8 +64,8 @@ class TwoWorldRules(TrialGame, ABC):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(
-            self.shadows % 2 == 0 and 2 <= self.shadows <= MOST_SHADOWS,
-            f"shadows must be even (they come in pairs) and in 2..{MOST_SHADOWS}",
+            self.shadows % 2 == 0 and 2 <= self.shadows <= MAX_SHADOWS,
+            f"shadows must be even (they come in pairs) and in 2..{MAX_SHADOWS}",
             shadows=self.shadows,
         )
         require(self.queries >= 1, "queries must be >= 1", queries=self.queries)

@@ -58,13 +58,13 @@ def _gaussian_nb(models: Any, asked: Any, X: Any, y: Any, points: Any, settings:
     return np.concatenate([released, model.class_count_]) if asked["expose_counts"] else released
 
 
-MOST_RECORDS = 40_000
+MAX_RECORDS = 40_000
 """Numbers of records that are tried."""
 
 
 def _records_of(shares: Any) -> float:
     """The smallest number of records that the classes can have these shares of; 0 where there is none."""
-    every = np.arange(1, MOST_RECORDS + 1)
+    every = np.arange(1, MAX_RECORDS + 1)
     counts = np.outer(every, shares)
     whole = (np.abs(counts - np.round(counts)) < 1e-8).all(1)
     return float(every[whole.argmax()]) if whole.any() else 0.0

@@ -73,7 +73,7 @@ class CornerFlip:
         return replaced(data, rows, placed, flipped, corner[None])
 
 
-MOST_COMPARED = 2_000
+MAX_COMPARED = 2_000
 """Rows that all others' distances are summed over: those of a larger data set are drawn."""
 
 
@@ -91,7 +91,7 @@ class FarthestFlip:
         features = features_of(data).astype(np.float64)
         lower, upper = box(data)
         place = (features - lower) / np.maximum(upper - lower, 1e-12)
-        compared = place if len(place) <= MOST_COMPARED else place[rng.choice(len(place), MOST_COMPARED, replace=False)]
+        compared = place if len(place) <= MAX_COMPARED else place[rng.choice(len(place), MAX_COMPARED, replace=False)]
         total = np.array([np.abs(compared - row).sum() for row in place])
         farthest = int(total.argmax())
         near = np.argsort(np.abs(place - place[farthest]).sum(1), kind="stable")[:copies]
