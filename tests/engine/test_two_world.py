@@ -41,7 +41,7 @@ from dpaudit.engine.games.two_world.work import (
     train_observed,
 )
 from dpaudit.engine.planning.plan import make_plan
-from dpaudit.engine.report.charts import intervals
+from dpaudit.engine.report.page import intervals
 from dpaudit.errors import RunError, SpecError
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.learners.dp_sgd import DpSgd
