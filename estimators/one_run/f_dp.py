@@ -85,7 +85,7 @@ def f_dp_epsilon(
     family: Family = "gaussian",
     tau: ArrayLike = 0.0,
 ) -> float | Floats:
-    """The epsilon at `delta` of the smallest parameter that the count does not reject; otherwise as `f_dp_parameter`.
+    """The epsilon at `delta` of the smallest parameter that the count does not reject.
 
     The other arguments are those of `f_dp_parameter`. Epsilon in nats, >= 0, rounded down; inf at delta = 0 for a
     family without pure DP, as the Gaussian. For "approx-dp" delta is that of the family, too. Source: Definition 9,
