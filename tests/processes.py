@@ -1,4 +1,4 @@
-"""The worker processes of this test session, read from /proc."""
+"""The processes below one of this test session, read from /proc."""
 
 from __future__ import annotations
 
@@ -8,8 +8,13 @@ from pathlib import Path
 
 def own_workers() -> list[int]:
     """Process ids of the Ray workers that descend from this process, not those of other sessions on the machine."""
+    return [pid for pid in below(os.getpid()) if _name(pid).startswith("ray::Worker")]
+
+
+def below(ancestor: int) -> list[int]:
+    """Process ids of all that descend from a process."""
     pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
-    return [pid for pid in pids if _name(pid).startswith("ray::Worker") and os.getpid() in _ancestors(pid)]
+    return [pid for pid in pids if ancestor in _ancestors(pid)]
 
 
 def _name(pid: int) -> str:

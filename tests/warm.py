@@ -2,14 +2,14 @@
 
 The command is the one that `python -m dpaudit` starts, in a session of its own, with the environment, the folder and
 the files for its output that the test gives. What a test says of imports, of the working folder or of processes left
-behind needs a Python of its own: such tests start one.
+behind by audited code needs a Python of its own: such tests start one.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import gc
-import importlib
 import json
 import os
 import runpy
@@ -23,12 +23,10 @@ from functools import cache
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
+from dpaudit.actors.audited.leftovers import adopt_orphans
+from tests.processes import below
+
 ROOT = Path(__file__).parents[1]
-HEAVY = (
-    *("numpy", "numpy.ma", "scipy.stats", "scipy.special", "scipy.optimize", "pandas", "sklearn.datasets", "numba"),
-    *("pyarrow.parquet", "pyarrow.compute", "pyarrow.dataset", "pyarrow.fs", "pyarrow.csv", "yaml", "click", "jinja2"),
-)
-"""Other people's libraries that most commands import."""
 
 
 def run_warm(
@@ -68,6 +66,11 @@ def run_warm(
     return code
 
 
+def left_by_commands() -> list[int]:
+    """Processes that the commands started so far have left behind: the server adopts whatever they detach."""
+    return below(_server().pid) if _server.cache_info().currsize else []
+
+
 @cache
 def _server() -> subprocess.Popen[str]:
     """One for each process of the tests; it ends when that one does."""
@@ -84,8 +87,7 @@ def _server() -> subprocess.Popen[str]:
 
 def main() -> None:
     """Reads what is asked, a line each, and answers with exit codes, until nobody asks any more."""
-    for name in HEAVY:
-        importlib.import_module(name)
+    adopt_orphans()
     _play_once()
     gc.freeze()
     answers = os.fdopen(os.dup(1), "w")
@@ -97,10 +99,14 @@ def main() -> None:
             _become(asked)
         answers.write(json.dumps(_wait(pid, asked["time_limit_s"])) + "\n")
         answers.flush()
+        with contextlib.suppress(ChildProcessError):  # what was adopted and has ended since
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
 
 
 def _play_once() -> None:
     """A small audit: what it imports and compiles is there for all commands."""
+    import dpaudit.engine.cli.main  # noqa: F401, and what commands import besides
     from dpaudit import Audit, AuditSpec, RunOptions, audit
 
     entry = Audit({"name": "randomized-response", "epsilon": 1.0}, {"name": "digits"}, {"name": "label-canaries"})
@@ -122,12 +128,12 @@ def _become(asked: dict[str, Any]) -> NoReturn:
     os.environ.clear()
     os.environ.update(asked["environment"])
     tempfile.tempdir = None
-    sys.path[:0] = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path not in sys.path]
-    sys.path = [path for path in sys.path if path != str(ROOT)]
-    sys.path.insert(0, asked["cwd"])
-    for path in sys.path:
-        if (watch := Path(path, "sitecustomize.py")).is_file():
-            runpy.run_path(str(watch))
+    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    own = [path for path in sys.path if path not in (*paths, str(ROOT))]
+    sys.path[:] = [asked["cwd"], *paths, *own]
+    first = next((path for path in paths if Path(path, "sitecustomize.py").is_file()), None)
+    if first is not None:  # as a Python that starts here would
+        runpy.run_path(f"{first}/sitecustomize.py")
     sys.argv = ["dpaudit", *asked["arguments"]]
     code: object = 0
     try:

@@ -89,7 +89,8 @@ def estimate(
         raise InputError("--fail-on-violation must come with --claim: without a claim nothing can be violated")
     question = Question(**asked)
     table = SourceTable.of_file(scores)
-    question = replace(question, options=field_values(natural_method(table, question), options))
+    if options:
+        question = replace(question, options=field_values(natural_method(table, question), options))
     readings = estimates(table, question)
     if output is not None:
         write_page(output, table.name, readings)
@@ -101,6 +102,6 @@ def estimate(
             if not isinstance(reading, Estimate):  # an estimate prints its own
                 for note in reading.notes:
                     show(f"  {note}")
-    violated = [one for one in readings if isinstance(one, Estimate) and one.verdict is Verdict.VIOLATION]
-    if fail_on_violation and violated:
+    exceed = (Verdict.VIOLATION, Verdict.UNDECIDED)
+    if fail_on_violation and any(isinstance(one, Estimate) and one.verdict in exceed for one in readings):
         end(VIOLATION)

@@ -98,9 +98,7 @@ COUNTS = {
 class Question:
     """What is asked of a table."""
 
-    # A registered estimator. None: "band" for scores ("clopper-pearson" with another selection), the natural one for
-    # counts
-    method: str | None = None
+    method: str | None = None  # a registered estimator; None: see `natural_method`
     delta: float | None = None  # In [0, 1). None: the claim's, else the estimator's own default, which is 0
     confidence: float | None = None  # In (0, 1). None: the estimator's own default, which is 0.95
     selection: str | None = None  # How the threshold or guess fraction is chosen. None: the estimator's own default
@@ -356,7 +354,7 @@ def field_values(method: str, options: Sequence[str]) -> dict[str, object]:
 
 
 def natural_method(table: SourceTable, question: Question) -> str:
-    """The method that reads a table when none is named."""
+    """The method that reads a table when none is named: by the columns for counts, as `COINS` says for scores."""
     fitting = [method for needed, method in COUNTS.items() if has_columns(needed, table.names)]
     if question.method or fitting:
         return question.method or fitting[0]
@@ -474,11 +472,12 @@ def _copied(replays: Sequence[Scores]) -> list[str]:
     """
     for scores in replays:
         value = scores.score
-        rounded = np.array_equal(np.round(value, 4), value) or np.unique(value).size < value.size / 20
+        if np.array_equal(np.round(value, 4), value):
+            continue
         worlds = [value[scores.truth], value[~scores.truth]]
         counts = np.concatenate([np.unique(world, return_counts=True)[1] for world in worlds])
         share = counts[(counts > 1) & (counts < 20)].sum() / value.size
-        if not rounded and share > MAX_COPIES:
+        if counts.size >= value.size / 20 and share > MAX_COPIES:
             return [COPIES.format(share)]
     return []
 

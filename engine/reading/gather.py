@@ -140,7 +140,7 @@ class _Finished:
             stopped=self._reader.stopped(self._keys) if self._reader else None,
             evidence=str(evidence),
             audited=audit.mechanism,
-            at_first_confidence=self._at_first_confidence(),
+            at_first_confidence=self._at_first_confidence(finding, compared.claim),
         )
 
     @property
@@ -158,13 +158,13 @@ class _Finished:
         finding: Finding = self._audit.estimator.find(self._tallies, lost=self._lost, **apart)
         return finding.on_a_proxy() if conditional and isinstance(finding, Bound) else finding
 
-    def _at_first_confidence(self) -> Finding | None:
-        """Of a confirmatory run: its evidence read at the confidence of the first pass."""
-        if self._entry.first_confidence is None or not self._tallies:
+    def _at_first_confidence(self, finding: Finding | None, claim: Claim) -> Finding | None:
+        """Of a confirmatory run that refutes nothing: its evidence read at the confidence of the first pass."""
+        if self._entry.first_confidence is None or finding is None or finding.violation_point(claim.curve):
             return None
         estimator = replace(self._audit.estimator, confidence=self._entry.first_confidence)
-        finding: Finding = estimator.find(self._tallies, lost=self._lost)
-        return finding
+        read: Finding = estimator.find(self._tallies, lost=self._lost)
+        return read
 
     def _control(self) -> ShiftControl | None:
         """The game where the mechanism remembers nothing."""

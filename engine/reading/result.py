@@ -75,8 +75,8 @@ class AuditResult:
         failed_trials: Trials that failed within a unit that was finished, each with its seed and why.
         evidence: Folder of its score tables in the run folder; "" where nothing was written.
         audited: The mechanism itself.
-        at_first_confidence: What the evidence of a confirmatory run shows at the confidence of the first pass: of the
-            confirmatory run itself, and of the test that it repeats.
+        at_first_confidence: Where a confirmatory run does not refute the claim, what its evidence shows at the
+            confidence of the first pass: of the confirmatory run itself, and of the test that it repeats.
     """
 
     name: str
@@ -336,7 +336,9 @@ class AuditResult:
         lines = [f"{self.mechanism} on {self.data}", f"assumed: {self.assumes}" if self.conditional else ""]
         if finding is not None:
             own = finding.at_its_delta(self.compared.claim.curve) if isinstance(finding, Bound) else self.comparison
-            lines.append("" if self.comparison == own else f"the bound at its own delta: {finding.headline}")
+            lines.append(
+                "" if self._repeated or self.comparison == own else f"the bound at its own delta: {finding.headline}"
+            )
             counts = ", ".join(f"{name} {value:,}" for name, value in finding.counts)
             lines += [f"{finding.method}, {finding.selection}; {counts}", *finding.notes, self.under_family]
         lines += [*self.whole, *self.chosen]

@@ -28,7 +28,7 @@ from dpaudit.actors.unit import code_version, user_code
 from dpaudit.consent import OWN, Consent, given
 from dpaudit.engine.planning.plan import Plan
 from dpaudit.engine.run.lease import lease, remote_lease
-from dpaudit.engine.spec.audit_spec import AuditSpec, slug
+from dpaudit.engine.spec.audit_spec import AuditSpec, keep_data, slug
 from dpaudit.engine.spec.loading import load_spec
 from dpaudit.errors import AuditError, RunError, SpecError, printable, shortened
 from dpaudit.given import path
@@ -185,8 +185,7 @@ class Record:
         table = plan.table().replace_schema_metadata({"record": json.dumps(about)})
         write_whole(folder / PLAN, lambda file: pq.write_table(table, file))
         for entry in plan.spec.audits:
-            if hasattr(entry.data, "keep"):
-                entry.data.keep(folder)
+            keep_data(entry.data, folder)
         write_whole(folder / SPEC, lambda file: file.write(plan.spec.to_yaml().encode()))
         remember(folder)
 

@@ -273,7 +273,18 @@ def given_data(value: object) -> Any:
 
 def found_data(data: Any, folder: Path) -> Any:
     """Data with the rows that a run folder keeps, where they have no file or recipe of their own."""
-    return data.found_in(folder) if hasattr(data, "found_in") else data
+    return data.found_in(folder) if _in_memory(data) else data
+
+
+def keep_data(data: Any, folder: Path) -> None:
+    """Writes rows into a run folder that have no file or recipe of their own."""
+    if _in_memory(data):
+        data.keep(folder)
+
+
+def _in_memory(data: Any) -> bool:
+    """Whether it is `InMemory`, told by its name: most specs do not load that."""
+    return bool(type(data).__dict__.get("registered_name") == "in-memory")
 
 
 def _require_size(game: Game, at: str) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from dpaudit import given
 from dpaudit.actors.seed import Seed
 from dpaudit.engine.reading.sweep_summary import fresh_name
-from dpaudit.engine.spec.audit_spec import MAX_SEED, Audit, AuditSpec, RunOptions, found_data, given_data
+from dpaudit.engine.spec.audit_spec import MAX_SEED, Audit, AuditSpec, RunOptions, found_data, given_data, keep_data
 from dpaudit.engine.spec.build import anchored, build, build_dataclass, describe
 from dpaudit.engine.spec.loading import read_content, spec_parts
 from dpaudit.engine.spec.override import overridden
@@ -103,8 +103,7 @@ class Request:
 
     def write(self, folder: Path) -> None:
         """`sweep.yaml`, and beside it the rows that have no file of their own."""
-        if hasattr(self.base.data, "keep"):
-            self.base.data.keep(folder)
+        keep_data(self.base.data, folder)
         text = in_yaml(self.to_words())
         write_whole(folder / FILE, lambda file: file.write(f"{text}{_SEAL}{_seal(text)}".encode()))
 

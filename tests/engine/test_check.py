@@ -314,6 +314,10 @@ def test_a_confirmatory_run_that_exceeds_the_claim_at_the_first_confidence_decid
     first, again, *_ = report.results
     assert first.at_first_confidence is not None
     assert again.epsilon < 1 < first.at_first_confidence.lower
+    assert first.finding is not None
+    assert first.at_first_confidence.confidence == first.finding.confidence
+    assert any(one.again is Verdict.VIOLATION for one in report.results)
+    assert all(one.at_first_confidence is None for one in report.results if one.again is Verdict.VIOLATION)
     assert first.verdict is Verdict.UNDECIDED
     assert "check again with more trials and another seed" in first.open_question
     assert first.comparison == first.at_first_confidence.comparison(first.compared.claim.curve)

@@ -235,6 +235,9 @@ def test_the_command_line_compares_with_a_claim(tmp_path: Path) -> None:
     refuted = command(path, "--claim", "0.5", "--fail-on-violation")
     assert (refuted.exit_code, refuted.output.splitlines()[0][:9]) == (1, "VIOLATION")
     assert command(path, "--claim", "9,1e-5", "--fail-on-violation").exit_code == 0
+    np.savez(tmp_path / "apart.npz", in_scores=SCORES[MEMBERS], out_scores=SCORES[~MEMBERS])
+    exceeding = command(tmp_path / "apart.npz", "--claim", "0.5", "--fail-on-violation")
+    assert (exceeding.exit_code, exceeding.output.splitlines()[0][:9]) == (1, "UNDECIDED")
     assert command(path, "--claim", "0.5").exit_code == 0
     assert "--fail-on-violation must come with --claim" in command(path, "--fail-on-violation").output
     assert "--claim must be an epsilon" in command(path, "--claim", "low").output

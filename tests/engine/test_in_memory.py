@@ -14,11 +14,13 @@ from sklearn.datasets import load_breast_cancer
 
 from dpaudit import Audit, AuditSpec, Examples, RunOptions, audit, table
 from dpaudit.actors.unit import fingerprint
+from dpaudit.engine.data.bundled import Digits
 from dpaudit.engine.data.in_memory import InMemory, data_source, in_memory
 from dpaudit.engine.games.one_run.label_inference import LabelInference
 from dpaudit.engine.planning.plan import make_plan
 from dpaudit.engine.run.driver import report_again
 from dpaudit.engine.run.run_folder import read_spec
+from dpaudit.engine.spec.audit_spec import found_data
 from dpaudit.engine.spec.build import describe
 from dpaudit.errors import AuditError, DataError, SpecError
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
@@ -206,6 +208,24 @@ def test_a_run_on_own_rows_is_resumed_from_its_folder(tmp_path: Path) -> None:
     next((tmp_path / "data").iterdir()).rename(kept)
     with pytest.raises(DataError, match="was changed"):
         read_spec(tmp_path)
+
+
+class HasKeep:
+    """Data of one's own with methods that are none of dpaudit's."""
+
+    def load(self, *, seed: int = 0) -> Examples:
+        return Digits().load()
+
+    def keep(self, folder: Path) -> None:
+        raise AssertionError("it is nobody's but its owner's to call")
+
+    found_in = keep
+
+
+def test_methods_of_own_data_are_not_taken_for_ours(tmp_path: Path) -> None:
+    own = Audit(RandomizedResponse(1.0), HasKeep(), {"name": "label-canaries", "canaries": 20, "replays": 1})
+    audit(AuditSpec((own,), run=RunOptions(runner="in-process", figures=False)), output=tmp_path, quiet=True)
+    assert found_data(own.data, tmp_path) is own.data
 
 
 def test_a_data_set_of_ones_own_needs_a_method_load() -> None:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from tests.warm import run_warm
+from tests.warm import left_by_commands, run_warm
 
 ROOT = Path(__file__).parents[2]
 WATCHING = Path(__file__).parent / "watching"
@@ -86,6 +86,9 @@ class Reader:
     handed over; `root/else` is anything else on the machine. dpaudit may write its notes and caches under
     `root/home/.local/state`, `root/home/.cache`, and short-lived files under `root/tmp`.
     """
+
+    patience_s = 10.0
+    """What a command leaves has so long to end."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -209,8 +212,8 @@ class Reader:
             yield process, event, what
 
     def _left(self) -> Iterator[str]:
-        """Processes that bear the reader's mark; they get ten seconds to end, and are ended then."""
-        end = time.monotonic() + 10.0
+        """Processes that bear the reader's mark or descend from commands; they get time to end, and are ended then."""
+        end = time.monotonic() + self.patience_s
         while (pids := list(self._marked())) and time.monotonic() < end:
             time.sleep(0.05)
         for pid in pids:
@@ -221,6 +224,7 @@ class Reader:
                 continue
 
     def _marked(self) -> Iterator[int]:
+        below = set(left_by_commands())  # a forked process has its mark where no other process can read it
         for entry in Path("/proc").iterdir():
             if not entry.name.isdigit():
                 continue
@@ -229,7 +233,8 @@ class Reader:
                 zombie = (entry / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
             except OSError:
                 continue
-            if f"WATCHED_MARK={self._mark}".encode() in environment and not zombie:
+            marked = f"WATCHED_MARK={self._mark}".encode() in environment or int(entry.name) in below
+            if marked and not zombie:
                 yield int(entry.name)
 
 

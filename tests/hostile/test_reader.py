@@ -23,6 +23,7 @@ from tests.hostile.reader import Opened, Reader
     ],
 )
 def test_the_watch_sees(reader: Reader, code: str, seen: str) -> None:
+    reader.patience_s = 1.0
     found = reader.runs([sys.executable, "-c", f"ELSE = {str(reader.elsewhere)!r}\n{code}"])
     assert getattr(found, seen)
 
@@ -34,6 +35,18 @@ def test_the_watch_sees_what_a_command_writes(reader: Reader) -> None:
     assert opened.code == 0
     assert any("bounds.json" in path for path in opened.changed)
     assert any("bounds.json" in event for event in opened.written)
+
+
+def test_the_watch_sees_what_a_command_leaves(reader: Reader) -> None:
+    """A process that is only forked, and detached before the command could adopt it; from a warm start too."""
+    reader.patience_s = 1.0
+    (reader.work / "sitecustomize.py").write_text(
+        "import os, time\nif os.fork() == 0:\n    if os.fork() == 0:\n        os.setsid()\n        time.sleep(30)\n"
+        "    os._exit(0)\nos.wait()\n"
+    )
+    paths = reader.environment()["PYTHONPATH"]
+    assert reader.opens("--help", PYTHONPATH=f"{reader.work}:{paths}").left
+    assert not reader.opens("--help").left
 
 
 @pytest.mark.parametrize("verb", ["report", "status", "resume"])
