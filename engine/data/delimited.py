@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
+from dpaudit.engine.data.columns import Refuse
 from dpaudit.engine.data.files import fault, reading
 from dpaudit.errors import DataError
 
@@ -71,6 +72,16 @@ def read(path: Path, layout: Layout, *, rows: int | None) -> pa.Table:
     if not held:
         raise fault(path, "has no rows")
     return pa.concat_tables(parts).slice(0, rows).combine_chunks()
+
+
+def refusal(path: Path, layout: Layout) -> Refuse:
+    """What names the line of a row that is refused."""
+
+    def refuse(row: int | None, column: str, problem: str, do: str) -> DataError:
+        line = None if row is None else line_of(path, layout, row)
+        return fault(path, problem, line=line, column=column, do=do)
+
+    return refuse
 
 
 def line_of(path: Path, layout: Layout, row: int) -> int:

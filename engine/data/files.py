@@ -9,10 +9,12 @@ import re
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, ClassVar, cast
 
-from dpaudit.errors import DataError, shortened
+from dpaudit.consent import PATH
+from dpaudit.errors import DataError, require, shortened
 from dpaudit.variables import expanded, names_in
 
 COMPRESSIONS = ("", ".gz", ".xz")
@@ -88,6 +90,35 @@ def in_order(path: Path) -> list[Path]:
     if not found:
         raise fault(path, "must hold data files, holds none", do="set `path` to the file or its folder")
     return sorted(found, key=lambda entry: re.sub(r"\d+", lambda digits: digits[0].zfill(20), entry.name))
+
+
+@dataclass(frozen=True)
+class PublishedParts:
+    """What data sets share that are published in parts, such as one to train on and one to test on.
+
+    Attributes:
+        path: The folder of the files, or one of them.
+        part: "train" or "test"; a path that is a file is read whatever the part.
+        rows: At most this many rows, from the start; all when None.
+    """
+
+    path: str = field(metadata=PATH)
+    part: str = "train"
+    rows: int | None = None
+    parts: ClassVar[Any]  # from each part to the names that its file may have
+
+    def __post_init__(self) -> None:
+        *others, last = map(repr, self.parts)
+        require(self.part in self.parts, f"part must be {', '.join(others)} or {last}", part=self.part)
+        require(self.rows is None or self.rows >= 1, "rows must be >= 1", rows=self.rows)
+
+    def file(self) -> Path:
+        """The part's file, plain, .gz or .xz.
+
+        Raises: DataError when there is none.
+        """
+        where = existing(self.path)
+        return find(where, *self.parts[self.part]) if where.is_dir() else where
 
 
 @contextmanager
