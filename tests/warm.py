@@ -18,7 +18,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -148,17 +147,19 @@ def _end(code: int) -> NoReturn:
 
 
 def _wait(pid: int, limit_s: float) -> int | None:
-    """The exit code of a child, or None where it took too long."""
-    end = time.monotonic() + limit_s
-    while True:
-        done, status = os.waitpid(pid, os.WNOHANG)
-        if done:
-            return os.waitstatus_to_exitcode(status)
-        if time.monotonic() > end:
-            os.killpg(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-            return None
-        time.sleep(0.005)
+    """The exit code of a child, or None where it took too long: an alarm then ends its session."""
+    late = False
+
+    def kill(*_: object) -> None:
+        nonlocal late
+        late = True
+        os.killpg(pid, signal.SIGKILL)
+
+    signal.signal(signal.SIGALRM, kill)
+    signal.setitimer(signal.ITIMER_REAL, limit_s)
+    _, status = os.waitpid(pid, 0)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    return None if late else os.waitstatus_to_exitcode(status)
 
 
 if __name__ == "__main__":

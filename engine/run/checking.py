@@ -12,7 +12,7 @@ from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.reading.run_report import Report
 from dpaudit.engine.run.driver import audit
 from dpaudit.engine.spec.audit_spec import RunOptions
-from dpaudit.engine.spec.check import BUDGET, CONFIDENCE, CheckOptions, CheckRequest, check_spec
+from dpaudit.engine.spec.check import BUDGET, CheckOptions, CheckRequest, check_spec
 
 
 def check(
@@ -22,7 +22,7 @@ def check(
     claim: Claim | None = None,
     split: Partition | None = None,
     budget: str = BUDGET,
-    confidence: float = CONFIDENCE,
+    confidence: float = CheckOptions.confidence,
     seed: int = 0,
     name: str = "",
     run: RunOptions | None = None,

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Literal
 
-from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
-from dpaudit.engine.spec.check import CheckRequest
 from dpaudit.registry import PACKAGES, catalogue, load
 
 Schema = dict[str, Any]
@@ -24,6 +22,10 @@ def spec_schema() -> Schema:
 
     It is a help for editors: ranges and what fits what are checked when a spec is loaded.
     """
+    # Fields of one part are shown without the libraries that these load.
+    from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
+    from dpaudit.engine.spec.check import CheckRequest
+
     kinds = {field.metadata["kind"] for field in dataclasses.fields(Audit) if "kind" in field.metadata}
     definitions: Schema = {}
     waiting = sorted(kinds)

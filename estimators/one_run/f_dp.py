@@ -29,7 +29,7 @@ from scipy import special
 from dpaudit.errors import InputError, require
 from dpaudit.estimators.arguments import Floats, Ints, as_confidence, as_delta, as_reals, common_shape, elementwise
 from dpaudit.estimators.bisection import last_true, last_true_from
-from dpaudit.estimators.one_run.guesses import binomial_epsilon, checked_counts
+from dpaudit.estimators.one_run.guessing_game import binomial_epsilon, checked_counts
 
 SEARCH_TOLERANCE = 1e-9  # width, relative to 1 + parameter, at which its search stops; the lower end is taken
 SAFETY = 1e-10  # relative amount by which that end is lowered: more than rounding within a walk can move it

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from dpaudit.mechanisms.examples import Examples
+if TYPE_CHECKING:
+    from dpaudit.mechanisms.examples import Examples
 
 CHARACTERS_PER_TOKEN = 3.5
 """On the high side of what English takes; a server's own count is kept with each answer."""

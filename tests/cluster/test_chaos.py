@@ -19,6 +19,7 @@ from tests.waiting import until
 TRAININGS = 30
 
 
+@pytest.mark.nightly
 @pytest.mark.cluster
 def test_nothing_is_lost_nothing_twice_and_the_bytes_are_the_same() -> None:
     """`python -m benchmarks.chaos_cluster` does this twenty times, with four nodes and 2,002 units."""

@@ -72,6 +72,7 @@ def with_token(token: Path, *command: str, folder: Path | None = None) -> subpro
     return subprocess.run(run, env=environment, cwd=folder, capture_output=True, text=True, check=False, timeout=500)
 
 
+@pytest.mark.nightly
 @pytest.mark.cluster
 def test_a_job_is_begun_once_watched_and_gone_on_with_after_its_driver_died(
     head: Head, working_dir: Path, tmp_path: Path

@@ -531,7 +531,7 @@ def test_a_sweep_whose_folder_has_a_uri_goes_on_elsewhere(tmp_path: Path, monkey
     assert [trial.metrics for trial in result] == [trial.metrics for trial in here]
 
 
-@pytest.mark.parametrize("runner", RUNNERS)
+@pytest.mark.parametrize("runner", [pytest.param("ray", marks=(pytest.mark.ray, pytest.mark.nightly)), "in-process"])
 def test_a_search_algorithm_sees_utility_alone(
     runner: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

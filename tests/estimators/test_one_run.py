@@ -11,7 +11,8 @@ import pytest
 from scipy.stats import binom
 
 from dpaudit.errors import InputError
-from dpaudit.estimators.one_run.guesses import Method, checked_counts, one_run_epsilon, one_run_p_value
+from dpaudit.estimators.one_run.guesses import Method, one_run_epsilon, one_run_p_value
+from dpaudit.estimators.one_run.guessing_game import checked_counts
 from tests.twins import one_run_twin
 from tests.twins.one_run_twin import largest_tail
 
