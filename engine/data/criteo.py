@@ -82,12 +82,7 @@ class Criteo:
 
 
 def imputed(table: pa.Table) -> pa.Table:
-    """The features without gaps: numbers by the mean of their C7 group, else of their column; categories 'unknown'.
-
-    Args:
-        table: Columns `NUMERIC` (NaN where missing) and `CATEGORICAL` (null where missing).
-    Returns: Float32 and string columns, in this order.
-    """
+    """The features without gaps: numbers by the mean of their C7 group, else of their column; categories 'unknown'."""
     categories = {name: pc.fill_null(table[name], UNKNOWN) for name in CATEGORICAL}
     groups = categories["C7"].combine_chunks().dictionary_encode().indices.to_numpy()
     filled = {name: _filled(np.asarray(table[name], np.float64), groups) for name in NUMERIC}

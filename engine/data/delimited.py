@@ -33,10 +33,7 @@ class Layout:
 
 
 def first_record(path: Path, *, delimiter: str, quoted: bool) -> tuple[list[str], int]:
-    """The cells of the first line that is not blank, and the number of lines up to its end.
-
-    Raises: DataError when the file is empty.
-    """
+    """The cells of the first line that is not blank, and the number of lines up to its end."""
     for line, cells in _records(path, delimiter=delimiter, quoted=quoted):
         if any(map(_is_no_text, cells)):
             raise fault(path, "must be UTF-8 text", line=line, do="convert the file to UTF-8")
@@ -59,10 +56,7 @@ def tables(path: Path, layout: Layout) -> Iterator[pa.Table]:
 
 
 def read(path: Path, layout: Layout, *, rows: int | None) -> pa.Table:
-    """The first `rows` rows, or all; see `tables`.
-
-    Raises: DataError as `tables`, and when there is no row.
-    """
+    """The first `rows` rows, or all; see `tables`."""
     parts, held = [], 0
     for table in tables(path, layout):
         parts.append(table)

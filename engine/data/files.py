@@ -38,10 +38,7 @@ def fault(
 
 
 def existing(path: str) -> Path:
-    """The path of a file or folder that is there; `~` is the home folder, `$NAME` the environment's value.
-
-    Raises: DataError when there is none.
-    """
+    """The path of a file or folder that is there; `~` is the home folder, `$NAME` the environment's value."""
     unset = next((name for name in names_in(path) if name not in os.environ), None)
     try:
         found = expanded(path)
@@ -54,10 +51,7 @@ def existing(path: str) -> Path:
 
 
 def existing_file(path: str) -> Path:
-    """The path of a file that is there.
-
-    Raises: DataError when there is none, or a folder.
-    """
+    """The path of a file that is there."""
     found = existing(path)
     if found.is_dir():
         raise fault(found, "must be a file, got a folder", do="set the option `path` to one file")
@@ -65,10 +59,7 @@ def existing_file(path: str) -> Path:
 
 
 def find(folder: Path, *names: str) -> Path:
-    """The first file in the folder with one of the names, plain, .gz or .xz.
-
-    Raises: DataError when there is none.
-    """
+    """The first file in the folder with one of the names, plain, .gz or .xz."""
     for name in names:
         for compression in COMPRESSIONS:
             if (candidate := folder / (name + compression)).is_file():
@@ -80,10 +71,7 @@ def find(folder: Path, *names: str) -> Path:
 
 
 def in_order(path: Path) -> list[Path]:
-    """The file itself, or a folder's files by name with numbers counted (day_2 before day_10); no hidden files.
-
-    Raises: DataError when the folder holds no file.
-    """
+    """The file itself, or a folder's files by name with numbers counted (day_2 before day_10); no hidden files."""
     if path.is_file():
         return [path]
     found = [entry for entry in path.iterdir() if entry.is_file() and not entry.name.startswith(".")]
@@ -113,20 +101,14 @@ class PublishedParts:
         require(self.rows is None or self.rows >= 1, "rows must be >= 1", rows=self.rows)
 
     def file(self) -> Path:
-        """The part's file, plain, .gz or .xz.
-
-        Raises: DataError when there is none.
-        """
+        """The part's file, plain, .gz or .xz."""
         where = existing(self.path)
         return find(where, *self.parts[self.part]) if where.is_dir() else where
 
 
 @contextmanager
 def reading(path: Path) -> Iterator[BinaryIO]:
-    """The bytes of a file, unpacked when its name ends in .gz or .xz.
-
-    Raises: DataError when it cannot be read or its compressed stream is broken or cut.
-    """
+    """The bytes of a file, unpacked when its name ends in .gz or .xz."""
     try:
         with _opened(path) as file:
             yield file

@@ -89,10 +89,7 @@ class FashionMnist(IdxImages):
 
 
 def read_idx(path: Path, magic: int, *, rows: int | None = None) -> tuple[NDArray[np.uint8], int]:
-    """The first `rows` items of an idx file of unsigned bytes, and the number of items its header promises.
-
-    Raises: DataError when the magic number is another one or the file is shorter or longer than its header says.
-    """
+    """The first `rows` items of an idx file of unsigned bytes, and the number of items its header promises."""
     dimensions = magic & 0xFF
     with reading(path) as file:
         head = file.read(4 + 4 * dimensions)

@@ -12,7 +12,7 @@ import itertools
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -87,10 +87,7 @@ class InMemory:
         write_whole(path, lambda file: pq.write_table(rows, file, compression="zstd", compression_level=1))
 
     def found_in(self, folder: Path) -> InMemory:
-        """The same with the rows that a run folder keeps, where it keeps them.
-
-        Raises: DataError when the copy is not what was written.
-        """
+        """The same with the rows that a run folder keeps, where it keeps them."""
         path = self._path(folder)
         if not path.exists():
             return self
@@ -157,10 +154,7 @@ def table(
 
 
 def data_source(value: object) -> Any:
-    """What an audit's `data` may be: a name, a mapping, a data set, or rows in memory.
-
-    Raises: SpecError for anything else, in one sentence; DataError for rows that are no examples.
-    """
+    """What an audit's `data` may be: a name, a mapping, a data set, or rows in memory."""
     match _kind_of(value):
         case "examples":
             return in_memory(cast(Examples, value))
@@ -261,14 +255,11 @@ def _named(examples: Examples, class_names: Any) -> Examples:
     if len(names) != examples.classes:
         return examples
     names = argument("the names of classes", tuple(map(str, names)), tuple[str, ...])
-    return Examples(examples.features, examples.labels, examples.classes, examples.name, examples.categorical, names)
+    return replace(examples, class_names=names)
 
 
 def _numbers(features: Any) -> NDArray[np.float32]:
-    """X as float32 of shape (n, ...), NaN where missing.
-
-    Raises: DataError when it is something else.
-    """
+    """X as float32 of shape (n, ...), NaN where missing."""
     array = matrix("X", features)
     if array.ndim < 2 or not len(array):
         raise DataError(f"X must have one row of numbers for each example, got an array of shape {array.shape}")
@@ -291,10 +282,7 @@ def _filled(array: NDArray[np.float32]) -> tuple[NDArray[np.float32], int]:
 
 
 def _label_column(labels: Any) -> pa.ChunkedArray:
-    """y as one Arrow column; a column of shape (n, 1) is one.
-
-    Raises: DataError when it is not one value a row, or of mixed types.
-    """
+    """y as one Arrow column; a column of shape (n, 1) is one."""
     flat = labels[:, 0] if isinstance(labels, np.ndarray) and labels.ndim == 2 and labels.shape[1] == 1 else labels
     made = plain(column("y", flat))
     if not (is_text(made.type) or is_number(made.type) or pa.types.is_null(made.type)):

@@ -37,10 +37,7 @@ def _values(reading: Reading) -> dict[str, Any]:
 
 
 def write_page(path: Path, source: str, readings: Sequence[Reading]) -> None:
-    """Writes the page whole or not at all.
-
-    Raises: DataError where the file cannot be written.
-    """
+    """Writes the page whole or not at all."""
     estimates = [reading for reading in readings if isinstance(reading, Estimate)]
     others = [reading for reading in readings if not isinstance(reading, Estimate)]
     page = escaping("dpaudit.engine.estimate").get_template("estimate.html.j2")

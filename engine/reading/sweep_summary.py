@@ -251,11 +251,7 @@ class SweepSummary:
 def sweep_summary(
     sweep: Sweep, results: Sequence[AuditResult], confidence: float, folder: Path | None = None
 ) -> SweepSummary:
-    """The configurations of a sweep side by side.
-
-    Args:
-        folder: The sweep's, where the best one's fresh audit may be; None does not look for it.
-    """
+    """The configurations of a sweep side by side; in its folder the best one's fresh audit is looked for."""
     found = {result.name: result for result in results}
     rows = [_row(sweep, one, found.get(one.name)) for one in sweep.configurations]
     summary = SweepSummary(sweep, _marked(sweep, rows), confidence)

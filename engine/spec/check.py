@@ -41,10 +41,7 @@ class Budget:
 
     @classmethod
     def parse(cls, text: str) -> Budget:
-        """A budget in words: "90s", "10m", "1h", "200 trainings", or a time and trainings, split by a comma.
-
-        Raises: InputError.
-        """
+        """A budget in words: "90s", "10m", "1h", "200 trainings", or a time and trainings, split by a comma."""
         seconds, trainings = None, None
         for part in text.split(","):
             found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(s|m|h|trainings?)\s*", part)

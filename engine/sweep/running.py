@@ -36,9 +36,6 @@ from dpaudit.errors import AuditError, InputError, RunError, SpecError, did_you_
 from dpaudit.given import argument, require_words
 
 if TYPE_CHECKING:
-    from dpaudit.engine.sweep.tuning import Tuner
-
-if TYPE_CHECKING:
     from ray.tune import TuneConfig
 
     from dpaudit.engine.sweep.tuning import Tuner
@@ -188,10 +185,7 @@ def carry_out(
     listeners: Sequence[Listener] = (),
     quiet: bool = False,
 ) -> SweepResult:
-    """Runs what is missing of a sweep and reads what came out.
-
-    Raises: SpecError when a configuration is none; RunError when no configuration could be audited.
-    """
+    """Runs what is missing of a sweep and reads what came out."""
     began = time.monotonic()
     if not request.sweep.space:
         raise SpecError(
@@ -309,10 +303,7 @@ class _Running:
 
 
 def _some_audited(configurations: Sequence[Configuration]) -> Sequence[Configuration]:
-    """The configurations; refused where there is nothing to report.
-
-    Raises: RunError.
-    """
+    """The configurations; refused where there is nothing to report."""
     if any(one.state == AUDITED for one in configurations):
         return configurations
     why = next((one.error for one in configurations if one.error), "all were stopped")
