@@ -153,41 +153,26 @@ def table(
     return in_memory(examples_of(words, read, _refuse, label=label, drop=(), name=name + missing))
 
 
-def data_source(value: object) -> Any:
+def data_source(value: Any) -> Any:
     """What an audit's `data` may be: a name, a mapping, a data set, or rows in memory."""
-    match _kind_of(value):
-        case "examples":
-            return in_memory(cast(Examples, value))
-        case "pair":
-            features, labels = cast("tuple[Any, Any]", value)
-            return in_memory(_from_pair(features, labels))
-        case "bunch":
-            bunch = cast("Mapping[str, Any]", value)
-            if not bunch.keys() >= {"data", "target"}:
-                raise SpecError("a scikit-learn Bunch must have `data` and `target`")
-            return in_memory(_from_pair(bunch["data"], bunch["target"], bunch.get("target_names")))
-        case "frame":
-            raise SpecError("a data frame needs its column of classes: write data=dpaudit.table(frame, label=...)")
-        case "spec":
-            return value
+    # Other people's types are known by their names, so that nothing is imported to look at them.
+    kinds = {(str(kind.__module__).partition(".")[0], kind.__name__) for kind in type(value).__mro__}
+    if isinstance(value, Examples):
+        return in_memory(value)
+    if ("sklearn", "Bunch") in kinds:
+        if not value.keys() >= {"data", "target"}:
+            raise SpecError("a scikit-learn Bunch must have `data` and `target`")
+        return in_memory(_from_pair(value["data"], value["target"], value.get("target_names")))
+    if is_frame(value):
+        raise SpecError("a data frame needs its column of classes: write data=dpaudit.table(frame, label=...)")
+    if isinstance(value, tuple) and len(value) == 2:
+        return in_memory(_from_pair(*value))
+    if isinstance(value, str | Mapping) or callable(getattr(value, "load", None)):
+        return value
     raise SpecError(
         "data must be a name, Examples, (X, y), dpaudit.table(frame, label=...), a scikit-learn Bunch, or an object "
         f"with a method `load(seed=...) -> Examples`; got {type(value).__name__}"
     )
-
-
-def _kind_of(value: object) -> str:
-    """Other people's types are known by their names, so that nothing is imported to look at them."""
-    kinds = {(str(kind.__module__).partition(".")[0], kind.__name__) for kind in type(value).__mro__}
-    if isinstance(value, Examples):
-        return "examples"
-    if ("sklearn", "Bunch") in kinds:
-        return "bunch"
-    if is_frame(value):
-        return "frame"
-    if isinstance(value, tuple) and len(value) == 2:
-        return "pair"
-    return "spec" if isinstance(value, str | Mapping) or callable(getattr(value, "load", None)) else "unknown"
 
 
 def _digest(examples: Examples) -> str:
@@ -232,7 +217,7 @@ def _from_pair(features: Any, labels: Any, class_names: Any = None) -> Examples:
     """Examples of (X, y): an array of numbers or a frame, and one label a row."""
     require_one_index({"X": features, "y": labels})
     classes = _label_column(labels)
-    if _kind_of(features) == "frame":
+    if is_frame(features):
         columns = frame(features)
         require(
             len(columns) == len(classes), "X and y must have the same number of rows", X=len(columns), y=len(classes)
