@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import lzma
 import os
-import re
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +17,6 @@ from dpaudit.errors import DataError, require, shortened
 from dpaudit.variables import expanded, names_in
 
 COMPRESSIONS = ("", ".gz", ".xz")
-PIECE_BYTES = 64 << 20
 
 
 def fault(
@@ -70,16 +68,6 @@ def find(folder: Path, *names: str) -> Path:
     raise fault(folder, f"must hold {wanted} (plain, .gz or .xz), holds {shown}", do="set `path` to its folder")
 
 
-def in_order(path: Path) -> list[Path]:
-    """The file itself, or a folder's files by name with numbers counted (day_2 before day_10); no hidden files."""
-    if path.is_file():
-        return [path]
-    found = [entry for entry in path.iterdir() if entry.is_file() and not entry.name.startswith(".")]
-    if not found:
-        raise fault(path, "must hold data files, holds none", do="set `path` to the file or its folder")
-    return sorted(found, key=lambda entry: re.sub(r"\d+", lambda digits: digits[0].zfill(20), entry.name))
-
-
 @dataclass(frozen=True)
 class PublishedParts:
     """What data sets share that are published in parts, such as one to train on and one to test on.
@@ -117,15 +105,6 @@ def reading(path: Path) -> Iterator[BinaryIO]:
         raise fault(path, f"is not a whole {path.suffix} file ({reason})", do="fetch it again") from err
     except OSError as err:
         raise fault(path, f"cannot be read ({err.strerror or err})") from err
-
-
-def read_at_most(file: BinaryIO, count: int) -> bytes:
-    """The next `count` bytes, fewer where the file ends: a header that promises more costs no memory."""
-    pieces: list[bytes] = []
-    while count > 0 and (piece := file.read(min(count, PIECE_BYTES))):
-        pieces.append(piece)
-        count -= len(piece)
-    return b"".join(pieces)
 
 
 def _opened(path: Path) -> BinaryIO:

@@ -6,15 +6,16 @@ import math
 import struct
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, BinaryIO, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.engine.data.files import COMPRESSIONS, PublishedParts, existing, fault, find, read_at_most, reading
+from dpaudit.engine.data.files import COMPRESSIONS, PublishedParts, existing, fault, find, reading
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.registry import register
 
+PIECE_BYTES = 64 << 20
 IMAGES, LABELS = 0x803, 0x801  # unsigned bytes in 3 and in 1 dimensions
 CLOTHES = (
     "T-shirt/top",
@@ -103,7 +104,7 @@ def read_idx(path: Path, magic: int, *, rows: int | None = None) -> tuple[NDArra
         item = math.prod(shape)
         if not item:
             raise fault(path, f"must hold items of at least 1 byte, its header says {shape}", do="fetch it again")
-        data = read_at_most(file, wanted * item)
+        data = _read_at_most(file, wanted * item)
         if len(data) < wanted * item:
             problem = f"must hold {promised:,} items of {item:,} bytes, ends in item {len(data) // item + 1:,}"
             raise fault(path, problem, do="fetch it again")
@@ -164,7 +165,7 @@ class Cifar10(PublishedParts):
 def _records(path: Path, rows: int | None) -> NDArray[np.uint8]:
     """The records of one batch, shape (n, 3073), at most `rows` of them."""
     with reading(path) as file:
-        data = file.read() if rows is None else read_at_most(file, rows * RECORD)
+        data = file.read() if rows is None else _read_at_most(file, rows * RECORD)
     count, rest = divmod(len(data), RECORD)
     if rest or not count:
         problem = f"must hold whole records of {RECORD:,} bytes, got {count:,} records and {rest:,} bytes"
@@ -175,3 +176,12 @@ def _records(path: Path, rows: int | None) -> NDArray[np.uint8]:
         row = int(odd.argmax())
         raise fault(path, f"labels must be in 0..9, got {records[row, 0]}", row=row + 1, do="is it CIFAR-10's?")
     return records
+
+
+def _read_at_most(file: BinaryIO, count: int) -> bytes:
+    """The next `count` bytes, fewer where the file ends: a header that promises more costs no memory."""
+    pieces: list[bytes] = []
+    while count > 0 and (piece := file.read(min(count, PIECE_BYTES))):
+        pieces.append(piece)
+        count -= len(piece)
+    return b"".join(pieces)

@@ -23,8 +23,6 @@ from dpaudit.registry import catalogue, load
 
 BUDGET = "10m"
 """Of a check for which none is given."""
-CONFIDENCE = 0.999
-"""Of its verdict."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +91,7 @@ class CheckOptions:
 
     name: str = ""
     seed: int = 0
-    confidence: float = CONFIDENCE
+    confidence: float = 0.999
     run: RunOptions | None = None
 
     def __post_init__(self) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from dpaudit import given
 from dpaudit.actors.seed import Seed
 from dpaudit.engine.reading.sweep_summary import fresh_name
-from dpaudit.engine.spec.audit_spec import MAX_SEED, Audit, AuditSpec, RunOptions, found_data, given_data
+from dpaudit.engine.spec.audit_spec import MAX_SEED, Audit, AuditSpec, RunOptions, found_data, given_data, slug
 from dpaudit.engine.spec.build import anchored, build, build_dataclass, describe
 from dpaudit.engine.spec.loading import read_content, spec_parts
 from dpaudit.engine.spec.override import overridden
@@ -43,6 +43,11 @@ class Request:
         object.__setattr__(self, "sweep", replace(self.sweep, space=space, count=count))
         data = build("data", given_data(self.base.data), location="data")
         object.__setattr__(self, "base", replace(self.base, data=anchored(data)))
+
+    @property
+    def folder(self) -> Path:
+        """Where the sweep goes when nothing else is said."""
+        return Path("runs") / slug(self.name)
 
     @property
     def known(self) -> tuple[Configuration, ...]:
