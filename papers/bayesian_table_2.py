@@ -21,11 +21,10 @@ from matplotlib.figure import Figure
 
 from dpaudit.engine import drawing as style
 from dpaudit.engine.data.bundled import Digits
-from dpaudit.engine.data.cifar import Cifar10
-from dpaudit.engine.data.idx import FashionMnist
+from dpaudit.engine.data.images import Cifar10, FashionMnist
 from dpaudit.engine.data.partition import Partition
+from dpaudit.engine.data.text.labelled_texts import Sst2
 from dpaudit.engine.data.text.made_phrases import MadePhrases
-from dpaudit.engine.data.text.sst2 import Sst2
 from dpaudit.engine.games.two_world.attacks.lira import LiraOnline, SelectWorst
 from dpaudit.engine.games.two_world.game import IndMia
 from dpaudit.engine.reading.result import AuditResult

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dpaudit.engine.data.bundled import Digits
-from dpaudit.engine.data.cifar import Cifar10
-from dpaudit.engine.data.idx import FashionMnist
+from dpaudit.engine.data.images import Cifar10, FashionMnist
 from dpaudit.engine.data.joined import Joined
 from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.games.proxies.model import ModelProxy

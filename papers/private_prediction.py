@@ -20,11 +20,10 @@ from numpy.typing import NDArray
 from dpaudit.claims import Relation
 from dpaudit.engine import drawing as style
 from dpaudit.engine.data.bundled import Digits
-from dpaudit.engine.data.idx import FashionMnist
+from dpaudit.engine.data.images import FashionMnist
 from dpaudit.engine.data.partition import Partition
-from dpaudit.engine.data.text.ag_news import AgNews
+from dpaudit.engine.data.text.labelled_texts import AgNews, Sst2
 from dpaudit.engine.data.text.made_phrases import MadePhrases
-from dpaudit.engine.data.text.sst2 import Sst2
 from dpaudit.engine.data.text.text_features import CountedWords
 from dpaudit.engine.games.predictions.adversaries import NatAdvQ, PoisAdvQ, PoisNatQConfident, PoisNatQUnconfident
 from dpaudit.engine.games.predictions.game import PrivatePrediction

@@ -47,7 +47,7 @@ def sweep(
         go_on(restore, allowed, quiet=quiet, fail_on_violation=fail_on_violation)
         return
     assert spec is not None
-    folder = output or running.sweep_folder(read_request(spec))
+    folder = output or read_request(spec).folder
     try:
         found = running.sweep(spec, output=folder, seed=seed, quiet=quiet)
     except KeyboardInterrupt as err:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dpaudit.consent import PATH
 from dpaudit.engine.data import delimited
 from dpaudit.engine.data.columns import Column, examples_of, numbers
-from dpaudit.engine.data.delimited import Layout, first_record, line_of
-from dpaudit.engine.data.files import existing, fault, find
-from dpaudit.errors import DataError, require
+from dpaudit.engine.data.delimited import Layout, first_record
+from dpaudit.engine.data.files import PublishedParts
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.registry import register
 
@@ -34,45 +33,32 @@ COLUMNS = (
     "hours-per-week",
     "native-country",
 )
-FILES = {"train": "adult.data", "test": "adult.test"}
 
 
 @register("data", "adult", source="UCI Adult, Kohavi and Becker (1996)")
 @dataclass(frozen=True)
-class Adult:
+class Adult(PublishedParts):
     """Census records of 1994: is the income above 50K? Six numeric columns, eight categorical ones (sex, race, ...).
 
     Read from UCI's `adult.data` and `adult.test`, plain, .gz or .xz. The sign `?` means missing and becomes 'unknown'.
 
     Attributes:
         path: The folder, or one of the files.
-        part: "train" or "test"; a path that is a file is read whatever the part.
-        rows: At most this many rows, from the start; all when None.
     """
 
-    path: str = field(metadata=PATH)
-    part: str = "train"
-    rows: int | None = None
-
-    def __post_init__(self) -> None:
-        require(self.part in FILES, "part must be 'train' or 'test'", part=self.part)
-        require(self.rows is None or self.rows >= 1, "rows must be >= 1", rows=self.rows)
+    parts: ClassVar[Any] = {"train": ("adult.data",), "test": ("adult.test",)}
 
     def load(self, *, seed: int = 0) -> Examples:
         """The rows in the order of the file; `seed` is not used.
 
         Raises: DataError naming the file, and the line and column where there is one.
         """
-        where = existing(self.path)
-        path = find(where, FILES[self.part]) if where.is_dir() else where
+        path = self.file()
         layout = _layout(path)
         table = delimited.read(path, layout, rows=self.rows)
         # The labels of the official test part end in a full stop.
         income = pc.utf8_rtrim(table["income"], characters=".")
-
-        def refuse(row: int | None, column: str, problem: str, do: str) -> DataError:
-            line = None if row is None else line_of(path, layout, row)
-            return fault(path, problem, line=line, column=column, do=do)
+        refuse = delimited.refusal(path, layout)
 
         def typed(column: pa.ChunkedArray, name: str) -> Column:
             return numbers(column, name, refuse) if name in NUMERIC else column.combine_chunks()

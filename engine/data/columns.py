@@ -26,10 +26,7 @@ MOSTLY = 0.9
 
 
 def numbers(column: pa.ChunkedArray | pa.Array, name: str, refuse: Refuse) -> NDArray[np.float64]:
-    """Text or numbers as float64, NaN where missing.
-
-    Raises: the refusal of the first cell that is not a finite number.
-    """
+    """Text or numbers as float64, NaN where missing."""
     try:
         values = column.cast(pa.float64())
     except pa.ArrowInvalid:
@@ -85,10 +82,7 @@ def is_number(kind: pa.DataType) -> bool:
 
 
 def labels_of(column: pa.ChunkedArray, name: str, refuse: Refuse) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-    """Labels 0 .. K - 1 and the names of the K classes, whole numbers in their order, else text in its order.
-
-    Raises: the refusal of a missing label, of a label that is a fraction, or of a column with one value only.
-    """
+    """Labels 0 .. K - 1 and the names of the K classes, whole numbers in their order, else text in its order."""
     if column.null_count:
         row = int(np.asarray(pc.is_null(column)).argmax())
         raise refuse(row, name, "must hold a label, is missing", "remove the row")
@@ -131,10 +125,7 @@ def examples_of(
     drop: Iterable[str],
     name: str,
 ) -> Examples:
-    """Examples of a table: one column is the label, those of `drop` are left out, `typed` reads the others.
-
-    Raises: the refusal of `labels_of` or `typed`, or of a column without any value.
-    """
+    """Examples of a table: one column is the label, those of `drop` are left out, `typed` reads the others."""
     labels, class_names = labels_of(table[label], label, refuse)
     left_out = {label, *drop}
     columns: dict[str, Column] = {}
@@ -149,10 +140,7 @@ def examples_of(
 
 
 def check_names(have: Iterable[str], *, label: str, named: Mapping[str, tuple[str, ...]], path: object) -> None:
-    """Refuses a column that is named in the options but is not there, and a table with nothing beside its label.
-
-    Raises: DataError, listing the columns there are.
-    """
+    """Refuses a column that is named in the options but is not there, and a table with nothing beside its label."""
     columns = list(have)
     twice = next((name for name in columns if columns.count(name) > 1), None)
     if twice is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +18,7 @@ from scipy.special import expit, ndtr
 from dpaudit.consent import PATH
 from dpaudit.engine.data.columns import UNKNOWN, numbers
 from dpaudit.engine.data.delimited import Layout, line_of, tables
-from dpaudit.engine.data.files import existing, fault, in_order
+from dpaudit.engine.data.files import existing, fault
 from dpaudit.engine.data.size import require_size
 from dpaudit.errors import DataError, require
 from dpaudit.mechanisms.examples import Examples
@@ -72,7 +73,7 @@ class Criteo:
         return Examples(imputed(table), labels, 2, "criteo", CATEGORICAL, CLASS_NAMES)
 
     def _kept(self, path: Path, rng: np.random.Generator) -> Iterator[pa.Table]:
-        for file in in_order(path):
+        for file in _in_order(path):
             start = 0
             for cells in tables(file, LAYOUT):
                 rows = start + np.flatnonzero(rng.random(len(cells)) < self.keep)
@@ -81,13 +82,18 @@ class Criteo:
                 start += len(cells)
 
 
-def imputed(table: pa.Table) -> pa.Table:
-    """The features without gaps: numbers by the mean of their C7 group, else of their column; categories 'unknown'.
+def _in_order(path: Path) -> list[Path]:
+    """The file itself, or a folder's files by name with numbers counted (day_2 before day_10); no hidden files."""
+    if path.is_file():
+        return [path]
+    found = [entry for entry in path.iterdir() if entry.is_file() and not entry.name.startswith(".")]
+    if not found:
+        raise fault(path, "must hold data files, holds none", do="set `path` to the file or its folder")
+    return sorted(found, key=lambda entry: re.sub(r"\d+", lambda digits: digits[0].zfill(20), entry.name))
 
-    Args:
-        table: Columns `NUMERIC` (NaN where missing) and `CATEGORICAL` (null where missing).
-    Returns: Float32 and string columns, in this order.
-    """
+
+def imputed(table: pa.Table) -> pa.Table:
+    """The features without gaps: numbers by the mean of their C7 group, else of their column; categories 'unknown'."""
     categories = {name: pc.fill_null(table[name], UNKNOWN) for name in CATEGORICAL}
     groups = categories["C7"].combine_chunks().dictionary_encode().indices.to_numpy()
     filled = {name: _filled(np.asarray(table[name], np.float64), groups) for name in NUMERIC}

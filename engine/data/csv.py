@@ -10,9 +10,9 @@ import pyarrow as pa
 from dpaudit.consent import PATH
 from dpaudit.engine.data import delimited
 from dpaudit.engine.data.columns import Column, check_names, detect, examples_of
-from dpaudit.engine.data.delimited import Layout, first_record, line_of
-from dpaudit.engine.data.files import existing_file, fault
-from dpaudit.errors import DataError, require
+from dpaudit.engine.data.delimited import Layout, first_record
+from dpaudit.engine.data.files import existing_file
+from dpaudit.errors import require
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.registry import register
 
@@ -61,10 +61,7 @@ class Csv:
         named = {"categorical": self.categorical, "drop": self.drop}
         check_names(layout.columns, label=self.label, named=named, path=path)
         table = delimited.read(path, layout, rows=self.rows)
-
-        def refuse(row: int | None, column: str, problem: str, do: str) -> DataError:
-            line = None if row is None else line_of(path, layout, row)
-            return fault(path, problem, line=line, column=column, do=do)
+        refuse = delimited.refusal(path, layout)
 
         def typed(column: pa.ChunkedArray, name: str) -> Column:
             return column.combine_chunks() if name in self.categorical else detect(column, name, refuse)

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
+from dpaudit.engine.data.columns import Refuse
 from dpaudit.engine.data.files import fault, reading
 from dpaudit.errors import DataError
 
@@ -32,10 +33,7 @@ class Layout:
 
 
 def first_record(path: Path, *, delimiter: str, quoted: bool) -> tuple[list[str], int]:
-    """The cells of the first line that is not blank, and the number of lines up to its end.
-
-    Raises: DataError when the file is empty.
-    """
+    """The cells of the first line that is not blank, and the number of lines up to its end."""
     for line, cells in _records(path, delimiter=delimiter, quoted=quoted):
         if any(map(_is_no_text, cells)):
             raise fault(path, "must be UTF-8 text", line=line, do="convert the file to UTF-8")
@@ -58,10 +56,7 @@ def tables(path: Path, layout: Layout) -> Iterator[pa.Table]:
 
 
 def read(path: Path, layout: Layout, *, rows: int | None) -> pa.Table:
-    """The first `rows` rows, or all; see `tables`.
-
-    Raises: DataError as `tables`, and when there is no row.
-    """
+    """The first `rows` rows, or all; see `tables`."""
     parts, held = [], 0
     for table in tables(path, layout):
         parts.append(table)
@@ -71,6 +66,16 @@ def read(path: Path, layout: Layout, *, rows: int | None) -> pa.Table:
     if not held:
         raise fault(path, "has no rows")
     return pa.concat_tables(parts).slice(0, rows).combine_chunks()
+
+
+def refusal(path: Path, layout: Layout) -> Refuse:
+    """What names the line of a row that is refused."""
+
+    def refuse(row: int | None, column: str, problem: str, do: str) -> DataError:
+        line = None if row is None else line_of(path, layout, row)
+        return fault(path, problem, line=line, column=column, do=do)
+
+    return refuse
 
 
 def line_of(path: Path, layout: Layout, row: int) -> int:

@@ -112,10 +112,7 @@ class OwnPriors(PriorData):
     column: str = "prior"
 
     def priors(self, rng: np.random.Generator) -> NDArray[np.float64]:
-        """Those of the file, in their order.
-
-        Raises: DataError for values that are no probabilities.
-        """
+        """Those of the file, in their order."""
         path = existing_file(self.path)
         try:
             with reading(path) as file:

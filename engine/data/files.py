@@ -5,18 +5,18 @@ from __future__ import annotations
 import gzip
 import lzma
 import os
-import re
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, ClassVar, cast
 
-from dpaudit.errors import DataError, shortened
+from dpaudit.consent import PATH
+from dpaudit.errors import DataError, require, shortened
 from dpaudit.variables import expanded, names_in
 
 COMPRESSIONS = ("", ".gz", ".xz")
-PIECE_BYTES = 64 << 20
 
 
 def fault(
@@ -36,10 +36,7 @@ def fault(
 
 
 def existing(path: str) -> Path:
-    """The path of a file or folder that is there; `~` is the home folder, `$NAME` the environment's value.
-
-    Raises: DataError when there is none.
-    """
+    """The path of a file or folder that is there; `~` is the home folder, `$NAME` the environment's value."""
     unset = next((name for name in names_in(path) if name not in os.environ), None)
     try:
         found = expanded(path)
@@ -52,10 +49,7 @@ def existing(path: str) -> Path:
 
 
 def existing_file(path: str) -> Path:
-    """The path of a file that is there.
-
-    Raises: DataError when there is none, or a folder.
-    """
+    """The path of a file that is there."""
     found = existing(path)
     if found.is_dir():
         raise fault(found, "must be a file, got a folder", do="set the option `path` to one file")
@@ -63,10 +57,7 @@ def existing_file(path: str) -> Path:
 
 
 def find(folder: Path, *names: str) -> Path:
-    """The first file in the folder with one of the names, plain, .gz or .xz.
-
-    Raises: DataError when there is none.
-    """
+    """The first file in the folder with one of the names, plain, .gz or .xz."""
     for name in names:
         for compression in COMPRESSIONS:
             if (candidate := folder / (name + compression)).is_file():
@@ -77,25 +68,35 @@ def find(folder: Path, *names: str) -> Path:
     raise fault(folder, f"must hold {wanted} (plain, .gz or .xz), holds {shown}", do="set `path` to its folder")
 
 
-def in_order(path: Path) -> list[Path]:
-    """The file itself, or a folder's files by name with numbers counted (day_2 before day_10); no hidden files.
+@dataclass(frozen=True)
+class PublishedParts:
+    """What data sets share that are published in parts, such as one to train on and one to test on.
 
-    Raises: DataError when the folder holds no file.
+    Attributes:
+        path: The folder of the files, or one of them.
+        part: "train" or "test"; a path that is a file is read whatever the part.
+        rows: At most this many rows, from the start; all when None.
     """
-    if path.is_file():
-        return [path]
-    found = [entry for entry in path.iterdir() if entry.is_file() and not entry.name.startswith(".")]
-    if not found:
-        raise fault(path, "must hold data files, holds none", do="set `path` to the file or its folder")
-    return sorted(found, key=lambda entry: re.sub(r"\d+", lambda digits: digits[0].zfill(20), entry.name))
+
+    path: str = field(metadata=PATH)
+    part: str = "train"
+    rows: int | None = None
+    parts: ClassVar[Any]  # from each part to the names that its file may have
+
+    def __post_init__(self) -> None:
+        *others, last = map(repr, self.parts)
+        require(self.part in self.parts, f"part must be {', '.join(others)} or {last}", part=self.part)
+        require(self.rows is None or self.rows >= 1, "rows must be >= 1", rows=self.rows)
+
+    def file(self) -> Path:
+        """The part's file, plain, .gz or .xz."""
+        where = existing(self.path)
+        return find(where, *self.parts[self.part]) if where.is_dir() else where
 
 
 @contextmanager
 def reading(path: Path) -> Iterator[BinaryIO]:
-    """The bytes of a file, unpacked when its name ends in .gz or .xz.
-
-    Raises: DataError when it cannot be read or its compressed stream is broken or cut.
-    """
+    """The bytes of a file, unpacked when its name ends in .gz or .xz."""
     try:
         with _opened(path) as file:
             yield file
@@ -104,15 +105,6 @@ def reading(path: Path) -> Iterator[BinaryIO]:
         raise fault(path, f"is not a whole {path.suffix} file ({reason})", do="fetch it again") from err
     except OSError as err:
         raise fault(path, f"cannot be read ({err.strerror or err})") from err
-
-
-def read_at_most(file: BinaryIO, count: int) -> bytes:
-    """The next `count` bytes, fewer where the file ends: a header that promises more costs no memory."""
-    pieces: list[bytes] = []
-    while count > 0 and (piece := file.read(min(count, PIECE_BYTES))):
-        pieces.append(piece)
-        count -= len(piece)
-    return b"".join(pieces)
 
 
 def _opened(path: Path) -> BinaryIO:

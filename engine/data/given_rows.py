@@ -29,7 +29,6 @@ def column(name: str, values: object) -> pa.ChunkedArray:
 
     Args:
         values: An array of shape (n,), a list, a pandas Series, an Arrow array, a tensor.
-    Raises: DataError for anything else, and for values that Arrow has no plain type for.
     """
     with refusing(f"{name} must be one column of plain values of one type"):
         made = _column(values)
@@ -41,10 +40,7 @@ def column(name: str, values: object) -> pa.ChunkedArray:
 
 
 def matrix(name: str, values: object) -> NDArray[np.float64]:
-    """An array of numbers, NaN where one is missing or masked.
-
-    Raises: DataError for anything else.
-    """
+    """An array of numbers, NaN where one is missing or masked."""
     advice = "for columns of text use dpaudit.table(frame, label=...)"
     if callable(getattr(type(values), "toarray", None)):
         raise DataError(f"{name} must be a dense array, got a sparse matrix; write {name}.toarray()")
@@ -62,10 +58,7 @@ def matrix(name: str, values: object) -> NDArray[np.float64]:
 
 
 def frame(rows: object) -> pa.Table:
-    """A data frame, an Arrow table or a mapping of columns as an Arrow table, without its index.
-
-    Raises: DataError for anything else, for a name that two columns have, and for columns of mixed types.
-    """
+    """A data frame, an Arrow table or a mapping of columns as an Arrow table, without its index."""
     if isinstance(rows, pa.RecordBatch):
         return _named(pa.Table.from_batches([rows]))
     if isinstance(rows, pa.Table):
@@ -94,10 +87,7 @@ def is_frame(value: object) -> bool:
 
 
 def require_one_index(given: Mapping[str, object]) -> None:
-    """Refuses Series and frames of pandas whose rows have two indices: which of them belong together is not said.
-
-    Raises: DataError naming the two.
-    """
+    """Refuses Series and frames of pandas whose rows have two indices: which of them belong together is not said."""
     pandas = sys.modules.get("pandas")
     if pandas is None:
         return

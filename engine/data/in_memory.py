@@ -12,7 +12,7 @@ import itertools
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -87,10 +87,7 @@ class InMemory:
         write_whole(path, lambda file: pq.write_table(rows, file, compression="zstd", compression_level=1))
 
     def found_in(self, folder: Path) -> InMemory:
-        """The same with the rows that a run folder keeps, where it keeps them.
-
-        Raises: DataError when the copy is not what was written.
-        """
+        """The same with the rows that a run folder keeps, where it keeps them."""
         path = self._path(folder)
         if not path.exists():
             return self
@@ -156,44 +153,26 @@ def table(
     return in_memory(examples_of(words, read, _refuse, label=label, drop=(), name=name + missing))
 
 
-def data_source(value: object) -> Any:
-    """What an audit's `data` may be: a name, a mapping, a data set, or rows in memory.
-
-    Raises: SpecError for anything else, in one sentence; DataError for rows that are no examples.
-    """
-    match _kind_of(value):
-        case "examples":
-            return in_memory(cast(Examples, value))
-        case "pair":
-            features, labels = cast("tuple[Any, Any]", value)
-            return in_memory(_from_pair(features, labels))
-        case "bunch":
-            bunch = cast("Mapping[str, Any]", value)
-            if not bunch.keys() >= {"data", "target"}:
-                raise SpecError("a scikit-learn Bunch must have `data` and `target`")
-            return in_memory(_from_pair(bunch["data"], bunch["target"], bunch.get("target_names")))
-        case "frame":
-            raise SpecError("a data frame needs its column of classes: write data=dpaudit.table(frame, label=...)")
-        case "spec":
-            return value
+def data_source(value: Any) -> Any:
+    """What an audit's `data` may be: a name, a mapping, a data set, or rows in memory."""
+    # Other people's types are known by their names, so that nothing is imported to look at them.
+    kinds = {(str(kind.__module__).partition(".")[0], kind.__name__) for kind in type(value).__mro__}
+    if isinstance(value, Examples):
+        return in_memory(value)
+    if ("sklearn", "Bunch") in kinds:
+        if not value.keys() >= {"data", "target"}:
+            raise SpecError("a scikit-learn Bunch must have `data` and `target`")
+        return in_memory(_from_pair(value["data"], value["target"], value.get("target_names")))
+    if is_frame(value):
+        raise SpecError("a data frame needs its column of classes: write data=dpaudit.table(frame, label=...)")
+    if isinstance(value, tuple) and len(value) == 2:
+        return in_memory(_from_pair(*value))
+    if isinstance(value, str | Mapping) or callable(getattr(value, "load", None)):
+        return value
     raise SpecError(
         "data must be a name, Examples, (X, y), dpaudit.table(frame, label=...), a scikit-learn Bunch, or an object "
         f"with a method `load(seed=...) -> Examples`; got {type(value).__name__}"
     )
-
-
-def _kind_of(value: object) -> str:
-    """Other people's types are known by their names, so that nothing is imported to look at them."""
-    kinds = {(str(kind.__module__).partition(".")[0], kind.__name__) for kind in type(value).__mro__}
-    if isinstance(value, Examples):
-        return "examples"
-    if ("sklearn", "Bunch") in kinds:
-        return "bunch"
-    if is_frame(value):
-        return "frame"
-    if isinstance(value, tuple) and len(value) == 2:
-        return "pair"
-    return "spec" if isinstance(value, str | Mapping) or callable(getattr(value, "load", None)) else "unknown"
 
 
 def _digest(examples: Examples) -> str:
@@ -238,7 +217,7 @@ def _from_pair(features: Any, labels: Any, class_names: Any = None) -> Examples:
     """Examples of (X, y): an array of numbers or a frame, and one label a row."""
     require_one_index({"X": features, "y": labels})
     classes = _label_column(labels)
-    if _kind_of(features) == "frame":
+    if is_frame(features):
         columns = frame(features)
         require(
             len(columns) == len(classes), "X and y must have the same number of rows", X=len(columns), y=len(classes)
@@ -261,14 +240,11 @@ def _named(examples: Examples, class_names: Any) -> Examples:
     if len(names) != examples.classes:
         return examples
     names = argument("the names of classes", tuple(map(str, names)), tuple[str, ...])
-    return Examples(examples.features, examples.labels, examples.classes, examples.name, examples.categorical, names)
+    return replace(examples, class_names=names)
 
 
 def _numbers(features: Any) -> NDArray[np.float32]:
-    """X as float32 of shape (n, ...), NaN where missing.
-
-    Raises: DataError when it is something else.
-    """
+    """X as float32 of shape (n, ...), NaN where missing."""
     array = matrix("X", features)
     if array.ndim < 2 or not len(array):
         raise DataError(f"X must have one row of numbers for each example, got an array of shape {array.shape}")
@@ -291,10 +267,7 @@ def _filled(array: NDArray[np.float32]) -> tuple[NDArray[np.float32], int]:
 
 
 def _label_column(labels: Any) -> pa.ChunkedArray:
-    """y as one Arrow column; a column of shape (n, 1) is one.
-
-    Raises: DataError when it is not one value a row, or of mixed types.
-    """
+    """y as one Arrow column; a column of shape (n, 1) is one."""
     flat = labels[:, 0] if isinstance(labels, np.ndarray) and labels.ndim == 2 and labels.shape[1] == 1 else labels
     made = plain(column("y", flat))
     if not (is_text(made.type) or is_number(made.type) or pa.types.is_null(made.type)):

@@ -263,13 +263,7 @@ def _python_table(
 
 
 def estimates(table: SourceTable, question: Question) -> Sequence[Reading]:
-    """What a table shows.
-
-    Returns: One `Estimate` for scores (rows that carry a `replay` column are combined over replays); for counts what
-        the estimator reads, mostly one a row, bounds on epsilon as `Estimate`.
-    Raises: DataError for a table that does not fit, SpecError for a method or option that does not, InputError for an
-        argument out of range.
-    """
+    """One `Estimate` for scores, combined over replays; for counts what the estimator reads, mostly one a row."""
     own = _is_of_a_run(table, question)
     question = replace(question, member_column=OWN_TRUTH) if own else question
     method = natural_method(table, question)

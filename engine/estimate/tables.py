@@ -50,10 +50,7 @@ class SourceTable:
 
     @classmethod
     def of_file(cls, path: Path) -> SourceTable:
-        """The table in a file, by the ending of its name; "-" reads standard input and tells the format by its bytes.
-
-        Raises: DataError for a file that is missing, unreadable or not of its format.
-        """
+        """The table in a file, by the ending of its name; "-" reads standard input, told by its bytes."""
         if str(path) == STANDARD_INPUT:
             content = sys.stdin.buffer.read()
             return _read("standard input", io.BytesIO(content), _guessed_format(content))
@@ -70,10 +67,7 @@ class SourceTable:
 
     @classmethod
     def of(cls, value: object) -> SourceTable:
-        """The table in a mapping of columns, a pandas DataFrame, an Arrow table or a frame that speaks Arrow.
-
-        Raises: DataError for anything else, and for columns of different lengths.
-        """
+        """The table in a mapping of columns, a pandas DataFrame, an Arrow table or a frame that speaks Arrow."""
         if isinstance(value, list | tuple | np.ndarray | pd.Series | pa.Array | pa.ChunkedArray):
             raise DataError(
                 "a table must be a mapping of columns, a pandas DataFrame or an Arrow table, got "

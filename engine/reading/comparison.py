@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import singledispatch
 from typing import Any
 
 import numpy as np
@@ -118,9 +117,9 @@ def _compared(results: Sequence[AuditResult]) -> Compared:
         advantage["multiplicative"] = float(tail["advantage"][np.searchsorted(tail["share"], LEVEL)])
         largest = tail["largest"]
     return Compared(
-        mechanism=setting_of(first.audited),
-        family=family_of(first.audited),
-        curve=curve_of(first.audited),
+        mechanism=_setting(first.audited),
+        family=_family(first.audited),
+        curve=_curve(first.audited),
         auc=first.metrics.get("test_auc", math.nan),
         auc_error=first.metrics.get("test_auc_error", math.nan),
         advantage=advantage,
@@ -136,44 +135,27 @@ def _beats(one: Compared, other: Compared, kind: str) -> bool:
     return no_worse and (one.auc > other.auc or one.advantage[kind] < other.advantage[kind])
 
 
-def family_of(mechanism: Any) -> str:
+def _family(mechanism: Any) -> str:
     """The name of a mechanism without its settings."""
     return str(describe(mechanism)["name"])
 
 
-RESPONSE = family_of(RandomizedResponse(1.0))
+RESPONSE = _family(RandomizedResponse(1.0))
 
 
-@singledispatch
-def setting_of(mechanism: Any) -> str:
+def _setting(mechanism: Any) -> str:
     """A mechanism with its settings, for a legend."""
+    if isinstance(mechanism, RandomizedResponse | NoisyAggregation):
+        return f"{_curve(mechanism)}, ε = {mechanism.epsilon:g}"
+    if isinstance(mechanism, Aggregation):
+        return f"{_family(mechanism)}, {_bags(mechanism)}"
     return in_words(mechanism)
 
 
-@setting_of.register
-def _(mechanism: RandomizedResponse) -> str:
-    return f"{family_of(mechanism)}, ε = {mechanism.epsilon:g}"
-
-
-@setting_of.register
-def _(mechanism: Aggregation) -> str:
-    return f"{family_of(mechanism)}, {_bags(mechanism)}"
-
-
-@setting_of.register
-def _(mechanism: NoisyAggregation) -> str:
-    return f"{family_of(mechanism)}, {_bags(mechanism)}, ε = {mechanism.epsilon:g}"
-
-
-@singledispatch
-def curve_of(mechanism: Any) -> str:
+def _curve(mechanism: Any) -> str:
     """Which settings make a line of the trade-off: those that differ in one parameter."""
-    return family_of(mechanism)
-
-
-@curve_of.register
-def _(mechanism: NoisyAggregation) -> str:
-    return f"{family_of(mechanism)}, {_bags(mechanism)}"
+    noisy = isinstance(mechanism, NoisyAggregation)
+    return f"{_family(mechanism)}, {_bags(mechanism)}" if noisy else _family(mechanism)
 
 
 def _bags(mechanism: Aggregation) -> str:

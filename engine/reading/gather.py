@@ -41,11 +41,7 @@ def read_audit(
     failures: Mapping[str, Failure] | None = None,
     evidence: Path | None = None,
 ) -> AuditResult:
-    """The result of an audit from what is finished of it.
-
-    Args:
-        evidence: Folder that its scores are linked into; None links none.
-    """
+    """The result of an audit from what is finished of it; its scores are linked into the folder `evidence`."""
     found = _Finished(entry, frozenset(finished), store, reader)
     if evidence is not None:
         found.link_scores(evidence)

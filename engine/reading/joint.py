@@ -141,27 +141,20 @@ class JointVerdict:
         return f"\n{'':{INDENT}}".join(printable(line) for line in [*lines, *(self.lines if verbose else ())] if line)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return {
-            "verdict": self.verdict.value,
-            "headline": self.headline,
-            "rests_on": None if self.deciding is None else self.deciding.name,
-            "confidence": self.confidence,
-            "screening": self.screening,
-            "confirmations": [
-                {
-                    "test": test.name,
-                    "first": test.headline,
-                    "again": again.headline,
-                    "verdict_again": again.verdict.value,
-                    "confirmed": refutes(again),
-                }
-                for test, again in self._pairs
-            ],
-            "chosen": list(self.chosen),
-            "left_out": list(self.left_out),
-            "not_played": list(self.not_played),
-        }
+        """Values for JSON."""
+        said = ("verdict", "headline", "confidence", "screening", "chosen", "left_out", "not_played")
+        confirmations = [
+            {
+                "test": test.name,
+                "first": test.headline,
+                "again": again.headline,
+                "verdict_again": again.verdict,
+                "confirmed": refutes(again),
+            }
+            for test, again in self._pairs
+        ]
+        rests_on = None if self.deciding is None else self.deciding.name
+        return {name: getattr(self, name) for name in said} | {"rests_on": rests_on, "confirmations": confirmations}
 
 
 _DOUBTFUL = frozenset({Verdict.VIOLATION, Verdict.UNDECIDED})

@@ -24,10 +24,6 @@ if TYPE_CHECKING:
 
     from dpaudit.estimators.chart import Chart
 
-IN_WORDS = {
-    Validity.EXACT: "computed exactly, nothing is sampled",
-    Validity.FINITE_SAMPLE: "valid for any number of samples",
-}
 CEILING_LOST = "the unit that plays the ceiling failed: whether a leak could have been seen is not known; run it again"
 CONTROL_LOST = "the control on held-out rows failed: a proxy that differs from the truth would not have been noticed"
 
@@ -211,7 +207,7 @@ class AuditResult:
     @property
     def cautions(self) -> tuple[str, ...]:
         """Sentences that must not be overlooked."""
-        lines = [_caution(self.finding.validity) if self.finding else "", self.compared.note]
+        lines = [_CAUTIONS.get(self.finding.validity, "") if self.finding else "", self.compared.note]
         lines += [CONTROL_LOST if self.control_lost else "", self.open_question, self._not_confirmed]
         lines.append(self._seen if self.verdict is Verdict.INCONCLUSIVE else "")
         return tuple(line for line in lines if line)
@@ -327,7 +323,7 @@ class AuditResult:
         if self.finding is None:
             return ""
         confidence = f"{100 * self.finding.confidence:.5g} % confidence" if self.finding.confidence else ""
-        return ", ".join(filter(None, [confidence, _caution(self.finding.validity) or IN_WORDS[self.finding.validity]]))
+        return ", ".join(filter(None, [confidence, (_CAUTIONS | _SURE)[self.finding.validity]]))
 
     @property
     def _details(self) -> tuple[str, ...]:
@@ -399,17 +395,18 @@ class Ceiling:
         )
 
 
-def _caution(validity: Validity) -> str:
-    """What a reader must know before trusting the stated confidence; "" when nothing."""
-    return {
-        Validity.EXACT: "",
-        Validity.FINITE_SAMPLE: "",
-        Validity.ASYMPTOTIC: "valid for many trials only",
-        Validity.CREDIBLE: "a credible bound: for some mechanisms it exceeds the truth more often than stated",
-        Validity.CONDITIONAL_ON_FAMILY: "valid only if the mechanism's trade-off function belongs to the stated family",
-        Validity.CONDITIONAL_ON_MODEL: "valid only if the votes have the distribution that answers were drawn from: "
-        "it was fitted to several trainings, or stands for sampled records",
-        Validity.CONDITIONAL_ON_PROXY: "valid only if the proxy matches the true label distribution; held-out rows "
-        "support this, they cannot prove it",
-        Validity.AS_PUBLISHED: "WARNING: chosen on the samples it is measured on, as published; not a valid bound",
-    }[validity]
+_SURE = {
+    Validity.EXACT: "computed exactly, nothing is sampled",
+    Validity.FINITE_SAMPLE: "valid for any number of samples",
+}
+_CAUTIONS = {
+    Validity.ASYMPTOTIC: "valid for many trials only",
+    Validity.CREDIBLE: "a credible bound: for some mechanisms it exceeds the truth more often than stated",
+    Validity.CONDITIONAL_ON_FAMILY: "valid only if the mechanism's trade-off function belongs to the stated family",
+    Validity.CONDITIONAL_ON_MODEL: "valid only if the votes have the distribution that answers were drawn from: "
+    "it was fitted to several trainings, or stands for sampled records",
+    Validity.CONDITIONAL_ON_PROXY: "valid only if the proxy matches the true label distribution; held-out rows "
+    "support this, they cannot prove it",
+    Validity.AS_PUBLISHED: "WARNING: chosen on the samples it is measured on, as published; not a valid bound",
+}
+"""What a reader must know before trusting the stated confidence."""

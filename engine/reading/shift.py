@@ -91,20 +91,10 @@ class ShiftControl:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return {
-            "where": self.where,
-            "rows": self.rows,
-            "distinguishers": self.distinguishers,
-            "epsilon": self.epsilon,
-            "shift_detected": self.shift_detected,
-            "confidence": self.confidence,
-            "tau": self.tau,
-            "advantage": list(self.advantage),
-            "epsilon_beyond_shift": None if self.beyond is None else self.beyond.lower,
-            "explained": None if self.explained is None else dataclasses.asdict(self.explained),
-            "says": list(self.lines),
-        }
+        """Its fields for JSON; the limit beyond the shift as a number."""
+        said = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "beyond"}
+        said |= {"shift_detected": self.shift_detected, "says": self.lines}
+        return said | {"epsilon_beyond_shift": None if self.beyond is None else self.beyond.lower}
 
 
 def shift_control(

@@ -227,7 +227,7 @@ class SweepSummary:
         ]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
+        """Values for JSON."""
         best = self.best
         return {
             "metric": self.sweep.metric,
@@ -235,10 +235,10 @@ class SweepSummary:
             "configurations": self.sweep.count,
             "confidence": self.confidence,
             "confidence_of_each": ErrorBudget(self.confidence, self.sweep.count).first_pass,
-            "says": list(self.lines),
+            "says": self.lines,
             "best": None if best is None else best.name,
-            "reaudit": None if self.reaudit is None else vars(self.reaudit).copy(),
-            "rows": [row.to_dict() for row in self.rows],
+            "reaudit": self.reaudit,
+            "rows": self.rows,
         }
 
     def __str__(self) -> str:
@@ -251,11 +251,7 @@ class SweepSummary:
 def sweep_summary(
     sweep: Sweep, results: Sequence[AuditResult], confidence: float, folder: Path | None = None
 ) -> SweepSummary:
-    """The configurations of a sweep side by side.
-
-    Args:
-        folder: The sweep's, where the best one's fresh audit may be; None does not look for it.
-    """
+    """The configurations of a sweep side by side; in its folder the best one's fresh audit is looked for."""
     found = {result.name: result for result in results}
     rows = [_row(sweep, one, found.get(one.name)) for one in sweep.configurations]
     summary = SweepSummary(sweep, _marked(sweep, rows), confidence)

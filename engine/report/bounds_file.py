@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
-import math
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +12,7 @@ import pyarrow.parquet as pq
 
 from dpaudit.engine.reading.result import AuditResult
 from dpaudit.engine.reading.run_report import NOT_SHOWN, Report
+from dpaudit.engine.report.plain_values import attributes, in_json
 from dpaudit.estimators.finding import Series
 from dpaudit.plain_files import write_whole
 
@@ -27,35 +25,23 @@ def write_bounds(report: Report, folder: Path) -> None:
     write_whole(folder / "bounds.json", lambda file: file.write(bounds_json(report).encode()))
     write_whole(folder / "bounds.parquet", lambda file: pq.write_table(bounds_table(report), file))
     if (summary := report.sweep) is not None:
-        write_whole(folder / "sweep.json", lambda file: file.write(_sweep_json(summary).encode()))
+        write_whole(folder / "sweep.json", lambda file: file.write(in_json(summary).encode()))
         write_whole(folder / "sweep.parquet", lambda file: pq.write_table(_sweep_table(summary), file))
 
 
 def bounds_json(report: Report) -> str:
     """The report in JSON."""
     content = {
-        "name": report.name,
-        "seed": report.seed,
-        "confidence": report.confidence,
+        **attributes(report, ("name", "seed", "confidence")),
         "seconds": round(report.seconds, 3),
-        "joint": None if report.joint is None else report.joint.to_dict(),
-        "results": [result_values(result) for result in report.results],
-        "reused": report.reused.to_dict(),
-        "damaged": list(report.damaged),
-        "unseen": list(report.unseen),
-        "remarks": list(report.remarks),
-        "repeated": [dataclasses.asdict(unit) for unit in report.repeated],
+        "joint": report.joint,
+        "results": [_result_values(result) for result in report.results],
+        **attributes(report, ("reused", "damaged", "unseen", "remarks", "repeated")),
         "together": report.joint_confidence_note,
-        "not_shown": list(NOT_SHOWN),
-        "versions": dict(report.versions),
-        "events": dict(report.events),
+        "not_shown": NOT_SHOWN,
+        **attributes(report, ("versions", "events")),
     }
-    return json.dumps(content, indent=1, allow_nan=False)
-
-
-def _sweep_json(summary: SweepSummary) -> str:
-    """A sweep's configurations and what may be said of them together, in JSON; NaN and inf are strings."""
-    return json.dumps(_plain(summary.to_dict()), indent=1, allow_nan=False)
+    return in_json(content)
 
 
 def _sweep_table(summary: SweepSummary) -> pa.Table:
@@ -77,37 +63,19 @@ def _column(values: list[Any]) -> pa.Array:
     return pa.array([None if value is None else str(value) for value in values])
 
 
-def result_values(result: AuditResult) -> dict[str, Any]:
-    """One audit as plain values: series are columns by name, `inf` is a string."""
-    values: dict[str, Any] = _plain(
-        {
-            "name": result.name,
-            "verdict": result.verdict.value,
-            "headline": result.headline,
-            "mechanism": result.mechanism,
-            "game": result.game,
-            "data": result.data,
-            "observational": result.observational,
-            "assumes": result.assumes,
-            "rows": dict(result.rows),
-            "claim": result.claimed.to_dict(),
-            "compared_with": result.compared.claim.to_dict(),
-            "conversion": result.compared.note,
-            "finding": None if result.finding is None else dict(result.finding.to_dict()),
-            "comparison": None if result.comparison is None else dataclasses.asdict(result.comparison),
-            "violation_point": None if result.violation_point is None else dataclasses.asdict(result.violation_point),
-            "metrics": dict(result.metrics),
-            "units": {"finished": result.units[0], "planned": result.units[1]},
-            "ceiling": None if result.ceiling is None else result.ceiling.to_dict(),
-            "whole": list(result.whole),
-            "chosen": list(result.chosen),
-            "stopped": None if result.stopped is None else dataclasses.asdict(result.stopped),
-            "control": None if result.control is None else result.control.to_dict(),
-            "failures": [dataclasses.asdict(failure) for failure in result.failures],
-            "series": {name: _columns(series) for name, series in result.series.items()},
-        }
-    )
-    return values
+def _result_values(result: AuditResult) -> dict[str, Any]:
+    """One audit; series are columns by name."""
+    return {
+        **attributes(result, ("name", "verdict", "headline", "mechanism", "game", "data", "observational", "assumes")),
+        "rows": result.rows,
+        "claim": result.claimed,
+        "compared_with": result.compared.claim,
+        "conversion": result.compared.note,
+        **attributes(result, ("finding", "comparison", "violation_point", "metrics")),
+        "units": dict(zip(("finished", "planned"), result.units, strict=True)),
+        **attributes(result, ("ceiling", "whole", "chosen", "stopped", "control", "failures")),
+        "series": {name: _columns(series) for name, series in result.series.items()},
+    }
 
 
 def bounds_table(report: Report) -> pa.Table:
@@ -117,13 +85,3 @@ def bounds_table(report: Report) -> pa.Table:
 
 def _columns(series: Series) -> dict[str, Any]:
     return {name: np.asarray(values).tolist() for name, values in series.items()}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value

@@ -260,10 +260,7 @@ class AuditSpec:
 
 
 def given_data(value: object) -> Any:
-    """What a spec's `data` may be: words, a data set, or rows of the caller's own.
-
-    Raises: SpecError, DataError.
-    """
+    """What a spec's `data` may be: words, a data set, or rows of the caller's own."""
     if type(value) in (str, dict) or hasattr(type(value), "registered_name"):
         return value
     from dpaudit.engine.data.in_memory import data_source  # most specs have no rows in them

@@ -58,10 +58,7 @@ def build(kind: str, spec: object, *, location: str = "", defaults: Mapping[str,
 
 
 def named_part(kind: str, name: str) -> Any:
-    """The class or factory that a spec names: a registered name, or "module:Class".
-
-    Raises: UnknownNameError when there is none; SpecError without consent to import what is no part of dpaudit.
-    """
+    """The class or factory that a spec names: a registered name, or "module:Class"."""
     if ":" in name:
         return own_part(kind, name)
     entry = catalogue(kind).get(name)
@@ -92,8 +89,6 @@ def own_part(kind: str, name: str) -> Any:
     """The user's own class, or their factory marked with `@register(kind, ...)`, that "module:name" names.
 
     Nothing else is ever called: a spec must not be able to name any function there is.
-
-    Raises: UnknownNameError when it cannot be imported or is something else.
     """
     part = located(name)
     if isinstance(part, type):
@@ -217,10 +212,7 @@ def _is_default(field: dataclasses.Field[Any], value: object) -> bool:
 
 
 def checked_value(field: dataclasses.Field[Any], hint: Any, value: object, location: str) -> Any:
-    """What a spec writes for a field, as the field takes it.
-
-    Raises: SpecError.
-    """
+    """What a spec writes for a field, as the field takes it."""
     if value is None and type(None) in typing.get_args(hint):
         return None
     if field.metadata.get("holds") == "path" and isinstance(value, str):

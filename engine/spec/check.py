@@ -23,8 +23,6 @@ from dpaudit.registry import catalogue, load
 
 BUDGET = "10m"
 """Of a check for which none is given."""
-CONFIDENCE = 0.999
-"""Of its verdict."""
 
 
 @dataclass(frozen=True)
@@ -41,10 +39,7 @@ class Budget:
 
     @classmethod
     def parse(cls, text: str) -> Budget:
-        """A budget in words: "90s", "10m", "1h", "200 trainings", or a time and trainings, split by a comma.
-
-        Raises: InputError.
-        """
+        """A budget in words: "90s", "10m", "1h", "200 trainings", or a time and trainings, split by a comma."""
         seconds, trainings = None, None
         for part in text.split(","):
             found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(s|m|h|trainings?)\s*", part)
@@ -96,7 +91,7 @@ class CheckOptions:
 
     name: str = ""
     seed: int = 0
-    confidence: float = CONFIDENCE
+    confidence: float = 0.999
     run: RunOptions | None = None
 
     def __post_init__(self) -> None:

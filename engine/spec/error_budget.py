@@ -38,10 +38,7 @@ class ErrorBudget:
         return first if self.screening is None else self._share(self.confidence)
 
     def require_kept(self, confidences: Mapping[str, float]) -> None:
-        """Refuses bounds of a first pass that spend more than there is.
-
-        Raises: InputError.
-        """
+        """Refuses bounds of a first pass that spend more than there is."""
         if self.screening is None:
             for name, confidence in confidences.items():
                 require(

@@ -38,10 +38,7 @@ def load_spec(source: str | Path | Mapping[str, Any]) -> AuditSpec:
 
 
 def read_content(path: Path) -> dict[str, Any]:
-    """What a spec file holds, with a name; nothing of it is built.
-
-    Raises: SpecError when it is no mapping.
-    """
+    """What a spec file holds, with a name; nothing of it is built."""
     content = read_yaml(path)
     if not isinstance(content, Mapping):
         raise SpecError(f"{path} must hold a mapping with `mechanism` or `audits`, got {type(content).__name__}")
@@ -61,10 +58,7 @@ def _from_mapping(content: Mapping[str, Any]) -> AuditSpec:
 
 
 def spec_parts(content: Mapping[str, Any]) -> tuple[list[Audit], dict[str, Any]]:
-    """The audits of a spec as they are written, what they leave open still open, and the other fields of the spec.
-
-    Raises: SpecError.
-    """
+    """The audits of a spec as they are written, what they leave open still open, and the other fields of the spec."""
     of_spec = {field.name for field in fields(AuditSpec)} - {"audits"}
     of_audit = {field.name for field in fields(Audit)} - {"name"}
     unknown = sorted(content.keys() - of_spec - of_audit - {"audits", "grid"})

@@ -18,8 +18,6 @@ def overridden(audit: Audit, path: str, value: Any) -> Audit:
 
     Parts that are names or mappings stay so, with one more field in words: what they leave open is still open, and what
     is wrong with a field is said when the spec is completed. Where a nested part is left out, its usual one is varied.
-
-    Raises: SpecError when there is no such field, or it cannot take the value.
     """
     first, _, rest = path.partition(".")
     _require_field(audit, first, "an audit")

@@ -37,10 +37,7 @@ def read_yaml(path: Path) -> Any:
 
 
 def read_text(path: Path) -> str:
-    """The text of a YAML file.
-
-    Raises: SpecError for a file that cannot be read, or is longer than the limit.
-    """
+    """The text of a YAML file."""
     try:
         with path.open(encoding="utf-8") as file:
             text = file.read(MAX_CHARACTERS + 1)
@@ -70,10 +67,7 @@ def plain_values(text: str) -> Any:
 
 
 def in_yaml(value: Any) -> str:
-    """Plain values as YAML text.
-
-    Raises: SpecError for a value that is no plain one.
-    """
+    """Plain values as YAML text."""
     try:
         return yaml.safe_dump(value, sort_keys=False, allow_unicode=True)
     except yaml.representer.RepresenterError as err:
@@ -86,10 +80,7 @@ def in_yaml(value: Any) -> str:
 
 
 def yaml_value(text: str) -> Any:
-    """The value that a word of the command line stands for: a name, or `{name: ..., fields}`.
-
-    Raises: SpecError.
-    """
+    """The value that a word of the command line stands for: a name, or `{name: ..., fields}`."""
     try:
         return plain_values(text)
     except yaml.YAMLError as err:

@@ -24,10 +24,7 @@ DRAWN = ("choice", "uniform", "loguniform", "randint", "lograndint")
 
 
 def grid_points(grid: object) -> list[dict[str, Any]]:
-    """The points of a grid, each from a field to its value.
-
-    Raises: SpecError when it has another form.
-    """
+    """The points of a grid, each from a field to its value."""
     if not isinstance(grid, Mapping) or not grid:
         raise SpecError("`grid` must be a mapping from a field, such as mechanism.epsilon, to a list of its values")
     for path, values in grid.items():
@@ -37,10 +34,7 @@ def grid_points(grid: object) -> list[dict[str, Any]]:
 
 
 def in_words(space: Mapping[str, Any]) -> dict[str, Any]:
-    """The space as a spec writes it: lists, and `{loguniform: [low, high]}`; values of `ray.tune` are read.
-
-    Raises: SpecError naming the field.
-    """
+    """The space as a spec writes it: lists, and `{loguniform: [low, high]}`; values of `ray.tune` are read."""
     if not isinstance(space, Mapping) or not all(isinstance(path, str) for path in space):
         raise SpecError("a sweep's space must be a mapping from a field, such as mechanism.epsilon, to its values")
     return {path: _checked(path, _words(path, axis)) for path, axis in space.items()}

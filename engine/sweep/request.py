@@ -11,7 +11,16 @@ from typing import Any
 from dpaudit import given
 from dpaudit.actors.seed import Seed
 from dpaudit.engine.reading.sweep_summary import fresh_name
-from dpaudit.engine.spec.audit_spec import MAX_SEED, Audit, AuditSpec, RunOptions, found_data, given_data, keep_data
+from dpaudit.engine.spec.audit_spec import (
+    MAX_SEED,
+    Audit,
+    AuditSpec,
+    RunOptions,
+    found_data,
+    given_data,
+    keep_data,
+    slug,
+)
 from dpaudit.engine.spec.build import anchored, build, build_dataclass, describe
 from dpaudit.engine.spec.loading import read_content, spec_parts
 from dpaudit.engine.spec.override import overridden
@@ -45,6 +54,11 @@ class Request:
         object.__setattr__(self, "base", replace(self.base, data=anchored(data)))
 
     @property
+    def folder(self) -> Path:
+        """Where the sweep goes when nothing else is said."""
+        return Path("runs") / slug(self.name)
+
+    @property
     def known(self) -> tuple[Configuration, ...]:
         """All configurations, where they are known beforehand; none where a search algorithm chooses them."""
         if self.sweep.adaptive:
@@ -57,13 +71,7 @@ class Request:
         return Configuration(described_values(values), dict(values))
 
     def audit(self, one: Configuration, rung: Any = None) -> Audit:
-        """The audit of a configuration.
-
-        Args:
-            one: Which.
-            rung: What the field of the rungs is set to; None sets it to what is audited.
-        Raises: SpecError naming the field.
-        """
+        """The audit of a configuration; the field of the rungs at `rung`, or at what is audited."""
         audit, values = self.base, dict(one.values)
         if self.sweep.rungs is not None:
             values[self.sweep.rungs.field] = self.sweep.rungs.values[-1] if rung is None else rung
@@ -109,10 +117,7 @@ class Request:
 
 
 def read_request(source: str | Path | Mapping[str, Any] | Audit | AuditSpec) -> Request:
-    """A sweep from a YAML file, a mapping like its content, or an audit without anything that is varied yet.
-
-    Raises: SpecError naming the field.
-    """
+    """A sweep from a YAML file, a mapping like its content, or an audit without anything that is varied yet."""
     if isinstance(source, AuditSpec):
         if len(source.audits) != 1:
             raise SpecError(f"a sweep varies one audit, the spec has {len(source.audits)}")
@@ -129,10 +134,7 @@ def read_request(source: str | Path | Mapping[str, Any] | Audit | AuditSpec) -> 
 
 
 def require_whole(path: Path) -> None:
-    """Refuses a sweep's file of a folder that is not what was written: what was cut off would count as left out.
-
-    Raises: SpecError.
-    """
+    """Refuses a sweep's file of a folder that is not what was written: what was cut off would count as left out."""
     text, _, seal = read_text(path).rpartition(_SEAL)
     if seal != _seal(text):
         raise SpecError(

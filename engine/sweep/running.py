@@ -26,7 +26,7 @@ from dpaudit.engine.reading.sweep_summary import REAUDIT, sweep_summary
 from dpaudit.engine.run.driver import run_missing, run_plan, told
 from dpaudit.engine.run.policy import Policy
 from dpaudit.engine.run.run_folder import checkpoints_of, consent_for, held, opened, place_of, remember
-from dpaudit.engine.spec.audit_spec import Audit, AuditSpec, slug
+from dpaudit.engine.spec.audit_spec import Audit, AuditSpec
 from dpaudit.engine.spec.build import build_dataclass
 from dpaudit.engine.spec.space import configurations
 from dpaudit.engine.spec.sweep import AUDITED, FAILED, STOPPED, Configuration, Rungs, SubjectTo, Sweep
@@ -34,9 +34,6 @@ from dpaudit.engine.sweep.request import FILE, Request, read_request, require_wh
 from dpaudit.engine.sweep.result import SweepResult
 from dpaudit.errors import AuditError, InputError, RunError, SpecError, did_you_mean, shortened
 from dpaudit.given import argument, require_words
-
-if TYPE_CHECKING:
-    from dpaudit.engine.sweep.tuning import Tuner
 
 if TYPE_CHECKING:
     from ray.tune import TuneConfig
@@ -99,7 +96,7 @@ def sweep(
     request = replace(request, sweep=_with_tune(replace(wanted, space={**wanted.space, **varied}), tune_config))
     if seed is not None:
         request = replace(request, seed=seed)
-    place = place_of(output) if output is not None else sweep_folder(request)
+    place = place_of(output) if output is not None else request.folder
     return carry_out(request, place, tune_config, listeners=listeners, quiet=quiet)
 
 
@@ -109,11 +106,6 @@ def _described(made: type[SubjectTo | Rungs], value: Any, name: str) -> Any:
         return value
     require_words(value, name)
     return build_dataclass(made, value, location=name)
-
-
-def sweep_folder(request: Request) -> Path:
-    """Where a sweep goes when nothing else is said."""
-    return Path("runs") / slug(request.name)
 
 
 def _with_tune(wanted: Sweep, config: TuneConfig | None) -> Sweep:
@@ -188,10 +180,7 @@ def carry_out(
     listeners: Sequence[Listener] = (),
     quiet: bool = False,
 ) -> SweepResult:
-    """Runs what is missing of a sweep and reads what came out.
-
-    Raises: SpecError when a configuration is none; RunError when no configuration could be audited.
-    """
+    """Runs what is missing of a sweep and reads what came out."""
     began = time.monotonic()
     if not request.sweep.space:
         raise SpecError(
@@ -309,10 +298,7 @@ class _Running:
 
 
 def _some_audited(configurations: Sequence[Configuration]) -> Sequence[Configuration]:
-    """The configurations; refused where there is nothing to report.
-
-    Raises: RunError.
-    """
+    """The configurations; refused where there is nothing to report."""
     if any(one.state == AUDITED for one in configurations):
         return configurations
     why = next((one.error for one in configurations if one.error), "all were stopped")

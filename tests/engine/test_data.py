@@ -19,11 +19,10 @@ from scipy.stats import binom, multivariate_normal
 from dpaudit.engine.data import criteo, delimited
 from dpaudit.engine.data.adult import Adult
 from dpaudit.engine.data.bundled import BreastCancer, Digits, Iris, Wine
-from dpaudit.engine.data.cifar import Cifar10
 from dpaudit.engine.data.criteo import CATEGORICAL, NUMERIC, Criteo, CriteoSynthetic
 from dpaudit.engine.data.csv import Csv
 from dpaudit.engine.data.gaussian_mixture import GaussianMixture
-from dpaudit.engine.data.idx import FashionMnist, Mnist
+from dpaudit.engine.data.images import Cifar10, FashionMnist, Mnist
 from dpaudit.engine.data.parquet import Parquet
 from dpaudit.errors import DataError, InputError
 from dpaudit.registry import catalogue

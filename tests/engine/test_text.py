@@ -13,13 +13,9 @@ import pytest
 from scipy.stats import binom
 
 from dpaudit import RunOptions, audit, load_spec
-from dpaudit.engine.data.text.ag_news import AgNews
-from dpaudit.engine.data.text.dbpedia import DBpedia
-from dpaudit.engine.data.text.labelled_texts import word_numbers
+from dpaudit.engine.data.text.labelled_texts import AgNews, DBpedia, Sst2, Trec, word_numbers
 from dpaudit.engine.data.text.made_phrases import MEAN_WORDS, MadePhrases
-from dpaudit.engine.data.text.sst2 import Sst2
 from dpaudit.engine.data.text.text_features import CountedWords
-from dpaudit.engine.data.text.trec import Trec
 from dpaudit.errors import DataError, InputError
 from dpaudit.mechanisms.language_models.prompts import Task
 

@@ -21,12 +21,11 @@ import yaml
 
 from dpaudit import audit
 from dpaudit.engine.data.adult import Adult
-from dpaudit.engine.data.cifar import Cifar10
 from dpaudit.engine.data.criteo import Criteo
 from dpaudit.engine.data.csv import Csv
-from dpaudit.engine.data.idx import Mnist
+from dpaudit.engine.data.images import Cifar10, Mnist
 from dpaudit.engine.data.parquet import Parquet
-from dpaudit.engine.data.text.sst2 import Sst2
+from dpaudit.engine.data.text.labelled_texts import Sst2
 from dpaudit.engine.planning.plan import make_plan
 from dpaudit.engine.spec.loading import load_spec
 from tests.fuzz.outcome import End, Outcome, command, outcome

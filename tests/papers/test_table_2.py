@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow.csv as pacsv
 import pytest
 
-from dpaudit.engine.data.idx import FashionMnist
+from dpaudit.engine.data.images import FashionMnist
+from dpaudit.engine.data.text.labelled_texts import Sst2
 from dpaudit.engine.data.text.made_phrases import MadePhrases
-from dpaudit.engine.data.text.sst2 import Sst2
 from dpaudit.engine.report import page
 from dpaudit.engine.spec.audit_spec import RunOptions
 from dpaudit.estimators.two_world.confusion import epsilon_interval

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -91,6 +91,4 @@ class EncodedSentences:
 
 def as_vectors(examples: Examples, vectors: Any) -> Examples:
     """The examples with vectors in place of their texts."""
-    return Examples(
-        np.asarray(vectors, np.float32), examples.labels, examples.classes, examples.name, (), examples.class_names
-    )
+    return replace(examples, features=np.asarray(vectors, np.float32), categorical=())
