@@ -1,0 +1,110 @@
+"""The defect bank, given to `dpaudit check` with its defaults: what is found, how soon, and what is said of the twins.
+
+    python -m benchmarks.bank OUTPUT.jsonl [defects|twins] [runs a case] [seconds at most] [KIND or NAME ...]
+
+One line of JSON a run is added to OUTPUT; runs that are there already are not made again, so the same command goes on
+where it was stopped. In the end a table is printed: one row a case. A VIOLATION of a twin is false, and may come in at
+most one of a thousand of its runs.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import pkgutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import benchmarks.bank as bank
+from benchmarks.bank import Case
+from dpaudit import RunOptions, Verdict, check
+
+HERE = RunOptions(runner="in-process", figures=False, repeats=0)
+
+
+def cases() -> dict[str, Case]:
+    """All of them, by "kind/name"; a kind is a file of this folder with a table `BANK`."""
+    found = {}
+    for module in pkgutil.iter_modules(bank.__path__):
+        if module.name != "__main__":
+            table = importlib.import_module(f"benchmarks.bank.{module.name}").BANK
+            found |= {f"{module.name}/{name}": case for name, case in table.items()}
+    return found
+
+
+def run(name: str, case: Case, seed: int, twin: bool) -> dict[str, Any]:
+    """One check of a case, or of its twin."""
+    made = case.twin if twin else case.defect
+    assert made is not None
+    began = time.monotonic()
+    line: dict[str, Any] = {"case": name, "twin": twin, "seed": seed}
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            report = check(
+                made(),
+                case.data,
+                claim=case.claim,
+                budget=case.budget,
+                seed=seed,
+                run=HERE,
+                output=Path(folder) / "run",
+                quiet=True,
+            )
+        except Exception as err:  # a check that breaks off is a result too
+            return line | {"verdict": type(err).__name__, "game": None, "headline": str(err), "seconds": 0.0}
+    joint = report.joint
+    assert joint is not None
+    look = joint.deciding
+    return line | {
+        "verdict": joint.verdict.value,
+        "game": None if look is None else look.name,
+        "headline": joint.headline,
+        "played": {result.name: result.headline for result in report.results},
+        "seconds": round(time.monotonic() - began, 1),
+    }
+
+
+def lines(output: Path) -> Iterator[dict[str, Any]]:
+    """The runs made so far."""
+    if output.exists():
+        yield from map(json.loads, output.read_text(encoding="utf-8").splitlines())
+
+
+def main(output: Path, what: str = "defects", runs: int = 1, seconds: float = 1e9, *names: str) -> None:
+    """Makes the runs that are missing, of the cases or kinds with these names or of all, then prints the table."""
+    began, twins = time.monotonic(), what == "twins"
+    wanted = {
+        name: case
+        for name, case in cases().items()
+        if (case.twin is not None or not twins) and (not names or any(name.startswith(each) for each in names))
+    }
+    made = {(line["case"], line["seed"]) for line in lines(output) if line["twin"] == twins}
+    for seed in range(runs):
+        for name, case in wanted.items():
+            if (name, seed) in made or time.monotonic() - began > seconds:
+                continue
+            line = run(name, case, seed, twins)
+            with output.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+            print(
+                name, line["verdict"], line["game"], line["headline"], f"{line['seconds']:.0f} s", sep=" | ", flush=True
+            )
+    print("| case | true epsilon | runs | VIOLATION | other verdicts | game | seconds, median |\n" + "| --- " * 7 + "|")
+    for name, case in wanted.items():
+        own = [line for line in lines(output) if line["case"] == name and line["twin"] == twins]
+        if own:
+            found = [line for line in own if line["verdict"] == Verdict.VIOLATION.value]
+            others = ", ".join(sorted({line["verdict"] for line in own if line not in found}))
+            games = ", ".join(sorted({str(line["game"]) for line in found}))
+            true = "" if case.true is None or twins else f"{case.true:.3g}"
+            took = statistics.median(line["seconds"] for line in own)
+            print(f"| {name} | {true} | {len(own)} | {len(found)} | {others} | {games} | {took:.0f} |")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), *sys.argv[2:3], *map(int, sys.argv[3:5]), *sys.argv[5:])
