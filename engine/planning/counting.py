@@ -120,8 +120,12 @@ def bound_units(
     return tuple(work.units.values())
 
 
+def bound_seconds(estimator: Any, replays: int, rows: int) -> float:
+    """About how long the bounds of so many replays of so many rows take on one core; 0 where nobody waits."""
+    divided = isinstance(estimator, _DividedByReplay | _DividedByThreshold)
+    return estimator.seconds(replays, rows) if divided else 0.0
+
+
 def _parts(estimator: Any, replays: int, rows: int) -> int:
-    if not isinstance(estimator, _DividedByReplay | _DividedByThreshold):
-        return 0
-    seconds = estimator.seconds(replays, rows)
+    seconds = bound_seconds(estimator, replays, rows)
     return math.ceil(seconds / PART_S) if seconds >= WORTH_S else 0

@@ -47,6 +47,7 @@ class PlannedAudit:
     confirmatory: bool = False  # whether it confirms by the same test once more
     bounds: tuple[Unit, ...] = ()  # the units that find its bounds, where that takes long
     first_confidence: float | None = None  # of a confirmatory run: that of the bound of the first pass
+    last_confidence: float | None = None  # of a test that is played again where it refutes: that of the second bound
 
     @property
     def effective_claim(self) -> Claim:
@@ -224,8 +225,9 @@ def _require_rows(audit: Audit, rows: Rows) -> None:
 def _planned(spec: AuditSpec, audit: Audit, parts: Parts) -> Iterator[tuple[PlannedAudit, dict[str, Any]]]:
     """An audit, and the one that confirms it, if there is one: that one's work waits until the first one is read."""
     entry, shared = _plan_audit(spec, audit, parts, Seed(spec.seed))
-    yield entry, shared
     again = spec.together is not None and not entry.game.conditional
+    last = spec.confirmatory(audit).estimator.confidence if again else None
+    yield dataclasses.replace(entry, last_confidence=last), shared
     if again or (audit.confirm and entry.game.conditional):
         # Tests may stop early, so that no unit of theirs can be waited for: their reader holds back what follows.
         after = () if spec.together is not None else (*entry.tallies, *entry.controls)

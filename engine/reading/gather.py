@@ -19,9 +19,10 @@ from dpaudit.actors.values import decode
 from dpaudit.actors.work import Outcome, beside
 from dpaudit.claims import Claim, ConvertedClaim
 from dpaudit.engine.games.protocol import Reading
-from dpaudit.engine.planning.counting import control_estimator
+from dpaudit.engine.planning.counting import WORTH_S, bound_seconds, control_estimator
 from dpaudit.engine.planning.plan import Plan, PlannedAudit
 from dpaudit.engine.planning.power import ceiling_bound
+from dpaudit.engine.reading.detectable import detectable_factor
 from dpaudit.engine.reading.joint import refutes
 from dpaudit.engine.reading.result import AuditResult, Ceiling, Failure
 from dpaudit.engine.reading.shift import ShiftControl, rows_needed, shift_control
@@ -31,6 +32,7 @@ from dpaudit.engine.spec.audit_spec import Audit
 from dpaudit.engine.spec.build import in_words
 from dpaudit.estimators.bound import Bound
 from dpaudit.estimators.finding import Finding
+from dpaudit.estimators.scores import ScoreEstimator, Scores
 
 
 def read_audit(
@@ -43,9 +45,13 @@ def read_audit(
 ) -> AuditResult:
     """The result of an audit from what is finished of it; its scores are linked into the folder `evidence`."""
     found = _Finished(entry, frozenset(finished), store, reader)
-    if evidence is not None:
-        found.link_scores(evidence)
-    return found.result(failures or {}, evidence or Path())
+    if evidence is None:
+        return found.result(failures or {}, Path())
+    found.link_scores(evidence)
+    result = found.result(failures or {}, evidence)
+    if result.verdict is not Verdict.NO_VIOLATION or result.conditional:
+        return result
+    return replace(result, detectable_factor=found.detectable_factor(result.compared.claim))
 
 
 def follow_ups_told(plan: Plan, results: Sequence[AuditResult]) -> tuple[AuditResult, ...]:
@@ -196,6 +202,20 @@ class _Finished:
         else:
             finding = None
         return None if finding is None else Ceiling(finding, bool(entry.ceilings), self._audit.game.fits.helps)
+
+    def detectable_factor(self, claim: Claim) -> float | None:
+        """How many times too small the noise must be to be found; None where the scores cannot say."""
+        entry, estimator = self._entry, self._audit.estimator
+        if not issubclass(type(estimator), ScoreEstimator):
+            return None
+        stored = [key for key in entry.scores if key in self._keys]
+        scores = [each for key in stored for each in decode(self._store.read(key), Scores)]
+        replays = len(self._tallies) if entry.reading is Reading.PER_REPLAY else 1
+        rows = sum(each.score.size for each in scores) // replays
+        if not scores or bound_seconds(estimator, replays, rows) / replays > WORTH_S / 4:
+            return None
+        sure = replace(estimator, confidence=entry.last_confidence or estimator.confidence)
+        return detectable_factor(sure, scores, claim.curve, replays=replays)
 
     def _decoded(self, keys: Sequence[str]) -> list[Any]:
         kind = self._audit.estimator.tally_type

@@ -129,7 +129,7 @@ class JointVerdict:
         _, parts = self._able
         beside = _best(parts)
         shown = [test] if beside is None or beside is test else [test, beside]
-        return tuple(_ceiling_line(one) for one in shown if one.ceiling is not None)
+        return tuple(_seen_by(one) for one in shown if one.seen)
 
     @property
     def _why_not(self) -> str:
@@ -179,18 +179,19 @@ def joint_verdict(
 
 
 def _best(tests: Sequence[AuditResult]) -> AuditResult | None:
-    """The test that could show most beyond the claim."""
+    """The test that would have seen the least under-noising; where no score tells, that could show most."""
     return max(tests, key=_could_show, default=None)
 
 
-def _ceiling_line(test: AuditResult) -> str:
-    assert test.ceiling is not None
+def _seen_by(test: AuditResult) -> str:
     part = f"for a part alone ({test.name}), on a scale of its own: " if test.of_a_part else ""
-    return f"{part}{test.ceiling.line}"
+    return f"{part}{test.seen}"
 
 
-def _could_show(test: AuditResult) -> float:
+def _could_show(test: AuditResult) -> tuple[float, float]:
+    """How little under-noising it would have seen, then how much it could have shown at most."""
+    least = 0.0 if test.detectable_factor is None else 1 / test.detectable_factor
     if test.ceiling is None:
-        return 0.0
+        return least, 0.0
     comparison = test.ceiling.finding.comparison(test.compared.claim.curve)
-    return comparison.observed - comparison.claimed
+    return least, comparison.observed - comparison.claimed

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpaudit.claims import Claim, ConvertedClaim, PrivacyCurve
+from dpaudit.engine.reading.detectable import POWER
 from dpaudit.engine.reading.shift import ShiftControl
 from dpaudit.engine.reading.stopping import Stopped
 from dpaudit.engine.reading.verdict import Verdict, verdict
@@ -64,6 +65,8 @@ class AuditResult:
             that is missing. None where it was not asked for.
         rows_needed: About how many rows of the control would decide an UNDECIDED audit; None where no number would.
         ceiling: What a mechanism with no privacy would show; None where that is not known.
+        detectable_factor: How many times too small the noise must be for such an audit to refute the claim with 90 %
+            power, judged from the scores; None where they tell too little to say.
         ceiling_lost: Whether the ceiling was to be played and that failed.
         whole: What the finding about a part means for the whole, and what was not tested, in sentences.
         stopped: How far a sequential audit went; None for one that runs all its trials.
@@ -95,6 +98,7 @@ class AuditResult:
     again: Verdict | None = None
     rows_needed: int | None = None
     ceiling: Ceiling | None = None
+    detectable_factor: float | None = None
     ceiling_lost: bool = False
     whole: tuple[str, ...] = ()
     stopped: Stopped | None = None
@@ -209,7 +213,7 @@ class AuditResult:
         """Sentences that must not be overlooked."""
         lines = [_CAUTIONS.get(self.finding.validity, "") if self.finding else "", self.compared.note]
         lines += [CONTROL_LOST if self.control_lost else "", self.open_question, self._not_confirmed]
-        lines.append(self._seen if self.verdict is Verdict.INCONCLUSIVE else "")
+        lines.append(self.seen if self.verdict is Verdict.INCONCLUSIVE else "")
         return tuple(line for line in lines if line)
 
     @property
@@ -221,15 +225,21 @@ class AuditResult:
         return f"not confirmed: it exceeded the claim in a first pass{first}, and did not when it was repeated"
 
     @property
-    def _seen(self) -> str:
-        """What could have been seen."""
+    def seen(self) -> str:
+        """What this audit could have seen, in a sentence; "" where nothing is sampled."""
         if self.ceiling_lost:
             return CEILING_LOST
-        if self.ceiling is None:
-            sampled = self.finding is not None and self.finding.confidence is not None
-            return "maximum detectable: not known for this game" if sampled else ""
-        inconclusive = self.verdict is Verdict.INCONCLUSIVE
-        return self.ceiling.too_low(self.compared.claim.curve) if inconclusive else self.ceiling.line
+        if self.verdict is Verdict.INCONCLUSIVE and self.ceiling is not None:
+            return self.ceiling.too_low(self.compared.claim.curve)
+        most = "" if self.ceiling is None else self.ceiling.line
+        if self.detectable_factor is not None:
+            seen = f"detectable with {POWER:.0%} power: noise {self.detectable_factor:.2f} times too small"
+            return "; ".join(filter(None, [seen, most]))
+        if self.verdict is not Verdict.NO_VIOLATION:
+            return most
+        sampled = self.finding is not None and self.finding.confidence is not None
+        unknown = "how much of it this attack could reach is not known" if most else "what could be seen is not known"
+        return "; ".join(filter(None, [most, unknown if sampled else ""]))
 
     @property
     def of_a_part(self) -> bool:
@@ -254,6 +264,7 @@ class AuditResult:
             "ceiling": self.ceiling.finding.comparison(self.compared.claim.curve).observed
             if self.ceiling
             else math.nan,
+            "detectable_factor": math.nan if self.detectable_factor is None else self.detectable_factor,
             "finding": finding.headline if finding else "",
             "confidence": finding.confidence if finding else math.nan,
             "method": finding.method if finding else "",
@@ -302,7 +313,7 @@ class AuditResult:
             verbose: Whether all else that is known of the audit follows: method, counts, choices, controls, utility.
         """
         first = f"{self.verdict:<{INDENT}}{self.name}: {self.headline}"
-        lines = [first, self._how_sure, self._seen, *(self._details if verbose else ())]
+        lines = [first, self._how_sure, self.seen, *(self._details if verbose else ())]
         return f"\n{'':{INDENT}}".join(printable(line) for line in lines if line)
 
     @property
@@ -379,7 +390,9 @@ class Ceiling:
     @property
     def line(self) -> str:
         """For a reader, in one line."""
-        return f"maximum detectable: {self.finding.headline}, what a mechanism with no privacy would show"
+        if self.played:
+            return f"at most {self.finding.headline} where nothing is hidden"
+        return f"at most {self.finding.headline} if every guess were right"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""

@@ -88,7 +88,7 @@ def test_a_publisher_reaches_the_ceiling_of_its_game(tmp_path: Path, game: Label
     assert result.ceiling is not None
     # The replays of the ceiling are replays of this game, of the same seeds.
     assert result.ceiling.finding.comparison(result.compared.claim.curve).observed == result.finding.lower
-    assert "maximum detectable: epsilon >= " in str(result)
+    assert "at most epsilon >= " in str(result)
 
 
 def test_a_claim_is_not_acquitted_while_its_ceiling_is_lost(tmp_path: Path) -> None:

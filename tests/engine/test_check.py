@@ -365,7 +365,7 @@ def test_an_honest_mechanism_is_looked_at_with_all_games(tmp_path: Path) -> None
     ]
     assert report.joint.not_played == ()
     assert report.violations == report.failed == report.inconclusive == ()
-    assert report.joint.detectable[0].startswith("maximum detectable: ")
+    assert report.joint.detectable[0].startswith("detectable with 90% power: noise ")
 
 
 def test_two_worlds_stop_when_the_claim_is_refuted(tmp_path: Path) -> None:
@@ -454,8 +454,8 @@ def test_a_part_s_ceiling_is_not_held_against_that_of_the_whole_claim(leak: Repo
     joint = JointVerdict((step, low, high), {}, 0.999, 0.95)
     assert joint.deciding is high
     first, second, *_ = joint.detectable
-    assert first.startswith("maximum detectable: epsilon >= 3.000")
-    assert second.startswith("for a part alone (step), on a scale of its own: maximum detectable:")
+    assert first.startswith("at most epsilon >= 3.000")
+    assert second.startswith("for a part alone (step), on a scale of its own: at most")
     alone = JointVerdict((step,), {}, 0.999, 0.95)
     assert alone.deciding is step
     assert len(alone.detectable) == 1
