@@ -134,6 +134,9 @@ LABEL_MECHANISMS = Capability(LabelMechanism, "label mechanisms (with methods `c
 LEARNERS = Capability(Learner, "learners (with methods `claim` and `fit`)")
 
 
+NOTHING_CARRIED = "The code carries nothing from one call to the next: where a claim is refuted, that is looked at."
+
+
 @dataclass(frozen=True)
 class CheckTest:
     """How a game takes part in `dpaudit check`: it is picked for every mechanism and claim that is stated here."""
@@ -180,6 +183,7 @@ class Fits:
     rows: type[Any] = Examples  # the class of the data it plays with; one's own has what `Rows` has
     uses_proxy: bool = False  # whether the adversary has a reference of its own, which the spec's `proxy` makes
     independent_trials: bool = False  # whether scores come from independent trials, one training each
+    repeats_calls: bool = False  # whether the mechanism is called again and again, each call taken for the first one
     helps: str = ""  # what lets the game show more, for those whose audit could not have refuted their claim
     # how many canaries share one training at most, of a mechanism, where there are several trainings that share no
     # randomness; None where all share one
@@ -191,6 +195,11 @@ class Fits:
 
     def __post_init__(self) -> None:
         require(len(self.views) > 0, "a game must play with some mechanism")
+
+    @property
+    def assumed(self) -> str:
+        """All that is assumed."""
+        return f"{self.assumes} {NOTHING_CARRIED}" if self.repeats_calls else self.assumes
 
     def compared(self, claim: Claim, *, audit: str = "") -> ConvertedClaim:
         """What a claim says of the two worlds of the game."""

@@ -85,6 +85,7 @@ class PrivatePrediction:
         attack="answer-set",
         estimator="answers",
         evidence=AnsweredQuery,
+        repeats_calls=True,
         helps="more `answers`, or with `votes: run` more `full_runs`",
         check_tests=tuple(
             test for relation in (Relation.ADD_REMOVE, Relation.REPLACE) for test in _check_tests(relation)
