@@ -49,7 +49,9 @@ class HalfTheNoise(Neighbours):
 
 
 class NoiseOfTheWinner(Neighbours):
-    """Noise is added to the largest count alone."""
+    """Noise is added to the largest count alone, as if it moved alone."""
+
+    scale = 1.0
 
     def answer(self, query: Any, data: Any, rng: Any) -> int:
         votes = self.count(query, *data, rng)

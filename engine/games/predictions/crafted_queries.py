@@ -1,0 +1,339 @@
+"""Small data sets made so that one record decides an answer: which of the two was a predictor run on?
+
+Many pairs of data sets are tried on a few runs each, by halving: the one whose answers exceed the claim by most is
+played. Fresh runs, each on one of its two data sets by its own fair coin, judge.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+from dpaudit.actors.audited.signals import from_outside
+from dpaudit.actors.seed import Seed
+from dpaudit.actors.work import Outcome, Work, unit
+from dpaudit.claims import Claim, PrivacyCurve, Relation, claim_under
+from dpaudit.engine.games.predictions.answer_set import AnswerView
+from dpaudit.engine.games.predictions.decisive_data import Pair, pairs
+from dpaudit.engine.games.predictions.game import ANSWERING, VOTING
+from dpaudit.engine.games.predictions.work import answers_of
+from dpaudit.engine.games.protocol import CheckTest, Fits, Played, Setting
+from dpaudit.engine.games.trials import MAX_TRIALS, TrialGame, grouped_for_reading
+from dpaudit.errors import InputError, RunError, require, shortened
+from dpaudit.estimators.scores import Scores, scored
+from dpaudit.mechanisms.compute import Compute
+from dpaudit.mechanisms.examples import Examples
+from dpaudit.registry import register
+
+Ints = NDArray[np.int64]
+
+FIRST_RUNS = 4
+"""On either data set of a pair, before half of the pairs are left out."""
+LEVELS = (0.0, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0)
+"""Of epsilon, at which answers are held against the claim while pairs are tried."""
+
+
+@register("attack", "answer-odds", source="Neyman and Pearson")
+@dataclass(frozen=True)
+class AnswerOdds:
+    """How much likelier each answer is with the record than without, as it was seen before."""
+
+    view: ClassVar[type[AnswerView]] = AnswerView
+
+    def score(self, view: AnswerView) -> NDArray[np.float64]:
+        """Log-odds of world 1 of each answer, in nats, shape (answers,)."""
+        one, zero = (np.log(counts + 0.5) - np.log(counts.sum() + 1) for counts in (view.world_1, view.world_0))
+        return np.asarray(one - zero)
+
+
+def _check_test(relation: Relation, answers: int) -> CheckTest:
+    several = answers > 1
+    return CheckTest(
+        ANSWERING,
+        (relation,),
+        "noise that answers share"
+        if several
+        else "votes that one record decides: noise left out or too small, exact "
+        "thresholds, a record that counts more than once",
+        trainings=3_000 if several else 8_000,
+        scales={"trials": 0.6, "search": 0.4},
+        least=1_000,
+        variant="two answers" if several else "one answer",
+        game={"relation": relation.value, "answers": answers},
+        again={"trials": 4},
+    )
+
+
+@register("game", "crafted-queries", source="Ours")
+@dataclass(frozen=True)
+class CraftedQueries(TrialGame):
+    """Two worlds: a few records made for a query, with one more (or another one) that decides its answer, or without.
+
+    Votes are balanced at the query, or off by a few; a record stands alone; each teacher has one record; the query was
+    asked many times before. A predictor that raises has answered so where the data are of a usual size.
+
+    Attributes:
+        trials: Fresh runs, each on one of the two data sets by its own coin, in 2 .. 10,000,000.
+        stack: Runs made by one unit, >= 1.
+        search: Runs to choose the data sets by, and to learn from, >= 500.
+        answers: How many answers are looked at together, 1 or 2; the claim of so many follows from that of one.
+        relation: How the two data sets differ: "add-remove" or "replace".
+    """
+
+    fits: ClassVar[Fits] = Fits(
+        relation=Relation.ADD_REMOVE,
+        assumes="Nothing beyond fair coins and independent runs: both data sets and the attack were fixed before the "
+        "fresh runs. The claim is taken to hold for every data set, as it says.",
+        views={ANSWERING: AnswerView, VOTING: AnswerView},
+        attack="answer-odds",
+        estimator="fair-coins",
+        independent_trials=True,
+        repeats_calls=True,
+        helps="more `trials`",
+        check_tests=tuple(
+            _check_test(relation, answers) for answers in (1, 2) for relation in (Relation.ADD_REMOVE, Relation.REPLACE)
+        ),
+    )
+
+    trials: int = 6_000
+    stack: int = 1_500
+    search: int = 4_000
+    answers: int = 1
+    relation: Relation = Relation.ADD_REMOVE
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(500 <= self.search <= MAX_TRIALS, f"search must be in 500 .. {MAX_TRIALS:,}", search=self.search)
+        require(self.answers in (1, 2), "answers must be 1 or 2", answers=self.answers)
+        relation = Relation(self.relation)
+        require(relation is not Relation.LABEL, "relation must be add-remove or replace", relation=relation.value)
+        object.__setattr__(self, "relation", relation)
+        # Two answers tell no more than one about two records: the products of worlds P, Q pass through P x Q.
+        object.__setattr__(self, "fits", replace(type(self).fits, relation=relation, records=self.answers))
+
+    def play(self, setting: Setting, work: Work) -> Played:
+        claim = replace(_claimed(setting.mechanism), relation=self.relation)
+        curve = claim_under(claim, self.relation, records=self.answers).claim.curve
+        choice = work.add(
+            choose_pair,
+            setting.mechanism,
+            curve,
+            self.search,
+            self.answers,
+            setting.required("target"),
+            setting.required("test"),
+            replaced=self.relation is Relation.REPLACE,
+            seed=setting.seed.child("search"),
+            label="data sets and a query",
+            **setting.running,
+        )
+        fresh = work.split(
+            run_pair,
+            self.trials,
+            self.stack,
+            setting.mechanism,
+            choice,
+            seed=setting.seed.child("fresh"),
+            label="fresh runs",
+            **setting.running,
+        )
+        scores = tuple(
+            work.add(
+                score_answers,
+                setting.attack,
+                choice,
+                trials,
+                label=f"scores of {trials[0].label}",
+                resources=setting.resources.on_cpus,
+            )
+            for trials in grouped_for_reading(fresh, setting)
+        )
+        return Played(scores, trainings=fresh, choices=(choice,), reference=self.reference())
+
+
+def _claimed(mechanism: Any) -> Claim:
+    """What pairs are tried against; where nothing is claimed, epsilon 1."""
+    try:
+        claim = mechanism.claim()
+    except InputError:
+        return Claim(1.0)
+    return Claim(1.0) if claim.is_point and math.isinf(claim.epsilon) else claim
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """The pair that is played, and how often each answer was given on it."""
+
+    without: Examples
+    added: Examples
+    asked: Examples  # the queries of a run, in order
+    looked_at: Ints  # places of the answers that are looked at
+    failing: bool  # whether raising is an answer
+    world_1: Ints  # how often each answer was given with the record, shape (symbols,)
+    world_0: Ints  # the same without it
+
+    @property
+    def pair(self) -> Pair:
+        return Pair("", self.without, self.added, self.asked, tuple(self.looked_at.tolist()), self.failing)
+
+
+@dataclass(frozen=True, eq=False)
+class Answered:
+    """What fresh runs answered."""
+
+    number: Ints = field(metadata={"stored": "int32"})  # of each run
+    truth: NDArray[np.bool_]  # their coins, shape (n,)
+    symbol: Ints = field(metadata={"stored": "int32"})  # the answers looked at, as one number, shape (n,)
+
+
+def symbols(classes: int, answers: int) -> int:
+    """How many different answers there are: classes, none, and none for the run failed; of several together."""
+    return int((classes + 2) ** answers)
+
+
+def symbol_of(mechanism: Any, pair: Pair, added: bool, seed: Seed, compute: Compute) -> int | BaseException:
+    """The answers that are looked at of one run, as one number; what it raised where that is no answer."""
+    data = pair.added if added else pair.without
+    try:
+        given = answers_of(mechanism, data, pair.asked.features, seed, compute)[list(pair.looked_at)]
+    except BaseException as err:  # other people's code may raise anything
+        if from_outside(err):
+            raise
+        if not pair.failing:
+            return err
+        given = np.full(len(pair.looked_at), data.classes + 1)
+    return int(np.ravel_multi_index(tuple(given.tolist()), (data.classes + 2,) * len(given)))
+
+
+@unit
+def choose_pair(
+    mechanism: Any,
+    curve: PrivacyCurve,
+    search: int,
+    answers: int,
+    target: Examples,
+    test: Examples,
+    compute: Compute,
+    *,
+    replaced: bool,
+    seed: Seed,
+) -> Outcome[Choice]:
+    """Tries all pairs on a few runs, then the better half on as many more, and so on; all runs are learned from.
+
+    Raises: RunError when the predictor runs on none of them.
+    """
+    tried = _Tried(mechanism, curve, seed, compute)
+    left = [
+        _Candidate(pair, symbols(target.classes, answers)) for pair in pairs(mechanism, target, test, answers, replaced)
+    ]
+    count, rounds = len(left), len(left).bit_length()
+    each = max(FIRST_RUNS, search // (2 * rounds * count))
+    spent, first = 0, None
+    with threadpool_limits(compute.threads):
+        while True:
+            runs = each if len(left) > 1 else max(each, (search - spent) // 2)
+            for candidate in left:
+                tried.more(candidate, runs)
+            spent += 2 * runs * len(left)
+            first = first or next((candidate.error for candidate in left if candidate.error is not None), None)
+            able = [candidate for candidate in left if candidate.error is None]
+            if not able:
+                raise RunError(f"the predictor runs on none of the data sets made for it: {shortened(first)}")
+            if len(able) == 1 and len(left) == 1:
+                break
+            ranked = sorted(able, key=lambda candidate: tried.excess(candidate, able), reverse=True)
+            left = ranked[: max(1, len(left) // 2)]
+            each = max(each, search // (2 * rounds * len(left)))
+    best, pair = left[0], left[0].pair
+    choice = Choice(
+        pair.without, pair.added, pair.asked, np.array(pair.looked_at), pair.failing, best.counts[1], best.counts[0]
+    )
+    return Outcome(choice, notes=(f"of {count} pairs of data sets the one with {pair.name} was taken",))
+
+
+class _Candidate:
+    """A pair and the answers on it so far."""
+
+    def __init__(self, pair: Pair, answers: int) -> None:
+        self.pair = pair
+        self.counts = np.zeros((2, answers), np.int64)
+        self.error: BaseException | None = None
+
+
+@dataclass(frozen=True)
+class _Tried:
+    mechanism: Any
+    curve: PrivacyCurve
+    seed: Seed
+    compute: Compute
+
+    def more(self, candidate: _Candidate, runs: int) -> None:
+        """Runs on either data set; the first one that raises ends it, where that is no answer."""
+        done = int(candidate.counts[0].sum())
+        for number in range(done, done + runs):
+            for added in (False, True):
+                own = self.seed.child(candidate.pair.name, number, int(added))
+                said = symbol_of(self.mechanism, candidate.pair, added, own, self.compute)
+                if isinstance(said, BaseException):
+                    candidate.error = said
+                    return
+                candidate.counts[int(added), said] += 1
+
+    def excess(self, candidate: _Candidate, among: Sequence[_Candidate]) -> float:
+        """By how many deviations the likelier of some answers exceed the claim, at the level where they do most.
+
+        Pairs that differ by a vote may be much alike: their runs are counted together as well.
+        """
+        alike = [one.counts for one in among if one.pair.is_next_to(candidate.pair)]
+        several = [candidate.counts, sum(alike, candidate.counts)]
+        return max(_excess(self.curve, *worlds) for counts in several for worlds in (counts, counts[::-1]))
+
+
+def _excess(curve: PrivacyCurve, zero: Ints, one: Ints) -> float:
+    seen = np.flatnonzero(one + zero)
+    order = seen[np.argsort(-(one[seen] + 0.5) / (zero[seen] + 0.5), kind="stable")]
+    n = one.sum() + 1.0
+    p, q = ((np.cumsum(counts[order])[:-1] + 0.5) / n for counts in (one, zero))
+    if not p.size:
+        return -np.inf
+    found = []
+    for level in LEVELS:
+        deviation = np.sqrt((p * (1 - p) + np.exp(2 * level) * q * (1 - q)) / n)
+        found.append((p - np.exp(level) * q - curve.delta(level)) / deviation)
+    return float(np.max(found))
+
+
+@unit
+def run_pair(
+    mechanism: Any, choice: Choice, compute: Compute, *, first: int, last: int, seed: Seed
+) -> Outcome[Answered]:
+    """Fresh runs, each on one of the two data sets by its own coin; one that raises counts as the worst guess."""
+    own = seed.child(first)
+    truth = own.rng().random(last - first) < 0.5
+    said, failures = [], []
+    with threadpool_limits(compute.threads):
+        for place, added in enumerate(truth.tolist()):
+            symbol = symbol_of(mechanism, choice.pair, added, own.child("runs", place), compute)
+            if isinstance(symbol, BaseException):
+                failures.append(f"run {first + place}: {type(symbol).__name__}: {shortened(symbol)}")
+                symbol = -1
+            said.append(symbol)
+    answered = Answered(np.arange(first, last), truth, np.array(said, np.int64))
+    return Outcome(answered, failures=tuple(failures))
+
+
+@unit
+def score_answers(attack: Any, choice: Choice, trials: Sequence[Answered]) -> Iterator[Scores]:
+    """Scores each run by its answers: one replay."""
+    number, truth, symbol = (
+        np.concatenate([getattr(part, name) for part in trials]) for name in ("number", "truth", "symbol")
+    )
+    odds = np.asarray(attack.score(AnswerView(choice.world_1, choice.world_0)), np.float64)
+    scores = np.where(symbol >= 0, odds[symbol], np.where(truth, -np.inf, np.inf))
+    yield scored(0, truth, scores, number)
