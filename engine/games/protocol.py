@@ -144,6 +144,7 @@ class CheckTest:
     face: Capability  # mechanisms it is for
     relations: tuple[Relation, ...]  # of the claims it is for
     finds: str  # what it finds, in half a sentence, for people
+    unless: type | None = None  # mechanisms it is not for, though they have that face
     trainings: int = 0  # trainings it asks for at most; those that cost the least come first. 0 where none is trained.
     cost: float = 1.0  # what one of them costs, in trainings on the data given; in (0, 1]
     # fields of the game that say how many trainings there are, each with its share of them, which a budget lowers; none

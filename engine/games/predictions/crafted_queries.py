@@ -7,7 +7,7 @@ played. Fresh runs, each on one of its two data sets by its own fair coin, judge
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -35,6 +35,8 @@ Ints = NDArray[np.int64]
 
 FIRST_RUNS = 4
 """On either data set of a pair, before half of the pairs are left out."""
+PLAYED = 2
+"""Pairs that are played: a few runs may mistake one."""
 LEVELS = (0.0, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0)
 """Of epsilon, at which answers are held against the claim while pairs are tried."""
 
@@ -63,10 +65,10 @@ def _check_test(relation: Relation, answers: int) -> CheckTest:
         "thresholds, a record that counts more than once",
         trainings=3_000 if several else 8_000,
         scales={"trials": 0.6, "search": 0.4},
-        least=1_000,
+        least=1_000 if several else 120,
         variant="two answers" if several else "one answer",
         game={"relation": relation.value, "answers": answers},
-        again={"trials": 4},
+        again={"trials": 3},
     )
 
 
@@ -81,7 +83,7 @@ class CraftedQueries(TrialGame):
     Attributes:
         trials: Fresh runs, each on one of the two data sets by its own coin, in 2 .. 10,000,000.
         stack: Runs made by one unit, >= 1.
-        search: Runs to choose the data sets by, and to learn from, >= 500.
+        search: Runs to choose the data sets by, and to learn from, in 16 .. 10,000,000; with few, few pairs are tried.
         answers: How many answers are looked at together, 1 or 2; the claim of so many follows from that of one.
         relation: How the two data sets differ: "add-remove" or "replace".
     """
@@ -101,15 +103,16 @@ class CraftedQueries(TrialGame):
         ),
     )
 
-    trials: int = 6_000
-    stack: int = 1_500
-    search: int = 4_000
+    trials: int = 7_000
+    stack: int = 1_750
+    search: int = 6_000
     answers: int = 1
     relation: Relation = Relation.ADD_REMOVE
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(500 <= self.search <= MAX_TRIALS, f"search must be in 500 .. {MAX_TRIALS:,}", search=self.search)
+        least = 4 * FIRST_RUNS
+        require(least <= self.search <= MAX_TRIALS, f"search must be in {least} .. {MAX_TRIALS:,}", search=self.search)
         require(self.answers in (1, 2), "answers must be 1 or 2", answers=self.answers)
         relation = Relation(self.relation)
         require(relation is not Relation.LABEL, "relation must be add-remove or replace", relation=relation.value)
@@ -168,7 +171,7 @@ def _claimed(mechanism: Any) -> Claim:
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """The pair that is played, and how often each answer was given on it."""
+    """A pair that is played, and how often each answer was given on it."""
 
     without: Examples
     added: Examples
@@ -223,38 +226,30 @@ def choose_pair(
     *,
     replaced: bool,
     seed: Seed,
-) -> Outcome[Choice]:
-    """Tries all pairs on a few runs, then the better half on as many more, and so on; all runs are learned from.
+) -> Outcome[tuple[Choice, ...]]:
+    """Tries all pairs on a few runs, then the better half on as many in all, and so on; all runs are learned from.
 
     Raises: RunError when the predictor runs on none of them.
     """
     tried = _Tried(mechanism, curve, seed, compute)
-    left = [
-        _Candidate(pair, symbols(target.classes, answers)) for pair in pairs(mechanism, target, test, answers, replaced)
-    ]
-    count, rounds = len(left), len(left).bit_length()
-    each = max(FIRST_RUNS, search // (2 * rounds * count))
-    spent, first = 0, None
+    several = symbols(target.classes, answers)
+    offered = pairs(mechanism, target, test, answers, replaced)[: search // (4 * FIRST_RUNS)]
+    left = [_Candidate(pair, several) for pair in offered]
+    share = search // (2 * (len(left).bit_length() + 1))
     with threadpool_limits(compute.threads):
         while True:
-            runs = each if len(left) > 1 else max(each, (search - spent) // 2)
             for candidate in left:
-                tried.more(candidate, runs)
-            spent += 2 * runs * len(left)
-            first = first or next((candidate.error for candidate in left if candidate.error is not None), None)
+                tried.more(candidate, max(FIRST_RUNS, share // len(left)))
             able = [candidate for candidate in left if candidate.error is None]
             if not able:
-                raise RunError(f"the predictor runs on none of the data sets made for it: {shortened(first)}")
-            if len(able) == 1 and len(left) == 1:
+                raise RunError(f"the predictor runs on none of the data sets made for it: {shortened(left[0].error)}")
+            ranked = sorted(able, key=tried.excess, reverse=True)
+            if len(left) <= PLAYED:
                 break
-            ranked = sorted(able, key=lambda candidate: tried.excess(candidate, able), reverse=True)
-            left = ranked[: max(1, len(left) // 2)]
-            each = max(each, search // (2 * rounds * len(left)))
-    best, pair = left[0], left[0].pair
-    choice = Choice(
-        pair.without, pair.added, pair.asked, np.array(pair.looked_at), pair.failing, best.counts[1], best.counts[0]
-    )
-    return Outcome(choice, notes=(f"of {count} pairs of data sets the one with {pair.name} was taken",))
+            left = ranked[: max(PLAYED, len(left) // 2)]
+    words = " and the one with ".join(candidate.pair.name for candidate in ranked)
+    choices = tuple(candidate.choice for candidate in ranked)
+    return Outcome(choices, notes=(f"of {len(offered)} pairs of data sets the one with {words} was taken",))
 
 
 class _Candidate:
@@ -264,6 +259,12 @@ class _Candidate:
         self.pair = pair
         self.counts = np.zeros((2, answers), np.int64)
         self.error: BaseException | None = None
+
+    @property
+    def choice(self) -> Choice:
+        pair = self.pair
+        places = np.array(pair.looked_at)
+        return Choice(pair.without, pair.added, pair.asked, places, pair.failing, self.counts[1], self.counts[0])
 
 
 @dataclass(frozen=True)
@@ -285,14 +286,9 @@ class _Tried:
                     return
                 candidate.counts[int(added), said] += 1
 
-    def excess(self, candidate: _Candidate, among: Sequence[_Candidate]) -> float:
-        """By how many deviations the likelier of some answers exceed the claim, at the level where they do most.
-
-        Pairs that differ by a vote may be much alike: their runs are counted together as well.
-        """
-        alike = [one.counts for one in among if one.pair.is_next_to(candidate.pair)]
-        several = [candidate.counts, sum(alike, candidate.counts)]
-        return max(_excess(self.curve, *worlds) for counts in several for worlds in (counts, counts[::-1]))
+    def excess(self, candidate: _Candidate) -> float:
+        """By how many deviations the likelier of some answers exceed the claim, at the level where they do most."""
+        return max(_excess(self.curve, *worlds) for worlds in (candidate.counts, candidate.counts[::-1]))
 
 
 def _excess(curve: PrivacyCurve, zero: Ints, one: Ints) -> float:
@@ -311,14 +307,15 @@ def _excess(curve: PrivacyCurve, zero: Ints, one: Ints) -> float:
 
 @unit
 def run_pair(
-    mechanism: Any, choice: Choice, compute: Compute, *, first: int, last: int, seed: Seed
+    mechanism: Any, choices: tuple[Choice, ...], compute: Compute, *, first: int, last: int, seed: Seed
 ) -> Outcome[Answered]:
-    """Fresh runs, each on one of the two data sets by its own coin; one that raises counts as the worst guess."""
+    """Fresh runs on each pair in turn, by its own coin; one that raises counts as the worst guess."""
     own = seed.child(first)
     truth = own.rng().random(last - first) < 0.5
     said, failures = [], []
     with threadpool_limits(compute.threads):
         for place, added in enumerate(truth.tolist()):
+            choice = choices[(first + place) % len(choices)]
             symbol = symbol_of(mechanism, choice.pair, added, own.child("runs", place), compute)
             if isinstance(symbol, BaseException):
                 failures.append(f"run {first + place}: {type(symbol).__name__}: {shortened(symbol)}")
@@ -329,11 +326,12 @@ def run_pair(
 
 
 @unit
-def score_answers(attack: Any, choice: Choice, trials: Sequence[Answered]) -> Iterator[Scores]:
+def score_answers(attack: Any, choices: tuple[Choice, ...], trials: tuple[Answered, ...]) -> Iterator[Scores]:
     """Scores each run by its answers: one replay."""
     number, truth, symbol = (
         np.concatenate([getattr(part, name) for part in trials]) for name in ("number", "truth", "symbol")
     )
-    odds = np.asarray(attack.score(AnswerView(choice.world_1, choice.world_0)), np.float64)
-    scores = np.where(symbol >= 0, odds[symbol], np.where(truth, -np.inf, np.inf))
+    views = (AnswerView(choice.world_1, choice.world_0) for choice in choices)
+    odds = np.stack([np.asarray(attack.score(view), np.float64) for view in views])
+    scores = np.where(symbol >= 0, odds[number % len(choices), symbol], np.where(truth, -np.inf, np.inf))
     yield scored(0, truth, scores, number)

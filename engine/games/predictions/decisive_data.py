@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -38,11 +39,6 @@ class Pair:
     asked: Examples  # the queries of a run, in order
     looked_at: tuple[int, ...]  # places of the answers that are looked at
     failing: bool = True  # whether raising is an answer: not where few records may be too few for anybody
-    lead: int | None = None  # its place among pairs that differ by a vote; None where there are none like it
-
-    def is_next_to(self, other: Pair) -> bool:
-        """Whether it differs from another one by a vote."""
-        return self.lead is not None and other.lead is not None and abs(self.lead - other.lead) == 1
 
 
 def pairs(mechanism: Any, target: Examples, test: Examples, answers: int, replaced: bool) -> list[Pair]:
@@ -66,21 +62,20 @@ class _Maker:
         self._target, self._test, self._replaced = target, test, replaced
 
     def of_one(self, sizes: list[int]) -> Iterator[Pair]:
-        """Pairs where one answer is looked at."""
-        for lead in range(-LEAD, LEAD + 1):
-            yield replace(self._around(0, lead, 0, 1), lead=lead)
-        for lead in (0, -1):
-            yield self._around(1, lead, 1, 0)
-            yield self._around(0, lead, 0, 1, often=OFTEN)
-        for number, (zero, one) in enumerate(((0, 1), (1, 0))):
-            yield self._alone(number, zero, one)
-        for number, size in enumerate(dict.fromkeys((*sizes, *SIZES))):
-            yield self._few(number, size, 1, number % 2, 1 - number % 2)
-        for number, size in enumerate(sizes or SIZES[1:4:2]):
-            yield self._few(number, 2 * size - 1, 2, 0, 1)
-        for number in range(NATURAL):
-            yield self._natural(number, shuffled=False)
-            yield self._natural(number, shuffled=True)
+        """Pairs where one answer is looked at, of each kind in turn."""
+        leads = sorted(range(-LEAD, LEAD + 1), key=lambda lead: (abs(lead), lead))
+        one_each = dict.fromkeys((*sizes, *SIZES))
+        kinds: tuple[Iterable[Pair], ...] = (
+            (self._around(0, lead, 0, 1) for lead in leads),
+            (self._natural(number, shuffled=shuffled) for number in range(NATURAL) for shuffled in (False, True)),
+            (self._alone(number, number, 1 - number) for number in (0, 1)),
+            (self._few(number, size, 1, number % 2, 1 - number % 2) for number, size in enumerate(one_each)),
+            (self._around(1, lead, 1, 0) for lead in (-1, 0)),
+            (self._around(0, lead, 0, 1, often=OFTEN) for lead in (0, -1)),
+            (self._few(number, 2 * size - 1, 2, 0, 1) for number, size in enumerate(sizes or SIZES[1:4:2])),
+        )
+        for of_each_kind in zip_longest(*kinds):
+            yield from (pair for pair in of_each_kind if pair is not None)
 
     def of_two(self) -> Iterator[Pair]:
         """Pairs where the record decides one answer, and another one tells what noise it had."""

@@ -176,12 +176,12 @@ def _with(data: Examples, records: Examples, *, replaced: bool) -> Examples:
 
 def answers_of(predictor: Any, data: Examples, features: Features, seed: Seed, compute: Compute) -> Ints:
     """One full run on some data: trains, and answers each query once."""
-    own, noise = seed.child("run").sequence(), seed.child("noise").rng()
+    own = seed.child("run").sequence()
     if isinstance(predictor, AnsweringPredictor):
         given = np.asarray(predictor.answers(data, features, seed=own, compute=compute))
         require(given.shape == (len(features),), "a run must answer each query once", shape=given.shape)
         return given.astype(np.int64)
-    votes = predictor.votes(data, features, seed=own, compute=compute)
+    votes, noise = predictor.votes(data, features, seed=own, compute=compute), seed.child("noise").rng()
     histograms = predictor.histograms(votes, classes=data.classes, rng=noise)
     releases = releases_of(predictor, features, len(votes), compute)
     each = [release.answers(row[None], noise) for release, row in zip(releases, histograms, strict=True)]
