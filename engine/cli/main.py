@@ -103,8 +103,8 @@ class _Verbs(click.Group):
 def main() -> None:
     """Measures, by experiment, how much a machine-learning system really leaks.
 
-    Exit codes: 0 the run finished, 1 a violation was found (with --fail-on-violation), 2 bad input, 3 the run failed,
-    4 an audit could not have refuted its claim (with --fail-on-inconclusive).
+    Exit codes: 0 the run finished, 1 a violation was found or stays open (with --fail-on-violation), 2 bad input,
+    3 the run failed, 4 an audit could not have refuted its claim (with --fail-on-inconclusive).
     """
     # One's own mechanism, named `module:Class` in a spec, lies in the folder one works in more often than not.
     search_last(os.getcwd())
@@ -128,7 +128,7 @@ def _end(report: Report, *, fail_on_violation: bool, fail_on_inconclusive: bool)
     if report.failed:
         names = shortened(", ".join(result.name for result in report.failed))
         stop(f"{len(report.failed)} of {len(report.results)} audits have no result: {names}", RUN_FAILED)
-    if fail_on_violation and report.violations:
+    if fail_on_violation and (report.violations or report.undecided):
         end(VIOLATION)
     if fail_on_inconclusive and report.inconclusive:
         end(INCONCLUSIVE)

@@ -233,7 +233,7 @@ class AuditResult:
             return self.ceiling.too_low(self.compared.claim.curve)
         most = "" if self.ceiling is None else self.ceiling.line
         if self.detectable_factor is not None:
-            seen = f"detectable with {POWER:.0%} power: noise {self.detectable_factor:.2f} times too small"
+            seen = f"detectable with {100 * POWER:.0f} % power: noise {self.detectable_factor:.2f} times too small"
             return "; ".join(filter(None, [seen, most]))
         if self.verdict is not Verdict.NO_VIOLATION:
             return most

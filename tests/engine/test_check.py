@@ -43,7 +43,7 @@ from dpaudit.engine.run.policy import Policy
 from dpaudit.engine.spec.audit_spec import AuditSpec
 from dpaudit.engine.spec.check import Budget, CheckRequest, check_spec, choices, made_data
 from dpaudit.engine.spec.loading import load_spec
-from dpaudit.errors import InputError, SpecError
+from dpaudit.errors import InputError, SpecError, VerdictError
 from dpaudit.estimators.bound import Bound
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
@@ -365,7 +365,7 @@ def test_an_honest_mechanism_is_looked_at_with_all_games(tmp_path: Path) -> None
     ]
     assert report.joint.not_played == ()
     assert report.violations == report.failed == report.inconclusive == ()
-    assert report.joint.detectable[0].startswith("detectable with 90% power: noise ")
+    assert report.joint.detectable[0].startswith("detectable with 90 % power: noise ")
 
 
 def test_two_worlds_stop_when_the_claim_is_refuted(tmp_path: Path) -> None:
@@ -462,6 +462,40 @@ def test_a_part_s_ceiling_is_not_held_against_that_of_the_whole_claim(leak: Repo
     blind = silent("blind", 0.5)
     object.__setattr__(blind, "verdict", Verdict.INCONCLUSIVE)
     assert JointVerdict((step, blind), {}, 0.999, 0.95).deciding is step
+
+
+def test_a_test_without_a_verdict_is_named_in_the_headline_and_is_no_pass(leak: Report) -> None:
+    test, again = leak.results
+
+    def like(name: str, verdict: Verdict) -> AuditResult:
+        changed = replace(test, name=name)
+        object.__setattr__(changed, "verdict", verdict)
+        return changed
+
+    quiet, lost, near = (
+        like("quiet", Verdict.NO_VIOLATION),
+        like("lost", Verdict.FAILED),
+        like("near", Verdict.UNDECIDED),
+    )
+    joint = JointVerdict((quiet, lost), {}, 0.999, 0.95)
+    assert joint.headline.startswith("quiet: ")
+    assert joint.headline.endswith("; no verdict from lost")
+    assert JointVerdict((quiet,), {}, 0.999, 0.95).headline.endswith(quiet.headline)
+    open_report = replace(leak, joint=JointVerdict((quiet, near), {}, 0.999, 0.95), results=(quiet, near))
+    assert open_report.violations == ()
+    assert open_report.undecided == (near,)
+    failed = replace(leak, joint=joint, results=(quiet, lost))
+    refuted = replace(leak, joint=JointVerdict((test,), {test.name: again}, 0.999, 0.95))
+    for report, word in ((open_report, "UNDECIDED"), (failed, "FAILED"), (refuted, "VIOLATION")):
+        with pytest.raises(VerdictError, match=word):
+            report.raise_for_verdict()
+    with pytest.raises(AssertionError):  # so that a test of one's own fails and does not break
+        failed.raise_for_verdict()
+    failed.raise_for_verdict(Verdict.FAILED)
+    replace(leak, joint=JointVerdict((quiet,), {}, 0.999, 0.95), results=(quiet,)).raise_for_verdict()
+    alone = replace(leak, joint=None, results=(quiet, like("blind", Verdict.INCONCLUSIVE)))
+    with pytest.raises(VerdictError, match="INCONCLUSIVE: blind"):
+        alone.raise_for_verdict()
 
 
 def steps_of(X: Any, y: Any, seed: int, canary: Any) -> Any:
