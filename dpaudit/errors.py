@@ -44,6 +44,10 @@ class UnknownNameError(AuditError, LookupError):
     """A name is not registered; lists the names that are."""
 
 
+class VerdictError(AuditError, AssertionError):
+    """An audit ended in a verdict that is no pass."""
+
+
 class RunError(AuditError):
     """A run could not be carried out or read back; what was finished is kept."""
 

@@ -103,8 +103,8 @@ class _Verbs(click.Group):
 def main() -> None:
     """Measures, by experiment, how much a machine-learning system really leaks.
 
-    Exit codes: 0 the run finished, 1 a violation was found (with --fail-on-violation), 2 bad input, 3 the run failed,
-    4 an audit could not have refuted its claim (with --fail-on-inconclusive).
+    Exit codes: 0 the run finished, 1 a violation was found or stays open (with --fail-on-violation), 2 bad input,
+    3 the run failed, 4 an audit could not have refuted its claim (with --fail-on-inconclusive).
     """
     # One's own mechanism, named `module:Class` in a spec, lies in the folder one works in more often than not.
     search_last(os.getcwd())
@@ -128,7 +128,7 @@ def _end(report: Report, *, fail_on_violation: bool, fail_on_inconclusive: bool)
     if report.failed:
         names = shortened(", ".join(result.name for result in report.failed))
         stop(f"{len(report.failed)} of {len(report.results)} audits have no result: {names}", RUN_FAILED)
-    if fail_on_violation and report.violations:
+    if fail_on_violation and (report.violations or report.undecided):
         end(VIOLATION)
     if fail_on_inconclusive and report.inconclusive:
         end(INCONCLUSIVE)
@@ -161,6 +161,7 @@ def run(spec: Path, output: str | Path | None, seed: int | None, quiet: bool, **
 @click.option("--output", "-o", type=PLACE, help="Run folder, a path or a URI (s3://...); left out: runs/check-<name>.")
 @click.option("--seed", default=0, show_default=True)
 @click.option("--confidence", default=0.999, show_default=True, help="Of the verdict VIOLATION.")
+@click.option("--until-decided", is_flag=True, help="Play what stays undecided once more, with four times the trials.")
 @click.option("--runner", type=click.Choice(["ray", "in-process"]), help="Left out: ray where models are trained.")
 @click.option("--quiet", is_flag=True, help="No progress, only the report.")
 @_verbose
@@ -172,6 +173,7 @@ def check(
     output: str | Path | None,
     seed: int,
     confidence: float,
+    until_decided: bool,
     runner: RunnerName | None,
     quiet: bool,
     **ending: bool,
@@ -182,6 +184,7 @@ def check(
     come first. One that refutes the claim in a first pass, in which all share an error of 0.05, is repeated with
     other seeds at --confidence; where that refutes it too, the rest is left out.
     """
+    from dpaudit.engine.run.checking import decided
     from dpaudit.engine.run.driver import audit, run_folder
     from dpaudit.engine.spec.audit_spec import RunOptions
     from dpaudit.engine.spec.check import BUDGET, CheckOptions, CheckRequest, check_spec
@@ -191,13 +194,18 @@ def check(
         yaml_value(mechanism), None if data is None else yaml_value(data), budget=BUDGET if budget is None else budget
     )
     run = None if runner is None else RunOptions(runner=runner)
-    spec = check_spec(request, CheckOptions(seed=seed, confidence=confidence, run=run))
+    spec = check_spec(request, CheckOptions(seed=seed, confidence=confidence, until_decided=until_decided, run=run))
     assert spec.together is not None
     if not quiet:
         for line in (*spec.together.chosen, *spec.together.left_out):
             tell(printable(line))
     folder = output or run_folder(spec)
-    _finish(partial(audit, spec, output=folder, quiet=quiet), folder, **ending)
+
+    def carry_out() -> Report:
+        report = audit(spec, output=folder, quiet=quiet)
+        return decided(spec, report, folder, quiet=quiet) if until_decided else report
+
+    _finish(carry_out, folder, **ending)
 
 
 @main.command()

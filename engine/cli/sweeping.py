@@ -70,5 +70,5 @@ def _end(found: SweepResult, *, fail_on_violation: bool) -> None:
     show_lines(str(found))
     if found.errors:
         stop(f"{found.num_errors} of {len(found)} configurations failed: {found.errors[0]}", RUN_FAILED)
-    if fail_on_violation and found.report.violations:
+    if fail_on_violation and (found.report.violations or found.report.undecided):
         end(VIOLATION)

@@ -74,8 +74,11 @@ class JointVerdict:
         test = self.deciding
         if test is None:
             return "no test was run"
-        found = self.confirmations[test.name] if self.verdict is Verdict.VIOLATION else test
-        return f"{test.name}: {found.headline}"
+        if self.verdict is Verdict.VIOLATION:
+            return f"{test.name}: {self.confirmations[test.name].headline}"
+        open_tests = [one.name for one in self.tests if one.verdict in _OPEN and one is not test]
+        beside = f"; no verdict from {', '.join(open_tests)}" if open_tests else ""
+        return f"{test.name}: {test.headline}{beside}"
 
     @property
     def how_sure(self) -> str:
@@ -160,6 +163,7 @@ class JointVerdict:
 
 
 _DOUBTFUL = frozenset({Verdict.VIOLATION, Verdict.UNDECIDED})
+_OPEN = frozenset({Verdict.FAILED, Verdict.UNDECIDED})
 
 
 def refutes(test: AuditResult) -> bool:

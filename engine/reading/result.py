@@ -185,7 +185,7 @@ class AuditResult:
         if self.again is Verdict.UNDECIDED and self._repeated is not None:
             return (
                 "undecided: the confirmatory run exceeds the claim at the confidence of the first pass, not at that of "
-                "the verdict: check again with more trials and another seed"
+                "the verdict: check again with more trials and another seed (`--until-decided`)"
             )
         if self.again in _NOT_KNOWN:
             return "undecided: it is not known whether it refutes the claim when it is repeated: run again"
@@ -246,7 +246,7 @@ class AuditResult:
             return self.ceiling.too_low(self.compared.claim.curve)
         most = "" if self.ceiling is None else self.ceiling.line
         if self.detectable_factor is not None:
-            seen = f"detectable with {POWER:.0%} power: noise {self.detectable_factor:.2f} times too small"
+            seen = f"detectable with {100 * POWER:.0f} % power: noise {self.detectable_factor:.2f} times too small"
             return "; ".join(filter(None, [seen, most]))
         if self.verdict is not Verdict.NO_VIOLATION:
             return most

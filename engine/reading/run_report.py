@@ -12,7 +12,7 @@ from dpaudit.actors.storage.store import Made
 from dpaudit.engine.reading.joint import JointVerdict
 from dpaudit.engine.reading.result import AuditResult
 from dpaudit.engine.reading.verdict import Verdict
-from dpaudit.errors import printable
+from dpaudit.errors import VerdictError, printable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -120,6 +120,27 @@ class Report:
         if self.joint is not None and self.joint.verdict is Verdict.VIOLATION:
             return ()
         return tuple(result for result in self.results if result.verdict is Verdict.FAILED)
+
+    @property
+    def undecided(self) -> tuple[AuditResult, ...]:
+        """The audits whose finding exceeds their claim and does not refute it; none where another test does."""
+        return self._with(Verdict.UNDECIDED)
+
+    def raise_for_verdict(self, *accept: Verdict) -> None:
+        """Passes in silence where no claim is refuted and every audit could say so: for tests and pipelines.
+
+        Args:
+            accept: Further verdicts that pass beside NO VIOLATION FOUND and NO CLAIM, such as `Verdict.INCONCLUSIVE`.
+        Raises: VerdictError for any other verdict, FAILED among them; of tests of one claim the joint verdict counts,
+            and a test that failed.
+        """
+        passing = {Verdict.NO_VIOLATION, Verdict.NO_CLAIM, *accept}
+        found = [(result.verdict, f"{result.name}: {result.headline}") for result in self.results]
+        if self.joint is not None:
+            found = [(self.joint.verdict, self.joint.headline), *((Verdict.FAILED, one.name) for one in self.failed)]
+        said = [f"{verdict}: {words}" for verdict, words in found if verdict not in passing]
+        if said:
+            raise VerdictError(printable("; ".join(said)))
 
     def _with(self, verdict: Verdict) -> tuple[AuditResult, ...]:
         if self.joint is not None and self.joint.verdict is not verdict:
