@@ -155,7 +155,7 @@ class CheckTest:
     # fields of the game, where they are not the usual ones, as a spec has them
     game: Mapping[str, Any] = field(default_factory=dict)
     attack: str = ""  # as in a spec; "" for the game's usual one
-    estimator: str = ""  # as in a spec; "" for the game's usual one
+    estimator: str | Mapping[str, Any] = ""  # as in a spec; "" for the game's usual one
     stop: StopRule | None = None  # when it has seen enough; None runs all of it
     confirm: bool = False  # whether what it finds on a proxy is confirmed with planted labels
     # by how much fields of the game that are numbers grow when the test has refuted the claim and is played again, with

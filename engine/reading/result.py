@@ -163,7 +163,7 @@ class AuditResult:
             return Verdict.UNDECIDED
         if said is Verdict.VIOLATION and self.again not in (None, Verdict.VIOLATION):
             return Verdict.UNDECIDED if self.again in _NOT_KNOWN else Verdict.NO_VIOLATION
-        if said is Verdict.VIOLATION and self.memory is not None and self.memory.carried:
+        if said is Verdict.VIOLATION and self.remembers:
             return Verdict.UNDECIDED
         return Verdict.INCONCLUSIVE if said is Verdict.NO_VIOLATION and self._blind else said
 
@@ -191,7 +191,7 @@ class AuditResult:
             return "undecided: it is not known whether it refutes the claim when it is repeated: run again"
         if self.verdict is not Verdict.UNDECIDED:
             return ""
-        if self.memory is not None and self.memory.carried:
+        if self.memory is not None and self.remembers:
             return self.memory.words
         why = "undecided: more than the claim was observed, but a proxy that is off could explain it; "
         if self.control_lost:
@@ -203,9 +203,14 @@ class AuditResult:
         return f"{why}about {self.rows_needed:,} rows of a control would decide it, {have}; {other}"
 
     @property
+    def remembers(self) -> bool:
+        """Whether the code carries memory from one call to the next, or that could not be told."""
+        return self.memory is not None and self.memory.carried
+
+    @property
     def same_again(self) -> str:
         """That a violation comes of releases that are the same whatever the seed; "" elsewhere."""
-        return "" if self.memory is None or self.memory.carried else self.memory.words
+        return "" if self.memory is None or self.remembers else self.memory.words
 
     @property
     def headline(self) -> str:
