@@ -29,6 +29,7 @@ from dpaudit.errors import InputError, RunError, require, shortened
 from dpaudit.estimators.scores import Scores, scored
 from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.examples import Examples
+from dpaudit.mechanisms.language_models.transport import HttpService
 from dpaudit.registry import register
 
 Ints = NDArray[np.int64]
