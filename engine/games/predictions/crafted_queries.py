@@ -55,7 +55,7 @@ class AnswerOdds:
         return np.asarray(one - zero)
 
 
-DECIDED = "answers that one record decides: noise left out or much too small, exact thresholds, a record that votes several times"
+DECIDED = "answers that one record decides: noise left out or much too small, exact thresholds, votes that count twice"
 
 
 def _check_test(relation: Relation, answers: int) -> CheckTest:
