@@ -14,7 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from dpaudit.claims import Relation
+from dpaudit.claims import Claim, Relation
 from dpaudit.errors import require
 from dpaudit.mechanisms.examples import Examples
 
@@ -53,8 +53,8 @@ class PoisoningSearch(Protocol):
     """Several poisonings, of which the game takes what shows most on trainings of their own."""
 
     @property
-    def relation(self) -> Relation:
-        """How the two data sets differ, whichever is taken."""
+    def relation(self) -> Relation | None:
+        """How the two data sets differ, whichever is taken; None takes the claim's."""
         ...
 
     @property
@@ -62,8 +62,17 @@ class PoisoningSearch(Protocol):
         """Of the search trainings of the game, what is spent on trying."""
         ...
 
+    @property
+    def among(self) -> tuple[str, ...]:
+        """What must be tried, by name; () leaves out the last candidates where trainings are too few for all."""
+        ...
+
+    def for_claim(self, claim: Claim) -> PoisoningSearch:
+        """The search among neighbours that the claim speaks of."""
+        ...
+
     def candidates(self, mechanism: Any) -> dict[str, Poisoning]:
-        """What is tried, by name."""
+        """What is tried, by name, the most general first."""
         ...
 
 
