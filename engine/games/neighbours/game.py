@@ -544,9 +544,8 @@ def how_far_apart(trainings: Samples) -> tuple[float, float]:
 
 def _over(moved: NDArray[np.float64], spread: NDArray[np.float64]) -> NDArray[np.float64]:
     """A distance in units of the spread, up to `FARTHEST`; 0 where nothing has moved."""
-    return np.where(
-        moved > 0, np.minimum(moved, FARTHEST * spread) / np.where(spread > 0, spread, 1.0), 0.0
-    ) + np.where((moved > 0) & (spread == 0), FARTHEST, 0.0)
+    units = np.divide(moved, spread, out=np.full_like(moved, FARTHEST), where=spread > 0)
+    return np.where(moved > 0, np.minimum(units, FARTHEST), 0.0)
 
 
 def limited(near: Samples, far: Samples) -> bool:

@@ -195,10 +195,13 @@ def _laplace(seed: int) -> Learn:
         zero, one = (np.median(summaries[truth == world], 0) for world in (False, True))
         scale = np.abs(summaries - np.where(truth[:, None], one, zero)).mean(0)
         scale = np.maximum(scale, SMALLEST * np.maximum(np.abs(one - zero), np.finfo(np.float64).tiny))
-        # Rounded, so that all far out are equal: rounding errors would order them by the low bits of floating-point noise.
-        return lambda others: special.expit(
-            np.round(((np.abs(others - zero) - np.abs(others - one)) / scale).sum(1), 6)
-        )
+
+        def likely(others: Floats) -> Floats:
+            odds = ((np.abs(others - zero) - np.abs(others - one)) / scale).sum(1)
+            # All far out are equal: rounding errors would order them by the low bits of floating-point noise.
+            return np.asarray(special.expit(np.round(odds, 6)))
+
+        return likely
 
     return learn
 
@@ -208,9 +211,12 @@ def _atoms(seed: int) -> Learn:
 
     def learn(summaries: Floats, truth: Flags) -> Likely:
         tables = [_table_of_atoms(column, truth) for column in summaries.T]
-        return lambda others: special.expit(
-            sum(_looked_up(table, column) for table, column in zip(tables, others.T, strict=True))
-        )
+
+        def likely(others: Floats) -> Floats:
+            odds = [_looked_up(table, column) for table, column in zip(tables, others.T, strict=True)]
+            return np.asarray(special.expit(np.sum(odds, 0)))
+
+        return likely
 
     return learn
 
