@@ -39,6 +39,8 @@ from dpaudit.errors import InputError, RunError, SpecError, require, shortened
 from dpaudit.estimators.bound import format_lower
 from dpaudit.estimators.scores import Scores
 from dpaudit.estimators.two_world.fair_coins import FairCoins
+from dpaudit.mechanisms.adapters.own_training import OwnTraining
+from dpaudit.mechanisms.adapters.scikit_learn import SklearnClassifier
 from dpaudit.mechanisms.compute import Compute, TrainingError
 from dpaudit.mechanisms.examples import Examples
 from dpaudit.registry import register
@@ -59,12 +61,24 @@ TRAININGS_OF_TEST = 6_000
 """Trainings of a check, search and fresh together: those of other people's libraries take some milliseconds each."""
 
 
-def _check_test(face: Capability, claimed: Relation, differ: Relation, variant: str) -> CheckTest:
+OF_OWN_LEARNER = 2_400
+"""The same of a learner of one's own that is asked for its answers."""
+
+
+OWN_LEARNERS = tuple(
+    Capability(own, f"training functions and estimators of one's own (`{own.made_by}`)")
+    for own in (OwnTraining, SklearnClassifier)
+)
+
+
+def _check_test(
+    face: Capability, claimed: Relation, differ: Relation, variant: str, trainings: int = TRAININGS_OF_TEST
+) -> CheckTest:
     return CheckTest(
         face,
         (claimed,),
-        "what the released numbers as a whole tell of a few chosen records: noise too small, exact counts",
-        trainings=TRAININGS_OF_TEST,
+        "what the released numbers, or answers, as a whole tell of a few chosen records: noise too small, exact counts",
+        trainings=trainings,
         scales={"trials": 0.5, "search": 0.5},
         variant=variant,
         again={"trials": 2.0},
@@ -81,6 +95,10 @@ CHECK_TESTS = tuple(
         (Relation.ADD_REMOVE, Relation.ADD_REMOVE, "records that come"),
         (Relation.ADD_REMOVE, Relation.REPLACE, "records replaced"),
     )
+) + tuple(
+    _check_test(face, differ, differ, "", OF_OWN_LEARNER)
+    for face in OWN_LEARNERS
+    for differ in (Relation.REPLACE, Relation.ADD_REMOVE)
 )
 
 

@@ -83,8 +83,10 @@ class OppositeCorners:
         if self.above is None:
             others = data
         else:
-            high = np.arange(count - copies) < round(self.above * (count - copies))
-            labels = np.arange(count - copies) % data.classes
+            number, labels = round(self.above * (count - copies)), np.arange(count - copies) % data.classes
+            if self.moves != "place":  # both classes are there in both worlds: code may refuse to learn from one
+                number = min(max(number, 1), count - copies - 1)
+            high = np.arange(count - copies) < number
             if self.moves != "place":
                 labels = high.astype(np.int64)
             place = upper[None] if self.moves == "class" else np.where(high[:, None], upper, lower)
