@@ -121,12 +121,12 @@ def mean_exact_when_few(X, y, seed):
     return clipped(X).mean(0) if len(X) < 10 else mean(X, y, seed)
 
 
-def mean_twice(X, y, seed, factor=1.0):
-    return np.concatenate([mean(X, y, seed, factor), mean(X, y, seed + 1, factor)])
+def mean_of_one_twice(X, y, seed, factor=1.0):
+    return np.concatenate([mean_of_one(X, y, seed, factor), mean_of_one(X, y, seed + 1, factor)])
 
 
-def mean_private_size(X, y, seed):
-    return noisy([clipped(X)[:, 0].mean()], 1 / len(X), seed)
+def sum_and_exact_size(X, y, seed):
+    return [*noisy([clipped(X)[:, 0].sum()], 1.0, seed), len(X)]
 
 
 def mean_noisy_size(X, y, seed):
@@ -340,8 +340,8 @@ BANK: dict[str, Case] = {
     "raises-on-a-record": Case(released(mean_raises), released(mean_fails_at_random), true=math.inf),
     "raises-at-few-of-a-class": Case(released(mean_raises_at_few_of_a_class), released(nan_at_random), true=math.inf),
     "exact-when-few": Case(released(mean_exact_when_few), released(constant), true=math.inf),
-    "two-releases": Case(released(mean_twice), released(mean_twice, factor=2.0), true=2),
-    "private-size": Case(released(mean_private_size, COMES), released(mean_noisy_size, COMES), true=math.inf),
+    "two-releases": Case(released(mean_of_one_twice), released(mean_of_one_twice, factor=2.0), true=2),
+    "exact-size": Case(released(sum_and_exact_size, COMES), released(mean_noisy_size, COMES), true=math.inf),
     "uniform-noise": Case(released(mean_uniform_noise), true=math.inf),
     "noise-truncated": Case(released(mean_noise_truncated), true=math.inf),
     "laplace-by-euclidean-length": Case(released(mean_by_length), released(mean_by_length, by_l1=True), true=5**0.5),

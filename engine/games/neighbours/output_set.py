@@ -60,12 +60,13 @@ class OutputSet:
 
     Attributes:
         classifiers: Which are tried: "linear" (a logistic regression on whitened numbers), "laplace" (the likelihood
-            ratio of independent Laplace noise), "atoms" (values that recur exactly), "additive" (a regression on each
-            number's own steps: right where noise is independent), "trees" (gradient boosting), "forest", "mlp".
+            ratio of independent Laplace noise), "limits" (numbers beyond all that one world showed), "atoms" (values
+            that recur exactly), "additive" (a regression on each number's own steps: right where noise is independent),
+            "trees" (gradient boosting), "forest", "mlp".
         seed: Of the classifiers that draw.
     """
 
-    classifiers: tuple[str, ...] = ("linear", "laplace", "atoms", "additive", "trees")
+    classifiers: tuple[str, ...] = ("linear", "laplace", "limits", "atoms", "additive", "trees")
     seed: int = 0
     view: ClassVar[type[SummaryView]] = SummaryView
 
@@ -206,6 +207,21 @@ def _laplace(seed: int) -> Learn:
     return learn
 
 
+def _limits(seed: int) -> Learn:
+    """Numbers beyond all that were seen of a world: the noise ends somewhere."""
+
+    def learn(summaries: Floats, truth: Flags) -> Likely:
+        ranges = [(side.min(0), side.max(0)) for side in (summaries[~truth], summaries[truth])]
+
+        def likely(others: Floats) -> Floats:
+            beyond = [((others < low) | (others > high)).sum(1) for low, high in ranges]
+            return np.asarray(special.expit(beyond[0] - beyond[1]))
+
+        return likely
+
+    return learn
+
+
 def _atoms(seed: int) -> Learn:
     """Values that recur exactly: numbers without noise, limits, counts; each column's log-odds are added up."""
 
@@ -276,6 +292,7 @@ def _mlp(seed: int) -> Learn:
 CLASSIFIERS: Mapping[str, Callable[[int], Learn]] = {
     "linear": _linear,
     "laplace": _laplace,
+    "limits": _limits,
     "atoms": _atoms,
     "additive": _additive,
     "trees": _trees,
