@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -102,7 +101,8 @@ def test_the_search_takes_what_shows(tmp_path: Path) -> None:
     offered = (("class-flip", ClassFlip()), ("none", Refusing()), ("curvature", Curvature()))
     result = audited(tmp_path, SumOfFirst(truth=3.0), Among(offered))
     (told,) = result.chosen
-    assert re.match(r"of 3 poisonings curvature was taken; bounds on their own trainings: curvature [1-9].*, class-flip 0\.0", told)
+    assert told.startswith("of 3 poisonings curvature was taken; bounds on their own trainings: curvature 1.")
+    assert "class-flip 0.0" in told
     assert "none does not fit: these data will not do" in told
     assert result.verdict is Verdict.VIOLATION  # the noise is for 1, the record moves the sum by less than 1
     assert told in result.text(verbose=True)
