@@ -161,6 +161,7 @@ def run(spec: Path, output: str | Path | None, seed: int | None, quiet: bool, **
 @click.option("--output", "-o", type=PLACE, help="Run folder, a path or a URI (s3://...); left out: runs/check-<name>.")
 @click.option("--seed", default=0, show_default=True)
 @click.option("--confidence", default=0.999, show_default=True, help="Of the verdict VIOLATION.")
+@click.option("--until-decided", is_flag=True, help="Play what stays undecided once more, with four times the trials.")
 @click.option("--runner", type=click.Choice(["ray", "in-process"]), help="Left out: ray where models are trained.")
 @click.option("--quiet", is_flag=True, help="No progress, only the report.")
 @_verbose
@@ -172,6 +173,7 @@ def check(
     output: str | Path | None,
     seed: int,
     confidence: float,
+    until_decided: bool,
     runner: RunnerName | None,
     quiet: bool,
     **ending: bool,
@@ -182,6 +184,7 @@ def check(
     come first. One that refutes the claim in a first pass, in which all share an error of 0.05, is repeated with
     other seeds at --confidence; where that refutes it too, the rest is left out.
     """
+    from dpaudit.engine.run.checking import decided
     from dpaudit.engine.run.driver import audit, run_folder
     from dpaudit.engine.spec.audit_spec import RunOptions
     from dpaudit.engine.spec.check import BUDGET, CheckOptions, CheckRequest, check_spec
@@ -191,13 +194,18 @@ def check(
         yaml_value(mechanism), None if data is None else yaml_value(data), budget=BUDGET if budget is None else budget
     )
     run = None if runner is None else RunOptions(runner=runner)
-    spec = check_spec(request, CheckOptions(seed=seed, confidence=confidence, run=run))
+    spec = check_spec(request, CheckOptions(seed=seed, confidence=confidence, until_decided=until_decided, run=run))
     assert spec.together is not None
     if not quiet:
         for line in (*spec.together.chosen, *spec.together.left_out):
             tell(printable(line))
     folder = output or run_folder(spec)
-    _finish(partial(audit, spec, output=folder, quiet=quiet), folder, **ending)
+
+    def carry_out() -> Report:
+        report = audit(spec, output=folder, quiet=quiet)
+        return decided(spec, report, folder, quiet=quiet) if until_decided else report
+
+    _finish(carry_out, folder, **ending)
 
 
 @main.command()

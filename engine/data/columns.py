@@ -104,13 +104,13 @@ def labels_of(column: pa.ChunkedArray, name: str, refuse: Refuse) -> tuple[NDArr
     return labels.astype(np.int64), names
 
 
-def features_of(columns: Mapping[str, Column]) -> tuple[Features, tuple[str, ...]]:
+def features_of(columns: Mapping[str, Column], *, keep_missing: bool = False) -> tuple[Features, tuple[str, ...]]:
     """Float32 of shape (n, columns) when all are numbers, else an Arrow table and the names of its text columns.
 
-    A missing number becomes its column's mean, a missing category becomes 'unknown'.
+    A missing number becomes its column's mean, a missing category becomes 'unknown', unless they are kept.
     """
     categorical = tuple(name for name, column in columns.items() if not isinstance(column, np.ndarray))
-    filled = {name: _filled(column) for name, column in columns.items()}
+    filled = {name: _kept(column) if keep_missing else _filled(column) for name, column in columns.items()}
     if categorical:
         return pa.table(filled), categorical
     return np.column_stack(cast("list[NDArray[np.float32]]", list(filled.values()))), ()
@@ -124,6 +124,7 @@ def examples_of(
     label: str,
     drop: Iterable[str],
     name: str,
+    keep_missing: bool = False,
 ) -> Examples:
     """Examples of a table: one column is the label, those of `drop` are left out, `typed` reads the others."""
     labels, class_names = labels_of(table[label], label, refuse)
@@ -135,7 +136,7 @@ def examples_of(
         columns[column] = typed(table[column], column)
         if _is_empty(columns[column]):
             raise refuse(None, column, "must hold a value in some row, has none", "name the column in `drop`")
-    features, categorical = features_of(columns)
+    features, categorical = features_of(columns, keep_missing=keep_missing)
     return Examples(features, labels, len(class_names), name, categorical, class_names)
 
 
@@ -174,6 +175,10 @@ def _first_not_number(column: pa.ChunkedArray | pa.Array) -> int:
 def _is_empty(column: Column) -> bool:
     missing = np.isnan(column) if isinstance(column, np.ndarray) else np.asarray(column.is_null())
     return bool(missing.all())
+
+
+def _kept(column: Column) -> NDArray[np.float32] | pa.Array:
+    return column.astype(np.float32) if isinstance(column, np.ndarray) else column
 
 
 def _filled(column: Column) -> NDArray[np.float32] | pa.Array:

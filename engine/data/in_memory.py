@@ -117,19 +117,27 @@ def in_memory(examples: Examples) -> InMemory:
 
 
 def table(
-    rows: Any, *, label: str, categorical: Iterable[str] = (), drop: Iterable[str] = (), name: str = "table"
+    rows: Any,
+    *,
+    label: str,
+    categorical: Iterable[str] = (),
+    drop: Iterable[str] = (),
+    keep_missing: bool = False,
+    name: str = "table",
 ) -> InMemory:
     """A data frame or an Arrow table as the data of an audit: `Audit(data=table(frame, label="clicked"), ...)`.
 
     Columns are read as `csv` and `parquet` read theirs: numbers are numeric; text, booleans and pandas' own categories
-    are categorical; a missing number becomes its column's mean, a missing category 'unknown', and the report says how
-    many. Labels may be numbers, text or booleans; they become 0 .. K - 1 in their order, and their names are kept.
+    are categorical; a missing number becomes its column's mean, a missing category 'unknown', unless they are kept, and
+    the report says how many. Labels may be numbers, text or booleans; they become 0 .. K - 1 in their order, and their
+    names are kept.
 
     Args:
         rows: A pandas DataFrame, a pyarrow Table, or any frame that speaks Arrow (polars).
         label: The column of classes.
         categorical: Columns of numbers that are codes.
         drop: Columns to leave out, such as row numbers.
+        keep_missing: Whether the audited code is given NaN or None where a value is missing, to fill it itself.
         name: What the data are, for reports.
     Raises: DataError naming the row and the column.
     """
@@ -149,8 +157,10 @@ def table(
 
     words = columns.set_column(columns.column_names.index(label), label, _as_words(plain(columns[label])))
     features = words.drop_columns([label])
-    missing = _missing_words(sum(column.null_count + _nan_count(column) for column in features.columns))
-    return in_memory(examples_of(words, read, _refuse, label=label, drop=(), name=name + missing))
+    count = sum(column.null_count + _nan_count(column) for column in features.columns)
+    missing = f" ({count:,} missing values, kept)" if keep_missing and count else _missing_words(count)
+    named = name + missing
+    return in_memory(examples_of(words, read, _refuse, label=label, drop=(), name=named, keep_missing=keep_missing))
 
 
 def data_source(value: Any) -> Any:

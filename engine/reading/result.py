@@ -179,7 +179,7 @@ class AuditResult:
         if self.again is Verdict.UNDECIDED and self._repeated is not None:
             return (
                 "undecided: the confirmatory run exceeds the claim at the confidence of the first pass, not at that of "
-                "the verdict: check again with more trials and another seed"
+                "the verdict: check again with more trials and another seed (`--until-decided`)"
             )
         if self.again in _NOT_KNOWN:
             return "undecided: it is not known whether it refutes the claim when it is repeated: run again"

@@ -10,9 +10,10 @@ from dpaudit.actors.events import Listener
 from dpaudit.claims import Claim
 from dpaudit.engine.data.partition import Partition
 from dpaudit.engine.reading.run_report import Report
-from dpaudit.engine.run.driver import audit
-from dpaudit.engine.spec.audit_spec import RunOptions
-from dpaudit.engine.spec.check import BUDGET, CheckOptions, CheckRequest, check_spec
+from dpaudit.engine.reading.verdict import Verdict
+from dpaudit.engine.run.driver import audit, run_folder
+from dpaudit.engine.spec.audit_spec import AuditSpec, RunOptions
+from dpaudit.engine.spec.check import BUDGET, CheckOptions, CheckRequest, check_spec, once_more
 
 
 def check(
@@ -23,6 +24,7 @@ def check(
     split: Partition | None = None,
     budget: str = BUDGET,
     confidence: float = CheckOptions.confidence,
+    until_decided: bool = False,
     seed: int = 0,
     name: str = "",
     run: RunOptions | None = None,
@@ -44,6 +46,8 @@ def check(
         budget: After how much time, or for how many trainings, nothing is begun any more: "10m", "90s",
             "1h, 500 trainings".
         confidence: Of the verdict VIOLATION, in (0, 1), whatever the first pass was.
+        until_decided: Where the verdict is UNDECIDED, play what is undecided once more, with four times the trials, and
+            report that; the error of the verdict is shared with it. Its run folder ends in "-more".
         seed: Everything random follows from it.
         name: For the report and the default run folder.
         run: Where the work runs; left out: in this process where nothing is trained, else on Ray.
@@ -54,5 +58,19 @@ def check(
     Raises: SpecError when no game fits; DataError for bad data; RunError when the run cannot go on.
     """
     request = CheckRequest(mechanism, data, claim, split, budget)
-    spec = check_spec(request, CheckOptions(name, seed, confidence, run))
-    return audit(spec, output=output, listeners=listeners, quiet=quiet)
+    spec = check_spec(request, CheckOptions(name, seed, confidence, until_decided, run))
+    folder = run_folder(spec) if output is None else output
+    report = audit(spec, output=folder, listeners=listeners, quiet=quiet)
+    if not until_decided:
+        return report
+    return decided(spec, report, folder, listeners=listeners, quiet=quiet)
+
+
+def decided(
+    spec: AuditSpec, report: Report, folder: str | Path, *, listeners: Sequence[Listener] = (), quiet: bool = False
+) -> Report:
+    """The report of a check, or where that is undecided the one of its undecided tests with more trials."""
+    if report.joint is None or report.joint.verdict is not Verdict.UNDECIDED:
+        return report
+    more = once_more(spec, {result.name for result in report.undecided})
+    return audit(more, output=f"{folder}-more", listeners=listeners, quiet=quiet)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dpaudit.claims import Claim, Relation
@@ -86,12 +87,15 @@ class CheckOptions:
         seed: Everything random follows from it.
         confidence: Of the verdict VIOLATION, in (0, 1), whatever a first pass of all tests was; its own bounds hold
             together with 0.95.
+        until_decided: Whether tests that are left undecided are played once more, with four times the trials; the
+            error of the verdict is shared with that.
         run: Where the work runs; None: in this process where nothing is trained, else on Ray.
     """
 
     name: str = ""
     seed: int = 0
     confidence: float = 0.999
+    until_decided: bool = False
     run: RunOptions | None = None
 
     def __post_init__(self) -> None:
@@ -139,10 +143,29 @@ def check_spec(request: CheckRequest, options: CheckOptions = CheckOptions()) ->
         audits,
         name=options.name or f"check {_called(mechanism)}",
         seed=options.seed,
-        confidence=options.confidence,
+        confidence=1 - (1 - options.confidence) / 2 if options.until_decided else options.confidence,
         run=options.run or RunOptions(runner="ray" if trains else "in-process"),
         together=JointTest(budget.seconds, tuple(words), (*left_out, *dear), again=again),
     )
+
+
+MORE = 4
+"""By how much the trials of a test grow that is still undecided."""
+
+
+def once_more(spec: AuditSpec, undecided: Collection[str]) -> AuditSpec:
+    """The tests of a check that were left undecided, with more trials and another seed."""
+    assert spec.together is not None
+    again = {name: factors for name, factors in spec.together.again.items() if name in undecided}
+    together = replace(spec.together, budget_s=None, chosen=(), left_out=(), again=again)
+    audits = tuple(_with_more_trials(audit) for audit in spec.audits if audit.name in undecided)
+    return replace(spec, audits=audits, together=together, name=f"{spec.name}, more trials", seed=spec.seed + 1)
+
+
+def _with_more_trials(audit: Audit) -> Audit:
+    names = {name for test in audit.game.fits.check_tests for name in (*test.scales, *test.again)}
+    numbers = {name: MORE * getattr(audit.game, name) for name in names if isinstance(getattr(audit.game, name), int)}
+    return replace(audit, game=replace(audit.game, **numbers))
 
 
 def _played(mechanism: Any) -> Any:

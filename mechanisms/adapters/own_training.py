@@ -35,7 +35,9 @@ class _OwnFunction(ClaimedByUser):
 
     def __post_init__(self) -> None:
         check_fields(self)
-        object.__setattr__(self, "train", code_of(self.train, field="train", arguments=("X", "y", "seed")))
+        arguments = ("X", "y", "seed")
+        code = code_of(self.train, field="train", arguments=arguments, parameters=self.parameters)
+        object.__setattr__(self, "train", code)
 
 
 @register("mechanism", "callable", source="one's own code")

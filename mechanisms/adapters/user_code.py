@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import random
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
@@ -38,13 +38,16 @@ class ClaimedByUser:
         return self.claimed
 
 
-def code_of(given: object, *, field: str, arguments: tuple[str, ...] | None = None) -> Callable[..., Any]:
+def code_of(
+    given: object, *, field: str, arguments: tuple[str, ...] | None = None, parameters: Collection[str] = ()
+) -> Callable[..., Any]:
     """A class or function, given as it is or as "module:name".
 
     Args:
         given: What was given.
         field: Its name, for messages.
         arguments: The positional arguments it is going to be called with; None does not look.
+        parameters: The keyword arguments besides.
     Raises: InputError when it cannot be imported, called so, or sent to a worker.
     """
     import cloudpickle  # type: ignore[import-untyped]
@@ -56,9 +59,10 @@ def code_of(given: object, *, field: str, arguments: tuple[str, ...] | None = No
     require(has_location(code), f"{field} must be a function or a class, or where one is as `module:name`", given=code)
     if arguments is not None:
         try:
-            inspect.signature(code).bind(*arguments)
+            inspect.signature(code).bind(*arguments, **dict.fromkeys(parameters))
         except TypeError as err:
-            raise InputError(f"{field} must take ({', '.join(arguments)}): {location(code)} does not, {err}") from err
+            wanted = ", ".join([*arguments, *(f"{name}=" for name in parameters)])
+            raise InputError(f"{field} must take ({wanted}): {location(code)} does not, {err}") from err
     try:
         cloudpickle.dumps(code)
     except Exception as err:  # whatever its closure holds may raise anything

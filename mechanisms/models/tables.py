@@ -164,7 +164,9 @@ class LogisticRegression:
 
         names = train.features.column_names if isinstance(train.features, pa.Table) else None
         steps: list[Any] = [StandardScaler()] if self.standardise else []
-        if names is not None:
+        if names is None:
+            steps = [SimpleImputer(keep_empty_features=True), *steps]
+        else:
             numeric = make_pipeline(SimpleImputer(), *steps)
             encoder = OneHotEncoder(max_categories=self.categories, handle_unknown="infrequent_if_exist")
             numbers = [name for name in names if name not in train.categorical]

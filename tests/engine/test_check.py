@@ -38,10 +38,11 @@ from dpaudit.engine.data.gaussian_mixture import GaussianMixture
 from dpaudit.engine.planning.plan import PlannedAudit, make_plan
 from dpaudit.engine.reading.joint import JointVerdict
 from dpaudit.engine.reading.result import AuditResult
-from dpaudit.engine.run.driver import report_again, resume
+from dpaudit.engine.run.checking import decided
+from dpaudit.engine.run.driver import audit, report_again, resume
 from dpaudit.engine.run.policy import Policy
 from dpaudit.engine.spec.audit_spec import AuditSpec
-from dpaudit.engine.spec.check import Budget, CheckRequest, check_spec, choices, made_data
+from dpaudit.engine.spec.check import Budget, CheckOptions, CheckRequest, check_spec, choices, made_data
 from dpaudit.engine.spec.loading import load_spec
 from dpaudit.errors import InputError, SpecError, VerdictError
 from dpaudit.estimators.bound import Bound
@@ -496,6 +497,28 @@ def test_a_test_without_a_verdict_is_named_in_the_headline_and_is_no_pass(leak: 
     alone = replace(leak, joint=None, results=(quiet, like("blind", Verdict.INCONCLUSIVE)))
     with pytest.raises(VerdictError, match="INCONCLUSIVE: blind"):
         alone.raise_for_verdict()
+
+
+def test_what_stays_undecided_is_played_once_more_with_more_trials(tmp_path: Path) -> None:
+    request = CheckRequest(RandomizedResponse(epsilon=1.4), claim=Claim(1.0))
+    spec = check_spec(request, CheckOptions(until_decided=True, run=HERE))
+    assert spec.confidence == pytest.approx(0.9995)  # both runs share the error of 0.001
+    assert check_spec(request, CheckOptions(run=HERE)).confidence == 0.999
+    report = audit(spec, output=tmp_path / "run", quiet=True)
+    assert decided(spec, report, tmp_path / "run", quiet=True) is report
+    assert report.joint is not None
+    channel = report.joint.deciding
+    assert channel is not None
+    assert channel.name == "label-channel"
+    object.__setattr__(channel, "verdict", Verdict.UNDECIDED)
+    undecided = replace(report, joint=replace(report.joint, tests=(channel,), confirmations={}), results=(channel,))
+    more = decided(spec, undecided, tmp_path / "run", quiet=True)
+    assert more.folder == f"{tmp_path / 'run'}-more"
+    assert (more.seed, more.joint and more.joint.verdict) == (spec.seed + 1, Verdict.VIOLATION)
+    assert {result.name.removesuffix(", confirmatory run") for result in more.results} == {channel.name}
+    (before,) = [one.audit.game for one in make_plan(spec).audits if one.audit.name == channel.name]
+    (after, *_) = [one.audit.game for one in make_plan(load_spec(Path(more.folder) / "spec.yaml")).audits]
+    assert after.releases == 4 * before.releases
 
 
 def steps_of(X: Any, y: Any, seed: int, canary: Any) -> Any:

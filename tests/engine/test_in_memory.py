@@ -16,6 +16,7 @@ from dpaudit import Audit, AuditSpec, Examples, RunOptions, audit, table
 from dpaudit.actors.unit import fingerprint
 from dpaudit.engine.data.bundled import Digits
 from dpaudit.engine.data.in_memory import InMemory, data_source, in_memory
+from dpaudit.engine.games.neighbours.game import as_numbers
 from dpaudit.engine.games.one_run.label_inference import LabelInference
 from dpaudit.engine.planning.plan import make_plan
 from dpaudit.engine.run.driver import report_again
@@ -23,7 +24,9 @@ from dpaudit.engine.run.run_folder import read_spec
 from dpaudit.engine.spec.audit_spec import found_data
 from dpaudit.engine.spec.build import describe
 from dpaudit.errors import AuditError, DataError, SpecError
+from dpaudit.mechanisms.compute import Compute
 from dpaudit.mechanisms.labels.randomized_response import RandomizedResponse
+from dpaudit.mechanisms.models.tables import LogisticRegression
 
 FRAME = pd.DataFrame(
     {
@@ -47,6 +50,24 @@ def test_a_frame_is_read_as_a_csv_file_is() -> None:
     assert examples.features["city"].to_pylist() == ["Bern", "unknown", "Rome", "Bern"]
     assert examples.features["size"].to_pylist() == ["1", "2", "2", "1"]
     assert examples.name == "clicks (2 missing values: a number became its column's mean, a category 'unknown')"
+
+
+def test_missing_values_reach_code_that_fills_them_itself(tmp_path: Path) -> None:
+    data = table(FRAME, label="clicked", name="clicks", keep_missing=True)
+    examples = data.load()
+    assert isinstance(examples.features, pa.Table)
+    assert examples.features["city"].to_pylist() == ["Bern", None, "Rome", "Bern"]
+    assert np.isnan(examples.features["age"].to_numpy()).tolist() == [False, True, False, False]
+    assert examples.name == "clicks (2 missing values, kept)"
+    data.keep(tmp_path)
+    kept = InMemory(data.digest, data.contents).found_in(tmp_path).load().features
+    assert isinstance(kept, pa.Table)
+    assert kept["city"].to_pylist() == ["Bern", None, "Rome", "Bern"]
+    gaps = table(pd.DataFrame({"a": [0.0, np.nan, 1.0, 2.0] * 5, "y": [0, 0, 1, 1] * 5}), label="y", keep_missing=True)
+    model = LogisticRegression().fit(gaps.load(), seed=np.random.SeedSequence(0), compute=Compute())
+    assert np.isfinite(model.probabilities(gaps.load().features)).all()
+    assert np.isfinite(np.asarray(as_numbers(gaps.load(), "box").features)).all()
+    assert np.isfinite(np.asarray(as_numbers(examples, "box").features)).all()
 
 
 def test_frames_of_other_makers_and_arrow_tables_give_the_same_rows() -> None:

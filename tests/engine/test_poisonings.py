@@ -12,8 +12,10 @@ from numpy.random import SeedSequence
 from numpy.typing import NDArray
 
 from dpaudit import Audit, AuditSpec, Claim, Examples, Relation, RunOptions, Verdict, audit
+from dpaudit.actors.seed import Seed
 from dpaudit.engine.data.bundled import BreastCancer, Iris
-from dpaudit.engine.games.neighbours.game import Neighbours, as_numbers
+from dpaudit.engine.data.gaussian_mixture import GaussianMixture
+from dpaudit.engine.games.neighbours.game import Neighbours, as_numbers, choose_worlds
 from dpaudit.engine.games.neighbours.output_set import OutputSet
 from dpaudit.engine.games.neighbours.poisonings.protocol import (
     InformedPoisoning,
@@ -42,6 +44,7 @@ from dpaudit.mechanisms.learners.gaussian_naive_bayes import GaussianNaiveBayes
 from dpaudit.mechanisms.learners.logistic_regression import LogisticObjectivePerturbation, LogisticOutputPerturbation
 from dpaudit.mechanisms.learners.random_forest import PrivateForest
 from dpaudit.mechanisms.models.networks import Mlp
+from dpaudit.registry import catalogue, load
 from tests.engine.test_neighbours import NoisyCount
 
 HERE = RunOptions(runner="in-process", figures=False, repeats=0)
@@ -98,10 +101,11 @@ def audited(folder: Path, mechanism: Any, poisoning: Any, **fields: Any) -> Any:
 
 def test_the_search_takes_what_shows(tmp_path: Path) -> None:
     """A sum of features: changed labels show nothing, a swapped row something; the seed is fixed."""
-    offered = (("class-flip", ClassFlip()), ("none", Refusing()), ("curvature", Curvature()))
+    offered = (("class-flip", ClassFlip()), ("none", Refusing()), ("opposing-records", OpposingRecords()))
     result = audited(tmp_path, SumOfFirst(truth=3.0), Among(offered))
     (told,) = result.chosen
-    assert told.startswith("of 3 poisonings curvature was taken; bounds on their own trainings: curvature 1.")
+    told_of = "of 3 poisonings opposing-records was taken; bounds on their own trainings: opposing-records 1."
+    assert told.startswith(told_of)
     assert "class-flip 0.0" in told
     assert "none does not fit: these data will not do" in told
     assert result.verdict is Verdict.VIOLATION  # the noise is for 1, the record moves the sum by less than 1
@@ -288,3 +292,15 @@ def test_dp_sgd_is_summed_up_by_what_it_answers_where_clip_bkd_asks(tmp_path: Pa
     result = audit(AuditSpec((entry,), seed=5, run=HERE), output=tmp_path, quiet=True).results[0]
     assert result.compared.steps == 16
     assert result.epsilon > 0  # the seed is fixed
+
+
+@pytest.mark.parametrize("name", [name for name in catalogue("poisoning") if name != "automatic"])
+def test_no_record_leaves_the_range_that_is_taken_for_public(name: str) -> None:
+    """A mechanism that relies on it would be convicted of what it never promised."""
+    data = GaussianMixture(classes=2, rows=300).load(seed=0)
+    worlds = choose_worlds(load("poisoning", name)(), 2, "box", data, Compute(), seed=Seed(0))
+    for truth in (False, True):
+        features = np.asarray(worlds.world(truth).features)
+        assert features.min() >= 0.0
+        assert features.max() <= 1.0
+    assert 0 <= worlds.points.min() <= worlds.points.max() <= 1

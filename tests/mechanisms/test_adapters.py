@@ -26,7 +26,7 @@ from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardSc
 from sklearn.svm import SVC
 from xgboost import XGBClassifier
 
-from dpaudit import Claim, Relation, from_callable, from_opacus, from_sklearn, from_torch
+from dpaudit import Claim, Relation, from_callable, from_opacus, from_sklearn, from_summary, from_torch
 from dpaudit.actors.unit import fingerprint
 from dpaudit.engine.spec.build import build, describe
 from dpaudit.errors import InputError, SpecError
@@ -176,6 +176,7 @@ class ChangesItsParameter(KnowsNothing):
         (lambda: from_sklearn(KnowsNothing).claim(), r"needs a claim: from_sklearn\(..., claim="),
         (lambda: from_sklearn(KnowsNothing, categories="two-hot"), "one of auto, one-hot, native"),
         (lambda: from_callable(lambda X, y: None), r"train must take \(X, y, seed\)"),
+        (lambda: from_callable(user_code.shares, push=1.0), r"train must take \(X, y, seed, push=\)"),
         (lambda: from_callable(3), "train must be a function or a class"),
         (lambda: from_torch(user_code.shares, user_code.descend), "module cannot be made from"),
         (lambda: from_torch(threading.Event, user_code.descend), "module must make a torch.nn.Module, got 'Event'"),
@@ -242,6 +243,13 @@ def test_a_function_of_ones_own_is_decided_by_its_seed_and_leaves_the_generators
         "claimed": {"epsilon": 1.0},
     }
     assert build("mechanism", words) == model
+
+
+def test_a_function_may_need_the_parameters_it_is_given() -> None:
+    def train(X: Any, y: Any, seed: int, *, factor: float) -> Any:
+        return X.sum(0) * factor
+
+    assert from_summary(train, Claim(1.0), factor=2.0).parameters == {"factor": 2.0}
 
 
 def test_a_function_of_ones_own_may_give_an_estimator_or_a_function() -> None:

@@ -23,12 +23,12 @@ from dpaudit.actors.seed import Seed
 from dpaudit.actors.unit import Unit
 from dpaudit.actors.work import Outcome, Work, unit
 from dpaudit.claims import Claim, Relation
+from dpaudit.engine.data.columns import UNKNOWN
 from dpaudit.engine.games.neighbours.output_set import SummaryView
 from dpaudit.engine.games.neighbours.poisonings.protocol import (
     Poisoning,
     PoisoningSearch,
     Worlds,
-    features_of,
     fitted,
 )
 from dpaudit.engine.games.neighbours.poisonings.rows import Automatic
@@ -291,11 +291,10 @@ def choose_worlds(
     require(copies < len(data), "copies must be fewer than the rows", copies=copies, rows=len(data))
     with threadpool_limits(compute.threads):
         worlds = poisoning.worlds(data, copies, seed.rng())
-    if scale == "ball":  # crafted rows too
-        rows = features_of(worlds.rows)
-        length = np.linalg.norm(rows, axis=1, keepdims=True)
-        worlds = replace(worlds, rows=worlds.rows.with_(features=rows / np.maximum(length, 1).astype(np.float32)))
-    return worlds
+    if scale == "ball":
+        return worlds.of_length(1.0)
+    beyond = getattr(poisoning, "farther", None) is not None
+    return worlds.within(0.0, 1.0) if scale == "box" and not beyond else worlds
 
 
 def as_numbers(data: Examples, scale: Scale) -> Examples:
@@ -306,6 +305,7 @@ def as_numbers(data: Examples, scale: Scale) -> Examples:
     """
     features = np.column_stack(_columns(data)) if isinstance(data.features, pa.Table) else data.features
     flat = np.asarray(features, np.float64).reshape(len(data), -1)
+    flat = np.where(np.isnan(flat), np.nanmean(flat, axis=0), flat)
     return Examples(_scaled(flat, scale).astype(np.float32), data.labels, data.classes, data.name)
 
 
@@ -330,7 +330,7 @@ def _columns(data: Examples) -> list[NDArray[np.float64]]:
         if name not in data.categorical:
             found.append(table[name].to_numpy().astype(np.float64))
             continue
-        words = table[name].to_pylist()
+        words = table[name].fill_null(UNKNOWN).to_pylist()
         common = sorted(word for word, _ in Counter(words).most_common(MAX_CATEGORIES))
         code = {word: place for place, word in enumerate(common)}
         places = np.array([code.get(word, len(common)) for word in words])

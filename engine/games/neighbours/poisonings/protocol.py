@@ -7,7 +7,7 @@ Source: Lu et al. (2022), "A General Framework for Auditing Differentially Priva
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
 
@@ -121,6 +121,17 @@ class Worlds:
     @cached_property
     def one(self) -> Examples:
         return self.rows.take(self.in_d_prime)
+
+    def within(self, lower: float, upper: float) -> Worlds:
+        """The same with every number brought into a range: a claim says nothing of records outside of it."""
+        rows = self.rows.with_(features=np.clip(features_of(self.rows), lower, upper), labels=self.rows.labels)
+        return replace(self, rows=rows, points=np.clip(self.points, lower, upper))
+
+    def of_length(self, most: float) -> Worlds:
+        """The same with every longer row, but no point that is asked about, shortened to a length."""
+        features = features_of(self.rows)
+        length = np.maximum(np.linalg.norm(features, axis=1, keepdims=True) / most, 1).astype(np.float32)
+        return replace(self, rows=self.rows.with_(features=features / length))
 
     def world(self, truth: bool) -> Examples:
         return self.one if truth else self.zero
