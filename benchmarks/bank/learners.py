@@ -290,7 +290,7 @@ def vector(train: Callable[..., Any], claim: Claim = REPLACE, **parameters: Any)
 
 
 BANK: dict[str, Case] = {
-    "logistic-quarter-noise": Case(model(logistic, factor=0.25), model(logistic), true=4),
+    "logistic-tenth-of-noise": Case(model(logistic, factor=0.1), model(logistic), true=10),
     "logistic-comes-tenth-of-noise": Case(model(logistic, COMES, factor=0.1), true=10),
     "logistic-rows-too-long": Case(model(logistic_not_scaled)),
     "logistic-weaker-penalty": Case(model(logistic, penalty=0.01), model(nothing_learned), true=10),
@@ -304,7 +304,7 @@ BANK: dict[str, Case] = {
     "bayes-smoothing-for-noise": Case(model(bayes, scale=0.0), true=math.inf),
     "bayes-exact-classes": Case(model(bayes, classes_exact=True), true=math.inf),
     "gaussian-bayes-exact-sizes": Case(vector(gaussian_bayes), vector(gaussian_bayes, honest=True), true=math.inf),
-    "ridge-noise-of-rows": Case(vector(ridge, factor=0.25), vector(ridge), true=4),
+    "ridge-noise-of-one": Case(vector(ridge, factor=1 / 28), vector(ridge), true=28),
     "ridge-target-bare": Case(vector(ridge_target_bare), true=math.inf),
     "ridge-noise-on-coefficients": Case(vector(ridge_coefficients), true=math.inf),
     "forest-trees-not-charged": Case(model(forest, counted=1), model(forest), true=4),
