@@ -361,7 +361,10 @@ BANK = {
     "seeded by the query": _case(SeededByTheQuery, true=math.inf),
     "seeded by the data": _case(SeededByTheData, true=math.inf),
     "noise drawn once": _case(NoiseDrawnOnce),
-    "normal for Laplace": _case(NormalOfLaplaceScale),
+    "normal for Laplace": _case(
+        NormalOfLaplaceScale,
+        missed="epsilon is exceeded in the tails alone: too few trials where a lead of four is tried",
+    ),
     "exact screening": _case(ExactScreening, NoisyScreening, true=math.inf),
     "exact where clear": _case(ExactWhereClear),
     "weighted by distance": _case(WeightedByDistance),
