@@ -363,7 +363,7 @@ BANK = {
     "noise drawn once": _case(NoiseDrawnOnce),
     "normal for Laplace": _case(
         NormalOfLaplaceScale,
-        missed="epsilon is exceeded in the tails alone: too few trials where a lead of four is tried",
+        missed="epsilon is exceeded in the tails alone, where few trials are",
     ),
     "exact screening": _case(ExactScreening, NoisyScreening, true=math.inf),
     "exact where clear": _case(ExactWhereClear),
