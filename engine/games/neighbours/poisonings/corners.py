@@ -59,7 +59,7 @@ class OppositeCorners:
         require(self.above is None or 0 <= self.above <= 1, "above must be in [0, 1]", above=self.above)
         require(self.moves in ("place", "class", "both"), "moves must be place, class or both", moves=self.moves)
         require(self.column >= -2, "column must be >= -2", column=self.column)
-        require(0 <= self.far < 1e9, "far must be in [0, 1e9)", far=self.far)
+        require(0 <= self.far < 1e12, "far must be in [0, 1e12)", far=self.far)
         require(self.rows is None or self.above is not None, "with `rows`, `above` says where the others stand")
 
     @property
