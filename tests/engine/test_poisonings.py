@@ -161,9 +161,9 @@ def test_what_is_tried_makes_the_neighbours_that_are_asked_for() -> None:
 
 def test_too_few_search_trainings_are_refused_in_a_sentence() -> None:
     """Those that are named must all be tried; of others as many as there are trainings for."""
+    named = Automatic(among=("class-flip", "clip-bkd", "corner-flip"))
     with pytest.raises(SpecError, match="search must be at least 192 to try 3 poisonings, got 100"):
-        named = ("class-flip", "clip-bkd", "corner-flip")
-        audited(Path("nowhere"), NoisyCount(), Automatic(among=named), search=100)
+        audited(Path("nowhere"), NoisyCount(), named, search=100)
 
 
 @pytest.mark.parametrize("copies", [1, 3])
