@@ -94,16 +94,21 @@ def main(output: Path, what: str = "defects", runs: int = 1, seconds: float = 1e
             print(
                 name, line["verdict"], line["game"], line["headline"], f"{line['seconds']:.0f} s", sep=" | ", flush=True
             )
-    print("| case | true epsilon | runs | VIOLATION | other verdicts | game | seconds, median |\n" + "| --- " * 7 + "|")
+    print(
+        "| case | true epsilon | runs | expected | found | other verdicts | game | seconds, median |\n"
+        + "| --- " * 8
+        + "|"
+    )
     for name, case in wanted.items():
         own = [line for line in lines(output) if line["case"] == name and line["twin"] == twins]
         if own:
-            found = [line for line in own if line["verdict"] == Verdict.VIOLATION.value]
+            expected = Verdict.VIOLATION if twins else case.expects
+            found = [line for line in own if line["verdict"] == expected.value]
             others = ", ".join(sorted({line["verdict"] for line in own if line not in found}))
             games = ", ".join(sorted({str(line["game"]) for line in found}))
             true = "" if case.true is None or twins else f"{case.true:.3g}"
             took = statistics.median(line["seconds"] for line in own)
-            print(f"| {name} | {true} | {len(own)} | {len(found)} | {others} | {games} | {took:.0f} |")
+            print(f"| {name} | {true} | {len(own)} | {expected} | {len(found)} | {others} | {games} | {took:.0f} |")
 
 
 if __name__ == "__main__":

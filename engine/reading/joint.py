@@ -86,7 +86,9 @@ class JointVerdict:
         test = self.deciding
         if self.verdict is Verdict.VIOLATION and test is not None:
             first = "" if test.comparison is None else f"; the first pass found {test.comparison.words}"
-            return f"{100 * self.confidence:.5g} % confidence, from a confirmatory run on fresh randomness{first}"
+            again = self.confirmations[test.name].same_again
+            sure = f"{100 * self.confidence:.5g} % confidence, from a confirmatory run on fresh randomness{first}"
+            return "; ".join(filter(None, [sure, again]))
         tests = f"{100 * self.screening:.5g} % confidence for the {len(self.tests)} tests together"
         assumed = "" if test is None or not test.open_question else test.open_question
         return "; ".join(filter(None, [tests, assumed, *self._not_confirmed]))
@@ -115,7 +117,7 @@ class JointVerdict:
         return (
             *(
                 f"confirmatory run: {test.name}: first {test.headline}; again {again.headline}: "
-                + ("confirmed" if refutes(again) else "not confirmed")
+                + ("confirmed" if refutes(again) else "undecided" if again.open_question else "not confirmed")
                 for test, again in self._pairs
             ),
             *(f"chosen: {reason}" for reason in self.chosen),
