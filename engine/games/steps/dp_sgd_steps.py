@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -19,11 +19,13 @@ from scipy.special import expit, ndtri
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from dpaudit.actors.seed import Seed
-from dpaudit.actors.work import Work, unit
+from dpaudit.actors.unit import Unit
+from dpaudit.actors.work import Outcome, Work, unit
 from dpaudit.claims import Claim, GaussianDP, Relation, SubsampledGaussian
 from dpaudit.engine.games.protocol import Capability, CheckTest, Fits, Played, Setting, require_units
+from dpaudit.engine.games.steps.step_probes import StepProber, Steps, StepView
 from dpaudit.engine.games.two_world.canaries import GradientCanary, RandomGradient
-from dpaudit.errors import RunError, SpecError, require
+from dpaudit.errors import InputError, RunError, SpecError, require
 from dpaudit.estimators.bound import Bound, format_lower, format_upper
 from dpaudit.estimators.finding import Finding
 from dpaudit.estimators.one_run.step_martingale import StepAccuracy
@@ -45,17 +47,16 @@ TESTED = (
 )
 BELIEVED = 3.0
 """Steps of either kind that must be seen before the claim (a canary adds one clip, the data nothing) is forgotten."""
-
-
-@dataclass(frozen=True, eq=False)
-class StepView:
-    """A step that has just been released, and all before it, whose coins are known by now."""
-
-    # what each released gradient has along the canary, in clips, shape (steps so far,), >= 1 of them; NaN where it was
-    # not finite
-    products: NDArray[np.float64]
-    coins: NDArray[np.bool_]  # whether the canary was let in, shape (steps so far - 1,)
-    shows: ClassVar[str] = "the steps of one training, one after another"
+SEARCHED = 4
+"""Trainings from which on some are made to learn from."""
+FEW_ROWS = 1.5
+"""Rows of an expected batch in a training on few."""
+QUIET = 0.6
+"""Share of the claimed variance below which a step's noise is taken for too small."""
+WORTH_IT = 40
+"""Steps that must be left where only some of each training count."""
+HESITATION = 0.5
+"""By how many square roots of the steps so far another rule must have been right more often to be followed."""
 
 
 @register("game", "dp-sgd-steps", source="Nasr et al. (2023), arXiv:2302.07956, section 5")
@@ -66,8 +67,9 @@ class DpSgdSteps:
     A `claim` in the spec is taken for the step's.
 
     Attributes:
-        canary: Where the canary's gradient points.
-        trainings: How many are made, or at most where `steps` is given; their steps follow each other, >= 1.
+        canary: Where the canary's gradient points; None tries many, step by step, and goes on with what tells most.
+        trainings: How many are made, or at most where `steps` is given, >= 1. Of four or more, a third is made to learn
+            which canaries and which steps tell most, and whether few rows do; the steps of the others count.
         steps: No more trainings are made than have so many steps together, >= 1; None makes all.
         sampling: Whether the step's own sampling has to take the canary too: what is tested is then the subsampled
             step, of which little is seen where few examples are taken. Needs a learner that samples gradients (dp-sgd).
@@ -107,7 +109,7 @@ class DpSgdSteps:
         ),
     )
 
-    canary: GradientCanary = field(default=RandomGradient(), metadata={"kind": "canary"})
+    canary: GradientCanary | None = field(default=None, metadata={"kind": "canary"})
     trainings: int = 1
     steps: int | None = None
     sampling: bool = False
@@ -115,7 +117,7 @@ class DpSgdSteps:
     def __post_init__(self) -> None:
         require(self.trainings >= 1, "trainings must be >= 1", trainings=self.trainings)
         require(self.steps is None or self.steps >= 1, "steps must be >= 1", steps=self.steps)
-        if not isinstance(self.canary, GradientCanary):
+        if self.canary is not None and not isinstance(self.canary, GradientCanary):
             raise SpecError("the game dp-sgd-steps needs a canary that is a gradient: random-gradient, dirac-gradient")
 
     def play(self, setting: Setting, work: Work) -> Played:
@@ -125,28 +127,40 @@ class DpSgdSteps:
             )
         steps: ClaimedSteps = setting.mechanism.claimed_steps(len(setting.parts.target))
         count = self.trainings if self.steps is None else min(self.trainings, -(-self.steps // steps.count))
-        require_units(count + 2)
-        trainings = tuple(
-            work.add(
+        require_units(count + 3)
+        canary = RandomGradient() if self.canary is None and self.sampling else self.canary
+        rows = len(setting.parts.target)
+        few = max(2, round(FEW_ROWS / steps.private.sample_rate))
+        fits = few < rows and setting.mechanism.claimed_steps(few) == steps
+        searched = count // 3 if canary is None and count >= SEARCHED else 0
+
+        def training(number: int, search: Any, few: int) -> Unit:
+            return work.add(
                 train_steps,
                 setting.mechanism,
-                self.canary,
+                setting.attack,
+                canary,
                 setting.required("target"),
+                search,
+                few=few,
                 sampled=self.sampling,
                 seed=setting.seed.child("steps", number),
                 label=f"training {number + 1} step by step",
                 **setting.running,
             )
-            for number in range(count)
-        )
+
         on_cpus = setting.resources.on_cpus
-        scores = work.add(score_steps, setting.attack, trainings, label="scores of steps", resources=on_cpus)
-        told = work.add(tell_steps, steps.count * count, label="steps told", resources=on_cpus)
+        before = tuple(training(number, None, few if fits and number % 2 else 0) for number in range(searched))
+        search = work.add(learn_steps, before, label="what tells most", resources=on_cpus) if before else None
+        trainings = tuple(training(number, search, few) for number in range(searched, count))
+        scores = work.add(score_steps, search, trainings, label="scores of steps", resources=on_cpus)
+        told = work.add(tell_steps, steps.count * len(trainings), label="steps told", resources=on_cpus)
         whole: Claim = setting.mechanism.claim()
         return Played(
             (scores,),
-            trainings=trainings,
+            trainings=before + trainings,
             ceiling=(told,),
+            choices=() if search is None else (search,),
             claim=self.step_claim(steps, whole.delta),
             whole=partial(_whole_training, steps, whole, self.sampling),
         )
@@ -186,53 +200,96 @@ def _composed(steps: ClaimedSteps, whole: Claim, seen: StepAccuracy) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class Steps:
-    """What one training showed of each step that it states, all of shape (steps,)."""
+class StepSearch:
+    """What trainings to learn from have shown."""
 
-    coin: NDArray[np.bool_]  # whether it let the canary in
-    product: NDArray[np.float64]  # what the canary saw of the step's gradient; NaN for a step that was not made
+    steps: Steps  # of those on the rows taken
+    counts: NDArray[np.bool_]  # which steps of a training count, shape (steps of a training,)
+    few: bool  # whether few rows are taken
 
 
 @unit
 def train_steps(
-    mechanism: Any, canary: GradientCanary, target: Examples, compute: Compute, *, sampled: bool = False, seed: Seed
+    mechanism: Any,
+    attack: Any,
+    canary: GradientCanary | None,
+    target: Examples,
+    search: StepSearch | None,
+    compute: Compute,
+    *,
+    few: int = 0,
+    sampled: bool = False,
+    seed: Seed,
 ) -> Steps:
-    """One training with a canary that each step's own coin lets in, and its sampling, if that is `sampled`, takes."""
-    train = target.writable()
-    claimed = mechanism.claimed_steps(len(train))
-    direction = seed.child("direction").rng()
+    """One training with a canary that each step's own coin lets in, and its sampling, if that is `sampled`, takes.
+
+    To learn from, on `few` rows unless these are 0; later on few where these were taken.
+    """
+    claimed = mechanism.claimed_steps(len(target))
+    on_few = bool(few) and (search is None or search.few)
+    train = few_rows(target, few, seed.child("rows").rng()) if on_few else target.writable()
+    before = None if search is None else search.steps
+    probe = StepProber(
+        attack, claimed.private.noise_multiplier, seed.child("direction").rng(), only=canary, before=before
+    )
     joining = StepCanary(
-        lambda weights: canary.gradient(weights, direction),
-        seed.child("coins").rng(),
-        clip=claimed.private.clip,
-        divisor=claimed.divisor,
-        sampled=sampled,
+        probe, seed.child("coins").rng(), clip=claimed.private.clip, divisor=claimed.divisor, sampled=sampled
     )
-    with threadpool_limits(compute.threads):
-        mechanism.show_steps(train, joining, seed=seed.child("training").sequence(), compute=compute)
-    coins, products = joining.shown()
-    missing = claimed.count - len(coins)
-    require(missing >= 0, f"a training must show the {claimed.count} steps it states", shown=len(coins))
+    with threadpool_limits(compute.threads), np.errstate(all="ignore"):
+        try:
+            mechanism.show_steps(train, joining, seed=seed.child("training").sequence(), compute=compute)
+        except Exception:
+            # A loop need not bear so few rows: they are not taken then, since what it showed is no good to learn from.
+            if not (on_few and search is None):
+                raise
+            return Steps.none(claimed.count)
+    if not joining.step:
+        raise InputError("a training must show its steps: it never called `observe`")
+    require(
+        joining.step <= claimed.count,
+        f"a training must show the {claimed.count} steps it states",
+        shown=joining.step,
+    )
     # The number of trials must not depend on them, as it would if a training that breaks off had fewer.
-    return Steps(
-        np.concatenate([coins, np.zeros(missing, np.bool_)]), np.concatenate([products, np.full(missing, np.nan)])
-    )
+    return probe.shown().padded(claimed.count)
+
+
+def few_rows(target: Examples, count: int, rng: np.random.Generator) -> Examples:
+    """Copies of one row, every second one of another class, so that no training ever fits them."""
+    row = int(rng.integers(len(target)))
+    copies = target.take(np.full(count, row)).writable()
+    labels = (copies.labels + np.arange(count) % 2) % target.classes
+    return replace(copies, labels=labels)
 
 
 @unit
-def score_steps(attack: Any, trainings: tuple[Steps, ...]) -> Iterator[StepScores]:
-    """The attack on the steps of all trainings, one after another: of each it sees that step and what was before it."""
-    coins = np.concatenate([steps.coin for steps in trainings])
-    score = np.concatenate([_guessed(attack, steps) for steps in trainings])
+def learn_steps(trainings: tuple[Steps, ...]) -> Outcome[StepSearch]:
+    """Whether few rows tell more, and which steps to count, from trainings on all rows and on few by turns."""
+    sides = [Steps.joined(trainings[side::2]) for side in (0, 1) if trainings[side::2]]
+    right = [float(((side.score > 0) == side.coin)[side.score != 0].sum() / len(side.coin)) for side in sides]
+    few = len(right) > 1 and right[1] > right[0]
+    taken = sides[int(few)]
+    count = len(trainings[0].coin)
+    sizes = np.median(taken.size.reshape(-1, count), axis=0)
+    quiet = sizes < QUIET
+    others = len(trainings) * 2
+    counts = quiet if quiet.sum() * others >= WORTH_IT else np.ones(count, np.bool_)
+    found = f"canaries let in were told in {max(right):.0%} of the steps of trainings to learn from"
+    found += "; few copies of one row tell more than all rows" if few else ""
+    found += (
+        f"; the noise of {counts.sum():,} of {count:,} steps is too small, and these count" if not counts.all() else ""
+    )
+    return Outcome(StepSearch(taken, counts, few), notes=(found,))
+
+
+@unit
+def score_steps(search: StepSearch | None, trainings: tuple[Steps, ...]) -> Iterator[StepScores]:
+    """The attack's scores of the steps that count of all trainings, one after another."""
+    counts = np.ones(len(trainings[0].coin), np.bool_) if search is None else search.counts
+    coins, score = (np.concatenate([getattr(one, name)[counts] for one in trainings]) for name in ("coin", "score"))
     if np.isnan(score).any():
-        raise RunError(f"the attack {type(attack).__name__} gave scores that are no numbers")
+        raise RunError("the attack gave scores that are no numbers")
     yield StepScores.kept(coins, score)
-
-
-def _guessed(attack: Any, steps: Steps) -> NDArray[np.float64]:
-    # A view ends where its step does, so that no attack can use what comes later.
-    seen = (StepView(steps.product[: step + 1].copy(), steps.coin[:step].copy()) for step in range(len(steps.coin)))
-    return np.concatenate([attack.score(view) for view in seen])
 
 
 @unit
@@ -245,10 +302,10 @@ def tell_steps(count: int) -> Iterator[StepScores]:
 @register("attack", "step-midpoint", source="Ours, after Nasr et al. (2023), arXiv:2302.07956")
 @dataclass(frozen=True)
 class StepMidpoint:
-    """Guesses that it did where the step lies above the middle of the steps with and without it.
+    """Guesses that it did where a feature of the step lies above the middle of earlier ones with and without it.
 
-    Three rules for the middle, all of them from the past alone; the one that would have been right most often so far is
-    followed (the first at ties):
+    Three rules for the middle of each feature, all of them from the past alone; the one that would have been right most
+    often so far is followed (the first at ties, and the first of all until another is clearly better):
 
     * the canary adds one clip, as it should, to what the data have had along it so far;
     * halfway between the means of the steps with and without it, whatever it adds: gradients that are not clipped;
@@ -259,28 +316,29 @@ class StepMidpoint:
 
     def score(self, view: StepView) -> Floats:
         """Of the last step alone, shape (1,): in clips above the middle; 0 where it was not finite."""
-        x, coins = view.products, np.append(view.coins, False)
-        known = np.isfinite(x)
+        x, coins = view.features.T, np.append(view.coins, False)
+        known = np.isfinite(x).all(0)
         x, seen = np.where(known, x, 0.0), known.astype(np.float64)
         after = coins & known
         with_it, without = _mean_before(x, after, 1.0), _mean_before(x, known & ~after, 0.0)
         adds = with_it - without
         data = _sum_before((x - coins) * seen) / (BELIEVED + _sum_before(seen))
-        last = np.concatenate([[0.0], (x - adds * coins)[:-1]])
-        rules = np.stack(
+        last = np.concatenate([np.zeros((len(x), 1)), (x - adds * coins)[:, :-1]], 1)
+        rules = np.concatenate(
             [
                 x - data - 0.5,
                 (x - (with_it + without) / 2) * np.sign(adds),
                 (x - last - adds / 2) * np.sign(adds),
             ]
         )
-        right = ((rules[:, :-1] > 0) == coins[:-1]).sum(1)
+        right = ((rules[:, :-1] > 0) == coins[:-1]).sum(1) - HESITATION * np.sqrt(len(coins))
+        right[:: len(x)] += HESITATION * np.sqrt(len(coins))
         return np.array([rules[int(np.argmax(right)), -1] * seen[-1]])
 
 
 def _sum_before(values: Floats) -> Floats:
     """Of all earlier places, shape as `values`."""
-    return np.cumsum(values) - values
+    return np.cumsum(values, axis=-1) - values
 
 
 def _mean_before(x: Floats, where: NDArray[np.bool_], believed: float) -> Floats:

@@ -1,0 +1,302 @@
+"""What a canary of DP-SGD's steps tries, and what an attack reads of each step.
+
+A step is shown whole: the gradients of its batch, as a worst case knows them, and the noisy sum. What is left of the
+sum once the batch is taken away is noise, and half of the time a canary. Where noise is too regular (it comes back, lies
+in few directions, is equal in two coordinates, spares some) one of the features tells the two apart, and where
+clipping does not hold one of the canaries moves the sum by more than a clip. Which do is learned from earlier steps.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpaudit.engine.games.two_world.canaries import GradientCanary, RandomGradient
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+LENGTH = 10.0
+"""Norm of a canary in clips, before it is clipped."""
+FAR = 100.0
+"""The same of one that shows a single weight that is not clipped."""
+MEMORY = 2_000_000
+"""Numbers of earlier steps that are kept for comparison."""
+PAIRED = 512
+"""Weights at most that are compared in pairs."""
+LEAST = 8
+"""Earlier steps from which the noise of a weight is told."""
+HISTORY = 384
+"""Earlier steps of a kind that an attack is shown."""
+EXACT = 1e-4
+"""In clips: what is no noise."""
+LEAST_VARIANCE = 1e-6
+"""In clips squared."""
+
+KINDS = ("dense", "far", "against the last row", "against the batch", "cycling", "quietest weight", "short")
+"""Canaries that are tried."""
+FEATURES = 11
+
+
+@dataclass(frozen=True, eq=False)
+class StepView:
+    """A step that has just been released, and earlier ones with a canary of its kind, whose coins are known by now."""
+
+    # what was read of each step, shape (steps so far, features): first what the noisy sum has along the canary, in
+    # clips; NaN where it was not finite
+    features: Floats
+    coins: Flags  # whether the canary was let in, shape (steps so far - 1,)
+    shows: ClassVar[str] = "the steps of one training, one after another"
+
+
+@dataclass(frozen=True, eq=False)
+class Steps:
+    """What a training showed of each step, all of shape (steps,) or (steps, features)."""
+
+    coin: Flags  # whether it let the canary in
+    kind: Ints  # which canary it was, a place in `KINDS`
+    features: Floats  # NaN for a step that was not made
+    score: Floats  # the attack's, before the coin was known; 0 for no guess
+    size: Floats  # mean square of what is left of the sum, over the claimed variance
+
+    @classmethod
+    def joined(cls, parts: Sequence[Steps]) -> Steps:
+        """Of several trainings, one after another."""
+        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in cls.__dataclass_fields__))
+
+    @classmethod
+    def none(cls, count: int, features: int = FEATURES) -> Steps:
+        """Steps that were not made."""
+        missing, zeros = np.full(count, np.nan), np.zeros(count)
+        return cls(zeros > 0, zeros.astype(np.int64), np.full((count, features), np.nan), zeros, missing)
+
+    def padded(self, count: int) -> Steps:
+        """With steps that were not made behind them."""
+        return Steps.joined([self, Steps.none(count - len(self.coin), self.features.shape[1])])
+
+
+class StepProber:
+    """Chooses each step's canary from the past alone, reads its features, and has the attack guess its coin."""
+
+    def __init__(
+        self,
+        attack: Any,
+        noise: float,
+        rng: np.random.Generator,
+        *,
+        only: GradientCanary | None = None,
+        before: Steps | None = None,
+    ) -> None:
+        self._attack, self._noise, self._rng, self._only = attack, noise, rng, only
+        self._seen: list[tuple[bool, int, Floats, float, float]] = []
+        self._past: list[deque[tuple[Floats, bool]]] = [deque(maxlen=HISTORY) for _ in KINDS]
+        self._right, self._asked = np.ones(len(KINDS)), np.full(len(KINDS), 2.0)
+        for step in range(0 if before is None else len(before.coin)):
+            assert before is not None
+            if np.isfinite(before.features[step]).all():
+                self._learn(int(before.kind[step]), before.features[step], bool(before.coin[step]), before.score[step])
+        self._left: Leftovers | None = None
+        self._own: Floats | None = None
+
+    def gradient(self, weights: int, batch: Floats | None) -> Floats:
+        """The next canary's, in clips, shape (weights,); `batch` has the others', shape (batch, weights)."""
+        if self._left is None:
+            self._left = Leftovers(weights)
+            self._own = np.asarray((self._only or RandomGradient()).gradient(weights, self._rng), np.float64)
+        self._kind = self._next_kind(batch)
+        self._batch = np.zeros((0, weights)) if batch is None else batch
+        raw = self._raw(weights)
+        self._raw_length = float(np.linalg.norm(raw))
+        self._along = raw / max(self._raw_length, 1.0)
+        self._sum = _clipped_sum(self._batch)
+        return raw
+
+    def see(self, released: Floats, joined: bool) -> None:
+        """A noisy sum, in clips; the guess is made before `joined` is looked at."""
+        assert self._left is not None
+        if self._only is None:
+            left = released - self._sum
+            features = self._left.features(released, left, self._along, len(self._batch))
+        else:
+            left, features = released, np.array([released @ self._along])
+        if not np.isfinite(features).all():
+            self._seen.append((joined, self._kind, np.full(len(features), np.nan), 0.0, np.nan))
+            return
+        past = self._past[self._kind]
+        shown = np.array([*(one for one, _ in past), features])
+        score = float(self._attack.score(StepView(shown, np.array([coin for _, coin in past], np.bool_)))[0])
+        left = left - joined * self._along
+        self._seen.append((joined, self._kind, features, score, float((left**2).mean()) / self._noise**2))
+        self._learn(self._kind, features, joined, score)
+        if self._only is None:
+            self._left.add(left)
+
+    def shown(self) -> Steps:
+        """All steps so far."""
+        coin, kind, features, score, size = zip(*self._seen, strict=True)
+        return Steps(np.array(coin), np.array(kind, np.int64), np.array(features), np.array(score), np.array(size))
+
+    def _learn(self, kind: int, features: Floats, joined: bool, score: float) -> None:
+        self._past[kind].append((features, joined))
+        self._asked[kind] += 1
+        self._right[kind] += (score > 0) == joined and score != 0
+
+    def _next_kind(self, batch: Floats | None) -> int:
+        """By Thompson's rule: as often as it is likely to be guessed best."""
+        if self._only is not None:
+            return 0
+        drawn = self._rng.beta(self._right, 1 + self._asked - self._right)
+        if batch is None or not len(batch):
+            drawn[2:4] = 0
+        return int(np.argmax(drawn))
+
+    def _raw(self, weights: int) -> Floats:
+        assert self._own is not None
+        assert self._left is not None
+        step = len(self._seen)
+        match KINDS[self._kind]:
+            case "far":
+                return FAR * np.asarray(RandomGradient().gradient(weights, self._rng), np.float64)
+            case "against the last row":
+                return -LENGTH * _unit(self._batch[-1], self._own)
+            case "against the batch":
+                return -LENGTH * _unit(self._batch.sum(0), self._own)
+            case "cycling":
+                return LENGTH * _block(weights, step)
+            case "quietest weight":
+                return LENGTH * np.eye(1, weights, self._left.quietest())[0]
+            case "short":
+                return float(np.exp(self._rng.uniform(0.1, 1.6))) * self._own
+            case _:
+                return LENGTH * self._own
+
+
+def _block(weights: int, step: int) -> Floats:
+    """The last weight, the last two, four, ..., all, then single ones from the back; norm 1."""
+    sizes = weights.bit_length()
+    place = step % (sizes + weights)
+    block = np.zeros(weights)
+    if place < sizes:
+        block[-(1 << place) :] = 1
+    else:
+        block[weights - 1 - (place - sizes)] = 1
+    return block / np.sqrt(block.sum())
+
+
+def _unit(row: Floats, otherwise: Floats) -> Floats:
+    norm = np.linalg.norm(row)
+    return np.asarray(row / norm if np.isfinite(norm) and norm > 0 else otherwise)
+
+
+def _clipped_sum(batch: Floats) -> Floats:
+    norms = np.linalg.norm(batch, axis=1)
+    return np.asarray((batch / np.maximum(norms, 1)[:, None]).sum(0))
+
+
+class Leftovers:
+    """What is left of the noisy sums of one training so far, and what it says of the next one."""
+
+    def __init__(self, weights: int) -> None:
+        self._kept: deque[Floats] = deque(maxlen=max(2, MEMORY // weights))
+        self._rows = np.zeros((0, weights))
+        self._basis = np.zeros((0, weights))
+        self._squares, self._count = np.zeros(weights), 0
+        self._products = np.zeros((weights, weights)) if weights <= PAIRED else None
+        self._partner: tuple[Ints, Floats, Floats] | None = None
+
+    def quietest(self) -> int:
+        """The weight of the least noise so far; the last one at first."""
+        return int(np.argmin(self._squares)) if self._count >= LEAST else len(self._squares) - 1
+
+    def features(self, released: Floats, left: Floats, along: Floats, batch: int) -> Floats:
+        """Of a step: each is larger, or smaller, where the canary takes part."""
+        with_it = left - along
+        norms = float(np.linalg.norm(left)), float(np.linalg.norm(with_it))
+        size = np.log(norms[0] ** 2 + 1e-12)
+        return np.array(
+            [
+                released @ along,
+                left @ along,
+                self._nearer(left, along, norms),
+                self._outside(left, along, norms),
+                self._usual(norms),
+                size,
+                size + 2 * np.log(max(batch, 1)),
+                np.log(np.abs(left).max() + 1e-12),
+                float((np.abs(with_it) < EXACT).sum()) - float((np.abs(left) < EXACT).sum()),
+                self._weighted(left, along),
+                self._paired(left, along),
+            ]
+        )
+
+    def add(self, left: Floats) -> None:
+        """The next one, without the canary."""
+        outside = left - (self._basis @ left) @ self._basis
+        length = np.linalg.norm(outside)
+        room = min(left.size // 2, MEMORY // left.size)
+        if len(self._basis) < room and length > 1e-6 * np.linalg.norm(left):
+            self._basis = np.concatenate([self._basis, outside[None] / length])
+        self._kept.append(left)
+        self._squares += left**2
+        self._count += 1
+        if self._products is not None:
+            self._products += np.outer(left, left)
+            self._pair()
+
+    def _nearer(self, left: Floats, along: Floats, norms: tuple[float, float]) -> float:
+        """How much nearer to an earlier one, or its negative, it is with the canary taken away."""
+        if not self._kept:
+            return 0.0
+        rows = np.array(self._kept)
+        own = (rows**2).sum(1)
+        without, moved = rows @ left, rows @ along
+        near = [(own + norm**2 - 2 * np.abs(dots)).min() for norm, dots in zip(norms, (without, without - moved))]
+        return float(np.sqrt(max(near[0], 0)) - np.sqrt(max(near[1], 0)))
+
+    def _outside(self, left: Floats, along: Floats, norms: tuple[float, float]) -> float:
+        """How much less of it is outside the span of earlier ones with the canary taken away."""
+        inside, moved = self._basis @ left, self._basis @ along
+        out = norms[0] ** 2 - (inside**2).sum(), norms[1] ** 2 - ((inside - moved) ** 2).sum()
+        return float(np.sqrt(max(out[0], 0)) - np.sqrt(max(out[1], 0)))
+
+    def _usual(self, norms: tuple[float, float]) -> float:
+        """How much nearer to the usual norm it is with the canary taken away."""
+        if not self._count:
+            return 0.0
+        usual = np.sqrt(np.median([row @ row for row in self._kept]))
+        return float(abs(norms[0] - usual) - abs(norms[1] - usual))
+
+    def _weighted(self, left: Floats, along: Floats) -> float:
+        """The likelihood ratio with the noise of each weight as seen."""
+        if self._count < LEAST:
+            return 0.0
+        return _ratio(left, along, self._squares / self._count)
+
+    def _paired(self, left: Floats, along: Floats) -> float:
+        """The same of differences between weights and the one that each resembles most."""
+        if self._partner is None:
+            return 0.0
+        partner, factor, variance = self._partner
+        return _ratio(left - factor * left[partner], along - factor * along[partner], variance)
+
+    def _pair(self) -> None:
+        if self._products is None or self._count < LEAST or (self._count & (self._count - 1) and self._count % 16):
+            return
+        power = np.maximum(self._squares, LEAST_VARIANCE)
+        alike = np.abs(self._products) / np.sqrt(np.outer(power, power))
+        np.fill_diagonal(alike, 0)
+        partner = alike.argmax(1)
+        each = np.arange(len(partner))
+        factor = self._products[each, partner] / power[partner]
+        variance = (self._squares - factor * self._products[each, partner]) / self._count
+        self._partner = partner, factor, variance
+
+
+def _ratio(left: Floats, along: Floats, variance: Floats) -> float:
+    return float(((left - along / 2) * along / np.maximum(variance, LEAST_VARIANCE)).sum())
