@@ -50,7 +50,7 @@ class Loop:
         hidden = np.maximum(0, X @ first.reshape(-1, self.hidden) + bias)
         error = 1 / (1 + np.exp(-np.clip(hidden @ last + shift, -30, 30))) - y
         back = error[:, None] * last * (hidden > 0)
-        outer = (X[:, :, None] * back[:, None, :]).reshape(len(X), -1)
+        outer = (X[:, :, None] * back[:, None, :]).reshape(len(X), first.size)
         return np.concatenate([outer, back, error[:, None] * hidden, error[:, None]], 1)
 
     def release(self, gradients: Floats) -> Floats:
@@ -294,6 +294,15 @@ class RealBatchSize(Loop):
         return super().release(gradients)
 
 
+class MedianOfSome(MedianNorm):
+    """The same; an empty batch is an error."""
+
+    def release(self, gradients: Floats) -> Floats:
+        if not len(gradients):
+            raise ValueError("empty batch")
+        return super().release(gradients)
+
+
 class HalvedHalfWay(Loop):
     """Half the noise in the second half of the training."""
 
@@ -533,6 +542,7 @@ BANK: dict[str, Case] = {
     "micro-batches clipped together": _case(MicroBatchesTogether, MicroBatches),
     "every 100th step bare": _case(BareHundredth, Loop),
     "clip by the median norm": _case(MedianNorm, NormedGradients),
+    "the same, no empty batch": _case(MedianOfSome),
     "divided by the real batch size": _case(RealBatchSize, AllRows),
     "sigma halved half-way": _case(HalvedHalfWay, Quiet),
     "noise comes back negated": _case(OtherLagThenSign, Adam),

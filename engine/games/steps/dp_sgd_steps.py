@@ -49,11 +49,17 @@ BELIEVED = 3.0
 """Steps of either kind that must be seen before the claim (a canary adds one clip, the data nothing) is forgotten."""
 SEARCHED = 4
 """Trainings from which on some are made to learn from."""
-FEW_ROWS = 1.5
-"""Rows of an expected batch in a training on few."""
+FEW_ROWS = (1.5, 8.0)
+"""Rows of an expected batch in trainings on few."""
+FAR_OUT = 30.0
+"""Norm of a row that is copied."""
+ROUNDS = 4
+"""In which trainings follow each other, those of one learning from those before."""
+LATEST = 2
+"""Trainings to learn from by which numbers of rows are compared: those that had learned most."""
 QUIET = 0.6
 """Share of the claimed variance below which a step's noise is taken for too small."""
-WORTH_IT = 40
+WORTH_IT = 20
 """Steps that must be left where only some of each training count."""
 HESITATION = 0.5
 """By how many square roots of the steps so far another rule must have been right more often to be followed."""
@@ -104,7 +110,7 @@ class DpSgdSteps:
                 least=1,
                 variant="many trainings",
                 game={"steps": 4_000},
-                again={"trainings": 4, "steps": 4},
+                again={"trainings": 3, "steps": 3},
             ),
         ),
     )
@@ -130,11 +136,11 @@ class DpSgdSteps:
         require_units(count + 3)
         canary = RandomGradient() if self.canary is None and self.sampling else self.canary
         rows = len(setting.parts.target)
-        few = max(2, round(FEW_ROWS / steps.private.sample_rate))
-        fits = few < rows and setting.mechanism.claimed_steps(few) == steps
+        sizes = [rows, *(max(2, round(some / steps.private.sample_rate)) for some in FEW_ROWS)]
+        tried = [size for size in sizes if setting.mechanism.claimed_steps(size) == steps]
         searched = count // 3 if canary is None and count >= SEARCHED else 0
 
-        def training(number: int, search: Any, few: int) -> Unit:
+        def training(number: int, search: Any, earlier: tuple[Unit, ...], size: int) -> Unit:
             return work.add(
                 train_steps,
                 setting.mechanism,
@@ -142,7 +148,8 @@ class DpSgdSteps:
                 canary,
                 setting.required("target"),
                 search,
-                few=few,
+                earlier,
+                size=size,
                 sampled=self.sampling,
                 seed=setting.seed.child("steps", number),
                 label=f"training {number + 1} step by step",
@@ -150,9 +157,12 @@ class DpSgdSteps:
             )
 
         on_cpus = setting.resources.on_cpus
-        before = tuple(training(number, None, few if fits and number % 2 else 0) for number in range(searched))
+        before, trainings = (), ()
+        for numbers in in_rounds(range(searched), len(tried)):
+            before += tuple(training(number, None, before, tried[number % len(tried)]) for number in numbers)
         search = work.add(learn_steps, before, label="what tells most", resources=on_cpus) if before else None
-        trainings = tuple(training(number, search, few) for number in range(searched, count))
+        for numbers in in_rounds(range(searched, count), -(-(count - searched) // ROUNDS)):
+            trainings += tuple(training(number, search, trainings, rows) for number in numbers)
         scores = work.add(score_steps, search, trainings, label="scores of steps", resources=on_cpus)
         told = work.add(tell_steps, steps.count * len(trainings), label="steps told", resources=on_cpus)
         whole: Claim = setting.mechanism.claim()
@@ -203,9 +213,14 @@ def _composed(steps: ClaimedSteps, whole: Claim, seen: StepAccuracy) -> str:
 class StepSearch:
     """What trainings to learn from have shown."""
 
-    steps: Steps  # of those on the rows taken
+    trainings: tuple[Steps, ...]  # all of them
     counts: NDArray[np.bool_]  # which steps of a training count, shape (steps of a training,)
-    few: bool  # whether few rows are taken
+    size: int  # how many rows are taken
+
+
+def in_rounds(numbers: range, each: int) -> list[range]:
+    """Numbers, so many at a time."""
+    return [numbers[at : at + each] for at in range(0, len(numbers), max(1, each))]
 
 
 @unit
@@ -215,20 +230,22 @@ def train_steps(
     canary: GradientCanary | None,
     target: Examples,
     search: StepSearch | None,
+    earlier: tuple[Steps, ...],
     compute: Compute,
     *,
-    few: int = 0,
+    size: int,
     sampled: bool = False,
     seed: Seed,
 ) -> Steps:
     """One training with a canary that each step's own coin lets in, and its sampling, if that is `sampled`, takes.
 
-    To learn from, on `few` rows unless these are 0; later on few where these were taken.
+    On `size` rows, or those that a search found to tell most; where they are not all rows, on copies of one.
     """
     claimed = mechanism.claimed_steps(len(target))
-    on_few = bool(few) and (search is None or search.few)
-    train = few_rows(target, few, seed.child("rows").rng()) if on_few else target.writable()
-    before = None if search is None else search.steps
+    size = size if search is None else search.size
+    crafted = size != len(target)
+    train = copied_rows(target, size, seed.child("rows").rng()) if crafted else target.writable()
+    before = tuple(one for one in (*(() if search is None else search.trainings), *earlier) if one.rows == size)
     probe = StepProber(
         attack, claimed.private.noise_multiplier, seed.child("direction").rng(), only=canary, before=before
     )
@@ -239,10 +256,11 @@ def train_steps(
         try:
             mechanism.show_steps(train, joining, seed=seed.child("training").sequence(), compute=compute)
         except Exception:
-            # A loop need not bear so few rows: they are not taken then, since what it showed is no good to learn from.
-            if not (on_few and search is None):
+            # A loop need not bear so few rows; the steps it did not make count as wrong guesses.
+            if not crafted:
                 raise
-            return Steps.none(claimed.count)
+    if not joining.step and crafted:
+        return Steps.none(claimed.count)
     if not joining.step:
         raise InputError("a training must show its steps: it never called `observe`")
     require(
@@ -251,35 +269,37 @@ def train_steps(
         shown=joining.step,
     )
     # The number of trials must not depend on them, as it would if a training that breaks off had fewer.
-    return probe.shown().padded(claimed.count)
+    return replace(probe.shown().padded(claimed.count), rows=size)
 
 
-def few_rows(target: Examples, count: int, rng: np.random.Generator) -> Examples:
-    """Copies of one row, every second one of another class, so that no training ever fits them."""
-    row = int(rng.integers(len(target)))
-    copies = target.take(np.full(count, row)).writable()
+def copied_rows(target: Examples, count: int, rng: np.random.Generator) -> Examples:
+    """Copies of one row, far out, every second one of another class: no training ever fits them."""
+    copies = target.take(np.full(count, int(rng.integers(len(target))))).writable()
+    features = copies.features
+    if isinstance(features, np.ndarray):
+        copies = replace(copies, features=(features * (FAR_OUT / max(np.linalg.norm(features[0]), 1.0))).astype("f4"))
     labels = (copies.labels + np.arange(count) % 2) % target.classes
     return replace(copies, labels=labels)
 
 
 @unit
 def learn_steps(trainings: tuple[Steps, ...]) -> Outcome[StepSearch]:
-    """Whether few rows tell more, and which steps to count, from trainings on all rows and on few by turns."""
-    sides = [Steps.joined(trainings[side::2]) for side in (0, 1) if trainings[side::2]]
-    right = [float(((side.score > 0) == side.coin)[side.score != 0].sum() / len(side.coin)) for side in sides]
-    few = len(right) > 1 and right[1] > right[0]
-    taken = sides[int(few)]
+    """How many rows tell most, and which steps to count."""
     count = len(trainings[0].coin)
-    sizes = np.median(taken.size.reshape(-1, count), axis=0)
-    quiet = sizes < QUIET
-    others = len(trainings) * 2
-    counts = quiet if quiet.sum() * others >= WORTH_IT else np.ones(count, np.bool_)
-    found = f"canaries let in were told in {max(right):.0%} of the steps of trainings to learn from"
-    found += "; few copies of one row tell more than all rows" if few else ""
+    right = {}
+    for size in dict.fromkeys(one.rows for one in trainings):
+        late = [(one.score[count // 2 :], one.coin[count // 2 :]) for one in trainings if one.rows == size][-LATEST:]
+        right[size] = float(np.mean([((score > 0) == coin)[score != 0].sum() / len(coin) for score, coin in late]))
+    size = max(right, key=lambda one: right[one])
+    quiet = np.max([one.size for one in trainings], axis=0) < QUIET
+    counts = quiet if quiet.sum() * len(trainings) * 2 >= WORTH_IT else np.ones(count, np.bool_)
+    found = "in trainings to learn from, the guess was right in " + ", ".join(
+        f"{share:.0%} of the steps on {rows:,} rows" for rows, share in right.items()
+    )
     found += (
         f"; the noise of {counts.sum():,} of {count:,} steps is too small, and these count" if not counts.all() else ""
     )
-    return Outcome(StepSearch(taken, counts, few), notes=(found,))
+    return Outcome(StepSearch(trainings, counts, size), notes=(found,))
 
 
 @unit

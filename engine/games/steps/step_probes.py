@@ -1,14 +1,13 @@
 """What a canary of DP-SGD's steps tries, and what an attack reads of each step.
 
 A step is shown whole: the gradients of its batch, as a worst case knows them, and the noisy sum. What is left of the
-sum once the batch is taken away is noise, and half of the time a canary. Where noise is too regular (it comes back, lies
-in few directions, is equal in two coordinates, spares some) one of the features tells the two apart, and where
+sum once the batch is taken away is noise, and half of the time a canary. Where noise is too regular (it comes back,
+lies in few directions, is equal in two coordinates, spares some) one of the features tells the two apart, and where
 clipping does not hold one of the canaries moves the sum by more than a clip. Which do is learned from earlier steps.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -25,15 +24,15 @@ Flags = NDArray[np.bool_]
 LENGTH = 10.0
 """Norm of a canary in clips, before it is clipped."""
 FAR = 100.0
-"""The same of one that shows a single weight that is not clipped."""
+"""The same of one that outweighs others, and shows a single weight that is not clipped."""
 MEMORY = 2_000_000
 """Numbers of earlier steps that are kept for comparison."""
 PAIRED = 512
 """Weights at most that are compared in pairs."""
 LEAST = 8
 """Earlier steps from which the noise of a weight is told."""
-HISTORY = 384
-"""Earlier steps of a kind that an attack is shown."""
+HISTORY = 128
+"""Earlier steps of a kind that an attack is shown at least, where there are; it is never twice as many."""
 EXACT = 1e-4
 """In clips: what is no noise."""
 LEAST_VARIANCE = 1e-6
@@ -41,7 +40,9 @@ LEAST_VARIANCE = 1e-6
 
 KINDS = ("dense", "far", "against the last row", "against the batch", "cycling", "quietest weight", "short")
 """Canaries that are tried."""
-FEATURES = 11
+FEATURES = 13
+ROWS = 4
+"""Sizes of a batch that are told apart: 0, 1, 2, and more rows."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,15 +61,16 @@ class Steps:
     """What a training showed of each step, all of shape (steps,) or (steps, features)."""
 
     coin: Flags  # whether it let the canary in
-    kind: Ints  # which canary it was, a place in `KINDS`
+    kind: Ints  # which canary it was, a place in `KINDS`, times `ROWS`, and how many rows it joined
     features: Floats  # NaN for a step that was not made
     score: Floats  # the attack's, before the coin was known; 0 for no guess
     size: Floats  # mean square of what is left of the sum, over the claimed variance
+    rows: int = 0  # that it was trained on
 
     @classmethod
     def joined(cls, parts: Sequence[Steps]) -> Steps:
         """Of several trainings, one after another."""
-        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in cls.__dataclass_fields__))
+        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in COLUMNS))
 
     @classmethod
     def none(cls, count: int, features: int = FEATURES) -> Steps:
@@ -81,6 +83,33 @@ class Steps:
         return Steps.joined([self, Steps.none(count - len(self.coin), self.features.shape[1])])
 
 
+COLUMNS = ("coin", "kind", "features", "score", "size")
+"""The fields of `Steps` with a place for each step."""
+
+
+class Past:
+    """Steps with one kind of canary; of many, the latest."""
+
+    def __init__(self) -> None:
+        self._features, self._coins, self._count = np.zeros((0, 0)), np.zeros(2 * HISTORY, np.bool_), 0
+
+    def view(self, features: Floats) -> StepView:
+        """Of the next one."""
+        if not self._features.size:
+            self._features = np.zeros((2 * HISTORY, len(features)))
+        self._features[self._count] = features
+        return StepView(self._features[: self._count + 1], self._coins[: self._count])
+
+    def add(self, features: Floats, joined: bool) -> None:
+        """One whose coin is known."""
+        self.view(features)
+        self._coins[self._count] = joined
+        self._count += 1
+        if self._count == 2 * HISTORY:
+            self._features[:HISTORY], self._coins[:HISTORY] = self._features[HISTORY:], self._coins[HISTORY:]
+            self._count = HISTORY
+
+
 class StepProber:
     """Chooses each step's canary from the past alone, reads its features, and has the attack guess its coin."""
 
@@ -91,16 +120,16 @@ class StepProber:
         rng: np.random.Generator,
         *,
         only: GradientCanary | None = None,
-        before: Steps | None = None,
+        before: Sequence[Steps] = (),
     ) -> None:
         self._attack, self._noise, self._rng, self._only = attack, noise, rng, only
         self._seen: list[tuple[bool, int, Floats, float, float]] = []
-        self._past: list[deque[tuple[Floats, bool]]] = [deque(maxlen=HISTORY) for _ in KINDS]
+        self._past = [Past() for _ in range(ROWS * len(KINDS))]
         self._right, self._asked = np.ones(len(KINDS)), np.full(len(KINDS), 2.0)
-        for step in range(0 if before is None else len(before.coin)):
-            assert before is not None
-            if np.isfinite(before.features[step]).all():
-                self._learn(int(before.kind[step]), before.features[step], bool(before.coin[step]), before.score[step])
+        for steps in before:
+            for kind, features, coin, score in zip(steps.kind, steps.features, steps.coin, steps.score, strict=True):
+                if np.isfinite(features).all():
+                    self._learn(int(kind), features, bool(coin), float(score))
         self._left: Leftovers | None = None
         self._own: Floats | None = None
 
@@ -109,9 +138,10 @@ class StepProber:
         if self._left is None:
             self._left = Leftovers(weights)
             self._own = np.asarray((self._only or RandomGradient()).gradient(weights, self._rng), np.float64)
-        self._kind = self._next_kind(batch)
+        canary = self._next_canary(batch)
         self._batch = np.zeros((0, weights)) if batch is None else batch
-        raw = self._raw(weights)
+        self._kind = ROWS * canary + min(len(self._batch), ROWS - 1)
+        raw = self._raw(KINDS[canary], weights)
         self._raw_length = float(np.linalg.norm(raw))
         self._along = raw / max(self._raw_length, 1.0)
         self._sum = _clipped_sum(self._batch)
@@ -122,15 +152,14 @@ class StepProber:
         assert self._left is not None
         if self._only is None:
             left = released - self._sum
-            features = self._left.features(released, left, self._along, len(self._batch))
+            features = self._left.features(released, left, self._along, self._batch)
         else:
             left, features = released, np.array([released @ self._along])
         if not np.isfinite(features).all():
             self._seen.append((joined, self._kind, np.full(len(features), np.nan), 0.0, np.nan))
             return
         past = self._past[self._kind]
-        shown = np.array([*(one for one, _ in past), features])
-        score = float(self._attack.score(StepView(shown, np.array([coin for _, coin in past], np.bool_)))[0])
+        score = float(self._attack.score(past.view(features))[0])
         left = left - joined * self._along
         self._seen.append((joined, self._kind, features, score, float((left**2).mean()) / self._noise**2))
         self._learn(self._kind, features, joined, score)
@@ -143,11 +172,11 @@ class StepProber:
         return Steps(np.array(coin), np.array(kind, np.int64), np.array(features), np.array(score), np.array(size))
 
     def _learn(self, kind: int, features: Floats, joined: bool, score: float) -> None:
-        self._past[kind].append((features, joined))
-        self._asked[kind] += 1
-        self._right[kind] += (score > 0) == joined and score != 0
+        self._past[kind].add(features, joined)
+        self._asked[kind // ROWS] += 1
+        self._right[kind // ROWS] += (score > 0) == joined and score != 0
 
-    def _next_kind(self, batch: Floats | None) -> int:
+    def _next_canary(self, batch: Floats | None) -> int:
         """By Thompson's rule: as often as it is likely to be guessed best."""
         if self._only is not None:
             return 0
@@ -156,17 +185,17 @@ class StepProber:
             drawn[2:4] = 0
         return int(np.argmax(drawn))
 
-    def _raw(self, weights: int) -> Floats:
+    def _raw(self, canary: str, weights: int) -> Floats:
         assert self._own is not None
         assert self._left is not None
         step = len(self._seen)
-        match KINDS[self._kind]:
+        match canary:
             case "far":
                 return FAR * np.asarray(RandomGradient().gradient(weights, self._rng), np.float64)
             case "against the last row":
-                return -LENGTH * _unit(self._batch[-1], self._own)
+                return -FAR * _unit(self._batch[-1], self._own)
             case "against the batch":
-                return -LENGTH * _unit(self._batch.sum(0), self._own)
+                return -FAR * _unit(self._batch.sum(0), self._own)
             case "cycling":
                 return LENGTH * _block(weights, step)
             case "quietest weight":
@@ -203,8 +232,9 @@ class Leftovers:
     """What is left of the noisy sums of one training so far, and what it says of the next one."""
 
     def __init__(self, weights: int) -> None:
-        self._kept: deque[Floats] = deque(maxlen=max(2, MEMORY // weights))
-        self._rows = np.zeros((0, weights))
+        self._kept = np.zeros((0, weights))
+        self._own = np.zeros(0)  # of those that are kept, the squared norms
+        self._most = max(2, MEMORY // weights)
         self._basis = np.zeros((0, weights))
         self._squares, self._count = np.zeros(weights), 0
         self._products = np.zeros((weights, weights)) if weights <= PAIRED else None
@@ -214,9 +244,10 @@ class Leftovers:
         """The weight of the least noise so far; the last one at first."""
         return int(np.argmin(self._squares)) if self._count >= LEAST else len(self._squares) - 1
 
-    def features(self, released: Floats, left: Floats, along: Floats, batch: int) -> Floats:
+    def features(self, released: Floats, left: Floats, along: Floats, batch: Floats) -> Floats:
         """Of a step: each is larger, or smaller, where the canary takes part."""
         with_it = left - along
+        usual = float(np.median(np.linalg.norm(batch, axis=1))) + 1e-6 if len(batch) else 1.0
         norms = float(np.linalg.norm(left)), float(np.linalg.norm(with_it))
         size = np.log(norms[0] ** 2 + 1e-12)
         return np.array(
@@ -227,7 +258,9 @@ class Leftovers:
                 self._outside(left, along, norms),
                 self._usual(norms),
                 size,
-                size + 2 * np.log(max(batch, 1)),
+                size + 2 * np.log(max(len(batch), 1)),
+                size - 2 * np.log(usual),
+                released @ along / usual,
                 np.log(np.abs(left).max() + 1e-12),
                 float((np.abs(with_it) < EXACT).sum()) - float((np.abs(left) < EXACT).sum()),
                 self._weighted(left, along),
@@ -242,7 +275,8 @@ class Leftovers:
         room = min(left.size // 2, MEMORY // left.size)
         if len(self._basis) < room and length > 1e-6 * np.linalg.norm(left):
             self._basis = np.concatenate([self._basis, outside[None] / length])
-        self._kept.append(left)
+        self._kept = np.concatenate([self._kept[-self._most + 1 :], left[None]])
+        self._own = np.append(self._own[-self._most + 1 :], left @ left)
         self._squares += left**2
         self._count += 1
         if self._products is not None:
@@ -251,12 +285,11 @@ class Leftovers:
 
     def _nearer(self, left: Floats, along: Floats, norms: tuple[float, float]) -> float:
         """How much nearer to an earlier one, or its negative, it is with the canary taken away."""
-        if not self._kept:
+        if not self._count:
             return 0.0
-        rows = np.array(self._kept)
-        own = (rows**2).sum(1)
-        without, moved = rows @ left, rows @ along
-        near = [(own + norm**2 - 2 * np.abs(dots)).min() for norm, dots in zip(norms, (without, without - moved))]
+        without, moved = self._kept @ left, self._kept @ along
+        dots = np.abs([without, without - moved])
+        near = (self._own - 2 * dots).min(1) + np.square(norms)
         return float(np.sqrt(max(near[0], 0)) - np.sqrt(max(near[1], 0)))
 
     def _outside(self, left: Floats, along: Floats, norms: tuple[float, float]) -> float:
@@ -269,7 +302,7 @@ class Leftovers:
         """How much nearer to the usual norm it is with the canary taken away."""
         if not self._count:
             return 0.0
-        usual = np.sqrt(np.median([row @ row for row in self._kept]))
+        usual = np.sqrt(np.partition(self._own, len(self._own) // 2)[len(self._own) // 2])
         return float(abs(norms[0] - usual) - abs(norms[1] - usual))
 
     def _weighted(self, left: Floats, along: Floats) -> float:
