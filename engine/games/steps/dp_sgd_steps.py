@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit, ndtri
+from scipy.special import expit, ndtr, ndtri, rel_entr
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from dpaudit.actors.seed import Seed
@@ -47,20 +47,20 @@ TESTED = (
 )
 BELIEVED = 3.0
 """Steps of either kind that must be seen before the claim (a canary adds one clip, the data nothing) is forgotten."""
-SEARCHED = 4
+SEARCHED = 8
 """Trainings from which on some are made to learn from."""
 FEW_ROWS = (1.5, 8.0)
 """Rows of an expected batch in trainings on few."""
 FAR_OUT = 30.0
 """Norm of a row that is copied."""
+MOST_SEARCHED = 12
+"""Trainings to learn from."""
 ROUNDS = 4
 """In which trainings follow each other, those of one learning from those before."""
 LATEST = 2
 """Trainings to learn from by which numbers of rows are compared: those that had learned most."""
 QUIET = 0.6
 """Share of the claimed variance below which a step's noise is taken for too small."""
-WORTH_IT = 20
-"""Steps that must be left where only some of each training count."""
 HESITATION = 0.5
 """By how many square roots of the steps so far another rule must have been right more often to be followed."""
 
@@ -74,7 +74,7 @@ class DpSgdSteps:
 
     Attributes:
         canary: Where the canary's gradient points; None tries many, step by step, and goes on with what tells most.
-        trainings: How many are made, or at most where `steps` is given, >= 1. Of four or more, a third is made to learn
+        trainings: How many are made, or at most where `steps` is given, >= 1. Of eight or more, some are made to learn
             which canaries and which steps tell most, and whether few rows do; the steps of the others count.
         steps: No more trainings are made than have so many steps together, >= 1; None makes all.
         sampling: Whether the step's own sampling has to take the canary too: what is tested is then the subsampled
@@ -94,7 +94,7 @@ class DpSgdSteps:
             CheckTest(
                 STEP_LEARNERS,
                 (Relation.ADD_REMOVE,),
-                "noise far too small, clipping that does not bind: step by step of one training",
+                "noise far too small, spared or used again, clipping that does not bind: step by step of one training",
                 trainings=1,
                 scales={"trainings": 1.0},
                 least=1,
@@ -138,7 +138,7 @@ class DpSgdSteps:
         rows = len(setting.parts.target)
         sizes = [rows, *(max(2, round(some / steps.private.sample_rate)) for some in FEW_ROWS)]
         tried = [size for size in sizes if setting.mechanism.claimed_steps(size) == steps]
-        searched = count // 3 if canary is None and count >= SEARCHED else 0
+        searched = min(MOST_SEARCHED, 3 * (count // 6)) if canary is None and count >= SEARCHED else 0
 
         def training(number: int, search: Any, earlier: tuple[Unit, ...], size: int) -> Unit:
             return work.add(
@@ -151,6 +151,7 @@ class DpSgdSteps:
                 earlier,
                 size=size,
                 sampled=self.sampling,
+                alone=not searched,
                 seed=setting.seed.child("steps", number),
                 label=f"training {number + 1} step by step",
                 **setting.running,
@@ -160,7 +161,11 @@ class DpSgdSteps:
         before, trainings = (), ()
         for numbers in in_rounds(range(searched), len(tried)):
             before += tuple(training(number, None, before, tried[number % len(tried)]) for number in numbers)
-        search = work.add(learn_steps, before, label="what tells most", resources=on_cpus) if before else None
+        search = (
+            work.add(learn_steps, before, told_at_most(steps), label="what tells most", resources=on_cpus)
+            if before
+            else None
+        )
         for numbers in in_rounds(range(searched, count), -(-(count - searched) // ROUNDS)):
             trainings += tuple(training(number, search, trainings, rows) for number in numbers)
         scores = work.add(score_steps, search, trainings, label="scores of steps", resources=on_cpus)
@@ -235,6 +240,7 @@ def train_steps(
     *,
     size: int,
     sampled: bool = False,
+    alone: bool = False,
     seed: Seed,
 ) -> Steps:
     """One training with a canary that each step's own coin lets in, and its sampling, if that is `sampled`, takes.
@@ -247,7 +253,7 @@ def train_steps(
     train = copied_rows(target, size, seed.child("rows").rng()) if crafted else target.writable()
     before = tuple(one for one in (*(() if search is None else search.trainings), *earlier) if one.rows == size)
     probe = StepProber(
-        attack, claimed.private.noise_multiplier, seed.child("direction").rng(), only=canary, before=before
+        attack, claimed.private.noise_multiplier, seed.child("direction").rng(), only=canary, before=before, alone=alone
     )
     joining = StepCanary(
         probe, seed.child("coins").rng(), clip=claimed.private.clip, divisor=claimed.divisor, sampled=sampled
@@ -283,7 +289,7 @@ def copied_rows(target: Examples, count: int, rng: np.random.Generator) -> Examp
 
 
 @unit
-def learn_steps(trainings: tuple[Steps, ...]) -> Outcome[StepSearch]:
+def learn_steps(trainings: tuple[Steps, ...], most: float) -> Outcome[StepSearch]:
     """How many rows tell most, and which steps to count."""
     count = len(trainings[0].coin)
     right = {}
@@ -292,7 +298,8 @@ def learn_steps(trainings: tuple[Steps, ...]) -> Outcome[StepSearch]:
         right[size] = float(np.mean([((score > 0) == coin)[score != 0].sum() / len(coin) for score, coin in late]))
     size = max(right, key=lambda one: right[one])
     quiet = np.max([one.size for one in trainings], axis=0) < QUIET
-    counts = quiet if quiet.sum() * len(trainings) * 2 >= WORTH_IT else np.ones(count, np.bool_)
+    told = np.array([((one.score > 0) == one.coin) & (one.score != 0) for one in trainings])
+    counts = max((np.ones(count, np.bool_), quiet), key=lambda which: _evidence(told[:, which], most))
     found = "in trainings to learn from, the guess was right in " + ", ".join(
         f"{share:.0%} of the steps on {rows:,} rows" for rows, share in right.items()
     )
@@ -300,6 +307,20 @@ def learn_steps(trainings: tuple[Steps, ...]) -> Outcome[StepSearch]:
         f"; the noise of {counts.sum():,} of {count:,} steps is too small, and these count" if not counts.all() else ""
     )
     return Outcome(StepSearch(trainings, counts, size), notes=(found,))
+
+
+def told_at_most(steps: ClaimedSteps) -> float:
+    """Probability of a right guess that a step's claim allows."""
+    noise = steps.private.noise_multiplier
+    return float(ndtr(1 / (2 * noise))) if noise else 1.0
+
+
+def _evidence(told: NDArray[np.bool_], most: float) -> float:
+    """What such guesses say against the claim: nats of each step, with as many more at its limit as a round has."""
+    if not told.size or most == 1:
+        return -1.0 if not told.size else 0.0
+    share = (told.sum() + ROUNDS * most) / (told.size + ROUNDS)
+    return float(told.shape[1] * (rel_entr(share, most) + rel_entr(1 - share, 1 - most))) if share > most else 0.0
 
 
 @unit

@@ -40,7 +40,11 @@ LEAST_VARIANCE = 1e-6
 
 KINDS = ("dense", "far", "against the last row", "against the batch", "cycling", "quietest weight", "short")
 """Canaries that are tried."""
+BELIEVED = 14.0, 20.0
+"""Right guesses, of all, that the first kind is taken to have had where a training has no others to learn from."""
 FEATURES = 13
+BARE, BARE_WEIGHTS = 8, 3
+"""The feature that counts weights without noise; from how many on these alone are asked."""
 ROWS = 4
 """Sizes of a batch that are told apart: 0, 1, 2, and more rows."""
 
@@ -121,11 +125,14 @@ class StepProber:
         *,
         only: GradientCanary | None = None,
         before: Sequence[Steps] = (),
+        alone: bool = False,
     ) -> None:
         self._attack, self._noise, self._rng, self._only = attack, noise, rng, only
         self._seen: list[tuple[bool, int, Floats, float, float]] = []
         self._past = [Past() for _ in range(ROWS * len(KINDS))]
-        self._right, self._asked = np.ones(len(KINDS)), np.full(len(KINDS), 2.0)
+        self._right, self._asked = np.full(len(KINDS), 2.0), np.full(len(KINDS), 4.0)
+        if alone:
+            self._right[0], self._asked[0] = BELIEVED
         for steps in before:
             for kind, features, coin, score in zip(steps.kind, steps.features, steps.coin, steps.score, strict=True):
                 if np.isfinite(features).all():
@@ -160,6 +167,8 @@ class StepProber:
             return
         past = self._past[self._kind]
         score = float(self._attack.score(past.view(features))[0])
+        if self._only is None and abs(features[BARE]) >= BARE_WEIGHTS:
+            score = features[BARE]
         left = left - joined * self._along
         self._seen.append((joined, self._kind, features, score, float((left**2).mean()) / self._noise**2))
         self._learn(self._kind, features, joined, score)
@@ -180,7 +189,7 @@ class StepProber:
         """By Thompson's rule: as often as it is likely to be guessed best."""
         if self._only is not None:
             return 0
-        drawn = self._rng.beta(self._right, 1 + self._asked - self._right)
+        drawn = self._rng.beta(self._right, self._asked - self._right)
         if batch is None or not len(batch):
             drawn[2:4] = 0
         return int(np.argmax(drawn))
@@ -248,6 +257,7 @@ class Leftovers:
         """Of a step: each is larger, or smaller, where the canary takes part."""
         with_it = left - along
         usual = float(np.median(np.linalg.norm(batch, axis=1))) + 1e-6 if len(batch) else 1.0
+        scaled = released / usual - _clipped_sum(batch / usual)
         norms = float(np.linalg.norm(left)), float(np.linalg.norm(with_it))
         size = np.log(norms[0] ** 2 + 1e-12)
         return np.array(
@@ -259,8 +269,8 @@ class Leftovers:
                 self._usual(norms),
                 size,
                 size + 2 * np.log(max(len(batch), 1)),
-                size - 2 * np.log(usual),
-                released @ along / usual,
+                np.log(scaled @ scaled + 1e-12),
+                scaled @ along,
                 np.log(np.abs(left).max() + 1e-12),
                 float((np.abs(with_it) < EXACT).sum()) - float((np.abs(left) < EXACT).sum()),
                 self._weighted(left, along),
