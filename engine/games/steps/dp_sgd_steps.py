@@ -167,7 +167,7 @@ class DpSgdSteps:
             else None
         )
         for numbers in in_rounds(range(searched, count), -(-(count - searched) // ROUNDS)):
-            trainings += tuple(training(number, search, trainings, rows) for number in numbers)
+            trainings += tuple(training(number, search, before + trainings, rows) for number in numbers)
         scores = work.add(score_steps, search, trainings, label="scores of steps", resources=on_cpus)
         told = work.add(tell_steps, steps.count * len(trainings), label="steps told", resources=on_cpus)
         whole: Claim = setting.mechanism.claim()
@@ -192,11 +192,12 @@ class DpSgdSteps:
 def _whole_training(
     steps: ClaimedSteps, whole: Claim, sampled: bool, finding: Finding, step_claim: Claim
 ) -> tuple[str, ...]:
-    """For a reader: the p-value of the step's claim, the noise that is left, what it costs, what was not tested."""
+    """For a reader: what is claimed of the training, the p-value of the step's claim, the noise that is left, what it costs, what was not tested."""
     seen = [some for some in finding.evidence if isinstance(some, StepAccuracy)] if isinstance(finding, Bound) else []
     p_values = [f"p-value of the step's claim: {some.p_value(step_claim.curve):.2g}" for some in seen]
     composed = [_composed(steps, whole, some) for some in seen if some.odds > 0 and not sampled]
-    return (*p_values, *composed, TESTED.format(sampling=", and their sampling" if sampled else ""))
+    claimed = f"claimed epsilon {whole.epsilon:g} at delta={whole.delta:g}"
+    return (claimed, *p_values, *composed, TESTED.format(sampling=", and their sampling" if sampled else ""))
 
 
 def _composed(steps: ClaimedSteps, whole: Claim, seen: StepAccuracy) -> str:
@@ -218,7 +219,6 @@ def _composed(steps: ClaimedSteps, whole: Claim, seen: StepAccuracy) -> str:
 class StepSearch:
     """What trainings to learn from have shown."""
 
-    trainings: tuple[Steps, ...]  # all of them
     counts: NDArray[np.bool_]  # which steps of a training count, shape (steps of a training,)
     size: int  # how many rows are taken
 
@@ -251,7 +251,7 @@ def train_steps(
     size = size if search is None else search.size
     crafted = size != len(target)
     train = copied_rows(target, size, seed.child("rows").rng()) if crafted else target.writable()
-    before = tuple(one for one in (*(() if search is None else search.trainings), *earlier) if one.rows == size)
+    before = [one for one in earlier if one.rows == size]
     probe = StepProber(
         attack, claimed.private.noise_multiplier, seed.child("direction").rng(), only=canary, before=before, alone=alone
     )
@@ -306,7 +306,7 @@ def learn_steps(trainings: tuple[Steps, ...], most: float) -> Outcome[StepSearch
     found += (
         f"; the noise of {counts.sum():,} of {count:,} steps is too small, and these count" if not counts.all() else ""
     )
-    return Outcome(StepSearch(trainings, counts, size), notes=(found,))
+    return Outcome(StepSearch(counts, size), notes=(found,))
 
 
 def told_at_most(steps: ClaimedSteps) -> float:
