@@ -57,6 +57,8 @@ MOST_SEARCHED = 12
 """Trainings to learn from."""
 ROUNDS = 4
 """In which trainings follow each other, those of one learning from those before."""
+REMEMBERED = 8
+"""Trainings that one learns from, the latest."""
 LATEST = 2
 """Trainings to learn from by which numbers of rows are compared: those that had learned most."""
 QUIET = 0.6
@@ -110,7 +112,7 @@ class DpSgdSteps:
                 least=1,
                 variant="many trainings",
                 game={"steps": 4_000},
-                again={"trainings": 3, "steps": 3},
+                again={"trainings": 2, "steps": 2},
             ),
         ),
     )
@@ -251,7 +253,7 @@ def train_steps(
     size = size if search is None else search.size
     crafted = size != len(target)
     train = copied_rows(target, size, seed.child("rows").rng()) if crafted else target.writable()
-    before = [one for one in earlier if one.rows == size]
+    before = [one for one in earlier if one.rows == size][-REMEMBERED:]
     probe = StepProber(
         attack, claimed.private.noise_multiplier, seed.child("direction").rng(), only=canary, before=before, alone=alone
     )
