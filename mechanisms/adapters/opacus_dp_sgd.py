@@ -178,8 +178,8 @@ def steps_of_opacus(canary: StepCanary) -> Iterator[None]:
             step, moved = canary.step, float(self.max_grad_norm) / canary.clip
             if not canary.asked:  # else a further part of one large batch
                 samples = [getattr(weights, "grad_sample", None) for weights in self.params]
-                known = all(isinstance(each, torch.Tensor) for each in samples)
-                batch = torch.cat([each.flatten(1) for each in samples], 1) / moved if known else None
+                rows = [each.flatten(1) for each in samples if isinstance(each, torch.Tensor)]
+                batch = torch.cat(rows, 1) / moved if len(rows) == len(samples) else None
                 row = canary.gradient(step, sum(weights.numel() for weights in self.params), batch)
                 if row is not None:
                     parts = torch.from_numpy(moved * row).split([weights.numel() for weights in self.params])

@@ -160,7 +160,8 @@ class DpSgdSteps:
             )
 
         on_cpus = setting.resources.on_cpus
-        before, trainings = (), ()
+        before: tuple[Unit, ...] = ()
+        trainings: tuple[Unit, ...] = ()
         for numbers in in_rounds(range(searched), len(tried)):
             before += tuple(training(number, None, before, tried[number % len(tried)]) for number in numbers)
         search = (
@@ -194,7 +195,7 @@ class DpSgdSteps:
 def _whole_training(
     steps: ClaimedSteps, whole: Claim, sampled: bool, finding: Finding, step_claim: Claim
 ) -> tuple[str, ...]:
-    """For a reader: what is claimed of the training, the p-value of the step's claim, the noise that is left, what it costs, what was not tested."""
+    """For a reader: what is claimed of all, the step's p-value, the noise left, what it costs, what was not tested."""
     seen = [some for some in finding.evidence if isinstance(some, StepAccuracy)] if isinstance(finding, Bound) else []
     p_values = [f"p-value of the step's claim: {some.p_value(step_claim.curve):.2g}" for some in seen]
     composed = [_composed(steps, whole, some) for some in seen if some.odds > 0 and not sampled]
@@ -285,7 +286,9 @@ def copied_rows(target: Examples, count: int, rng: np.random.Generator) -> Examp
     copies = target.take(np.full(count, int(rng.integers(len(target))))).writable()
     features = copies.features
     if isinstance(features, np.ndarray):
-        copies = replace(copies, features=(features * (FAR_OUT / max(np.linalg.norm(features[0]), 1.0))).astype("f4"))
+        copies = replace(
+            copies, features=(features * (FAR_OUT / max(float(np.linalg.norm(features[0])), 1.0))).astype("f4")
+        )
     labels = (copies.labels + np.arange(count) % 2) % target.classes
     return replace(copies, labels=labels)
 
@@ -365,7 +368,7 @@ class StepMidpoint:
         after = coins & known
         with_it, without = _mean_before(x, after, 1.0), _mean_before(x, known & ~after, 0.0)
         adds = with_it - without
-        data = _sum_before((x - coins) * seen) / (BELIEVED + _sum_before(seen))
+        data = _sum_before(np.asarray((x - coins) * seen)) / (BELIEVED + _sum_before(seen))
         last = np.concatenate([np.zeros((len(x), 1)), (x - adds * coins)[:, :-1]], 1)
         rules = np.concatenate(
             [
@@ -381,7 +384,7 @@ class StepMidpoint:
 
 def _sum_before(values: Floats) -> Floats:
     """Of all earlier places, shape as `values`."""
-    return np.cumsum(values, axis=-1) - values
+    return np.asarray(np.cumsum(values, axis=-1) - values)
 
 
 def _mean_before(x: Floats, where: NDArray[np.bool_], believed: float) -> Floats:

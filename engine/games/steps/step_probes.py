@@ -35,6 +35,8 @@ HISTORY = 128
 """Earlier steps of a kind that an attack is shown at least, where there are; it is never twice as many."""
 EXACT = 1e-4
 """In clips: what is no noise."""
+NEXT_TO_NONE = 0.2
+"""Of the usual noise."""
 LEAST_VARIANCE = 1e-6
 """In clips squared."""
 
@@ -43,7 +45,7 @@ KINDS = ("dense", "far", "against the last row", "against the batch", "cycling",
 BELIEVED = 14.0, 20.0
 """Right guesses, of all, that the first kind is taken to have had where a training has no others to learn from."""
 FEATURES = 13
-BARE, BARE_WEIGHTS = 8, 3
+BARE, BARE_WEIGHTS = 10, 3
 """The feature that counts weights without noise; from how many on these alone are asked."""
 ROWS = 4
 """Sizes of a batch that are told apart: 0, 1, 2, and more rows."""
@@ -74,7 +76,8 @@ class Steps:
     @classmethod
     def joined(cls, parts: Sequence[Steps]) -> Steps:
         """Of several trainings, one after another."""
-        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in COLUMNS))
+        columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in COLUMNS}
+        return cls(**columns, rows=parts[0].rows)
 
     @classmethod
     def none(cls, count: int, features: int = FEATURES) -> Steps:
@@ -202,9 +205,9 @@ class StepProber:
             case "far":
                 return FAR * np.asarray(RandomGradient().gradient(weights, self._rng), np.float64)
             case "against the last row":
-                return -FAR * _unit(self._batch[-1], self._own)
+                return np.asarray(-FAR * _unit(self._batch[-1], self._own))
             case "against the batch":
-                return -FAR * _unit(self._batch.sum(0), self._own)
+                return np.asarray(-FAR * _unit(self._batch.sum(0), self._own))
             case "cycling":
                 return LENGTH * _block(weights, step)
             case "quietest weight":
@@ -272,7 +275,7 @@ class Leftovers:
                 np.log(scaled @ scaled + 1e-12),
                 scaled @ along,
                 np.log(np.abs(left).max() + 1e-12),
-                float((np.abs(with_it) < EXACT).sum()) - float((np.abs(left) < EXACT).sum()),
+                self._bare(left, with_it, norms),
                 self._weighted(left, along),
                 self._paired(left, along),
             ]
@@ -314,6 +317,12 @@ class Leftovers:
             return 0.0
         usual = np.sqrt(np.partition(self._own, len(self._own) // 2)[len(self._own) // 2])
         return float(abs(norms[0] - usual) - abs(norms[1] - usual))
+
+    def _bare(self, left: Floats, with_it: Floats, norms: tuple[float, float]) -> float:
+        """How many more weights are left without noise with the canary taken away; all, where next to none is left."""
+        if self._count and min(norms) < NEXT_TO_NONE * np.sqrt(np.median(self._own)):
+            return float(np.sign(norms[0] - norms[1]) * len(left))
+        return float((np.abs(with_it) < EXACT).sum()) - float((np.abs(left) < EXACT).sum())
 
     def _weighted(self, left: Floats, along: Floats) -> float:
         """The likelihood ratio with the noise of each weight as seen."""
