@@ -312,7 +312,7 @@ BANK: dict[str, Case] = {
     "forest-small-leaves-exact": Case(model(forest, exact_below=3.0), true=math.inf),
     "forest-empty-leaves-bare": Case(model(forest, empty_bare=True), true=math.inf),
     "forest-cuts-at-medians": Case(model(forest_splits_on_data), true=math.inf),
-    "k-means-rounds-not-charged": Case(vector(k_means, charged=1), vector(k_means), true=3),
+    "k-means-noise-of-one-number": Case(vector(k_means, charged=1 / 6), vector(k_means), true=18),
     "k-means-exact-sizes": Case(vector(k_means, exact_sizes=True), true=math.inf),
     "standardised-exactly": Case(vector(standardised_mean_of_product), vector(correlation_of_product), true=math.inf),
     "correlation-half-noise": Case(vector(correlation_of_product, factor=0.5), true=2),

@@ -214,7 +214,19 @@ class AuditResult:
 
     @property
     def headline(self) -> str:
-        """Claim and bound, for a reader who reads one line."""
+        """Claim and bound, for a reader who reads one line; of a part, what it means for what is claimed of all."""
+        if not self.of_a_part:
+            return self._compared_in_words
+        found = "give away more than" if self.verdict is Verdict.VIOLATION else "were not seen to give away more than"
+        return f"{self.whole[0]}; its steps {found} their part of it"
+
+    @property
+    def part(self) -> str:
+        """Claim and bound of a part alone; "" where nothing is about a part."""
+        return f"of a step: {self._compared_in_words}" if self.of_a_part else ""
+
+    @property
+    def _compared_in_words(self) -> str:
         comparison = self.comparison
         if comparison is None:
             return f"no bound: {len(self.failures)} of {self.units[1]} units failed or were not run"
@@ -331,7 +343,7 @@ class AuditResult:
             verbose: Whether all else that is known of the audit follows: method, counts, choices, controls, utility.
         """
         first = f"{self.verdict:<{INDENT}}{self.name}: {self.headline}"
-        lines = [first, self._how_sure, self.seen, *(self._details if verbose else ())]
+        lines = [first, self.part, self._how_sure, self.seen, *(self._details if verbose else ())]
         return f"\n{'':{INDENT}}".join(printable(line) for line in lines if line)
 
     @property
@@ -366,7 +378,7 @@ class AuditResult:
             )
             counts = ", ".join(f"{name} {value:,}" for name, value in finding.counts)
             lines += [f"{finding.method}, {finding.selection}; {counts}", *finding.notes, self.under_family]
-        lines += [*self.whole, *self.chosen]
+        lines += [*self.whole[1:], *self.chosen]
         lines.append("" if self.stopped is None else str(self.stopped))
         lines += [f"failed: {said}" for said in self.failed_trials[:FAILED_SHOWN]]
         lines += [] if self.control is None else self.control.lines[:1]
