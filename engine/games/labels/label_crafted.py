@@ -51,9 +51,9 @@ ENOUGH_TRIED = 400
 """Labels at stake after which a data set has been tried enough, if it was released a dozen times."""
 PARTS = 8
 """Units that train a learner for the fresh releases; those of label mechanisms take milliseconds, so one makes all."""
-MOST_ROWS_TRIED = 200_000
+MOST_ROWS_TRIED = 100_000
 """Rows of all releases after which a data set has been tried enough, if it was released as often as is due."""
-MOST_ROWS = 1_000_000
+MOST_ROWS = 400_000
 """Rows of all fresh releases at most."""
 GIVEN_UP = 24
 """Releases of a data set of which not one came out, after which it is left out."""
@@ -86,9 +86,9 @@ class Design:
     # how many of the first rows have labels that may be at stake, half of which are in each release; None for `rows`
     at_stake: int | None = None
     # "drawn" from all classes; from "two"; or, but for those at stake, which are drawn from two, "balanced" between the
-    # two so that one label more decides, "alike", or "rare": of all classes but the first, which a label at stake has
-    # alone
-    labels: Literal["drawn", "two", "balanced", "alike", "rare"] = "drawn"
+    # two so that one label more decides, "alike", "rare": of all classes but the first one, which a label at stake may
+    # have alone, or "lone": of all but the first two, so that it is alone whatever it is
+    labels: Literal["drawn", "two", "balanced", "alike", "rare", "lone"] = "drawn"
     place: int = 0  # by how many rows all are moved on, the last ones to the front: where those at stake are
 
     @property
@@ -107,8 +107,9 @@ class Design:
         labels = np.zeros(self.size, np.int64)
         drawn = self.rows if self.labels in ("drawn", "two") else (self.at_stake or self.rows)
         labels[:drawn] = rng.integers(0, self.used(classes), drawn)
-        if self.labels == "rare":
-            labels[drawn:] = 1 + np.arange(self.size - drawn) % (classes - 1)
+        if self.labels in ("rare", "lone"):
+            absent = 1 if self.labels == "rare" or classes == 2 else 2
+            labels[drawn:] = absent + np.arange(self.size - drawn) % (classes - absent)
         elif self.labels != "alike":
             labels[drawn:] = np.arange(self.size - drawn) % 2 == 0
         return labels
@@ -123,6 +124,7 @@ class Design:
             "balanced": "others in balance",
             "alike": "others alike",
             "rare": "others of all classes but one",
+            "lone": "others of all classes but two",
         }
         place = f" at row {self.place + 1:,}" if self.place else ""
         return f"{rows}{others}, {stake} at stake{place}, {law[self.labels]}"
@@ -160,9 +162,8 @@ def _of_labels(sizes: list[int]) -> list[Design]:
     two = [Design(8, labels="two")]
     ties = [Design(rows, at_stake=1, labels="balanced") for rows in (3, 20, *sizes)]
     alike = [Design(rows, at_stake=1, labels="alike", place=place) for rows, place in ((2, 0), (20, 0), (256, 170))]
-    rare = [
-        Design(rows, at_stake=1, labels="rare", place=place) for rows, place in ((20, 12), (256, 101), (2_048, 1_459))
-    ]
+    rare = [Design(20, at_stake=1, labels="rare", place=12)]
+    rare += [Design(rows, at_stake=1, labels="lone", place=place) for rows, place in ((256, 101), (2_048, 1_459))]
     large = [Design(2_048, at_stake=1, labels="balanced", place=2_047), Design(LARGE)]
     return [*halves, *two, *ties, *alike, *rare, *large]
 

@@ -9,7 +9,7 @@ odds of each canary's bit stay within e^+-epsilon.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -67,12 +67,13 @@ class LearnedChannel:
             noise_of(view.search.released, view.search.planted, view.search.classes), view.search.classes
         )
         log_odds, tables = learned_odds(view.search, lags), ChannelTables(view.search, lags)
-        scores, done = [], 0
+        scores, done, whole = [], 0, tables.whole(view.fresh)
         for release in range(len(view.fresh.released)):
             fresh = view.fresh.at(slice(release, release + 1))
             rows = np.flatnonzero(fresh.canaries[0])
             pair = slice(done, done + rows.size)
-            columns = tables.compared(fresh, rows, view.first[pair], view.second[pair])
+            first, second = view.first[pair], view.second[pair]
+            columns = tables.compared(fresh.released[0], fresh.planted[0], rows, first, second, whole[release])
             scores.append(log_odds(columns))
             done += rows.size
         return np.concatenate(scores)
@@ -115,20 +116,23 @@ class ChannelTables:
             self._after_released = _shares(before, float(k), law)
             self._before_released = _shares(after, float(k), law)
 
-    def compared(self, release: LabelReleases, rows: Ints, first: Ints, second: Ints) -> Floats:
+    def whole(self, releases: LabelReleases) -> Floats:
+        """Log-likelihoods of each class of a label at stake by whole releases, shape (releases, columns, K)."""
+        if self._whole is None:
+            return np.zeros((len(releases.released), 0, self._classes))
+        return self._whole.log_likelihoods(releases)
+
+    def compared(self, released: Ints, known: Ints, rows: Ints, first: Ints, second: Ints, whole: Floats) -> Floats:
         """How much likelier one release finds the first label of some rows than the second.
 
         Returns: Differences of log-likelihoods, then the place (in 0 .. 1), the released label and both hypotheses;
             shape (m, columns).
         """
-        released = release.released[0]
-        context = _Context(released, release.planted[0], self._classes)
-        told = [self._columns(context, rows, first) - self._columns(context, rows, second)]
-        if self._whole is not None:
-            whole = self._whole.log_likelihoods(release)
-            told.append((whole[:, first] - whole[:, second]).T)
+        context = _Context(released, known, self._classes)
+        told = self._columns(context, rows, first) - self._columns(context, rows, second)
+        by_whole = (whole[:, first] - whole[:, second]).T
         raw = np.column_stack([rows / released.size, released[rows], first, second])
-        return np.column_stack([*told, raw])
+        return np.column_stack([told, by_whole, raw])
 
     def _columns(self, context: _Context, rows: Ints, label: Ints) -> Floats:
         k, n = self._classes, context.released.size
@@ -178,7 +182,7 @@ class _Context:
 
 
 class WholeRelease:
-    """What one label at stake changes in the whole of a release: its form (a failure, a type), counts, other rows."""
+    """What one label at stake changes in a whole release: its form (a failure, a type), counts, other rows."""
 
     def __init__(self, search: LabelReleases, at_stake: int) -> None:
         """Learns from releases whose labels are all known; the first `at_stake` rows may be at stake."""
@@ -189,14 +193,13 @@ class WholeRelease:
         planted = search.planted[:, :at_stake]
         self._tables = [self._table(planted, np.repeat(levels, at_stake)) for levels in self._levels(search, read)]
 
-    def log_likelihoods(self, release: LabelReleases) -> Floats:
-        """Of one release given each class of a label at stake: by its form, each count, all other rows; (columns, K)."""
-        levels = [int(level[0]) for level in self._levels(release, self._read(release))]
-        logs = np.array(
-            [table[:, min(level, table.shape[1] - 1)] for table, level in zip(self._tables, levels, strict=True)]
-        )
+    def log_likelihoods(self, releases: LabelReleases) -> Floats:
+        """Given each class of a label at stake: of the form, of each count, of all other rows."""
+        levels = self._levels(releases, self._read(releases))
+        pairs = zip(self._tables, levels, strict=True)
+        logs = np.stack([table[:, np.minimum(level, table.shape[1] - 1)].T for table, level in pairs], axis=1)
         counted = 1 + len(self._edges)
-        return np.vstack([logs[:counted], logs[counted:].sum(axis=0)])
+        return np.concatenate([logs[:, :counted], logs[:, counted:].sum(axis=1, keepdims=True)], axis=1)
 
     def _read(self, releases: LabelReleases) -> Floats:
         """Counts over whole releases: symbols in use, the commonest, rows kept, rows of each; shape (releases, .)."""
@@ -304,7 +307,7 @@ def _drawn_pairs(
     tables = ChannelTables(search.at(counted if counted.size else slice(None)), lags)
     asked = np.flatnonzero(halves == half)
     each = max(1, MAX_LEARNED // len(halves))
-    columns, bits = [], []
+    columns, bits, whole = [], [], tables.whole(search)
     for release in asked:
         planted = search.planted[release]
         known, canaries = hidden_half(planted, rng, at_stake=search.at_stake)
@@ -317,8 +320,7 @@ def _drawn_pairs(
             rows, other = rows[fair], other[fair]
         bit = rng.random(rows.size) < 0.5
         first, second = np.where(bit, planted[rows], other), np.where(bit, other, planted[rows])
-        shown = replace(search.at(slice(release, release + 1)), planted=known[None])
-        columns.append(tables.compared(shown, rows, first, second))
+        columns.append(tables.compared(search.released[release], known, rows, first, second, whole[release]))
         bits.append(bit)
     return np.concatenate(columns), np.concatenate(bits)
 
