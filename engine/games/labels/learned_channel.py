@@ -68,13 +68,15 @@ class LearnedChannel:
         )
         log_odds, tables = learned_odds(view.search, lags), ChannelTables(view.search, lags)
         scores, done, whole = [], 0, tables.whole(view.fresh)
+        seen = np.unique(view.search.released)
         for release in range(len(view.fresh.released)):
             fresh = view.fresh.at(slice(release, release + 1))
             rows = np.flatnonzero(fresh.canaries[0])
             pair = slice(done, done + rows.size)
             first, second = view.first[pair], view.second[pair]
             columns = tables.compared(fresh.released[0], fresh.planted[0], rows, first, second, whole[release])
-            scores.append(log_odds(columns))
+            # Trees would take what was never seen for what is nearest.
+            scores.append(np.where(np.isin(fresh.released[0, rows], seen), log_odds(columns), 0.0))
             done += rows.size
         return np.concatenate(scores)
 
