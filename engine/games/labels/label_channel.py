@@ -37,8 +37,9 @@ class LabelChannel:
     """Interventional: learns a label mechanism's channel on releases of random labels, and guesses in fresh ones.
 
     In each fresh release half of the rows have labels that everyone knows. Each of the others, the canaries, has a pair
-    of labels, drawn at random; a fair coin decides which of the two is planted. The mechanism sees labels alone: the
-    data set says how many rows and classes there are.
+    of labels, drawn at random; a fair coin decides which of the two is planted. Labels are drawn in turn evenly, by the
+    class frequencies of the data, and each class half as often as the one before, so that some are rare. The mechanism
+    sees labels alone. A release that fails is an outcome like any other.
 
     Attributes:
         search: Releases that the channel is learned on, >= 2.

@@ -204,10 +204,11 @@ def crafted_features(features: Features, design: Design) -> Features:
 class LabelCrafted:
     """Interventional: labels of small data sets made for the purpose, of which the attacker knows nearly all.
 
-    Sizes are 1 to 20 rows for label mechanisms, 2 and up to 64 points far apart for learners, and whole numbers among
-    the mechanism's own fields (teachers, queries); where these are larger, further rows lie at one point, half of one
-    label and half of another. At stake is one label or each second one. A data set that the mechanism refuses is left
-    out. The one that shows most on releases of its own is played.
+    Sizes are 1 to 20, 256, 2,048 and 16,384 rows for label mechanisms, 2 and up to 64 points far apart for learners, and
+    whole numbers among the mechanism's own fields (teachers, queries); where these are larger, further rows lie at one
+    point, half of one label and half of another. At stake is each second label, or one, first or elsewhere, the only
+    one of its class or not. A release that fails is an outcome like any other; a data set of which no release comes out
+    is left out. The one that shows most on releases of its own is played.
 
     Attributes:
         search: Releases to choose the data set by, and to learn from, >= 4 for each that is tried; divided among them.
@@ -229,7 +230,8 @@ class LabelCrafted:
             CheckTest(
                 LABEL_MECHANISMS,
                 (Relation.LABEL, Relation.REPLACE),
-                "what shows in data made for it alone: ties, rows that share noise, labels that stand alone",
+                "what shows in data made for it alone: ties, rows that share noise, labels that stand alone, failures that "
+                "a label decides, what only thousands of rows bring about",
                 game={"search": 2_000, "releases": 4_000, "canaries": 4_000},
             ),
             CheckTest(
