@@ -161,7 +161,8 @@ def _of_labels(sizes: list[int]) -> list[Design]:
     halves = [Design(rows) for rows in (1, 2, 3, 8, 20, *sizes)]
     two = [Design(8, labels="two")]
     ties = [Design(rows, at_stake=1, labels="balanced") for rows in (3, 20, *sizes)]
-    alike = [Design(rows, at_stake=1, labels="alike", place=place) for rows, place in ((2, 0), (20, 0), (256, 170))]
+    places = ((2, 0), (20, 0), (256, 170))
+    alike = [Design(rows, at_stake=1, labels="alike", place=place) for rows, place in places]
     rare = [Design(20, at_stake=1, labels="rare", place=12)]
     rare += [Design(rows, at_stake=1, labels="lone", place=place) for rows, place in ((256, 101), (2_048, 1_459))]
     large = [Design(2_048, at_stake=1, labels="balanced", place=2_047), Design(LARGE)]
@@ -204,11 +205,11 @@ def crafted_features(features: Features, design: Design) -> Features:
 class LabelCrafted:
     """Interventional: labels of small data sets made for the purpose, of which the attacker knows nearly all.
 
-    Sizes are 1 to 20, 256, 2,048 and 16,384 rows for label mechanisms, 2 and up to 64 points far apart for learners, and
-    whole numbers among the mechanism's own fields (teachers, queries); where these are larger, further rows lie at one
-    point, half of one label and half of another. At stake is each second label, or one, first or elsewhere, the only
-    one of its class or not. A release that fails is an outcome like any other; a data set of which no release comes out
-    is left out. The one that shows most on releases of its own is played.
+    Sizes are 1 to 20, 256, 2,048 and 16,384 rows for label mechanisms, 2 and up to 64 points far apart for learners,
+    and whole numbers among the mechanism's own fields (teachers, queries); where these are larger, further rows lie at
+    one point, half of one label and half of another. At stake is each second label, or one, first or elsewhere, the
+    only one of its class or not. A release that fails is an outcome like any other; a data set of which no release
+    comes out is left out. The one that shows most on releases of its own is played.
 
     Attributes:
         search: Releases to choose the data set by, and to learn from, >= 4 for each that is tried; divided among them.
